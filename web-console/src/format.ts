@@ -53,7 +53,7 @@ export function formatTime(iso: string): string {
   return `${day} ${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
 }
 
-/** Bytes between two positions of the log; never negative, because the two are read at different moments. */
+/** Records between two LSNs; never negative, because the two are read at different moments. */
 export function lsnDistance(ahead: string, behind: string): number {
   const distance = BigInt(ahead) - BigInt(behind);
   return distance > 0n ? Number(distance) : 0;

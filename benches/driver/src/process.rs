@@ -61,7 +61,7 @@ pub(crate) fn run<W: Workload>(
     let ran_before = engine::ran_ns();
     load.run(options, process, on_progress)?;
     let ran = engine::ran_ns().zip(ran_before).map(|(after, before)| after - before);
-    let (meter, log_bytes) = (load.meter, load.log_span.bytes());
+    let (meter, log_bytes) = (load.meter, load.log_span.bytes(router));
     let (batch, in_flight) = (load.batch, load.in_flight_max);
     let during = load.during.map(During::finish).transpose()?;
 
@@ -520,7 +520,7 @@ impl<'a, W: Workload> Load<'a, W> {
     }
 }
 
-/// Where the records of the window's calls lie in the log.
+/// The LSNs of the window's calls.
 #[derive(Debug, Default)]
 struct LogSpan {
     first: Option<u64>,
@@ -534,8 +534,9 @@ impl LogSpan {
     }
 
     /// From the first record to the last.
-    fn bytes(&self) -> u64 {
-        self.last - self.first.unwrap_or(self.last)
+    fn bytes(&self, router: &Router) -> u64 {
+        let first = self.first.unwrap_or(self.last);
+        router.log_bytes_between(reprise_base::Lsn(first), reprise_base::Lsn(self.last))
     }
 }
 

@@ -22,6 +22,8 @@ use crate::{
     workload::Workload,
 };
 
+/// A line of the server's metrics: bytes written to the log.
+const FLUSHED_BYTES: &str = "reprise_log_flushed_bytes_total ";
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// The runtime's timer counts milliseconds: closer than this the open loop yields until a call is due.
 const TIMER_MIN: Duration = Duration::from_millis(2);
@@ -414,7 +416,7 @@ fn drive<W: Workload>(
     }))
 }
 
-/// Tells the progress, and looks at the log's end when the window opens and closes.
+/// Tells the progress, and looks at what was written to the log when the window opens and closes.
 async fn watch<W: Workload>(load: &Load<W>, options: &Options, on_progress: OnProgress<'_>) -> Result<u64, BenchError> {
     let talk = |error| failed(&format!("talk to {}", load.session.address), error);
     let mut connection = Connection::open(&load.session.address).await.map_err(talk)?;
@@ -425,10 +427,10 @@ async fn watch<W: Workload>(load: &Load<W>, options: &Options, on_progress: OnPr
         let now = Instant::now();
         let is_over = now >= closes || load.busy.get() == 0;
         if first.is_none() && now >= opens {
-            first = Some(log_end(&mut connection, &load.session).await?);
+            first = Some(log_bytes(&mut connection, &load.session).await?);
         }
         if is_over {
-            let end = log_end(&mut connection, &load.session).await?;
+            let end = log_bytes(&mut connection, &load.session).await?;
             return Ok(end - first.unwrap_or(end));
         }
         on_progress(Progress::Running {
@@ -441,17 +443,16 @@ async fn watch<W: Workload>(load: &Load<W>, options: &Options, on_progress: OnPr
     }
 }
 
-async fn log_end(connection: &mut Connection, session: &Session) -> Result<u64, BenchError> {
+/// Bytes written to the log since the server was started.
+async fn log_bytes(connection: &mut Connection, session: &Session) -> Result<u64, BenchError> {
     let mut request = Vec::new();
-    push_body(
-        &mut request,
-        &session.head("GET", "/v1/status", "application/json"),
-        b"",
-    );
+    push_body(&mut request, &session.head("GET", "/metrics", "text/plain"), b"");
     let answer = connection
         .exchange(&request)
         .await
-        .map_err(|error| failed("ask for the status", error))?;
-    let status: Value = serde_json::from_slice(answer.body).unwrap_or_default();
-    integer(&status, "committed_lsn").map(|lsn| lsn as u64)
+        .map_err(|error| failed("ask for the metrics", error))?;
+    let text = String::from_utf8_lossy(answer.body);
+    let mut values = text.lines().filter_map(|line| line.strip_prefix(FLUSHED_BYTES));
+    let value = values.find_map(|value| value.trim().parse().ok());
+    value.ok_or_else(|| BenchError::Failed(format!("the server's metrics lack {FLUSHED_BYTES}")))
 }

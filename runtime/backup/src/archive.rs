@@ -10,7 +10,7 @@ use std::{
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name, parse_checkpoint_name};
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
-use reprise_log::{LogError, LogReader, parse_segment_name, segment_name};
+use reprise_log::{LogError, parse_segment_name, segment_name, start_of_segment, verify};
 
 use crate::{
     staging::copy_as,
@@ -121,7 +121,7 @@ impl Archive {
             return Ok(());
         };
         let alone = Narrowed::to(self.log.clone(), segment_name(newest));
-        let (_, found) = LogReader::open(Arc::new(alone), newest)?;
+        let found = verify(&alone)?;
         if let Some(found) = found.database_id.filter(|found| *found != origin.database_id) {
             let hex = |id: &[u8; 16]| id.iter().map(|byte| format!("{byte:02x}")).collect();
             return Err(ArchiveError::OtherDatabase {
@@ -246,8 +246,11 @@ impl Archive {
             own.remove(lsn)?;
         }
         // Of the log, files that another one follows before the base; oldest first, each step durable: no gaps.
-        let starts = segments(&*self.log)?;
-        for pair in starts.windows(2).take_while(|pair| pair[1] <= base) {
+        let places = segments(&*self.log)?;
+        for pair in places.windows(2) {
+            if start_of_segment(&*self.log, pair[1])? > base {
+                break;
+            }
             self.log.remove(&segment_name(pair[0]))?;
             self.log.sync_dir()?;
         }
@@ -269,7 +272,8 @@ fn is_ours(name: &str) -> bool {
     parse_segment_name(name).is_some() || parse_checkpoint_name(name).is_some()
 }
 
-fn segments(disk: &dyn Disk) -> Result<Vec<Lsn>, DiskError> {
+/// Where the segments begin, oldest first.
+fn segments(disk: &dyn Disk) -> Result<Vec<u64>, DiskError> {
     Ok(disk
         .list()?
         .iter()

@@ -350,11 +350,11 @@ impl Walk {
                 walk.left_out += 1;
                 continue;
             }
-            walk.until = record.end();
+            walk.until = record.end;
             walk.included += 1;
             walk.note_foreign(&record, is_twin, found);
             if matches!(record.record, RecordRef::Checkpoint(_)) {
-                walk.marks.push((record.end(), walk.included));
+                walk.marks.push((record.end, walk.included));
             }
             walk.last = txn_id.map(|id| (record.lsn, id)).or(walk.last);
             walk.is_found |= matches!(point, Point::Txn(wanted) if txn_id == Some(wanted));

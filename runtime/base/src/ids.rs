@@ -66,8 +66,8 @@ impl TxnClock {
     }
 }
 
-/// A position in the log, in bytes from its beginning. A record's LSN is where it starts; a watermark `w` covers all
-/// records with `lsn < w`.
+/// A record's number in the log, from 0, dense in the order of commits; a watermark `w` covers all records with `lsn < w`. Records of
+/// older formats have the place of their first byte as their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 

@@ -149,8 +149,8 @@ impl Backups {
         let log = self
             .log
             .reader(from)?
-            .copy(range, &*staging.folder("log")?, &mut |lsn| {
-                note(checkpoint_bytes + lsn.0.saturating_sub(from.0));
+            .copy(range, &*staging.folder("log")?, &mut |copied| {
+                note(checkpoint_bytes + copied);
                 self.goes_on()
             })?;
         let report = RestoreReport {

@@ -156,7 +156,7 @@ impl Checkpointer {
     /// The newest checkpoint, where next to nothing was written since.
     pub fn fresh(&self) -> Option<Lsn> {
         let newest = self.newest()?;
-        (self.log.filled().0.saturating_sub(newest.0) < GROWN_BYTES_MIN).then_some(newest)
+        (self.log.bytes_behind(newest) < GROWN_BYTES_MIN).then_some(newest)
     }
 
     pub fn is_stopping(&self) -> bool {
@@ -166,7 +166,7 @@ impl Checkpointer {
     /// Another checkpoint is due, the last one having been begun so long ago.
     fn is_due(&self, since_last: Duration) -> bool {
         let behind = self.newest().unwrap_or(self.log.start());
-        let grown = self.log.filled().0.saturating_sub(behind.0);
+        let grown = self.log.bytes_behind(behind);
         let is_time = !self.config.every.is_zero() && since_last >= self.config.every;
         let is_long = self.config.log_bytes > 0 && grown >= self.config.log_bytes;
         grown >= GROWN_BYTES_MIN && (is_time || is_long || self.is_beyond_target())
@@ -370,7 +370,7 @@ impl CheckpointService for Checkpointer {
         let before = *self.made.lock().expect("held for a copy");
         let running = Made::of(&self.router.metrics().totals).speed(before, self.shared.sites_count);
         let target = self.config.recovery_target;
-        let replay_bytes = self.log.filled().0.saturating_sub(from.0);
+        let replay_bytes = self.log.bytes_behind(from);
         let changes_bytes = self.log.changes_bytes(from, STRETCH_BYTES_MIN);
         RestartEstimate {
             load_bytes,

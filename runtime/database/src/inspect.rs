@@ -54,6 +54,7 @@ pub struct Inspection {
     /// Records that would be read, by kind, those that occur.
     pub records: Vec<(RecordKind, u64)>,
     pub transactions: u64,
+    /// Of these records.
     pub replay_bytes: u64,
     /// Of these, records of changes whose transactions were not logged by their commands, too.
     pub changes_bytes: u64,
@@ -219,6 +220,7 @@ fn look_at_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) 
             None => found.records.push((kind, 1)),
         }
         let txn_id = record.record.txn_id();
+        found.replay_bytes += record.bytes.len() as u64;
         if kind == RecordKind::Changes && txn_id != found.last_txn {
             found.changes_bytes += record.bytes.len() as u64;
         }
@@ -230,7 +232,6 @@ fn look_at_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) 
                 .push(format!("the record at LSN {}: {reason}", record.lsn));
         }
     }
-    found.replay_bytes = found.log.end.0.saturating_sub(found.replay_from.0);
     Ok(())
 }
 

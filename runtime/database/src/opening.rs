@@ -19,7 +19,7 @@ use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
     AsyncSink, CallBatch, Coordinator, Logging, NoLog, Shared, Sink, SiteMessage, SyncSink, Told, Unlogged, complete,
 };
-use reprise_wire::{Genesis, RecordRef};
+use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
 use crate::{
     config::{CommitMode, DatabaseConfig},
@@ -145,10 +145,9 @@ pub(crate) fn new_genesis(config: &DatabaseConfig, around: &Environment) -> Resu
 }
 
 fn write_genesis(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis, OpenError> {
-    let mut record = Vec::new();
-    RecordRef::Genesis(genesis).encode(&mut record);
+    let record = RecordBatch::of(&RecordRef::Genesis(genesis));
     let start = log.appender().append(&record, None).map_err(|(error, _)| error)?;
-    let end = Lsn(start.0 + record.len() as u64);
+    let end = Lsn(start.0 + u64::from(record.count()));
     if log.wait_durable(end, GENESIS_WAIT) {
         return Ok(genesis);
     }

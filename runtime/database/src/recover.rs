@@ -42,7 +42,7 @@ impl Database {
         // The newest checkpoint could be read before the log was opened, and yet not be loaded.
         opened.found.judge_commands(start, SEMANTICS)?;
         let end = log.durable();
-        report.log_bytes = end.0 - start.0;
+        report.log_bytes = log.bytes_behind(start);
         let replay_begun = Instant::now();
         let mut replayer = self.replayer();
         replayer.set_log_end(until.map_or(end, |until| until.min(end)));
@@ -51,14 +51,15 @@ impl Database {
             .iter()
             .map(|found| (ModuleId(found.module_id), found.procedure_number));
         replayer.set_quarantine(places.collect());
-        let mut shown = start.0;
+        let mut shown = 0;
         let mut show = |replayer: &Replayer, reached: Lsn| {
-            if reached.0 - shown >= PROGRESS_BYTES {
-                shown = reached.0;
+            let done = log.bytes_between(start, reached);
+            if done - shown >= PROGRESS_BYTES {
+                shown = done;
                 self.router.set_phase(Phase::Recovering {
                     step: RecoveryStep::Log,
                     replayed: replayer.replayed(),
-                    bytes_done: reached.0 - start.0,
+                    bytes_done: done,
                     bytes_total: report.log_bytes,
                 });
             }

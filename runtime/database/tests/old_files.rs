@@ -3,14 +3,17 @@
 
 mod common;
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 
 use common::{config, i64s, snapshot, submit, take};
 use reprise_abi::{Field, RowLayout};
 use reprise_backup::{Point, RestoreError, restore};
+use reprise_base::Lsn;
 use reprise_database::{Database, OpenError, inspect};
-use reprise_log::LogError;
+use reprise_env::RealDisk;
+use reprise_log::{LogError, LogReader};
 use reprise_router::{ReplyOutcome, RowsRequest};
+use reprise_wire::FORMAT_VERSION;
 
 type Rows = Vec<(i64, i64)>;
 
@@ -98,6 +101,23 @@ fn check_goes_on(dir: &Path, expected: &Rows) {
     expected[1].1 += 2;
     expected[2].1 -= 2;
     assert_eq!(rows(&try_open(dir, 1).expect("opens")), expected);
+    check_numbers(dir);
+}
+
+/// The first segment of this version goes on from the number at which the older ones end, and counts records from there on.
+fn check_numbers(dir: &Path) {
+    let disk = Arc::new(RealDisk::open(dir.join("log")).expect("its log"));
+    let (mut reader, report) = LogReader::open(disk, Lsn(0)).expect("a log");
+    let (older, own): (Vec<_>, Vec<_>) = report.segments.iter().partition(|found| found.version < FORMAT_VERSION);
+    assert!(older.last().is_none_or(|last| last.end == own[0].start));
+    let mut next = own[0].start;
+    while let Some(record) = reader.next_record().expect("read") {
+        if record.lsn >= own[0].start {
+            assert_eq!((record.lsn, record.end), (next, Lsn(next.0 + 1)));
+            next = record.end;
+        }
+    }
+    assert_eq!(next, report.end);
 }
 
 #[test]

@@ -2,12 +2,17 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use common::{files, fill, open, take, transfer, wasm};
 use reprise_backup::{Point, RestoreError, StagingError, restore};
 use reprise_base::{Lsn, TxnId};
 use reprise_database::Database;
+use reprise_env::RealDisk;
+use reprise_log::LogReader;
 
 /// A state that the database was in: its last transaction, and the digest of its tables.
 struct Moment {
@@ -100,10 +105,9 @@ fn points_that_are_not_there_are_refused_and_leave_nothing() {
     let late: Judge = |error| matches!(error, RestoreError::TooLate { .. });
     let early: Judge = |error| matches!(error, RestoreError::TooEarly { .. });
     let unknown: Judge = |error| matches!(error, RestoreError::UnknownTxn { .. });
-    let refused: [(Point, Judge); 8] = [
+    let refused: [(Point, Judge); 7] = [
         (Point::Lsn(Lsn(u64::MAX)), late),
         (Point::Lsn(Lsn(last.lsn.0 + (1 << 20))), late),
-        (Point::Lsn(Lsn(0)), early),
         (Point::Txn(TxnId(u64::MAX)), late),
         (Point::Txn(TxnId(1)), early),
         (Point::Txn(TxnId(last.txn_id.0 - (1 << 10))), unknown),
@@ -135,17 +139,14 @@ fn points_that_are_not_there_are_refused_and_leave_nothing() {
     assert_eq!(digest_of(&empty), last.digest);
 }
 
-/// The segment in which a position lies, and where it begins: how many there are depends on how calls came to share blocks.
-fn segment_of(dir: &Path, lsn: Lsn) -> (PathBuf, u64) {
-    let segments = files(dir, "log")
-        .into_iter()
-        .filter(|path| !path.ends_with("spare.seg"));
-    let begins = segments.map(|path| {
-        let bytes = std::fs::read(&path).expect("a segment");
-        (path, u64::from_le_bytes(bytes[32..40].try_into().expect("8 bytes")))
-    });
-    let before = begins.filter(|(_, begins)| *begins <= lsn.0);
-    before.max_by_key(|(_, begins)| *begins).expect("it is in the log")
+/// The file in which a record lies, and where.
+fn place_of(dir: &Path, lsn: Lsn) -> (PathBuf, usize) {
+    let log = dir.join("log");
+    let disk = Arc::new(RealDisk::open(&log).expect("its log"));
+    let (mut reader, _) = LogReader::open(disk, lsn).expect("a log");
+    let record = reader.next_record().expect("read").expect("it is in the log");
+    assert_eq!(record.lsn, lsn);
+    (log.join(record.place.file()), record.place.offset as usize)
 }
 
 #[test]
@@ -168,9 +169,9 @@ fn what_is_damaged_is_gone_around_and_said_so() {
     // The log: points before the damage are as good as ever.
     let found = &moments[2];
     // In the record behind that moment: what was told later lies in other blocks behind it, so it is no torn tail.
-    let (segment, begins) = segment_of(source.path(), moments[3].lsn);
+    let (segment, offset) = place_of(source.path(), moments[3].lsn);
     let mut bytes = std::fs::read(&segment).expect("a segment");
-    bytes[(512 + moments[3].lsn.0 - begins) as usize + 4] ^= 1;
+    bytes[offset + 4] ^= 1;
     std::fs::write(&segment, bytes).expect("written");
     let error = restore(source.path(), &to.path().join("all"), Point::End).expect_err("refused");
     assert!(matches!(&error, RestoreError::Damaged { .. }), "{error}");

@@ -21,7 +21,7 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_env::{RealClock, RealDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_observe::LatencyHistogram;
-use reprise_wire::{CommandRef, PartitionSet, RecordRef};
+use reprise_wire::{CommandRef, PartitionSet, RecordBatch, RecordRef};
 
 /// The number of a commit on its way, and where it is told.
 type Waiter = (usize, Sender<(usize, Result<Lsn, String>)>);
@@ -59,8 +59,7 @@ fn command(number: u64, args: &[u8]) -> CommandRef<'_> {
 /// Keeps `count` commits on their way until the time is over.
 fn commit_in_turn(log: &Log<Waiter>, histogram: &LatencyHistogram, count: usize, run: Duration) {
     let appender = log.appender();
-    let mut record = Vec::new();
-    RecordRef::Command(command(1, &[5; 20])).encode(&mut record);
+    let record = RecordBatch::of(&RecordRef::Command(command(1, &[5; 20])));
     let (sender, receiver) = channel();
     let append = |commit: usize| {
         let waiter = (commit, sender.clone());
@@ -117,14 +116,14 @@ fn latency(
 fn throughput(directory: &Path, record_bytes: usize, run: Duration) -> Result<(), Box<dyn Error>> {
     let log = open(directory, 0, |_, _: ()| {})?;
     let appender = log.appender();
-    let mut record = Vec::new();
-    RecordRef::Command(command(1, &vec![5; record_bytes])).encode(&mut record);
+    let args = vec![5; record_bytes];
+    let record = RecordBatch::of(&RecordRef::Command(command(1, &args)));
     let began = Instant::now();
     let (mut bytes, mut end) = (0, Lsn(0));
     while began.elapsed() < run {
         let start = appender.append(&record, None).map_err(|e| e.0)?;
-        end = Lsn(start.0 + record.len() as u64);
-        bytes += record.len();
+        end = Lsn(start.0 + 1);
+        bytes += record.bytes().len();
     }
     assert!(log.wait_durable(end, Duration::from_secs(10)));
     let megabytes = bytes as f64 / 1e6 / began.elapsed().as_secs_f64();
@@ -138,7 +137,7 @@ fn append_cost(directory: &Path, args: usize, batch: u64) -> Result<(), Box<dyn 
     const RECORDS: u64 = 2_000_000;
     let log = open(directory, 0, |_, _: ()| {})?;
     let appender = log.appender();
-    let (args, mut records) = (vec![5; args], Vec::new());
+    let (args, mut records) = (vec![5; args], RecordBatch::default());
     let mut encode_only = Duration::ZERO;
     let mut both = Duration::ZERO;
     let turns = RECORDS / batch;
@@ -157,12 +156,12 @@ fn append_cost(directory: &Path, args: usize, batch: u64) -> Result<(), Box<dyn 
             end = appender.append(&records, None).map_err(|e| e.0)?;
         }
         both += began.elapsed();
-        assert!(log.wait_durable(Lsn(end.0 + records.len() as u64), Duration::from_secs(10)));
+        assert!(log.wait_durable(Lsn(end.0 + batch), Duration::from_secs(10)));
     }
     println!(
         "records with {} bytes of arguments ({} in the log), {batch:3} per append: encode {:4.1} ns, encode + append {:4.1} ns per record",
         args.len(),
-        records.len() as u64 / batch,
+        records.bytes().len() as u64 / batch,
         encode_only.as_nanos() as f64 / RECORDS as f64,
         both.as_nanos() as f64 / RECORDS as f64,
     );
@@ -170,10 +169,10 @@ fn append_cost(directory: &Path, args: usize, batch: u64) -> Result<(), Box<dyn 
     Ok(())
 }
 
-fn encode_batch(records: &mut Vec<u8>, first: u64, count: u64, args: &[u8]) {
+fn encode_batch(records: &mut RecordBatch, first: u64, count: u64, args: &[u8]) {
     records.clear();
     for number in first..first + count {
-        command(number, args).encode(records);
+        records.push_command(&command(number, args));
     }
 }
 

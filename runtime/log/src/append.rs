@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_base::Lsn;
-use reprise_wire::count_kinds;
+use reprise_wire::RecordBatch;
 
 use crate::{
     error::{LogError, UnavailableKind},
@@ -25,12 +25,11 @@ impl<P> Clone for Appender<P> {
 
 impl<P: Send + 'static> Appender<P> {
     /// Appends encoded records, one or several, which will be in one block: after a crash all of them are there or none.
-    /// Returns where the first one begins; the others follow without gaps.
+    /// Returns the LSN of the first one; the others follow without gaps.
     ///
-    /// `pending` is completed with the end of these records once they are durable, or with the error that stopped the log.
+    /// `pending` is completed with the LSN behind these records once they are durable, or with the error that stopped the log.
     /// Waits, within bounds, while both buffers are full. An error gives `pending` back: nothing was appended.
-    /// Panics when the bytes are not records: they would be written.
-    pub fn append(&self, records: &[u8], pending: Option<P>) -> Result<Lsn, (LogError, Option<P>)> {
+    pub fn append(&self, records: &RecordBatch, pending: Option<P>) -> Result<Lsn, (LogError, Option<P>)> {
         self.append_held(records, pending, Duration::ZERO)
     }
 
@@ -38,24 +37,24 @@ impl<P: Send + 'static> Appender<P> {
     /// thread before which calls wait is not sooner done with them for a write more, and each write costs some processor time.
     pub fn append_held(
         &self,
-        records: &[u8],
+        records: &RecordBatch,
         pending: Option<P>,
         hold: Duration,
     ) -> Result<Lsn, (LogError, Option<P>)> {
-        let (count, changes) = count_kinds(records).expect("appended bytes are whole records");
-        assert!(count > 0, "append of no record");
+        assert!(!records.is_empty(), "append of no record");
         let shared = &*self.0;
-        let mut state = match self.admit(records.len()) {
+        let mut state = match self.admit(records.bytes().len()) {
             Ok(state) => state,
             Err(error) => return Err((error, pending)),
         };
-        let start = state.fill_start + state.fill.len() as u64;
-        state.fill.extend_from_slice(records);
-        state.fill_records += count;
-        state.fill_changes += changes;
-        shared.filled.advance(state.filled());
+        let start = state.filled();
+        state.fill.extend_from_slice(records.bytes());
+        state.fill_records += records.count();
+        state.fill_changes += records.changes_count();
+        let end = state.filled();
+        shared.filled.advance(end.0);
         if let Some(waiting) = pending {
-            state.fill_pending.push((start + records.len() as u64, waiting));
+            state.fill_pending.push((end, waiting));
             if state.awaited > 0 && state.fill_pending.len() >= state.awaited {
                 state.awaited = 0;
                 shared.work.notify_one();
@@ -66,7 +65,7 @@ impl<P: Send + 'static> Appender<P> {
             shared.work.notify_one();
         }
         shared.note_hold(&mut state, hold);
-        Ok(Lsn(start))
+        Ok(start)
     }
 
     /// Waits until so many bytes may be appended, and returns with the lock held.
@@ -128,19 +127,19 @@ impl<P: Send + 'static> Appender<P> {
     /// answers that tell of records which others appended. `hold` is as of `append_held`.
     pub fn pend(&self, end: Lsn, pending: P, hold: Duration) {
         let shared = &*self.0;
-        if shared.durable.get() >= end.0 {
+        if shared.is_durable(end) {
             return (shared.complete)(end, Ok(()), pending);
         }
         let mut state = shared.lock();
         let error = match &state.stopped {
-            _ if shared.durable.get() >= end.0 => None,
+            _ if shared.is_durable(end) => None,
             Some(error) => Some(error.clone()),
-            None if end.0 <= state.fill_start => {
-                return state.flight_pending.push((end.0, pending));
+            None if end <= state.fill_start => {
+                return state.flight_pending.push((end, pending));
             }
             None => {
-                assert!(end.0 <= state.filled(), "wait for LSN {end}, which nobody appended");
-                state.fill_pending.push((end.0, pending));
+                assert!(end <= state.filled(), "wait for LSN {end}, which nobody appended");
+                state.fill_pending.push((end, pending));
                 return shared.note_hold(&mut state, hold);
             }
         };
@@ -176,6 +175,6 @@ impl<P: Send + 'static> Appender<P> {
     /// Everything before it is durable.
     #[inline]
     pub fn durable(&self) -> Lsn {
-        Lsn(self.0.durable.get())
+        Lsn(self.0.durable.lsn.get())
     }
 }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use reprise_base::Lsn;
 use reprise_env::{Disk, DiskError, DiskFile};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, Records, SEGMENT_HEADER_BYTES, SegmentHeader, block_bytes, seal_block,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, Records, SEGMENT_HEADER_BYTES, SegmentHeader, block_bytes, lsn_after,
+    seal_block, tag_at,
 };
 
 use crate::{
-    cursor::{Continuity, NoBlock, SegmentCursor},
+    cursor::{Continuity, NoBlock, PlacedBlock, SegmentCursor},
     error::{LogError, UnavailableKind},
     index::segment_name,
-    reader::{LogReader, damaged, record_lsn},
+    reader::{LogReader, damaged},
 };
 
 /// Bytes gathered for one write.
@@ -40,21 +41,23 @@ pub struct LogCopy {
 }
 
 impl LogReader {
-    /// Copies what lies in `range` to files on `target`, where no log is. Positions stay what they are; files may begin
-    /// elsewhere. All of it is durable at the end. `goes_on` is told how far the copy is; false gives it up. On an error
+    /// Copies what lies in `range` to files on `target`, where no log is. LSNs and places stay what they are; files may begin
+    /// elsewhere. All of it is durable at the end. `goes_on` is told how many bytes are copied; false gives it up. On an error
     /// what was written is the caller's to remove.
     pub fn copy(
         &self,
         range: CopyRange,
         target: &dyn Disk,
-        goes_on: &mut dyn FnMut(Lsn) -> bool,
+        goes_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<LogCopy, LogError> {
         let mut copier = Copier {
             target,
             out: None,
-            block_tag: 0,
+            source: None,
             memory_units: 0,
             last: Continuity::BEGINNING,
+            end_place: 0,
+            blocks_bytes: 0,
             copy: LogCopy::default(),
         };
         let mut walk = Walk::begin(self, range.from)?;
@@ -63,11 +66,10 @@ impl LogReader {
             if block.end() < range.from {
                 continue;
             }
-            if block.lsn >= range.until || !goes_on(block.lsn) {
+            if block.first() >= range.until || !goes_on(copier.blocks_bytes) {
                 break;
             }
-            let version = walk.version();
-            let kept = kept_records(&block, walk.bytes(&block)?, range.until, version);
+            let kept = kept_records(&block, walk.bytes(&block)?, range.until);
             if matches!(kept, Kept::None) {
                 break;
             }
@@ -84,7 +86,7 @@ impl LogReader {
         if copier.out.is_none() {
             return Err(self.nothing(range));
         }
-        if !goes_on(copier.copy.end) {
+        if !goes_on(copier.blocks_bytes) {
             let reason = "the copy was given up";
             return Err(LogError::unavailable(UnavailableKind::Closed, reason));
         }
@@ -94,7 +96,7 @@ impl LogReader {
     fn nothing(&self, range: CopyRange) -> LogError {
         LogError::OutOfRange {
             lsn: range.until,
-            start: Lsn(self.index.start()),
+            start: self.index.start().lsn,
             end: self.end(),
         }
     }
@@ -107,16 +109,20 @@ enum Kept {
     First { bytes: usize, count: u32 },
 }
 
-fn kept_records(block: &BlockHeader, bytes: &[u8], until: Lsn, version: u32) -> Kept {
-    if until >= block.end() || block.payload_bytes == 0 {
+fn kept_records(block: &PlacedBlock, bytes: &[u8], until: Lsn) -> Kept {
+    let payload_bytes = block.header.payload_bytes as usize;
+    if until >= block.end() || payload_bytes == 0 {
         return Kept::All;
     }
-    let payload = &bytes[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + block.payload_bytes as usize];
-    let mut records = Records::new(payload, version);
-    let mut count = 0;
-    while record_lsn(block, records.offset()) < until {
+    let payload = &bytes[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + payload_bytes];
+    let mut records = Records::new(payload, block.version);
+    let (mut count, mut lsn) = (0, block.first());
+    while lsn < until {
         match records.next() {
-            Some(Ok(_)) => count += 1,
+            Some(Ok((_, _, bytes))) => {
+                count += 1;
+                lsn = lsn_after(block.version, lsn, bytes.len());
+            }
             _ => return Kept::All,
         }
     }
@@ -140,23 +146,23 @@ struct Walk<'r> {
 impl<'r> Walk<'r> {
     fn begin(reader: &'r LogReader, from: Lsn) -> Result<Self, LogError> {
         let start = reader.index.start();
-        let marked = reader.index.block_before(from.0.saturating_sub(1));
+        let marked = reader.index.block_before(Lsn(from.0.saturating_sub(1)));
         Ok(Self {
             reader,
             cursor: None,
             before: None,
-            at: marked.unwrap_or(start),
+            at: marked.unwrap_or(start).place,
         })
     }
 
-    fn next(&mut self) -> Result<Option<(BlockHeader, Continuity)>, LogError> {
-        let end = self.reader.end().0;
+    fn next(&mut self) -> Result<Option<(PlacedBlock, Continuity)>, LogError> {
+        let end = self.reader.end_place();
         if self.at >= end {
             return Ok(None);
         }
         let found = self.reader.index.segment_of(self.at);
-        let place = found.ok_or_else(|| self.reader.out_of_range(self.at))?;
-        let start = place.start;
+        let place = found.ok_or_else(|| self.reader.out_of_range(self.next_lsn()))?;
+        let start = place.place;
         if self.cursor.as_ref().is_none_or(|cursor| cursor.start != start) {
             self.cursor = Some(SegmentCursor::at(&*self.reader.disk, &place)?);
         }
@@ -164,37 +170,39 @@ impl<'r> Walk<'r> {
         let limit = cursor.offset_of(place.following.map_or(end, |next| next.min(end)));
         match cursor.block(self.at, limit, self.before.as_ref()) {
             Ok((block, after)) => {
-                self.at = block.end().0;
+                self.at = block.end_place();
                 self.before = Some(after);
                 Ok(Some((block, after)))
             }
             Err(NoBlock::Disk(error)) => Err(error.into()),
-            Err(NoBlock::Invalid(error) | NoBlock::Stranger(error)) => Err(damaged(start, self.at, &error)),
+            Err(NoBlock::Invalid(error) | NoBlock::Stranger(error)) => {
+                Err(damaged(start, self.at, self.next_lsn(), &error))
+            }
         }
     }
 
-    /// Of the format of the segment in which the block lies that `next` returned.
-    fn version(&self) -> u32 {
-        self.cursor.as_ref().expect("a block was found through it").version
+    /// Of the next block, as far as it is known.
+    fn next_lsn(&self) -> Lsn {
+        self.before.map_or(self.reader.index.start().lsn, |before| before.lsn)
     }
 
     /// The whole block that `next` returned.
-    fn bytes(&mut self, block: &BlockHeader) -> Result<&[u8], LogError> {
+    fn bytes(&mut self, block: &PlacedBlock) -> Result<&[u8], LogError> {
         let cursor = self.cursor.as_mut().expect("a block was found through it");
-        let (offset, count) = (cursor.offset_of(block.lsn.0), block.block_bytes());
+        let (offset, count) = (cursor.offset_of(block.place), block.header.block_bytes());
         Ok(cursor.bytes(offset, count, offset + count as u64)?)
     }
 
-    fn begins_segment(&self, block: &BlockHeader) -> bool {
-        self.cursor.as_ref().is_some_and(|cursor| cursor.start == block.lsn.0)
+    fn begins_segment(&self, block: &PlacedBlock) -> bool {
+        self.cursor.as_ref().is_some_and(|cursor| cursor.start == block.place)
     }
 
     fn segment_header(&self) -> Result<SegmentHeader, LogError> {
         let start = self.cursor.as_ref().expect("a block was found through it").start;
-        let file = self.reader.disk.open_read(&segment_name(Lsn(start)))?;
+        let file = self.reader.disk.open_read(&segment_name(start))?;
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         let read = file.read_at(0, &mut bytes)?;
-        SegmentHeader::decode(&bytes[..read]).map_err(|error| damaged(start, start, &error))
+        SegmentHeader::decode(&bytes[..read]).map_err(|error| damaged(start, start, self.next_lsn(), &error))
     }
 }
 
@@ -231,30 +239,34 @@ impl Out {
 struct Copier<'t> {
     target: &'t dyn Disk,
     out: Option<Out>,
-    /// Of the blocks of the file that is written.
-    block_tag: u32,
+    /// The header of the file that is written.
+    source: Option<SegmentHeader>,
     /// As the last block told.
     memory_units: u32,
     /// What the next block continues.
     last: Continuity,
+    /// Behind the last block.
+    end_place: u64,
+    blocks_bytes: u64,
     copy: LogCopy,
 }
 
 impl Copier<'_> {
     /// Begins a file; `source` is the header of the one that the block comes from.
-    fn begin(&mut self, block: &BlockHeader, source: SegmentHeader) -> Result<(), LogError> {
+    fn begin(&mut self, block: &PlacedBlock, source: SegmentHeader) -> Result<(), LogError> {
         if let Some(out) = self.out.take() {
             self.copy.bytes += out.finish()?;
         } else {
-            self.copy.start = block.lsn;
+            self.copy.start = block.header.lsn;
         }
         let header = SegmentHeader {
-            start: block.lsn,
-            chain: block.chain,
+            start: block.header.lsn,
+            place: block.place,
+            chain: block.header.chain,
             ..source
         };
-        self.block_tag = header.block_tag();
-        let name = segment_name(block.lsn);
+        self.source = Some(header);
+        let name = segment_name(block.place);
         let mut out = Out {
             file: self.target.create(&name)?,
             buffer: Vec::new(),
@@ -266,44 +278,50 @@ impl Copier<'_> {
         Ok(())
     }
 
-    fn push(&mut self, block: &BlockHeader, bytes: &[u8], after: Continuity) -> Result<(), LogError> {
+    fn push(&mut self, block: &PlacedBlock, bytes: &[u8], after: Continuity) -> Result<(), LogError> {
         let out = self.out.as_mut().expect("begun before its blocks");
         out.push(bytes)?;
         self.last = after;
-        if block.kind != BlockKind::Close {
-            self.memory_units = block.memory_units;
+        if block.header.kind != BlockKind::Close {
+            self.memory_units = block.header.memory_units;
         }
-        self.copy.end = block.end();
-        self.copy.records += block.records_count as u64;
+        (self.copy.end, self.end_place) = (block.end(), block.end_place());
+        self.blocks_bytes += bytes.len() as u64;
+        self.copy.records += block.header.records_count as u64;
         Ok(())
     }
 
     /// The block with its first records alone, in the same place.
-    fn push_cut(&mut self, block: &BlockHeader, bytes: &[u8], kept: usize, count: u32) -> Result<(), LogError> {
+    fn push_cut(&mut self, block: &PlacedBlock, bytes: &[u8], kept: usize, count: u32) -> Result<(), LogError> {
         let header = BlockHeader {
             payload_bytes: kept as u32,
             records_count: count,
-            ..*block
+            ..block.header
         };
         let mut cut = vec![0; block_bytes(kept)];
         let end = BLOCK_HEADER_BYTES + kept;
         cut[BLOCK_HEADER_BYTES..end].copy_from_slice(&bytes[BLOCK_HEADER_BYTES..end]);
+        let chain = seal_block(&header, &mut cut);
+        let cut_block = PlacedBlock { header, ..*block };
         let after = Continuity {
-            chain: seal_block(&header, &mut cut),
-            generation: block.generation,
+            chain,
+            generation: header.generation,
+            lsn: cut_block.end(),
         };
-        self.push(&header, &cut, after)
+        self.push(&cut_block, &cut, after)
     }
 
     /// Closes the log in order: what is missing behind it was left out, not lost.
     fn finish(mut self) -> Result<LogCopy, LogError> {
+        let source = self.source.expect("the caller copied something");
+        let place = self.end_place;
         let header = BlockHeader {
             kind: BlockKind::Close,
             lsn: self.copy.end,
             payload_bytes: 0,
             records_count: 0,
             chain: self.last.chain,
-            tag: self.block_tag,
+            tag: tag_at(source.version, source.block_tag(), place),
             generation: self.last.generation,
             payload_crc: 0,
             memory_units: self.memory_units,
@@ -311,7 +329,8 @@ impl Copier<'_> {
         let mut close = vec![0; block_bytes(0)];
         let chain = seal_block(&header, &mut close);
         let after = Continuity { chain, ..self.last };
-        self.push(&header, &close, after)?;
+        let version = source.version;
+        self.push(&PlacedBlock { header, place, version }, &close, after)?;
         let out = self.out.take().expect("the caller copied something");
         self.copy.bytes += out.finish()?;
         self.target.sync_dir()?;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use reprise_base::{Lsn, limits::LOG_ALIGN_BYTES};
 use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile};
-use reprise_wire::{BLOCK_HEADER_BYTES, BlockHeader, SEGMENT_HEADER_BYTES, WireError};
+use reprise_wire::{
+    BLOCK_HEADER_BYTES, BlockHeader, LSN_COUNTS_FROM, SEGMENT_HEADER_BYTES, SegmentHeader, WireError, tag_at,
+};
 
 use crate::index::{SegmentPlace, segment_name};
 
@@ -15,13 +17,55 @@ const WINDOW_BYTES: u64 = 1 << 20;
 pub(crate) struct Continuity {
     pub chain: u32,
     pub generation: u32,
+    /// Of its first record.
+    pub lsn: Lsn,
 }
 
 impl Continuity {
     pub const BEGINNING: Self = Self {
         chain: 0,
         generation: 0,
+        lsn: Lsn(0),
     };
+}
+
+/// A block and where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlacedBlock {
+    pub header: BlockHeader,
+    pub place: u64,
+    /// Of the format of its segment.
+    pub version: u32,
+}
+
+impl PlacedBlock {
+    pub fn end_place(&self) -> u64 {
+        self.place + self.header.block_bytes() as u64
+    }
+
+    /// Of its first record.
+    pub fn first(&self) -> Lsn {
+        match self.version < LSN_COUNTS_FROM {
+            true => Lsn(self.place + BLOCK_HEADER_BYTES as u64),
+            false => self.header.lsn,
+        }
+    }
+
+    /// Behind its last record.
+    pub fn records_end(&self) -> Lsn {
+        match self.version < LSN_COUNTS_FROM {
+            true => Lsn(self.first().0 + u64::from(self.header.payload_bytes)),
+            false => Lsn(self.header.lsn.0 + u64::from(self.header.records_count)),
+        }
+    }
+
+    /// What the header of the block behind it tells as its LSN.
+    pub fn end(&self) -> Lsn {
+        match self.version < LSN_COUNTS_FROM {
+            true => Lsn(self.end_place()),
+            false => self.records_end(),
+        }
+    }
 }
 
 /// Why there is no block at a place.
@@ -42,9 +86,10 @@ impl From<DiskError> for NoBlock {
 
 pub(crate) struct SegmentCursor {
     file: Arc<dyn DiskFile>,
+    /// Where the segment's first block lies.
     pub start: u64,
-    /// Of the segment's blocks; whoever reads the header first sets it.
-    pub block_tag: u32,
+    /// What the tags of its blocks are made of; whoever reads the header first sets it.
+    block_tag: u32,
     /// Of the segment's format; set likewise.
     pub version: u32,
     window: Vec<u8>,
@@ -66,19 +111,23 @@ impl SegmentCursor {
 
     /// Of a segment that the index knows.
     pub fn at(disk: &dyn Disk, place: &SegmentPlace) -> Result<Self, DiskError> {
-        let file = disk.open_read(&segment_name(Lsn(place.start)))?;
-        let mut cursor = Self::new(file, place.start);
+        let file = disk.open_read(&segment_name(place.place))?;
+        let mut cursor = Self::new(file, place.place);
         (cursor.block_tag, cursor.version) = (place.block_tag, place.version);
         Ok(cursor)
+    }
+
+    pub fn set_header(&mut self, header: &SegmentHeader) {
+        (self.block_tag, self.version) = (header.block_tag(), header.version);
     }
 
     pub fn file_bytes(&self) -> Result<u64, DiskError> {
         self.file.len()
     }
 
-    /// Where a position of the log lies in this file.
-    pub fn offset_of(&self, lsn: u64) -> u64 {
-        lsn - self.start + SEGMENT_HEADER_BYTES as u64
+    /// Where a place of the log lies in this file.
+    pub fn offset_of(&self, place: u64) -> u64 {
+        place - self.start + SEGMENT_HEADER_BYTES as u64
     }
 
     /// `count` bytes at `offset`; fewer where the file or `limit` ends. Nothing behind `limit` is read: a later call may
@@ -98,26 +147,35 @@ impl SegmentCursor {
         Ok(self.window.get(from..until).unwrap_or_default())
     }
 
-    /// The header at `lsn`, if it is one of this log for this place.
-    fn header(&mut self, lsn: u64, limit: u64) -> Result<(BlockHeader, u32), NoBlock> {
-        let (offset, block_tag) = (self.offset_of(lsn), self.block_tag);
-        let bytes = self.bytes(offset, BLOCK_HEADER_BYTES, limit)?;
-        judge_header(bytes, lsn, block_tag).map_err(NoBlock::Invalid)
+    /// What a block at `place` must say.
+    pub fn expected(&self, place: u64) -> Expected {
+        Expected {
+            place,
+            version: self.version,
+            tag: tag_at(self.version, self.block_tag, place),
+        }
     }
 
-    /// Reads and checks the whole block at `lsn`, also that it follows the one `before` where that is known. Returns its
+    /// The header at `place`, if it is one of this log for it.
+    fn header(&mut self, place: u64, limit: u64) -> Result<(PlacedBlock, u32), NoBlock> {
+        let (offset, expected) = (self.offset_of(place), self.expected(place));
+        let bytes = self.bytes(offset, BLOCK_HEADER_BYTES, limit)?;
+        expected.judge(bytes).map_err(NoBlock::Invalid)
+    }
+
+    /// Reads and checks the whole block at `place`, also that it follows the one `before` where that is known. Returns its
     /// header and what the next one must continue; its records are then found by `payload`.
     pub fn block(
         &mut self,
-        lsn: u64,
+        place: u64,
         limit: u64,
         before: Option<&Continuity>,
-    ) -> Result<(BlockHeader, Continuity), NoBlock> {
-        let (header, crc) = self.header(lsn, limit)?;
-        let offset = self.offset_of(lsn);
-        let block = self.bytes(offset, header.block_bytes(), limit)?;
-        let after = judge_block(&header, crc, block, before)?;
-        Ok((header, after))
+    ) -> Result<(PlacedBlock, Continuity), NoBlock> {
+        let (found, crc) = self.header(place, limit)?;
+        let offset = self.offset_of(place);
+        let block = self.bytes(offset, found.header.block_bytes(), limit)?;
+        let after = judge_block(&found, crc, block, before)?;
+        Ok((found, after))
     }
 
     /// Reads what lies from `offset + from` to `offset + until` to the same places of `buffer`, which grows where it must; how many
@@ -133,31 +191,33 @@ impl SegmentCursor {
     }
 
     /// The records' bytes of a block that `block` has checked.
-    pub fn payload(&mut self, header: &BlockHeader) -> Result<&[u8], DiskError> {
-        let offset = self.offset_of(header.lsn.0) + BLOCK_HEADER_BYTES as u64;
-        let count = header.payload_bytes as usize;
+    pub fn payload(&mut self, block: &PlacedBlock) -> Result<&[u8], DiskError> {
+        let offset = self.offset_of(block.place) + BLOCK_HEADER_BYTES as u64;
+        let count = block.header.payload_bytes as usize;
         self.bytes(offset, count, offset + count as u64)
     }
 
-    /// Looks for a block of this log behind the place `lsn`, which holds none, and for the last byte that is not zero.
+    /// Looks for a block of this log behind a place, which holds none, and for the last byte that is not zero.
     /// Where the place holds a good header with a damaged payload, the search begins behind that block: its payload may
     /// hold anything, also what looks like blocks.
-    pub fn look_behind(&mut self, lsn: u64) -> Result<Behind, DiskError> {
-        let (file_end, block_tag) = (self.file_bytes()?, self.block_tag);
-        let own_end = match self.header(lsn, file_end) {
-            Ok((header, _)) => header.end().0,
+    pub fn look_behind(&mut self, place: u64) -> Result<Behind, DiskError> {
+        let file_end = self.file_bytes()?;
+        let own_end = match self.header(place, file_end) {
+            Ok((found, _)) => found.end_place(),
             Err(NoBlock::Disk(error)) => return Err(error),
-            Err(_) => lsn,
+            Err(_) => place,
         };
         let mut behind = Behind::default();
-        let mut at = lsn;
+        let mut at = place;
         while self.offset_of(at) < file_end {
-            let offset = self.offset_of(at);
+            let (offset, expected) = (self.offset_of(at), self.expected(at));
             let sector = self.bytes(offset, LOG_ALIGN_BYTES, file_end)?;
             if sector.iter().any(|byte| *byte != 0) {
-                behind.nonzero_bytes = at + sector.len() as u64 - lsn;
-                if at >= own_end.max(lsn + 1) && judge_header(sector, at, block_tag).is_ok() {
-                    behind.block = Some(Lsn(at));
+                behind.nonzero_bytes = at + sector.len() as u64 - place;
+                if at >= own_end.max(place + 1)
+                    && let Ok((later, _)) = expected.judge(sector)
+                {
+                    behind.block = Some(later.header.lsn);
                     return Ok(behind);
                 }
             }
@@ -168,18 +228,18 @@ impl SegmentCursor {
 
     /// Writes a whole block once more. The process that wrote it may have died, or been told of a failure, before it was
     /// durable, and another sync need not make it so: what is appended behind it must not be kept without it.
-    pub fn write_again(&mut self, lsn: u64, end: u64) -> Result<(), DiskError> {
-        let offset = self.offset_of(lsn);
-        let bytes = self.bytes(offset, (end - lsn) as usize, self.offset_of(end))?;
+    pub fn write_again(&mut self, place: u64, end: u64) -> Result<(), DiskError> {
+        let offset = self.offset_of(place);
+        let bytes = self.bytes(offset, (end - place) as usize, self.offset_of(end))?;
         let mut block = AlignedBuf::with_capacity(bytes.len());
         block.extend_from_slice(bytes);
         self.file.write_durable_at(offset, &block)
     }
 
     /// Zeros over the remains of a write that was cut off, so that nobody has to judge them again.
-    pub fn erase(&mut self, lsn: u64, bytes: u64) -> Result<(), DiskError> {
+    pub fn erase(&mut self, mut offset: u64, bytes: u64) -> Result<(), DiskError> {
         let zeros = vec![0; WINDOW_BYTES as usize];
-        let (mut offset, end) = (self.offset_of(lsn), self.offset_of(lsn) + bytes);
+        let end = offset + bytes;
         self.window.clear();
         while offset < end {
             let count = (end - offset).min(WINDOW_BYTES);
@@ -202,13 +262,14 @@ pub(crate) struct Behind {
 /// Checks a whole block against its header, and that it follows the one `before` where that is known; what the next one must
 /// continue.
 pub(crate) fn judge_block(
-    header: &BlockHeader,
+    found: &PlacedBlock,
     crc: u32,
     block: &[u8],
     before: Option<&Continuity>,
 ) -> Result<Continuity, NoBlock> {
+    let header = &found.header;
     header.payload(block).map_err(NoBlock::Invalid)?;
-    let stranger = |what, expected: u32, found: u32| {
+    let stranger = |what, expected: u64, found: u64| {
         Err(NoBlock::Stranger(WireError {
             what,
             expected: expected.to_string(),
@@ -217,31 +278,53 @@ pub(crate) fn judge_block(
     };
     match before {
         Some(before) if header.chain != before.chain => {
-            stranger("chain to the block before", before.chain, header.chain)
+            stranger("chain to the block before", before.chain.into(), header.chain.into())
         }
-        Some(before) if header.generation < before.generation => {
-            stranger("generation of the block", before.generation, header.generation)
-        }
+        Some(before) if header.generation < before.generation => stranger(
+            "generation of the block",
+            before.generation.into(),
+            header.generation.into(),
+        ),
+        Some(before) if header.lsn != before.lsn => stranger("LSN of the block", before.lsn.0, header.lsn.0),
         _ => Ok(Continuity {
             chain: crc,
             generation: header.generation,
+            lsn: found.end(),
         }),
     }
 }
 
-pub(crate) fn judge_header(bytes: &[u8], lsn: u64, block_tag: u32) -> Result<(BlockHeader, u32), WireError> {
-    let (header, crc) = BlockHeader::decode(bytes)?;
-    let judge = |what, expected: u64, found: u64| {
-        if expected == found {
-            return Ok(());
+/// What a block at a place must say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    place: u64,
+    version: u32,
+    tag: u32,
+}
+
+impl Expected {
+    /// The block whose header `bytes` begin with, and the header's checksum.
+    pub fn judge(&self, bytes: &[u8]) -> Result<(PlacedBlock, u32), WireError> {
+        let (header, crc) = BlockHeader::decode(bytes)?;
+        let judge = |what, expected: u64, found: u64| {
+            if expected == found {
+                return Ok(());
+            }
+            Err(WireError {
+                what,
+                expected: expected.to_string(),
+                found: found.to_string(),
+            })
+        };
+        if self.version < LSN_COUNTS_FROM {
+            judge("position of the block", self.place, header.lsn.0)?;
         }
-        Err(WireError {
-            what,
-            expected: expected.to_string(),
-            found: found.to_string(),
-        })
-    };
-    judge("position of the block", lsn, header.lsn.0)?;
-    judge("tag of the block", block_tag.into(), header.tag.into())?;
-    Ok((header, crc))
+        judge("tag of the block", self.tag.into(), header.tag.into())?;
+        let block = PlacedBlock {
+            header,
+            place: self.place,
+            version: self.version,
+        };
+        Ok((block, crc))
+    }
 }

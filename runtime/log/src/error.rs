@@ -77,7 +77,7 @@ pub struct Damage {
     pub file: String,
     /// In the file.
     pub offset: u64,
-    /// Position in the log of the damaged block; everything before it is whole.
+    /// Of the damaged block; everything before it is whole.
     pub lsn: Lsn,
     pub what: String,
 }

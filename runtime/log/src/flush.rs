@@ -8,11 +8,11 @@ use std::{
 use reprise_base::Lsn;
 use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile, Step, Work};
 use reprise_wire::{
-    BlockHeader, BlockKind, FORMAT_VERSION, MEMORY_UNIT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block,
+    BlockHeader, BlockKind, FORMAT_VERSION, MEMORY_UNIT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block, tag_at,
 };
 
 use crate::{
-    cursor::Continuity,
+    cursor::{Continuity, PlacedBlock},
     error::{LogError, UnavailableKind},
     index::{SPARE_NAME, segment_name},
     returns::{Returns, Wait},
@@ -23,14 +23,15 @@ pub(crate) struct Flusher<P> {
     pub shared: Arc<Shared<P>>,
     /// The newest segment.
     pub segment: Arc<dyn DiskFile>,
+    /// Where its first block lies.
     pub segment_start: u64,
-    /// Of the newest segment's blocks.
+    /// What the tags of its blocks are made of.
     pub block_tag: u32,
     /// Of segments to come.
     pub block_key: u32,
     pub next: Continuity,
     /// Whoever is told after the next write; kept for its allocation.
-    pub told: Vec<(u64, P)>,
+    pub told: Vec<(Lsn, P)>,
     pub returns: Returns,
     /// When the last write ended, and how long its block might have been kept.
     pub last_write: (u64, Duration),
@@ -300,7 +301,7 @@ impl<P: Send + 'static> Flusher<P> {
             false => Duration::ZERO,
         };
         let block = state.take_block(kind);
-        self.shared.filled.advance(state.filled());
+        self.shared.filled.advance(state.filled().0);
         if block.begins.is_some() {
             // The next segment may be twice as large: small databases stay small, large ones seldom change files.
             let room_max = self.shared.config.segment_bytes - SEGMENT_HEADER_BYTES as u64;
@@ -318,15 +319,15 @@ impl<P: Send + 'static> Flusher<P> {
 
     fn write(&mut self, mut block: Block) -> Result<(), Failed> {
         if block.begins.is_some() {
-            self.block_tag = self.segment_header(block.start).block_tag();
+            self.block_tag = self.segment_header(&block).block_tag();
         }
         let header = BlockHeader {
             kind: block.kind,
-            lsn: Lsn(block.start),
+            lsn: block.lsn,
             payload_bytes: block.payload_bytes as u32,
             records_count: block.records_count,
             chain: self.next.chain,
-            tag: self.block_tag,
+            tag: tag_at(FORMAT_VERSION, self.block_tag, block.place),
             generation: self.next.generation,
             payload_crc: 0,
             memory_units: memory_units(self.shared.config.memory.data_bytes()),
@@ -334,19 +335,23 @@ impl<P: Send + 'static> Flusher<P> {
         let crc = seal_block(&header, &mut block.buffer);
         let began_ns = self.shared.clock.monotonic_ns();
         if let Some(spare) = block.begins.take() {
-            self.begin_segment(spare, block.start)?;
+            self.begin_segment(spare, &block)?;
         }
-        let offset = block.start - self.segment_start + SEGMENT_HEADER_BYTES as u64;
+        let offset = block.place - self.segment_start + SEGMENT_HEADER_BYTES as u64;
         let written = self.segment.write_durable_at(offset, &block.buffer);
         written.map_err(|error| Failed {
             error,
             begun: Some((offset, block.buffer.len())),
         })?;
-        self.next.chain = crc;
-        self.shared.index.mark(block.start);
+        let written = PlacedBlock {
+            header,
+            place: block.place,
+            version: FORMAT_VERSION,
+        };
+        (self.next.chain, self.next.lsn) = (crc, written.end());
+        self.shared.index.mark(&written);
         if block.changes_count == block.records_count {
-            let end = block.start + block.buffer.len() as u64;
-            self.shared.index.note_changes(block.start, end);
+            self.shared.index.note_changes(block.place, written.end_place());
         }
         let ended_ns = self.shared.clock.monotonic_ns();
         let write_ns = ended_ns - began_ns;
@@ -356,18 +361,19 @@ impl<P: Send + 'static> Flusher<P> {
         stats.flushes.add(1);
         stats.bytes.add(block.buffer.len() as u64);
         stats.records.add(block.records_count as u64);
-        self.acknowledge(block, write_ns);
+        self.acknowledge(block, &written, write_ns);
         Ok(())
     }
 
-    /// Of a segment that begins behind what was written.
-    fn segment_header(&self, start: u64) -> SegmentHeader {
+    /// Of a segment that begins with this block.
+    fn segment_header(&self, block: &Block) -> SegmentHeader {
         let config = &self.shared.config;
         SegmentHeader {
             version: FORMAT_VERSION,
             semantics: config.semantics,
             database_id: self.shared.database_id,
-            start: Lsn(start),
+            start: block.lsn,
+            place: block.place,
             settings_hash: config.settings_hash,
             epoch: config.epoch,
             chain: self.next.chain,
@@ -377,13 +383,13 @@ impl<P: Send + 'static> Flusher<P> {
 
     /// Gives the spare file its place in the log. Each step is durable before the next: a file with a segment's name has
     /// a whole header, and no block is written to a file that a crash could make nameless.
-    fn begin_segment(&mut self, spare: Spare, start: u64) -> Result<(), DiskError> {
-        let header = self.segment_header(start);
+    fn begin_segment(&mut self, spare: Spare, block: &Block) -> Result<(), DiskError> {
+        let header = self.segment_header(block);
         write_header(&*spare.file, &header)?;
-        self.shared.disk.rename(SPARE_NAME, &segment_name(Lsn(start)))?;
+        self.shared.disk.rename(SPARE_NAME, &segment_name(header.place))?;
         self.shared.disk.sync_dir()?;
         self.segment = spare.file;
-        self.segment_start = start;
+        self.segment_start = header.place;
         self.shared.index.add_segment(&header);
         // The name is free again for the preparer.
         let mut state = self.shared.lock();
@@ -394,10 +400,11 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     /// Publishes that a block is durable and tells who waited for it, in the order of positions.
-    fn acknowledge(&mut self, block: Block, write_ns: u64) {
+    fn acknowledge(&mut self, block: Block, written: &PlacedBlock, write_ns: u64) {
         let shared = &*self.shared;
         let mut state = shared.lock();
-        shared.durable.advance(block.start + block.buffer.len() as u64);
+        shared.durable.place.advance(written.end_place());
+        shared.durable.lsn.advance(written.end().0);
         state.last_kind = block.kind;
         state.return_buffer(block.buffer);
         std::mem::swap(&mut self.told, &mut state.flight_pending);
@@ -408,7 +415,7 @@ impl<P: Send + 'static> Flusher<P> {
         }
         drop(state);
         for (end, waiting) in self.told.drain(..) {
-            (shared.complete)(Lsn(end), Ok(()), waiting);
+            (shared.complete)(end, Ok(()), waiting);
         }
     }
 }
@@ -422,7 +429,7 @@ pub(crate) fn create_first_segment(
     let file = disk.create(SPARE_NAME)?;
     file.preallocate(file_bytes)?;
     write_header(&*file, header)?;
-    disk.rename(SPARE_NAME, &segment_name(header.start))?;
+    disk.rename(SPARE_NAME, &segment_name(header.place))?;
     disk.sync_dir()?;
     Ok(file)
 }

@@ -1,11 +1,13 @@
-//! Where the log's blocks lie: every segment, and now and then a block in it.
+//! Where the log's blocks lie: every segment, and now and then a block in it. The one way from an LSN to a place.
 
 use std::sync::{Mutex, MutexGuard};
 
 use reprise_base::Lsn;
 use reprise_wire::SegmentHeader;
 
-/// One block is noted for every so many bytes of log: 16 KiB of memory per GiB.
+use crate::cursor::PlacedBlock;
+
+/// One block is noted for every so many bytes of log: 32 KiB of memory per GiB.
 const MARK_EVERY_BYTES: u64 = 512 << 10;
 
 const PREFIX: &str = "log-";
@@ -15,23 +17,26 @@ pub(crate) const SPARE_NAME: &str = "spare.seg";
 /// A segment that fell out of the log, to be made the next spare.
 pub(crate) const RECYCLE_NAME: &str = "recycle.seg";
 
-/// The file of the segment that begins at a position.
-pub fn segment_name(start: Lsn) -> String {
-    format!("{PREFIX}{:016x}{SUFFIX}", start.0)
+/// The file of the segment that begins at a place.
+pub fn segment_name(place: u64) -> String {
+    format!("{PREFIX}{place:016x}{SUFFIX}")
 }
 
-/// The start that a file name tells, if it is a segment's.
-pub fn parse_segment_name(name: &str) -> Option<Lsn> {
+/// The place that a file name tells, if it is a segment's.
+pub fn parse_segment_name(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
-    let start = Lsn(u64::from_str_radix(digits, 16).ok()?);
-    (segment_name(start) == name).then_some(start)
+    let place = u64::from_str_radix(digits, 16).ok()?;
+    (segment_name(place) == name).then_some(place)
 }
 
 /// A segment of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentPlace {
-    pub start: u64,
-    /// What its blocks have as their tag.
+    /// Where its first block lies.
+    pub place: u64,
+    /// Of its first record.
+    pub start: Lsn,
+    /// What the tags of its blocks are made of.
     pub block_tag: u32,
     /// Of the format: what its records are read by.
     pub version: u32,
@@ -39,25 +44,43 @@ pub(crate) struct SegmentPlace {
     pub following: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    start: u64,
-    block_tag: u32,
-    version: u32,
+/// A block's place, and the LSN of its first record or of the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub place: u64,
+    pub lsn: Lsn,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// All segments, oldest first.
-    segments: Vec<Segment>,
-    /// Starts of some blocks, growing; the first block of each segment is among them.
-    marks: Vec<u64>,
-    /// Stretches that are known to hold changes alone, growing, none touching the next.
+    /// All segments, oldest first; what follows each is the next one.
+    segments: Vec<SegmentPlace>,
+    /// Some blocks, growing; the first block of each segment is among them.
+    marks: Vec<Mark>,
+    /// Stretches that are known to hold changes alone, by place, growing, none touching the next.
     changes: Vec<(u64, u64)>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct LogIndex(Mutex<Inner>);
+
+impl Inner {
+    /// Where the records from `lsn` on begin, about: exact at a noted block, and between two of them as if all records were of one
+    /// length. `end` is behind the last one.
+    fn place_of(&self, lsn: Lsn, end: Mark) -> u64 {
+        if lsn >= end.lsn {
+            return end.place;
+        }
+        let after = self.marks.partition_point(|mark| mark.lsn <= lsn);
+        let Some(before) = after.checked_sub(1).map(|before| self.marks[before]) else {
+            return self.segments.first().map_or(0, |segment| segment.place);
+        };
+        let after = self.marks.get(after).copied().unwrap_or(end);
+        let records = (after.lsn.0 - before.lsn.0).max(1);
+        let bytes = (after.place - before.place) as u128;
+        before.place + (bytes * u128::from(lsn.0 - before.lsn.0) / u128::from(records)) as u64
+    }
+}
 
 impl LogIndex {
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -66,31 +89,39 @@ impl LogIndex {
 
     pub fn add_segment(&self, header: &SegmentHeader) {
         let mut inner = self.inner();
-        let segment = Segment {
-            start: header.start.0,
+        let segment = SegmentPlace {
+            place: header.place,
+            start: header.start,
             block_tag: header.block_tag(),
             version: header.version,
+            following: None,
         };
-        if let Some(last) = inner.segments.last_mut().filter(|last| last.start == segment.start) {
-            // A crash left it without a block, and it was too small for the first one: another file has its name now.
-            *last = segment;
-            return;
+        if let Some(last) = inner.segments.last_mut() {
+            if last.place == segment.place {
+                // A crash left it without a block, and it was too small for the first one: another file has its name now.
+                *last = segment;
+                return;
+            }
+            assert!(last.place < segment.place, "segments grow");
+            last.following = Some(segment.place);
         }
-        let last = inner.segments.last().map(|last| last.start);
-        assert!(last < Some(segment.start), "segments grow");
         inner.segments.push(segment);
     }
 
     /// Notes a block if the last note is far enough behind.
-    pub fn mark(&self, block: u64) {
+    pub fn mark(&self, block: &PlacedBlock) {
         let mut inner = self.inner();
-        let newest_segment = inner.segments.last().map(|segment| segment.start);
+        let newest_segment = inner.segments.last().map(|segment| segment.place);
+        let mark = Mark {
+            place: block.place,
+            lsn: block.header.lsn,
+        };
         let is_due = match inner.marks.last() {
-            Some(last) => block >= last + MARK_EVERY_BYTES || newest_segment == Some(block),
+            Some(last) => mark.place >= last.place + MARK_EVERY_BYTES || newest_segment == Some(mark.place),
             None => true,
         };
-        if is_due && inner.marks.last() < Some(&block) {
-            inner.marks.push(block);
+        if is_due && inner.marks.last().is_none_or(|last| last.place < mark.place) {
+            inner.marks.push(mark);
         }
     }
 
@@ -103,65 +134,80 @@ impl LogIndex {
         }
     }
 
-    /// True where the block at `lsn` is known to hold changes and nothing else.
-    pub fn holds_changes(&self, lsn: u64) -> bool {
+    /// True where the block at `place` is known to hold changes and nothing else.
+    pub fn holds_changes(&self, place: u64) -> bool {
         let inner = self.inner();
-        let after = inner.changes.partition_point(|(start, _)| *start <= lsn);
+        let after = inner.changes.partition_point(|(start, _)| *start <= place);
         let last = after.checked_sub(1).map(|last| inner.changes[last]);
-        last.is_some_and(|(_, end)| lsn < end)
+        last.is_some_and(|(_, end)| place < end)
     }
 
     /// Bytes of such stretches behind `from`, of those that are as long as `stretch_min` there.
-    pub fn changes_bytes(&self, from: u64, stretch_min: u64) -> u64 {
+    pub fn changes_bytes(&self, from: Lsn, end: Mark, stretch_min: u64) -> u64 {
         let inner = self.inner();
+        let from = inner.place_of(from, end);
         let stretches = inner.changes.iter();
         let lengths = stretches.map(|(start, end)| end.saturating_sub(from.max(*start)));
         lengths.filter(|bytes| *bytes >= stretch_min).sum()
     }
 
-    /// The segment that holds `lsn`.
-    pub fn segment_of(&self, lsn: u64) -> Option<SegmentPlace> {
+    /// Bytes of blocks in which the records from `from` to `to` lie, to the part of a block, of a log that ends at `end`.
+    pub fn bytes_between(&self, from: Lsn, to: Lsn, end: Mark) -> u64 {
         let inner = self.inner();
-        let after = inner.segments.partition_point(|segment| segment.start <= lsn);
-        let segment = inner.segments.get(after.checked_sub(1)?)?;
-        Some(SegmentPlace {
-            start: segment.start,
-            block_tag: segment.block_tag,
-            version: segment.version,
-            following: inner.segments.get(after).map(|segment| segment.start),
-        })
+        inner.place_of(to, end).saturating_sub(inner.place_of(from, end))
     }
 
-    /// The last noted block at or before `lsn`.
-    pub fn block_before(&self, lsn: u64) -> Option<u64> {
+    /// The segment that holds `place`.
+    pub fn segment_of(&self, place: u64) -> Option<SegmentPlace> {
         let inner = self.inner();
-        let after = inner.marks.partition_point(|mark| *mark <= lsn);
+        let after = inner.segments.partition_point(|segment| segment.place <= place);
+        inner.segments.get(after.checked_sub(1)?).copied()
+    }
+
+    /// The last noted block whose records begin at or before `lsn`.
+    pub fn block_before(&self, lsn: Lsn) -> Option<Mark> {
+        let inner = self.inner();
+        let after = inner.marks.partition_point(|mark| mark.lsn <= lsn);
         inner.marks.get(after.checked_sub(1)?).copied()
     }
 
-    pub fn start(&self) -> u64 {
-        self.inner().segments.first().map_or(0, |segment| segment.start)
+    /// The last noted block before `place`.
+    pub fn mark_before(&self, place: u64) -> Option<Mark> {
+        let inner = self.inner();
+        let after = inner.marks.partition_point(|mark| mark.place < place);
+        inner.marks.get(after.checked_sub(1)?).copied()
     }
 
-    /// The segments of which all lies before `lsn` and that another one follows, oldest first.
-    pub fn oldest_before(&self, lsn: u64) -> Vec<u64> {
+    /// Where the oldest segment begins.
+    pub fn start(&self) -> Mark {
+        let inner = self.inner();
+        let first = inner.segments.first();
+        first.map_or(Mark { place: 0, lsn: Lsn(0) }, |segment| Mark {
+            place: segment.place,
+            lsn: segment.start,
+        })
+    }
+
+    /// The places of segments of which all records lie before `lsn` and that another one follows, oldest first.
+    pub fn oldest_before(&self, lsn: Lsn) -> Vec<u64> {
         let inner = self.inner();
         let pairs = inner.segments.windows(2);
         pairs
             .take_while(|pair| pair[1].start <= lsn)
-            .map(|pair| pair[0].start)
+            .map(|pair| pair[0].place)
             .collect()
     }
 
     /// The oldest segment, when all of it lies before `lsn` and another one follows.
-    pub fn take_oldest_before(&self, lsn: u64) -> Option<u64> {
+    pub fn take_oldest_before(&self, lsn: Lsn) -> Option<u64> {
         let mut inner = self.inner();
-        let next = inner.segments.get(1)?.start;
-        if next > lsn {
+        let next = inner.segments.get(1)?;
+        if next.start > lsn {
             return None;
         }
-        let oldest = inner.segments.remove(0).start;
-        inner.marks.retain(|mark| *mark >= next);
+        let next = next.place;
+        let oldest = inner.segments.remove(0).place;
+        inner.marks.retain(|mark| mark.place >= next);
         inner.changes.retain(|(_, end)| *end > next);
         Some(oldest)
     }
@@ -169,16 +215,17 @@ impl LogIndex {
 
 #[cfg(test)]
 mod tests {
-    use reprise_wire::FORMAT_VERSION;
+    use reprise_wire::{BlockHeader, BlockKind, FORMAT_VERSION};
 
     use super::*;
 
-    fn header(start: u64) -> SegmentHeader {
+    fn header(place: u64, start: u64) -> SegmentHeader {
         SegmentHeader {
             version: FORMAT_VERSION,
             semantics: 1,
             database_id: [7; 16],
             start: Lsn(start),
+            place,
             settings_hash: 0,
             epoch: 0,
             chain: 0,
@@ -186,37 +233,84 @@ mod tests {
         }
     }
 
+    fn block(place: u64, lsn: u64) -> PlacedBlock {
+        PlacedBlock {
+            header: BlockHeader {
+                kind: BlockKind::Data,
+                lsn: Lsn(lsn),
+                payload_bytes: 1,
+                records_count: 1,
+                chain: 0,
+                tag: 0,
+                generation: 0,
+                payload_crc: 0,
+                memory_units: 0,
+            },
+            place,
+            version: FORMAT_VERSION,
+        }
+    }
+
     #[test]
     fn names_have_one_form() {
-        let name = segment_name(Lsn(0xabc));
+        let name = segment_name(0xabc);
         assert_eq!(name, "log-0000000000000abc.seg");
-        assert_eq!(parse_segment_name(&name), Some(Lsn(0xabc)));
+        assert_eq!(parse_segment_name(&name), Some(0xabc));
         for other in ["log-abc.seg", "log-0000000000000ABC.seg", SPARE_NAME, "log-.seg", "x"] {
             assert_eq!(parse_segment_name(other), None);
         }
     }
 
+    /// Blocks of 400,000 bytes and ten records, ten in a segment.
+    fn filled() -> LogIndex {
+        let index = LogIndex::default();
+        index.add_segment(&header(0, 0));
+        (0..10).for_each(|at| index.mark(&block(at * 400_000, at * 10)));
+        index.add_segment(&header(4_000_000, 100));
+        index.mark(&block(4_000_000, 100));
+        index
+    }
+
     #[test]
     fn marks_lead_to_the_block_before() {
-        let index = LogIndex::default();
-        index.add_segment(&header(0));
-        (0..10).for_each(|block| index.mark(block * 400_000));
-        index.add_segment(&header(4_000_000));
-        index.mark(4_000_000);
-        assert_eq!(index.block_before(399_999), Some(0));
-        assert_eq!(index.block_before(4_000_001), Some(4_000_000));
-        let first = SegmentPlace {
-            start: 0,
-            block_tag: header(0).block_tag(),
-            version: FORMAT_VERSION,
-            following: Some(4_000_000),
+        let index = filled();
+        let place = |lsn| index.block_before(Lsn(lsn)).map(|mark| mark.place);
+        // One in two is noted.
+        assert_eq!(
+            (place(19), place(20), place(101)),
+            (Some(0), Some(800_000), Some(4_000_000))
+        );
+        let first = index.segment_of(3_999_999).expect("the first one");
+        assert_eq!((first.start, first.following), (Lsn(0), Some(4_000_000)));
+        assert!(index.oldest_before(Lsn(99)).is_empty());
+        assert_eq!(index.oldest_before(Lsn(100)), [0]);
+        assert_eq!(index.take_oldest_before(Lsn(99)), None);
+        assert_eq!(index.take_oldest_before(Lsn(100)), Some(0));
+        assert_eq!(place(99), None);
+        assert_eq!((index.start().place, index.start().lsn), (4_000_000, Lsn(100)));
+    }
+
+    #[test]
+    fn bytes_are_counted_between_records() {
+        let index = filled();
+        let end = Mark {
+            place: 4_800_000,
+            lsn: Lsn(108),
         };
-        assert_eq!(index.segment_of(3_999_999), Some(first));
-        assert!(index.oldest_before(3_999_999).is_empty());
-        assert_eq!(index.oldest_before(u64::MAX), [0]);
-        assert_eq!(index.take_oldest_before(3_999_999), None);
-        assert_eq!(index.take_oldest_before(4_000_000), Some(0));
-        assert_eq!(index.block_before(399_999), None);
-        assert_eq!(index.start(), 4_000_000);
+        let bytes = |from, to| index.bytes_between(Lsn(from), Lsn(to), end);
+        assert_eq!((bytes(0, 108), bytes(20, 100)), (4_800_000, 3_200_000));
+        // Between two noted blocks in proportion, and nothing behind the end.
+        assert_eq!(
+            (bytes(30, 100), bytes(104, 108), bytes(108, 200)),
+            (2_800_000, 400_000, 0)
+        );
+        index.note_changes(800_000, 2_000_000);
+        index.note_changes(4_000_000, 4_400_000);
+        let changes = |from, min| index.changes_bytes(Lsn(from), end, min);
+        assert_eq!(
+            (changes(0, 1), changes(0, 500_000), changes(40, 1)),
+            (1_600_000, 1_200_000, 800_000)
+        );
+        assert!(index.holds_changes(800_000) && !index.holds_changes(2_000_000));
     }
 }

@@ -25,6 +25,6 @@ pub use copy::{CopyRange, LogCopy};
 pub use error::{Damage, LogError, UnavailableKind};
 pub use index::{parse_segment_name, segment_name};
 pub use log::{Complete, Log, LogConfig, OpenReport, Positions};
-pub use reader::{LogBlock, LogReader, LogRecord, OwnedRecord, RecordPage};
-pub use scan::{SegmentReport, TornTail, VerifyReport, verify};
+pub use reader::{LogBlock, LogReader, LogRecord, OwnedRecord, RecordPage, RecordPlace};
+pub use scan::{SegmentReport, TornTail, VerifyReport, start_of_segment, verify};
 pub use stretch::{StretchBlock, StretchEnd};

@@ -17,7 +17,7 @@ use crate::{
     cursor::SegmentCursor,
     error::{LogError, UnavailableKind, hex},
     flush::{Flusher, create_first_segment},
-    index::{RECYCLE_NAME, SPARE_NAME, segment_name},
+    index::{Mark, RECYCLE_NAME, SPARE_NAME, segment_name},
     prepare::Preparer,
     returns::Returns,
     scan::{Scan, VerifyReport, scan},
@@ -28,7 +28,7 @@ use crate::{
 const FIRST_SEGMENT_BYTES: u64 = 4 << 20;
 const SEGMENT_BYTES_MIN: u64 = 4096;
 
-/// Told for each waiting `P`: where its records end, and that they are durable, or the error that stopped the log. Runs on the flusher
+/// Told for each waiting `P`: the LSN behind its records, and that they are durable, or the error that stopped the log. Runs on the flusher
 /// thread, in the order of positions, or on the thread that called `pend`; it must only hand over.
 pub type Complete<P> = Box<dyn Fn(Lsn, Result<(), &LogError>, P) + Send + Sync>;
 
@@ -91,7 +91,7 @@ pub struct OpenReport {
     pub generation: u32,
 }
 
-/// Positions of the log: durable <= written <= filled.
+/// How far the log is: durable <= written <= filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Positions {
     /// Behind the last appended record.
@@ -179,33 +179,39 @@ impl<P: Send + 'static> Log<P> {
 
     /// Everything before it is durable.
     pub fn durable(&self) -> Lsn {
-        Lsn(self.shared.durable.get())
+        Lsn(self.shared.durable.lsn.get())
     }
 
     pub fn positions(&self) -> Positions {
         let state = self.shared.lock();
         Positions {
-            filled: Lsn(state.filled()),
-            written: Lsn(state.fill_start),
+            filled: state.filled(),
+            written: state.fill_start,
             durable: self.durable(),
         }
     }
 
-    /// Where the oldest kept segment begins.
+    /// Of the oldest record that is kept.
     pub fn start(&self) -> Lsn {
-        Lsn(self.shared.index.start())
+        self.shared.index.start().lsn
+    }
+
+    /// Bytes of the log's files in which the records from `from` to `to` lie, as far as they are durable: exact at the ends of
+    /// segments, elsewhere to the part of half a MiB.
+    pub fn bytes_between(&self, from: Lsn, to: Lsn) -> u64 {
+        let end = self.shared.durable.get();
+        self.shared.index.bytes_between(from, to, end)
+    }
+
+    /// Bytes of the log's files behind `from`, as far as they are durable.
+    pub fn bytes_behind(&self, from: Lsn) -> u64 {
+        self.bytes_between(from, Lsn(u64::MAX))
     }
 
     /// Bytes behind `from` that hold changes and nothing else, in stretches of `stretch_min` bytes at least.
     pub fn changes_bytes(&self, from: Lsn, stretch_min: u64) -> u64 {
-        self.shared.index.changes_bytes(from.0, stretch_min)
-    }
-
-    /// The segment file in which a position lies, and the byte in it; none where the log does not hold the position.
-    pub fn place(&self, lsn: Lsn) -> Option<(String, u64)> {
-        let start = self.shared.index.segment_of(lsn.0)?.start;
-        let offset = lsn.0 - start + SEGMENT_HEADER_BYTES as u64;
-        Some((segment_name(Lsn(start)), offset))
+        let end = self.shared.durable.get();
+        self.shared.index.changes_bytes(from, end, stretch_min)
     }
 
     /// Waits until everything before `end` is durable; false when the time is over or the log stopped first.
@@ -242,8 +248,8 @@ impl<P: Send + 'static> Log<P> {
 
     /// The files of which `release_before` would let go, oldest first.
     pub fn releasable_before(&self, lsn: Lsn) -> Vec<String> {
-        let starts = self.shared.index.oldest_before(lsn.0).into_iter();
-        starts.map(|start| segment_name(Lsn(start))).collect()
+        let places = self.shared.index.oldest_before(lsn).into_iter();
+        places.map(segment_name).collect()
     }
 
     /// Lets go of segments that lie wholly before `lsn`, and returns how many. The first becomes the next spare, others are
@@ -251,8 +257,8 @@ impl<P: Send + 'static> Log<P> {
     pub fn release_before(&self, lsn: Lsn) -> Result<usize, LogError> {
         let disk = &*self.shared.disk;
         let mut count = 0;
-        while let Some(start) = self.shared.index.take_oldest_before(lsn.0) {
-            let name = segment_name(Lsn(start));
+        while let Some(place) = self.shared.index.take_oldest_before(lsn) {
+            let name = segment_name(place);
             let is_taken = disk.list()?.iter().any(|name| name == RECYCLE_NAME);
             match is_taken {
                 true => disk.remove(&name)?,
@@ -335,6 +341,7 @@ impl Opened {
             block_key: config.new_block_key,
             database_id: config.new_database_id,
             start: Lsn(0),
+            place: 0,
             settings_hash: config.settings_hash,
             epoch: config.epoch,
             chain: 0,
@@ -364,12 +371,12 @@ impl Opened {
     fn resume(disk: &dyn Disk, mut scan: Scan, config: &LogConfig) -> Result<Self, LogError> {
         let newest = scan.report.segments.last().expect("checked by the caller").clone();
         let segment = disk.open(&newest.file)?;
-        let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.start.0);
+        let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.place);
         if let Some(torn) = &scan.report.torn {
-            cursor.erase(torn.lsn.0, torn.bytes)?;
+            cursor.erase(torn.offset, torn.bytes)?;
         }
-        if let Some(last) = scan.last_block.filter(|last| *last >= newest.start) {
-            cursor.write_again(last.0, newest.end.0)?;
+        if let Some(last) = scan.last_block.filter(|last| *last >= newest.place) {
+            cursor.write_again(last, newest.end_place)?;
         }
         // The name of the newest segment may have been given by a process that did not live to make it durable.
         disk.sync_dir()?;
@@ -383,7 +390,7 @@ impl Opened {
             scan.block_key = config.new_block_key;
         }
         let segment_room = newest.file_bytes.saturating_sub(SEGMENT_HEADER_BYTES as u64);
-        let used = newest.end.0 - newest.start.0;
+        let used = newest.end_place - newest.place;
         Ok(Self {
             report: OpenReport {
                 is_new: false,
@@ -393,7 +400,7 @@ impl Opened {
                 generation: scan.next.generation,
             },
             segment,
-            segment_start: newest.start.0,
+            segment_start: newest.place,
             room: if is_continued {
                 segment_room.saturating_sub(used)
             } else {
@@ -413,7 +420,11 @@ impl Opened {
     ) -> Result<(Log<P>, OpenReport), LogError> {
         let found = &self.scan.report;
         let last_kind = found.last_block.unwrap_or(BlockKind::Close);
-        let (end, segment_bytes) = (found.end.0, config.segment_bytes);
+        let segment_bytes = config.segment_bytes;
+        let end = Mark {
+            place: self.scan.end_place,
+            lsn: found.end,
+        };
         let mut state = State::new(end, self.room, self.segment_room, segment_bytes, last_kind);
         let room_max = config.segment_bytes - SEGMENT_HEADER_BYTES as u64;
         state.spare_wanted = (2 * self.segment_room).min(room_max).max(1);

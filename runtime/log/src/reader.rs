@@ -4,12 +4,12 @@ use std::{collections::VecDeque, sync::Arc};
 
 use reprise_base::{Lsn, Watermark};
 use reprise_env::Disk;
-use reprise_wire::{BLOCK_HEADER_BYTES, BlockHeader, RecordRef, Records, WireError};
+use reprise_wire::{BLOCK_HEADER_BYTES, RecordRef, Records, WireError, lsn_after};
 
 use crate::{
-    cursor::{Continuity, NoBlock, SegmentCursor},
+    cursor::{Continuity, NoBlock, PlacedBlock, SegmentCursor},
     error::{Damage, LogError},
-    index::{LogIndex, segment_name},
+    index::{LogIndex, Mark, segment_name},
     log::Log,
     scan::{VerifyReport, scan},
 };
@@ -17,27 +17,43 @@ use crate::{
 /// Bytes of log that one page of newest records looks at, at most.
 const PAGE_SCAN_BYTES_MAX: u64 = 64 << 20;
 
-/// A record and where it lies; it ends `bytes.len()` behind `lsn`.
+/// A record and where it lies.
 #[derive(Clone, Debug)]
 pub struct LogRecord<'a> {
     pub lsn: Lsn,
+    /// The LSN behind it.
+    pub end: Lsn,
     pub record: RecordRef<'a>,
     /// As in the log, its length included.
     pub bytes: &'a [u8],
     /// Of the format of its segment.
     pub version: u32,
+    pub place: RecordPlace,
+}
+
+/// Where a record lies in the log's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordPlace {
+    segment: u64,
+    /// Of its first byte, in the segment's file.
+    pub offset: u64,
+}
+
+impl RecordPlace {
+    /// The segment's file.
+    pub fn file(&self) -> String {
+        segment_name(self.segment)
+    }
 }
 
 impl LogRecord<'_> {
-    pub fn end(&self) -> Lsn {
-        Lsn(self.lsn.0 + self.bytes.len() as u64)
-    }
-
     fn to_owned(&self) -> OwnedRecord {
         OwnedRecord {
             lsn: self.lsn,
+            end: self.end,
             bytes: self.bytes.to_vec(),
             version: self.version,
+            place: self.place,
         }
     }
 }
@@ -46,8 +62,10 @@ impl LogRecord<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedRecord {
     pub lsn: Lsn,
+    end: Lsn,
     bytes: Vec<u8>,
     version: u32,
+    place: RecordPlace,
 }
 
 impl OwnedRecord {
@@ -55,18 +73,16 @@ impl OwnedRecord {
     pub fn get(&self) -> LogRecord<'_> {
         LogRecord {
             lsn: self.lsn,
+            end: self.end,
             record: RecordRef::decode(&self.bytes, self.version).expect("decoded before it was copied"),
             bytes: &self.bytes,
             version: self.version,
+            place: self.place,
         }
     }
 
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
-    }
-
-    pub fn end(&self) -> Lsn {
-        Lsn(self.lsn.0 + self.bytes.len() as u64)
     }
 }
 
@@ -75,15 +91,11 @@ impl OwnedRecord {
 pub struct LogBlock<'a> {
     /// Of the first one.
     pub lsn: Lsn,
+    /// The LSN behind the last one.
+    pub end: Lsn,
     pub records: &'a [u8],
     /// Of the format of their segment.
     pub version: u32,
-}
-
-impl LogBlock<'_> {
-    pub fn end(&self) -> Lsn {
-        Lsn(self.lsn.0 + self.records.len() as u64)
-    }
 }
 
 /// Records, the newest first.
@@ -97,9 +109,43 @@ pub struct RecordPage {
 /// How far a reader may read.
 #[derive(Clone)]
 enum ReadEnd {
-    Fixed(u64),
+    Fixed(Mark),
     /// What is durable in a running log.
-    Durable(Arc<Watermark>),
+    Running(Arc<Durable>),
+}
+
+/// How far a running log is durable.
+#[derive(Debug)]
+pub(crate) struct Durable {
+    pub lsn: Arc<Watermark>,
+    /// The place behind it; raised first.
+    pub place: Watermark,
+}
+
+impl Durable {
+    pub fn get(&self) -> Mark {
+        let lsn = Lsn(self.lsn.get());
+        Mark {
+            lsn,
+            place: self.place.get(),
+        }
+    }
+}
+
+/// The next record of a block.
+#[derive(Clone, Copy)]
+struct BlockAt {
+    block: PlacedBlock,
+    /// Of the next record in the block's payload.
+    at: usize,
+    /// The next record's.
+    lsn: Lsn,
+}
+
+impl BlockAt {
+    fn is_over(&self) -> bool {
+        self.at >= self.block.header.payload_bytes as usize
+    }
 }
 
 /// Walks records forward.
@@ -109,12 +155,11 @@ pub struct LogReader {
     end: ReadEnd,
     pub(crate) cursor: Option<SegmentCursor>,
     pub(crate) before: Option<Continuity>,
-    block: Option<BlockHeader>,
-    /// Offset of the next record in the block's payload.
-    record_at: usize,
-    pub(crate) next_block: u64,
+    current: Option<BlockAt>,
+    /// Where the next block lies, and its LSN.
+    pub(crate) next_block: Mark,
     /// Records before it are passed over.
-    pub(crate) from: u64,
+    pub(crate) from: Lsn,
 }
 
 impl LogReader {
@@ -123,40 +168,40 @@ impl LogReader {
     pub fn open(disk: Arc<dyn Disk>, from: Lsn) -> Result<(Self, VerifyReport), LogError> {
         let scanned = scan(&*disk)?;
         let report = scanned.report;
-        let end = ReadEnd::Fixed(report.end.0);
-        let reader = Self::new(disk, Arc::new(scanned.index), end, from)?;
+        let end = Mark {
+            place: scanned.end_place,
+            lsn: report.end,
+        };
+        let reader = Self::new(disk, Arc::new(scanned.index), ReadEnd::Fixed(end), from)?;
         Ok((reader, report))
     }
 
     fn new(disk: Arc<dyn Disk>, index: Arc<LogIndex>, end: ReadEnd, from: Lsn) -> Result<Self, LogError> {
         let (start, log_end) = (index.start(), end.get());
-        if from.0 != 0 && from.0 < start || from.0 > log_end {
+        if from.0 != 0 && from < start.lsn || from > log_end.lsn {
             return Err(LogError::OutOfRange {
                 lsn: from,
-                start: Lsn(start),
-                end: Lsn(log_end),
+                start: start.lsn,
+                end: log_end.lsn,
             });
         }
         Ok(Self {
-            next_block: index.block_before(from.0).unwrap_or(start),
+            next_block: index.block_before(from).unwrap_or(start),
             disk,
             index,
             end,
             cursor: None,
             before: None,
-            block: None,
-            record_at: 0,
-            from: from.0,
+            current: None,
+            from,
         })
     }
 
-    /// The block that the next record lies in, loaded; none at the end of what can be read now.
-    fn current_block(&mut self) -> Result<Option<BlockHeader>, LogError> {
+    /// The next record's block, loaded; none at the end of what can be read now.
+    fn current_block(&mut self) -> Result<Option<BlockAt>, LogError> {
         loop {
-            if let Some(block) = self.block
-                && self.record_at < block.payload_bytes as usize
-            {
-                return Ok(Some(block));
+            if let Some(current) = self.current.filter(|current| !current.is_over()) {
+                return Ok(Some(current));
             }
             if !self.load_block()? {
                 return Ok(None);
@@ -166,152 +211,178 @@ impl LogReader {
 
     /// The next record; none at the end of what can be read now (a running log may have more later).
     pub fn next_record(&mut self) -> Result<Option<LogRecord<'_>>, LogError> {
-        let Some(block) = self.current_block()? else {
+        let Some(current) = self.current_block()? else {
             return Ok(None);
         };
-        let record_at = self.record_at;
+        let BlockAt { block, at, lsn } = current;
         let cursor = self.cursor.as_mut().expect("a block was loaded through it");
-        let (segment_start, version) = (cursor.start, cursor.version);
+        let segment = cursor.start;
+        let offset = cursor.offset_of(block.place) + (BLOCK_HEADER_BYTES + at) as u64;
         let payload = cursor.payload(&block)?;
-        let decoded = Records::at(payload, record_at, version).next();
+        let decoded = Records::at(payload, at, block.version).next();
         match decoded.expect("the block has at least one byte left") {
             Ok((_, record, bytes)) => {
-                self.record_at += bytes.len();
+                let end = lsn_after(block.version, lsn, bytes.len());
+                self.current = Some(BlockAt {
+                    block,
+                    at: at + bytes.len(),
+                    lsn: end,
+                });
                 Ok(Some(LogRecord {
-                    lsn: record_lsn(&block, record_at),
+                    lsn,
+                    end,
                     record,
                     bytes,
-                    version,
+                    version: block.version,
+                    place: RecordPlace { segment, offset },
                 }))
             }
-            Err(error) => Err(damaged(segment_start, block.lsn.0, &error)),
+            Err(error) => Err(damaged(segment, block.place, lsn, &error)),
         }
     }
 
     /// What is left of the block that the next record lies in, checksum checked, its records not looked at; none as with
     /// `next_record`. The next call of either goes on behind it.
     pub fn next_block(&mut self) -> Result<Option<LogBlock<'_>>, LogError> {
-        let Some(block) = self.current_block()? else {
+        let Some(BlockAt { block, at, lsn }) = self.current_block()? else {
             return Ok(None);
         };
-        let record_at = self.record_at;
-        self.record_at = block.payload_bytes as usize;
+        let end = block.records_end();
+        self.current = Some(BlockAt {
+            block,
+            at: block.header.payload_bytes as usize,
+            lsn: end,
+        });
         let cursor = self.cursor.as_mut().expect("a block was loaded through it");
         Ok(Some(LogBlock {
-            lsn: record_lsn(&block, record_at),
-            version: cursor.version,
-            records: &cursor.payload(&block)?[record_at..],
+            lsn,
+            end,
+            records: &cursor.payload(&block)?[at..],
+            version: block.version,
         }))
     }
 
-    /// Where the next record begins, or will.
+    /// The next record's LSN, or what it will be.
     pub fn position(&self) -> Lsn {
-        match &self.block {
-            Some(block) if self.record_at < block.payload_bytes as usize => record_lsn(block, self.record_at),
-            _ => Lsn(self.next_block),
+        match self.current.filter(|current| !current.is_over()) {
+            Some(current) => current.lsn,
+            None => self.next_block.lsn,
         }
     }
 
     /// Behind everything that can be read now.
     pub fn end(&self) -> Lsn {
-        Lsn(self.end.get())
+        self.end.get().lsn
+    }
+
+    /// Bytes of the log's files behind `from`, as far as they can be read now: as [`Log::bytes_between`] counts them.
+    pub fn bytes_behind(&self, from: Lsn) -> u64 {
+        let end = self.end.get();
+        self.index.bytes_between(from, end.lsn, end)
+    }
+
+    pub(crate) fn end_place(&self) -> u64 {
+        self.end.get().place
     }
 
     /// Opens the segment in which the next block lies: where it begins, and up to which of its bytes it may be read. None: there is
     /// no such block now.
     pub(crate) fn seek(&mut self) -> Result<Option<(u64, u64)>, LogError> {
-        let end = self.end.get();
-        if self.next_block >= end {
+        let end = self.end_place();
+        if self.next_block.place >= end {
             return Ok(None);
         }
-        let lsn = self.next_block;
-        let place = self.index.segment_of(lsn).ok_or(self.out_of_range(lsn))?;
-        let start = place.start;
-        if self.cursor.as_ref().is_none_or(|cursor| cursor.start != start) {
-            self.cursor = Some(SegmentCursor::at(&*self.disk, &place)?);
+        let found = self.index.segment_of(self.next_block.place);
+        let segment = found.ok_or_else(|| self.out_of_range(self.next_block.lsn))?;
+        if self.cursor.as_ref().is_none_or(|cursor| cursor.start != segment.place) {
+            self.cursor = Some(SegmentCursor::at(&*self.disk, &segment)?);
         }
         let cursor = self.cursor.as_ref().expect("just set");
-        let limit = cursor.offset_of(place.following.map_or(end, |next| next.min(end)));
-        Ok(Some((start, limit)))
+        let limit = cursor.offset_of(segment.following.map_or(end, |next| next.min(end)));
+        Ok(Some((segment.place, limit)))
     }
 
     /// Lets go of the block that was read to its end.
     pub(crate) fn leave_block(&mut self) {
-        let left = self.block.take().map_or(0, |block| block.payload_bytes as usize);
-        assert!(left <= self.record_at, "a block is read to its end");
-        self.record_at = 0;
+        let left = self.current.take();
+        assert!(left.is_none_or(|left| left.is_over()), "a block is read to its end");
     }
 
     fn load_block(&mut self) -> Result<bool, LogError> {
-        let Some((start, limit)) = self.seek()? else {
+        let Some((segment, limit)) = self.seek()? else {
             return Ok(false);
         };
-        let lsn = self.next_block;
+        let place = self.next_block.place;
         let cursor = self.cursor.as_mut().expect("sought just now");
-        match cursor.block(lsn, limit, self.before.as_ref()) {
+        match cursor.block(place, limit, self.before.as_ref()) {
             Ok((block, after)) => {
-                let version = cursor.version;
-                self.record_at = first_record_from(cursor.payload(&block)?, &block, self.from, version);
-                self.before = Some(after);
-                self.next_block = block.end().0;
-                self.block = Some(block);
+                self.current = Some(first_record_from(cursor.payload(&block)?, block, self.from));
+                self.passed(&block, after);
                 Ok(true)
             }
-            Err(error) => Err(self.no_block(start, lsn, error)),
+            Err(error) => Err(self.no_block(segment, self.next_block, error)),
         }
     }
 
-    /// What it means that there is no block at `lsn`, in the segment that begins at `start`.
-    pub(crate) fn no_block(&self, start: u64, lsn: u64, error: NoBlock) -> LogError {
+    /// The next block is the one behind this.
+    pub(crate) fn passed(&mut self, block: &PlacedBlock, after: Continuity) {
+        self.before = Some(after);
+        self.next_block = Mark {
+            place: block.end_place(),
+            lsn: block.end(),
+        };
+    }
+
+    /// What it means that there is no block at `at`, in the segment that begins at `segment`.
+    pub(crate) fn no_block(&self, segment: u64, at: Mark, error: NoBlock) -> LogError {
         match error {
             // Let go while it was being read.
-            _ if lsn < self.index.start() => self.out_of_range(lsn),
+            _ if at.place < self.index.start().place => self.out_of_range(at.lsn),
             NoBlock::Disk(error) => error.into(),
-            NoBlock::Invalid(error) | NoBlock::Stranger(error) => damaged(start, lsn, &error),
+            NoBlock::Invalid(error) | NoBlock::Stranger(error) => damaged(segment, at.place, at.lsn, &error),
         }
     }
 
-    pub(crate) fn out_of_range(&self, lsn: u64) -> LogError {
+    pub(crate) fn out_of_range(&self, lsn: Lsn) -> LogError {
         LogError::OutOfRange {
-            lsn: Lsn(lsn),
-            start: Lsn(self.index.start()),
+            lsn,
+            start: self.index.start().lsn,
             end: self.end(),
         }
     }
 }
 
 impl ReadEnd {
-    fn get(&self) -> u64 {
+    fn get(&self) -> Mark {
         match self {
             Self::Fixed(end) => *end,
-            Self::Durable(watermark) => watermark.get(),
+            Self::Running(durable) => durable.get(),
         }
     }
 }
 
-pub(crate) fn record_lsn(block: &BlockHeader, record_at: usize) -> Lsn {
-    Lsn(block.lsn.0 + (BLOCK_HEADER_BYTES + record_at) as u64)
-}
-
-/// Offset in the payload of the first record at or behind `from`.
-fn first_record_from(payload: &[u8], block: &BlockHeader, from: u64, version: u32) -> usize {
-    if record_lsn(block, 0).0 >= from {
-        return 0;
-    }
-    let mut records = Records::new(payload, version);
-    while record_lsn(block, records.offset()).0 < from {
-        if records.next().is_none_or(|record| record.is_err()) {
-            return payload.len();
+/// The first record of a block at or behind `from`.
+fn first_record_from(payload: &[u8], block: PlacedBlock, from: Lsn) -> BlockAt {
+    let mut lsn = block.first();
+    let mut records = Records::new(payload, block.version);
+    while lsn < from {
+        match records.next() {
+            Some(Ok((_, _, bytes))) => lsn = lsn_after(block.version, lsn, bytes.len()),
+            _ => {
+                let at = payload.len();
+                return BlockAt { block, at, lsn };
+            }
         }
     }
-    records.offset()
+    let at = records.offset();
+    BlockAt { block, at, lsn }
 }
 
-pub(crate) fn damaged(segment_start: u64, lsn: u64, error: &WireError) -> LogError {
+pub(crate) fn damaged(segment: u64, place: u64, lsn: Lsn, error: &WireError) -> LogError {
     LogError::Corrupt(Arc::new(Damage {
-        file: segment_name(Lsn(segment_start)),
-        offset: lsn - segment_start + reprise_wire::SEGMENT_HEADER_BYTES as u64,
-        lsn: Lsn(lsn),
+        file: segment_name(segment),
+        offset: place - segment + reprise_wire::SEGMENT_HEADER_BYTES as u64,
+        lsn,
         what: error.to_string(),
     }))
 }
@@ -323,12 +394,12 @@ impl<P: Send + 'static> Log<P> {
         LogReader::new(
             Arc::clone(&shared.disk),
             Arc::clone(&shared.index),
-            ReadEnd::Durable(Arc::clone(&shared.durable)),
+            ReadEnd::Running(Arc::clone(&shared.durable)),
             from,
         )
     }
 
-    /// The record that begins at `lsn`, if one does and it is durable.
+    /// The record with this LSN, if there is one and it is durable.
     pub fn record(&self, lsn: Lsn) -> Result<Option<OwnedRecord>, LogError> {
         let mut reader = match self.reader(lsn) {
             Err(LogError::OutOfRange { .. }) => return Ok(None),
@@ -345,19 +416,26 @@ impl<P: Send + 'static> Log<P> {
         limit: usize,
         mut keep: impl FnMut(&LogRecord<'_>) -> bool,
     ) -> Result<RecordPage, LogError> {
-        let (start, end) = (self.start().0, self.durable().0);
-        let mut upper = before.map_or(end, |before| before.0.min(end));
-        let looks_until = upper.saturating_sub(PAGE_SCAN_BYTES_MAX);
+        let index = &self.shared.index;
+        let start = index.start().lsn;
+        let mut upper = before.map_or(self.durable(), |before| before.min(self.durable()));
         let mut page = RecordPage::default();
-        while upper > start && upper > looks_until && page.records.len() < limit {
-            let Some(mark) = self.shared.index.block_before(upper - 1) else {
+        // By place: a block without records has the LSN of the one behind it.
+        let mut behind = match upper > start {
+            true => index.block_before(Lsn(upper.0 - 1)),
+            false => None,
+        };
+        let mut looked_at_bytes = 0;
+        while let Some(mark) = behind.filter(|_| page.records.len() < limit) {
+            if looked_at_bytes >= PAGE_SCAN_BYTES_MAX {
                 break;
-            };
+            }
+            looked_at_bytes += self.bytes_between(mark.lsn, upper);
             let wanted = limit - page.records.len();
             let mut found = VecDeque::new();
-            let mut reader = self.reader(Lsn(mark))?;
+            let mut reader = self.reader(mark.lsn)?;
             while let Some(record) = reader.next_record()? {
-                if record.lsn.0 >= upper {
+                if record.lsn >= upper {
                     break;
                 }
                 if keep(&record) {
@@ -368,11 +446,12 @@ impl<P: Send + 'static> Log<P> {
                 }
             }
             page.records.extend(found.into_iter().rev());
-            upper = mark;
+            upper = upper.min(mark.lsn);
+            behind = index.mark_before(mark.place);
         }
         page.next = match page.records.last() {
             Some(oldest) if page.records.len() == limit => Some(oldest.lsn),
-            _ => (upper > start).then_some(Lsn(upper)),
+            _ => (upper > start).then_some(upper),
         };
         Ok(page)
     }

@@ -3,24 +3,28 @@
 use reprise_base::{Lsn, TxnId};
 use reprise_env::Disk;
 use reprise_wire::{
-    BlockHeader, BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, MEMORY_UNIT_BYTES, RecordKind, RecordRef, Records,
-    SEGMENT_HEADER_BYTES, SegmentHeader,
+    BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, MEMORY_UNIT_BYTES, RecordKind, RecordRef, Records,
+    SEGMENT_HEADER_BYTES, SegmentHeader, lsn_after,
 };
 
 use crate::{
-    cursor::{Continuity, NoBlock, SegmentCursor},
+    cursor::{Continuity, NoBlock, PlacedBlock, SegmentCursor},
     error::{Damage, LogError},
     index::{LogIndex, parse_segment_name, segment_name},
-    reader::record_lsn,
+    reader::damaged,
 };
 
 /// A segment as found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentReport {
     pub file: String,
+    /// Of its first record.
     pub start: Lsn,
     /// Behind its last whole block.
     pub end: Lsn,
+    /// Where its first block lies: bytes of blocks before it, from the log's beginning.
+    pub place: u64,
+    pub end_place: u64,
     pub settings_hash: u64,
     pub epoch: u32,
     /// Of the format.
@@ -50,6 +54,8 @@ pub struct VerifyReport {
     pub start: Lsn,
     /// Behind the last whole block.
     pub end: Lsn,
+    /// Of all whole blocks.
+    pub bytes: u64,
     pub blocks: u64,
     pub records: u64,
     /// Kind of the last block: `Close` after a close in order.
@@ -96,6 +102,17 @@ pub fn verify(disk: &dyn Disk) -> Result<VerifyReport, LogError> {
     Ok(scan(disk)?.report)
 }
 
+/// The LSN of the first record of the segment that begins at a place, as its header tells.
+pub fn start_of_segment(disk: &dyn Disk, place: u64) -> Result<Lsn, LogError> {
+    let name = segment_name(place);
+    let mut bytes = [0; SEGMENT_HEADER_BYTES];
+    let read = disk.open_read(&name)?.read_at(0, &mut bytes)?;
+    match SegmentHeader::decode(&bytes[..read]) {
+        Ok(header) => Ok(header.start),
+        Err(error) => Err(damaged(place, place, Lsn(0), &error)),
+    }
+}
+
 pub(crate) struct Scan {
     pub report: VerifyReport,
     pub index: LogIndex,
@@ -104,7 +121,9 @@ pub(crate) struct Scan {
     /// What the next block must continue.
     pub next: Continuity,
     /// Where the last whole block begins.
-    pub last_block: Option<Lsn>,
+    pub last_block: Option<u64>,
+    /// Behind the last whole block.
+    pub end_place: u64,
 }
 
 /// Finds commands whose changes do not follow. Both of a transaction stand in one block.
@@ -146,18 +165,19 @@ impl<E: Into<LogError>> From<E> for Stop {
 
 pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
     let names = disk.list()?;
-    let starts: Vec<_> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
+    let places: Vec<_> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
     let mut scan = Scan {
         report: VerifyReport::default(),
         index: LogIndex::default(),
         block_key: 0,
         next: Continuity::BEGINNING,
         last_block: None,
+        end_place: 0,
     };
-    // Sixteen hexadecimal digits: the order of names is that of starts.
-    for (number, start) in starts.iter().enumerate() {
-        let following = starts.get(number + 1).copied();
-        match scan.segment(disk, *start, following) {
+    // Sixteen hexadecimal digits: the order of names is that of places.
+    for (number, place) in places.iter().enumerate() {
+        let following = places.get(number + 1).copied();
+        match scan.segment(disk, *place, following) {
             Ok(()) => {}
             Err(Stop::Damage(damage)) => {
                 scan.report.damage = Some(damage);
@@ -170,15 +190,17 @@ pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
 }
 
 impl Scan {
-    fn segment(&mut self, disk: &dyn Disk, start: Lsn, following: Option<Lsn>) -> Result<(), Stop> {
-        let file = segment_name(start);
-        let mut cursor = SegmentCursor::new(disk.open_read(&file)?, start.0);
+    fn segment(&mut self, disk: &dyn Disk, place: u64, following: Option<u64>) -> Result<(), Stop> {
+        let file = segment_name(place);
+        let mut cursor = SegmentCursor::new(disk.open_read(&file)?, place);
         let file_bytes = cursor.file_bytes()?;
         let header = self.header(&mut cursor, &file)?;
         self.report.segments.push(SegmentReport {
             file,
-            start,
-            end: start,
+            start: header.start,
+            end: header.start,
+            place,
+            end_place: place,
             settings_hash: header.settings_hash,
             epoch: header.epoch,
             version: header.version,
@@ -186,14 +208,14 @@ impl Scan {
             last_command: None,
             file_bytes,
         });
-        self.report.end = start;
-        (cursor.block_tag, cursor.version) = (header.block_tag(), header.version);
+        (self.report.end, self.end_place) = (header.start, place);
+        cursor.set_header(&header);
         self.block_key = header.block_key;
         self.index.add_segment(&header);
         // The segment that follows was begun when everything before its start was durable.
-        let end = following.map_or(u64::MAX, |next| next.0);
-        while self.report.end.0 < end {
-            match cursor.block(self.report.end.0, file_bytes, Some(&self.next)) {
+        let end = following.unwrap_or(u64::MAX);
+        while self.end_place < end {
+            match cursor.block(self.end_place, file_bytes, Some(&self.next)) {
                 Ok((block, next)) => self.block(&mut cursor, &block, next)?,
                 Err(NoBlock::Disk(error)) => return Err(error.into()),
                 Err(NoBlock::Stranger(error)) => {
@@ -206,22 +228,22 @@ impl Scan {
                 Err(NoBlock::Invalid(error)) => return self.tail(&mut cursor, &error.to_string()),
             }
         }
-        if self.report.end.0 == end {
+        if self.end_place == end {
             return Ok(());
         }
         Err(self.damage(
             &cursor,
-            format!("the last block reaches beyond LSN {end}, where the next file begins"),
+            format!("the last block reaches beyond byte {end} of the log, where the next file begins"),
         ))
     }
 
     fn header(&mut self, cursor: &mut SegmentCursor, file: &str) -> Result<SegmentHeader, Stop> {
-        let start = Lsn(cursor.start);
+        let (place, end) = (cursor.start, self.report.end);
         let damage = |what: String| {
             Err(Stop::Damage(Damage {
                 file: file.to_owned(),
                 offset: 0,
-                lsn: start,
+                lsn: end,
                 what,
             }))
         };
@@ -238,19 +260,22 @@ impl Scan {
             }
             (Err(error), _) => return damage(error.to_string()),
         };
-        if header.start != start {
-            return damage(format!("the header tells of LSN {}", header.start));
+        if header.place != place {
+            return damage(format!("the header tells of byte {} of the log", header.place));
         }
         match self.report.database_id {
             None => {
                 self.report.database_id = Some(header.database_id);
-                self.report.start = start;
-                self.next.chain = header.chain;
+                self.report.start = header.start;
+                (self.next.chain, self.next.lsn) = (header.chain, header.start);
             }
             Some(id) if id != header.database_id => {
                 return damage("the file belongs to another database".to_owned());
             }
-            Some(_) if self.report.end != start => {
+            Some(_) if self.end_place != place => {
+                return damage(format!("the file before it ends at byte {} of the log", self.end_place));
+            }
+            Some(_) if self.report.end != header.start => {
                 return damage(format!("the file before it ends at LSN {}", self.report.end));
             }
             Some(_) if self.next.chain != header.chain => {
@@ -261,18 +286,19 @@ impl Scan {
         Ok(header)
     }
 
-    fn block(&mut self, cursor: &mut SegmentCursor, block: &BlockHeader, next: Continuity) -> Result<(), Stop> {
+    fn block(&mut self, cursor: &mut SegmentCursor, block: &PlacedBlock, next: Continuity) -> Result<(), Stop> {
         let mut count = 0;
         let mut malformed = None;
         let mut is_changes = true;
         let mut commands = CommandsAlone::default();
-        let version = cursor.version;
-        for record in Records::new(cursor.payload(block)?, version) {
+        let mut lsn = block.first();
+        for record in Records::new(cursor.payload(block)?, block.version) {
             count += 1;
             match record {
-                Ok((at, record, _)) => {
+                Ok((_, record, bytes)) => {
                     is_changes &= record.kind() == RecordKind::Changes;
-                    commands.note(record_lsn(block, at), &record);
+                    commands.note(lsn, &record);
+                    lsn = lsn_after(block.version, lsn, bytes.len());
                 }
                 Err(error) => malformed = Some(error),
             }
@@ -280,43 +306,43 @@ impl Scan {
         if let Some(error) = malformed {
             return Err(self.damage(cursor, format!("record {count} of the block: {error}")));
         }
-        if count != block.records_count {
-            let what = format!("{count} records in the block, {} told", block.records_count);
+        if count != block.header.records_count {
+            let what = format!("{count} records in the block, {} told", block.header.records_count);
             return Err(self.damage(cursor, what));
         }
-        self.index.mark(block.lsn.0);
+        self.index.mark(block);
         if is_changes {
-            self.index.note_changes(block.lsn.0, block.end().0);
+            self.index.note_changes(block.place, block.end_place());
         }
         self.next = next;
-        self.last_block = Some(block.lsn);
+        (self.last_block, self.end_place) = (Some(block.place), block.end_place());
         self.report.blocks += 1;
+        self.report.bytes += block.end_place() - block.place;
         self.report.records += count as u64;
-        self.report.last_block = Some(block.kind);
+        self.report.last_block = Some(block.header.kind);
         self.report.end = block.end();
         let segment = self.report.segments.last_mut().expect("pushed before its blocks");
-        segment.end = block.end();
+        (segment.end, segment.end_place) = (block.end(), block.end_place());
         segment.last_command = commands.last().or(segment.last_command);
         // At a close the tables have been let go of.
-        if block.kind != BlockKind::Close {
-            self.report.memory_bytes = block.memory_units as u64 * MEMORY_UNIT_BYTES;
+        if block.header.kind != BlockKind::Close {
+            self.report.memory_bytes = block.header.memory_units as u64 * MEMORY_UNIT_BYTES;
         }
         Ok(())
     }
 
     /// The place behind the last whole block of the last segment.
     fn tail(&mut self, cursor: &mut SegmentCursor, invalid: &str) -> Result<(), Stop> {
-        let end = self.report.end;
-        let behind = cursor.look_behind(end.0)?;
+        let behind = cursor.look_behind(self.end_place)?;
         if let Some(later) = behind.block {
             let what = format!("{invalid}; the block at LSN {later} shows that it was whole");
             return Err(self.damage(cursor, what));
         }
         if behind.nonzero_bytes > 0 {
             self.report.torn = Some(TornTail {
-                file: segment_name(Lsn(cursor.start)),
-                offset: cursor.offset_of(end.0),
-                lsn: end,
+                file: segment_name(cursor.start),
+                offset: cursor.offset_of(self.end_place),
+                lsn: self.report.end,
                 bytes: behind.nonzero_bytes,
             });
         }
@@ -325,8 +351,8 @@ impl Scan {
 
     fn damage(&self, cursor: &SegmentCursor, what: String) -> Stop {
         Stop::Damage(Damage {
-            file: segment_name(Lsn(cursor.start)),
-            offset: cursor.offset_of(self.report.end.0),
+            file: segment_name(cursor.start),
+            offset: cursor.offset_of(self.end_place),
             lsn: self.report.end,
             what,
         })

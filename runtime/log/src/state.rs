@@ -18,8 +18,9 @@ use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, block_bytes};
 
 use crate::{
     error::{LogError, UnavailableKind},
-    index::LogIndex,
+    index::{LogIndex, Mark},
     log::{Complete, LogConfig},
+    reader::Durable,
 };
 
 /// One buffer is filled while the other is written.
@@ -44,7 +45,9 @@ pub(crate) struct Spare {
 /// A block that the flusher has taken to write.
 pub(crate) struct Block {
     pub kind: BlockKind,
-    pub start: u64,
+    pub place: u64,
+    /// Of its first record, or of the next one.
+    pub lsn: Lsn,
     pub buffer: AlignedBuf,
     pub payload_bytes: usize,
     pub records_count: u32,
@@ -61,10 +64,12 @@ pub(crate) struct State<P> {
     /// Of these, changes.
     pub fill_changes: u32,
     /// Where the block being filled begins; everything before it is durable or in flight.
-    pub fill_start: u64,
+    pub fill_place: u64,
+    /// Of its first record.
+    pub fill_start: Lsn,
     /// Waiting for the block being filled: (end of its records, who).
-    pub fill_pending: Vec<(u64, P)>,
-    pub flight_pending: Vec<(u64, P)>,
+    pub fill_pending: Vec<(Lsn, P)>,
+    pub flight_pending: Vec<(Lsn, P)>,
     /// The other buffer, unless it is in flight.
     pub idle_buffer: Option<AlignedBuf>,
     /// Bytes left in the newest segment behind the blocks that were taken.
@@ -106,7 +111,7 @@ pub(crate) struct Shared<P> {
     /// The preparer waits here for a request.
     pub prepare: Condvar,
     pub durable_grew: Condvar,
-    pub durable: Arc<Watermark>,
+    pub durable: Arc<Durable>,
     /// As `State::filled`, to look at and to wait for without the lock.
     pub filled: Arc<Watermark>,
     /// Set when a write was refused: `refusal` then takes the lock to say why.
@@ -138,7 +143,7 @@ pub(crate) enum Admission {
 
 impl<P> State<P> {
     /// `segment_bytes` bounds what a block takes as a rule: one that takes more has its buffer grow.
-    pub fn new(fill_start: u64, room: u64, segment_room: u64, segment_bytes: u64, last_kind: BlockKind) -> Self {
+    pub fn new(end: Mark, room: u64, segment_room: u64, segment_bytes: u64, last_kind: BlockKind) -> Self {
         let buffer = || {
             let mut buffer = AlignedBuf::with_capacity(FILL_BYTES_MAX.min(segment_bytes as usize));
             buffer.resize(BLOCK_HEADER_BYTES);
@@ -148,7 +153,8 @@ impl<P> State<P> {
             fill: buffer(),
             fill_records: 0,
             fill_changes: 0,
-            fill_start,
+            fill_place: end.place,
+            fill_start: end.lsn,
             fill_pending: Vec::new(),
             flight_pending: Vec::new(),
             idle_buffer: Some(buffer()),
@@ -173,12 +179,9 @@ impl<P> State<P> {
         }
     }
 
-    /// Where the records end that were appended so far.
-    pub fn filled(&self) -> u64 {
-        match self.fill_records {
-            0 => self.fill_start,
-            _ => self.fill_start + self.fill.len() as u64,
-        }
+    /// Behind the last record that was appended.
+    pub fn filled(&self) -> Lsn {
+        Lsn(self.fill_start.0 + u64::from(self.fill_records))
     }
 
     /// True when the block being filled lies on the newest segment, so that the spare is free.
@@ -242,16 +245,19 @@ impl<P> State<P> {
         };
         self.room -= bytes as u64;
         let next = self.idle_buffer.take().expect("one block in flight at most");
+        let filled = self.filled();
         let block = Block {
             kind,
-            start: self.fill_start,
+            place: self.fill_place,
+            lsn: self.fill_start,
             buffer: std::mem::replace(&mut self.fill, next),
             payload_bytes,
             records_count: std::mem::take(&mut self.fill_records),
             changes_count: std::mem::take(&mut self.fill_changes),
             begins,
         };
-        self.fill_start += bytes as u64;
+        self.fill_place += bytes as u64;
+        self.fill_start = filled;
         self.is_hurried = false;
         self.hold_ns = u64::MAX;
         assert!(self.flight_pending.is_empty(), "one block in flight at most");
@@ -304,7 +310,7 @@ impl<P> State<P> {
 
     /// Of records that end at `end`: what was in flight when the log stopped lies before the block being filled.
     pub fn loss(&self, end: Lsn) -> Option<LogError> {
-        match end.0 <= self.fill_start {
+        match end <= self.fill_start {
             true => self.lost_in_flight.clone(),
             false => self.stopped.clone(),
         }
@@ -330,8 +336,11 @@ impl<P> Shared<P> {
     ) -> Self {
         let Around { disk, clock, threads } = around;
         Self {
-            durable: Arc::new(Watermark::new(state.fill_start)),
-            filled: Arc::new(Watermark::new(state.filled())),
+            durable: Arc::new(Durable {
+                lsn: Arc::new(Watermark::new(state.fill_start.0)),
+                place: Watermark::new(state.fill_place),
+            }),
+            filled: Arc::new(Watermark::new(state.filled().0)),
             state: Mutex::new(state),
             work: Condvar::new(),
             space: Condvar::new(),
@@ -370,8 +379,14 @@ impl<P> Shared<P> {
         }
     }
 
+    /// True once everything before `end` is durable.
+    #[inline]
+    pub fn is_durable(&self, end: Lsn) -> bool {
+        self.durable.lsn.get() >= end.0
+    }
+
     pub fn wait_durable(&self, end: Lsn, timeout: Duration) -> bool {
-        if self.durable.get() >= end.0 {
+        if self.is_durable(end) {
             return true;
         }
         let mut state = self.lock();
@@ -380,7 +395,7 @@ impl<P> Shared<P> {
             self.work.notify_one();
         }
         let began_ns = self.clock.monotonic_ns();
-        while self.durable.get() < end.0 && state.stopped.is_none() {
+        while !self.is_durable(end) && state.stopped.is_none() {
             let waited = Duration::from_nanos(self.clock.monotonic_ns() - began_ns);
             let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
                 break;
@@ -388,7 +403,7 @@ impl<P> Shared<P> {
             (state, _) = self.threads.wait_on((&self.state, &self.durable_grew), state, left);
         }
         state.durable_waiters -= 1;
-        self.durable.get() >= end.0
+        self.is_durable(end)
     }
 
     /// Waits until there may be room for an append; true when the time is over first.
@@ -417,7 +432,7 @@ impl<P> Shared<P> {
         self.wake_all();
         for (pending, error) in [(flying, &in_flight), (filling, &error)] {
             for (end, waiting) in pending {
-                (self.complete)(Lsn(end), Err(error), waiting);
+                (self.complete)(end, Err(error), waiting);
             }
         }
     }

@@ -6,9 +6,9 @@ use reprise_base::Lsn;
 use reprise_wire::BLOCK_HEADER_BYTES;
 
 use crate::{
-    cursor::{NoBlock, judge_block, judge_header},
+    cursor::{NoBlock, judge_block},
     error::LogError,
-    reader::{LogReader, record_lsn},
+    reader::LogReader,
 };
 
 /// A block of a stretch.
@@ -16,6 +16,8 @@ use crate::{
 pub struct StretchBlock<'a> {
     /// Of its first record.
     pub lsn: Lsn,
+    /// The LSN behind its last record.
+    pub end: Lsn,
     /// Where its records lie in the buffer.
     pub place: Range<usize>,
     /// Not looked at.
@@ -53,52 +55,50 @@ impl LogReader {
         let Some((segment, limit)) = self.seek()? else {
             return Ok(StretchEnd::Log);
         };
-        let first = self.next_block;
         let cursor = self.cursor.as_ref().expect("sought just now");
-        let (block_tag, version) = (cursor.block_tag, cursor.version);
-        let offset = cursor.offset_of(first);
+        let offset = cursor.offset_of(self.next_block.place);
         let whole = limit.saturating_sub(offset).min(usize::MAX as u64) as usize;
         let mut filled = cursor.read_into(buffer, offset, 0, room.min(whole))?;
         let mut at = 0;
         while at < whole {
-            let lsn = self.next_block;
+            let next = self.next_block;
             let rest = &buffer[at..filled];
             if at > 0 && rest.len() < BLOCK_HEADER_BYTES {
                 return Ok(StretchEnd::Full);
             }
-            let (header, crc) = judge_header(rest, lsn, block_tag)
-                .map_err(|error| self.no_block(segment, lsn, NoBlock::Invalid(error)))?;
-            let block_bytes = header.block_bytes();
+            let cursor = self.cursor.as_ref().expect("sought before");
+            let judged = cursor.expected(next.place).judge(rest);
+            let (found, crc) = judged.map_err(|error| self.no_block(segment, next, NoBlock::Invalid(error)))?;
+            let block_bytes = found.header.block_bytes();
             if block_bytes > rest.len() {
                 if at > 0 {
                     return Ok(StretchEnd::Full);
                 }
-                let cursor = self.cursor.as_ref().expect("as above");
                 filled += cursor.read_into(buffer, offset, filled, block_bytes.min(whole))?;
             }
             let block_end = filled.min(at + block_bytes);
             let block = &buffer[at..block_end];
-            let after = judge_block(&header, crc, block, self.before.as_ref());
-            let after = after.map_err(|error| self.no_block(segment, lsn, error))?;
+            let after = judge_block(&found, crc, block, self.before.as_ref());
+            let after = after.map_err(|error| self.no_block(segment, next, error))?;
             let start = at + BLOCK_HEADER_BYTES;
-            let place = start..start + header.payload_bytes as usize;
-            let holds_changes = self.index.holds_changes(lsn);
+            let place = start..start + found.header.payload_bytes as usize;
+            let holds_changes = self.index.holds_changes(next.place);
             let block = StretchBlock {
-                lsn: record_lsn(&header, 0),
+                lsn: found.first(),
+                end: found.records_end(),
                 records: &buffer[place.clone()],
-                version,
+                version: found.version,
                 place,
-                changes: holds_changes.then_some(header.records_count),
+                changes: holds_changes.then_some(found.header.records_count),
             };
-            let is_before = block.lsn.0 < self.from;
+            let is_before = block.lsn < self.from;
             if !block.records.is_empty() && (is_before || !take(&block)) {
                 return Ok(StretchEnd::Refused);
             }
-            self.before = Some(after);
-            self.next_block = header.end().0;
+            self.passed(&found, after);
             at = block_end;
         }
-        match self.next_block < self.end().0 {
+        match self.next_block.place < self.end_place() {
             true => Ok(StretchEnd::Full),
             false => Ok(StretchEnd::Log),
         }

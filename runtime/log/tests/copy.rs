@@ -22,7 +22,7 @@ fn filled(disk: &SimDisk) -> Vec<(String, Lsn, Lsn)> {
     let (mut reader, _) = LogReader::open(Arc::new(disk.clone()), Lsn(0)).expect("scan");
     let mut records = Vec::new();
     while let Some(record) = reader.next_record().expect("read") {
-        records.push((common::word(&record.record), record.lsn, record.end()));
+        records.push((common::word(&record.record), record.lsn, record.end));
     }
     assert!(segments(disk).len() > 3);
     records

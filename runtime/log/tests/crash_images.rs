@@ -215,11 +215,11 @@ fn a_record_that_looks_like_a_block_does_not_make_a_torn_tail_damage() {
         let payload = encode(&["b*2000"]);
         let fields = reprise_wire::BlockHeader::decode(&genuine[1024..]).expect("block").0;
         let header = reprise_wire::BlockHeader {
-            payload_bytes: payload.len() as u32,
+            payload_bytes: payload.bytes().len() as u32,
             ..fields
         };
-        let mut forged = vec![0; reprise_wire::block_bytes(payload.len())];
-        forged[48..48 + payload.len()].copy_from_slice(&payload);
+        let mut forged = vec![0; reprise_wire::block_bytes(payload.bytes().len())];
+        forged[48..48 + payload.bytes().len()].copy_from_slice(payload.bytes());
         reprise_wire::seal_block(&header, &mut forged);
         bytes[1024..1024 + forged.len()].copy_from_slice(&forged);
         // The payload is lost but for a sector that holds what was the close block at its place.
@@ -250,11 +250,11 @@ fn a_client_can_t_make_a_torn_tail_look_like_damage() {
     for (tag, is_taken_for_a_block) in [(guessed.block_tag(), false), (header.block_tag(), true)] {
         let fields = reprise_wire::BlockHeader {
             kind: reprise_wire::BlockKind::Seal,
-            lsn: Lsn((place - SECTOR_BYTES) as u64),
+            lsn: Lsn(9),
             payload_bytes: 0,
             records_count: 0,
             chain: 1,
-            tag,
+            tag: reprise_wire::tag_at(header.version, tag, (place - SECTOR_BYTES) as u64),
             generation: 9,
             payload_crc: 0,
             memory_units: 0,

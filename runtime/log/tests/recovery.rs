@@ -115,7 +115,7 @@ fn a_closed_log_holds_everything() {
         "append a b
          append c
          close",
-        expect!["words: a b c; end 1536; last Close"],
+        expect!["words: a b c; end 3; last Close"],
     );
     check_recovery(
         "append a
@@ -123,7 +123,7 @@ fn a_closed_log_holds_everything() {
          append b
          reopen
          append c",
-        expect!["words: a b c; end 3072; last Close"],
+        expect!["words: a b c; end 3; last Close"],
     );
 }
 
@@ -133,25 +133,25 @@ fn a_torn_tail_is_cut_and_earlier_commits_survive() {
         "append a
          append b
          crash",
-        expect!["words: a; end 512; last Data"],
+        expect!["words: a; end 1; last Data"],
     );
     check_recovery(
         "append a
          append b*3000
          tear 1",
-        expect!["words: a; end 512; last Data; cut 512 bytes at LSN 512"],
+        expect!["words: a; end 1; last Data; cut 512 bytes at LSN 1"],
     );
     check_recovery(
         "append a
          append b*3000
          tear 6",
-        expect!["words: a; end 512; last Data; cut 3072 bytes at LSN 512"],
+        expect!["words: a; end 1; last Data; cut 3072 bytes at LSN 1"],
     );
     check_recovery(
         "append a
          append b*3000
          tear 7",
-        expect!["words: a b*3000; end 4096; last Data"],
+        expect!["words: a b*3000; end 2; last Data"],
     );
     check_recovery(
         "append a
@@ -159,7 +159,7 @@ fn a_torn_tail_is_cut_and_earlier_commits_survive() {
          tear 3
          reopen
          append c",
-        expect!["words: a c; end 1536; last Close"],
+        expect!["words: a c; end 2; last Close"],
     );
 }
 
@@ -171,7 +171,7 @@ fn damage_is_refused_with_its_place() {
          append b
          flip 565",
         expect![
-            "the log is damaged in log-0000000000000000.seg at byte 512 (LSN 0): block checksum: expected 3403806936, found 2732774416; the block at LSN 512 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000000000.seg at byte 512 (LSN 0): block checksum: expected 3403806936, found 2732774416; the block at LSN 1 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
     check_recovery(
@@ -179,7 +179,7 @@ fn damage_is_refused_with_its_place() {
          append b
          flip 1030",
         expect![
-            "the log is damaged in log-0000000000000000.seg at byte 1024 (LSN 512): block header checksum: expected 3668575638, found 3668641174; the block at LSN 1024 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000000000.seg at byte 1024 (LSN 1): block header checksum: expected 3029999551, found 3030065087; the block at LSN 2 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
     check_recovery(
@@ -194,7 +194,7 @@ fn damage_is_refused_with_its_place() {
          append b
          garbage 512",
         expect![
-            "the log is damaged in log-0000000000000000.seg at byte 512 (LSN 0): block magic: expected 1262637138, found 2052403211; the block at LSN 512 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000000000.seg at byte 512 (LSN 0): block magic: expected 1262637138, found 2052403211; the block at LSN 1 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
 }
@@ -205,13 +205,13 @@ fn damage_to_the_last_mark_alone_loses_nothing() {
         "append a
          append b
          flip 1540",
-        expect!["words: a b; end 1024; last Data; cut 512 bytes at LSN 1024"],
+        expect!["words: a b; end 2; last Data; cut 512 bytes at LSN 2"],
     );
     check_recovery(
         "append a
          close
          garbage 4096",
-        expect!["words: a; end 1024; last Close; cut 3072 bytes at LSN 1024"],
+        expect!["words: a; end 1; last Close; cut 3072 bytes at LSN 1"],
     );
 }
 
@@ -222,7 +222,7 @@ fn segments_follow_each_other_without_gaps() {
          append b*9000
          append c*9000
          append d",
-        expect!["words: a*9000 b*9000 c*9000 d; end 28672; last Close"],
+        expect!["words: a*9000 b*9000 c*9000 d; end 4; last Close"],
     );
     check_recovery(
         "append a*9000
@@ -230,7 +230,7 @@ fn segments_follow_each_other_without_gaps() {
          append c*9000
          remove 1",
         expect![
-            "the log is damaged in log-0000000000000000.seg at byte 9728 (LSN 9216): block magic: expected 1262637138, found 0; the segment that follows shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000000000.seg at byte 9728 (LSN 1): block magic: expected 1262637138, found 0; the segment that follows shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
     check_recovery(
@@ -239,7 +239,7 @@ fn segments_follow_each_other_without_gaps() {
          append c*9000
          flip 600",
         expect![
-            "the log is damaged in log-0000000000004800.seg at byte 512 (LSN 18432): block checksum: expected 1749163648, found 877530757; the block at LSN 27648 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000004800.seg at byte 512 (LSN 2): block checksum: expected 1749163648, found 877530757; the block at LSN 3 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
 }

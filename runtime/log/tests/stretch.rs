@@ -8,7 +8,7 @@ use common::{WAIT_MAX, append, encode, open, segments, word};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_env::SimDisk;
 use reprise_log::{LogError, LogReader, StretchEnd};
-use reprise_wire::{ChangesRef, FORMAT_VERSION, PartitionSet, RecordRef, Records};
+use reprise_wire::{ChangesRef, FORMAT_VERSION, PartitionSet, RecordBatch, RecordRef, Records, RemoveRef};
 
 /// Blocks of many sizes over several segments; one of each is larger than small rooms.
 fn written() -> SimDisk {
@@ -124,8 +124,8 @@ fn damage_is_told_as_by_blocks() {
 }
 
 /// Changes, so many, of nothing.
-fn changes(count: usize) -> Vec<u8> {
-    let mut records = Vec::new();
+fn changes(count: usize) -> RecordBatch {
+    let mut records = RecordBatch::default();
     for number in 0..count {
         let changes = ChangesRef {
             txn_id: TxnId::new(number as u64, 0),
@@ -136,7 +136,7 @@ fn changes(count: usize) -> Vec<u8> {
             keyed: None,
             changes: &[],
         };
-        RecordRef::Changes(changes).encode(&mut records);
+        records.push_changes(&changes);
     }
     records
 }
@@ -145,19 +145,25 @@ fn changes(count: usize) -> Vec<u8> {
 fn blocks_of_changes_alone_are_known_from_the_opening() {
     let disk = SimDisk::new();
     let (log, _, _) = open(&disk).expect("open new log");
-    let put = |records: &[u8]| {
+    let put = |records: &RecordBatch| {
         let start = log.appender().append(records, None);
         let start = start.map_err(|error| error.0).expect("append");
-        assert!(log.wait_durable(Lsn(start.0 + records.len() as u64), WAIT_MAX));
+        assert!(log.wait_durable(Lsn(start.0 + u64::from(records.count())), WAIT_MAX));
     };
     let word = encode(&["word"]);
+    let remove = RecordRef::Remove(RemoveRef {
+        txn_id: TxnId::new(0, 0),
+        name: "word",
+    });
     let mut expected = Vec::new();
     for turn in 1..60 {
         put(&changes(turn));
         expected.push(Some(turn as u32));
         if turn % 3 == 0 {
             put(&word);
-            put(&[&changes(turn)[..], &word].concat());
+            let mut mixed = changes(turn);
+            mixed.push(&remove);
+            put(&mixed);
             expected.extend([None, None]);
         }
     }

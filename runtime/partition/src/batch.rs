@@ -134,8 +134,8 @@ pub struct CallBatch {
     /// Taken of it, until the batch is let go.
     grant: Option<Grant>,
     pub done: Option<BatchDone>,
-    /// Bytes of the batch's records in the log, all appended at once.
-    pub record_bytes: u32,
+    /// The batch's records in the log, all appended at once.
+    pub records: u32,
     /// When clients wait no longer, by position, of the calls that have such a deadline.
     pub(crate) deadlines: Vec<(u32, Arc<Deadline>)>,
     /// Its place among the calls on their way, until it is answered.
@@ -170,11 +170,11 @@ pub(crate) fn hold_of(call_ns: u64, left: usize) -> Duration {
 }
 
 impl CallBatch {
-    /// Of the time for which the calls ran, the share of those that left records: each knows where its own begins among all
-    /// `records_bytes`.
-    pub(crate) fn share_of_writes(&self, ran: Duration, records_bytes: usize) -> Duration {
+    /// Of the time for which the calls ran, the share of those that left records: each knows where its own begin among all
+    /// `records`.
+    pub(crate) fn share_of_writes(&self, ran: Duration, records: u32) -> Duration {
         let starts = self.calls.iter().map(|call| call.lsn.0);
-        let ends = starts.clone().skip(1).chain([records_bytes as u64]);
+        let ends = starts.clone().skip(1).chain([records.into()]);
         let writes = starts.zip(ends).filter(|(start, end)| start < end).count();
         ran * writes as u32 / self.calls.len().max(1) as u32
     }
@@ -192,7 +192,7 @@ impl CallBatch {
             answers: None,
             grant: None,
             done: None,
-            record_bytes: 0,
+            records: 0,
             deadlines: Vec::new(),
             ticket: None,
             hold: Duration::ZERO,
@@ -365,7 +365,7 @@ impl CallBatch {
     /// only the calls with a record are in doubt; of the others nothing was to be kept.
     pub fn refuse(&mut self, reason: &Unlogged) {
         use ReplyOutcome::{Committed, Failed, Waiting};
-        let mut end = self.record_bytes as u64;
+        let mut end = self.records.into();
         for slot in self.calls.iter_mut().rev() {
             let has_record = slot.lsn.0 < end;
             end = slot.lsn.0;

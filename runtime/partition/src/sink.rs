@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use reprise_base::Lsn;
 use reprise_log::{Appender, LogError, UnavailableKind};
+use reprise_wire::RecordBatch;
 
 use crate::{batch::CallBatch, site::Partition};
 
@@ -43,14 +44,14 @@ pub trait Sink: Send {
     /// Err: nothing was appended, and the caller still has the batch's transactions in its tables.
     fn publish(
         &self,
-        records: &[u8],
+        records: &RecordBatch,
         partitions: &mut [&mut Partition],
         batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)>;
 
     /// Appends a record and waits until it and all before it are durable; its position. For deployments, which hold every
     /// partition anyway. Err: why it is not durable, and where it was to lie, if it got that far.
-    fn append_durable(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)>;
+    fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)>;
 
     /// How far the log is durable; None where tables may be ahead of the log, so that nothing is ever taken back.
     fn settled(&self) -> Option<Lsn>;
@@ -75,12 +76,24 @@ pub fn complete(end: Lsn, outcome: Result<(), Unlogged>, mut batch: Box<CallBatc
     batch.finish();
 }
 
-/// Turns each slot's offset into its position, the batch's records ending at `end`.
+/// Gives each slot its LSN, the batch's records ending at `end`: of its first record; without one, of the last one that it may
+/// have seen.
 fn place(batch: &mut CallBatch, end: Lsn) {
-    let base = end.0 - batch.record_bytes as u64;
-    for slot in &mut batch.calls {
-        slot.lsn = Lsn(base + slot.lsn.0);
+    let base = end.0 - u64::from(batch.records);
+    let mut next = u64::from(batch.records);
+    for slot in batch.calls.iter_mut().rev() {
+        let number = slot.lsn.0;
+        slot.lsn = match number < next {
+            true => Lsn(base + number),
+            false => Lsn((base + number).saturating_sub(1)),
+        };
+        next = number;
     }
+}
+
+/// Behind records that were appended at `start`.
+fn end_behind(start: Lsn, records: &RecordBatch) -> Lsn {
+    Lsn(start.0 + u64::from(records.count()))
 }
 
 /// How often a deployment that waits for its record looks whether the log still runs.
@@ -107,11 +120,11 @@ impl Sink for SyncSink {
 
     fn publish(
         &self,
-        records: &[u8],
+        records: &RecordBatch,
         partitions: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
-        batch.record_bytes = records.len() as u32;
+        batch.records = records.count();
         if records.is_empty() {
             // A read waits for the writes that it saw: it must not tell of a transaction that a crash could still take back.
             let hold = batch.hold;
@@ -121,14 +134,14 @@ impl Sink for SyncSink {
         let hold = batch.hold;
         match self.0.append_held(records, Some(batch), hold) {
             Ok(start) => {
-                note_end(partitions, Lsn(start.0 + records.len() as u64));
+                note_end(partitions, end_behind(start, records));
                 Ok(())
             }
             Err((error, batch)) => Err(((&error).into(), batch.expect("the batch that was handed in"))),
         }
     }
 
-    fn append_durable(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
+    fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
         append_and_wait(&self.0, record, partitions)
     }
 
@@ -148,14 +161,14 @@ impl Sink for AsyncSink {
 
     fn publish(
         &self,
-        records: &[u8],
+        records: &RecordBatch,
         partitions: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
-        batch.record_bytes = records.len() as u32;
+        batch.records = records.count();
         if !records.is_empty() {
             match self.0.append(records, None) {
-                Ok(start) => note_end(partitions, Lsn(start.0 + records.len() as u64)),
+                Ok(start) => note_end(partitions, end_behind(start, records)),
                 Err((error, _)) => return Err(((&error).into(), batch)),
             }
         }
@@ -164,7 +177,7 @@ impl Sink for AsyncSink {
         Ok(())
     }
 
-    fn append_durable(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
+    fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
         append_and_wait(&self.0, record, partitions)
     }
 
@@ -179,12 +192,12 @@ impl Sink for AsyncSink {
 
 fn append_and_wait(
     appender: &Appender<Box<CallBatch>>,
-    record: &[u8],
+    record: &RecordBatch,
     partitions: &mut [&mut Partition],
 ) -> Result<Lsn, (Unlogged, Lsn)> {
     let appended = appender.append(record, None);
     let start = appended.map_err(|(error, _)| (Unlogged::from(&error), Lsn(0)))?;
-    let end = Lsn(start.0 + record.len() as u64);
+    let end = end_behind(start, record);
     // However long it takes: a record that becomes durable after its deployment was given up would name a module that the
     // next deployment names, too.
     while !appender.wait_durable(end, DURABLE_LOOK) {
@@ -207,11 +220,11 @@ impl Sink for NoLog {
 
     fn publish(
         &self,
-        records: &[u8],
+        records: &RecordBatch,
         _: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
-        // Without records every offset is 0 already.
+        // Without records every number is 0 already.
         if !records.is_empty() {
             batch.calls.iter_mut().for_each(|slot| slot.lsn = Lsn(0));
         }
@@ -219,7 +232,7 @@ impl Sink for NoLog {
         Ok(())
     }
 
-    fn append_durable(&self, _: &[u8], _: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
+    fn append_durable(&self, _: &RecordBatch, _: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
         Ok(Lsn(0))
     }
 

@@ -12,7 +12,7 @@ use reprise_env::Step;
 use reprise_observe::Recorder;
 use reprise_storage::Store;
 use reprise_txn::{Deployed, Executors, Module, ModuleId, Outcome, TxnScratch, run_multi};
-use reprise_wire::{PartitionList, PartitionSet};
+use reprise_wire::{PartitionList, PartitionSet, RecordBatch};
 
 use crate::{
     batch::{CallBatch, ReplyOutcome, hold_of},
@@ -73,7 +73,7 @@ pub struct ExecContext {
     pub frame: TxnScratch,
     pub sink: Box<dyn Sink>,
     pub recorder: Recorder,
-    pub records: Vec<u8>,
+    pub records: RecordBatch,
     /// What a result took in the last batch, and a little more.
     result_bytes: usize,
     /// What a call of the last batch took.
@@ -149,7 +149,7 @@ impl ExecContext {
             frame: TxnScratch::default(),
             sink,
             recorder,
-            records: Vec::new(),
+            records: RecordBatch::default(),
             result_bytes: 0,
             call_ns: 0,
             deployed,
@@ -434,7 +434,7 @@ impl Site {
         let fuel = tools.frame.take_fuel();
         tools.shared.coordinator.note_fuel(id, fuel / count.max(1) as u64);
         tools.recorder.ran(count as u64, ran, fuel);
-        tools.recorder.wrote(batch.share_of_writes(ran, tools.records.len()));
+        tools.recorder.wrote(batch.share_of_writes(ran, tools.records.count()));
         let records = std::mem::take(&mut tools.records);
         publish(tools, &records, &mut [&mut *partition], batch);
         tools.records = records;
@@ -444,8 +444,8 @@ impl Site {
 }
 
 /// Publishes a run batch. A refused append takes the whole turn back: nothing of it was acknowledged.
-fn publish(tools: &mut ExecContext, records: &[u8], partitions: &mut [&mut Partition], batch: Box<CallBatch>) {
-    tools.recorder.logged(records.len() as u64);
+fn publish(tools: &mut ExecContext, records: &RecordBatch, partitions: &mut [&mut Partition], batch: Box<CallBatch>) {
+    tools.recorder.logged(records.bytes().len() as u64);
     let retains = tools.sink.settled().is_some();
     match tools.sink.publish(records, partitions, batch) {
         Ok(()) if retains && !records.is_empty() => {
@@ -508,7 +508,7 @@ impl ExclusivePartitions<'_> {
             tools.shared.coordinator.note_fuel(part.id, fuel / count.max(1) as u64);
         }
         tools.recorder.ran(count as u64, ran, fuel);
-        tools.recorder.wrote(batch.share_of_writes(ran, tools.records.len()));
+        tools.recorder.wrote(batch.share_of_writes(ran, tools.records.count()));
         batch.hold = hold_of(self.tools.call_ns, self.fewest_waiting());
         let records = std::mem::take(&mut self.tools.records);
         let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
@@ -524,7 +524,10 @@ impl ExclusivePartitions<'_> {
     /// reason, when it never will be.
     pub fn when_durable(&mut self, then: impl FnOnce(Result<(), Arc<str>>) + Send + Sync + 'static) {
         let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
-        let published = self.tools.sink.publish(&[], &mut partitions, CallBatch::waiting(then));
+        let published = self
+            .tools
+            .sink
+            .publish(&RecordBatch::default(), &mut partitions, CallBatch::waiting(then));
         if let Err((reason, mut waiting)) = published {
             waiting.refuse(&reason);
             waiting.finish();
@@ -552,7 +555,7 @@ impl ExclusivePartitions<'_> {
         let scope = scope.as_deref().unwrap_or("").as_bytes();
         let watched = Watched::of(ticket.as_ref(), deadlines);
         let (call, tools) = (&mut calls[slot], &mut *self.tools);
-        call.lsn = Lsn(tools.records.len() as u64);
+        call.lsn = Lsn(tools.records.count().into());
         let Some(module) = tools.in_service(call.module) else {
             call.outcome = ReplyOutcome::Superseded;
             return;

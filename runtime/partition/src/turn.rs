@@ -7,7 +7,7 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
 use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, call_hash, run_single};
-use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, PlainCommand};
+use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, PlainCommand, RecordBatch};
 
 use crate::{
     ahead::BatchAhead,
@@ -57,7 +57,7 @@ impl<'a> Running<'a> {
         commit: &Commit,
         kind: LogForm,
         frame: &TxnScratch,
-        records: &mut Vec<u8>,
+        records: &mut RecordBatch,
     ) {
         match kind {
             LogForm::Nothing => return,
@@ -78,12 +78,12 @@ impl<'a> Running<'a> {
             }),
             changes: frame.changes(),
         };
-        let fits = records.len() < CHANGES_BYTES_MAX && changes.fits();
+        let fits = records.bytes().len() < CHANGES_BYTES_MAX && changes.fits();
         if kind == LogForm::Both || !fits {
             self.encode_command(partitions, commit.digest, records);
         }
         if fits {
-            changes.encode(records);
+            records.push_changes(&changes);
         }
     }
 
@@ -96,19 +96,18 @@ impl<'a> Running<'a> {
         commit: &Commit,
         kind: LogForm,
         frame: &TxnScratch,
-        records: &mut Vec<u8>,
+        records: &mut RecordBatch,
     ) {
         if kind != LogForm::Command || self.idempotency_key.is_some() {
             return self.encode(PartitionSet::One(partition), commit, kind, frame, records);
         }
-        PlainCommand {
+        records.push_plain(&PlainCommand {
             txn_id: self.txn_id,
             module_id: self.module.id.0,
             procedure: self.procedure,
             digest: commit.digest,
             args: self.args,
-        }
-        .encode(records);
+        });
     }
 
     fn call_hash(&self) -> u128 {
@@ -117,8 +116,8 @@ impl<'a> Running<'a> {
     }
 
     #[inline]
-    fn encode_command(&self, partitions: PartitionSet<'_>, digest: u64, records: &mut Vec<u8>) {
-        CommandRef {
+    fn encode_command(&self, partitions: PartitionSet<'_>, digest: u64, records: &mut RecordBatch) {
+        records.push_command(&CommandRef {
             txn_id: self.txn_id,
             partitions,
             module_id: self.module.id.0,
@@ -127,8 +126,7 @@ impl<'a> Running<'a> {
             idempotency_key: self.idempotency_key,
             idempotency_scope: self.scope,
             args: self.args,
-        }
-        .encode(records);
+        });
     }
 
     /// Behind the call's end: what it wrote down, and that it took long.
@@ -215,7 +213,7 @@ pub(crate) fn run_alike(
         ..
     } = tools;
     let Some(module) = in_service.get(id.0 as usize).and_then(Option::as_ref) else {
-        calls[first].lsn = Lsn(records.len() as u64);
+        calls[first].lsn = Lsn(records.count().into());
         calls[first].outcome = ReplyOutcome::Superseded;
         return first + 1;
     };
@@ -226,7 +224,7 @@ pub(crate) fn run_alike(
         ahead.step(&partition.store, calls, slot, args);
         let call = &mut calls[slot];
         slot += 1;
-        call.lsn = Lsn(records.len() as u64);
+        call.lsn = Lsn(records.count().into());
         let procedure = &module.schema.procedures[call.procedure as usize];
         let begun = match results.len() < turn.results_max || has_small_result(procedure) {
             true => watched.begin(slot - 1, procedure, turn.refusal.as_ref(), (&**shared, &mut *frame)),

@@ -33,7 +33,7 @@ pub fn feed(
 fn read(reader: &mut LogReader, bytes: usize, window: &mut Window) -> Result<bool, LogError> {
     let end = window.fill(|buffer, note| {
         reader.read_blocks(buffer, bytes, |block| {
-            note(block.lsn, block.version, block.place.clone());
+            note(block.lsn..block.end, block.version, block.place.clone());
             true
         })
     })?;
@@ -42,7 +42,7 @@ fn read(reader: &mut LogReader, bytes: usize, window: &mut Window) -> Result<boo
     }
     // The reader begins within a block.
     if let Some(block) = reader.next_block()? {
-        window.push(block.lsn, block.version, block.records);
+        window.push(block.lsn..block.end, block.version, block.records);
     }
     Ok(true)
 }

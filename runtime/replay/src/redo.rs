@@ -69,7 +69,7 @@ impl SiteRedo {
     /// Takes parts, up to the first record behind one that failed: what lies before that is applied.
     pub fn push_all(&mut self, site: &Site, window: &Window, parts: &[Part], outcome: &Outcome) {
         for (at, part) in parts.iter().enumerate() {
-            if at % CHECK_EVERY == 0 && outcome.has_failed_before(window.lsn_of(part.record as usize)) {
+            if at % CHECK_EVERY == 0 && outcome.has_failed_before(window.block_lsn(part.record as usize)) {
                 break;
             }
             if let Some(next) = parts.get(at + FETCH_AHEAD) {

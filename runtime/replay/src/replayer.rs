@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, PartitionId};
 use reprise_partition::{Job, MultiPartitionTxn, Rendezvous, Shared, Site, SiteMessage, Touched};
 use reprise_txn::{Compiler, ModuleId};
-use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef};
+use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef, lsn_after};
 
 use crate::{
     batch::Batch,
@@ -266,7 +266,7 @@ impl Replayer {
                 let place = Place {
                     window,
                     lsn,
-                    end: Lsn(block.lsn.0 + record.end as u64),
+                    end: lsn_after(block.version, lsn, record.end - record.start),
                     at: block_at + record.start,
                 };
                 lsn = place.end;

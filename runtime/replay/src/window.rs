@@ -5,7 +5,7 @@ use std::ops::Range;
 use reprise_base::{Lsn, limits::BLOCK_BYTES_MAX};
 use reprise_storage::REDO_WINDOW_BYTES_MAX;
 use reprise_txn::ModuleId;
-use reprise_wire::{ChangesRef, RawRecords};
+use reprise_wire::{ChangesRef, RawRecords, lsn_after};
 
 use crate::command::Redo;
 
@@ -28,6 +28,8 @@ pub struct Window {
 struct Block {
     /// Of the first record.
     lsn: Lsn,
+    /// Behind the last one.
+    end: Lsn,
     /// Of the format of its segment.
     version: u32,
     records: Range<usize>,
@@ -42,31 +44,39 @@ pub(crate) struct WindowBlock<'w> {
 }
 
 impl Window {
-    /// Adds a copy of whole records that lie one behind the other, the first one at `lsn`, in a segment of this format version.
-    pub fn push(&mut self, lsn: Lsn, version: u32, records: &[u8]) {
+    /// Adds a copy of whole records that lie one behind the other, with these LSNs, in a segment of this format version.
+    pub fn push(&mut self, lsns: Range<Lsn>, version: u32, records: &[u8]) {
         let end = self.used + records.len();
         if self.buffer.len() < end {
             self.buffer.resize(end.next_power_of_two(), 0);
         }
         self.buffer[self.used..end].copy_from_slice(records);
-        self.note(lsn, version, self.used..end);
+        self.note(lsns, version, self.used..end);
     }
 
     /// Has `read` fill an empty window's buffer, which it may make longer, and tell where whole records lie in it, in the order of the
-    /// log: with the first one's position and the format version of the segment.
-    pub fn fill<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(Lsn, u32, Range<usize>)) -> T) -> T {
+    /// log: with their LSNs and the format version of the segment.
+    pub fn fill<T>(
+        &mut self,
+        read: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(Range<Lsn>, u32, Range<usize>)) -> T,
+    ) -> T {
         assert!(self.is_empty(), "a window is filled from its beginning on");
         let mut buffer = std::mem::take(&mut self.buffer);
-        let filled = read(&mut buffer, &mut |lsn, version, records| {
-            self.note(lsn, version, records)
+        let filled = read(&mut buffer, &mut |lsns, version, records| {
+            self.note(lsns, version, records)
         });
         self.buffer = buffer;
         filled
     }
 
-    fn note(&mut self, lsn: Lsn, version: u32, records: Range<usize>) {
+    fn note(&mut self, lsns: Range<Lsn>, version: u32, records: Range<usize>) {
         self.used = records.end;
-        self.blocks.push(Block { lsn, version, records });
+        self.blocks.push(Block {
+            lsn: lsns.start,
+            end: lsns.end,
+            version,
+            records,
+        });
     }
 
     pub(crate) fn clear(&mut self) {
@@ -100,7 +110,7 @@ impl Window {
     /// Behind its last record.
     pub fn end(&self) -> Lsn {
         let last = self.blocks.last();
-        last.map_or(Lsn(0), |block| Lsn(block.lsn.0 + block.records.len() as u64))
+        last.map_or(Lsn(0), |block| block.end)
     }
 
     /// How many more such windows the log has behind it, which ends at `log_end`; 0 where that is not known.
@@ -115,10 +125,21 @@ impl Window {
         &self.blocks[behind - 1]
     }
 
-    /// Position of the record that begins at a byte.
+    /// Of the first record of the block in which a byte lies.
+    pub(crate) fn block_lsn(&self, at: usize) -> Lsn {
+        self.block_of(at).lsn
+    }
+
+    /// Of the record that begins at a byte, for a message: its block is walked.
     pub(crate) fn lsn_of(&self, at: usize) -> Lsn {
         let block = self.block_of(at);
-        Lsn(block.lsn.0 + (at - block.records.start) as u64)
+        let records = RawRecords::new(&self.buffer[block.records.clone()], block.version);
+        let before = records
+            .map_while(Result::ok)
+            .take_while(|record| block.records.start + record.start < at);
+        before.fold(block.lsn, |lsn, record| {
+            lsn_after(block.version, lsn, record.end - record.start)
+        })
     }
 
     /// The record of changes that begins at a byte, with its place in the log; none where it can't be read.

@@ -14,7 +14,7 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{ExclusivePartitions, Partition, Unlogged};
 use reprise_storage::{Conflict, Growth, Store};
 use reprise_txn::{Candidate, Judge, Module, Plan, PlanSummary, apply, apply_drop, check_drop, plan, remove};
-use reprise_wire::{DeployRef, DropTableRef, RecordRef, RemoveRef};
+use reprise_wire::{DeployRef, DropTableRef, RecordBatch, RecordRef, RemoveRef};
 
 use crate::router::{Router, Unavailable};
 
@@ -218,13 +218,12 @@ fn install(held: &mut ExclusivePartitions<'_>, candidate: Candidate, wasm: &Arc<
     judge_memory(held, &candidate)?;
     let plan = judge(held, &candidate).map_err(DeployError::Conflict)?;
     let txn_id = held.tools.next_multi_id(held.partitions);
-    let mut record = Vec::with_capacity(wasm.len() + 256);
     let version = deployed
         .versions
         .iter()
         .filter(|module| module.name == candidate.name)
         .count();
-    RecordRef::Deploy(DeployRef {
+    let record = RecordBatch::of(&RecordRef::Deploy(DeployRef {
         txn_id,
         module_id: deployed.versions.len() as u32,
         version: version as u32 + 1,
@@ -232,8 +231,7 @@ fn install(held: &mut ExclusivePartitions<'_>, candidate: Candidate, wasm: &Arc<
         name: &candidate.name,
         hash: candidate.hash,
         wasm,
-    })
-    .encode(&mut record);
+    }));
     // The record first, and durable: should the log refuse it, the tables are still as they were. What follows can't fail.
     let lsn = append(held, &record, txn_id)?;
     let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
@@ -266,8 +264,7 @@ fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate) -> Result
 fn uninstall(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<Lsn, DeployError> {
     let next = remove(held.tools.deployed(), name).ok_or(DeployError::NotFound)?;
     let txn_id = held.tools.next_multi_id(held.partitions);
-    let mut record = Vec::new();
-    RecordRef::Remove(RemoveRef { txn_id, name }).encode(&mut record);
+    let record = RecordBatch::of(&RecordRef::Remove(RemoveRef { txn_id, name }));
     let lsn = append(held, &record, txn_id)?;
     held.tools.install(next);
     held.tools.shared.count_binaries();
@@ -279,8 +276,8 @@ fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<Lsn, Dep
     let (id, table) = deployed.table(name).ok_or(DeployError::NoTable)?;
     check_drop(&deployed, id).map_err(|error| DeployError::Conflict(error.conflicts))?;
     let txn_id = held.tools.next_multi_id(held.partitions);
-    let (full, mut record) = (table.full_name(), Vec::new());
-    RecordRef::DropTable(DropTableRef { txn_id, table: &full }).encode(&mut record);
+    let full = table.full_name();
+    let record = RecordBatch::of(&RecordRef::DropTable(DropTableRef { txn_id, table: &full }));
     let lsn = append(held, &record, txn_id)?;
     let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
     let next = apply_drop(&deployed, id, &mut stores);
@@ -288,7 +285,7 @@ fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<Lsn, Dep
     Ok(lsn)
 }
 
-fn append(held: &mut ExclusivePartitions<'_>, record: &[u8], txn_id: TxnId) -> Result<Lsn, DeployError> {
+fn append(held: &mut ExclusivePartitions<'_>, record: &RecordBatch, txn_id: TxnId) -> Result<Lsn, DeployError> {
     let refused = |reason, lsn| match reason {
         Unlogged::Unavailable(reason) => DeployError::LogUnavailable(reason),
         Unlogged::ReadOnly(reason) => DeployError::ReadOnly(reason),

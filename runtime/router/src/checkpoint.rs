@@ -8,7 +8,7 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_partition::{CallBatch, Copied, ExclusivePartitions, Partition, Unlogged};
 use reprise_storage::SnapshotTable;
 use reprise_txn::Deployed;
-use reprise_wire::{CheckpointMark, RecordRef};
+use reprise_wire::{CheckpointMark, RecordBatch, RecordRef};
 
 use crate::router::{Router, Unavailable};
 
@@ -86,8 +86,7 @@ fn begin_copy(
         return Err(reason.into());
     }
     let txn_id = held.tools.next_multi_id(held.partitions);
-    let mut record = Vec::new();
-    RecordRef::Checkpoint(CheckpointMark { txn_id }).encode(&mut record);
+    let record = RecordBatch::of(&RecordRef::Checkpoint(CheckpointMark { txn_id }));
     let mut waiting = Box::new(CallBatch::new(None));
     waiting.done = Some(Box::new(move |_| told()));
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();

@@ -209,14 +209,11 @@ impl Router {
                 && query
                     .matching
                     .as_ref()
-                    .is_none_or(|matching| (matching.0)(&decode_entry(record, String::new(), 0, &deployed)))
+                    .is_none_or(|matching| (matching.0)(&decode_entry(record, &deployed)))
         };
-        let decode = |record: &LogRecord<'_>| {
-            let (segment, offset) = log.place(record.lsn).unwrap_or_default();
-            LogEntry {
-                durable: record.lsn < log.durable(),
-                ..decode_entry(record, segment, offset, &deployed)
-            }
+        let decode = |record: &LogRecord<'_>| LogEntry {
+            durable: record.lsn < log.durable(),
+            ..decode_entry(record, &deployed)
         };
         let mut page = LogPage {
             records: Vec::new(),
@@ -273,8 +270,7 @@ impl Router {
         let Some(found) = log.record(lsn)? else {
             return Ok(None);
         };
-        let (segment, offset) = log.place(lsn).unwrap_or_default();
-        Ok(Some(decode_entry(&found.get(), segment, offset, &self.deployed())))
+        Ok(Some(decode_entry(&found.get(), &self.deployed())))
     }
 }
 
@@ -331,7 +327,7 @@ fn judge_released(lsn: Lsn, oldest: Lsn) -> Result<(), LogReadError> {
 }
 
 /// A record in the words of this interface; `deployed` names the modules.
-pub fn decode_entry(record: &LogRecord<'_>, segment: String, offset: u64, deployed: &Deployed) -> LogEntry {
+pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
     let body = match &record.record {
         RecordRef::Genesis(genesis) => LogBody::Genesis {
             database_id: genesis.database_id,
@@ -385,8 +381,8 @@ pub fn decode_entry(record: &LogRecord<'_>, segment: String, offset: u64, deploy
     LogEntry {
         lsn: record.lsn,
         bytes: record.bytes.len() as u32,
-        segment,
-        offset,
+        segment: record.place.file(),
+        offset: record.place.offset,
         durable: true,
         body,
     }

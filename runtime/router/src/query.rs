@@ -263,6 +263,12 @@ fn schema_of<'d>(deployed: &'d Deployed, request: &RowsRequest) -> Result<&'d Ar
     }
 }
 
+/// The last record that these partitions' rows show.
+fn newest_seen(held: &ExclusivePartitions<'_>) -> Lsn {
+    let ends = held.partitions.iter().map(|part| part.last_end.0);
+    Lsn(ends.max().unwrap_or_default().saturating_sub(1))
+}
+
 /// Rows without a primary key all have the same, an empty one: that is no order.
 fn is_ordered(schema: &TableSchema, index: u16) -> bool {
     index > 0 || !schema.primary_key.is_empty() && schema.primary_kind == IndexKind::Ordered
@@ -282,12 +288,7 @@ fn read_page(held: &mut ExclusivePartitions<'_>, request: &RowsRequest) -> Resul
         rows: Vec::new(),
         schema: schema.clone(),
         next_cursor: None,
-        lsn: held
-            .partitions
-            .iter()
-            .map(|part| part.last_end)
-            .max()
-            .unwrap_or_default(),
+        lsn: newest_seen(held),
         bytes: 0,
         looked_at: 0,
         until: Instant::now() + LOOK_TIME_MAX,

@@ -283,15 +283,30 @@ impl Router {
         self.0.config.log.is_some()
     }
 
-    /// How far the view of reads is: all that was committed. 0 without a log.
+    /// How far the view of reads is: all records before it, which is all that was committed. 0 without a log.
     pub fn view(&self) -> Lsn {
         self.0.config.log.as_deref().map_or(Lsn(0), Log::filled)
     }
 
-    /// Runs `hook` once reads see everything up to `lsn`, on an engine thread: it must only hand over. None: they do already,
+    /// Bytes of the log's files in which the records from `from` to `to` lie; 0 without a log.
+    pub fn log_bytes_between(&self, from: Lsn, to: Lsn) -> u64 {
+        let log = self.0.config.log.as_deref();
+        log.map_or(0, |log| log.bytes_between(from, to))
+    }
+
+    /// True once reads see the record at `lsn`. Without a log there is none: answers tell LSN 0, which is always seen.
+    pub fn is_in_view(&self, lsn: Lsn) -> bool {
+        lsn == Lsn(0) || self.view() > lsn
+    }
+
+    /// Runs `hook` once reads see the record at `lsn`, on an engine thread: it must only hand over. None: they do already,
     /// or nothing is logged and they never will.
     pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<Waiter> {
-        self.0.config.log.as_deref()?.when_filled(lsn, hook)
+        self.0
+            .config
+            .log
+            .as_deref()?
+            .when_filled(Lsn(lsn.0.saturating_add(1)), hook)
     }
 
     /// Calls on their way, those that were accepted first before others, and how many there are in all.

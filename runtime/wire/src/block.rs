@@ -32,13 +32,13 @@ pub enum BlockKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
     pub kind: BlockKind,
-    /// Where the block begins: bytes of a recycled file tell of another place.
+    /// Of its first record; of a block without records, of the next one. In segments before `LSN_COUNTS_FROM` the place of the block.
     pub lsn: Lsn,
     pub payload_bytes: u32,
     pub records_count: u32,
     /// Header checksum of the block before.
     pub chain: u32,
-    /// The segment's (`SegmentHeader::block_tag`), so that neither blocks of other databases are believed nor what a client sent.
+    /// Of segment and place (`tag_at`), so that neither blocks of other databases or places are believed nor what a client sent.
     pub tag: u32,
     /// Counts openings of the log; never falls along it.
     pub generation: u32,
@@ -59,7 +59,7 @@ pub const fn block_bytes(payload_bytes: usize) -> usize {
 pub fn seal_block(header: &BlockHeader, block: &mut [u8]) -> u32 {
     let payload_end = BLOCK_HEADER_BYTES + header.payload_bytes as usize;
     assert_eq!(block.len(), block_bytes(header.payload_bytes as usize), "block length");
-    assert!(block.len() <= BLOCK_BYTES_MAX && header.lsn.0.is_multiple_of(LOG_ALIGN_BYTES as u64));
+    assert!(block.len() <= BLOCK_BYTES_MAX, "block length");
     assert!(block[payload_end..].iter().all(|b| *b == 0), "padding is zero");
     let payload_crc = crc32c(&block[BLOCK_HEADER_BYTES..payload_end]);
     let out = &mut block[..BLOCK_HEADER_BYTES];
@@ -114,9 +114,6 @@ impl BlockHeader {
         if payload > BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES || block_bytes(payload) > BLOCK_BYTES_MAX {
             return Err(corrupt("block length", format!("at most {BLOCK_BYTES_MAX}"), payload));
         }
-        if !self.lsn.0.is_multiple_of(LOG_ALIGN_BYTES as u64) {
-            return Err(corrupt("block position", "a multiple of the sector", self.lsn));
-        }
         let has_records = self.kind == BlockKind::Data;
         if has_records != (self.records_count > 0) || has_records != (payload > 0) {
             return Err(corrupt("records in block", has_records, self.records_count));
@@ -127,11 +124,6 @@ impl BlockHeader {
     /// Bytes of the whole block in the log.
     pub fn block_bytes(&self) -> usize {
         block_bytes(self.payload_bytes as usize)
-    }
-
-    /// Where the next block begins.
-    pub fn end(&self) -> Lsn {
-        Lsn(self.lsn.0 + self.block_bytes() as u64)
     }
 
     /// Checks the bytes of the whole block against this header and returns the records' bytes.

@@ -5,6 +5,7 @@
 //! Called by: `log` (segments, blocks), `partition` and `router` (encode records), `recovery`, `replay` (decode them).
 #![forbid(unsafe_code)]
 
+mod batch;
 mod block;
 mod body;
 mod buffer;
@@ -15,6 +16,7 @@ mod quick;
 mod record;
 mod segment;
 
+pub use batch::RecordBatch;
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, MEMORY_UNIT_BYTES, block_bytes, seal_block};
 pub use buffer::{ChangesBuffer, PatchRoom, ShortName};
 pub use changes::{Change, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, RowName};
@@ -26,9 +28,12 @@ pub use checkpoint::{
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
     CheckpointMark, CommandRef, DeployRef, DropTableRef, Genesis, PlainCommand, RECORD_KINDS, RawRecord, RawRecords,
-    RecordKind, RecordRef, Records, RemoveRef, count_kinds, count_records,
+    RecordKind, RecordRef, Records, RemoveRef, count_records,
 };
-pub use segment::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader};
+pub use segment::{
+    FORMAT_VERSION, FORMAT_VERSION_OLDEST, LSN_COUNTS_FROM, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,
+    lsn_after, tag_at,
+};
 
 /// Bytes that are not a value of the format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -497,17 +497,12 @@ fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
 
 /// Records that lie one after the other in `bytes`. Their bodies are not looked at.
 pub fn count_records(bytes: &[u8]) -> Result<u32, WireError> {
-    Ok(count_kinds(bytes)?.0)
-}
-
-/// As `count_records`, and how many of them are changes.
-pub fn count_kinds(bytes: &[u8]) -> Result<(u32, u32), WireError> {
-    let (mut count, mut changes) = (0, 0);
+    let mut count = 0;
     for record in RawRecords::new(bytes, FORMAT_VERSION) {
-        changes += record?.is_changes() as u32;
+        record?;
         count += 1;
     }
-    Ok((count, changes))
+    Ok(count)
 }
 
 /// A record by its kind and body. Fields that came with a version are read from bodies of that version on.

@@ -10,11 +10,13 @@ pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
 pub const FORMAT_VERSION: u32 = 4;
 /// A reader takes all from this one on.
 pub const FORMAT_VERSION_OLDEST: u32 = 2;
+/// From this version on an LSN counts records; before, it is the place of a record's first byte.
+pub const LSN_COUNTS_FROM: u32 = 4;
 /// What files of version 2, which do not say it, were written under.
 pub const SEMANTICS_OLDEST: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"RPRSLOG\n";
-const FIELDS_BYTES: usize = 60;
+const FIELDS_BYTES: usize = 68;
 const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;
 
 /// What a segment says of itself.
@@ -25,8 +27,11 @@ pub struct SegmentHeader {
     /// What guests saw when the segment's commands ran (`reprise_abi::SEMANTICS`).
     pub semantics: u32,
     pub database_id: [u8; 16],
-    /// LSN of the first block.
+    /// LSN of the first record.
     pub start: Lsn,
+    /// Where the segment's first block lies: bytes of blocks before it, from the log's beginning. Before `LSN_COUNTS_FROM` the same
+    /// number as `start`.
+    pub place: u64,
     /// Hash of every setting that can change what a replay computes.
     pub settings_hash: u64,
     pub epoch: u32,
@@ -41,6 +46,10 @@ impl SegmentHeader {
         let mut out = [0; SEGMENT_HEADER_BYTES];
         out[..8].copy_from_slice(&MAGIC);
         out[8..12].copy_from_slice(&self.version.to_le_bytes());
+        match self.version < LSN_COUNTS_FROM {
+            true => assert_eq!(self.start.0, self.place, "an LSN is a place"),
+            false => out[60..68].copy_from_slice(&self.place.to_le_bytes()),
+        }
         if self.version > FORMAT_VERSION_OLDEST {
             out[12..16].copy_from_slice(&self.semantics.to_le_bytes());
             out[56..60].copy_from_slice(&self.block_key.to_le_bytes());
@@ -76,15 +85,21 @@ impl SegmentHeader {
         let semantics = check_semantics(version, u32_at(bytes, 12))?;
         let fields_end = match version {
             FORMAT_VERSION_OLDEST => 56,
+            ..LSN_COUNTS_FROM => 60,
             _ => FIELDS_BYTES,
         };
+        let start = u64_at(bytes, 32);
         let reserved = bytes[fields_end..CRC_AT].iter();
         check("reserved segment bytes", 0, reserved.filter(|b| **b != 0).count())?;
         Ok(Self {
             version,
             semantics,
             database_id: bytes[16..32].try_into().expect("16 bytes"),
-            start: Lsn(u64_at(bytes, 32)),
+            start: Lsn(start),
+            place: match version < LSN_COUNTS_FROM {
+                true => start,
+                false => u64_at(bytes, 60),
+            },
             settings_hash: u64_at(bytes, 40),
             epoch: u32_at(bytes, 48),
             chain: u32_at(bytes, 52),
@@ -92,7 +107,7 @@ impl SegmentHeader {
         })
     }
 
-    /// What the segment's blocks have as their tag: the database's id, folded, and the segment's key.
+    /// What the tags of the segment's blocks are made of: the database's id, folded, and the segment's key.
     pub fn block_tag(&self) -> u32 {
         let words = self.database_id.chunks_exact(4).map(|word| u32_at(word, 0));
         words.fold(0u32, |tag, word| tag.rotate_left(7) ^ word) ^ self.block_key
@@ -104,6 +119,24 @@ impl SegmentHeader {
             && bytes[..8] == MAGIC
             && crc32c(&bytes[..CRC_AT]) == u32_at(bytes, CRC_AT);
         is_header.then(|| u32_at(bytes, 8))
+    }
+}
+
+/// The tag of a block at a place, of a segment with this `block_tag`: a block that was written for another place is not believed.
+#[inline]
+pub fn tag_at(version: u32, block_tag: u32, place: u64) -> u32 {
+    match version < LSN_COUNTS_FROM {
+        true => block_tag,
+        false => block_tag ^ (place / LOG_ALIGN_BYTES as u64) as u32,
+    }
+}
+
+/// The LSN behind a record of so many bytes.
+#[inline]
+pub fn lsn_after(version: u32, lsn: Lsn, record_bytes: usize) -> Lsn {
+    match version < LSN_COUNTS_FROM {
+        true => Lsn(lsn.0 + record_bytes as u64),
+        false => Lsn(lsn.0 + 1),
     }
 }
 

@@ -146,6 +146,7 @@ fn headers_of_version_2_are_read_and_written_again() {
         semantics: SEMANTICS_OLDEST,
         database_id: *b"0123456789abcdef",
         start: Lsn(0x1000),
+        place: 0x1000,
         settings_hash: 0x1122_3344_5566_7788,
         epoch: 3,
         chain: 0xdead_beef,
@@ -163,6 +164,7 @@ fn golden_segment_and_block() {
         semantics: 2,
         database_id: *b"0123456789abcdef",
         start: Lsn(0x1000),
+        place: 0x2_0000,
         settings_hash: 0x1122_3344_5566_7788,
         epoch: 3,
         chain: 0xdead_beef,
@@ -173,9 +175,9 @@ fn golden_segment_and_block() {
         52 50 52 53 4c 4f 47 0a 04 00 00 00 02 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
-        03 00 00 00 ef be ad de 08 07 06 05 00 00 00 00"#]]
+        03 00 00 00 ef be ad de 08 07 06 05 00 00 02 00"#]]
     .assert_eq(&hex(&bytes[..64]));
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 b2 34 53 5f"].assert_eq(&hex(&bytes[496..]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 1e 72 33 56"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
     let (header, block, chain) = sample_block();
     expect![[r#"
@@ -224,6 +226,7 @@ fn every_flipped_bit_of_a_block_or_segment_header_is_found() {
         semantics: 2,
         database_id: [1; 16],
         start: Lsn(0),
+        place: 0,
         settings_hash: 0,
         epoch: 0,
         chain: 0,

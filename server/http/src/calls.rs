@@ -239,7 +239,7 @@ pub fn bad_key() -> Refusal {
     ))
 }
 
-/// Read your writes: waits until the read view holds the asked LSN.
+/// Read your writes: waits until the read view holds the record at the asked LSN.
 pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(min_lsn) = number(headers, headers::MIN_LSN)? else {
         return Ok(());
@@ -248,7 +248,7 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
         .map_or(READ_WAIT_DEFAULT, Duration::from_millis)
         .min(READ_WAIT_MAX);
     let router = &state.router;
-    if router.view().0 >= min_lsn {
+    if router.is_in_view(Lsn(min_lsn)) {
         return Ok(());
     }
     if !router.has_log() {
@@ -275,7 +275,7 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
 /// True where nothing is to be waited for, as the headers say. False also where they say nothing that makes sense.
 pub fn is_in_view(state: &AppState, headers: &HeaderMap) -> bool {
     match number(headers, headers::MIN_LSN) {
-        Ok(min_lsn) => min_lsn.is_none_or(|min_lsn| state.router.view().0 >= min_lsn),
+        Ok(min_lsn) => min_lsn.is_none_or(|min_lsn| state.router.is_in_view(Lsn(min_lsn))),
         Err(_) => false,
     }
 }

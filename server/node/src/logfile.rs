@@ -12,7 +12,7 @@ use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpo
 use reprise_env::{Disk, RealDisk};
 use reprise_host::{CompiledModule, Engine, Limits, described, stored::read_module};
 use reprise_http::log_record;
-use reprise_log::{LogReader, LogRecord, VerifyReport, verify as verify_log};
+use reprise_log::{LogReader, LogRecord, VerifyReport};
 use reprise_router::{Deployed, decode_entry};
 use reprise_txn::{Candidate, Code, Executor, Judge, Restored, apply, apply_drop, plan, restore};
 use reprise_wire::{
@@ -135,8 +135,8 @@ struct Damaged {
 }
 
 impl Verified {
-    fn of(report: &VerifyReport, checkpoints: Vec<VerifiedCheckpoint>) -> Self {
-        let opening = opening(report, &checkpoints);
+    fn of(report: &VerifyReport, reader: &LogReader, checkpoints: Vec<VerifiedCheckpoint>) -> Self {
+        let opening = opening(report, reader, &checkpoints);
         let checkpoints_are_whole = checkpoints.iter().all(|found| found.error.is_none());
         Self {
             checkpoints,
@@ -162,9 +162,9 @@ impl Verified {
 
 pub fn verify(dir: &Path, output: Output) -> Outcome {
     let disk = open(dir)?;
-    let report = verify_log(&*disk).context("verify the log")?;
+    let (reader, report) = LogReader::open(disk, Lsn(0)).context("verify the log")?;
     let checkpoints = verify_checkpoints(dir).context("verify the checkpoints")?;
-    let verified = Verified::of(&report, checkpoints);
+    let verified = Verified::of(&report, &reader, checkpoints);
     match output {
         Output::Json => print_json(&verified)?,
         Output::Text => print_verified(&verified, &report)?,
@@ -244,7 +244,7 @@ fn verify_checkpoints(dir: &Path) -> Result<Vec<VerifiedCheckpoint>, CheckpointE
 }
 
 /// What a server would do with these files.
-fn opening(report: &VerifyReport, checkpoints: &[VerifiedCheckpoint]) -> String {
+fn opening(report: &VerifyReport, reader: &LogReader, checkpoints: &[VerifiedCheckpoint]) -> String {
     if report.damage.is_some() {
         return "would be refused: the log is damaged".into();
     }
@@ -259,9 +259,9 @@ fn opening(report: &VerifyReport, checkpoints: &[VerifiedCheckpoint]) -> String 
         Some(found) => format!(
             "would load checkpoint {} and replay {} of log",
             found.lsn,
-            bytes(end - found.lsn)
+            bytes(reader.bytes_behind(from))
         ),
-        None if start == 0 => format!("would replay {} of log", bytes(end)),
+        None if start == 0 => format!("would replay {} of log", bytes(report.bytes)),
         None => "would be refused: the log's beginning is gone, and no checkpoint is whole".into(),
     }
 }
@@ -368,7 +368,7 @@ pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -
             continue;
         }
         shown += 1;
-        print_record(&record, &report, &modules.deployed, output)?;
+        print_record(&record, &modules.deployed, output)?;
     }
     match &report.damage {
         Some(damage) if shown < limit => Err(Failure::Other(anyhow::anyhow!("{damage}"))),
@@ -383,22 +383,10 @@ fn first_checkpoint(dir: &Path, start: Lsn) -> Option<CheckpointReader> {
     stored.iter().find_map(|lsn| files.open(*lsn).ok())
 }
 
-fn print_record(
-    record: &LogRecord<'_>,
-    report: &VerifyReport,
-    deployed: &Deployed,
-    output: Output,
-) -> std::io::Result<()> {
-    let segment = report.segments.iter().rev().find(|segment| segment.start <= record.lsn);
-    let (file, offset) = segment.map_or((String::new(), 0), |segment| {
-        (
-            segment.file.clone(),
-            record.lsn.0 - segment.start.0 + SEGMENT_HEADER_BYTES as u64,
-        )
-    });
+fn print_record(record: &LogRecord<'_>, deployed: &Deployed, output: Output) -> std::io::Result<()> {
     // A command that does not fit its module is still a record: it is shown by number.
-    let shown = log_record(decode_entry(record, file.clone(), offset, deployed))
-        .or_else(|_| log_record(decode_entry(record, file, offset, &Deployed::default())))
+    let shown = log_record(decode_entry(record, deployed))
+        .or_else(|_| log_record(decode_entry(record, &Deployed::default())))
         .map_err(|error| std::io::Error::other(error.to_string()))?;
     match output {
         Output::Json => print_json_line(&shown),

@@ -8,7 +8,7 @@ use reprise_env::{Disk, SimDisk};
 use reprise_log::{LogReader, verify};
 use reprise_wire::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockKind, CheckpointBlockKind, CheckpointHeader, CheckpointKeys, CheckpointRows,
-    FORMAT_VERSION, SegmentHeader, block_bytes, count_records, seal_block,
+    FORMAT_VERSION, SegmentHeader, block_bytes, count_records, seal_block, tag_at,
 };
 
 fn disk_with(name: &str, bytes: &[u8]) -> SimDisk {
@@ -25,7 +25,7 @@ fn read_log(disk: &SimDisk) {
     };
     let mut records = 0;
     while let Ok(Some(record)) = reader.next_record() {
-        assert!(record.end() > record.lsn);
+        assert!(record.end > record.lsn);
         records += 1;
     }
     if let Some(report) = report
@@ -38,8 +38,8 @@ fn read_log(disk: &SimDisk) {
 
 /// A segment file as it is.
 pub fn segment(bytes: &[u8]) {
-    let start = SegmentHeader::decode(bytes).map_or(0, |header| header.start.0);
-    read_log(&disk_with(&format!("log-{start:016x}.seg"), bytes));
+    let place = SegmentHeader::decode(bytes).map_or(0, |header| header.place);
+    read_log(&disk_with(&format!("log-{place:016x}.seg"), bytes));
 }
 
 /// A segment file with good checksums around arbitrary payloads: each is its length in two bytes, and its bytes.
@@ -50,31 +50,34 @@ pub fn blocks(bytes: &[u8]) {
         semantics: 2,
         database_id: id,
         start: Lsn(0),
+        place: 0,
         settings_hash: 1,
         epoch: 0,
         chain: 0,
         block_key: 9,
     };
     let tag = header.block_tag();
-    let (mut file, mut chain, mut rest) = (header.encode().to_vec(), 0, bytes);
+    let (mut file, mut chain, mut lsn, mut rest) = (header.encode().to_vec(), 0, 0, bytes);
     while let [low, high, more @ ..] = rest {
         let length = u16::from_le_bytes([*low, *high]) as usize;
         let (payload, more) = more.split_at(length.min(more.len()));
         let start = file.len();
         file.resize(start + block_bytes(payload.len()), 0);
         file[start + BLOCK_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
+        let records_count = count_records(payload).unwrap_or(1);
         let header = BlockHeader {
             kind: BlockKind::Data,
-            lsn: Lsn((start - 512) as u64),
+            lsn: Lsn(lsn),
             payload_bytes: payload.len() as u32,
-            records_count: count_records(payload).unwrap_or(1),
+            records_count,
             chain,
-            tag,
+            tag: tag_at(FORMAT_VERSION, tag, (start - 512) as u64),
             generation: 1,
             payload_crc: 0,
             memory_units: 0,
         };
         chain = seal_block(&header, &mut file[start..]);
+        lsn += u64::from(records_count);
         rest = more;
     }
     read_log(&disk_with("log-0000000000000000.seg", &file));

@@ -10,7 +10,7 @@ use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
     CheckpointModuleRef, CheckpointPartition, CommandRef, DeployRef, DropTableRef, FORMAT_VERSION, Genesis, KeyedRef,
-    PartitionList, PartitionSet, PatchWriter, RecordRef, RemoveRef, RowName, push_checkpoint_row,
+    PartitionList, PartitionSet, PatchWriter, RecordBatch, RecordRef, RemoveRef, RowName, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -146,10 +146,13 @@ fn segment() -> Vec<u8> {
     let opened = Log::open(Arc::new(disk.clone()), Arc::new(RealClock::new()), config, complete);
     let (log, _) = opened.expect("an empty disk");
     for half in records().chunks(4) {
-        let bytes = half.concat();
-        let appended = log.appender().append(&bytes, None).map_err(|(error, _)| error);
+        let mut batch = RecordBatch::default();
+        for bytes in half {
+            batch.push(&RecordRef::decode(bytes, FORMAT_VERSION).expect("encoded above"));
+        }
+        let appended = log.appender().append(&batch, None).map_err(|(error, _)| error);
         let start = appended.expect("there is room");
-        assert!(log.wait_durable(Lsn(start.0 + bytes.len() as u64), Duration::from_secs(60)));
+        assert!(log.wait_durable(Lsn(start.0 + u64::from(batch.count())), Duration::from_secs(60)));
     }
     log.close().expect("close");
     let mut file = disk.bytes("log-0000000000000000.seg").expect("the first segment");

@@ -156,7 +156,7 @@ fn reads_wait_for_a_position_until_it_is_there() {
         .header("reprise-lsn")
         .and_then(|lsn| lsn.parse().ok())
         .expect("an LSN");
-    let far = (lsn + 20_000).to_string();
+    let far = (lsn + 200).to_string();
     let waiting = [("reprise-min-lsn", far.as_str()), ("reprise-max-wait-ms", "60000")];
     let line = "{\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{\"id\":7}}\n";
     let hurried = [("reprise-min-lsn", far.as_str()), ("reprise-max-wait-ms", "1")];

@@ -24,11 +24,11 @@ pub fn forge_args(
         let block = bytes.get_mut(at..at + length).context("a whole block")?;
         let payload = header.payload(block).context("a whole block")?.to_vec();
         if forged.is_none()
-            && let Some((offset, record)) = forge_in(&payload, segment.version, &mut is_it, &change)?
+            && let Some((offset, number, record)) = forge_in(&payload, segment.version, &mut is_it, &change)?
         {
             let place = BLOCK_HEADER_BYTES + offset;
             block[place..place + record.len()].copy_from_slice(&record);
-            forged = Some(header.lsn.0 + place as u64);
+            forged = Some(header.lsn.0 + number);
         }
         header.chain = chain;
         chain = seal_block(&header, block);
@@ -41,14 +41,14 @@ pub fn forge_args(
     }
 }
 
-/// The record that was picked, with other arguments, and its place in the block.
+/// The record that was picked, with other arguments, behind its place in the block and its number there.
 fn forge_in(
     payload: &[u8],
     version: u32,
     is_it: &mut impl FnMut(&CommandRef<'_>) -> bool,
     change: &impl Fn(&mut [u8]),
-) -> Result<Option<(usize, Vec<u8>)>> {
-    for found in Records::new(payload, version) {
+) -> Result<Option<(usize, u64, Vec<u8>)>> {
+    for (number, found) in Records::new(payload, version).enumerate() {
         let (offset, record, bytes) = found.context("a record")?;
         let RecordRef::Command(command) = record else {
             continue;
@@ -59,7 +59,7 @@ fn forge_in(
             let args = &args[..];
             RecordRef::Command(CommandRef { args, ..command }).encode(&mut changed);
             ensure!(changed.len() == bytes.len(), "the record has another length");
-            return Ok(Some((offset, changed)));
+            return Ok(Some((offset, number as u64, changed)));
         }
     }
     Ok(None)

@@ -8,7 +8,9 @@ use reprise_checkpoint::{Checkpoints, checkpoint_name};
 use reprise_env::{Disk, SimClock, SimDisk, Stepper, sim::FaultRandom};
 use reprise_host::describe;
 use reprise_log::{Log, LogConfig, LogReader};
-use reprise_wire::{BlockHeader, BlockKind, CheckpointBlockKind, CheckpointRows, RecordRef, SEGMENT_HEADER_BYTES};
+use reprise_wire::{
+    BlockHeader, BlockKind, CheckpointBlockKind, CheckpointRows, RecordBatch, RecordRef, SEGMENT_HEADER_BYTES,
+};
 
 /// What was done, and what an opening must do about it.
 #[derive(Clone, Debug)]
@@ -129,9 +131,7 @@ pub fn rewrite_log(disk: &SimDisk, number: usize, copies: usize) -> Option<SimDi
     let mut records = Vec::new();
     while let Some(record) = reader.next_record().ok()? {
         let is_command = matches!(record.record, RecordRef::Command(_) | RecordRef::Changes(_));
-        let mut bytes = Vec::new();
-        record.record.encode(&mut bytes);
-        records.push((is_command, bytes));
+        records.push((is_command, RecordBatch::of(&record.record)));
     }
     let commands: Vec<_> = (0..records.len()).filter(|at| records[*at].0).collect();
     let chosen = *commands.get(commands.len().checked_sub(number + 1)?)?;
@@ -145,9 +145,9 @@ pub fn rewrite_log(disk: &SimDisk, number: usize, copies: usize) -> Option<SimDi
     let complete = Box::new(|_: Lsn, _: Result<(), &_>, (): ()| {});
     let opened = Log::open_on(folder, clock, Arc::new(stepper.clone()), config, complete);
     let (log, _) = opened.expect("a fresh log");
-    for (at, (_, bytes)) in records.iter().enumerate() {
+    for (at, (_, record)) in records.iter().enumerate() {
         let times = if at == chosen { copies } else { 1 };
-        (0..times).for_each(|_| drop(log.appender().append(bytes, None)));
+        (0..times).for_each(|_| drop(log.appender().append(record, None)));
     }
     log.close().expect("close");
     drop(log);

@@ -6,7 +6,7 @@ import type { Status } from '../generated/types.gen';
 import { type Live, type Sample, useLive } from '../live/live';
 import { hrefOf } from '../route';
 import { Badge } from '../ui/badge';
-import { byteSteps, Chart } from '../ui/chart';
+import { Chart } from '../ui/chart';
 import { Facts } from '../ui/facts';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
@@ -80,10 +80,9 @@ function Charts({ samples }: { samples: Sample[] }) {
         ]}
       />
       <Chart
-        title="Log, bytes/s"
+        title="Log, records/s"
         times={times}
-        format={formatBytes}
-        steps={byteSteps}
+        format={formatCount}
         series={[
           { label: 'committed', colour: '--series-1', values: rates(samples, (s) => s.committedLsn) },
           { label: 'durable', colour: '--series-3', values: rates(samples, (s) => s.durableLsn) },
@@ -93,7 +92,7 @@ function Charts({ samples }: { samples: Sample[] }) {
   );
 }
 
-/** Growth of a log position a second, from one sample to the next. */
+/** Records a second, from one sample to the next. */
 function rates(samples: Sample[], lsnOf: (sample: Sample) => string): (number | null)[] {
   return samples.map((sample, position) => {
     const before = samples[position - 1];

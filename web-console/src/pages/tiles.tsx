@@ -1,6 +1,6 @@
 // The figures that matter most, each with what it means.
 
-import { formatBytes, formatCount, formatMicros, formatRate, lsnDistance } from '../format';
+import { formatCount, formatMicros, formatRate, lsnDistance, plural } from '../format';
 import type { Status } from '../generated/types.gen';
 import type { Sample } from '../live/live';
 
@@ -67,7 +67,7 @@ function lsnTiles(status: Status | undefined, latest: Sample | undefined): Tile[
     {
       label: 'Durable LSN',
       value: formatCount(durable),
-      note: behind === 0 ? 'all of it is safe' : `${formatBytes(behind)} on their way`,
+      note: behind === 0 ? 'all of it is safe' : `${plural(behind, 'record')} on the way`,
     },
   ];
 }

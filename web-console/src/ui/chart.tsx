@@ -8,7 +8,7 @@ import { useColours } from './theme';
 
 export type Series = { label: string; colour: '--series-1' | '--series-2' | '--series-3'; values: (number | null)[] };
 
-type Props = { title: string; times: number[]; series: Series[]; format: (value: number) => string; steps?: number[] };
+type Props = { title: string; times: number[]; series: Series[]; format: (value: number) => string };
 
 const chartHeight = 160;
 /** Before this many seconds have passed the axis already spans them, so that the first samples don't jump. */
@@ -17,7 +17,6 @@ const tableRowsMax = 12;
 
 /** Distances of the value axis's lines. */
 const decimalSteps = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
-export const byteSteps = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
 export function Chart(props: Props) {
   const { title, series } = props;
@@ -44,14 +43,14 @@ export function Chart(props: Props) {
   );
 }
 
-function Plot({ title, times, series, format, steps = decimalSteps }: Props) {
+function Plot({ title, times, series, format }: Props) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const colours = useColours();
   const shape = series.map(({ label, colour }) => `${label} ${colour}`).join();
   const data: uPlot.AlignedData = [times, ...series.map(({ values }) => values)];
-  const latest = useRef({ data, series, format, steps });
-  latest.current = { data, series, format, steps };
+  const latest = useRef({ data, series, format });
+  latest.current = { data, series, format };
 
   // Made anew when the look changes, fed by the effect below.
   useEffect(() => {
@@ -110,9 +109,9 @@ function ChartTable({ title, times, series, format }: Props) {
   );
 }
 
-type Look = { series: Series[]; format: Props['format']; steps: number[] };
+type Look = { series: Series[]; format: Props['format'] };
 
-function optionsFor(element: HTMLElement, { series, format, steps }: Look): uPlot.Options {
+function optionsFor(element: HTMLElement, { series, format }: Look): uPlot.Options {
   const muted = colourOf(element, '--muted');
   const line = colourOf(element, '--line');
   const axis = { stroke: muted, font: '11px Inter, system-ui, sans-serif', ticks: { show: false } };
@@ -132,7 +131,7 @@ function optionsFor(element: HTMLElement, { series, format, steps }: Look): uPlo
         grid: { stroke: line, width: 1 },
         size: 66,
         space: 34,
-        incrs: steps,
+        incrs: decimalSteps,
         values: (_, splits) => splits.map((split) => format(split)),
       },
     ],

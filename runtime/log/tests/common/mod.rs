@@ -9,7 +9,7 @@ use std::{
 use reprise_base::{Lsn, TxnId};
 use reprise_env::{RealClock, SimDisk};
 use reprise_log::{Log, LogConfig, LogError, LogReader, OpenReport};
-use reprise_wire::{DeployRef, RecordRef, RemoveRef};
+use reprise_wire::{DeployRef, RecordBatch, RecordRef, RemoveRef};
 
 /// What was told, in the order of telling.
 pub type Told = Arc<Mutex<Vec<(Result<Lsn, LogError>, String)>>>;
@@ -43,15 +43,15 @@ pub fn open(disk: &SimDisk) -> Result<(Log<String>, OpenReport, Told), LogError>
 }
 
 /// A record that carries a word; `word*N` is followed by N bytes more.
-pub fn encode(words: &[&str]) -> Vec<u8> {
-    let mut records = Vec::new();
+pub fn encode(words: &[&str]) -> RecordBatch {
+    let mut records = RecordBatch::default();
     for (number, word) in words.iter().enumerate() {
         let txn_id = TxnId::new(number as u64, 0);
         match word.split_once('*') {
-            None => RecordRef::Remove(RemoveRef { txn_id, name: word }).encode(&mut records),
+            None => records.push(&RecordRef::Remove(RemoveRef { txn_id, name: word })),
             Some((name, bytes)) => {
                 let wasm = vec![0xee; bytes.parse().expect("number of bytes")];
-                RecordRef::Deploy(DeployRef {
+                records.push(&RecordRef::Deploy(DeployRef {
                     txn_id,
                     module_id: 1,
                     version: 1,
@@ -59,8 +59,7 @@ pub fn encode(words: &[&str]) -> Vec<u8> {
                     name,
                     hash: [0; 32],
                     wasm: &wasm,
-                })
-                .encode(&mut records);
+                }));
             }
         }
     }
@@ -82,7 +81,7 @@ pub fn word(record: &RecordRef<'_>) -> String {
 pub fn append(log: &Log<String>, words: &[&str]) -> Lsn {
     let records = encode(words);
     let start = log.appender().append(&records, Some(words.join(" "))).map_err(|e| e.0);
-    let end = Lsn(start.expect("append").0 + records.len() as u64);
+    let end = Lsn(start.expect("append").0 + u64::from(records.count()));
     assert!(log.wait_durable(end, WAIT_MAX));
     end
 }

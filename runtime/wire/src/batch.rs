@@ -1,0 +1,75 @@
+//! Encoded records on their way to the log.
+
+use crate::{ChangesRef, CommandRef, PlainCommand, RecordKind, RecordRef};
+
+/// Encoded records, one behind the other, and how many they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordBatch {
+    bytes: Vec<u8>,
+    count: u32,
+    changes_count: u32,
+}
+
+impl RecordBatch {
+    /// One record.
+    pub fn of(record: &RecordRef<'_>) -> Self {
+        let mut batch = Self::default();
+        batch.push(record);
+        batch
+    }
+
+    pub fn push(&mut self, record: &RecordRef<'_>) {
+        record.encode(&mut self.bytes);
+        self.note(record.kind());
+    }
+
+    #[inline]
+    pub fn push_command(&mut self, command: &CommandRef<'_>) {
+        command.encode(&mut self.bytes);
+        self.note(RecordKind::Command);
+    }
+
+    #[inline]
+    pub fn push_plain(&mut self, command: &PlainCommand<'_>) {
+        command.encode(&mut self.bytes);
+        self.note(RecordKind::Command);
+    }
+
+    #[inline]
+    pub fn push_changes(&mut self, changes: &ChangesRef<'_>) {
+        changes.encode(&mut self.bytes);
+        self.note(RecordKind::Changes);
+    }
+
+    #[inline]
+    fn note(&mut self, kind: RecordKind) {
+        self.count += 1;
+        self.changes_count += u32::from(kind == RecordKind::Changes);
+    }
+
+    /// As they will lie in the log.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    #[inline]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// How many of them are changes.
+    pub fn changes_count(&self) -> u32 {
+        self.changes_count
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Forgets all but its memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        (self.count, self.changes_count) = (0, 0);
+    }
+}
