@@ -157,6 +157,13 @@ impl Batch {
         self.window.take()
     }
 
+    /// Asks for the memory of what comes next.
+    fn prefetch(&self, site: &Site, done: Done, window: &Window) {
+        let (works, parts) = (&self.works[done.works..], &self.parts[done.parts..]);
+        prefetch_parts(site, works, parts, window.bytes());
+        fetch_commands(&self.commands[done.commands..]);
+    }
+
     fn run_works(&mut self, site: &mut Site, redo: &mut SiteRedo, window: &Window, outcome: &Outcome) -> bool {
         let deployed = site.deployed().clone();
         let mut replayed = std::mem::take(&mut self.records);
@@ -176,13 +183,7 @@ impl Batch {
         while let Some(work) = self.works.get(done.works) {
             if done.works % LOOK_AHEAD == 0 && !is_alone {
                 done.has_failed |= outcome.has_failed();
-                prefetch_parts(
-                    site,
-                    &self.works[done.works..],
-                    &self.parts[done.parts..],
-                    window.bytes(),
-                );
-                fetch_commands(&self.commands[done.commands..]);
+                self.prefetch(site, done, window);
             }
             done.works += 1;
             match work {
