@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::U64;
 
+/// How far a backup is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BackupState {
@@ -16,18 +17,23 @@ pub enum BackupState {
     Failed,
 }
 
+/// A file of a backup, by its path in the backup's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BackupFile {
     /// Where it lies in the backup; its last part is the name under which it is downloaded.
     pub path: String,
+    /// Its size.
     pub bytes: u64,
     /// In hexadecimal digits.
     pub sha256: String,
 }
 
+/// A backup, under way or done.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Backup {
+    /// Names it in `/v1/backups/{id}`.
     pub id: String,
+    /// How far it is.
     pub state: BackupState,
     /// RFC 3339.
     pub began_at: String,
@@ -35,6 +41,7 @@ pub struct Backup {
     pub seconds: Option<f64>,
     /// Copied so far, or in all.
     pub bytes: u64,
+    /// Where its checkpoint begins; null until one was chosen.
     pub checkpoint_lsn: Option<U64>,
     /// It holds what the log holds before this position.
     pub end_lsn: Option<U64>,
@@ -42,9 +49,11 @@ pub struct Backup {
     pub directory: String,
     /// The manifest first; empty until it is published.
     pub files: Vec<BackupFile>,
+    /// Why it failed; null where it did not.
     pub error: Option<String>,
 }
 
+/// Backups, newest first.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct BackupList {
     /// The newest first; those that failed in this run last.

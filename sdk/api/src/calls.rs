@@ -11,7 +11,9 @@ pub struct CallAnswer {
     /// What the procedure returned, by its result type.
     #[schema(value_type = serde_json::Value)]
     pub result: Json,
+    /// The transaction's id.
     pub txn_id: U64,
+    /// The transaction's position in the log: what must see it asks with `Reprise-Min-Lsn`.
     pub lsn: U64,
     /// Null for a transaction over several partitions.
     pub partition: Option<u16>,
@@ -20,14 +22,20 @@ pub struct CallAnswer {
 /// The outcome kept under an idempotency key: what a repeat of the call is answered with.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct KeptOutcome {
+    /// The key.
     pub key: String,
+    /// The module that was called.
     pub module: String,
     /// Of the module, when it ran.
     pub version: u32,
+    /// The procedure that was called.
     pub procedure: String,
+    /// What the call answered.
     #[schema(value_type = serde_json::Value)]
     pub result: Json,
+    /// The transaction's id.
     pub txn_id: U64,
+    /// The transaction's position in the log.
     pub lsn: U64,
     /// Null for a transaction over several partitions.
     pub partition: Option<u16>,
@@ -41,7 +49,9 @@ pub struct KeptOutcome {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchCall {
+    /// Name of the module.
     pub module: String,
+    /// Name of the procedure.
     pub procedure: String,
     /// Named arguments; `{}` when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,18 +73,23 @@ pub struct BatchAnswer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub id: Option<Json>,
+    /// What the procedure answered; null where it did not commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Json>,
+    /// The transaction's id; null where none committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txn_id: Option<U64>,
+    /// The transaction's position in the log; null where none committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lsn: Option<U64>,
+    /// The partition that it ran on; null for several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<u16>,
     /// True when this is the first outcome of the idempotency key, returned again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub replayed: bool,
+    /// Why it did not commit; null where it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Box<Problem>>,
 }

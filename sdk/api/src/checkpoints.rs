@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::U64;
 
+/// How far a checkpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointState {
@@ -16,12 +17,14 @@ pub enum CheckpointState {
     Failed,
 }
 
+/// A checkpoint, under way, published or failed.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Checkpoint {
     /// Its LSN.
     pub id: String,
     /// It holds what the log holds before this position.
     pub lsn: U64,
+    /// How far it is.
     pub state: CheckpointState,
     /// RFC 3339.
     pub began_at: String,
@@ -29,15 +32,19 @@ pub struct Checkpoint {
     pub seconds: Option<f64>,
     /// Rows written so far.
     pub rows: u64,
+    /// Rows that there were when it began.
     pub rows_total: u64,
     /// Bytes of rows written so far, before compression.
     pub row_bytes: u64,
+    /// Size of its file.
     pub file_bytes: u64,
     /// Name in the data directory's folder `checkpoints`.
     pub file: String,
+    /// Why it failed; null where it did not.
     pub error: Option<String>,
 }
 
+/// Checkpoints, and what a restart would take with them.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CheckpointList {
     /// The newest first; those that failed in this run last.
@@ -65,7 +72,9 @@ pub enum SpeedSource {
 /// A measured speed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Speed {
+    /// Bytes a second.
     pub bytes_per_s: f64,
+    /// Where the figure comes from.
     pub measured: SpeedSource,
 }
 
@@ -76,11 +85,13 @@ pub struct RestartEstimate {
     pub load_bytes: u64,
     /// Of loading them and building their indexes; null until it was measured.
     pub load_speed: Option<Speed>,
+    /// Seconds for loading the checkpoint; null while no speed is known.
     pub load_seconds: Option<f64>,
     /// Bytes of log behind that checkpoint.
     pub replay_bytes: u64,
     /// Null until it was measured.
     pub replay_speed: Option<Speed>,
+    /// Seconds for replaying the log behind it; null while no speed is known.
     pub replay_seconds: Option<f64>,
     /// A checkpoint is begun when a restart would take longer; null where no target is set.
     pub target_seconds: Option<f64>,
@@ -91,5 +102,6 @@ pub struct RestartEstimate {
 pub struct CheckpointFailure {
     /// RFC 3339.
     pub at: String,
+    /// Why.
     pub error: String,
 }

@@ -4,6 +4,7 @@
 //! Invariants: 64-bit integers are strings on the way out, strings or exact integers on the way in; `openapi.json` is what
 //!   the server serves (a test of `server/http` keeps it).
 //! Called by: `server/http` (fills them), `sdk/client` and the command line (read them).
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod backups;
@@ -50,18 +51,29 @@ pub const CSV_MEDIA_TYPE: &str = "text/csv";
 
 /// Media types of calls and answers in CBOR, one and many.
 pub const CBOR_MEDIA_TYPE: &str = "application/cbor";
+/// Media type of CBOR items one after the other (RFC 8742).
 pub const CBOR_SEQUENCE_MEDIA_TYPE: &str = "application/cbor-seq";
 
 /// Names of the headers that are the API's own.
 pub mod headers {
+    /// Id of the transaction that a response is of.
     pub const TXN_ID: &str = "reprise-txn-id";
+    /// Position in the log of what a response holds.
     pub const LSN: &str = "reprise-lsn";
+    /// `number` or `string`: how integers of 64 bits are written.
     pub const INTEGERS: &str = "reprise-integers";
+    /// Of rows as lines or CSV: where the next page begins.
     pub const NEXT_CURSOR: &str = "reprise-next-cursor";
+    /// A read waits until it sees this position.
     pub const MIN_LSN: &str = "reprise-min-lsn";
+    /// A call is ended after so many milliseconds.
     pub const TIMEOUT_MS: &str = "reprise-timeout-ms";
+    /// Milliseconds that a read waits for `Reprise-Min-Lsn`.
     pub const MAX_WAIT_MS: &str = "reprise-max-wait-ms";
+    /// A repeat of a call with the same key answers the first outcome.
     pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+    /// `true` where a response is such an outcome.
     pub const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
+    /// The span that a request belongs to (W3C Trace Context).
     pub const TRACEPARENT: &str = "traceparent";
 }

@@ -5,8 +5,10 @@ use utoipa::ToSchema;
 
 use crate::{Json, U64};
 
+/// A page of the log's records.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LogPage {
+    /// In the order that was asked for.
     pub records: Vec<LogRecord>,
     /// The LSN to ask from for the next page, now or, where it is `end`, once more is there. Null where the newest come first and the
     /// log's beginning was reached.
@@ -17,6 +19,7 @@ pub struct LogPage {
     pub end: U64,
 }
 
+/// What a record is of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordKind {
@@ -40,6 +43,7 @@ pub enum RecordKind {
 /// One changed row.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RowChange {
+    /// The partition that the row lies on.
     pub partition: u16,
     /// The table's name, or its number where the name is unknown.
     pub table: String,
@@ -64,7 +68,9 @@ pub struct RowChange {
 /// One record. Which of the optional members are there depends on `kind`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct LogRecord {
+    /// Its position.
     pub lsn: U64,
+    /// What it is of.
     pub kind: RecordKind,
     /// Bytes of the record in the log.
     pub bytes: u32,
@@ -74,6 +80,7 @@ pub struct LogRecord {
     pub offset: u64,
     /// Safe on the device. Only records that are so are listed.
     pub durable: bool,
+    /// The transaction that wrote it; not of genesis and checkpoint records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txn_id: Option<U64>,
     /// The transaction's time, or the database's creation (RFC 3339).
@@ -82,8 +89,10 @@ pub struct LogRecord {
     /// command, changes: the partitions that the transaction touches; `[]` means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<Vec<u16>>,
+    /// Name of the module that was installed, removed or called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
+    /// Version of the module.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
     /// deploy: SHA-256 of the wasm binary, in hexadecimal.
@@ -92,6 +101,7 @@ pub struct LogRecord {
     /// deploy: length of the wasm binary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wasm_bytes: Option<u64>,
+    /// command, changes: name of the procedure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procedure: Option<String>,
     /// drop_table: the table.
@@ -110,6 +120,7 @@ pub struct LogRecord {
     /// command, changes: digest of the write set and the result, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// command, changes: the key that the call carried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
     /// Name of the token within which the key counts.
@@ -126,19 +137,25 @@ pub struct LogRecord {
 /// Lines that procedures logged, newest first.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProcedureLog {
+    /// The lines.
     pub lines: Vec<ProcedureLogLine>,
 }
 
+/// A line that a procedure logged.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProcedureLogLine {
     /// Counts all lines since the server started, from 0.
     pub number: u64,
+    /// The transaction that logged it.
     pub txn_id: U64,
     /// The transaction's time (RFC 3339).
     pub time: String,
+    /// Name of the module.
     pub module: String,
+    /// Name of the procedure.
     pub procedure: String,
     /// `debug`, `info`, `warn` or `error`.
     pub level: String,
+    /// What was logged.
     pub text: String,
 }

@@ -8,7 +8,9 @@ use crate::{U64, problem::SchemaConflict, types::TypeInfo};
 /// Answer to an upload.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModuleInstalled {
+    /// Name of the module.
     pub module: String,
+    /// Its version, from 1.
     pub version: u32,
     /// SHA-256 of the wasm binary, in hexadecimal.
     pub hash: String,
@@ -20,6 +22,7 @@ pub struct ModuleInstalled {
     pub replaced: Option<u32>,
     /// True when the same bytes were in service already: nothing was done.
     pub unchanged: bool,
+    /// Position of its installation in the log.
     pub lsn: U64,
 }
 
@@ -30,6 +33,7 @@ pub struct ModulePlanned {
     pub procedures: Vec<String>,
     /// Names of the tables.
     pub tables: Vec<String>,
+    /// What an installation would do.
     pub plan: DeployPlan,
 }
 
@@ -47,7 +51,9 @@ pub struct DeployPlan {
 /// What would become of one table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TablePlan {
+    /// Name of the table.
     pub table: String,
+    /// What would be done to it.
     pub steps: Vec<PlanStep>,
     /// Rows that it holds.
     pub rows: u64,
@@ -55,6 +61,7 @@ pub struct TablePlan {
     pub reads_rows: bool,
 }
 
+/// One change of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlanStep {
     /// `create`, `add`, `drop`, `convert` or `rename`.
@@ -71,23 +78,29 @@ pub struct PlanStep {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum ModuleUploaded {
+    /// The module is in service.
     Installed(ModuleInstalled),
+    /// Nothing was installed: what would be done.
     Planned(ModulePlanned),
 }
 
+/// The modules in service.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModuleList {
+    /// By name.
     pub modules: Vec<ModuleSummary>,
 }
 
 /// A module in service.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModuleSummary {
+    /// Name of the module.
     pub module: String,
     /// The version in service.
     pub version: u32,
     /// SHA-256 of the wasm binary, in hexadecimal.
     pub hash: String,
+    /// Size of its wasm binary.
     pub wasm_bytes: u64,
     /// When the version was installed (RFC 3339).
     pub installed_at: String,
@@ -100,42 +113,56 @@ pub struct ModuleSummary {
 /// A module with everything that is known of it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModuleDetail {
+    /// Name of the module.
     pub module: String,
     /// The version in service.
     pub version: u32,
     /// SHA-256 of the wasm binary, in hexadecimal.
     pub hash: String,
+    /// Size of its wasm binary.
     pub wasm_bytes: u64,
     /// When the version was installed (RFC 3339).
     pub installed_at: String,
     /// Every version that the log knows, oldest first.
     pub versions: Vec<ModuleVersion>,
+    /// In the order of their declaration.
     pub procedures: Vec<ProcedureInfo>,
     /// Names of the tables.
     pub tables: Vec<String>,
 }
 
+/// A version of a module.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModuleVersion {
+    /// From 1.
     pub version: u32,
     /// SHA-256 of the wasm binary, in hexadecimal.
     pub hash: String,
+    /// Size of its wasm binary.
     pub wasm_bytes: u64,
     /// When it was installed (RFC 3339).
     pub installed_at: String,
+    /// The transaction that installed it.
     pub txn_id: U64,
+    /// Whether calls run it.
     pub in_service: bool,
 }
 
+/// A procedure as its module describes it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProcedureInfo {
+    /// Its name.
     pub name: String,
     /// What its module says of it; may be empty.
     #[serde(default)]
     pub docs: String,
+    /// In the order of their declaration.
     pub parameters: Vec<ParameterInfo>,
+    /// Type of what it answers.
     pub result: TypeInfo,
+    /// Whether it writes nothing.
     pub read_only: bool,
+    /// Which partitions a call takes.
     pub partitioning: PartitioningInfo,
     /// The whole on one line, for people.
     pub signature: String,
@@ -154,9 +181,12 @@ pub struct LogChoice {
     pub reason: Option<String>,
 }
 
+/// A parameter of a procedure.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ParameterInfo {
+    /// Its name.
     pub name: String,
+    /// Its type.
     #[serde(rename = "type")]
     pub ty: TypeInfo,
     /// False for an option, which may be left out.
@@ -168,7 +198,10 @@ pub struct ParameterInfo {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum PartitioningInfo {
     /// The partitions that these parameters name; of a list, every item names one.
-    By { parameters: Vec<String> },
+    By {
+        /// Names of the parameters.
+        parameters: Vec<String>,
+    },
     /// All partitions.
     All,
     /// Any one partition.

@@ -8,38 +8,68 @@ use crate::{Phase, U64};
 /// Every error type of the API: what a problem's `type` names behind `/problems/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProblemKind {
+    /// The arguments do not fit the procedure's parameters.
     InvalidArguments,
+    /// The request can't be read.
     MalformedRequest,
+    /// There is no token, or an unknown one.
     Unauthorized,
+    /// The token's role, or the page that asks, may not.
     Forbidden,
+    /// Nothing has this name.
     NotFound,
+    /// The address has no such method.
     MethodNotAllowed,
+    /// The request did not come whole in time.
     RequestTimeout,
+    /// A module's tables can't be reconciled with what is stored.
     SchemaConflict,
+    /// The idempotency key was used with another call.
     IdempotencyConflict,
+    /// The log before `oldest` was let go.
     LogReleased,
+    /// A body, module, argument or result is over its limit.
     TooLarge,
+    /// The body is of a type that is not read here.
     UnsupportedMediaType,
+    /// A write reached a standby.
     NotPrimary,
+    /// The upload is no module that the server can run.
     InvalidModule,
+    /// The procedure rolled its transaction back.
     ProcedureAborted,
+    /// The transaction reached one of its limits.
     LimitExceeded,
+    /// Somebody ended the call.
     Cancelled,
+    /// The module's code trapped.
     ProcedureTrapped,
+    /// The server made a mistake.
     InternalError,
+    /// Too many calls wait.
     Overloaded,
+    /// The read view did not reach the asked position in time.
     TooStale,
+    /// The log can't be written.
     LogUnavailable,
+    /// Whether the write is durable shows after a restart.
     OutcomeUnknown,
+    /// The server is not open yet.
     Recovering,
+    /// The server was opened for reads alone.
     ReadOnly,
+    /// The procedure is kept from running.
     Quarantined,
+    /// The server can't do this now.
     Unavailable,
+    /// The call was not done within its time.
     DeadlineExceeded,
+    /// The data has reached the memory limit.
     MemoryExhausted,
 }
 
 impl ProblemKind {
+    /// All kinds, by status.
     pub const ALL: [Self; 29] = [
         Self::InvalidArguments,
         Self::MalformedRequest,
@@ -72,6 +102,7 @@ impl ProblemKind {
         Self::MemoryExhausted,
     ];
 
+    /// The last part of a problem's `type`.
     pub const fn slug(self) -> &'static str {
         match self {
             Self::InvalidArguments => "invalid-arguments",
@@ -106,6 +137,7 @@ impl ProblemKind {
         }
     }
 
+    /// The HTTP status of its responses.
     pub const fn status(self) -> u16 {
         match self {
             Self::InvalidArguments | Self::MalformedRequest => 400,
@@ -134,6 +166,7 @@ impl ProblemKind {
         }
     }
 
+    /// What it is, in a few words.
     pub const fn title(self) -> &'static str {
         match self {
             Self::InvalidArguments => "The arguments do not fit the procedure's parameters",
@@ -185,7 +218,9 @@ pub struct Problem {
     /// `/problems/` and the error's slug: a page that says what it means and what to do.
     #[serde(rename = "type")]
     pub type_uri: String,
+    /// What kind of error it is, in a few words.
     pub title: String,
+    /// The HTTP status.
     pub status: u16,
     /// What happened, and what to do about it.
     pub detail: String,
@@ -244,23 +279,29 @@ pub struct Problem {
 pub struct ArgumentError {
     /// JSON pointer (RFC 6901) into the arguments.
     pub pointer: String,
+    /// What was expected.
     pub message: String,
 }
 
 /// One column or index that differs from what is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SchemaConflict {
+    /// Name of the table.
     pub table: String,
     /// The column or index; empty when it is the table itself.
     pub item: String,
+    /// What is stored.
     pub stored: String,
+    /// What the module declares.
     pub declared: String,
+    /// What the difference is.
     pub message: String,
     /// What its author can do.
     pub way_on: String,
 }
 
 impl Problem {
+    /// A problem of this kind without members of its own. `detail` says what happened and what to do about it.
     pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         Self {
             type_uri: format!("/problems/{}", kind.slug()),
@@ -271,6 +312,7 @@ impl Problem {
         }
     }
 
+    /// The kind that `type` names; none where this version knows no such slug.
     pub fn kind(&self) -> Option<ProblemKind> {
         ProblemKind::from_type(&self.type_uri)
     }

@@ -11,6 +11,7 @@ use crate::U64;
 pub enum CallPhase {
     /// It waits for its partition.
     Queued,
+    /// Its procedure runs.
     Running,
     /// It has run, and can't be ended any more: its record is on its way to the disk, or calls sent with it still run.
     Committing,
@@ -23,15 +24,19 @@ pub struct RunningCall {
     pub call_id: U64,
     /// Null until it has begun, and of a call that has run while others that were sent with it still run.
     pub txn_id: Option<U64>,
+    /// Name of the module.
     pub module: String,
+    /// Name of the procedure.
     pub procedure: String,
     /// Null for a multi-partition call.
     pub partition: Option<u16>,
     /// Milliseconds since it was accepted.
     pub age_ms: f64,
+    /// What it is at.
     pub phase: CallPhase,
 }
 
+/// Calls that run and wait now.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CallList {
     /// Those that were accepted first before others.

@@ -5,12 +5,14 @@ use utoipa::ToSchema;
 
 use crate::{CheckpointFailure, RestartEstimate, U64};
 
+/// What the server is, and how far it has come.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// `primary`, or `read-only` where the server was opened for reads alone.
     pub role: String,
     /// Of the log; null while there was no other than the first, and without a log.
     pub epoch: Option<u32>,
+    /// What it is doing.
     pub phase: Phase,
     /// What the log holds of procedures that declare nothing: `command`, `physiological`, `auto`, `both` or `none`.
     pub log: String,
@@ -18,6 +20,7 @@ pub struct Status {
     pub device: Option<String>,
     /// `sync`: durable before the answer; `async`: soon after it.
     pub commit: String,
+    /// Number of partitions.
     pub partitions: u16,
     /// Engine threads.
     pub sites: u16,
@@ -39,7 +42,9 @@ pub struct Status {
     pub log_error: Option<String>,
     /// When the server started (RFC 3339).
     pub started_at: String,
+    /// Seconds since it started.
     pub uptime_s: u64,
+    /// Version of the program.
     pub version: String,
     /// In hexadecimal.
     pub database_id: String,
@@ -49,6 +54,7 @@ pub struct Status {
     pub idempotency_keys: u64,
     /// What they and their outcomes take. Calls with new keys are refused where that would pass the maximum.
     pub idempotency_bytes: u64,
+    /// Bytes that keys and outcomes may take.
     pub idempotency_bytes_max: u64,
     /// How long an outcome is kept, counted by the times of transactions.
     pub idempotency_keep_s: u64,
@@ -56,14 +62,18 @@ pub struct Status {
     pub idempotency_oldest_at: Option<String>,
     /// Calls accepted and not yet run.
     pub waiting: u64,
+    /// What holds memory.
     pub memory: MemoryStatus,
 }
 
 /// What is kept elsewhere of checkpoints and log (`--archive`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArchiveInfo {
+    /// Where it is.
     pub directory: String,
+    /// Files in it.
     pub files: u64,
+    /// Bytes of them.
     pub bytes: u64,
     /// The database can be restored to any point from here on; null while nothing was put there.
     pub oldest_checkpoint_lsn: Option<U64>,
@@ -71,6 +81,7 @@ pub struct ArchiveInfo {
     pub failures: u64,
     /// Why the last attempt failed, and when (RFC 3339); null where it went well.
     pub error: Option<String>,
+    /// When the last attempt failed (RFC 3339); null where it went well.
     pub failed_at: Option<String>,
 }
 
@@ -81,6 +92,7 @@ pub struct MemoryStatus {
     pub max_bytes: Option<u64>,
     /// Of it, kept for deletes, undo and recovery: the data stops growing before.
     pub kept_back_bytes: u64,
+    /// Bytes that are counted now.
     pub used_bytes: u64,
     /// The most since the start.
     pub peak_bytes: u64,
@@ -93,6 +105,7 @@ pub struct MemoryStatus {
 pub struct MemoryUse {
     /// `rows`, `indexes`, `undo`, `snapshots`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
     pub kind: String,
+    /// Bytes that it holds.
     pub bytes: u64,
 }
 
@@ -112,6 +125,7 @@ pub enum RecoveryStep {
 pub enum Phase {
     /// Loading a checkpoint, then replaying the log behind it.
     Recovering {
+        /// What is done now.
         step: RecoveryStep,
         /// Of this step.
         percent: f64,
@@ -119,13 +133,17 @@ pub enum Phase {
         replayed: u64,
         /// Of rows while the checkpoint is loaded, of the log while it is replayed.
         bytes_done: u64,
+        /// Bytes of this step.
         bytes_total: u64,
     },
+    /// Calls are answered.
     Ready,
     /// Recovery stopped; `report` says why and what to do.
     Failed {
+        /// Why, and what to do.
         report: String,
     },
+    /// What runs is ended in order.
     Stopping,
 }
 
@@ -139,7 +157,9 @@ pub struct Health {
 /// Answer of `/readyz`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Readiness {
+    /// Whether calls are answered.
     pub ready: bool,
+    /// How far the server has come.
     pub phase: Phase,
 }
 
@@ -148,11 +168,17 @@ pub struct Readiness {
 pub struct MetricsEvent {
     /// RFC 3339.
     pub time: String,
+    /// Milliseconds since the event before.
     pub interval_ms: u64,
+    /// Calls that committed, a second.
     pub committed_per_s: f64,
+    /// Calls that their procedures rolled back, a second.
     pub aborted_per_s: f64,
+    /// Calls that trapped, or reached a limit, a second.
     pub failed_per_s: f64,
+    /// Calls that were refused unrun, a second.
     pub refused_per_s: f64,
+    /// Bytes that the log grew by, a second.
     pub log_bytes_per_s: f64,
     /// From the acceptance of a call to its answer.
     pub latency_us: LatencyUs,
@@ -160,14 +186,21 @@ pub struct MetricsEvent {
     pub commit_wait_us: LatencyUs,
     /// Calls accepted and not yet run.
     pub waiting: u64,
+    /// Position behind the last committed transaction.
     pub committed_lsn: U64,
+    /// Everything before it is on the device.
     pub durable_lsn: U64,
 }
 
+/// Percentiles of times, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyUs {
+    /// Half took at most so long.
     pub p50: u64,
+    /// 95 of 100 took at most so long.
     pub p95: u64,
+    /// 99 of 100 took at most so long.
     pub p99: u64,
+    /// The longest.
     pub max: u64,
 }

@@ -5,14 +5,19 @@ use utoipa::ToSchema;
 
 use crate::{Json, U64, types::TypeInfo};
 
+/// The tables that are stored.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TableList {
+    /// By name.
     pub tables: Vec<TableInfo>,
 }
 
+/// A table.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TableInfo {
+    /// Its name.
     pub name: String,
+    /// In the order of their declaration.
     pub columns: Vec<ColumnInfo>,
     /// Names of the columns of the primary key, in its order; empty for a table without one.
     pub primary_key: Vec<String>,
@@ -20,7 +25,9 @@ pub struct TableInfo {
     /// What a module that declares it says of it; may be empty.
     #[serde(default)]
     pub docs: String,
+    /// The primary key first.
     pub indexes: Vec<IndexInfo>,
+    /// Where its rows lie.
     pub placement: Placement,
     /// The column whose value names a row's partition.
     pub partition_column: Option<String>,
@@ -30,15 +37,21 @@ pub struct TableInfo {
     pub rows: u64,
     /// Bytes of memory: rows and indexes, all copies.
     pub bytes: u64,
+    /// Bytes that its rows take in memory.
     pub row_bytes: u64,
+    /// Bytes that its indexes take in memory.
     pub index_bytes: u64,
 }
 
+/// A column of a table.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ColumnInfo {
+    /// Its name.
     pub name: String,
+    /// Its type.
     #[serde(rename = "type")]
     pub ty: TypeInfo,
+    /// Whether it may hold null.
     pub nullable: bool,
     /// What rows written before the column existed read as.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,11 +59,14 @@ pub struct ColumnInfo {
     pub default: Option<Json>,
 }
 
+/// An index of a table.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct IndexInfo {
+    /// Its name; `primary` of the primary key.
     pub name: String,
     /// Names of the columns, in the order of the key.
     pub columns: Vec<String>,
+    /// Whether no two rows may have the same key.
     pub unique: bool,
     /// True where rows can be read in the order of the key; false for a hash index.
     pub ordered: bool,
@@ -93,11 +109,13 @@ pub struct GroupsPage {
     pub lsn: U64,
 }
 
+/// The rows of one group.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RowGroup {
     /// The values of the columns that make the group, by name.
     #[schema(value_type = Object)]
     pub key: Json,
+    /// How many there are.
     pub count: U64,
     /// By column: a text of digits for whole numbers and decimals, a number for floats. Null adds nothing.
     #[schema(value_type = Object)]

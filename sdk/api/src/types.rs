@@ -11,14 +11,21 @@ use utoipa::ToSchema;
 pub enum TypeInfo {
     /// No value; `null` in JSON.
     Unit,
+    /// `true` or `false`.
     Bool,
+    /// From -128 to 127.
     I8,
+    /// From -32,768 to 32,767.
     I16,
+    /// From -2,147,483,648 to 2,147,483,647.
     I32,
     /// A string on the way out; a string or an exact integer on the way in.
     I64,
+    /// From 0 to 255.
     U8,
+    /// From 0 to 65,535.
     U16,
+    /// From 0 to 4,294,967,295.
     U32,
     /// A string on the way out; a string or an exact integer on the way in.
     U64,
@@ -26,8 +33,10 @@ pub enum TypeInfo {
     F64,
     /// A string with `scale` digits after the point on the way out; a string or a number without loss on the way in.
     Decimal {
+        /// Digits after the point.
         scale: u8,
     },
+    /// UTF-8.
     Text,
     /// Base64 (RFC 4648) in JSON.
     Bytes,
@@ -37,20 +46,25 @@ pub enum TypeInfo {
     Uuid,
     /// The item, or `null`. A parameter or member of this type may be left out.
     Option {
+        /// What may be there.
         #[schema(no_recursion)]
         item: Box<TypeInfo>,
     },
+    /// Values of one type.
     List {
+        /// Type of each.
         #[schema(no_recursion)]
         item: Box<TypeInfo>,
     },
     /// An object with exactly these members.
     Struct {
+        /// In the order of their declaration.
         #[schema(no_recursion)]
         fields: Vec<FieldInfo>,
     },
     /// One of these strings.
     Enum {
+        /// Their names.
         variants: Vec<String>,
     },
 }
@@ -58,7 +72,9 @@ pub enum TypeInfo {
 /// A member of a struct.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldInfo {
+    /// Its name.
     pub name: String,
+    /// Its type.
     #[serde(rename = "type")]
     pub ty: TypeInfo,
 }

@@ -3,6 +3,7 @@
 //! Does not: retry, cache, know what a procedure means; no TLS (put a proxy in front for that).
 //! Invariants: every error that the server sent is a `ClientError::Problem` with all its members.
 //! Called by: the binary's verbs, tests.
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 use std::{
@@ -24,15 +25,29 @@ use serde::{Serialize, de::DeserializeOwned};
 
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
 
+/// Why a request has no answer that its caller could use.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The server's answer is no.
     #[error("{}: {}", .0.title, .0.detail)]
     Problem(Box<Problem>),
+    /// The address is none of a server.
     #[error("{url:?} is no address of a server: {reason}")]
-    Url { url: String, reason: String },
+    Url {
+        /// What was given.
+        url: String,
+        /// Why it is none.
+        reason: String,
+    },
+    /// No connection, or it ended before the answer.
     #[error("reach {url}: {error}; is the server running there?")]
-    Connect { url: String, error: String },
+    Connect {
+        /// The server's address.
+        url: String,
+        /// What the system said.
+        error: String,
+    },
+    /// What answered does not speak HTTP, or not as this client expects.
     #[error("talk to the server: {0}")]
     Http(String),
     /// Not an answer of this API: another program listens there, or another version.
@@ -61,31 +76,40 @@ pub struct Client {
 /// What a call may ask for beside its arguments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallOptions<'a> {
+    /// A repeat with the same key answers the first outcome.
     pub idempotency_key: Option<&'a str>,
     /// For reads: wait until the read view holds this LSN.
     pub min_lsn: Option<u64>,
+    /// Milliseconds that the read waits for `min_lsn`.
     pub max_wait_ms: Option<u64>,
 }
 
 /// A committed call.
 #[derive(Clone, Debug, Serialize)]
 pub struct Called {
+    /// What the server answered.
     #[serde(flatten)]
     pub answer: CallAnswer,
     /// True when the idempotency key was used before: this is the first outcome again.
     pub replayed: bool,
 }
 
+/// Which rows of a table, and how.
 #[derive(Clone, Debug, Default)]
 pub struct RowsQuery {
+    /// Rows of a page at most.
     pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
     pub cursor: Option<String>,
+    /// Name of the index that gives the order; the primary key unless given.
     pub index: Option<String>,
     /// Leading values of the index's columns: a JSON array, or a comma list.
     pub prefix: Option<String>,
     /// Values of the columns behind the prefix, from which on and up to which rows are wanted.
     pub from: Option<String>,
+    /// Values of the columns behind the prefix up to which rows are shown, themselves included.
     pub to: Option<String>,
+    /// Whether the last row comes first.
     pub reverse: bool,
     /// `column:op:value`, all of them.
     pub conditions: Vec<String>,
@@ -116,32 +140,47 @@ impl RowsQuery {
 
 /// Rows as text, and where the next page begins.
 pub struct RowsText {
+    /// The page, in the form that was asked for.
     pub text: String,
+    /// Where the next page begins; none on the last one.
     pub next_cursor: Option<String>,
 }
 
+/// Which lines of procedures.
 #[derive(Clone, Debug, Default)]
 pub struct LinesQuery {
+    /// Lines at most.
     pub limit: Option<u32>,
+    /// Only lines of this module's procedures.
     pub module: Option<String>,
+    /// Only lines of procedures of this name.
     pub procedure: Option<String>,
     /// This level and above: `debug`, `info`, `warn` or `error`.
     pub level: Option<String>,
+    /// Only this transaction's lines.
     pub transaction: Option<u64>,
     /// Lines with this number or a later one.
     pub since: Option<u64>,
 }
 
+/// Which records of the log, and in which order.
 #[derive(Clone, Debug, Default)]
 pub struct LogQuery {
+    /// Position to begin at: `next` of the page before.
     pub from: Option<u64>,
     /// The last records, newest first.
     pub newest: bool,
+    /// Records of a page at most.
     pub limit: Option<u32>,
+    /// Only records that touch this partition.
     pub partition: Option<u16>,
+    /// Only records of this kind.
     pub kind: Option<String>,
+    /// Only this transaction's records.
     pub transaction: Option<u64>,
+    /// Only calls of this module, and its deployments.
     pub module: Option<String>,
+    /// Only calls of procedures of this name.
     pub procedure: Option<String>,
     /// An idempotency key, or the values of a changed row's primary key, separated by commas.
     pub key: Option<String>,
@@ -173,6 +212,7 @@ impl Client {
         })
     }
 
+    /// Puts a module into service; the same bytes again change nothing.
     pub fn deploy_module(&self, module: &str, wasm: Vec<u8>) -> Result<ModuleInstalled, ClientError> {
         let request = self.http.put(self.at(&["v1", "modules", module]));
         self.json(request.header(CONTENT_TYPE, "application/wasm").body(wasm))
@@ -185,18 +225,22 @@ impl Client {
         self.json(self.http.put(url).header(CONTENT_TYPE, "application/wasm").body(wasm))
     }
 
+    /// Drops a table that no module in service declares, with its rows.
     pub fn drop_table(&self, table: &str) -> Result<(), ClientError> {
         self.send(self.http.delete(self.at(&["v1", "tables", table]))).map(drop)
     }
 
+    /// The modules in service.
     pub fn modules(&self) -> Result<ModuleList, ClientError> {
         self.get(&["v1", "modules"])
     }
 
+    /// A module with its versions, procedures and tables.
     pub fn module(&self, module: &str) -> Result<ModuleDetail, ClientError> {
         self.get(&["v1", "modules", module])
     }
 
+    /// Takes a module out of service.
     pub fn remove_module(&self, module: &str) -> Result<(), ClientError> {
         self.send(self.http.delete(self.at(&["v1", "modules", module])))
             .map(drop)
@@ -207,6 +251,7 @@ impl Client {
         self.call_with(module, procedure, args, &CallOptions::default())
     }
 
+    /// As `call`, with a key, a position to wait for, or a time limit.
     pub fn call_with(
         &self,
         module: &str,
@@ -253,14 +298,17 @@ impl Client {
         self.get(&["v1", "idempotency", key])
     }
 
+    /// The tables that are stored.
     pub fn tables(&self) -> Result<TableList, ClientError> {
         self.get(&["v1", "tables"])
     }
 
+    /// A table's columns, indexes and sizes.
     pub fn table(&self, table: &str) -> Result<TableInfo, ClientError> {
         self.get(&["v1", "tables", table])
     }
 
+    /// A page of durable rows.
     pub fn rows(&self, table: &str, query: &RowsQuery) -> Result<RowsPage, ClientError> {
         self.json(
             self.http
@@ -297,6 +345,7 @@ impl Client {
         self.json(self.http.get(self.at_with(&["v1", "tables", table, "groups"], &pairs)))
     }
 
+    /// A page of the log's records.
     pub fn log(&self, query: &LogQuery) -> Result<LogPage, ClientError> {
         let from = query.from.map(|from| from.to_string());
         let limit = query.limit.map(|limit| limit.to_string());
@@ -317,6 +366,7 @@ impl Client {
         self.get_with(&["v1", "log"], &pairs)
     }
 
+    /// The record at this position.
     pub fn log_record(&self, lsn: u64) -> Result<LogRecord, ClientError> {
         self.get(&["v1", "log", &U64(lsn).to_string()])
     }
@@ -337,6 +387,7 @@ impl Client {
         self.get_with(&["v1", "procedure-log"], &pairs)
     }
 
+    /// What the server is, and how far it has come.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.get(&["v1", "status"])
     }
@@ -361,6 +412,7 @@ impl Client {
         self.json(self.http.delete(self.at(&["v1", "calls", id])))
     }
 
+    /// The checkpoints, and what a restart would take with them.
     pub fn checkpoints(&self) -> Result<CheckpointList, ClientError> {
         self.get(&["v1", "checkpoints"])
     }
@@ -377,6 +429,7 @@ impl Client {
         self.get(&["v1", "backups", id])
     }
 
+    /// The backups, newest first.
     pub fn backups(&self) -> Result<BackupList, ClientError> {
         self.get(&["v1", "backups"])
     }

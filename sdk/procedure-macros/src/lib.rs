@@ -3,6 +3,7 @@
 //! Does not: contain logic that runs; what it writes calls generic functions of the SDK.
 //! Invariants: names fit `[a-z][a-z0-9_]{0,62}`; a mistake in a declaration is a compile error at its place.
 //! Called by: guest crates, through `reprise_procedure`.
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod columns;

@@ -26,7 +26,9 @@ pub struct Place {
 /// The places of `N` columns and the size of a row without variable data.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<const N: usize> {
+    /// Where each column lies in the bytes that are read.
     pub places: [Place; N],
+    /// Bytes of a row without variable data.
     pub fixed_bytes: usize,
 }
 
@@ -145,7 +147,9 @@ pub const INLINE_DATA_BYTES: usize = 48;
 
 /// A type that a column can have. `Option` makes it nullable.
 pub trait Column: Sized {
+    /// How the column is stored.
     const TYPE: ScalarType;
+    /// Whether it may hold null.
     const NULLABLE: bool = false;
     /// Names of the values, of an enum.
     const VARIANTS: &'static [&'static str] = &[];

@@ -13,6 +13,7 @@ use std::{
 /// (IEEE 754's default); `times` and `divided_by` round as they are told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Decimal<const SCALE: u8> {
+    /// The value times 10 to the power of the scale.
     pub units: i128,
 }
 
@@ -40,9 +41,11 @@ fn too_large() -> ! {
 }
 
 impl<const SCALE: u8> Decimal<SCALE> {
+    /// Nothing.
     pub const ZERO: Self = Self { units: 0 };
     const ONE: i128 = 10_i128.pow(SCALE as u32);
 
+    /// The decimal of so many smallest units: `Decimal::<2>::from_units(1250)` is 12.50.
     pub const fn from_units(units: i128) -> Self {
         Self { units }
     }
@@ -54,10 +57,12 @@ impl<const SCALE: u8> Decimal<SCALE> {
         }
     }
 
+    /// The sum, or none where it has no room.
     pub fn checked_add(self, other: Self) -> Option<Self> {
         self.units.checked_add(other.units).map(Self::from_units)
     }
 
+    /// The difference, or none where it has no room.
     pub fn checked_sub(self, other: Self) -> Option<Self> {
         self.units.checked_sub(other.units).map(Self::from_units)
     }
@@ -102,6 +107,7 @@ impl<const SCALE: u8> Decimal<SCALE> {
         self.round_to::<0>(rounding).round_to(rounding)
     }
 
+    /// The value without its sign.
     pub fn abs(self) -> Self {
         Self::from_units(self.units.checked_abs().unwrap_or_else(|| too_large()))
     }
@@ -249,6 +255,7 @@ impl<const SCALE: u8> fmt::Display for Decimal<SCALE> {
 /// The text is no decimal of this scale: digits, one point at most, no more places than the scale has, and it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotADecimal {
+    /// Digits after the point.
     pub scale: u8,
 }
 

@@ -166,6 +166,7 @@ impl<C, K: KeyArg<C>> KeyArg<Option<C>> for Option<K> {
 pub trait WholeKey<Columns> {
     /// Bytes of every such key; 0 where they differ.
     const BYTES: usize = 0;
+    /// Appends the key as it is stored.
     fn push_whole(&self, out: &mut impl KeyOut);
 }
 
@@ -178,6 +179,7 @@ pub trait WholeKey<Columns> {
 pub trait KeyPrefix<Columns> {
     /// The columns behind those of the key.
     type Rest;
+    /// Appends the leading columns as they are stored.
     fn push_prefix(&self, out: &mut impl KeyOut);
 }
 

@@ -30,6 +30,7 @@
 //! assert_eq!(db.call::<i64>("hit", (7_i64,)), Ok(2));
 //! # }
 //! ```
+#![deny(missing_docs)]
 #![deny(unsafe_code)]
 
 pub mod column;
@@ -51,10 +52,12 @@ pub mod value;
 
 #[cfg(target_arch = "wasm32")]
 #[path = "guest.rs"]
+#[doc(hidden)]
 #[allow(unsafe_code)]
 pub mod ops;
 #[cfg(not(target_arch = "wasm32"))]
 #[path = "native.rs"]
+#[doc(hidden)]
 pub mod ops;
 
 #[cfg(not(target_arch = "wasm32"))]

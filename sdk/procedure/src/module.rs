@@ -19,7 +19,9 @@ use crate::{
 /// Ends a procedure and rolls its transaction back. The caller gets `code` and `message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abort {
+    /// For programs; at most 128 bytes reach the caller.
     pub code: Cow<'static, str>,
+    /// For people; at most 4 KiB reach the caller.
     pub message: Cow<'static, str>,
 }
 
@@ -57,12 +59,15 @@ impl std::error::Error for Abort {}
 /// A column as declared.
 #[derive(Debug)]
 pub struct ColumnInfo {
+    /// Its name.
     pub name: &'static str,
     /// Name that it had before.
     pub was: Option<&'static str>,
+    /// How it is stored.
     pub ty: ScalarType,
     /// Names of its values, of an enum.
     pub variants: &'static [&'static str],
+    /// Whether it may hold null.
     pub nullable: bool,
     /// Writes the default; false when it is null.
     pub default: Option<fn(&mut Scratch) -> bool>,
@@ -71,8 +76,11 @@ pub struct ColumnInfo {
 /// A secondary index as declared.
 #[derive(Debug)]
 pub struct IndexInfo {
+    /// Its name.
     pub name: &'static str,
+    /// Positions of its columns in the table.
     pub columns: &'static [u16],
+    /// Whether no two rows may have the same key.
     pub unique: bool,
 }
 
@@ -83,13 +91,19 @@ pub struct TableInfo {
     pub name: &'static str,
     /// Its doc comment.
     pub docs: &'static str,
+    /// Whether other modules may use the table.
     pub shared: bool,
     /// Name that it had before.
     pub was: Option<&'static str>,
+    /// In the order of their declaration.
     pub columns: &'static [ColumnInfo],
+    /// Positions of its columns; none where rows are found by their numbers alone.
     pub primary_key: &'static [u16],
+    /// How rows are found by it.
     pub primary_kind: IndexKind,
+    /// The secondary indexes.
     pub indexes: &'static [IndexInfo],
+    /// Where rows lie.
     pub placement: Placement,
 }
 
@@ -99,6 +113,7 @@ impl TableInfo {
         RowLayout::from_types(self.columns.iter().map(|column| (column.ty, column.nullable)))
     }
 
+    /// The table as it is described to the host.
     pub fn schema(&self) -> TableSchema {
         let (owner, name) = self.name.split_once('.').unwrap_or(("", self.name));
         TableSchema {
@@ -156,22 +171,32 @@ pub type ParamInfo = (&'static str, fn() -> Type);
 /// A procedure as declared.
 #[derive(Debug)]
 pub struct ProcedureInfo {
+    /// Its name.
     pub name: &'static str,
     /// Its doc comment.
     pub docs: &'static str,
+    /// In the order of their declaration.
     pub params: &'static [ParamInfo],
+    /// Type of its result.
     pub returns: fn() -> Type,
+    /// Whether it writes nothing.
     pub read_only: bool,
+    /// Which partitions a call takes.
     pub partitioning: PartitioningInfo,
+    /// What the log holds of its calls.
     pub log: LogChoice,
+    /// Milliseconds that a call may run; the server's limit unless given.
     pub time_max_ms: Option<u32>,
+    /// Rows that are brought into the processor's cache before a call begins.
     pub prefetch: &'static [PrefetchInfo],
 }
 
 /// A row that a call will look at: its table's name and its primary key.
 #[derive(Debug)]
 pub struct PrefetchInfo {
+    /// Name of the table.
     pub table: &'static str,
+    /// What its key is made of.
     pub key: &'static [PrefetchPart],
 }
 
@@ -180,7 +205,9 @@ pub struct PrefetchInfo {
 pub enum PartitioningInfo {
     /// Positions of the parameters that name them.
     By(&'static [u16]),
+    /// All of them.
     All,
+    /// One of them, whichever.
     Any,
 }
 
@@ -222,6 +249,7 @@ impl PrefetchInfo {
 
 /// What `#[procedure]` makes of a function, under the function's own name.
 pub trait Procedure {
+    /// The procedure as declared.
     const INFO: &'static ProcedureInfo;
     /// Decodes the arguments, runs the function and hands its result to the host.
     fn run(tx: &Txn<'_>, args: &[u8]) -> Result<(), Abort>;
@@ -248,16 +276,19 @@ pub fn schema<'a>(tables: &[&'static TableInfo], procedures: impl Iterator<Item 
 pub struct ArgReader<'a>(ValueReader<'a>);
 
 impl<'a> ArgReader<'a> {
+    /// Reads the arguments of a call from their first byte.
     #[inline(always)]
     pub fn new(args: &'a [u8]) -> Self {
         Self(ValueReader::new(args))
     }
 
+    /// The next argument.
     #[inline(always)]
     pub fn take<T: Decode<'a>>(&mut self) -> T {
         T::decode(&mut self.0).unwrap_or_else(|error| malformed(error))
     }
 
+    /// Ends the call where bytes are left over.
     #[inline(always)]
     pub fn finish(&self) {
         self.0.finish().unwrap_or_else(|error| malformed(error));

@@ -24,13 +24,17 @@ use crate::{
 
 /// A module compiled into the program; `module!` makes one as `MODULE`.
 pub struct NativeModule {
+    /// Its tables, in the order of their declaration.
     pub tables: &'static [&'static TableInfo],
+    /// Its procedures, in the order of their declaration.
     pub procedures: &'static [NativeProcedure],
 }
 
 /// A procedure compiled into the program.
 pub struct NativeProcedure {
+    /// As declared.
     pub info: &'static ProcedureInfo,
+    /// Runs it with encoded arguments; the result goes to the host.
     pub run: fn(&Txn<'_>, &[u8]) -> Result<(), Abort>,
 }
 
@@ -58,6 +62,7 @@ impl NativeModule {
         schema(self.tables, self.procedures.iter().map(|procedure| procedure.info))
     }
 
+    /// Position of the procedure of this name.
     pub fn procedure_index(&self, name: &str) -> Option<usize> {
         self.procedures.iter().position(|procedure| procedure.info.name == name)
     }

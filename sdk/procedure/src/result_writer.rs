@@ -12,6 +12,7 @@ pub struct ResultWriter<'b> {
 }
 
 impl<'b> ResultWriter<'b> {
+    /// Writes into `room`, from its beginning.
     #[inline(always)]
     pub fn new(room: &'b mut [u8]) -> Self {
         Self {
@@ -30,6 +31,7 @@ impl<'b> ResultWriter<'b> {
         }
     }
 
+    /// Appends bytes of a fixed length.
     #[inline(always)]
     pub fn put<const N: usize>(&mut self, bytes: [u8; N]) {
         let free = std::mem::take(&mut self.free);
@@ -93,6 +95,7 @@ impl<'b> ResultWriter<'b> {
         }
     }
 
+    /// Appends a length: seven bits a byte, the lowest first.
     #[inline(always)]
     pub fn put_varint(&mut self, mut value: u32) {
         while value >= 0x80 {

@@ -27,6 +27,7 @@ impl Default for Scratch {
 }
 
 impl Scratch {
+    /// An empty one; takes nothing from the heap.
     #[inline(always)]
     pub const fn new() -> Self {
         Self {
@@ -63,11 +64,13 @@ impl Scratch {
         }
     }
 
+    /// Bytes in it.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.length
     }
 
+    /// Whether nothing is in it.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.length == 0
@@ -186,6 +189,7 @@ impl Scratch {
         self.push_text(bytes);
     }
 
+    /// What is in it.
     #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
         let bytes = match self.room.is_empty() {

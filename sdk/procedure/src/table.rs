@@ -22,13 +22,16 @@ pub use crate::many::{FoundRows, SameLayout, multi_get, multi_read, multi_read_a
 pub trait Table: Sized {
     /// Bytes on the stack that hold a usual row after 8 bytes of a scan's header.
     type Buffer: RowBuffer;
+    /// A buffer of zeros.
     const EMPTY_BUFFER: Self::Buffer;
+    /// The table as declared.
     const INFO: &'static TableInfo;
     /// Some columns of the table, or all of them: whole rows.
     const COLUMNS: Option<Columns> = None;
     /// Types of the columns that `COLUMNS` chooses, and whether they may be null.
     const SHAPE: &'static [(ScalarType, bool)] = &[];
 
+    /// Bytes of the row as it is stored.
     fn row_bytes(&self) -> usize;
     /// Writes the row to `out`, which is zeroed and `row_bytes()` long.
     fn write_row(&self, out: &mut [u8]);
@@ -65,11 +68,13 @@ impl<T: Table + for<'r> ReadRow<'r>> Owned for T {}
     note = "list it in `reprise_procedure::module! {{ tables: [...], ... }}`"
 )]
 pub trait InModule {
+    /// Its position among the module's tables.
     const TABLE: u16;
 }
 
 /// A table's index number `I` (0 = primary key) and the tuple of its columns' types.
 pub trait IndexOf<const I: u16>: Table {
+    /// The types of the index's columns, as a tuple.
     type Columns;
 }
 
@@ -79,12 +84,14 @@ pub trait ColumnsOf<T>: Table {}
 /// A row's key is taken in a unique index.
 #[derive(Clone, Copy, Debug)]
 pub struct DuplicateKey {
+    /// The table.
     pub table: &'static TableInfo,
     /// 0 = primary key.
     pub index: u16,
 }
 
 impl DuplicateKey {
+    /// Name of the unique index in which the key is taken; `primary_key` of the primary key.
     pub fn index_name(&self) -> &'static str {
         self.table.index_name(self.index)
     }
@@ -137,10 +144,12 @@ impl<T> Row<T> {
         Self { value, handle }
     }
 
+    /// The row's number in this transaction.
     pub fn handle(&self) -> RowHandle {
         self.handle
     }
 
+    /// The row as it was read.
     pub fn into_inner(self) -> T {
         self.value
     }
@@ -154,6 +163,7 @@ impl<T: Table> Row<T> {
         write(tx, self.handle, &self.value)
     }
 
+    /// Deletes the row.
     pub fn delete(self, tx: &Txn<'_>) {
         tx.ops.delete(self.handle);
     }
@@ -278,6 +288,7 @@ pub struct Updates<T> {
 impl<T: Table> Updates<T> {
     const COLUMNS: Columns = T::COLUMNS.expect("columns of a table, not its whole rows");
 
+    /// Room for so many rows before memory is taken.
     pub fn with_room_for(rows: usize) -> Self {
         Self {
             handles: vec![0; rows],
@@ -324,6 +335,7 @@ impl<T: InModule + Table> Inserts<T> {
         "a row is inserted with all of its columns"
     );
 
+    /// Room for so many rows before memory is taken.
     pub fn with_room_for(rows: usize) -> Self {
         let () = Self::IS_WHOLE;
         Self {
@@ -333,6 +345,7 @@ impl<T: InModule + Table> Inserts<T> {
         }
     }
 
+    /// Adds a row; it is inserted with the others.
     #[inline(always)]
     pub fn push(&mut self, row: &T) {
         let length = row.row_bytes();
@@ -365,10 +378,12 @@ pub struct RowRef<T> {
 }
 
 impl<T> RowRef<T> {
+    /// The row's number in this transaction.
     pub fn handle(&self) -> RowHandle {
         self.handle
     }
 
+    /// Deletes the row.
     pub fn delete(self, tx: &Txn<'_>) {
         tx.ops.delete(self.handle);
     }
@@ -459,6 +474,7 @@ impl<T: Table> Default for RowRoom<T> {
 }
 
 impl<T: Table> RowRoom<T> {
+    /// Room for one row.
     #[inline(always)]
     pub fn new() -> Self {
         Self {
@@ -509,6 +525,7 @@ pub(crate) fn misfit() -> ! {
     panic!("a stored row does not fit its Rust type (is a SmallText too small for it?)")
 }
 
+/// The row with this key.
 #[inline(always)]
 pub fn get<T: InModule + IndexOf<I> + Owned, const I: u16>(
     tx: &Txn<'_>,
@@ -577,6 +594,7 @@ pub fn update_by_key<T: InModule + IndexOf<I> + Owned, const I: u16>(
     Ok(true)
 }
 
+/// Inserts a row; an error names the unique index in which its key is taken.
 #[inline(always)]
 pub fn insert<T: Table + InModule>(tx: &Txn<'_>, row: &T) -> Result<RowHandle, DuplicateKey> {
     let inserted = with_row(row, |row| tx.ops.insert(T::TABLE, row));

@@ -27,6 +27,7 @@ fn too_far() -> ! {
 }
 
 impl Duration {
+    /// No time.
     pub const ZERO: Self = Self(0);
 
     /// # Panics
@@ -35,22 +36,27 @@ impl Duration {
         Self::of(days, US_PER_DAY)
     }
 
+    /// So many hours.
     pub fn from_hours(hours: i64) -> Self {
         Self::of(hours, 3_600 * US_PER_SECOND)
     }
 
+    /// So many minutes.
     pub fn from_mins(minutes: i64) -> Self {
         Self::of(minutes, 60 * US_PER_SECOND)
     }
 
+    /// So many seconds.
     pub fn from_secs(seconds: i64) -> Self {
         Self::of(seconds, US_PER_SECOND)
     }
 
+    /// So many milliseconds.
     pub fn from_millis(milliseconds: i64) -> Self {
         Self::of(milliseconds, 1_000)
     }
 
+    /// So many microseconds.
     pub const fn from_micros(microseconds: i64) -> Self {
         Self(microseconds)
     }
@@ -59,6 +65,7 @@ impl Duration {
         Self(count.checked_mul(unit_us).unwrap_or_else(|| too_far()))
     }
 
+    /// It in microseconds.
     pub const fn as_micros(self) -> i64 {
         self.0
     }

@@ -92,14 +92,17 @@ impl<'h> Txn<'h> {
         self.ops.log(level, text);
     }
 
+    /// As `log`, at level `info`.
     pub fn info(&self, text: &str) {
         self.log(LogLevel::Info, text);
     }
 
+    /// As `log`, at level `warn`.
     pub fn warn(&self, text: &str) {
         self.log(LogLevel::Warn, text);
     }
 
+    /// A point to which `rollback_to` takes writes back.
     pub fn savepoint(&self) -> Savepoint {
         Savepoint(self.ops.savepoint())
     }

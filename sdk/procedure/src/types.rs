@@ -128,11 +128,13 @@ impl<const N: usize> SmallText<N> {
         &self.bytes
     }
 
+    /// The text.
     pub fn as_str(&self) -> &str {
         // Built from a `&str` or a stored text, so the check can't fail; a lossy empty text is better than a trap.
         std::str::from_utf8(self.as_bytes()).unwrap_or("")
     }
 
+    /// Its bytes, in UTF-8.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.length as usize).unwrap_or(&[])
@@ -155,6 +157,7 @@ impl<'r, const N: usize> TextRef<'r, N> {
         (length <= place.len()).then_some(Self { place, length })
     }
 
+    /// Its bytes, in UTF-8.
     #[inline(always)]
     pub fn as_bytes(&self) -> &'r [u8] {
         self.place.get(..self.length).unwrap_or(&[])
@@ -167,6 +170,7 @@ impl<'r, const N: usize> TextRef<'r, N> {
         self.place.first_chunk().filter(|_| self.length <= N)
     }
 
+    /// The text.
     pub fn as_str(&self) -> &'r str {
         // As of a `SmallText`.
         std::str::from_utf8(self.as_bytes()).unwrap_or("")
@@ -265,6 +269,7 @@ impl<const N: usize> TryFrom<&str> for SmallText<N> {
 /// The text does not fit a [`SmallText`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextTooLong {
+    /// Bytes that there is room for.
     pub bytes_max: usize,
 }
 

@@ -17,6 +17,7 @@ use crate::{
 
 /// A type that a description can name.
 pub trait ValueType {
+    /// How the type is described to the host.
     fn value_type() -> Type;
 }
 
@@ -29,6 +30,7 @@ pub trait Encode: ValueType {
     /// About how long a usual value is.
     const USUAL_BYTES: usize;
 
+    /// Appends the value.
     fn encode(&self, out: &mut ResultWriter<'_>);
 
     /// Hands the value to the host as the procedure's result.
@@ -68,6 +70,7 @@ pub struct Reply<T> {
 }
 
 impl<T: Encode> Reply<T> {
+    /// A reply that holds this value.
     #[inline(always)]
     pub fn of(value: &T) -> Self {
         let mut room = OutBuffer::for_result(room_for::<T>());
@@ -113,6 +116,7 @@ impl<T: Encode> Encode for Reply<T> {
 
 /// A value that a procedure takes; text and bytes may be borrowed from the arguments.
 pub trait Decode<'a>: ValueType + Sized {
+    /// Reads the next value; an error where the bytes are none of this type.
     fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError>;
 }
 
@@ -410,21 +414,25 @@ pub trait InPlace: ValueType + Sized {
 }
 
 impl<'a, T: InPlace> ListRef<'a, T> {
+    /// Items in the list.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.bytes.len() / size_of::<T>()
     }
 
+    /// Whether there is none.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
+    /// The item at this position, from 0; none behind the last.
     #[inline(always)]
     pub fn get(&self, position: usize) -> Option<T> {
         self.iter().nth(position)
     }
 
+    /// The items in their order.
     #[inline(always)]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + Clone + use<'a, T> {
         self.bytes.chunks_exact(size_of::<T>()).map(T::from_bytes)
@@ -461,6 +469,7 @@ const ITEMS_AT_ONCE: u32 = 16;
 
 /// The arguments of a call as a tuple, for callers in Rust (tests, native benchmarks).
 pub trait Args {
+    /// Appends the arguments in the order of the parameters.
     fn encode_args(&self, out: &mut Scratch);
 }
 

@@ -83,7 +83,9 @@ pub trait Returns<R> {}
 /// A line that a procedure logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
+    /// Its level.
     pub level: LogLevel,
+    /// What was logged.
     pub text: String,
 }
 
@@ -144,6 +146,7 @@ impl TestDb {
         self.now_us = now_us;
     }
 
+    /// The module as it describes itself to the host.
     pub fn schema(&self) -> &ModuleSchema {
         &self.schema
     }
