@@ -38,6 +38,50 @@ pub fn shift(_tx: &Txn, a: u64, by: u32) -> u64 {
     a << by
 }
 
+/// One operation on decimals: which one, on what, and how what has no room after the point is rounded.
+#[derive(Clone, Copy, Debug, PartialEq, ProcedureStruct)]
+pub struct DecimalStep {
+    pub what: u8,
+    pub a: Decimal<2>,
+    pub b: Decimal<5>,
+    pub whole: i64,
+    pub rounding: u8,
+}
+
+/// The results of operations on decimals, one after the other. What has no room ends the call, as a division by nothing does.
+#[procedure(any_partition, read_only)]
+pub fn decimals(_tx: &Txn, steps: Vec<DecimalStep>) -> Vec<Decimal<9>> {
+    steps.into_iter().map(decimal).collect()
+}
+
+fn decimal(step: DecimalStep) -> Decimal<9> {
+    let DecimalStep { what, a, b, whole, .. } = step;
+    let rounding = match step.rounding % 6 {
+        0 => Rounding::HalfEven,
+        1 => Rounding::HalfUp,
+        2 => Rounding::Down,
+        3 => Rounding::Up,
+        4 => Rounding::Floor,
+        _ => Rounding::Ceiling,
+    };
+    match what % 10 {
+        0 => (a + a).round_to(rounding),
+        1 => (b - b * 2).round_to(rounding),
+        2 => (a * whole).round_to(rounding),
+        3 => a.times(b, rounding).round_to(rounding),
+        4 => b.times(a, rounding).round_to(rounding),
+        5 => a.divided_by(b, rounding).round_to(rounding),
+        6 => (b / a).round_to(rounding),
+        7 => b.round_to::<1>(rounding).round_to(rounding),
+        8 => [a, -a.abs(), a.rounded(rounding)]
+            .iter()
+            .sum::<Decimal<2>>()
+            .round_to(rounding),
+        // By text and back.
+        _ => b.to_string().parse().unwrap_or(Decimal::ZERO),
+    }
+}
+
 /// What `narrow` answers.
 #[derive(Clone, Copy, Debug, PartialEq, ProcedureStruct)]
 pub struct Narrowed {
@@ -140,5 +184,5 @@ pub fn set_light(tx: &Txn, id: i64, shows: Shows) -> Result<Option<Shows>, Abort
 
 reprise_procedure::module! {
     tables: [Light],
-    procedures: [set_light, add, multiply, sum, divide, shift, narrow, narrow_nothing, give_up, recurse, fill],
+    procedures: [set_light, add, multiply, sum, divide, shift, decimals, narrow, narrow_nothing, give_up, recurse, fill],
 }

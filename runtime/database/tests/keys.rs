@@ -109,6 +109,20 @@ fn nothing_is_kept_of_calls_that_read() {
 }
 
 #[test]
+fn nothing_is_kept_of_calls_that_fail() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let world = World::open(dir.path(), LogPolicy::Command, Duration::ZERO);
+    for number in 0..100 {
+        let (outcome, replayed) = world.call("", &format!("k{number}"), "transfer", &[1, 2, 5]);
+        assert!(matches!(outcome, ReplyOutcome::Failed(_)) && !replayed, "{outcome:?}");
+    }
+    let stats = world.database.router().idempotency().stats();
+    assert_eq!((stats.keys, stats.bytes), (0, 0));
+    // Their keys are free.
+    assert_eq!(world.call("", "k1", "open", &[1, 100]), RAN);
+}
+
+#[test]
 fn an_outcome_is_kept_for_its_time_over_restarts_and_no_longer() {
     for log in [LogPolicy::Command, LogPolicy::Physiological] {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,6 +1,11 @@
 //! What a guest's mistakes are told as, and numbers at the end of their range: in wasm as `procedures/edges` has them natively.
 #![allow(clippy::unwrap_used)]
 
+use edges::{DecimalStep, MODULE, decimals};
+use reprise_procedure::{
+    prelude::Decimal,
+    testkit::{TestDb, TestError},
+};
 use reprise_test_crash::procedure_wasm;
 use reprise_test_http::Server;
 use serde_json::{Value, json};
@@ -85,6 +90,85 @@ fn what_does_not_fit_ends_the_call_as_in_a_test() {
         server.call("shift", json!({"a": 3, "by": 63})).ok(200)["result"],
         (1_u64 << 63).to_string()
     );
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 16
+    }
+
+    /// Of any size: zero, small, and up to where products have no room.
+    fn units(&mut self) -> i128 {
+        let (wide, bits) = (
+            i128::from(self.next()) << 64 | i128::from(self.next()),
+            self.next() % 116,
+        );
+        let size = wide.unsigned_abs() & ((1 << bits) - 1);
+        if self.next() % 2 == 0 {
+            size as i128
+        } else {
+            -(size as i128)
+        }
+    }
+
+    fn step(&mut self) -> DecimalStep {
+        DecimalStep {
+            what: self.next() as u8,
+            a: Decimal::from_units(self.units()),
+            b: Decimal::from_units(self.units()),
+            whole: self.units() as i64,
+            rounding: self.next() as u8,
+        }
+    }
+}
+
+fn json_of(step: &DecimalStep) -> Value {
+    let DecimalStep {
+        what,
+        a,
+        b,
+        whole,
+        rounding,
+    } = step;
+    json!({"what": what, "a": a.to_string(), "b": b.to_string(), "whole": whole.to_string(), "rounding": rounding})
+}
+
+#[test]
+fn decimals_come_to_the_same_in_wasm_as_in_a_test() {
+    let (server, mut db, mut random) = (with_edges(), TestDb::new(&MODULE), Random(7));
+    let (mut fitting, mut traps) = (Vec::new(), 0);
+    while fitting.len() < 2_000 {
+        let step = random.step();
+        match decimals::call(&mut db, vec![step]) {
+            Ok(result) => fitting.push((step, result[0].to_string())),
+            Err(TestError::Aborted(abort)) => panic!("{abort}"),
+            Err(TestError::Fault(told)) => {
+                traps += 1;
+                // Enough of them: each is a request of its own.
+                if traps <= 200 {
+                    let message = told.strip_prefix("panicked: ").unwrap();
+                    let problem = server.call("decimals", json!({"steps": [json_of(&step)]}));
+                    let problem = problem.problem("procedure-trapped", 500);
+                    assert!(
+                        problem["message"].as_str().unwrap().ends_with(message),
+                        "{step:?}: {problem}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(traps > 200, "{traps}");
+    let steps: Vec<_> = fitting.iter().map(|(step, _)| json_of(step)).collect();
+    let found = server.call("decimals", json!({"steps": steps})).ok(200)["result"].clone();
+    for (at, (step, expected)) in fitting.iter().enumerate() {
+        assert_eq!(found[at], *expected, "{step:?}");
+    }
 }
 
 #[test]
