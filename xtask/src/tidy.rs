@@ -1,9 +1,11 @@
 //! The rules of the tree: each a function from files to complaints, run by `cargo xtask tidy` and by the tests.
 
+mod callers;
 mod dependencies;
 mod functions;
 mod layers;
 mod text;
+mod words;
 
 use std::{
     fs,
@@ -11,6 +13,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+
+use crate::tasks;
 
 /// Lines of a source file at most, without its tests.
 pub const FILE_LINES_MAX: usize = 800;
@@ -28,15 +32,40 @@ pub struct Source {
 /// Everything that breaks a rule, one line each.
 pub fn complaints(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root)?;
-    let mut complaints = layers::check(root)?;
+    let packages = layers::packages(root)?;
+    let mut complaints = layers::complaints(&packages);
+    complaints.extend(format(root)?);
+    complaints.extend(callers::check(&packages, &sources));
+    complaints.extend(words::check(root, &sources));
     complaints.extend(dependencies::check(root, &sources)?);
     complaints.extend(text::file_lengths(&sources));
     complaints.extend(text::crate_headers(&sources));
     complaints.extend(text::banned_calls(&sources));
+    complaints.extend(text::unused_exceptions(&sources));
     complaints.extend(text::machine_paths(&sources));
     complaints.extend(text::architecture_page(root, &sources));
     let offenders = fs::read_to_string(root.join(OFFENDERS)).with_context(|| format!("read {OFFENDERS}"))?;
     complaints.extend(functions::check(&sources, &offenders));
+    Ok(complaints)
+}
+
+/// The files that `cargo fmt` would change.
+fn format(root: &Path) -> Result<Vec<String>> {
+    let mut command = tasks::cargo(root);
+    command.args(["fmt", "--all", "--", "--check", "--files-with-diff"]);
+    let output = command.output().context("start cargo fmt")?;
+    let files = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut complaints: Vec<String> = files
+        .lines()
+        .map(|file| {
+            let path = Path::new(file);
+            let path = path.strip_prefix(root).unwrap_or(path);
+            format!("{}: is not formatted; run `cargo fmt`", path.display())
+        })
+        .collect();
+    if complaints.is_empty() && !output.status.success() {
+        complaints.push(format!("cargo fmt: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
     Ok(complaints)
 }
 

@@ -2,7 +2,8 @@
 //! Owns: every byte that crosses the sandbox wall (rows, keys, arguments, results) and the import table.
 //! Does not: run anything, store anything, depend on anything; `no_std` so that guests compile it too.
 //! Invariants: all integers are little-endian except in keys; every encoding has exactly one valid form.
-//! Called by: `sdk/procedure` (guest side), `host`, `storage`, `txn`, `router` (host side).
+//! Called by: `procedure` (guest side); `host`, `wire`, `storage`, `txn`, `partition`, `recovery`, `router`,
+//! `database`, `http`, `node` (host side).
 #![no_std]
 #![deny(unsafe_code)]
 

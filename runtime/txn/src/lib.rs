@@ -2,7 +2,8 @@
 //! Owns: the transaction seen by a guest (`SingleTxn`, `MultiTxn`), its handles, cursors, limits and outcome.
 //! Does not: queue, log, choose partitions or give out ids; it is handed all of these.
 //! Invariants: an outcome other than `Commit` left nothing in the tables; a guest sees no storage address.
-//! Called by: `partition` (running) and `replay` (the same path again).
+//! Called by: `partition` (running), `replay` (the same path again), `recovery`, `router`, `database` (modules and
+//! tables), `node`.
 #![forbid(unsafe_code)]
 
 mod ahead;

@@ -2,4 +2,4 @@
 //! Owns: one set of features for dependencies that several packages share.
 //! Does not: contain code.
 //! Invariants: `cargo build -p X` compiles shared dependencies with the features that `cargo build --workspace` does.
-//! Called by: nobody; `host` depends on it.
+//! Called by: `host`, for its dependencies' features alone.

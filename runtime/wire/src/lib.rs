@@ -2,7 +2,8 @@
 //! Owns: every size, tag and check of these formats; `docs/FORMAT.md` describes them byte by byte.
 //! Does not: read or write files, hold state, decide what a damaged byte means for recovery.
 //! Invariants: each value has exactly one valid form; any bytes decode to a value or a `WireError`, never a panic.
-//! Called by: `log` (segments, blocks), `partition` and `router` (encode records), `recovery`, `replay` (decode them).
+//! Called by: `log` (segments, blocks), `storage`, `txn`, `partition`, `router` (encode records), `recovery`,
+//! `replay`, `checkpoint`, `database`, `node` (decode them).
 #![forbid(unsafe_code)]
 
 mod batch;

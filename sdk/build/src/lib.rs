@@ -4,7 +4,7 @@
 //! Owns: the choice of the toolchain, the settings and the memory layout that every guest is built with.
 //! Does not: make crates (`reprise new`), print, or know a server.
 //! Invariants: a failure names the one thing that is missing; a result replaces an older one in one step.
-//! Called by: `reprise build`, `cargo xtask wasm`.
+//! Called by: `node` (`reprise build`), `cargo xtask wasm`.
 #![forbid(unsafe_code)]
 
 use std::{

@@ -2,7 +2,7 @@
 //! Owns: the connection pool, the mapping of answers to types and of problems to errors.
 //! Does not: retry, cache, know what a procedure means; no TLS (put a proxy in front for that).
 //! Invariants: every error that the server sent is a `ClientError::Problem` with all its members.
-//! Called by: the binary's verbs, tests.
+//! Called by: `node` (its verbs), tests.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@
 //! Owns: turning declarations into the SDK's traits and constants, and errors that point at the declaration.
 //! Does not: contain logic that runs; what it writes calls generic functions of the SDK.
 //! Invariants: names fit `[a-z][a-z0-9_]{0,62}`; a mistake in a declaration is a compile error at its place.
-//! Called by: guest crates, through `reprise_procedure`.
+//! Called by: `procedure`, which hands them on to guest crates.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

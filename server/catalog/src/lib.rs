@@ -2,7 +2,7 @@
 //! Owns: the catalog's directory.
 //! Does not: decide what is in service (the log does), compile, validate.
 //! Invariants: what `record` returned from is on disk; a catalog that can't be read is set aside, not repaired.
-//! Called by: `http` (records deployments), the binary (opens, compares with what recovery found, rebuilds).
+//! Called by: `http` (records deployments), `node` (opens, compares with what recovery found, rebuilds).
 #![forbid(unsafe_code)]
 
 use std::{

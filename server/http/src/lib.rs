@@ -2,7 +2,7 @@
 //! Owns: connections and their limits, JSON, authentication, the mapping of outcomes to answers and problems.
 //! Does not: run procedures, know where a row or a record lies; everything goes through `router`.
 //! Invariants: a submitted transaction is never cancelled; memory per connection is bounded; every error is a problem.
-//! Called by: the binary, once `router` exists (also while it still recovers).
+//! Called by: `node`, also while it still recovers.
 #![forbid(unsafe_code)]
 
 mod assets;

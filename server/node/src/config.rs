@@ -267,17 +267,12 @@ impl ServeConfig {
         let keep_s = keep_setting(&args, &file, source_of).map_err(|e| in_file("idempotency_keep_s", e))?;
         let archive_keep = archive_keep(&args, &file, source_of).map_err(|e| in_file("archive_keep", e))?;
         let log = LogSettings::pick(&args, file.log, source_of).map_err(|e| in_file("log", e))?;
-        let commit = file
-            .commit
-            .map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e)))
-            .transpose()?;
+        let commit = text_in_file(file.commit, cli::commit_mode).map_err(|e| in_file("commit", e))?;
         check_number(file.partitions, cli::partitions).map_err(|e| in_file("partitions", e))?;
         check_number(file.sites, cli::sites).map_err(|e| in_file("sites", e))?;
         check_number(file.group_commit_us, cli::group_commit_us).map_err(|e| in_file("group_commit_us", e))?;
-        let otlp_endpoint = file
-            .otlp_endpoint
-            .map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)));
-        let otlp_endpoint = otlp_endpoint.transpose()?;
+        let otlp_endpoint =
+            text_in_file(file.otlp_endpoint, cli::otlp_endpoint).map_err(|e| in_file("otlp_endpoint", e))?;
         let memory_ready =
             size_in_file(file.memory_ready.as_ref(), cli::size).map_err(|e| in_file("memory_ready", e))?;
         let memory_max =
@@ -638,6 +633,11 @@ fn pick<T>(given: Option<T>, given_source: Source, file: Option<T>) -> Option<Se
 /// Holds a number of the file to the rule of its flag.
 fn check_number<T: ToString>(number: Option<T>, rule: impl Fn(&str) -> Result<T, String>) -> Result<(), String> {
     number.map_or(Ok(()), |number| rule(&number.to_string()).map(drop))
+}
+
+/// A setting that stands in the file as text.
+fn text_in_file<T>(text: Option<String>, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+    text.map(|text| parse(&text)).transpose()
 }
 
 fn size_in_file(value: Option<&toml::Value>, rule: fn(&str) -> Result<u64, String>) -> Result<Option<u64>, String> {

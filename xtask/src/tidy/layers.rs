@@ -45,11 +45,16 @@ pub struct Package {
     pub dependencies: Vec<String>,
 }
 
-pub fn check(root: &Path) -> Result<Vec<String>> {
-    Ok(complaints(&packages(root)?))
+impl Package {
+    /// Whether the server or its users' crates have it in them: no guest, test or tool.
+    pub fn is_product(&self) -> bool {
+        ["runtime/", "server/", "sdk/"]
+            .iter()
+            .any(|part| self.folder.starts_with(part))
+    }
 }
 
-fn packages(root: &Path) -> Result<Vec<Package>> {
+pub fn packages(root: &Path) -> Result<Vec<Package>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -107,7 +112,8 @@ fn positions() -> BTreeMap<&'static str, (usize, usize)> {
     LAYERS.iter().enumerate().flat_map(row).collect()
 }
 
-fn short(name: &str) -> &str {
+/// A package's name as headers and docs say it.
+pub fn short(name: &str) -> &str {
     name.strip_prefix("reprise-").unwrap_or(name)
 }
 
