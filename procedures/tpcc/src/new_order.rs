@@ -7,8 +7,10 @@ use crate::{
     columns::{CustomerCredit, DistrictNext, DistrictTax, ItemSold, NewLine, StockTaken, WarehouseTax, stocks_of},
     missing,
     tables::{Customer, NewOrder, Order},
-    text::is_original,
 };
+
+/// What the data of items and stocks hold that are of the brand (clause 2.4.2.2).
+const ORIGINAL: &str = "ORIGINAL";
 
 /// What the terminal shows of an order beside its inputs (clause 2.4.3.3).
 #[derive(Clone, Debug, ProcedureResult)]
@@ -175,7 +177,7 @@ fn order_lines<'r>(
     let stocks = stocks_of(tx, order.o_d_id, keys);
     let mut rows = Inserts::<NewLine>::with_room_for(lines.len());
     let mut taken = Updates::<StockTaken>::with_room_for(lines.len());
-    let (mut sum, mut lacking, mut seen) = (0, None, Seen::default());
+    let (mut sum, mut lacking) = (0, None);
     let found = lines.iter().zip(items.iter()).zip(stocks.iter()).enumerate();
     let shown = found.map(|(at, ((line, item), stock))| {
         let (Some(item), Some(stock)) = (&item, stock) else {
@@ -184,11 +186,16 @@ fn order_lines<'r>(
         };
         // An item that the order has twice was changed since it was read: through the handle that it had first.
         let (mut now, mut handle) = (stock.taken(), stock.handle());
-        if seen.add(line.i_id) {
+        let earlier = lines
+            .iter()
+            .take(at)
+            .position(|other| place_of(&other) == place_of(&line));
+        if let Some(first) = earlier {
             now = without_earlier(now, lines, at, order.o_w_id);
-            let first = lines.iter().position(|other| place_of(&other) == place_of(&line));
-            handle = first
-                .and_then(|first| stocks.iter().nth(first)?)
+            handle = stocks
+                .iter()
+                .nth(first)
+                .flatten()
                 .map_or(handle, |stock| stock.handle());
         }
         take_from(&mut now, line, order.o_w_id);
@@ -207,7 +214,7 @@ fn order_lines<'r>(
             ol_amount,
             ol_dist_info: stock.s_dist_01,
         });
-        let is_brand = is_original(item.i_data) && is_original(stock.s_data);
+        let is_brand = item.i_data.contains(ORIGINAL) && stock.s_data.contains(ORIGINAL);
         OrderedLine {
             i_name: item.i_name,
             s_quantity: now.s_quantity,
@@ -224,24 +231,6 @@ fn order_lines<'r>(
         None => Ok((shown, sum)),
         Some(true) => Err(Abort::new("item_not_found", "Item number is not valid")),
         Some(false) => Err(missing("there is no such stock")),
-    }
-}
-
-/// The items of an order so far, as two bits of each.
-#[derive(Default)]
-struct Seen(u64, u64);
-
-impl Seen {
-    /// Adds an item; whether it may have been there before. One order in a hundred is told so of different items.
-    #[inline(always)]
-    fn add(&mut self, i_id: i32) -> bool {
-        // Of a hash: numbers that are drawn as TPC-C draws them have much in common.
-        let hash = (i_id as u32).wrapping_mul(0x9e37_79b9);
-        let (low, high) = (hash >> 26, hash >> 20 & 63);
-        let both = self.0 >> low & self.1 >> high & 1;
-        self.0 |= 1 << low;
-        self.1 |= 1 << high;
-        both == 1
     }
 }
 

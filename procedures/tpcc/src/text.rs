@@ -1,6 +1,6 @@
 //! Random text of the initial population, and names (clauses 4.3.2 and 4.3.3).
 
-use reprise_procedure::{advanced::*, prelude::*};
+use reprise_procedure::prelude::*;
 
 const SYLLABLES: [&str; 10] = [
     "BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING",
@@ -149,68 +149,6 @@ fn small<const N: usize>(bytes: &[u8]) -> SmallText<N> {
         .unwrap_or_default()
 }
 
-const WORD: &[u8; 8] = b"ORIGINAL";
-/// Longest `I_DATA` and `S_DATA`, in bytes.
-const DATA_BYTES: usize = 50;
-/// Where words of eight bytes begin that hold every place at which the brand's first letter can lie in such a text.
-const FIRST_LETTERS: [usize; 6] = [0, 8, 16, 24, 32, DATA_BYTES - 7 - 8];
-
-/// Whether a text of an item or a stock holds `ORIGINAL`.
-#[inline(always)]
-pub fn is_original(data: TextRef<'_, DATA_BYTES>) -> bool {
-    match data.in_place() {
-        // No branch but the one: nothing hangs on where the text ends.
-        Some(bytes) => {
-            let found = FIRST_LETTERS.iter().fold(0, |found, at| found | pairs(bytes, *at));
-            found != 0 && has_word_in(bytes, data.as_bytes().len())
-        }
-        None => has_word(data.as_bytes()),
-    }
-}
-
-const WORD_NUMBER: u64 = u64::from_le_bytes(*WORD);
-const ONES: u64 = u64::from_le_bytes([1; 8]);
-
-#[inline(always)]
-fn eight(data: &[u8; DATA_BYTES], at: usize) -> u64 {
-    let bytes = data.get(at..).and_then(|bytes| bytes.first_chunk());
-    u64::from_le_bytes(bytes.copied().unwrap_or_default())
-}
-
-/// Of eight places, the highest bit of the first where the word's first two letters lie; perhaps of others behind it.
-#[inline(always)]
-fn pairs(data: &[u8; DATA_BYTES], at: usize) -> u64 {
-    // A byte is zero where both letters match.
-    let letter = |place: usize| eight(data, at + place) ^ (ONES * WORD[place] as u64);
-    let others = letter(0) | letter(1);
-    others.wrapping_sub(ONES) & !others & (ONES << 7)
-}
-
-/// Whether the word lies in so many of the bytes.
-#[cold]
-#[inline(never)]
-fn has_word_in(data: &[u8; DATA_BYTES], length: usize) -> bool {
-    // The product brings the bits of eight bytes together in the highest one, in their order.
-    const GATHER: u64 = 0x0102_0408_1020_4080;
-    let places = |at: &usize| ((pairs(data, *at) >> 7).wrapping_mul(GATHER) >> 56) << at;
-    let mut places = FIRST_LETTERS.iter().fold(0, |all, at| all | places(at));
-    while places != 0 {
-        let place = places.trailing_zeros() as usize;
-        if eight(data, place) == WORD_NUMBER {
-            return place + WORD.len() <= length;
-        }
-        places &= places - 1;
-    }
-    false
-}
-
-#[cold]
-#[inline(never)]
-fn has_word(data: &[u8]) -> bool {
-    let mut words = data.windows(WORD.len()).filter_map(|bytes| bytes.first_chunk());
-    words.any(|bytes| u64::from_le_bytes(*bytes) == WORD_NUMBER)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,37 +159,5 @@ mod tests {
         assert_eq!(last_name(371).as_str(), "PRICALLYOUGHT");
         assert_eq!(last_name(999).as_str(), "EINGEINGEING");
         assert!((0..1_000).all(|number| last_name(number).len() >= 9));
-    }
-
-    fn holds(text: &[u8]) -> bool {
-        is_original(std::str::from_utf8(text).expect("ASCII").into())
-    }
-
-    #[test]
-    fn the_word_is_found_wherever_it_lies() {
-        for length in 8..60_usize {
-            for at in 0..=length - 8 {
-                let mut text = vec![b'O'; length];
-                assert!(!holds(&text));
-                text[at..at + 8].copy_from_slice(WORD);
-                assert!(holds(&text), "{at} of {length}");
-                if length <= DATA_BYTES {
-                    let mut place = [b'O'; DATA_BYTES];
-                    place[at..at + 8].copy_from_slice(WORD);
-                    assert!(has_word_in(&place, length), "{at} of {length}");
-                    assert!(!has_word_in(&place, at + 7), "{at}, which ends too soon");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn brand_is_told_by_the_word() {
-        assert!(
-            ["abcORIGINAL", "ORIGINAL", "xORIGINALy"]
-                .iter()
-                .all(|text| holds(text.as_bytes()))
-        );
-        assert!(!["ORIGINA", "", "original"].iter().any(|text| holds(text.as_bytes())));
     }
 }

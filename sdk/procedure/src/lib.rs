@@ -35,6 +35,7 @@
 
 pub mod column;
 mod decimal;
+mod find;
 #[cfg(any(target_arch = "wasm32", test))]
 mod heap;
 pub mod key;
@@ -107,6 +108,7 @@ pub mod advanced {
         ProcedureResult,
         abi::RowHandle,
         columns,
+        find::distinct,
         result_writer::ResultWriter,
         scan::{Rows, Scan},
         table::{FoundRows, Inserts, RowRef, RowRoom, SameLayout, Table, Updates},

@@ -10,6 +10,8 @@ use std::{
 
 use reprise_abi::copy::copy_short;
 
+use crate::find::{holds, holds_anywhere};
+
 pub use crate::{
     decimal::{Decimal, NotADecimal, Rounding},
     time::{Duration, NotATime, Timestamp},
@@ -163,11 +165,21 @@ impl<'r, const N: usize> TextRef<'r, N> {
         self.place.get(..self.length).unwrap_or(&[])
     }
 
-    /// The text, and behind it anything at all: `N` bytes in all, so that looking at them takes no branch that hangs on the
-    /// text's length, which would be guessed wrongly. None of a longer text, and where there are not so many bytes.
+    /// The text, and behind it anything at all: `N` bytes in all, so that looking at them takes no branch on the text's length. None
+    /// of a longer text, and where there are not so many bytes.
     #[inline(always)]
-    pub fn in_place(&self) -> Option<&'r [u8; N]> {
+    pub(crate) fn in_place(&self) -> Option<&'r [u8; N]> {
         self.place.first_chunk().filter(|_| self.length <= N)
+    }
+
+    /// Whether `word` lies in the text.
+    #[inline(always)]
+    pub fn contains(&self, word: &str) -> bool {
+        // Of a text that has its room around it all of that is looked at, whatever the text's length.
+        match self.in_place() {
+            Some(place) => holds(place, self.length, word.as_bytes()),
+            None => holds_anywhere(self.as_bytes(), word.as_bytes()),
+        }
     }
 
     /// The text.
