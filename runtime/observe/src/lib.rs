@@ -2,7 +2,7 @@
 //! Owns: counters per engine thread, latency histograms, recent lines of each procedure, notices for the operator.
 //! Does not: know HTTP, format anything, write files, slow down whoever counts.
 //! Invariants: counting takes no lock and no allocation; a counter has one writer; memory is bounded.
-//! Called by: `log`, `partition` (count), `recovery`, `database`, `router`, `http`, `node` (read snapshots).
+//! Called by: `log`, `partition` (count), `database`, `router`, `http`, `node` (read snapshots).
 #![forbid(unsafe_code)]
 
 mod counter;

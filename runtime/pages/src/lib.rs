@@ -4,7 +4,7 @@
 //! Does not: grow, move or share an array; know what lies in it. Its one thread (`ahead`) touches pages that are nobody's yet.
 //! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; where the system
 //! has no huge pages to give, everything works the same, only slower.
-//! Called by: `storage` (rows, indexes), `partition`, `recovery`, `database`, `http` (what is made ready ahead).
+//! Called by: `storage` (rows, indexes), `partition`, `replay`, `database`, `http` (what is made ready ahead).
 
 mod ahead;
 mod mappings;

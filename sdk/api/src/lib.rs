@@ -3,7 +3,7 @@
 //! Does not: do I/O, know how an answer comes to be.
 //! Invariants: 64-bit integers are strings on the way out, strings or exact integers on the way in; `openapi.json` is what
 //!   the server serves (a test of `server/http` keeps it).
-//! Called by: `http` (fills them), `client`, `node` (read them).
+//! Called by: `codec`, `http` (fill them), `client`, `node` (read them).
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@
 //! Owns: how values, rows, keys and arguments are written and read as text.
 //! Does not: know HTTP, find procedures or tables.
 //! Invariants: what is read is valid by its schema; what is written is read again as the same value.
-//! Called by: `http`, the binary.
+//! Called by: `http`, `node`.
 //!
 //! | type | JSON out | JSON in | CBOR, where it differs |
 //! | --- | --- | --- | --- |
