@@ -8,17 +8,29 @@ export type ClientOptions = {
  * What is kept elsewhere of checkpoints and log (`--archive`).
  */
 export type ArchiveInfo = {
+    /**
+     * Bytes of them.
+     */
     bytes: number;
+    /**
+     * Where it is.
+     */
     directory: string;
     /**
      * Why the last attempt failed, and when (RFC 3339); null where it went well.
      */
     error?: string | null;
+    /**
+     * When the last attempt failed (RFC 3339); null where it went well.
+     */
     failed_at?: string | null;
     /**
      * Attempts of this run that failed. What was to go stays in the data directory until one goes well.
      */
     failures: number;
+    /**
+     * Files in it.
+     */
     files: number;
     oldest_checkpoint_lsn?: U64 | null;
 };
@@ -27,6 +39,9 @@ export type ArchiveInfo = {
  * One mistake in the arguments.
  */
 export type ArgumentError = {
+    /**
+     * What was expected.
+     */
     message: string;
     /**
      * JSON pointer (RFC 6901) into the arguments.
@@ -34,6 +49,9 @@ export type ArgumentError = {
     pointer: string;
 };
 
+/**
+ * A backup, under way or done.
+ */
 export type Backup = {
     /**
      * RFC 3339.
@@ -49,20 +67,35 @@ export type Backup = {
      */
     directory: string;
     end_lsn?: U64 | null;
+    /**
+     * Why it failed; null where it did not.
+     */
     error?: string | null;
     /**
      * The manifest first; empty until it is published.
      */
     files: Array<BackupFile>;
+    /**
+     * Names it in `/v1/backups/{id}`.
+     */
     id: string;
     /**
      * Until it was published or given up, or until now; null for one of an earlier run.
      */
     seconds?: number | null;
+    /**
+     * How far it is.
+     */
     state: BackupState;
 };
 
+/**
+ * A file of a backup, by its path in the backup's directory.
+ */
 export type BackupFile = {
+    /**
+     * Its size.
+     */
     bytes: number;
     /**
      * Where it lies in the backup; its last part is the name under which it is downloaded.
@@ -74,6 +107,9 @@ export type BackupFile = {
     sha256: string;
 };
 
+/**
+ * Backups, newest first.
+ */
 export type BackupList = {
     /**
      * The newest first; those that failed in this run last.
@@ -81,6 +117,9 @@ export type BackupList = {
     backups: Array<Backup>;
 };
 
+/**
+ * How far a backup is.
+ */
 export type BackupState = 'running' | 'published' | 'failed';
 
 /**
@@ -92,12 +131,18 @@ export type BatchAnswer = {
      */
     id?: unknown;
     lsn?: U64 | null;
+    /**
+     * The partition that it ran on; null for several.
+     */
     partition?: number | null;
     problem?: Problem | null;
     /**
      * True when this is the first outcome of the idempotency key, returned again.
      */
     replayed?: boolean;
+    /**
+     * What the procedure answered; null where it did not commit.
+     */
     result?: unknown;
     txn_id?: U64 | null;
 };
@@ -120,7 +165,13 @@ export type BatchCall = {
      * As the header `Idempotency-Key`.
      */
     idempotency_key?: string | null;
+    /**
+     * Name of the module.
+     */
     module: string;
+    /**
+     * Name of the procedure.
+     */
     procedure: string;
 };
 
@@ -128,6 +179,9 @@ export type BatchCall = {
  * Answer to a committed call.
  */
 export type CallAnswer = {
+    /**
+     * The transaction's position in the log: what must see it asks with `Reprise-Min-Lsn`.
+     */
     lsn: U64;
     /**
      * Null for a transaction over several partitions.
@@ -137,9 +191,15 @@ export type CallAnswer = {
      * What the procedure returned, by its result type.
      */
     result: unknown;
+    /**
+     * The transaction's id.
+     */
     txn_id: U64;
 };
 
+/**
+ * Calls that run and wait now.
+ */
 export type CallList = {
     /**
      * Those that were accepted first before others.
@@ -156,16 +216,25 @@ export type CallList = {
  */
 export type CallPhase = 'queued' | 'running' | 'committing';
 
+/**
+ * A checkpoint, under way, published or failed.
+ */
 export type Checkpoint = {
     /**
      * RFC 3339.
      */
     began_at: string;
+    /**
+     * Why it failed; null where it did not.
+     */
     error?: string | null;
     /**
      * Name in the data directory's folder `checkpoints`.
      */
     file: string;
+    /**
+     * Size of its file.
+     */
     file_bytes: number;
     /**
      * Its LSN.
@@ -183,11 +252,17 @@ export type Checkpoint = {
      * Rows written so far.
      */
     rows: number;
+    /**
+     * Rows that there were when it began.
+     */
     rows_total: number;
     /**
      * Until it was published or given up, or until now; null for one of an earlier run.
      */
     seconds?: number | null;
+    /**
+     * How far it is.
+     */
     state: CheckpointState;
 };
 
@@ -199,9 +274,15 @@ export type CheckpointFailure = {
      * RFC 3339.
      */
     at: string;
+    /**
+     * Why.
+     */
     error: string;
 };
 
+/**
+ * Checkpoints, and what a restart would take with them.
+ */
 export type CheckpointList = {
     /**
      * The newest first; those that failed in this run last.
@@ -215,15 +296,30 @@ export type CheckpointList = {
     restart_seconds?: number | null;
 };
 
+/**
+ * How far a checkpoint is.
+ */
 export type CheckpointState = 'running' | 'published' | 'failed';
 
+/**
+ * A column of a table.
+ */
 export type ColumnInfo = {
     /**
      * What rows written before the column existed read as.
      */
     default?: unknown;
+    /**
+     * Its name.
+     */
     name: string;
+    /**
+     * Whether it may hold null.
+     */
     nullable: boolean;
+    /**
+     * Its type.
+     */
     type: TypeInfo;
 };
 
@@ -249,7 +345,13 @@ export type DeployPlan = {
  * A member of a struct.
  */
 export type FieldInfo = {
+    /**
+     * Its name.
+     */
     name: string;
+    /**
+     * Its type.
+     */
     type: TypeInfo;
 };
 
@@ -285,16 +387,25 @@ export type Health = {
     status: string;
 };
 
+/**
+ * An index of a table.
+ */
 export type IndexInfo = {
     /**
      * Names of the columns, in the order of the key.
      */
     columns: Array<string>;
+    /**
+     * Its name; `primary` of the primary key.
+     */
     name: string;
     /**
      * True where rows can be read in the order of the key; false for a hash index.
      */
     ordered: boolean;
+    /**
+     * Whether no two rows may have the same key.
+     */
     unique: boolean;
 };
 
@@ -306,19 +417,37 @@ export type KeptOutcome = {
      * Until when it is kept (RFC 3339).
      */
     expires_at: string;
+    /**
+     * The key.
+     */
     key: string;
+    /**
+     * The transaction's position in the log.
+     */
     lsn: U64;
+    /**
+     * The module that was called.
+     */
     module: string;
     /**
      * Null for a transaction over several partitions.
      */
     partition?: number | null;
+    /**
+     * The procedure that was called.
+     */
     procedure: string;
+    /**
+     * What the call answered.
+     */
     result: unknown;
     /**
      * When the transaction was (RFC 3339).
      */
     time: string;
+    /**
+     * The transaction's id.
+     */
     txn_id: U64;
     /**
      * Of the module, when it ran.
@@ -326,10 +455,25 @@ export type KeptOutcome = {
     version: number;
 };
 
+/**
+ * Percentiles of times, in microseconds.
+ */
 export type LatencyUs = {
+    /**
+     * The longest.
+     */
     max: number;
+    /**
+     * Half took at most so long.
+     */
     p50: number;
+    /**
+     * 95 of 100 took at most so long.
+     */
     p95: number;
+    /**
+     * 99 of 100 took at most so long.
+     */
     p99: number;
 };
 
@@ -358,6 +502,9 @@ export type LogChoice = {
 
 export type LogOrder = 'oldest' | 'newest';
 
+/**
+ * A page of the log's records.
+ */
 export type LogPage = {
     /**
      * Everything before it is durable and can be read.
@@ -368,6 +515,9 @@ export type LogPage = {
      * The oldest LSN that is kept: what asks from before it is told `log-released`.
      */
     oldest: U64;
+    /**
+     * In the order that was asked for.
+     */
     records: Array<LogRecord>;
 };
 
@@ -401,13 +551,25 @@ export type LogRecord = {
      * deploy: SHA-256 of the wasm binary, in hexadecimal.
      */
     hash?: string | null;
+    /**
+     * command, changes: the key that the call carried.
+     */
     idempotency_key?: string | null;
     /**
      * Name of the token within which the key counts.
      */
     idempotency_scope?: string | null;
+    /**
+     * What it is of.
+     */
     kind: RecordKind;
+    /**
+     * Its position.
+     */
     lsn: U64;
+    /**
+     * Name of the module that was installed, removed or called.
+     */
     module?: string | null;
     /**
      * Byte offset in the segment.
@@ -421,6 +583,9 @@ export type LogRecord = {
      * command, changes: the partitions that the transaction touches; `[]` means all.
      */
     partitions?: Array<number> | null;
+    /**
+     * command, changes: name of the procedure.
+     */
     procedure?: string | null;
     /**
      * changes: the rows, in the order in which they are applied.
@@ -440,6 +605,9 @@ export type LogRecord = {
      */
     time?: string | null;
     txn_id?: U64 | null;
+    /**
+     * Version of the module.
+     */
     version?: number | null;
     /**
      * deploy: length of the wasm binary.
@@ -467,6 +635,9 @@ export type MemoryStatus = {
      * The most since the start.
      */
     peak_bytes: number;
+    /**
+     * Bytes that are counted now.
+     */
     used_bytes: number;
 };
 
@@ -474,6 +645,9 @@ export type MemoryStatus = {
  * One kind of what holds memory.
  */
 export type MemoryUse = {
+    /**
+     * Bytes that it holds.
+     */
     bytes: number;
     /**
      * `rows`, `indexes`, `undo`, `snapshots`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
@@ -485,21 +659,45 @@ export type MemoryUse = {
  * Data of a server-sent event `metrics`: what happened since the event before.
  */
 export type MetricsEvent = {
+    /**
+     * Calls that their procedures rolled back, a second.
+     */
     aborted_per_s: number;
     /**
      * Group commit: from the start of a write to the log until it is durable.
      */
     commit_wait_us: LatencyUs;
+    /**
+     * Position behind the last committed transaction.
+     */
     committed_lsn: U64;
+    /**
+     * Calls that committed, a second.
+     */
     committed_per_s: number;
+    /**
+     * Everything before it is on the device.
+     */
     durable_lsn: U64;
+    /**
+     * Calls that trapped, or reached a limit, a second.
+     */
     failed_per_s: number;
+    /**
+     * Milliseconds since the event before.
+     */
     interval_ms: number;
     /**
      * From the acceptance of a call to its answer.
      */
     latency_us: LatencyUs;
+    /**
+     * Bytes that the log grew by, a second.
+     */
     log_bytes_per_s: number;
+    /**
+     * Calls that were refused unrun, a second.
+     */
     refused_per_s: number;
     /**
      * RFC 3339.
@@ -523,7 +721,13 @@ export type ModuleDetail = {
      * When the version was installed (RFC 3339).
      */
     installed_at: string;
+    /**
+     * Name of the module.
+     */
     module: string;
+    /**
+     * In the order of their declaration.
+     */
     procedures: Array<ProcedureInfo>;
     /**
      * Names of the tables.
@@ -537,6 +741,9 @@ export type ModuleDetail = {
      * Every version that the log knows, oldest first.
      */
     versions: Array<ModuleVersion>;
+    /**
+     * Size of its wasm binary.
+     */
     wasm_bytes: number;
 };
 
@@ -548,7 +755,13 @@ export type ModuleInstalled = {
      * SHA-256 of the wasm binary, in hexadecimal.
      */
     hash: string;
+    /**
+     * Position of its installation in the log.
+     */
     lsn: U64;
+    /**
+     * Name of the module.
+     */
     module: string;
     /**
      * Names of the procedures.
@@ -566,10 +779,19 @@ export type ModuleInstalled = {
      * True when the same bytes were in service already: nothing was done.
      */
     unchanged: boolean;
+    /**
+     * Its version, from 1.
+     */
     version: number;
 };
 
+/**
+ * The modules in service.
+ */
 export type ModuleList = {
+    /**
+     * By name.
+     */
     modules: Array<ModuleSummary>;
 };
 
@@ -577,6 +799,9 @@ export type ModuleList = {
  * Answer to an upload with `dry_run=true`: nothing was installed.
  */
 export type ModulePlanned = {
+    /**
+     * What an installation would do.
+     */
     plan: DeployPlan;
     /**
      * Names of the procedures.
@@ -600,6 +825,9 @@ export type ModuleSummary = {
      * When the version was installed (RFC 3339).
      */
     installed_at: string;
+    /**
+     * Name of the module.
+     */
     module: string;
     /**
      * Names of the procedures.
@@ -613,6 +841,9 @@ export type ModuleSummary = {
      * The version in service.
      */
     version: number;
+    /**
+     * Size of its wasm binary.
+     */
     wasm_bytes: number;
 };
 
@@ -621,27 +852,51 @@ export type ModuleSummary = {
  */
 export type ModuleUploaded = ModuleInstalled | ModulePlanned;
 
+/**
+ * A version of a module.
+ */
 export type ModuleVersion = {
     /**
      * SHA-256 of the wasm binary, in hexadecimal.
      */
     hash: string;
+    /**
+     * Whether calls run it.
+     */
     in_service: boolean;
     /**
      * When it was installed (RFC 3339).
      */
     installed_at: string;
+    /**
+     * The transaction that installed it.
+     */
     txn_id: U64;
+    /**
+     * From 1.
+     */
     version: number;
+    /**
+     * Size of its wasm binary.
+     */
     wasm_bytes: number;
 };
 
+/**
+ * A parameter of a procedure.
+ */
 export type ParameterInfo = {
+    /**
+     * Its name.
+     */
     name: string;
     /**
      * False for an option, which may be left out.
      */
     required: boolean;
+    /**
+     * Its type.
+     */
     type: TypeInfo;
 };
 
@@ -650,6 +905,9 @@ export type ParameterInfo = {
  */
 export type PartitioningInfo = {
     kind: 'by';
+    /**
+     * Names of the parameters.
+     */
     parameters: Array<string>;
 } | {
     kind: 'all';
@@ -665,6 +923,9 @@ export type Phase = {
      * Of rows while the checkpoint is loaded, of the log while it is replayed.
      */
     bytes_done: number;
+    /**
+     * Bytes of this step.
+     */
     bytes_total: number;
     name: 'recovering';
     /**
@@ -675,11 +936,17 @@ export type Phase = {
      * Transactions.
      */
     replayed: number;
+    /**
+     * What is done now.
+     */
     step: RecoveryStep;
 } | {
     name: 'ready';
 } | {
     name: 'failed';
+    /**
+     * Why, and what to do.
+     */
     report: string;
 } | {
     name: 'stopping';
@@ -690,6 +957,9 @@ export type Phase = {
  */
 export type Placement = 'by_column' | 'replicated' | 'local';
 
+/**
+ * One change of a table.
+ */
 export type PlanStep = {
     /**
      * `create`, `add`, `drop`, `convert` or `rename`.
@@ -764,7 +1034,13 @@ export type Problem = {
      * overloaded, recovering, unavailable: when to try again; the header `Retry-After` says the same.
      */
     retry_after_s?: number | null;
+    /**
+     * The HTTP status.
+     */
     status: number;
+    /**
+     * What kind of error it is, in a few words.
+     */
     title: string;
     /**
      * procedure-trapped: the kind of trap.
@@ -777,6 +1053,9 @@ export type Problem = {
     type: string;
 };
 
+/**
+ * A procedure as its module describes it.
+ */
 export type ProcedureInfo = {
     /**
      * What its module says of it; may be empty.
@@ -786,10 +1065,25 @@ export type ProcedureInfo = {
      * What its calls leave in the log.
      */
     log: LogChoice;
+    /**
+     * Its name.
+     */
     name: string;
+    /**
+     * In the order of their declaration.
+     */
     parameters: Array<ParameterInfo>;
+    /**
+     * Which partitions a call takes.
+     */
     partitioning: PartitioningInfo;
+    /**
+     * Whether it writes nothing.
+     */
     read_only: boolean;
+    /**
+     * Type of what it answers.
+     */
     result: TypeInfo;
     /**
      * The whole on one line, for people.
@@ -801,25 +1095,43 @@ export type ProcedureInfo = {
  * Lines that procedures logged, newest first.
  */
 export type ProcedureLog = {
+    /**
+     * The lines.
+     */
     lines: Array<ProcedureLogLine>;
 };
 
+/**
+ * A line that a procedure logged.
+ */
 export type ProcedureLogLine = {
     /**
      * `debug`, `info`, `warn` or `error`.
      */
     level: string;
+    /**
+     * Name of the module.
+     */
     module: string;
     /**
      * Counts all lines since the server started, from 0.
      */
     number: number;
+    /**
+     * Name of the procedure.
+     */
     procedure: string;
+    /**
+     * What was logged.
+     */
     text: string;
     /**
      * The transaction's time (RFC 3339).
      */
     time: string;
+    /**
+     * The transaction that logged it.
+     */
     txn_id: U64;
 };
 
@@ -827,10 +1139,19 @@ export type ProcedureLogLine = {
  * Answer of `/readyz`.
  */
 export type Readiness = {
+    /**
+     * How far the server has come.
+     */
     phase: Phase;
+    /**
+     * Whether calls are answered.
+     */
     ready: boolean;
 };
 
+/**
+ * What a record is of.
+ */
 export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table';
 
 /**
@@ -846,12 +1167,18 @@ export type RestartEstimate = {
      * Bytes of rows in the newest checkpoint.
      */
     load_bytes: number;
+    /**
+     * Seconds for loading the checkpoint; null while no speed is known.
+     */
     load_seconds?: number | null;
     load_speed?: Speed | null;
     /**
      * Bytes of log behind that checkpoint.
      */
     replay_bytes: number;
+    /**
+     * Seconds for replaying the log behind it; null while no speed is known.
+     */
     replay_seconds?: number | null;
     replay_speed?: Speed | null;
     /**
@@ -879,6 +1206,9 @@ export type RowChange = {
      */
     key?: string | null;
     number?: U64 | null;
+    /**
+     * The partition that the row lies on.
+     */
     partition: number;
     /**
      * The same by column.
@@ -892,7 +1222,13 @@ export type RowChange = {
     table: string;
 };
 
+/**
+ * The rows of one group.
+ */
 export type RowGroup = {
+    /**
+     * How many there are.
+     */
     count: U64;
     /**
      * The values of the columns that make the group, by name.
@@ -940,12 +1276,21 @@ export type RunningCall = {
      * Ends it, by `DELETE /v1/calls/{call_id}`.
      */
     call_id: U64;
+    /**
+     * Name of the module.
+     */
     module: string;
     /**
      * Null for a multi-partition call.
      */
     partition?: number | null;
+    /**
+     * What it is at.
+     */
     phase: CallPhase;
+    /**
+     * Name of the procedure.
+     */
     procedure: string;
     txn_id?: U64 | null;
 };
@@ -954,13 +1299,25 @@ export type RunningCall = {
  * One column or index that differs from what is stored.
  */
 export type SchemaConflict = {
+    /**
+     * What the module declares.
+     */
     declared: string;
     /**
      * The column or index; empty when it is the table itself.
      */
     item: string;
+    /**
+     * What the difference is.
+     */
     message: string;
+    /**
+     * What is stored.
+     */
     stored: string;
+    /**
+     * Name of the table.
+     */
     table: string;
     /**
      * What its author can do.
@@ -972,7 +1329,13 @@ export type SchemaConflict = {
  * A measured speed.
  */
 export type Speed = {
+    /**
+     * Bytes a second.
+     */
     bytes_per_s: number;
+    /**
+     * Where the figure comes from.
+     */
     measured: SpeedSource;
 };
 
@@ -981,6 +1344,9 @@ export type Speed = {
  */
 export type SpeedSource = 'opening' | 'sample' | 'running';
 
+/**
+ * What the server is, and how far it has come.
+ */
 export type Status = {
     archive?: ArchiveInfo | null;
     checkpoint_failure?: CheckpointFailure | null;
@@ -1013,6 +1379,9 @@ export type Status = {
      * What they and their outcomes take. Calls with new keys are refused where that would pass the maximum.
      */
     idempotency_bytes: number;
+    /**
+     * Bytes that keys and outcomes may take.
+     */
     idempotency_bytes_max: number;
     /**
      * How long an outcome is kept, counted by the times of transactions.
@@ -1034,8 +1403,17 @@ export type Status = {
      * Why the log can't be written; null while it can.
      */
     log_error?: string | null;
+    /**
+     * What holds memory.
+     */
     memory: MemoryStatus;
+    /**
+     * Number of partitions.
+     */
     partitions: number;
+    /**
+     * What it is doing.
+     */
     phase: Phase;
     restart?: RestartEstimate | null;
     /**
@@ -1058,7 +1436,13 @@ export type Status = {
      * When the server started (RFC 3339).
      */
     started_at: string;
+    /**
+     * Seconds since it started.
+     */
     uptime_s: number;
+    /**
+     * Version of the program.
+     */
     version: string;
     /**
      * Calls accepted and not yet run.
@@ -1066,33 +1450,54 @@ export type Status = {
     waiting: number;
 };
 
+/**
+ * A table.
+ */
 export type TableInfo = {
     /**
      * Bytes of memory: rows and indexes, all copies.
      */
     bytes: number;
+    /**
+     * In the order of their declaration.
+     */
     columns: Array<ColumnInfo>;
     /**
      * All indexes; the first is the primary key, named `primary`, where there is one.
      * What a module that declares it says of it; may be empty.
      */
     docs?: string;
+    /**
+     * Bytes that its indexes take in memory.
+     */
     index_bytes: number;
+    /**
+     * The primary key first.
+     */
     indexes: Array<IndexInfo>;
     /**
      * Modules in service that declare the table.
      */
     modules: Array<string>;
+    /**
+     * Its name.
+     */
     name: string;
     /**
      * The column whose value names a row's partition.
      */
     partition_column?: string | null;
+    /**
+     * Where its rows lie.
+     */
     placement: Placement;
     /**
      * Names of the columns of the primary key, in its order; empty for a table without one.
      */
     primary_key: Array<string>;
+    /**
+     * Bytes that its rows take in memory.
+     */
     row_bytes: number;
     /**
      * Rows on all partitions; the copies of a replicated table count once.
@@ -1100,7 +1505,13 @@ export type TableInfo = {
     rows: number;
 };
 
+/**
+ * The tables that are stored.
+ */
 export type TableList = {
+    /**
+     * By name.
+     */
     tables: Array<TableInfo>;
 };
 
@@ -1116,7 +1527,13 @@ export type TablePlan = {
      * Rows that it holds.
      */
     rows: number;
+    /**
+     * What would be done to it.
+     */
     steps: Array<PlanStep>;
+    /**
+     * Name of the table.
+     */
     table: string;
 };
 
@@ -1147,6 +1564,9 @@ export type TypeInfo = {
     kind: 'f64';
 } | {
     kind: 'decimal';
+    /**
+     * Digits after the point.
+     */
     scale: number;
 } | {
     kind: 'text';
@@ -1157,16 +1577,28 @@ export type TypeInfo = {
 } | {
     kind: 'uuid';
 } | {
+    /**
+     * What may be there.
+     */
     item: TypeInfo;
     kind: 'option';
 } | {
+    /**
+     * Type of each.
+     */
     item: TypeInfo;
     kind: 'list';
 } | {
+    /**
+     * In the order of their declaration.
+     */
     fields: Array<FieldInfo>;
     kind: 'struct';
 } | {
     kind: 'enum';
+    /**
+     * Their names.
+     */
     variants: Array<string>;
 };
 
