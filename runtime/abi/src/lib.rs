@@ -3,7 +3,7 @@
 //! Does not: run anything, store anything, depend on anything; `no_std` so that guests compile it too.
 //! Invariants: all integers are little-endian except in keys; every encoding has exactly one valid form.
 //! Called by: `procedure` (guest side); `host`, `wire`, `storage`, `txn`, `partition`, `recovery`, `router`,
-//! `database`, `codec`, `http`, `node` (host side).
+//! `database`, `backup`, `codec`, `http`, `node` (host side).
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -3,7 +3,7 @@
 //! Does not: know what a record means, ship it, decide what is replayed; it never retries a failed write.
 //! Invariants: durable <= written <= filled, each only grows; a block is written once, one at a time; an append that was
 //! taken has its place on preallocated space, so a full disk refuses and never loses.
-//! Called by: `partition` (append), `recovery` (open, read), `router` (read, positions), `database`, `node` (files).
+//! Called by: `partition` (append), `recovery` (open, read), `router` (read, positions), `database`, `backup`, `node` (files).
 #![forbid(unsafe_code)]
 
 mod append;
