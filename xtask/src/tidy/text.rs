@@ -77,7 +77,6 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("pages", "std::fs"),
     ("pages", "thread::Builder"),
     ("pages", "thread::scope"),
-    ("partition", "Instant::now"),
     ("recovery", "thread::scope"),
     ("router", "Instant::now"),
 ];
