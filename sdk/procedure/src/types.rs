@@ -168,7 +168,7 @@ impl<'r, const N: usize> TextRef<'r, N> {
     /// The text, and behind it anything at all: `N` bytes in all, so that looking at them takes no branch on the text's length. None
     /// of a longer text, and where there are not so many bytes.
     #[inline(always)]
-    pub(crate) fn in_place(&self) -> Option<&'r [u8; N]> {
+    pub fn in_place(&self) -> Option<&'r [u8; N]> {
         self.place.first_chunk().filter(|_| self.length <= N)
     }
 
