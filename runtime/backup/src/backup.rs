@@ -11,7 +11,9 @@ use reprise_checkpoint::{CheckpointReader, Checkpoints};
 use reprise_env::{Clock, Disk, RealClock};
 use reprise_host::stored::read_stored_table;
 use reprise_log::{LogReader, VerifyReport};
-use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, RecordRef, WireError};
+use reprise_wire::{
+    CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, RecordRef, WireError, rows_have_numbers,
+};
 
 use crate::{
     manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, hex, is_place},
@@ -232,11 +234,14 @@ pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::C
     Ok(())
 }
 
-/// By table: its rows have numbers, for they have no primary key.
+/// By table: its rows have numbers.
 fn numbered_tables(reader: &CheckpointReader) -> Vec<bool> {
     let described = reader.tables().iter().map(|json| read_stored_table(json));
     let tables = described.map(|read| read.ok().flatten());
     tables
-        .map(|table| table.is_some_and(|table| table.primary_key.is_empty()))
+        .map(|table| {
+            let has_key = table.is_none_or(|table| !table.primary_key.is_empty());
+            rows_have_numbers(reader.header().version, has_key)
+        })
         .collect()
 }

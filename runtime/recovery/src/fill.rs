@@ -82,7 +82,7 @@ pub fn load_sample(reader: &CheckpointReader, bytes_max: u64) -> Result<u64, Che
             }
             let raw = blocks.read(number)?;
             bytes += raw.len() as u64;
-            let taken = load.rows(raw);
+            let taken = load.rows(raw, reader.header().version);
             taken.map_err(|error| broken(reader, "rows", "those of the table", &error.to_string()))?;
         }
         let (_, next_number) = reader.partition(PartitionId(0)).tables[load.id().0 as usize];
@@ -222,6 +222,7 @@ impl<'s> Pool<'_, 's> {
 
     fn fill_table(&self, mut task: TableTask<'s>) -> Result<(), CheckpointError> {
         let table = task.load.id();
+        let version = self.reader.header().version;
         let mut source = Source::new(self.reader, task.blocks);
         self.lock().tasks.push_front(Task::Ahead(source.ahead()));
         self.woken.notify_one();
@@ -230,7 +231,7 @@ impl<'s> Pool<'_, 's> {
                 return Ok(());
             }
             let entry = &self.reader.entries()[number];
-            let rows = task.load.rows(source.raw()).map_err(|error| match error {
+            let rows = task.load.rows(source.raw(), version).map_err(|error| match error {
                 LoadError::Block(error) => self.reader.corrupt(entry, error),
                 LoadError::Row(error) => {
                     let error = error_of("row", "one that fits its table", &error.to_string());

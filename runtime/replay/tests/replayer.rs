@@ -20,8 +20,8 @@ use reprise_replay::{RecoverFrom, ReplayError, Replayer, Window};
 use reprise_storage::{Rid, Store, TableId};
 use reprise_txn::{Candidate, Compiler};
 use reprise_wire::{
-    Change, ChangesRef, CommandRef, FORMAT_VERSION, PartitionList, PartitionSet, PatchWriter, RecordRef, RowName,
-    count_records,
+    Change, ChangesRef, CheckpointRows, CommandRef, FORMAT_VERSION, PartitionList, PartitionSet, PatchWriter,
+    RecordRef, RowName, count_records,
 };
 
 const PARTITIONS: u16 = 3;
@@ -318,8 +318,9 @@ fn replay_goes_on_beside_readers_and_a_checkpoint() {
         while !store.copy_snapshot(1 << 10) {}
         let pages = store.take_snapshot_pages();
         store.end_snapshot();
-        let rows = pages.iter().flat_map(|page| page.bytes.chunks(1 + 16));
-        rows.map(|row| row[9..].to_vec()).collect::<Vec<_>>()
+        let rows = pages.iter().flat_map(|page| CheckpointRows::new(&page.bytes, true));
+        rows.map(|row| row.expect("just written").0[8..].to_vec())
+            .collect::<Vec<_>>()
     });
     assert!(seen > 0);
     assert_eq!(copied.len(), 100);

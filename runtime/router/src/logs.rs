@@ -144,7 +144,7 @@ pub enum ChangedName {
     InRow,
     /// Encoded primary key before the change.
     Key(Vec<u8>),
-    /// The hidden number, in a table without a primary key.
+    /// The row's number, in a table without a primary key.
     Number(u64),
 }
 
@@ -423,7 +423,12 @@ fn changed_row(partition: PartitionId, change: Change<'_>, table: Option<Arc<Tab
     match change {
         Change::Insert { number, row, .. } => {
             found.change = "insert";
-            found.name = number.map_or(ChangedName::InRow, ChangedName::Number);
+            // A key says more than a number.
+            let has_key = found.table.as_ref().is_some_and(|table| !table.primary_key.is_empty());
+            found.name = match number {
+                Some(number) if !has_key => ChangedName::Number(number),
+                _ => ChangedName::InRow,
+            };
             found.row = Some(row.to_vec());
         }
         Change::Replace { name, row, .. } => {

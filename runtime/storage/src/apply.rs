@@ -46,7 +46,8 @@ pub(crate) struct Again {
     pub rid: Option<Rid>,
     /// What it shall be; none: deleted.
     pub row: Option<Vec<u8>>,
-    pub number: u64,
+    /// None: it gets the next one.
+    pub number: Option<u64>,
 }
 
 /// What a change is about.
@@ -143,6 +144,10 @@ impl Table {
     pub fn target(&self, change: &Change<'_>) -> Result<Target, ApplyError> {
         let (name, may_lack) = match change {
             Change::Insert { .. } => return Ok(Target::New),
+            Change::Delete {
+                name: RowName::Number(_),
+                ..
+            } if !self.has_number() => return Ok(Target::Passed),
             Change::Delete { name, .. } => (*name, true),
             Change::Replace { name, .. } | Change::Patch { name, .. } => (*name, false),
         };
@@ -187,10 +192,13 @@ impl Table {
         let again = |rid, row, number| Again { rid, row, number };
         let target = self.target(change)?;
         Ok(match (change, target) {
-            (Change::Insert { number, row, .. }, _) => again(None, Some(row.to_vec()), self.number_of(*number)?),
+            (Change::Insert { number, row, .. }, _) => {
+                self.number_of(*number)?;
+                again(None, Some(row.to_vec()), *number)
+            }
             (Change::Delete { name, .. }, Target::Passed) => {
                 self.pass_number(*name)?;
-                again(None, None, 0)
+                again(None, None, None)
             }
             (_, Target::Row(rid)) => {
                 let old = self.rows.at(rid);
@@ -199,7 +207,7 @@ impl Table {
                     Change::Patch { columns, .. } => Some(self.patched(old.row, *columns)?),
                     Change::Insert { .. } | Change::Delete { .. } => None,
                 };
-                again(Some(rid), row, old.number)
+                again(Some(rid), row, Some(old.number))
             }
             (
                 Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. },
@@ -238,16 +246,18 @@ impl Table {
         Ok(rid.map(|(rid, _)| rid))
     }
 
-    /// The hidden number of a row to insert; 0 in a table with a primary key.
+    /// The number of a row to insert. Older logs hold none of rows with a primary key: such a row gets the next one, as it did when it
+    /// was logged.
     #[inline]
     fn number_of(&self, number: Option<u64>) -> Result<u64, ApplyError> {
-        if number.is_some() == self.has_number() {
-            return Ok(number.unwrap_or(0));
+        match number {
+            Some(number) => Ok(number),
+            None if !self.has_number() => Ok(self.next_number()),
+            None => Err(ApplyError::Name {
+                table: self.schema.name.clone(),
+                name: "no number".into(),
+            }),
         }
-        Err(ApplyError::Name {
-            table: self.schema.name.clone(),
-            name: number.map_or("no number".into(), |number| text_of(RowName::Number(number))),
-        })
     }
 
     /// A row that came and went within its transaction left a number that no other row gets.

@@ -129,23 +129,28 @@ impl Arena {
         location
     }
 
-    /// Stores rows one behind the other where none was before, their places in `places`, which are as many. False, and none stored,
+    /// Stores rows, each followed by its number, one behind the other where none was before, their places in `places`, which are as
+    /// many. False, and none stored,
     /// where freed slots would take some, or the piece is too small.
-    pub fn append(&mut self, rows: &[&[u8]], places: &mut [Location]) -> bool {
+    pub fn append(&mut self, rows: &[&[u8]], numbers: &[u64], places: &mut [Location]) -> bool {
         let base = self.used & !(CHUNK_GRANULES - 1);
         if self.used >> CHUNK_SHIFT == self.chunks.count() {
             return false;
         }
         let chunk = self.chunks.at_mut(self.used >> CHUNK_SHIFT);
         let mut used = self.used - base;
-        for (row, place) in rows.iter().zip(places) {
-            let (class, granules) = slot_of(row.len());
+        for ((row, number), place) in rows.iter().zip(numbers).zip(places) {
+            let number = number.to_be_bytes();
+            let len = row.len() + number.len();
+            let (class, granules) = slot_of(len);
             let has_freed = self.free.get(class).is_some_and(|head| *head != 0);
             if has_freed || base + used + granules > self.room || used + granules > CHUNK_GRANULES {
                 return false;
             }
-            copy_short(row, &mut chunk[used * GRANULE_BYTES..][..row.len()]);
-            *place = Location::new(row.len(), (base + used) as u64);
+            let (to, behind) = chunk[used * GRANULE_BYTES..][..len].split_at_mut(row.len());
+            copy_short(row, to);
+            behind.copy_from_slice(&number);
+            *place = Location::new(len, (base + used) as u64);
             used += granules;
         }
         let appended = base + used - self.used;

@@ -10,7 +10,7 @@ use crate::{
     rows::Rows,
     schema::{At, Conflict, describe_index, names},
     store::TableId,
-    table::{Table, has_number, make_indexes},
+    table::{Table, make_indexes},
 };
 
 /// A changed table, ready to take the stored one's place.
@@ -89,7 +89,7 @@ fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout) -> Result<R
         None => default_field(&schema.columns[at]).expect("judged when the change was planned"),
     };
     let defaults: Vec<Field<'_>> = change.columns.iter().enumerate().map(added).collect();
-    let mut rows = Rows::new(has_number(schema));
+    let mut rows = Rows::default();
     let mut fields = Vec::with_capacity(defaults.len());
     for (_, old) in stored.all_rows() {
         fields.clear();

@@ -11,7 +11,7 @@ use crate::{apply::text_of, store::Store, table::Table, writeset::column_value};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowDifference {
     pub table: String,
-    /// Columns of the primary key with their values, or the hidden number.
+    /// Columns of the primary key with their values, or the number.
     pub row: String,
     /// None where the whole row is there in one and not in the other.
     pub column: Option<String>,
@@ -36,12 +36,17 @@ impl Store {
     /// Compares a transaction that has just run here with the changes that were logged of it: `logged` with the rows as they
     /// are now, then the rows of `replayed` (its own `write_set`) that the log does not have. None: all rows agree.
     pub fn first_difference(&self, logged: &[u8], replayed: &[u8]) -> Option<RowDifference> {
-        let logged: Vec<_> = Changes::new(logged).map_while(Result::ok).collect();
+        let read = |changes| {
+            Changes::new(changes)
+                .map_while(Result::ok)
+                .filter(|change| !self.is_passed(change))
+        };
+        let logged: Vec<_> = read(logged).collect();
         let kept = logged.iter().filter(|change| !matches!(change, Change::Delete { .. }));
         let taken: BTreeSet<_> = kept.map(|change| self.place_after(change)).collect();
         let found = logged.iter().find_map(|change| self.difference_of(change, &taken));
         found.or_else(|| {
-            let mut extra = Changes::new(replayed).map_while(Result::ok);
+            let mut extra = read(replayed);
             let logged: BTreeSet<_> = logged.iter().map(|change| self.place_before(change)).collect();
             let change = extra.find(|change| !logged.contains(&self.place_before(change)))?;
             let table = self.tables.get(change.table() as usize)?;
@@ -53,6 +58,17 @@ impl Store {
                 replayed: change_text(&change).into(),
             })
         })
+    }
+
+    /// True where rows are named by their number.
+    fn is_numbered(&self, table: u16) -> bool {
+        let table = self.tables.get(table as usize);
+        table.is_some_and(Table::has_number)
+    }
+
+    /// True of a row with a key that came and went: nothing but a number that was given out.
+    fn is_passed(&self, change: &Change<'_>) -> bool {
+        matches!(change, Change::Delete { table, name: RowName::Number(_) } if !self.is_numbered(*table))
     }
 
     /// Table and name of the row once the change is made: its encoded key, or its number's bytes.
@@ -76,9 +92,11 @@ impl Store {
     fn place_before(&self, change: &Change<'_>) -> (u16, Vec<u8>) {
         let name = match change {
             Change::Insert {
-                number: Some(number), ..
-            } => RowName::Number(*number),
-            Change::Insert { number: None, .. } => return self.place_of_insert(change),
+                number: Some(number),
+                table,
+                ..
+            } if self.is_numbered(*table) => RowName::Number(*number),
+            Change::Insert { .. } => return self.place_of_insert(change),
             Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => *name,
         };
         let name = match name {

@@ -643,7 +643,7 @@ fn entry_key<K: TreeKey>(
     Ok(K::from_bytes(key.bytes))
 }
 
-/// Rows without a hidden number, by keys of integers; see `Index::insert_run`.
+/// Rows of a table with a primary key, by keys of integers; see `Index::insert_run`.
 #[inline]
 fn insert_ints<K: TreeKey + Copy, const CAP: usize>(
     tree: &mut Tree<K, CAP>,

@@ -17,7 +17,7 @@ impl Table {
     /// As `insert` of each row, `rids` being as many; false, and nothing done, where one may be refused, or rows don't lie apart from
     /// all others.
     fn insert_run(&mut self, id: u16, rows: &[&[u8]], rids: &mut [Rid], journal: &mut Journal) -> bool {
-        let is_fit = rows.len() > 1 && self.rows.has_room(rows.len());
+        let is_fit = rows.len() > 1 && !self.has_number() && self.rows.has_room(rows.len());
         if !is_fit || rows.iter().any(|row| self.validate(row).is_err()) {
             return false;
         }
@@ -26,13 +26,15 @@ impl Table {
             return false;
         }
         let mut places = [Location(0); RUN_ROWS];
-        if !self.rows.append(rows, &mut places[..rows.len()], rids) {
+        let numbers: [u64; RUN_ROWS] = std::array::from_fn(|at| self.next_number() + at as u64);
+        if !self.rows.append(rows, &numbers, &mut places[..rows.len()], rids) {
             return false;
         }
         if !self.link_run(rows, rids, &mut journal.scratch) {
             self.rows.take_back(rids);
             return false;
         }
+        self.note_number(numbers[rows.len() - 1]);
         let mut bytes = 0;
         for row in rows {
             journal.fold(id, Change::Insert, 0, row);
@@ -40,7 +42,8 @@ impl Table {
         }
         journal.count_many(rows.len(), bytes);
         if journal.capture.is_on {
-            rows.iter().for_each(|row| journal.capture.insert(id, None, row));
+            let numbered = rows.iter().zip(numbers);
+            numbered.for_each(|(row, number)| journal.capture.insert(id, number, row));
         }
         journal.note_inserts(id, rids);
         true

@@ -15,6 +15,8 @@ pub(crate) struct IntKey {
     flip: [u64; SHAPE_COLUMNS_MAX],
     /// None where rows are shorter than one load.
     parts: Box<[Part]>,
+    /// All bits where the row's number is the key; else none.
+    number_mask: u64,
 }
 
 /// A column, or what of it lies in one word: eight bytes loaded at `at`, shifted right, masked, flipped, shifted left.
@@ -58,6 +60,7 @@ impl IntKey {
             at: columns.map(|(at, _)| at),
             flip: columns.map(|(_, flip)| flip),
             parts: parts.into(),
+            number_mask: if has_number { u64::MAX } else { 0 },
         })
     }
 
@@ -91,8 +94,8 @@ impl IntKey {
 
     #[inline(always)]
     fn collect(&self, row: RowRef<'_>, words: &mut [u64]) {
-        // A table with a hidden number has no other integer key, and one without has the number 0.
-        words[0] = row.number;
+        // Where the number is the key, there is no other part.
+        words[0] = row.number & self.number_mask;
         for part in &self.parts {
             let value = part.load(row.row) ^ part.flip;
             words[part.word as usize] |= value << part.left;

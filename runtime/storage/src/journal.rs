@@ -133,7 +133,7 @@ pub(crate) enum Change {
     Add = 4,
     /// The primary key that an update leaves.
     Rekey = 5,
-    /// The hidden number of a row.
+    /// The number of a row.
     Number = 6,
     /// The key of a row of which some columns are written; then their values, tagged with which ones they are.
     Patch = 8,

@@ -10,7 +10,7 @@ pub(crate) const NO_PREVIOUS: u32 = u32::MAX;
 /// Widest key that is encoded without a heap buffer, in bytes.
 pub(crate) const FIXED_BYTES_MAX: usize = 32;
 
-/// A row and its hidden number (0 in tables that have a primary key).
+/// A row and its number, which ends the keys of a table without a primary key.
 #[derive(Clone, Copy)]
 pub(crate) struct RowRef<'a> {
     pub row: &'a [u8],
@@ -117,7 +117,7 @@ impl KeyPlan {
         }
     }
 
-    /// The hidden number ends the key; of a primary index, is the key.
+    /// The row's number ends the key; of a primary index, is the key.
     pub fn has_number(&self) -> bool {
         self.has_number
     }
@@ -181,7 +181,7 @@ impl KeyPlan {
         self.has_words
     }
 
-    /// A row's name in the log by the words of its primary key (`int_words`): its key, or its hidden number.
+    /// A row's name in the log by the words of its primary key (`int_words`): its key, or its number.
     #[inline(always)]
     pub fn short_name(&self, words: [u64; 2]) -> ShortName {
         let (Form::Fixed { bytes, .. } | Form::Bounded(bytes)) = self.form else {

@@ -95,15 +95,15 @@ impl Patcher<'_> {
         self.keep_before(rid);
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         let (plan, journal) = (self.plan, &mut *self.journal);
-        let (stored, has_number) = self.rows.stored_mut(place);
-        let (row, what) = (split_stored(stored, has_number), (self.id, Change::Patch, 0));
+        let stored = self.rows.bytes_mut(place);
+        let (row, what) = (split_stored(stored), (self.id, Change::Patch, 0));
         let words = fold_key(self.indexes, self.layout, row, what, journal);
         journal.written.digest = fold(journal.written.digest, plan.set().0, values);
         journal.note_columns(self.id, rid, plan, stored);
         journal.count(values.len());
         plan.write(stored, values);
         if let Some(logged) = self.logged {
-            let now = split_stored(stored, has_number);
+            let now = split_stored(stored);
             let changed = changed(self.id, self.indexes, self.layout, now, words);
             journal.capture.columns(&changed, logged, now.row, &mut journal.scratch);
         }

@@ -61,7 +61,6 @@ impl Ahead {
 /// A table to which changes are applied.
 struct TableRedo<'s> {
     id: u16,
-    has_number: bool,
     table: &'s mut Table,
     scratch: &'s mut Scratch,
     snapshot: Option<&'s mut Snapshot>,
@@ -115,7 +114,7 @@ impl PartitionRedo {
                 at: (start + offset) as u32,
                 end: 0,
             };
-            if let Some((table, row)) = walk.next_row() {
+            if let Some((table, _, row)) = walk.next_row() {
                 found.end = (start + walk.offset()) as u32;
                 self.list(store, table, last)
                     .map_err(at_error)?
@@ -212,7 +211,6 @@ impl Store {
         let table = &mut self.tables[id.0 as usize];
         let mut redo = TableRedo {
             id: id.0,
-            has_number: table.has_number(),
             table,
             scratch: &mut self.journal.scratch,
             snapshot: self.snapshot.as_deref_mut(),
@@ -257,10 +255,8 @@ impl TableRedo<'_> {
                     ahead.note(at + AHEAD, self.touch_row(window, list, at + AHEAD));
                 }
                 let hint = if is_far { hints[at - group.start] } else { NO_RID };
-                let applied = if let Some(row) = list.row(window, at)
-                    && !self.has_number
-                {
-                    self.insert(row, tag)
+                let applied = if let Some((number, row)) = list.row(window, at) {
+                    self.insert(row, number, tag)
                 } else if let Some((name, columns)) = list.patch(window, at) {
                     self.patch(name, columns, hint)
                 } else {
@@ -291,20 +287,20 @@ impl TableRedo<'_> {
     #[inline]
     fn touch_row(&self, window: &[u8], list: &RedoList, at: usize) -> Option<u32> {
         list.prefetch_line(window, at + GROUP);
-        let row = list.row(window, at)?;
+        let (number, row) = list.row(window, at)?;
         if row.len() < self.table.layout.fixed_bytes() {
             return None;
         }
         self.table.rows.touch_end();
-        self.table.indexes[0].touch_of(RowRef { row, number: 0 })
+        self.table.indexes[0].touch_of(RowRef { row, number })
     }
 
     #[inline]
-    fn insert(&mut self, row: &[u8], tag: Option<u32>) -> Result<(), ApplyError> {
+    fn insert(&mut self, row: &[u8], number: u64, tag: Option<u32>) -> Result<(), ApplyError> {
         let rid = self.table.rows.next_rid();
         let loaded = match tag {
-            Some(tag) if self.table.indexes.len() == 1 => self.table.load_tagged(row, tag),
-            _ => self.table.load(row, 0, self.scratch),
+            Some(tag) if self.table.indexes.len() == 1 => self.table.load_tagged(row, number, tag),
+            _ => self.table.load(row, number, self.scratch),
         };
         loaded.map_err(|error| self.table.unfit(error))?;
         self.keep_before(rid, true);
@@ -337,6 +333,7 @@ impl TableRedo<'_> {
                     }
                     keys[place] = key;
                 }
+                RowName::Number(_) if !self.table.has_number() => {}
                 RowName::Number(number) => {
                     hints[place] = self.prefetch_place(&number.to_be_bytes());
                 }
@@ -399,7 +396,8 @@ impl TableRedo<'_> {
         }
         for entry in &again {
             let Some(row) = &entry.row else { continue };
-            let put = self.table.put_new(row, entry.number, self.scratch);
+            let number = entry.number.unwrap_or(self.table.next_number());
+            let put = self.table.put_new(row, number, self.scratch);
             let rid = put.map_err(|error| self.table.unfit(error))?;
             self.keep_before(rid, true);
         }

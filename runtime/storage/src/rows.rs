@@ -1,4 +1,5 @@
-//! The rows of one table: bytes in an arena behind the indirection array, and the hidden number of rows without a key.
+//! The rows of one table: bytes in an arena behind the indirection array, each followed by its number. A row gets the number when it
+//! is inserted, and no other row of the table on this partition ever does: it is the row's name on every node and in every replay.
 
 use std::sync::Arc;
 
@@ -14,26 +15,18 @@ use crate::{
 
 /// Bytes of the indirection array a row.
 const PLACE_BYTES: usize = 8;
+/// Behind each row.
 const NUMBER_BYTES: usize = 8;
 
 #[derive(Default)]
 pub(crate) struct Rows {
     places: Indirection,
     arena: Arena,
-    /// The table has no primary key: eight bytes behind each row are its number.
-    has_number: bool,
     count: u64,
     nominal_bytes: u64,
 }
 
 impl Rows {
-    pub fn new(has_number: bool) -> Self {
-        Self {
-            has_number,
-            ..Self::default()
-        }
-    }
-
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -56,20 +49,19 @@ impl Rows {
     /// True where a row of so many bytes takes no memory.
     #[inline(always)]
     pub fn has_memory(&self, row_bytes: usize) -> bool {
-        self.places.has_memory() && self.arena.has_room(row_bytes + NUMBER_BYTES * self.has_number as usize)
+        self.places.has_memory() && self.arena.has_room(row_bytes + NUMBER_BYTES)
     }
 
     /// Sees to memory for a row of so many bytes; false where it is refused.
     #[cold]
     pub fn make_memory(&mut self, row_bytes: usize) -> bool {
-        let stored_bytes = row_bytes + NUMBER_BYTES * self.has_number as usize;
-        self.places.make_memory() && self.arena.make_room(stored_bytes)
+        self.places.make_memory() && self.arena.make_room(row_bytes + NUMBER_BYTES)
     }
 
     /// As `make_memory`, of a row that has its place in the array of places.
     #[inline]
     pub fn make_memory_to_move(&mut self, row_bytes: usize) -> bool {
-        let stored_bytes = row_bytes + NUMBER_BYTES * self.has_number as usize;
+        let stored_bytes = row_bytes + NUMBER_BYTES;
         self.arena.has_room(stored_bytes) || self.arena.make_room(stored_bytes)
     }
 
@@ -121,7 +113,7 @@ impl Rows {
         Some(self.read(self.places.get(rid)?).row)
     }
 
-    /// As `get`, with the hidden number.
+    /// As `get`, with the number.
     #[inline]
     pub fn live(&self, rid: Rid) -> Option<RowRef<'_>> {
         Some(self.read(self.places.get(rid)?))
@@ -133,12 +125,12 @@ impl Rows {
         self.read(self.places.live(rid))
     }
 
-    /// As `at`, of a table whose rows have no hidden number.
+    /// As `at`, where the number is not asked for.
     #[inline(always)]
     pub fn keyed_at(&self, rid: Rid) -> RowRef<'_> {
-        debug_assert!(!self.has_number);
+        let stored = self.arena.get(self.places.live(rid));
         RowRef {
-            row: self.arena.get(self.places.live(rid)),
+            row: &stored[..stored.len() - NUMBER_BYTES],
             number: 0,
         }
     }
@@ -189,22 +181,13 @@ impl Rows {
     /// The bytes at a place, whether or not a live row points there.
     #[inline(always)]
     pub fn read(&self, place: Location) -> RowRef<'_> {
-        let stored = self.arena.get(place);
-        self.split(stored)
-    }
-
-    /// Stored bytes, told apart.
-    #[inline(always)]
-    pub fn split<'a>(&self, stored: &'a [u8]) -> RowRef<'a> {
-        split_stored(stored, self.has_number)
+        split_stored(self.arena.get(place))
     }
 
     /// Stores the bytes; no row points there yet.
     #[inline]
     pub fn store(&mut self, row: RowRef<'_>) -> Location {
-        let number = row.number.to_be_bytes();
-        let trailer = if self.has_number { &number[..] } else { &[] };
-        self.arena.insert(row.row, trailer)
+        self.arena.insert(row.row, &row.number.to_be_bytes())
     }
 
     #[inline(always)]
@@ -220,10 +203,10 @@ impl Rows {
         self.places.take(place)
     }
 
-    /// Inserts rows that get new ids and lie where none was before, `places` and `rids` being as many; false, and none inserted,
-    /// where rows that went have left room, or a piece of memory ends.
-    pub fn append(&mut self, rows: &[&[u8]], places: &mut [Location], rids: &mut [Rid]) -> bool {
-        if self.has_number || self.places.has_free() || !self.arena.append(rows, places) {
+    /// Inserts rows that get new ids and lie where none was before, `places` and `rids` being as many, and `numbers` as many or more;
+    /// false, and none inserted, where rows that went have left room, or a piece of memory ends.
+    pub fn append(&mut self, rows: &[&[u8]], numbers: &[u64], places: &mut [Location], rids: &mut [Rid]) -> bool {
+        if self.places.has_free() || !self.arena.append(rows, numbers, places) {
             return false;
         }
         let first = self.places.append(places);
@@ -281,32 +264,24 @@ impl Rows {
     /// The place for `row_bytes` bytes in the slot that a row has already, when it fits.
     #[inline]
     pub fn resized(&self, place: Location, row_bytes: usize) -> Option<Location> {
-        Arena::resized(place, row_bytes + NUMBER_BYTES * self.has_number as usize)
+        Arena::resized(place, row_bytes + NUMBER_BYTES)
     }
 
+    /// All the bytes at a place, the number included.
     #[inline]
     pub fn bytes_mut(&mut self, place: Location) -> &mut [u8] {
         self.arena.get_mut(place)
     }
 
-    /// All the bytes at a place, and whether they end with a hidden number (`split_stored`).
-    #[inline]
-    pub fn stored_mut(&mut self, place: Location) -> (&mut [u8], bool) {
-        (self.arena.get_mut(place), self.has_number)
-    }
-
-    /// All the bytes at a place, the hidden number included.
+    /// All the bytes at a place, the number included.
     pub fn stored(&self, place: Location) -> &[u8] {
         self.arena.get(place)
     }
 }
 
-/// Stored bytes, told apart: a row, and its hidden number if it has one.
-#[inline]
-pub(crate) fn split_stored(stored: &[u8], has_number: bool) -> RowRef<'_> {
-    if !has_number {
-        return RowRef { row: stored, number: 0 };
-    }
+/// Stored bytes, told apart: a row, and its number.
+#[inline(always)]
+pub(crate) fn split_stored(stored: &[u8]) -> RowRef<'_> {
     let (row, number) = stored.split_at(stored.len() - NUMBER_BYTES);
     RowRef {
         row,

@@ -10,7 +10,6 @@ use crate::{
     indirection::Rid,
     rows::Rows,
     store::{Store, TableId},
-    table::has_number,
 };
 
 /// Bytes of rows after which a page is handed out.
@@ -32,7 +31,7 @@ pub struct SnapshotPage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotTable {
     pub rows: u64,
-    /// The number that the next row would have got, in a table without a primary key.
+    /// The number that the next row would have got.
     pub next_number: u64,
 }
 
@@ -47,7 +46,6 @@ pub(crate) struct Snapshot {
 
 #[derive(Default)]
 struct TableCopy {
-    has_number: bool,
     /// Record ids from here on were given out later.
     limit: u32,
     /// Record ids before it are done.
@@ -64,13 +62,12 @@ impl TableCopy {
 
     fn push(&mut self, rows: &Rows, rid: Rid, ready: &mut Vec<SnapshotPage>, budget: Option<&Arc<Budget>>) {
         let row = rows.at(rid);
-        let number = self.has_number.then_some(row.number);
         let added = row.row.len() + 16;
         if self.page.bytes.is_empty() {
             self.page.bytes.reserve(PAGE_BYTES.max(added));
             self.page.grant = budget.map(|budget| budget.take(self.page.bytes.capacity() as u64));
         }
-        push_checkpoint_row(&mut self.page.bytes, row.row, number);
+        push_checkpoint_row(&mut self.page.bytes, row.row, Some(row.number));
         self.page.rows += 1;
         if self.page.bytes.len() + added > PAGE_BYTES {
             self.hand_out(ready);
@@ -140,7 +137,6 @@ impl Store {
         for (number, table) in self.tables.iter().enumerate() {
             let limit = table.rows.rids_end();
             snapshot.tables.push(TableCopy {
-                has_number: has_number(&table.schema),
                 limit,
                 cursor: 0,
                 done: vec![0; (limit as usize).div_ceil(64)],

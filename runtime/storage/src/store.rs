@@ -365,7 +365,7 @@ impl Store {
         self.table(table).rows.get(rid)
     }
 
-    /// The hidden number of a live row of a table without a primary key: it ends the row's key in every index.
+    /// The number of a live row, on this partition.
     pub fn row_number(&self, table: TableId, rid: Rid) -> u64 {
         self.table(table).rows.at(rid).number
     }

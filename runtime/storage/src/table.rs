@@ -65,7 +65,7 @@ pub(crate) struct Table {
     pub schema: TableSchema,
     pub layout: RowLayout,
     pub rows: Rows,
-    /// The primary key (or the hidden number) first.
+    /// The primary key (or the number) first.
     pub indexes: Vec<Index>,
     /// Per column.
     summed: Vec<Summed>,
@@ -75,7 +75,7 @@ pub(crate) struct Table {
     pub plans: Plans,
     /// Of patches in write sets.
     pub logged_patches: PatchPlans,
-    /// The number of the next row, in a table without a primary key.
+    /// The number of the next row.
     next_number: u64,
     /// The limit of memory, for messages.
     memory_max: u64,
@@ -117,6 +117,7 @@ fn too_long(bytes: usize) -> WriteError {
     })
 }
 
+/// True where rows are named by their number, for they have no primary key.
 pub(crate) fn has_number(schema: &TableSchema) -> bool {
     schema.primary_key.is_empty()
 }
@@ -146,8 +147,7 @@ impl Table {
     pub fn new(schema: TableSchema) -> Self {
         let layout = RowLayout::of_table(&schema);
         let indexes = make_indexes(&schema, &layout);
-        let rows = Rows::new(has_number(&schema));
-        Self::from_parts(schema, layout, rows, indexes, 0)
+        Self::from_parts(schema, layout, Rows::default(), indexes, 0)
     }
 
     pub fn from_parts(
@@ -215,14 +215,13 @@ impl Table {
         let taken = self.rows.insert(row);
         debug_assert!(taken == rid);
         journal.fold(id, Change::Insert, 0, row.row);
+        self.next_number += 1;
         if self.has_number() {
-            self.next_number += 1;
             journal.fold(id, Change::Number, 0, &row.number.to_le_bytes());
         }
         journal.count(row.row.len());
         if journal.capture.is_on {
-            let number = self.has_number().then_some(row.number);
-            journal.capture.insert(id, number, row.row);
+            journal.capture.insert(id, row.number, row.row);
         }
         journal.note(id, rid, UndoKind::Insert, Location(0));
         Ok(rid)
@@ -281,15 +280,19 @@ impl Table {
         self.link(rid, row, scratch)?;
         let taken = self.rows.insert(row);
         debug_assert!(taken == rid);
-        if self.has_number() {
-            self.next_number = self.next_number.max(number.saturating_add(1));
-        }
+        self.note_number(number);
         Ok(())
+    }
+
+    /// A row has this number: later ones get others.
+    #[inline]
+    pub fn note_number(&mut self, number: u64) {
+        self.next_number = self.next_number.max(number.saturating_add(1));
     }
 
     /// As `load`, of a table whose only index has the tag for the row (`Index::touch_of`).
     #[inline]
-    pub fn load_tagged(&mut self, row: &[u8], tag: u32) -> Result<(), WriteError> {
+    pub fn load_tagged(&mut self, row: &[u8], number: u64, tag: u32) -> Result<(), WriteError> {
         self.validate(row)?;
         if self.rows.is_full() {
             return Err(WriteError::Full);
@@ -297,16 +300,17 @@ impl Table {
         let [index] = &mut self.indexes[..] else {
             unreachable!("asked of tables with one index");
         };
-        let (row, rid) = (RowRef { row, number: 0 }, self.rows.next_rid());
+        let (row, rid) = (RowRef { row, number }, self.rows.next_rid());
         let linked = index.insert_tagged(&self.rows, row, rid, tag);
         linked.map_err(|refused| write_error(refused, 0))?;
         self.rows.insert(row);
+        self.note_number(number);
         Ok(())
     }
 
     /// False where it would fall.
     pub fn raise_next_number(&mut self, number: u64) -> bool {
-        let is_raised = number >= self.next_number && (self.has_number() || number == 0);
+        let is_raised = number >= self.next_number;
         self.next_number = self.next_number.max(number);
         is_raised
     }
@@ -436,12 +440,9 @@ impl Table {
         if from != to {
             self.rows.redirect(rid, to);
         }
-        let numbered = self.has_number();
         let bytes = self.rows.bytes_mut(to);
         bytes[..new.row.len()].copy_from_slice(new.row);
-        if numbered {
-            bytes[new.row.len()..].copy_from_slice(&new.number.to_be_bytes());
-        }
+        bytes[new.row.len()..].copy_from_slice(&new.number.to_be_bytes());
     }
 
     #[inline]
@@ -462,8 +463,8 @@ impl Table {
             return bad(problem);
         }
         let (offset, width) = (summed.offset, summed.width as usize);
-        let (stored, has_number) = self.rows.stored_mut(place);
-        let found = split_stored(stored, has_number);
+        let stored = self.rows.bytes_mut(place);
+        let found = split_stored(stored);
         if summed.is_nullable && self.layout.columns[column as usize].is_null(found.row) {
             return bad(ColumnProblem::Null);
         }
@@ -492,7 +493,7 @@ impl Table {
                 unlink(&mut self.indexes, &self.layout, rid, row, &mut journal.scratch);
                 let place = self.rows.bury(rid);
                 self.rows.free(place);
-                self.next_number -= self.has_number() as u64;
+                self.next_number -= 1;
                 journal.buried.push((undo.table, rid));
             }
             UndoKind::Delete => {
@@ -529,12 +530,11 @@ impl Table {
 
     fn undo_patch(&mut self, rid: Rid, place: Location, journal: &mut Journal) {
         let start = journal.bytes.len() - place.len();
-        let number_bytes = 8 * self.has_number() as usize;
         let now = self.rows.place(rid).expect("a patched row is live");
         let from = self.rows.read(now);
         let to = RowRef {
-            row: &journal.bytes[start..journal.bytes.len() - number_bytes],
             number: from.number,
+            ..split_stored(&journal.bytes[start..])
         };
         relink(
             &mut self.indexes,
@@ -596,7 +596,7 @@ impl Table {
     }
 }
 
-/// Folds the row's primary key (or hidden number) into the digest, tagged with table, change and detail. The key's words, where it
+/// Folds the row's primary key (or number) into the digest, tagged with table, change and detail. The key's words, where it
 /// is of a few integers.
 #[inline(always)]
 pub(crate) fn fold_key(

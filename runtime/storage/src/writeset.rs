@@ -12,6 +12,7 @@ use crate::{
     indirection::Rid,
     journal::{Journal, Undo, UndoKind},
     keyplan::{KeyPlan, NO_PREVIOUS, RowRef, Scratch},
+    rows::split_stored,
     store::Store,
     table::Table,
 };
@@ -39,7 +40,7 @@ const FREE: u32 = u32::MAX;
 enum Before {
     None,
     Place(Location),
-    /// In the journal's bytes, the hidden number included.
+    /// In the journal's bytes, the number included.
     Kept {
         at: usize,
         len: usize,
@@ -254,8 +255,7 @@ impl Touched {
         let live = table.rows.live(Rid(self.row as u32));
         match (self.was_live, live) {
             (false, Some(now)) => {
-                let row_number = table.has_number().then_some(now.number);
-                let (table, number, row) = (number, row_number, now.row);
+                let (table, number, row) = (number, Some(now.number), now.row);
                 Change::Insert { table, number, row }.encode(out);
                 true
             }
@@ -270,15 +270,15 @@ impl Touched {
         }
     }
 
-    /// A row without a key that came and went took a number, and the next one continues behind it.
+    /// A row that came and went took a number, and the next one continues behind it.
     fn write_passed_number(&self, table: &Table, number: u16, out: &mut Vec<u8>) -> bool {
         match self.gone {
-            Some(place) if table.has_number() => {
+            Some(place) => {
                 let name = RowName::Number(table.rows.read(place).number);
                 Change::Delete { table: number, name }.encode(out);
                 true
             }
-            _ => false,
+            None => false,
         }
     }
 
@@ -319,7 +319,7 @@ impl Before {
         match self {
             Self::None => None,
             Self::Place(place) => Some(table.rows.read(place)),
-            Self::Kept { at, len } => Some(table.rows.split(&journal.bytes[at..at + len])),
+            Self::Kept { at, len } => Some(split_stored(&journal.bytes[at..at + len])),
         }
     }
 }

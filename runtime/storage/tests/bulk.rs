@@ -6,7 +6,7 @@ use common::table;
 use proptest::prelude::*;
 use reprise_abi::{Field, IndexKind, RowLayout, ScalarType, ScanFlags, TableSchema};
 use reprise_storage::{LoadError, Range, Rid, ScanPosition, Store, TableId, Visit, WriteError};
-use reprise_wire::push_checkpoint_row;
+use reprise_wire::{FORMAT_VERSION, push_checkpoint_row};
 
 const KINDS: [IndexKind; 3] = [IndexKind::Ordered, IndexKind::Hash, IndexKind::Dense];
 
@@ -66,14 +66,12 @@ fn row(layout: &RowLayout, id: i64) -> Vec<u8> {
 
 /// The rows of a table as blocks of a checkpoint.
 fn blocks(store: &Store, table: TableId) -> Vec<(Vec<u8>, u32)> {
-    let is_numbered = store.schema(table).primary_key.is_empty();
     let rids: Vec<Rid> = store.rids_from(table, Rid(0)).collect();
-    let mut number = 0..;
     rids.chunks(97)
         .map(|rids| {
             let mut raw = Vec::new();
             for rid in rids {
-                let number = number.next().filter(|_| is_numbered);
+                let number = Some(store.row_number(table, *rid));
                 push_checkpoint_row(&mut raw, store.row(table, *rid).expect("live"), number);
             }
             (raw, rids.len() as u32)
@@ -86,11 +84,9 @@ fn load_all(from: &Store) -> Store {
     for mut load in store.loads() {
         let id = load.id();
         for (raw, count) in blocks(from, id) {
-            assert_eq!(load.rows(&raw), Ok(count));
+            assert_eq!(load.rows(&raw, FORMAT_VERSION), Ok(count));
         }
-        let is_numbered = from.schema(id).primary_key.is_empty();
-        let next = if is_numbered { from.stats(id).rows } else { 0 };
-        for index in load.finish(next).expect("a free number") {
+        for index in load.finish(from.stats(id).rows).expect("a free number") {
             assert_eq!(index.build(), Ok(()));
         }
     }
@@ -200,7 +196,7 @@ fn a_large_hash_is_filled_in_groups() {
         push_checkpoint_row(&mut raw, &layout.build(&[Field::Int(id * 7), Field::Int(id)]), None);
     }
     let mut load = store.loads().pop().expect("one table");
-    assert_eq!(load.rows(&raw), Ok(300_000));
+    assert_eq!(load.rows(&raw, 3), Ok(300_000));
     for index in load.finish(0).expect("no numbers") {
         assert_eq!((index.entries(), index.build()), (300_000, Ok(())));
     }
@@ -212,7 +208,7 @@ fn a_large_hash_is_filled_in_groups() {
         assert!(store.get(table, 0, &absent).is_none());
     }
     let per_row = store.memory_bytes() / 300_000;
-    assert!(per_row < 16 + 8 + 8 + 16, "{per_row} bytes a row");
+    assert!(per_row < 16 + 8 + 8 + 8 + 16, "{per_row} bytes a row");
 }
 
 #[test]
@@ -222,13 +218,12 @@ fn what_no_table_could_hold_is_refused() {
         let layout = RowLayout::of_table(&schema);
         for (ids, expected) in [([1, 2, 1], !is_numbered), ([1, 2, 3], false)] {
             let (mut store, mut raw) = (empty(), Vec::new());
-            for (number, id) in ids.iter().enumerate() {
-                let number = is_numbered.then_some(number as u64);
-                push_checkpoint_row(&mut raw, &row(&layout, *id), number);
+            for (number, id) in (0..).zip(ids) {
+                push_checkpoint_row(&mut raw, &row(&layout, id), Some(number));
             }
             let mut load = store.loads().remove(table_number);
-            assert_eq!(load.rows(&raw), Ok(3));
-            let indexes = load.finish(if is_numbered { 3 } else { 0 }).expect("a free number");
+            assert_eq!(load.rows(&raw, FORMAT_VERSION), Ok(3));
+            let indexes = load.finish(3).expect("a free number");
             let built: Vec<_> = indexes.into_iter().map(|index| index.build()).collect();
             let is_refused = built.contains(&Err(WriteError::Duplicate { index: 0 }));
             assert_eq!(is_refused, expected, "{}: {built:?}", schema.name);
@@ -246,12 +241,33 @@ fn numbers_come_once_and_the_next_one_is_free() {
             push_checkpoint_row(&mut raw, &row(&layout, 1), Some(number));
         }
         let mut load = store.loads().remove(numbered);
-        assert_eq!(load.rows(&raw), Ok(2));
+        assert_eq!(load.rows(&raw, FORMAT_VERSION), Ok(2));
         assert_eq!(load.finish(next).is_some(), is_free);
     }
-    let mut store = empty();
-    let keyed = store.loads().remove(0);
-    assert!(keyed.finish(1).is_none(), "rows with a key have no numbers");
+}
+
+/// Checkpoints before version 4 hold no numbers of rows with a key: they get theirs in the order in which they lie there.
+#[test]
+fn rows_of_an_older_checkpoint_get_numbers() {
+    let layout = RowLayout::of_table(&schemas()[0]);
+    let (mut store, mut raw) = (empty(), Vec::new());
+    for id in [7, 3, 5] {
+        push_checkpoint_row(&mut raw, &row(&layout, id), None);
+    }
+    let mut load = store.loads().remove(0);
+    assert_eq!((load.rows(&raw, 3), load.rows(&[], 3)), (Ok(3), Ok(0)));
+    for index in load.finish(0).expect("none was given out") {
+        assert_eq!(index.build(), Ok(()));
+    }
+    let table = TableId(0);
+    store.begin();
+    store.insert(table, &row(&layout, 9)).expect("new");
+    store.commit();
+    let numbers: Vec<_> = store
+        .rids_from(table, Rid(0))
+        .map(|rid| store.row_number(table, rid))
+        .collect();
+    assert_eq!(numbers, [0, 1, 2, 3]);
 }
 
 #[test]
@@ -262,9 +278,12 @@ fn a_row_of_another_layout_is_refused() {
     let mut load = store.loads().remove(0);
     let mut raw = Vec::new();
     push_checkpoint_row(&mut raw, &good[1..], None);
-    assert!(matches!(load.rows(&raw), Err(LoadError::Row(WriteError::Malformed(_)))));
+    assert!(matches!(
+        load.rows(&raw, 3),
+        Err(LoadError::Row(WriteError::Malformed(_)))
+    ));
     raw.pop();
-    assert!(matches!(load.rows(&raw), Err(LoadError::Block(_))));
+    assert!(matches!(load.rows(&raw, 3), Err(LoadError::Block(_))));
 }
 
 proptest! {
@@ -284,10 +303,9 @@ proptest! {
         table in 0usize..10,
     ) {
         let layout = RowLayout::of_table(&schemas()[table]);
-        let is_numbered = table == 9;
         let mut raw = Vec::new();
         for id in [id, id + 1, id + 2] {
-            push_checkpoint_row(&mut raw, &row(&layout, id), is_numbered.then_some(id as u64));
+            push_checkpoint_row(&mut raw, &row(&layout, id), Some(id as u64));
         }
         for (at, byte) in flips {
             let at = at.index(raw.len());
@@ -295,8 +313,8 @@ proptest! {
         }
         let mut store = empty();
         let mut load = store.loads().remove(table);
-        if load.rows(&raw).is_ok()
-            && let Some(indexes) = load.finish(if is_numbered { u64::MAX } else { 0 })
+        if load.rows(&raw, FORMAT_VERSION).is_ok()
+            && let Some(indexes) = load.finish(u64::MAX)
             && indexes.into_iter().map(|index| index.build()).fold(true, |all, built| all & built.is_ok())
         {
             let table = TableId(table as u16);

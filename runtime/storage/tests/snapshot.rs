@@ -6,6 +6,7 @@ use common::table;
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType};
 use reprise_storage::{Evolve, SnapshotPage, Store, TableId, plan_change};
+use reprise_wire::FORMAT_VERSION;
 
 const KEYED: TableId = TableId(0);
 const NUMBERED: TableId = TableId(1);
@@ -90,7 +91,7 @@ fn load(pages: &[SnapshotPage], next_numbers: &[u64]) -> Store {
     for mut load in store.loads() {
         let table = load.id();
         for page in pages.iter().filter(|page| page.table == table.0) {
-            assert_eq!(load.rows(&page.bytes).expect("own bytes"), page.rows);
+            assert_eq!(load.rows(&page.bytes, FORMAT_VERSION).expect("own bytes"), page.rows);
         }
         let indexes = load.finish(next_numbers[table.0 as usize]).expect("a free number");
         indexes

@@ -7,7 +7,7 @@ use common::{redo::redo_by_table, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
 use reprise_storage::{AfterImage, ApplyError, PrefetchStep, Range, Rid, ScanPosition, Store, TableId, Visit};
-use reprise_wire::{Change, Changes};
+use reprise_wire::{Change, Changes, RowName};
 
 use ScalarType::*;
 
@@ -445,7 +445,7 @@ fn one_key_comes_goes_and_comes_again() {
 }
 
 #[test]
-fn an_update_names_what_changed_and_a_row_that_came_and_went_leaves_nothing() {
+fn an_update_names_what_changed_and_a_row_that_came_and_went_leaves_its_number() {
     let (mut store, one, _) = two_rows();
     let row = |store: &Store, fields: &[Field<'_>]| store.layout(TableId(0)).build(fields);
     store.begin();
@@ -458,17 +458,19 @@ fn an_update_names_what_changed_and_a_row_that_came_and_went_leaves_nothing() {
     );
     store.update(TableId(0), one, &text).expect("live");
     let mut changes = Vec::new();
-    assert_eq!(store.write_set(AfterImage::Changed, &mut changes), 1);
+    assert_eq!(store.write_set(AfterImage::Changed, &mut changes), 2);
     let found: Vec<_> = Changes::new(&changes).map(|change| change.expect("whole")).collect();
-    let [Change::Patch { table: 0, columns, .. }] = found[..] else {
+    let name = RowName::Number(2);
+    let [passed, Change::Patch { table: 0, columns, .. }] = found[..] else {
         panic!("{found:?}");
     };
+    assert_eq!(passed, Change::Delete { table: 0, name });
     let columns: Vec<_> = columns.iter().collect();
     assert_eq!(columns, [(2, Some(&b"a note of some length"[..]))]);
     // Taken back: nothing is left of it, and nothing is written.
     set(&mut store, one, 1, 10);
     let mut changes = Vec::new();
-    assert_eq!(store.write_set(AfterImage::Changed, &mut changes), 0);
+    assert_eq!(store.write_set(AfterImage::Changed, &mut changes), 1);
     store.rollback();
 }
 
@@ -546,5 +548,68 @@ fn the_first_difference_names_row_column_and_values() {
             store.delete(TableId(0), two).expect("live");
         }),
         "row id=2 of table t: logged no change, replayed deleted",
+    );
+}
+
+/// By record id, the number of each live row.
+fn numbers(store: &Store) -> Vec<u64> {
+    let rids = store.rids_from(TableId(0), Rid(0));
+    rids.map(|rid| store.row_number(TableId(0), rid)).collect()
+}
+
+/// A row of a table with a key has a number, too: never given out again, restored by a rollback, and the same after redo.
+#[test]
+fn a_row_has_a_number_that_no_other_row_gets() {
+    let (mut store, one, _) = two_rows();
+    let (mut redone, ..) = two_rows();
+    assert_eq!(numbers(&store), [0, 1]);
+    let insert = |store: &mut Store, id: i64| {
+        let fields = [Field::Int(id), Field::Int(100 + id), Field::Text("")];
+        let row = store.layout(TableId(0)).build(&fields);
+        store.insert(TableId(0), &row).expect("new")
+    };
+    let work: [(bool, &dyn Fn(&mut Store)); 4] = [
+        (false, &|store| {
+            insert(store, 3);
+            insert(store, 4);
+        }),
+        // A row that comes and goes takes its number along.
+        (true, &|store| {
+            let rid = insert(store, 5);
+            store.delete(TableId(0), rid).expect("live");
+        }),
+        (true, &|store| {
+            store.delete(TableId(0), one).expect("live");
+            insert(store, 1);
+            let mark = store.savepoint();
+            insert(store, 6);
+            store.rollback_to(mark);
+        }),
+        (true, &|store| {
+            insert(store, 8);
+        }),
+    ];
+    for (commits, work) in work {
+        store.begin();
+        work(&mut store);
+        let mut changes = Vec::new();
+        store.write_set(AfterImage::Changed, &mut changes);
+        match commits {
+            true => {
+                store.commit();
+            }
+            false => store.rollback(),
+        }
+        if commits {
+            redone.apply(&changes).expect("fits");
+        }
+        assert_eq!(store.digest(), redone.digest());
+    }
+    let mut all = numbers(&store);
+    all.sort_unstable();
+    assert_eq!(
+        all,
+        [1, 3, 4],
+        "2 came and went, 0 is deleted, what was rolled back took none"
     );
 }

@@ -27,7 +27,7 @@ const COLUMN_BYTES: usize = 1 + 1 + 16;
 pub enum ShortName {
     /// The encoded primary key is the first bytes of two words, 16 at most, the most significant first.
     Key { words: [u64; 2], bytes: u8 },
-    /// The hidden number.
+    /// The row's number.
     Number(u64),
 }
 
@@ -91,20 +91,16 @@ impl ChangesBuffer {
         appended
     }
 
-    /// `number` in a table without a primary key.
     #[inline]
-    pub fn insert(&mut self, table: u16, number: Option<u64>, row: &[u8]) {
+    pub fn insert(&mut self, table: u16, number: u64, row: &[u8]) {
         if !Self::takes_table(table) || row.len() >= TWO_BYTES {
+            let number = Some(number);
             return self.other(|out| Change::Insert { table, number, row }.encode(out));
         }
         let room = self.room::<{ ROW_HEAD_BYTES + SHORT_ROW_BYTES }>();
-        let mut at = 2;
-        [room[0], room[1]] = [INSERT, table as u8];
-        if let Some(number) = number {
-            room[0] |= NUMBERED;
-            room[2..10].copy_from_slice(&number.to_le_bytes());
-            at = 10;
-        }
+        let mut at = 10;
+        [room[0], room[1]] = [INSERT | NUMBERED, table as u8];
+        room[2..at].copy_from_slice(&number.to_le_bytes());
         room[at] = row.len() as u8;
         if row.len() >= ONE_BYTE {
             room[at] |= 0x80;
@@ -272,9 +268,10 @@ mod tests {
         let (mut buffer, mut expected) = (ChangesBuffer::default(), Vec::new());
         for table in [0, 1, 127, 128, 999] {
             for bytes in (0..140).chain([255, 256, 16_383, 16_384, 20_000]) {
-                for number in [None, Some(7), Some(u64::MAX)] {
+                for number in [0, 7, u64::MAX] {
                     let row = &row[..bytes];
                     buffer.insert(table, number, row);
+                    let number = Some(number);
                     Change::Insert { table, number, row }.encode(&mut expected);
                 }
             }
@@ -294,9 +291,9 @@ mod tests {
     #[test]
     fn what_is_taken_back_or_cleared_leaves_nothing() {
         let mut buffer = ChangesBuffer::default();
-        buffer.insert(1, None, b"first");
+        buffer.insert(1, 3, b"first");
         let (len, first) = (buffer.len(), buffer.as_bytes().to_vec());
-        buffer.insert(2, Some(5), &[7; 3000]);
+        buffer.insert(2, 5, &[7; 3000]);
         buffer.truncate(len);
         buffer.truncate(buffer.len() + 100);
         assert_eq!(buffer.as_bytes(), first);
@@ -304,7 +301,7 @@ mod tests {
         assert_eq!(buffer.as_bytes(), [&first, &b"more"[..]].concat());
         buffer.clear();
         assert!(buffer.is_empty() && buffer.as_bytes().is_empty());
-        buffer.insert(1, None, b"first");
+        buffer.insert(1, 3, b"first");
         assert_eq!(buffer.as_bytes(), first);
     }
 }

@@ -1,6 +1,6 @@
 //! The physiological record: what a committed transaction left in each row that it changed (paper A, section III-A).
 //!
-//! Rows are named by table and primary key, or by their hidden number in a table without one. After-images alone: redo needs
+//! Rows are named by table and primary key, or by their number in a table without one; an insertion gives the row's number. After-images alone: redo needs
 //! nothing else, because nothing uncommitted reaches the log. An update names the changed columns where that is shorter.
 
 use reprise_abi::{
@@ -56,7 +56,7 @@ pub struct KeyedRef<'a> {
 pub enum RowName<'a> {
     /// Its primary key before the change (`reprise_abi::key`).
     Key(&'a [u8]),
-    /// Its hidden number.
+    /// Its number, in a table without a primary key; of any table, of a row that came and went in its transaction.
     Number(u64),
 }
 
@@ -65,7 +65,7 @@ pub enum RowName<'a> {
 pub enum Change<'a> {
     Insert {
         table: u16,
-        /// In a table without a primary key.
+        /// None in logs of format versions 2 and 3, of rows with a primary key: they get the next number of their table.
         number: Option<u64>,
         row: &'a [u8],
     },
@@ -92,7 +92,7 @@ pub(crate) const REPLACE: u8 = 2;
 pub(crate) const PATCH: u8 = 3;
 pub(crate) const DELETE: u8 = 4;
 const OP_MASK: u8 = 7;
-/// The row has a number instead of a key.
+/// The row's number stands in place of its key; in an insertion, before the row.
 pub(crate) const NUMBERED: u8 = 8;
 
 /// Changed columns with what they hold now: growing positions, at least one.
@@ -328,10 +328,10 @@ impl<'a> Changes<'a> {
         self.at
     }
 
-    /// Takes the next change if it is an insertion without a number, in its usual form: its table and its row. Else nothing happens;
+    /// Takes the next change if it is an insertion in its usual form: its table, number and row. Else nothing happens;
     /// so what most changes are passes through no memory on its way.
     #[inline(always)]
-    pub fn next_row(&mut self) -> Option<(u16, &'a [u8])> {
+    pub fn next_row(&mut self) -> Option<(u16, u64, &'a [u8])> {
         let mut quick = QuickReader::new(&self.bytes[self.at..]);
         let row = quick.row()?;
         self.at += quick.at;

@@ -465,6 +465,11 @@ pub fn push_checkpoint_row(out: &mut Vec<u8>, row: &[u8], number: Option<u64>) {
     }
 }
 
+/// True where the rows of a checkpoint of this format version have numbers: all of them from version 4 on.
+pub fn rows_have_numbers(version: u32, has_primary_key: bool) -> bool {
+    version >= 4 || !has_primary_key
+}
+
 /// Walks the rows of a block; ends after the first error.
 pub struct CheckpointRows<'a> {
     reader: ValueReader<'a>,

@@ -117,15 +117,16 @@ impl<'a> QuickReader<'a> {
         })
     }
 
-    /// The next change, if it is an insertion without a number: its table and its row.
+    /// The next change, if it is an insertion with a number: its table, number and row.
     #[inline(always)]
-    pub fn row(&mut self) -> Option<(u16, &'a [u8])> {
-        if self.byte()? != INSERT {
+    pub fn row(&mut self) -> Option<(u16, u64, &'a [u8])> {
+        if self.byte()? != INSERT | NUMBERED {
             return None;
         }
         let table = self.varint()?;
+        let number = self.number()?;
         let row = self.bytes(ROW_BYTES_MAX)?;
-        (table < TABLES_MAX).then_some((table as u16, row))
+        (table < TABLES_MAX).then_some((table as u16, number, row))
     }
 
     /// The next change, if it is a patch.
@@ -180,13 +181,10 @@ impl<'a> QuickReader<'a> {
         let op = self.byte()?;
         let table = self.varint()? as u16;
         match op & 7 {
-            INSERT if op & NUMBERED == 0 => {
+            INSERT if op & NUMBERED != 0 => {
+                let number = Some(self.number()?);
                 let row = self.bytes(ROW_BYTES_MAX)?;
-                Some(Change::Insert {
-                    table,
-                    number: None,
-                    row,
-                })
+                Some(Change::Insert { table, number, row })
             }
             PATCH => Some(Change::Patch {
                 table,
@@ -301,9 +299,9 @@ mod tests {
             }
             assert_eq!(Changes::new(&bytes).next().map(|c| c.is_ok()), Some(slow.is_ok()));
             let mut walk = Changes::new(&bytes);
-            let row = walk.next_row().map(|(table, row)| Change::Insert {
+            let row = walk.next_row().map(|(table, number, row)| Change::Insert {
                 table,
-                number: None,
+                number: Some(number),
                 row,
             });
             let patch = |walk: &mut Changes<'_>| {

@@ -3,7 +3,7 @@
 pub(crate) mod radix;
 
 use reprise_abi::RowLayout;
-use reprise_wire::{CheckpointRows, WireError};
+use reprise_wire::{CheckpointRows, WireError, rows_have_numbers};
 
 use crate::{
     index::Index,
@@ -26,8 +26,10 @@ pub enum LoadError {
 pub struct TableLoad<'s> {
     id: TableId,
     table: &'s mut Table,
-    /// Behind the greatest number seen, in a table without a primary key.
+    /// Behind the greatest number seen.
     numbers_end: u64,
+    /// Rows came without numbers, as older checkpoints have them: they get theirs as they come.
+    gives_numbers: bool,
 }
 
 /// An index that is still to be built. Those of one table are built beside each other.
@@ -50,6 +52,7 @@ impl Store {
                 id: TableId(number as u16),
                 table,
                 numbers_end: 0,
+                gives_numbers: false,
             }
         });
         loads.collect()
@@ -61,9 +64,11 @@ impl<'s> TableLoad<'s> {
         self.id
     }
 
-    /// Takes the rows of a checkpoint's block in; how many they are. Each is checked against the table's layout.
-    pub fn rows(&mut self, raw: &[u8]) -> Result<u32, LoadError> {
-        let numbered = has_number(&self.table.schema);
+    /// Takes the rows of a block in a checkpoint of this format version in; how many they are. Each is checked against the table's
+    /// layout.
+    pub fn rows(&mut self, raw: &[u8], version: u32) -> Result<u32, LoadError> {
+        let numbered = rows_have_numbers(version, !has_number(&self.table.schema));
+        self.gives_numbers |= !numbered;
         let Table { rows, layout, .. } = &mut *self.table;
         let mut count = 0;
         for row in CheckpointRows::new(raw, numbered) {
@@ -73,16 +78,22 @@ impl<'s> TableLoad<'s> {
             if rows.is_full() {
                 return Err(LoadError::Row(WriteError::Full));
             }
-            self.numbers_end = self.numbers_end.max(number.saturating_add(numbered as u64));
+            let number = if numbered { number } else { self.numbers_end };
+            self.numbers_end = self.numbers_end.max(number.saturating_add(1));
             rows.insert(RowRef { row, number });
             count += 1;
         }
         Ok(count)
     }
 
-    /// Ends the rows: `next_number` is what the next one gets, in a table without a primary key. None where a row has that
-    /// number or a later one. What is left are the indexes.
+    /// Ends the rows: `next_number` is what the next one gets, where they have numbers. None where a row has that number or a later
+    /// one. What is left are the indexes.
     pub fn finish(self, next_number: u64) -> Option<Vec<IndexLoad<'s>>> {
+        let next_number = if self.gives_numbers {
+            self.numbers_end
+        } else {
+            next_number
+        };
         if next_number < self.numbers_end || !self.table.raise_next_number(next_number) {
             return None;
         }

@@ -14,6 +14,7 @@ const FETCH_AHEAD: usize = 48;
 /// Rows that fit the table, and the tags of their keys.
 struct Piece<'w> {
     rows: [&'w [u8]; PIECE_ROWS],
+    numbers: [u64; PIECE_ROWS],
     tags: [u32; PIECE_ROWS],
     count: usize,
 }
@@ -21,6 +22,7 @@ struct Piece<'w> {
 impl<'w> Piece<'w> {
     const EMPTY: Self = Self {
         rows: [&[]; PIECE_ROWS],
+        numbers: [0; PIECE_ROWS],
         tags: [0; PIECE_ROWS],
         count: 0,
     };
@@ -28,10 +30,10 @@ impl<'w> Piece<'w> {
     /// Takes the rows from `from` on, up to what is no insertion or does not fit, and asks for their lines of the index.
     fn read(&mut self, table: &Table, (window, list): (&'w [u8], &RedoList), from: usize) {
         self.count = 0;
-        for (at, place) in self.rows.iter_mut().enumerate() {
+        for at in 0..PIECE_ROWS {
             list.fetch_start(window, from + at + FETCH_AHEAD);
             match list.row(window, from + at) {
-                Some(row) if table.validate(row).is_ok() => *place = row,
+                Some((number, row)) if table.validate(row).is_ok() => (self.numbers[at], self.rows[at]) = (number, row),
                 _ => break,
             }
             self.count += 1;
@@ -46,7 +48,7 @@ impl<'w> Piece<'w> {
     fn put(&self, table: &mut Table) -> usize {
         let mut rids = [Rid(0); PIECE_ROWS];
         let rids = &mut rids[..self.count];
-        if !store(&mut table.rows, &self.rows[..self.count], rids) {
+        if !store(&mut table.rows, &self.rows[..self.count], &self.numbers, rids) {
             return 0;
         }
         let (index, rows) = (&mut table.indexes[0], &table.rows);
@@ -55,21 +57,26 @@ impl<'w> Piece<'w> {
         if let Some(taken) = taken {
             table.rows.take_back(&rids[taken..]);
         }
-        taken.unwrap_or(self.count)
+        let count = taken.unwrap_or(self.count);
+        self.numbers[..count]
+            .iter()
+            .for_each(|number| table.note_number(*number));
+        count
     }
 }
 
 /// Stores the rows; false, and nothing stored, where there might be no room.
-fn store(rows: &mut Rows, new: &[&[u8]], rids: &mut [Rid]) -> bool {
+fn store(rows: &mut Rows, new: &[&[u8]], numbers: &[u64], rids: &mut [Rid]) -> bool {
     if !rows.has_room(new.len()) {
         return false;
     }
     let mut places = [Location(0); PIECE_ROWS];
-    if rows.append(new, &mut places[..new.len()], rids) {
+    if rows.append(new, numbers, &mut places[..new.len()], rids) {
         return true;
     }
-    for (rid, row) in rids.iter_mut().zip(new) {
-        *rid = rows.insert(RowRef { row, number: 0 });
+    for ((rid, row), number) in rids.iter_mut().zip(new).zip(numbers) {
+        let number = *number;
+        *rid = rows.insert(RowRef { row, number });
     }
     true
 }

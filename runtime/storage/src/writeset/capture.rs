@@ -87,7 +87,7 @@ impl Capture {
     }
 
     #[inline(never)]
-    pub fn insert(&mut self, table: u16, number: Option<u64>, row: &[u8]) {
+    pub fn insert(&mut self, table: u16, number: u64, row: &[u8]) {
         self.rows += 1;
         self.changes.insert(table, number, row);
     }
