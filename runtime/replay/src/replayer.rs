@@ -99,6 +99,7 @@ struct Place<'a> {
     end: Lsn,
     /// In the window.
     at: usize,
+    bytes: usize,
 }
 
 /// Bytes of log that held changes alone, and how long it took to apply them.
@@ -268,6 +269,7 @@ impl Replayer {
                     lsn,
                     end: lsn_after(block.version, lsn, record.end - record.start),
                     at: block_at + record.start,
+                    bytes: record.end - record.start,
                 };
                 lsn = place.end;
                 self.feed_record(&place, &record, &records)?;
@@ -509,7 +511,7 @@ impl Replayer {
         if self.stretch.bytes == 0 {
             self.stretch.begun_ns = self.shared.clock.monotonic_ns();
         }
-        self.stretch.bytes += place.end.0 - place.lsn.0;
+        self.stretch.bytes += place.bytes as u64;
     }
 
     fn end_stretch(&mut self) {
