@@ -110,6 +110,50 @@ impl CallSlot {
     }
 }
 
+/// When a batch passed a point, in nanoseconds of the node's monotonic clock; 0: it has not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallTimes {
+    /// The router took it.
+    pub accepted_ns: u64,
+    /// Its first call began.
+    pub begun_ns: u64,
+    /// Its last call had run; its records, if there are any, were appended.
+    pub appended_ns: u64,
+    /// They were durable, as was what its calls had read.
+    pub durable_ns: u64,
+}
+
+impl CallTimes {
+    /// Notes when the calls ran; for how long.
+    pub(crate) fn ran(&mut self, begun_ns: u64, appended_ns: u64) -> Duration {
+        (self.begun_ns, self.appended_ns) = (begun_ns, appended_ns);
+        Duration::from_nanos(appended_ns.saturating_sub(begun_ns))
+    }
+
+    /// Waiting to be run.
+    pub fn queued(&self) -> Duration {
+        Self::between(self.accepted_ns, self.begun_ns)
+    }
+
+    /// Running, with the other calls of the batch.
+    pub fn running(&self) -> Duration {
+        Self::between(self.begun_ns, self.appended_ns)
+    }
+
+    /// Waiting for the log.
+    pub fn logging(&self) -> Duration {
+        Self::between(self.appended_ns, self.durable_ns)
+    }
+
+    /// Zero where one of the points was not passed.
+    fn between(from_ns: u64, until_ns: u64) -> Duration {
+        match from_ns {
+            0 => Duration::ZERO,
+            from_ns => Duration::from_nanos(until_ns.saturating_sub(from_ns)),
+        }
+    }
+}
+
 /// Called once, off the engine thread where the log is synchronous, with every outcome set.
 pub type BatchDone = Box<dyn FnOnce(Box<CallBatch>) + Send + Sync>;
 
@@ -142,6 +186,7 @@ pub struct CallBatch {
     pub(crate) ticket: Option<Ticket>,
     /// The log may keep it so long after its last write: others waited longer to be run.
     pub hold: Duration,
+    pub times: CallTimes,
 }
 
 /// Argument bytes that one batch carries at most, but for its first call.
@@ -196,6 +241,7 @@ impl CallBatch {
             deadlines: Vec::new(),
             ticket: None,
             hold: Duration::ZERO,
+            times: CallTimes::default(),
         }
     }
 
@@ -392,6 +438,18 @@ mod tests {
         assert_eq!(hold_of(10_000, 39), Duration::ZERO, "less than a write takes");
         assert_eq!(hold_of(10_000, 400), Duration::from_millis(1));
         assert_eq!(hold_of(10_000, usize::MAX), HOLD_MAX);
+    }
+
+    #[test]
+    fn a_call_that_never_ran_took_no_time() {
+        let mut times = CallTimes {
+            accepted_ns: 100,
+            durable_ns: 5_000,
+            ..CallTimes::default()
+        };
+        assert_eq!((times.queued(), times.running(), times.logging()), Default::default());
+        assert_eq!(times.ran(1_100, 4_100), Duration::from_nanos(3_000));
+        assert_eq!((times.queued(), times.logging()), (Duration::from_nanos(1_000), Duration::from_nanos(900)));
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod site;
 mod told;
 mod turn;
 
-pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, ReplyOutcome};
+pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, CallTimes, ReplyOutcome};
 pub use calls::{CallInfo, CallPhase, Calls, Deadline};
 pub use coordinator::{Coordinator, RendezvousStats};
 pub use copy::Copied;

@@ -428,7 +428,7 @@ impl Site {
         batch.count_results();
         let waited = tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
         batch.note_ran();
-        let ran = Duration::from_nanos(tools.shared.clock.monotonic_ns() - started_ns);
+        let ran = batch.times.ran(started_ns, tools.shared.clock.monotonic_ns());
         tools.call_ns = ran.as_nanos() as u64 / count.max(1) as u64;
         batch.hold = hold_of(tools.call_ns, waited.saturating_sub(count));
         let fuel = tools.frame.take_fuel();
@@ -501,7 +501,7 @@ impl ExclusivePartitions<'_> {
         }
         batch.count_results();
         batch.note_ran();
-        let ran = Duration::from_nanos(self.tools.shared.clock.monotonic_ns() - started_ns);
+        let ran = batch.times.ran(started_ns, self.tools.shared.clock.monotonic_ns());
         let tools = &mut *self.tools;
         let fuel = tools.frame.take_fuel();
         for part in self.partitions.iter() {

@@ -5,11 +5,11 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::Duration,
 };
 
 use reprise_base::{Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_SCOPE_BYTES_MAX};
-use reprise_partition::{CallBatch, Deadline, ReplyOutcome, Stream};
+use reprise_partition::{CallBatch, CallTimes, Deadline, ReplyOutcome, Stream};
 use reprise_txn::{Bound, Deployed, Module};
 
 use crate::{
@@ -358,13 +358,17 @@ impl BatchBuilder {
             part.batch.stream = self.stream;
             part.batch.answers = self.is_bounded.then(|| self.router.answers().clone());
         }
+        let accepted_ns = self.router.monotonic_ns();
+        for part in &mut parts {
+            part.batch.times.accepted_ns = accepted_ns;
+        }
         let pending = Pending {
+            accepted_ns,
             reply: BatchReply {
                 parts: Vec::with_capacity(parts.len()),
                 places: std::mem::take(&mut self.places),
                 ready: std::mem::take(&mut self.ready),
             },
-            accepted_at: Instant::now(),
             done,
         };
         let has_awaited = pending
@@ -390,7 +394,7 @@ fn scoped<'k>(scope: &'k Option<Arc<str>>, key: &'k str) -> ScopedKey<'k> {
 /// A batch on its way.
 struct Pending {
     reply: BatchReply,
-    accepted_at: Instant,
+    accepted_ns: u64,
     done: OnReply,
 }
 
@@ -398,17 +402,20 @@ impl Pending {
     /// The common case: one part answers it.
     fn of_one(self, router: &Router, mut part: Part) -> Part {
         let router = router.clone();
-        part.batch.done = Some(Box::new(move |batch| {
+        part.batch.done = Some(Box::new(move |mut batch| {
+            batch.times.durable_ns = router.monotonic_ns();
             router.settle_keys(&batch);
-            self.finish(&router, Some(batch));
+            let durable_ns = batch.times.durable_ns;
+            self.finish(&router, durable_ns, Some(batch));
         }));
         part
     }
 
     /// Every part is there.
-    fn finish(mut self, router: &Router, parts: impl IntoIterator<Item = Box<CallBatch>>) {
+    fn finish(mut self, router: &Router, now_ns: u64, parts: impl IntoIterator<Item = Box<CallBatch>>) {
         self.reply.parts.extend(parts);
-        router.note_answered(self.reply.len() as u64, self.accepted_at.elapsed());
+        let took = Duration::from_nanos(now_ns.saturating_sub(self.accepted_ns));
+        router.note_answered(self.reply.len() as u64, took);
         (self.done)(self.reply);
     }
 }
@@ -456,7 +463,8 @@ impl Collector {
         });
         for (at, mut part) in parts.into_iter().enumerate() {
             let collector = collector.clone();
-            part.batch.done = Some(Box::new(move |batch| {
+            part.batch.done = Some(Box::new(move |mut batch| {
+                batch.times.durable_ns = collector.router.monotonic_ns();
                 collector.router.settle_keys(&batch);
                 *collector.slots[at].lock().expect("held for a store alone") = Some(batch);
                 collector.arrive();
@@ -491,9 +499,11 @@ impl Collector {
             let batch = slot.lock().expect("held for a store alone").take();
             batch.expect("every part has arrived")
         });
-        pending
-            .expect("the last arrival comes once")
-            .finish(&self.router, parts);
+        let (pending, now_ns) = (
+            pending.expect("the last arrival comes once"),
+            self.router.monotonic_ns(),
+        );
+        pending.finish(&self.router, now_ns, parts);
     }
 }
 
@@ -552,6 +562,14 @@ impl BatchReply {
                 }
             }
             Place::Ready(at) => self.ready[at as usize].terms(),
+        }
+    }
+
+    /// When the batch of a call passed which point; None for one that did not run itself.
+    pub fn times(&self, index: usize) -> Option<&CallTimes> {
+        match self.places[index] {
+            Place::Slot(part, _) => Some(&self.parts[part as usize].times),
+            Place::Ready(_) => None,
         }
     }
 

@@ -30,6 +30,8 @@ pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
 pub use reprise_backup::ArchiveStatus;
-pub use reprise_partition::{CallInfo, CallPhase, Deadline, RendezvousStats, ReplyOutcome, Stream, has_small_result};
+pub use reprise_partition::{
+    CallInfo, CallPhase, CallTimes, Deadline, RendezvousStats, ReplyOutcome, Stream, has_small_result,
+};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
 pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan};

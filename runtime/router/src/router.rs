@@ -331,6 +331,10 @@ impl Router {
         self.0.config.shared.coordinator.fuel(partition)
     }
 
+    pub(crate) fn monotonic_ns(&self) -> u64 {
+        self.0.config.shared.clock.monotonic_ns()
+    }
+
     /// The moment so far ahead, by the clock that deadlines go by.
     pub fn deadline_in(&self, time: Duration) -> u64 {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

@@ -26,6 +26,7 @@ use crate::{
     submission::{CallText, Submission},
     target::Target,
     texts::Room,
+    trace::RequestSpan,
 };
 
 pub const PATH_PREFIX: &str = "/v1/call/";
@@ -150,6 +151,9 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
     call.submit(state, batch, Held::default());
     poll_fn(|cx| call.poll(cx, state, &body.bytes)).await;
     let slot = &call.slots()[0];
+    if let (Some(span), Some(times)) = (head.extensions.get::<RequestSpan>(), call.times(slot)) {
+        span.ran(times);
+    }
     let room = match state.texts.asked(call.text_bytes_max(slot)) {
         None => None,
         Some(room) => Some(room.await),

@@ -32,7 +32,9 @@ pub async fn answer(state: &AppState, router: &Router, request: Request) -> Resu
         .headers()
         .get(headers::TRACEPARENT)
         .and_then(TraceContext::continue_from);
-    if let Some(span) = RequestSpan::start(state.tracer.as_ref(), &request, context.as_ref()) {
+    let is_post = *request.method() == Method::POST;
+    let tracer = state.tracer.as_ref().filter(|_| is_post);
+    if let Some(span) = RequestSpan::start(tracer, request.uri().path(), context.as_ref()) {
         return Ok(traced(state, router, request, span).await);
     }
     let response = match context {
@@ -56,16 +58,15 @@ pub async fn answer(state: &AppState, router: &Router, request: Request) -> Resu
 }
 
 /// The way of a call whose span somebody collects. A batch keeps its span until its last answer.
-async fn traced(state: &AppState, router: &Router, mut request: Request, mut span: RequestSpan) -> Response {
+async fn traced(state: &AppState, router: &Router, mut request: Request, span: RequestSpan) -> Response {
     let header = span.header();
-    let mut response = if request.uri().path() == batch::PATH {
-        request.extensions_mut().insert(span);
-        route(state, router, request).await
-    } else {
-        let response = route(state, router, request).await;
+    let is_batch = request.uri().path() == batch::PATH;
+    request.extensions_mut().insert(span.clone());
+    let mut response = route(state, router, request).await;
+    if !is_batch {
         span.answered(&response);
-        response
-    };
+    }
+    drop(span);
     response.headers_mut().insert(headers::TRACEPARENT, header);
     state.counts.answered(response.status().as_u16());
     response

@@ -133,10 +133,9 @@ async fn serve_connection(stream: TcpStream, state: AppState, router: Router, pl
     state.counts.connections.fetch_add(1, Ordering::Relaxed);
     state.counts.connections_open.fetch_add(1, Ordering::Relaxed);
     let stream = StallGuard::new(stream, state.limits.write_wait);
-    // Spans begin with a request: those are hyper's from the first.
-    let stream = match state.tracer {
-        None if !place.is_probe => pipeline::serve(stream, &state).await,
-        _ => Some(stream),
+    let stream = match place.is_probe {
+        false => pipeline::serve(stream, &state).await,
+        true => Some(stream),
     };
     if let Some(stream) = stream {
         serve_requests(stream, &state, router, place.is_probe).await;

@@ -10,7 +10,7 @@ use std::{
 
 use reprise_api::{Problem, ProblemKind};
 use reprise_codec::{ArgsError, Format, Scratch, encode_document};
-use reprise_router::{BatchBuilder, Bound, CallReply, CallTerms, Deployed, ReplyOutcome, Stream};
+use reprise_router::{BatchBuilder, Bound, CallReply, CallTerms, CallTimes, Deployed, ReplyOutcome, Stream};
 
 use crate::{
     coalescer::Coalescers,
@@ -325,6 +325,14 @@ impl<F> Submission<F> {
                 let reply = self.rounds[*round as usize].reply().expect("every call is answered");
                 Ok((&self.targets[*target as usize], reply.get(*index as usize)))
             }
+        }
+    }
+
+    /// When a call that ran passed which point.
+    pub fn times(&self, slot: &Slot<F>) -> Option<&CallTimes> {
+        match &slot.state {
+            SlotState::Refused(_) => None,
+            SlotState::Called { round, index, .. } => self.rounds[*round as usize].reply()?.times(*index as usize),
         }
     }
 

@@ -9,12 +9,7 @@ use std::{
     },
 };
 
-use axum::{
-    body::Body,
-    extract::Request,
-    http::{HeaderValue, Method, header},
-    response::Response,
-};
+use axum::http::{HeaderMap, HeaderValue, Response, header};
 use opentelemetry::{
     Context, KeyValue,
     trace::{
@@ -24,6 +19,7 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use reprise_api::{PROBLEM_MEDIA_TYPE, headers};
+use reprise_router::{CallReply, CallTimes};
 
 use crate::{batch, calls, refusal::ProblemSlug};
 
@@ -32,13 +28,9 @@ use crate::{batch, calls, refusal::ProblemSlug};
 pub struct RequestSpan(Arc<Mutex<Span>>);
 
 impl RequestSpan {
-    /// None where nobody collects, or the request is no call.
-    pub fn start(tracer: Option<&SdkTracer>, request: &Request<Body>, context: Option<&TraceContext>) -> Option<Self> {
+    /// None where nobody collects, or a request of this path is no call.
+    pub fn start(tracer: Option<&SdkTracer>, path: &str, context: Option<&TraceContext>) -> Option<Self> {
         let tracer = tracer?;
-        let path = request.uri().path();
-        if *request.method() != Method::POST {
-            return None;
-        }
         let (name, attributes) = if path == batch::PATH {
             ("batch", Vec::new())
         } else {
@@ -75,8 +67,8 @@ impl RequestSpan {
         HeaderValue::try_from(text).expect("hexadecimal digits and hyphens")
     }
 
-    /// What became of a call.
-    pub fn answered(&mut self, response: &Response) {
+    /// What became of a call, by its answer. The span has ended.
+    pub fn answered<B>(&self, response: &Response<B>) {
         let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
         let status = response.status().as_u16();
         let is_problem = header(header::CONTENT_TYPE.as_str()).as_deref() == Some(PROBLEM_MEDIA_TYPE);
@@ -96,17 +88,65 @@ impl RequestSpan {
                 span.set_status(Status::error(outcome.clone()));
             }
             span.set_attribute(KeyValue::new("reprise.outcome", outcome));
+            span.end();
+        });
+    }
+
+    /// A call committed. The span has ended.
+    pub fn committed(&self, reply: &CallReply<'_>) {
+        self.with(|span| {
+            span.set_attribute(KeyValue::new("http.response.status_code", 200));
+            for (name, value) in [("reprise.txn_id", reply.txn_id.0), ("reprise.lsn", reply.lsn.0)] {
+                span.set_attribute(KeyValue::new(name, value.to_string()));
+            }
+            span.set_attribute(KeyValue::new("reprise.outcome", "committed"));
+            span.end();
+        });
+    }
+
+    /// For how long a call that ran waited for its turn, ran with those beside it, and waited for the log, in microseconds.
+    pub fn ran(&self, times: &CallTimes) {
+        self.with(|span| {
+            for (name, time) in [
+                ("reprise.queue_us", times.queued()),
+                ("reprise.run_us", times.running()),
+                ("reprise.log_us", times.logging()),
+            ] {
+                span.set_attribute(KeyValue::new(name, time.as_micros() as i64));
+            }
         });
     }
 
     /// What became of a batch.
-    pub fn batch_ended(&mut self, calls: usize, failed: usize) {
+    pub fn batch_ended(&self, calls: usize, failed: usize) {
         self.with(|span| {
             span.set_attribute(KeyValue::new("reprise.calls", calls as i64));
             span.set_attribute(KeyValue::new("reprise.calls_failed", failed as i64));
             let outcome = if failed == 0 { "committed" } else { "some failed" };
             span.set_attribute(KeyValue::new("reprise.outcome", outcome));
         });
+    }
+}
+
+/// A pipeline's call on its way, for whoever traces it.
+#[derive(Clone)]
+pub struct CallTrace {
+    /// What the answer's `traceparent` says.
+    pub header: HeaderValue,
+    /// None where nobody collects spans.
+    pub span: Option<RequestSpan>,
+}
+
+impl CallTrace {
+    /// None where neither the caller nor this server traces it.
+    pub fn start(tracer: Option<&SdkTracer>, path: &str, request: &HeaderMap) -> Option<Self> {
+        let context = request.get(headers::TRACEPARENT).and_then(TraceContext::continue_from);
+        let span = RequestSpan::start(tracer, path, context.as_ref());
+        let header = match &span {
+            Some(span) => span.header(),
+            None => context?.header(),
+        };
+        Some(Self { header, span })
     }
 }
 

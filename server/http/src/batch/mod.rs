@@ -166,7 +166,7 @@ struct Conversation {
 
 impl Drop for Conversation {
     fn drop(&mut self) {
-        if let Some(span) = &mut self.span {
+        if let Some(span) = &self.span {
             span.batch_ended(self.answered, self.failed);
         }
     }

@@ -12,8 +12,10 @@ use reprise_router::CallReply;
 
 use crate::{
     calls::{media_type, write_body},
+    refusal::Refusal,
     target::Target,
     texts::Room,
+    trace::CallTrace,
 };
 
 thread_local! {
@@ -32,10 +34,17 @@ pub struct Answers<'a> {
 
 impl Answers<'_> {
     /// The answer to a call that ran; its status. `closes`: nothing more is answered on this connection.
-    pub fn push_reply(&mut self, target: &Target, reply: &CallReply<'_>, format: Format, closes: bool) -> u16 {
+    pub fn push_reply(
+        &mut self,
+        target: &Target,
+        reply: &CallReply<'_>,
+        format: Format,
+        trace: Option<&CallTrace>,
+        closes: bool,
+    ) -> u16 {
         self.body.clear();
         if let Err(refusal) = write_body(target, reply, format, self.body) {
-            return self.push_answer(refusal.answer(), closes);
+            return self.push_refusal(&refusal, trace, closes);
         }
         let mut digits = itoa::Buffer::new();
         self.put("HTTP/1.1 200 OK\r\ncontent-type: ");
@@ -45,8 +54,26 @@ impl Answers<'_> {
         if reply.replayed {
             self.put_header(headers::IDEMPOTENT_REPLAYED, "true");
         }
+        if let Some(trace) = trace {
+            self.put_header(headers::TRACEPARENT, trace.header.to_str().unwrap_or_default());
+            if let Some(span) = &trace.span {
+                span.committed(reply);
+            }
+        }
         self.end(closes);
         200
+    }
+
+    /// The answer to a call that did not commit; its status.
+    pub fn push_refusal(&mut self, refusal: &Refusal, trace: Option<&CallTrace>, closes: bool) -> u16 {
+        let mut answer = refusal.answer();
+        if let Some(trace) = trace {
+            answer.headers_mut().insert(headers::TRACEPARENT, trace.header.clone());
+            if let Some(span) = &trace.span {
+                span.answered(&answer);
+            }
+        }
+        self.push_answer(answer, closes)
     }
 
     /// Any answer; its status.
@@ -108,7 +135,6 @@ mod tests {
     use reprise_api::ProblemKind;
 
     use super::*;
-    use crate::refusal::Refusal;
 
     #[test]
     fn a_refusal_is_an_answer_with_its_length_and_the_date() {

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use axum::http::{Method, Version};
+use axum::http::{HeaderMap, Method, Version};
 use reprise_api::headers;
 use reprise_base::Grant;
 use reprise_router::{Deployed, Stream};
@@ -35,7 +35,7 @@ use tokio::{
 
 use crate::{
     auth::Auth,
-    calls::{Asked, is_in_view},
+    calls::{Asked, PATH_PREFIX, is_in_view},
     limits::{
         BYTES_COUNTED, COUNTED_STEP_BYTES, PIPELINE_ANSWER_BYTES, PIPELINE_BYTES_IN_FLIGHT_MAX,
         PIPELINE_CALLS_IN_FLIGHT_MAX, PIPELINE_PARTIAL_WAIT_MAX, PIPELINE_REQUEST_BYTES_MAX, REQUEST_BYTES_SURE,
@@ -44,6 +44,7 @@ use crate::{
     stall::StallGuard,
     state::AppState,
     texts::Room,
+    trace::CallTrace,
 };
 use answer::Answers;
 use request::{Head, Seen, recognise};
@@ -319,7 +320,12 @@ impl Pipeline {
             if input.len() < body.end {
                 return Taken::Part;
             }
-            run.push(body.end, body, &known.call);
+            let call = &known.call;
+            let trace = self.state.tracer.as_ref().and_then(|tracer| {
+                let path = format!("{PATH_PREFIX}{}/{}", call.target.module.name, call.target.schema().name);
+                CallTrace::start(Some(tracer), &path, &HeaderMap::new())
+            });
+            run.push(body.end, body, call, trace.map(Box::new));
             return Taken::Call;
         }
         match recognise(input) {
@@ -329,9 +335,10 @@ impl Pipeline {
             Seen::Call(head) if !is_in_view(&self.state, &head.headers) => Taken::Other,
             Seen::Call(head) => {
                 let body = head.bytes..head.bytes + head.body_bytes;
+                let trace = CallTrace::start(self.state.tracer.as_ref(), head.path, &head.headers).map(Box::new);
                 match self.judge(input, &head, deployed) {
-                    Ok(call) => run.push(body.end, body, &call),
-                    Err(refusal) => run.refuse(body.end, refusal),
+                    Ok(call) => run.push(body.end, body, &call, trace),
+                    Err(refusal) => run.refuse(body.end, refusal, trace),
                 }
                 Taken::Call
             }
@@ -350,11 +357,13 @@ impl Pipeline {
                 scope: asked.scope,
                 timeout: asked.timeout,
                 answer: asked.answer,
+                trace: None,
             },
             may_write: asked.may_write,
             format: asked.format,
         };
-        let is_lasting = call.terms.key.is_none() && !head.headers.contains_key(headers::MIN_LSN);
+        let changes = [headers::MIN_LSN, headers::TRACEPARENT];
+        let is_lasting = call.terms.key.is_none() && !changes.iter().any(|name| head.headers.contains_key(*name));
         if is_lasting && head.bytes <= KNOWN_HEAD_BYTES_MAX {
             self.known = Some(Known {
                 head: input[..head.bytes].into(),

@@ -3,7 +3,6 @@
 //! so this one knows a small part of it.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use reprise_api::headers;
 
 use crate::limits::{PIPELINE_HEADERS_MAX, PIPELINE_REQUEST_BYTES_MAX};
 
@@ -108,7 +107,7 @@ fn is_more_than_a_call(name: &HeaderName) -> bool {
         "origin",
         "reprise-integers",
     ];
-    names.contains(&name.as_str()) || name == headers::TRACEPARENT
+    names.contains(&name.as_str())
 }
 
 fn parse_length(value: &[u8]) -> Option<usize> {
@@ -148,6 +147,8 @@ mod tests {
         }
         let two = [&request[..], &request[..]].concat();
         assert_eq!(word(&two), word(&request));
+        let traced = call("content-length: 0\r\ntraceparent: 00-0-0-0\r\n", "");
+        assert_eq!(word(&traced), "/v1/call/m/p 2 ");
         let empty = call("content-length: 0\r\nconnection: Keep-Alive\r\n", "");
         assert_eq!(word(&empty), "/v1/call/m/p 2 ");
     }
@@ -178,7 +179,6 @@ mod tests {
             "content-length: 8\r\nconnection: upgrade\r\nupgrade: h2c\r\n",
             "content-length: 8\r\nexpect: 100-continue\r\n",
             "content-length: 8\r\nTE: trailers\r\n",
-            "content-length: 8\r\ntraceparent: 00-0-0-0\r\n",
             "content-length: 8\r\norigin: https://a.example\r\n",
         ] {
             assert_eq!(word(&call(lines, body)), "other", "{lines:?}");

@@ -21,6 +21,7 @@ use crate::{
     submission::{CallText, Submission},
     target::Target,
     texts::Room,
+    trace::CallTrace,
 };
 
 pub struct Run {
@@ -61,6 +62,8 @@ pub struct Terms {
     pub timeout: Option<Duration>,
     /// Of the answer.
     pub answer: Format,
+    /// Where somebody traces it.
+    pub trace: Option<Box<CallTrace>>,
 }
 
 /// How far the answers to a run got.
@@ -74,12 +77,15 @@ pub enum Progress {
 
 impl Terms {
     /// Of a call that is refused before it says anything else.
-    const NONE: Self = Self {
-        key: None,
-        scope: None,
-        timeout: None,
-        answer: Format::Json,
-    };
+    fn refused(trace: Option<Box<CallTrace>>) -> Self {
+        Self {
+            key: None,
+            scope: None,
+            timeout: None,
+            answer: Format::Json,
+            trace,
+        }
+    }
 }
 
 impl Run {
@@ -108,7 +114,7 @@ impl Run {
     }
 
     /// Takes a request of so many bytes, whose body lies at `body` of it.
-    pub fn push(&mut self, bytes: usize, body: Range<usize>, call: &Call) {
+    pub fn push(&mut self, bytes: usize, body: Range<usize>, call: &Call, trace: Option<Box<CallTrace>>) {
         self.weight += match call.target.has_small_result {
             true => 1,
             false => PIPELINE_LARGE_CALL,
@@ -119,15 +125,19 @@ impl Run {
             format: call.format,
             may_write: call.may_write,
         };
-        self.calls.add(target, 0, text, call.terms.clone());
+        let terms = Terms {
+            trace,
+            ..call.terms.clone()
+        };
+        self.calls.add(target, 0, text, terms);
         self.bytes += bytes;
     }
 
     /// Takes a request of so many bytes that is refused.
-    pub fn refuse(&mut self, bytes: usize, refusal: Refusal) {
+    pub fn refuse(&mut self, bytes: usize, refusal: Refusal, trace: Option<Box<CallTrace>>) {
         self.weight += 1;
         self.bytes += bytes;
-        self.calls.refuse(refusal, Terms::NONE);
+        self.calls.refuse(refusal, Terms::refused(trace));
     }
 
     /// Hands the calls to the engine. `may_coalesce`: a single one may go with those of other connections.
@@ -171,9 +181,15 @@ impl Run {
             }
             let closes = is_last && self.done + 1 == self.calls.slots().len();
             let slot = &self.calls.slots()[self.done];
+            let trace = slot.framing.trace.as_deref();
+            if let Some(span) = trace.and_then(|trace| trace.span.as_ref())
+                && let Some(times) = self.calls.times(slot)
+            {
+                span.ran(times);
+            }
             let status = match self.calls.answer(slot) {
-                Ok((target, reply)) => answers.push_reply(target, &reply, slot.framing.answer, closes),
-                Err(refusal) => answers.push_answer(refusal.answer(), closes),
+                Ok((target, reply)) => answers.push_reply(target, &reply, slot.framing.answer, trace, closes),
+                Err(refusal) => answers.push_refusal(refusal, trace, closes),
             };
             state.counts.answered(status);
             self.done += 1;
