@@ -230,11 +230,11 @@ impl Bench {
             code,
         };
         let before = Deployed::default();
-        let steps = plan(&before, &candidate, &[&store], Judge::Deployment);
+        let steps = plan(&before, &candidate, &[&store], Judge::Deployment, &|_| true);
         let Ok(steps) = steps else {
             bail!("the module does not fit an empty store");
         };
-        let deployed = apply(&before, candidate, steps, TxnId(1), &mut [&mut store]);
+        let deployed = apply(&before, candidate, steps, TxnId(1), &mut [&mut store]).next;
         Ok(Self {
             store,
             module: deployed.current["module"].clone(),

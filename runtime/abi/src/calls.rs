@@ -511,9 +511,10 @@ pub trait HostOps {
     fn go_on(&mut self) -> Result<(), OpError> {
         Ok(())
     }
-    /// The call was committed once and runs again: what limits it was judged then, so a ceiling far above holds now.
-    fn is_replay(&self) -> bool {
-        false
+    /// How many times the limits of a call it may take: more than once where it was committed and runs again, for what limits it was
+    /// judged then, and where time and memory alone limit it.
+    fn limits_times(&self) -> u64 {
+        1
     }
 
     fn now_us(&self) -> i64;

@@ -30,6 +30,9 @@ pub fn write_json(schema: &ModuleSchema) -> String {
     push_list(&mut out, &schema.procedures, |out, procedure| {
         push_procedure(out, schema, procedure)
     });
+    if schema.on_deploy {
+        put(&mut out, ",\"on_deploy\":true");
+    }
     out.push('}');
     out
 }
@@ -392,6 +395,7 @@ mod tests {
                     ],
                 }],
             }],
+            on_deploy: true,
         };
         let expected = concat!(
             r#"{"abi":1,"tables":[{"name":"m.t","docs":"Rows.\u000aOf t.","shared":true,"was":"s","columns":[{"name":"a","type":"i64","nullable":false},"#,
@@ -401,7 +405,7 @@ mod tests {
             r#""placement":{"by":"a"}}],"procedures":[{"name":"p","docs":"Does.","params":[{"name":"a","#,
             r#""type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","#,
             r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological","#,
-            r#""prefetch":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}]}"#,
+            r#""prefetch":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}],"on_deploy":true}"#,
         );
         assert_eq!(write_json(&schema), expected);
     }

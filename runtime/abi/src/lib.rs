@@ -2,7 +2,7 @@
 //! Owns: every byte that crosses the sandbox wall (rows, keys, arguments, results) and the import table.
 //! Does not: run anything, store anything, depend on anything; `no_std` so that guests compile it too.
 //! Invariants: all integers are little-endian except in keys; every encoding has exactly one valid form.
-//! Called by: `procedure` (guest side); `host`, `wire`, `storage`, `txn`, `partition`, `recovery`, `router`,
+//! Called by: `replay`, `procedure` (guest side); `host`, `wire`, `storage`, `txn`, `partition`, `recovery`, `router`,
 //! `database`, `backup`, `codec`, `http`, `node` (host side).
 #![no_std]
 #![deny(unsafe_code)]
@@ -51,6 +51,8 @@ pub const DESCRIBE_SECTION: &str = "reprise.describe";
 pub const DESCRIBE_EXPORT: &str = "reprise_describe";
 /// A procedure NAME is exported as `reprise_call_NAME: (args_bytes: i32) -> i32`.
 pub const CALL_EXPORT_PREFIX: &str = "reprise_call_";
+/// What a module runs when it is deployed, if it says so: `(args_bytes: i32) -> i32`, its argument a `u32`.
+pub const ON_DEPLOY_EXPORT: &str = "reprise_on_deploy";
 /// Exports `() -> i64`, both optional, which return `pointer | length << 32` of a buffer (`calls`).
 pub const ARGS_BUFFER_EXPORT: &str = "reprise_args_buffer";
 pub const RESULT_BUFFER_EXPORT: &str = "reprise_result_buffer";

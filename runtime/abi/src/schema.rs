@@ -12,6 +12,22 @@ pub struct ModuleSchema {
     /// What the module says of each of its tables, for people; where it says nothing, empty or not there.
     pub table_docs: Vec<String>,
     pub procedures: Vec<ProcedureSchema>,
+    /// Something is to run on the module's tables when it is deployed (`ON_DEPLOY_EXPORT`).
+    pub on_deploy: bool,
+}
+
+impl ModuleSchema {
+    /// Where code that can be run has what runs at a deployment: behind all procedures.
+    pub fn migration(&self) -> usize {
+        self.procedures.len()
+    }
+
+    /// The name of what runs under this number: a procedure, or what runs at a deployment.
+    pub fn entry_name(&self, entry: usize) -> &str {
+        self.procedures
+            .get(entry)
+            .map_or("on_deploy", |procedure| &procedure.name)
+    }
 }
 
 /// A table as a module declares it. Guests name tables by position in `ModuleSchema::tables`.

@@ -39,8 +39,12 @@ pub const FUEL_MAX: u64 = 100_000_000;
 pub const FUEL_SLICE: u64 = 16 << 10;
 /// Time of one call unless its procedure or the server says another, in milliseconds.
 pub const CALL_TIME_MAX_MS: u32 = 1_000;
+/// Time that a deployment may take unless the server says another, in seconds: calls wait meanwhile.
+pub const DEPLOY_TIME_MAX_S: u32 = 60;
 /// A replay may take so many times as much as a call that runs: a limit was judged then.
 pub const REPLAY_LIMITS_FACTOR: u64 = 100;
+/// What runs at a deployment may take so many times as much: time and memory end it before.
+pub const MIGRATION_LIMITS_FACTOR: u64 = 100_000;
 /// Bytes that the host calls of one transaction may move between guest and engine.
 pub const HOST_CALL_BYTES_MAX: u64 = 4 << 30;
 /// Host calls and rows visited at most in one transaction.
@@ -49,6 +53,8 @@ pub const ROW_OPS_MAX: u64 = 10_000_000;
 pub const WRITE_SET_BYTES_MAX: usize = 64 << 20;
 /// Row handles and cursors at most in one transaction.
 pub const HANDLES_MAX: usize = 4 << 20;
+/// Row handles at most of what runs at a deployment, on one partition: some 12 bytes each.
+pub const MIGRATION_HANDLES_MAX: usize = 64 << 20;
 pub const CURSORS_MAX: usize = 64;
 pub const SAVEPOINTS_MAX: usize = 1_000;
 /// Log text of one transaction, in bytes.

@@ -43,7 +43,7 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
         Ok(document) => document,
         Err(error) => return root.fail(format!("not JSON: {error}")),
     };
-    let object = Object::new(&root, &document, &["abi", "tables", "procedures"])?;
+    let object = Object::new(&root, &document, &["abi", "tables", "procedures", "on_deploy"])?;
     let (at, abi) = object.required("abi")?;
     if abi.as_u64() != Some(u64::from(ABI_VERSION)) {
         return at.fail(format!("version {abi} is not supported, only {ABI_VERSION} is"));
@@ -62,6 +62,7 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
         abi: ABI_VERSION,
         tables,
         procedures,
+        on_deploy: object.flag("on_deploy")?,
     })
 }
 

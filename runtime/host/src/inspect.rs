@@ -6,7 +6,9 @@ use std::{
     ops::Range,
 };
 
-use reprise_abi::{ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, RESULT_BUFFER_EXPORT};
+use reprise_abi::{
+    ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ON_DEPLOY_EXPORT, RESULT_BUFFER_EXPORT,
+};
 use reprise_base::limits::PROCEDURES_MAX;
 use wasmparser::{
     BinaryReaderError, ConstExpr, DataKind, ElementItems, ElementSectionReader, Export, ExternalKind, FromReader,
@@ -21,6 +23,11 @@ use crate::{
     engine::Limits,
     module::InvalidModule,
 };
+
+/// Exports that the host enters for a call.
+fn is_entry(export: &str) -> bool {
+    export == ON_DEPLOY_EXPORT || export.starts_with(CALL_EXPORT_PREFIX)
+}
 
 /// Export under which toolchains offer their start-up function.
 const INITIALIZE_EXPORT: &str = "_initialize";
@@ -90,8 +97,8 @@ pub(crate) struct Inspected<'a> {
     pub describe: Option<u32>,
     pub args_buffer: Option<u32>,
     pub result_buffer: Option<u32>,
-    /// Name and function of each export `reprise_call_NAME`.
-    pub procedures: Vec<(&'a str, u32)>,
+    /// Name and function of each export by which the module is entered: `reprise_call_NAME`, `reprise_on_deploy`.
+    pub entries: Vec<(&'a str, u32)>,
     /// Names of exported functions, for backtraces of modules without a name section.
     pub exported_names: Vec<(u32, &'a str)>,
     pub description: Option<(&'a [u8], u64)>,
@@ -414,7 +421,7 @@ impl<'a> Inspected<'a> {
             match export.kind {
                 ExternalKind::Func => self.take_function_export(offset, export.name, export.index)?,
                 ExternalKind::Memory if export.name == MEMORY_EXPORT => self.memory_exported = true,
-                _ if export.name.starts_with(CALL_EXPORT_PREFIX) => {
+                _ if is_entry(export.name) => {
                     return Err(invalid(format!("export {} is not a function", export.name), offset));
                 }
                 _ => {}
@@ -430,10 +437,10 @@ impl<'a> Inspected<'a> {
             DESCRIBE_EXPORT => (Some(&mut self.describe), ">I"),
             ARGS_BUFFER_EXPORT => (Some(&mut self.args_buffer), ">I"),
             RESULT_BUFFER_EXPORT => (Some(&mut self.result_buffer), ">I"),
-            _ if name.starts_with(CALL_EXPORT_PREFIX) => (None, "i>i"),
+            _ if is_entry(name) => (None, "i>i"),
             _ => return Ok(()),
         };
-        if self.is_upload && slot.is_none() && self.procedures.len() == PROCEDURES_MAX {
+        if self.is_upload && slot.is_none() && self.entries.len() > PROCEDURES_MAX {
             return Err(invalid(
                 format!("more than {PROCEDURES_MAX} procedures are exported"),
                 offset,
@@ -441,7 +448,7 @@ impl<'a> Inspected<'a> {
         }
         match slot {
             Some(slot) => *slot = Some(function),
-            None => self.procedures.push((&name[CALL_EXPORT_PREFIX.len()..], function)),
+            None => self.entries.push((name, function)),
         }
         let found = self.signature_of_function(function);
         if found != expected {

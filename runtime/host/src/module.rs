@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{
-    CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ProcedureSchema, RowLayout, Type,
+    CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ON_DEPLOY_EXPORT, ProcedureSchema, RowLayout,
+    Type,
 };
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload};
@@ -49,7 +50,7 @@ struct Inner {
     schema: ModuleSchema,
     /// The JSON of which `schema` was made.
     description: Arc<[u8]>,
-    /// Where each of the schema's procedures is entered.
+    /// Where each of the schema's procedures is entered; behind them what runs at a deployment, if anything does.
     entries: Vec<ModuleExport>,
     /// Bytes of the integers and the like that each procedure's arguments begin with.
     args_widths: Vec<Box<[u8]>>,
@@ -116,13 +117,14 @@ impl CompiledModule {
                 described
             }
         };
-        let entry = |procedure: &ProcedureSchema| {
-            let name = format!("{CALL_EXPORT_PREFIX}{}", procedure.name);
+        let entry = |name: String| {
             let export = code.pre.module().get_export_index(&name);
             export.expect("each described procedure is exported")
         };
-        let entries = schema.procedures.iter().map(entry).collect();
-        let args_widths = schema.procedures.iter().map(args_widths).collect();
+        let entries = entries_of(&schema).map(entry).collect();
+        let args_widths = schema.procedures.iter().map(args_widths);
+        let migration = schema.on_deploy.then(|| Box::from([size_of::<u32>() as u8]));
+        let args_widths = args_widths.chain(migration).collect();
         Ok(Self {
             inner: Arc::new(Inner {
                 code,
@@ -268,22 +270,35 @@ fn describe_by_export(code: &Code, live: &mut Live, judge: Judge) -> Result<(Mod
     Ok((schema, json))
 }
 
+/// The exports of what a description names, in the order of their numbers.
+fn entries_of(schema: &ModuleSchema) -> impl Iterator<Item = String> {
+    let procedures = schema.procedures.iter();
+    let calls = procedures.map(|procedure| format!("{CALL_EXPORT_PREFIX}{}", procedure.name));
+    calls.chain(schema.on_deploy.then(|| ON_DEPLOY_EXPORT.to_owned()))
+}
+
 /// Each described procedure is exported, and each exported one described.
 fn check_procedures(found: &Inspected<'_>, schema: &ModuleSchema) -> Result<(), InvalidModule> {
-    for procedure in &schema.procedures {
-        if !found.procedures.iter().any(|(name, _)| *name == procedure.name) {
-            return Err(InvalidModule::new(format!(
-                "procedure {0} is described, but {CALL_EXPORT_PREFIX}{0} is not exported",
-                procedure.name
-            )));
-        }
+    let is_exported = |name: &str| found.entries.iter().any(|(entry, _)| *entry == name);
+    if let Some(export) = entries_of(schema).find(|export| !is_exported(export)) {
+        let what = match export.strip_prefix(CALL_EXPORT_PREFIX) {
+            Some(name) => format!("procedure {name}"),
+            None => "on_deploy".to_owned(),
+        };
+        return Err(InvalidModule::new(format!(
+            "{what} is described, but {export} is not exported"
+        )));
     }
-    for (name, _) in &found.procedures {
-        if !schema.procedures.iter().any(|procedure| procedure.name == *name) {
-            return Err(InvalidModule::new(format!(
-                "{CALL_EXPORT_PREFIX}{name} is exported, but procedure {name} is not described"
-            )));
-        }
+    for (export, _) in &found.entries {
+        let what = match export.strip_prefix(CALL_EXPORT_PREFIX) {
+            Some(name) if schema.procedures.iter().any(|procedure| procedure.name == name) => continue,
+            None if schema.on_deploy => continue,
+            Some(name) => format!("procedure {name}"),
+            None => "on_deploy".to_owned(),
+        };
+        return Err(InvalidModule::new(format!(
+            "{export} is exported, but {what} is not described"
+        )));
     }
     Ok(())
 }

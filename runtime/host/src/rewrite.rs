@@ -12,7 +12,7 @@
 //! * All other exports and custom sections but the names go. A function that code takes a reference to, and that an export alone
 //!   declared for that, is declared by a segment.
 
-use reprise_abi::{ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, RESULT_BUFFER_EXPORT};
+use reprise_abi::{ARGS_BUFFER_EXPORT, DESCRIBE_EXPORT, RESULT_BUFFER_EXPORT};
 use reprise_base::limits::{FUEL_SLICE, GUEST_TABLE_ELEMENTS_MAX};
 use wasm_encoder::{
     BranchHints, CodeSection, ConstExpr, CustomSection, DataCountSection, Encode, ExportKind, ExportSection, Function,
@@ -105,7 +105,7 @@ impl Added {
             start: functions + 2,
             put_back: functions + 3,
             first_wrapper,
-            first_deep: first_wrapper + found.procedures.len() as u32,
+            first_deep: first_wrapper + found.entries.len() as u32,
             first_kept,
             stack: fuel + 2,
             shadow_stack: shadow_stack(found),
@@ -221,11 +221,11 @@ fn types(items: Items<'_>) -> Vec<u8> {
 
 fn function_types(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
     let deep = added.depths.deep.len();
-    let mut data = extended(found.functions, (4 + found.procedures.len() + deep) as u32);
+    let mut data = extended(found.functions, (4 + found.entries.len() + deep) as u32);
     added.type_call.encode(&mut data);
     // Those that ask for fuel, start, and put the globals back.
     (0..3).for_each(|_| added.type_start.encode(&mut data));
-    for _ in &found.procedures {
+    for _ in &found.entries {
         added.type_entry.encode(&mut data);
     }
     for body in added.depths.deep.keys() {
@@ -327,9 +327,8 @@ fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
             exports.export(name, ExportKind::Func, function);
         }
     }
-    for (position, (name, _)) in found.procedures.iter().enumerate() {
-        let name = format!("{CALL_EXPORT_PREFIX}{name}");
-        exports.export(&name, ExportKind::Func, added.first_wrapper + position as u32);
+    for (position, (name, _)) in found.entries.iter().enumerate() {
+        exports.export(name, ExportKind::Func, added.first_wrapper + position as u32);
     }
     exports
 }
@@ -358,7 +357,7 @@ fn code(found: &Inspected<'_>, added: &Added) -> Result<(CodeSection, BranchHint
     code.function(&refuel_function(added));
     code.function(&start_function(found, added));
     code.function(&put_back_function(found, added));
-    for (_, function) in &found.procedures {
+    for (_, function) in &found.entries {
         code.function(&wrapper(found, added, *function));
     }
     deep.iter().for_each(|body| _ = code.raw(body));

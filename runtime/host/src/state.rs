@@ -8,7 +8,7 @@ use reprise_abi::{
 };
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, FUEL_SLICE, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
-    PANIC_TEXT_BYTES_MAX, REPLAY_LIMITS_FACTOR,
+    MIGRATION_LIMITS_FACTOR, PANIC_TEXT_BYTES_MAX,
 };
 
 use crate::{
@@ -303,7 +303,7 @@ impl HostState {
             return Ok(1);
         };
         ops.go_on()?;
-        Ok(if ops.is_replay() { REPLAY_LIMITS_FACTOR } else { 1 })
+        Ok(ops.limits_times())
     }
 
     /// More fuel for a guest that has used up its own, to less than nothing.
@@ -311,7 +311,7 @@ impl HostState {
         let used = self.fuel_given.saturating_add_signed(left.saturating_neg());
         let fuel_max = self.allowance.fuel_max;
         // Looked at first: who ends a call for two reasons is told the one that is the same each time.
-        if used > fuel_max.saturating_mul(REPLAY_LIMITS_FACTOR) {
+        if used > fuel_max.saturating_mul(MIGRATION_LIMITS_FACTOR) {
             return Err(Refusal::Fuel { max: fuel_max });
         }
         let times = self.ask()?;

@@ -28,6 +28,7 @@ pub fn read_module(json: &[u8]) -> Read<ModuleSchema> {
             .and_then(Value::as_u64)
             .map_or(ABI_VERSION, |abi| abi as u32),
         procedures: procedures.collect::<Read<_>>()?,
+        on_deploy: flag(&document, "on_deploy"),
         tables,
     })
 }

@@ -108,9 +108,9 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         code: Arc::new(code),
     };
     let before = tools.deployed().clone();
-    let steps = plan(&before, &candidate, &[&partition.store], Judge::Deployment).expect("no conflict");
+    let steps = plan(&before, &candidate, &[&partition.store], Judge::Deployment, &|_| true).expect("no conflict");
     let stores = &mut [&mut partition.store];
-    tools.install(apply(&before, candidate, steps, TxnId(1), stores));
+    tools.install(apply(&before, candidate, steps, TxnId(1), stores).next);
     let mut batch = CallBatch::new(Some(PartitionId(0)));
     let mut names = Vec::new();
     push_varint(&mut names, NAMES.len() as u32);

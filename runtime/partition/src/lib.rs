@@ -14,6 +14,7 @@ mod calls;
 mod coordinator;
 mod copy;
 mod handoff;
+mod install;
 mod logging;
 mod partition_table;
 mod rendezvous;
@@ -27,6 +28,7 @@ pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, CallTimes,
 pub use calls::{CallInfo, CallPhase, Calls, Deadline};
 pub use coordinator::{Coordinator, RendezvousStats};
 pub use copy::Copied;
+pub use install::{InstallBounds, InstallError, Installation, Migrated, install, judge, note_position, put_in_service};
 pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, Logging, Sampling};
 pub use rendezvous::{Job, MultiPartitionTxn, Rendezvous, Stream, Touched};
 pub use shared::Shared;

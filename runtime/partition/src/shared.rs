@@ -58,12 +58,6 @@ impl Shared {
         }
     }
 
-    /// The bytes of the module version that was installed last.
-    pub fn note_binary(&self, wasm: Arc<[u8]>) {
-        self.binaries.lock().expect("held for a push").push(wasm);
-        self.count_binaries();
-    }
-
     /// Tells how much memory the modules' bytes and their compiled code take.
     pub fn count_binaries(&self) {
         let binaries = self.binaries.lock().expect("held for a sum");

@@ -53,6 +53,11 @@ pub trait Sink: Send {
     /// partition anyway. Err: why it is not durable, and where it was to lie, if it got that far.
     fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)>;
 
+    /// Waits until all that these partitions appended is durable, where tables may not be ahead of the log. Err: it will not be.
+    fn wait_durable(&self, _partitions: &mut [&mut Partition]) -> Result<(), Unlogged> {
+        Ok(())
+    }
+
     /// How far the log is durable; None where tables may be ahead of the log, so that nothing is ever taken back.
     fn settled(&self) -> Option<Lsn>;
 
@@ -145,6 +150,12 @@ impl Sink for SyncSink {
         append_and_wait(&self.0, record, partitions)
     }
 
+    fn wait_durable(&self, partitions: &mut [&mut Partition]) -> Result<(), Unlogged> {
+        let end = end_of(partitions);
+        wait_for(&self.0, end)
+            .map_err(|loss| loss.unwrap_or_else(|| Unlogged::Unavailable("the log has stopped".into())))
+    }
+
     fn settled(&self) -> Option<Lsn> {
         Some(self.0.durable())
     }
@@ -200,17 +211,25 @@ fn append_and_wait(
     let end = end_behind(start, record);
     // However long it takes: a record that becomes durable after its deployment was given up would name a module that the
     // next deployment names, too.
-    while !appender.wait_durable(end, DURABLE_LOOK) {
-        if appender.is_stopped() {
-            let loss = appender.loss(end).as_ref().map(Unlogged::from);
-            return Err((
-                loss.unwrap_or_else(|| Unlogged::Unknown("the log has stopped".into())),
-                start,
-            ));
-        }
-    }
+    let waited = wait_for(appender, end);
+    waited.map_err(|loss| {
+        (
+            loss.unwrap_or_else(|| Unlogged::Unknown("the log has stopped".into())),
+            start,
+        )
+    })?;
     note_end(partitions, end);
     Ok(start)
+}
+
+/// Waits until the log is durable up to `end`. Err: the log has stopped before, and why if that is known.
+fn wait_for(appender: &Appender<Box<CallBatch>>, end: Lsn) -> Result<(), Option<Unlogged>> {
+    while !appender.wait_durable(end, DURABLE_LOOK) {
+        if appender.is_stopped() {
+            return Err(appender.loss(end).as_ref().map(Unlogged::from));
+        }
+    }
+    Ok(())
 }
 
 impl Sink for NoLog {

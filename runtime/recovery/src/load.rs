@@ -9,7 +9,7 @@ use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::{Lsn, MemoryLedger, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::{read_module, read_stored_table};
-use reprise_partition::{ExclusivePartitions, Touched};
+use reprise_partition::{ExclusivePartitions, Touched, put_in_service};
 use reprise_replay::{ReplayError, Replayer};
 use reprise_storage::Store;
 use reprise_txn::{Code, Compiler, Executor, Restored, restore};
@@ -108,9 +108,7 @@ pub fn reset(replayer: &mut Replayer) -> Result<(), RecoveryError> {
             }
             let generation = held.tools.deployed().generation + 1;
             let empty = restore(generation, Vec::new(), Vec::new());
-            held.tools.install(empty.expect("nothing fits together"));
-            let mut binaries = held.tools.shared.binaries.lock().expect("held to clear");
-            binaries.clear();
+            put_in_service(held, empty.expect("nothing fits together"), Vec::clear);
         }),
     )?;
     Ok(replayer.drain()?)
@@ -242,13 +240,10 @@ fn install(
         partition.clock.advance_past(state.last_tick);
         partition.last_end = state.last_end;
     }
-    held.tools.install(deployed);
-    let shared = &held.tools.shared;
+    let found = reader.modules().iter().map(|module| module.get().wasm.into());
+    put_in_service(held, deployed, |binaries| *binaries = found.collect());
     let tick = reader.database().multi_tick;
-    shared.multi_tick.fetch_max(tick, Ordering::AcqRel);
-    let binaries = reader.modules().iter().map(|module| module.get().wasm.into());
-    *shared.binaries.lock().expect("held for a store") = binaries.collect();
-    shared.count_binaries();
+    held.tools.shared.multi_tick.fetch_max(tick, Ordering::AcqRel);
     Ok(())
 }
 

@@ -4,7 +4,9 @@ use std::sync::{Arc, atomic::Ordering};
 
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_partition::{ExclusivePartitions, ExecContext, Partition};
-use reprise_txn::{Commit, Deployed, Failure, Module, ModuleId, Outcome, TxnInput, call_hash, run_multi, run_single};
+use reprise_txn::{
+    Commit, Deployed, Module, ModuleId, Outcome, TxnInput, call_hash, failure_text, run_multi, run_single,
+};
 use reprise_wire::{ChangesRef, KeyedRef, PartitionSet};
 
 /// A command as the log holds it.
@@ -274,16 +276,7 @@ fn compare(outcome: Outcome, command: &Command) -> Result<(), String> {
     Err(match outcome {
         Outcome::Commit(commit) if commit.digest == command.digest => return Ok(()),
         Outcome::Commit(commit) => other_digest(&commit, command),
-        Outcome::Fail(Failure::Aborted { code, message }) => {
-            format!("it committed when logged and aborts now ({code}: {message})")
-        }
-        Outcome::Fail(Failure::Limit { limit, message, .. }) => {
-            format!("it committed when logged and reaches limit {limit} now ({message})")
-        }
-        Outcome::Fail(Failure::Trapped { trap, message, .. }) => {
-            format!("it committed when logged and traps now ({trap}: {message})")
-        }
-        Outcome::Fail(Failure::Ended(ended)) => format!("it committed when logged and is ended now ({ended:?})"),
+        Outcome::Fail(failure) => format!("it committed when logged and {}", failure_text(&failure)),
     })
 }
 

@@ -11,6 +11,7 @@
 mod batch;
 mod command;
 mod control;
+mod deploy;
 mod error;
 mod outcome;
 mod redo;

@@ -7,14 +7,16 @@ use reprise_abi::{
     text::TextBound,
 };
 use reprise_base::{
-    Lsn, TxnId,
+    Lsn, PartitionId, TxnId,
     limits::{MODULE_BYTES_MAX, TEXT_PER_BYTE_MAX},
 };
 use reprise_observe::{Notice, NoticeKind};
-use reprise_partition::{ExclusivePartitions, Partition, Unlogged};
-use reprise_storage::{Conflict, Growth, Store};
-use reprise_txn::{Candidate, Judge, Module, Plan, PlanSummary, apply, apply_drop, check_drop, plan, remove};
-use reprise_wire::{DeployRef, DropTableRef, RecordBatch, RecordRef, RemoveRef};
+use reprise_partition::{
+    ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, Partition, Unlogged, install, judge,
+};
+use reprise_storage::{Conflict, Store};
+use reprise_txn::{Candidate, Failure, Judge, Module, PlanSummary, apply_drop, check_drop, remove};
+use reprise_wire::{DeployRef, DropTableRef, MigrationRef, PLAN_BYTES_MAX, RecordBatch, RecordRef, RemoveRef};
 
 use crate::router::{Router, Unavailable};
 
@@ -62,6 +64,20 @@ pub enum DeployError {
     /// The tables would take so many bytes more than there are.
     #[error("the tables take {bytes} bytes more than there are under a limit of {max}")]
     MemoryExhausted { bytes: u64, max: u64 },
+    /// The changed tables were not made in time.
+    #[error("the changed tables were not made within {max_s} s")]
+    Time { max_s: u32 },
+    /// What the module runs at its deployment did not come to its end.
+    #[error("what the module runs when it is deployed failed on partition {partition}")]
+    Migration {
+        partition: PartitionId,
+        failure: Failure,
+        /// What a deployment may take, in seconds; 0: as long as it likes.
+        max_s: u32,
+    },
+    /// What it ran left different rows of a replicated table on the partitions.
+    #[error("what the module runs when it is deployed left different rows of {table} on the partitions")]
+    Replicated { table: String },
     #[error("{0}")]
     Unavailable(Arc<str>),
 }
@@ -80,16 +96,17 @@ impl Router {
         let candidate = self.compile(name, &wasm.into())?;
         let schema = candidate.schema.clone();
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
+        let max_s = self.deploy_time_max_s();
         let summary = self.run_on_all(move |held| {
-            judge_memory(held, &candidate)?;
             let clock = held.tools.shared.clock.clone();
             let begun_ns = clock.monotonic_ns();
-            let mut summary = match judge(held, &candidate) {
+            let mut summary = match judge(held, &candidate, bounds(held, max_s)) {
                 Ok(plan) => plan.summary,
-                Err(conflicts) => PlanSummary {
+                Err(InstallError::Conflicts(conflicts)) => PlanSummary {
                     conflicts,
                     ..PlanSummary::default()
                 },
+                Err(error) => return Err(refused(error, max_s)),
             };
             summary.estimated_ms = (clock.monotonic_ns() - begun_ns).div_ceil(1_000_000);
             Ok::<_, DeployError>(summary)
@@ -128,7 +145,8 @@ impl Router {
         }
         let name = candidate.name.clone();
         let wasm = wasm.clone();
-        let lsn = self.run_on_all(move |held| install(held, candidate, &wasm))??;
+        let max_s = self.deploy_time_max_s();
+        let lsn = self.run_on_all(move |held| deploy(held, candidate, wasm, max_s))??;
         self.ask_to_tell(Duration::ZERO);
         let module = self.deployed().current.get(&name).cloned();
         let module = module.ok_or(DeployError::NotFound)?;
@@ -207,58 +225,73 @@ impl From<Unavailable> for DeployError {
     }
 }
 
-fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate) -> Result<Plan, Vec<Conflict>> {
-    let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
-    let judged = plan(held.tools.deployed(), candidate, &stores, Judge::Deployment);
-    judged.map_err(|error| error.conflicts)
+/// A deployment that begins now; `max_s` 0: it takes as long as it likes.
+fn bounds(held: &ExclusivePartitions<'_>, max_s: u32) -> InstallBounds {
+    let now_ns = held.tools.shared.clock.monotonic_ns();
+    InstallBounds {
+        judge: Judge::Deployment,
+        until_ns: (max_s > 0).then(|| now_ns + u64::from(max_s) * 1_000_000_000),
+    }
 }
 
-fn install(held: &mut ExclusivePartitions<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Result<Lsn, DeployError> {
-    let deployed = held.tools.deployed().clone();
-    judge_memory(held, &candidate)?;
-    let plan = judge(held, &candidate).map_err(DeployError::Conflict)?;
+fn refused(error: InstallError<DeployError>, max_s: u32) -> DeployError {
+    match error {
+        InstallError::Conflicts(conflicts) => DeployError::Conflict(conflicts),
+        InstallError::Memory { bytes, max } => DeployError::MemoryExhausted { bytes, max },
+        InstallError::Time => DeployError::Time { max_s },
+        InstallError::Migration { partition, failure } => DeployError::Migration {
+            partition,
+            failure,
+            max_s,
+        },
+        InstallError::Replicated { table } => DeployError::Replicated { table },
+        InstallError::Log(Unlogged::ReadOnly(reason)) => DeployError::ReadOnly(reason),
+        InstallError::Log(Unlogged::Unavailable(reason) | Unlogged::Unknown(reason)) => {
+            DeployError::LogUnavailable(reason)
+        }
+        InstallError::Unconfirmed(error) => error,
+    }
+}
+
+fn deploy(
+    held: &mut ExclusivePartitions<'_>,
+    candidate: Candidate,
+    wasm: Arc<[u8]>,
+    max_s: u32,
+) -> Result<Lsn, DeployError> {
     let txn_id = held.tools.next_multi_id(held.partitions);
-    let version = deployed
-        .versions
-        .iter()
-        .filter(|module| module.name == candidate.name)
-        .count();
-    let record = RecordBatch::of(&RecordRef::Deploy(DeployRef {
-        txn_id,
-        module_id: deployed.versions.len() as u32,
-        version: version as u32 + 1,
-        semantics: candidate.semantics,
-        name: &candidate.name,
-        hash: candidate.hash,
+    let deployed = held.tools.deployed().clone();
+    let of_name = |module: &&Arc<Module>| module.name == candidate.name;
+    let version = deployed.versions.iter().filter(of_name).count() as u32 + 1;
+    let (name, hash, semantics) = (candidate.name.clone(), candidate.hash, candidate.semantics);
+    let bytes = wasm.clone();
+    // The record last, and durable: should the log refuse it, the tables are still as they were.
+    let log = |held: &mut ExclusivePartitions<'_>, plan: &PlanSummary, migrated: &Migrated| {
+        let digests: Vec<u8> = migrated
+            .digests
+            .iter()
+            .flat_map(|digest| digest.to_le_bytes())
+            .collect();
+        let plan = plan.to_text(PLAN_BYTES_MAX);
+        let record = RecordBatch::of(&RecordRef::Deploy(DeployRef {
+            txn_id,
+            module_id: deployed.versions.len() as u32,
+            version,
+            semantics,
+            name: &name,
+            hash,
+            wasm: &bytes,
+            migration: (!digests.is_empty()).then(|| MigrationRef::new(&plan, &digests)),
+        }));
+        append(held, &record, txn_id)
+    };
+    let installation = Installation {
+        candidate,
         wasm,
-    }));
-    // The record first, and durable: should the log refuse it, the tables are still as they were. What follows can't fail.
-    let lsn = append(held, &record, txn_id)?;
-    let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
-    let next = apply(&deployed, candidate, plan, txn_id, &mut stores);
-    held.tools.install(next);
-    held.tools.shared.note_binary(wasm.clone());
-    Ok(lsn)
-}
-
-/// Refuses what takes more memory than there is, before anything of it is made.
-fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate) -> Result<(), DeployError> {
-    let memory = &held.tools.shared.memory;
-    let mut growth = Growth::default();
-    for partition in held.partitions.iter() {
-        growth.add(
-            partition
-                .store
-                .growth_to_serve(&candidate.name, candidate.schema.tables.iter()),
-        );
-    }
-    match growth.fits(memory) {
-        true => Ok(()),
-        false => Err(DeployError::MemoryExhausted {
-            bytes: growth.bytes,
-            max: memory.max_bytes(),
-        }),
-    }
+        txn_id,
+        bounds: bounds(held, max_s),
+    };
+    install(held, installation, log).map_err(|error| refused(error, max_s))
 }
 
 fn uninstall(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<Lsn, DeployError> {

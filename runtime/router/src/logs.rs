@@ -80,6 +80,8 @@ pub enum LogBody {
         module_id: u32,
         hash: [u8; 32],
         wasm_bytes: u64,
+        /// What became of the stored tables, in words, and what was written, by partition; none where the module ran nothing.
+        migration: Option<(String, Vec<u64>)>,
     },
     Remove {
         txn_id: TxnId,
@@ -341,6 +343,9 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
             module_id: deploy.module_id,
             hash: deploy.hash,
             wasm_bytes: deploy.wasm.len() as u64,
+            migration: deploy
+                .migration
+                .map(|found| (found.plan.to_owned(), found.digests().collect())),
         },
         RecordRef::Remove(removal) => LogBody::Remove {
             txn_id: removal.txn_id,

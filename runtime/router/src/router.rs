@@ -4,14 +4,17 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock, RwLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use crossbeam_channel::Sender;
 use reprise_backup::ArchiveStatus;
-use reprise_base::{Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter, limits::WAITING_TXNS_MAX};
+use reprise_base::{
+    Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter,
+    limits::{DEPLOY_TIME_MAX_S, WAITING_TXNS_MAX},
+};
 use reprise_log::Log;
 use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
 use reprise_partition::{
@@ -134,6 +137,8 @@ pub(crate) struct Inner {
     pace: Pace,
     /// Set with the first phase behind recovery, so that a call looks at no lock.
     is_recovered: AtomicBool,
+    /// What a deployment may take, in seconds; 0: as long as it likes.
+    deploy_time_max_s: AtomicU32,
 }
 
 impl Router {
@@ -164,6 +169,7 @@ impl Router {
             started_unix_us,
             pace: Pace::default(),
             is_recovered: AtomicBool::new(false),
+            deploy_time_max_s: AtomicU32::new(DEPLOY_TIME_MAX_S),
         }))
     }
 
@@ -318,6 +324,16 @@ impl Router {
     /// Limits the time of calls whose procedures say nothing of it, in milliseconds; 0: not at all.
     pub fn set_call_time_max_ms(&self, time_max_ms: u32) {
         self.0.config.shared.calls.set_time_max_ms(time_max_ms);
+    }
+
+    /// What a deployment may take, in seconds; 0: as long as it likes.
+    pub fn deploy_time_max_s(&self) -> u32 {
+        self.0.deploy_time_max_s.load(Ordering::Relaxed)
+    }
+
+    /// Limits the time of deployments that follow: to make changed tables and to run what they run.
+    pub fn set_deploy_time_max_s(&self, time_max_s: u32) {
+        self.0.deploy_time_max_s.store(time_max_s, Ordering::Relaxed);
     }
 
     /// Ends a call by its own id or its transaction's, unless it has run; how far it had got. None: there is no such call.

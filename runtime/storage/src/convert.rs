@@ -25,11 +25,11 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Reads the stored table only. Err: rows that the changed one can't hold.
-    pub(crate) fn new(id: TableId, stored: &Table, change: TableChange) -> Result<Self, Vec<Conflict>> {
+    /// Reads the stored table only; `go_on` is told of rows that were copied, and asked whether there may be more.
+    pub(crate) fn new(id: TableId, stored: &Table, change: TableChange, go_on: GoOn<'_>) -> Result<Self, Unprepared> {
         let layout = RowLayout::of_table(&change.schema);
         let rows = match change.rewrites_rows {
-            true => Some(rewrite(stored, &change, &layout)?),
+            true => Some(rewrite(stored, &change, &layout, go_on)?),
             false => None,
         };
         let kept = change.indexes.iter().map(Option::is_some);
@@ -41,7 +41,8 @@ impl Prepared {
                 continue;
             }
             let built = fill(&mut index, rows.as_ref().unwrap_or(&stored.rows), &layout);
-            built.map_err(|refused| vec![refuse_rows(&change, at, refused)])?;
+            built.map_err(|refused| Unprepared::Conflicts(vec![refuse_rows(&change, at, refused)]))?;
+            ask(go_on, 0)?;
             indexes.push(Some(index));
         }
         Ok(Self {
@@ -53,9 +54,16 @@ impl Prepared {
         })
     }
 
-    /// The changed table, of the one that it was prepared from. Its undo is settled: rows may have moved.
-    pub(crate) fn finish(self, stored: Table) -> Table {
+    /// The changed table, and the one that it was prepared from where nothing of that is in it. Undo of both is settled: rows may
+    /// have moved.
+    pub(crate) fn finish(self, stored: Table) -> (Table, Option<Table>) {
         let next_number = stored.next_number();
+        if self.is_whole() {
+            let rows = self.rows.expect("a whole copy has rows");
+            let indexes = self.indexes.into_iter().flatten().collect();
+            let changed = Table::from_parts(self.change.schema, self.layout, rows, indexes, next_number);
+            return (changed, Some(stored));
+        }
         let mut known: Vec<_> = stored.indexes.into_iter().map(Some).collect();
         let sources = self
             .change
@@ -73,7 +81,13 @@ impl Prepared {
             });
         let indexes = indexes.collect();
         let rows = self.rows.unwrap_or(stored.rows);
-        Table::from_parts(self.change.schema, self.layout, rows, indexes, next_number)
+        let changed = Table::from_parts(self.change.schema, self.layout, rows, indexes, next_number);
+        (changed, None)
+    }
+
+    /// Nothing of the stored table will be in the changed one.
+    fn is_whole(&self) -> bool {
+        self.rows.is_some() && self.indexes.iter().all(Option::is_some)
     }
 
     pub(crate) fn rewrites_rows(&self) -> bool {
@@ -81,8 +95,30 @@ impl Prepared {
     }
 }
 
+/// Is told how many rows more were copied, and says whether to go on.
+pub type GoOn<'a> = &'a dyn Fn(u64) -> bool;
+
+/// Why a changed table could not be made. The stored one is as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unprepared {
+    /// Rows that the changed one can't hold.
+    Conflicts(Vec<Conflict>),
+    /// It was not to go on.
+    Ended,
+}
+
+/// Rows that are copied between two questions whether to go on.
+const ROWS_AT_ONCE: u64 = 4_096;
+
+fn ask(go_on: GoOn<'_>, rows: u64) -> Result<(), Unprepared> {
+    match go_on(rows) {
+        true => Ok(()),
+        false => Err(Unprepared::Ended),
+    }
+}
+
 /// The stored rows as the changed table has them, with record ids from 0 on.
-fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout) -> Result<Rows, Vec<Conflict>> {
+fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout, go_on: GoOn<'_>) -> Result<Rows, Unprepared> {
     let schema = &change.schema;
     let added = |(at, source): (usize, &Option<u16>)| match source {
         Some(_) => Field::Null,
@@ -91,7 +127,10 @@ fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout) -> Result<R
     let defaults: Vec<Field<'_>> = change.columns.iter().enumerate().map(added).collect();
     let mut rows = Rows::default();
     let mut fields = Vec::with_capacity(defaults.len());
-    for (_, old) in stored.all_rows() {
+    for (count, (_, old)) in (1_u64..).zip(stored.all_rows()) {
+        if count % ROWS_AT_ONCE == 0 {
+            ask(go_on, ROWS_AT_ONCE)?;
+        }
         fields.clear();
         fields.extend(
             change
@@ -111,11 +150,12 @@ fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout) -> Result<R
                 item: "",
                 what: "rows",
             };
-            return Err(vec![at.conflict(
+            let way_on = "shorten that row, or the defaults";
+            return Err(Unprepared::Conflicts(vec![at.conflict(
                 found,
                 "of at most 1 MiB",
-                "shorten that row, or the defaults",
-            )]);
+                way_on,
+            )]));
         }
         rows.insert(RowRef {
             row: &row,

@@ -85,6 +85,14 @@ impl TableChange {
         self.steps.is_empty()
     }
 
+    /// The same, carried out on a whole copy: the stored table stays as it is, rows and indexes, until it is let go.
+    pub fn whole(mut self) -> Self {
+        self.rewrites_rows = true;
+        self.keeps_primary = false;
+        self.indexes.iter_mut().for_each(|kept| *kept = None);
+        self
+    }
+
     /// All rows are looked at.
     pub fn reads_rows(&self) -> bool {
         self.rewrites_rows || !self.keeps_primary || self.indexes.contains(&None)

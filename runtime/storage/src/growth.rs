@@ -30,14 +30,21 @@ impl Growth {
 }
 
 impl Store {
-    /// What it takes to serve these tables: those that are new, and those that are made anew beside what they were.
-    pub fn growth_to_serve<'t>(&self, module: &str, tables: impl Iterator<Item = &'t TableSchema>) -> Growth {
+    /// What it takes to serve these tables: those that are new, and those that are made anew beside what they were, which with `copies`
+    /// all of the module's own are.
+    pub fn growth_to_serve<'t>(
+        &self,
+        module: &str,
+        tables: impl Iterator<Item = &'t TableSchema>,
+        copies: bool,
+    ) -> Growth {
         let mut growth = Growth::default();
-        tables.for_each(|declared| growth.add(self.growth_of(module, declared)));
+        tables.for_each(|declared| growth.add(self.growth_of(module, declared, copies)));
         growth
     }
 
-    fn growth_of(&self, module: &str, declared: &TableSchema) -> Growth {
+    fn growth_of(&self, module: &str, declared: &TableSchema, copies: bool) -> Growth {
+        let is_copied = copies && (declared.owner.is_empty() || declared.owner == module);
         let indexes = declared.indexes.len() + 1;
         let empty = Growth {
             bytes: (indexes * PAGE_BYTES) as u64,
@@ -53,7 +60,7 @@ impl Store {
             return empty;
         };
         match plan_change(self.schema(id), declared, Evolve::AsDeclared) {
-            Ok(change) if change.reads_rows() => {
+            Ok(change) if is_copied || change.reads_rows() => {
                 let stats = self.stats(id);
                 let held = self.tables[id.0 as usize].memory_bytes() as u64;
                 let entries = indexes as u64 * stats.rows * ENTRY_BYTES;

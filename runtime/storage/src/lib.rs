@@ -39,7 +39,7 @@ mod writeset;
 
 pub use apply::{ApplyError, PrefetchStep};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
-pub use convert::Prepared;
+pub use convert::{GoOn, Prepared, Unprepared};
 pub use difference::RowDifference;
 pub use digest::result_digest;
 pub use evolve::{ChangeAction, ChangeStep, Evolve, TableChange, as_stored, plan_change};
@@ -52,7 +52,7 @@ pub use project::{DefaultError, RowProjection};
 pub use redo::{LastWrites, PartitionRedo, REDO_WINDOW_BYTES_MAX, RedoError};
 pub use schema::{Conflict, check_limits, stored_json};
 pub use snapshot::{SnapshotPage, SnapshotTable};
-pub use store::{Store, TableId, VisitFound};
+pub use store::{Replaced, Store, TableId, VisitFound};
 pub use table::{ColumnProblem, TableStats, WriteError};
 pub use writeset::AfterImage;
 

@@ -8,7 +8,7 @@ use reprise_pages::prefetch;
 
 use crate::{
     charge::Charge,
-    convert::Prepared,
+    convert::{GoOn, Prepared, Unprepared},
     digest::fold,
     evolve::TableChange,
     index::{NotOrdered, Range, ScanPosition, Visit},
@@ -24,6 +24,13 @@ use crate::{
 /// A table's position in the store, in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u16);
+
+/// What a table's place held before a deployment.
+pub struct Replaced {
+    table: TableId,
+    /// None: there was no such place.
+    before: Option<Table>,
+}
 
 /// Is shown what each of several keys finds. A trait, for a closure could not be made part of the loop that shows it.
 pub trait VisitFound {
@@ -211,6 +218,33 @@ impl Store {
             self.retained.recycle(turn);
         }
         self.count_undo();
+    }
+
+    /// Forgets what would take back the running transaction's writes so far: they are in tables that are dropped whole should it fail.
+    /// No savepoint of it may be used after this.
+    pub fn forgo_undo(&mut self) {
+        let journal = &mut self.journal;
+        for undo in journal.garbage.drain(..) {
+            self.tables[undo.table as usize].rows.free(undo.place());
+            if undo.kind == UndoKind::Delete {
+                journal.buried.push((undo.table, undo.rid));
+            }
+        }
+        journal.ops.truncate(journal.txn_start);
+        journal.bytes.truncate(journal.txn_bytes_start);
+    }
+
+    /// Forgets the undo of what was committed since the last `seal`, as `forgo_undo` does of what runs.
+    pub fn forget_unsealed(&mut self) {
+        assert!(!self.journal.is_active, "undo is forgotten between transactions");
+        free_garbage(&mut self.tables, &self.journal.garbage);
+        self.journal.forget();
+    }
+
+    /// Bytes of what takes the running transaction's writes back.
+    pub fn undo_bytes(&self) -> usize {
+        let (ops, bytes) = (self.journal.ops.len(), self.journal.bytes.len());
+        (ops - self.journal.txn_start) * size_of::<Undo>() + bytes - self.journal.txn_bytes_start
     }
 
     /// Takes back what was committed since the last `seal`.
@@ -556,6 +590,11 @@ impl Store {
         self.table(table).rows.count()
     }
 
+    /// A digest of a table's rows, whatever their order. Walks all of them.
+    pub fn rows_digest(&self, table: TableId) -> u64 {
+        self.table(table).rows_digest()
+    }
+
     /// A digest of everything that is observable: names, columns, keys, rows. Walks all rows.
     pub fn digest(&self) -> u64 {
         self.by_name.values().fold(0, |digest, id| {
@@ -628,13 +667,25 @@ impl Store {
         self.name_tables();
     }
 
-    /// Makes the changed table beside the stored one. Err: rows that it can't hold; nothing is kept.
-    pub fn prepare(&self, table: TableId, change: TableChange) -> Result<Prepared, Vec<Conflict>> {
-        Prepared::new(table, self.table(table), change)
+    /// As `put_table`, of a deployment that may be taken back.
+    pub fn place_table(&mut self, schema: TableSchema) -> Replaced {
+        let count = self.tables.len();
+        let table = self.put_table(schema);
+        let is_free = (table.0 as usize) < count;
+        Replaced {
+            table,
+            before: is_free.then(|| Table::new(TableSchema::dropped())),
+        }
     }
 
-    /// Puts a changed table in its place, with the rows that there were when it was prepared.
-    pub fn install(&mut self, prepared: Prepared) {
+    /// Makes the changed table beside the stored one. Err: why it could not be; nothing is kept.
+    pub fn prepare(&self, table: TableId, change: TableChange, go_on: GoOn<'_>) -> Result<Prepared, Unprepared> {
+        Prepared::new(table, self.table(table), change, go_on)
+    }
+
+    /// Puts a changed table in its place, with the rows that there were when it was prepared. What was there before, unless rows or
+    /// indexes of it are in the changed one.
+    pub fn install(&mut self, prepared: Prepared) -> Option<Replaced> {
         self.check_settled();
         let table = prepared.table;
         if prepared.rewrites_rows() {
@@ -642,9 +693,25 @@ impl Store {
         }
         let place = &mut self.tables[table.0 as usize];
         let stored = std::mem::replace(place, Table::new(TableSchema::dropped()));
-        let mut changed = prepared.finish(stored);
+        let (mut changed, before) = prepared.finish(stored);
         self.count_table(&mut changed);
         self.tables[table.0 as usize] = changed;
+        self.name_tables();
+        before.map(|before| Replaced {
+            table,
+            before: Some(before),
+        })
+    }
+
+    /// Gives places what they held before, the last one that was changed first.
+    pub fn put_back(&mut self, replaced: Vec<Replaced>) {
+        assert!(!self.journal.is_active, "the schema changes between transactions");
+        for Replaced { table, before } in replaced.into_iter().rev() {
+            match before {
+                Some(before) => self.tables[table.0 as usize] = before,
+                None => self.tables.truncate(table.0 as usize),
+            }
+        }
         self.name_tables();
     }
 

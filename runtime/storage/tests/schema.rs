@@ -6,7 +6,8 @@ use common::table;
 use expect_test::{Expect, expect};
 use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema};
 use reprise_storage::{
-    ColumnProblem, Conflict, Evolve, Range, Store, TableChange, TableId, Visit, WriteError, check_limits, plan_change,
+    ColumnProblem, Conflict, Evolve, Range, Store, TableChange, TableId, Unprepared, Visit, WriteError, check_limits,
+    plan_change,
 };
 
 fn accounts() -> TableSchema {
@@ -69,7 +70,11 @@ fn dump(store: &Store, id: TableId, index: u16) -> String {
 /// Makes the stored table what is declared.
 fn evolve(store: &mut Store, id: TableId, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
     let change = plan_change(store.schema(id), declared, Evolve::AsDeclared)?;
-    let prepared = store.prepare(id, change.clone())?;
+    let prepared = store.prepare(id, change.clone(), &|_| true);
+    let prepared = prepared.map_err(|unprepared| match unprepared {
+        Unprepared::Conflicts(conflicts) => conflicts,
+        Unprepared::Ended => unreachable!("nobody ended it"),
+    })?;
     store.install(prepared);
     Ok(change)
 }
@@ -413,4 +418,43 @@ fn a_table_is_checked_before_it_is_made() {
     assert_eq!(store.table_count(), 0);
     store.create_table(accounts()).expect("schema is valid");
     assert!(store.create_table(accounts()).is_err());
+}
+
+/// A whole copy is written without undo, and given up for the table that stood aside.
+#[test]
+fn a_whole_copy_can_be_written_and_put_back() {
+    let (mut store, id) = filled();
+    let before = (store.digest(), store.stats(id), dump(&store, id, 1));
+    let same = plan_change(store.schema(id), &accounts(), Evolve::AsDeclared).expect("no conflict");
+    assert!(same.is_noop());
+    let prepared = store.prepare(id, same.whole(), &|_| true);
+    let mut replaced = vec![store.install(prepared.expect("fits")).expect("a whole copy")];
+    assert_eq!((store.digest(), dump(&store, id, 1)), (before.0, before.2.clone()));
+    let mut other = accounts();
+    other.name = "others".into();
+    replaced.push(store.place_table(other));
+    store.begin();
+    let rids: Vec<_> = store.sorted_rids(id);
+    store.delete(id, rids[0]).expect("a row");
+    store.forgo_undo();
+    assert_eq!(store.undo_bytes(), 0);
+    let row = store
+        .layout(id)
+        .build(&[Field::Int(9), Field::Text("cid"), Field::Int(0)]);
+    let rid = store.insert(id, &row).expect("fresh key");
+    assert_ne!(rid, rids[0], "a handle of the transaction may name the row that went");
+    store.commit();
+    store.forget_unsealed();
+    assert_ne!(store.digest(), before.0);
+    store.put_back(replaced);
+    assert_eq!((store.digest(), store.stats(id), dump(&store, id, 1)), before);
+    assert_eq!(store.table_count(), 1);
+}
+
+#[test]
+fn a_copy_ends_where_it_is_not_to_go_on() {
+    let (store, id) = filled();
+    let same = plan_change(store.schema(id), &accounts(), Evolve::AsDeclared).expect("no conflict");
+    let prepared = store.prepare(id, same.whole(), &|_| false);
+    assert_eq!(prepared.err(), Some(Unprepared::Ended));
 }

@@ -148,7 +148,7 @@ fn a_schema_change_does_not_tear_a_snapshot() {
         default: None,
     });
     let change = plan_change(store.schema(KEYED), &changed, Evolve::AsDeclared).expect("fits");
-    let prepared = store.prepare(KEYED, change).expect("fits");
+    let prepared = store.prepare(KEYED, change, &|_| true).expect("fits");
     store.install(prepared);
     apply(&mut store, (1, 5, 3, 3));
     while !store.copy_snapshot(1000) {}

@@ -168,6 +168,7 @@ mod tests {
             }],
         };
         let binding = TableBinding {
+            is_own: true,
             table: id,
             placement: Placement::Local,
             indexes: vec![0],
@@ -180,6 +181,7 @@ mod tests {
             abi: reprise_abi::ABI_VERSION,
             tables: vec![table],
             procedures: vec![procedure],
+            on_deploy: false,
         };
         Numbers {
             store,

@@ -9,14 +9,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::TxnId;
-use reprise_storage::{Conflict, Prepared, Store, TableId};
+use reprise_storage::{Conflict, Prepared, Replaced, Store, TableId};
 
 use crate::{
     module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
     prefetch,
 };
 
-pub use judge::plan;
+pub use judge::{PlanError, plan};
 pub use summary::{PlanSummary, TablePlan};
 
 /// A module on its way into service.
@@ -75,27 +75,48 @@ fn conflict(table: &str, item: &str, what: &'static str, stored: &str, declared:
     }
 }
 
-/// Carries out a plan that was made over the same stores, and answers with the deployment that is then in service. Nothing of
-/// it can fail: the record of it is durable.
+/// A plan that was carried out: the changed tables stand in their places.
+pub struct Applied {
+    /// The deployment that is then in service.
+    pub next: Deployed,
+    pub module: Arc<Module>,
+    /// By store, what the places held before; all of it where the module runs something at its deployment.
+    replaced: Vec<Vec<Replaced>>,
+}
+
+impl Applied {
+    /// Makes the same stores what they were before. Of a module that runs something at its deployment alone: tables of others have moved.
+    pub fn take_back(self, stores: &mut [&mut Store]) {
+        assert!(self.module.schema.on_deploy, "tables were moved, not copied");
+        for (store, replaced) in stores.iter_mut().zip(self.replaced) {
+            store.put_back(replaced);
+        }
+    }
+}
+
+/// Carries out a plan that was made over the same stores. Nothing of it can fail. The record of it is durable, or the module is one
+/// whose deployment can be taken back.
 pub fn apply(
     deployed: &Deployed,
     candidate: Candidate,
     plan: Plan,
     installed_by: TxnId,
     stores: &mut [&mut Store],
-) -> Deployed {
+) -> Applied {
     let mut next = deployed.clone();
+    let mut replaced: Vec<_> = stores.iter().map(|_| Vec::new()).collect();
     for step in plan.steps {
         match step {
             Step::Create(schema) => {
-                for store in stores.iter_mut() {
-                    store.put_table(schema.clone());
+                for (store, replaced) in stores.iter_mut().zip(&mut replaced) {
+                    replaced.push(store.place_table(schema.clone()));
                 }
                 put_table(&mut next.tables, Arc::new(schema));
             }
             Step::Change(id, schema, prepared) => {
-                for (store, table) in stores.iter_mut().zip(prepared) {
-                    store.install(table);
+                let stores = stores.iter_mut().zip(&mut replaced);
+                for ((store, replaced), table) in stores.zip(prepared) {
+                    replaced.extend(store.install(table));
                 }
                 next.tables[id.0 as usize] = schema;
             }
@@ -117,12 +138,12 @@ pub fn apply(
         code: candidate.code,
     });
     next.versions.push(module.clone());
-    next.current.insert(module.name.clone(), module);
+    next.current.insert(module.name.clone(), module.clone());
     for (name, tables) in plan.rebound {
         rebind(&mut next, &name, tables);
     }
     next.generation += 1;
-    next
+    Applied { next, module, replaced }
 }
 
 /// Where `Store::put_table` puts it, too.

@@ -31,14 +31,15 @@ mod watch;
 pub use ahead::{LookAhead, NextCalls};
 pub use executors::Executors;
 pub use install::{
-    Candidate, Judge, Plan, PlanSummary, Restored, TablePlan, apply, apply_drop, check_drop, plan, remove, restore,
+    Applied, Candidate, Judge, Plan, PlanError, PlanSummary, Restored, TablePlan, apply, apply_drop, check_drop, plan,
+    remove, restore,
 };
 pub use keyplace::{KeyPlace, partition_between};
 pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding};
 pub use prefetch::PrefetchRow;
 pub use reprise_abi::Ended;
 pub use route::{Bound, RouteError, partition_of_field};
-pub use run::{Commit, Failure, Outcome, TxnInput, call_hash, run_multi, run_single};
+pub use run::{Commit, Failure, Outcome, TxnInput, call_hash, failure_text, run_migration, run_multi, run_single};
 pub use scan::Merge;
 pub use scratch::{LogLine, TxnScratch};
 pub use wasm::Compiler;

@@ -74,6 +74,8 @@ pub struct Module {
 /// How a module's table maps to the stored one.
 pub struct TableBinding {
     pub table: TableId,
+    /// The module's, not another's that it uses.
+    pub is_own: bool,
     pub placement: Placement,
     /// Module's index number -> stored index number; index 0 is the primary key in both.
     pub indexes: Vec<u16>,
@@ -83,6 +85,13 @@ pub struct TableBinding {
     pub layout: RowLayout,
     /// Set where the stored table has columns that this module does not know.
     pub projection: Option<RowProjection>,
+}
+
+impl TableBinding {
+    /// Every partition has every row.
+    pub fn is_replicated(&self) -> bool {
+        self.placement == Placement::Replicated
+    }
 }
 
 /// Why a module could not be bound to the stored tables.

@@ -762,8 +762,8 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.watch.ask_after(writes.sum())
     }
 
-    fn is_replay(&self) -> bool {
-        self.frame.is_replay()
+    fn limits_times(&self) -> u64 {
+        self.frame.limits_times()
     }
 
     fn now_us(&self) -> i64 {

@@ -2,9 +2,13 @@
 
 use reprise_abi::{ColumnSet, OpError};
 use reprise_base::limits::MEMORY_MAX_LIMIT;
-use reprise_storage::WriteError;
+use reprise_storage::{Store, WriteError};
 
-use crate::{module::TableBinding, run::TxnInput, scratch::limit};
+use crate::{
+    module::TableBinding,
+    run::TxnInput,
+    scratch::{TxnScratch, limit},
+};
 
 pub(crate) fn guest(message: impl Into<String>) -> OpError {
     OpError::Guest(message.into())
@@ -33,6 +37,32 @@ pub(crate) fn may_write(is_read_only: bool) -> Result<(), OpError> {
         false => Ok(()),
         true => Err(guest("a read-only procedure writes nothing")),
     }
+}
+
+/// Whether a transaction on one partition may write a table that not every one of them may.
+#[cold]
+pub(crate) fn judge_write(input: &TxnInput<'_>, binding: &TableBinding) -> Result<(), OpError> {
+    may_write(input.is_read_only())?;
+    match (input.is_migration(), binding.is_own) {
+        (true, true) => Ok(()),
+        (true, false) => Err(guest("what runs at a deployment writes the module's own tables alone")),
+        (false, _) => Err(guest(
+            "a replicated table is written by procedures that touch all partitions",
+        )),
+    }
+}
+
+/// Judges what a transaction on one partition has written, where that is much. Tables that are dropped whole where a migration fails
+/// need no undo, unless a savepoint does.
+#[cold]
+pub(crate) fn judge_written(input: &TxnInput<'_>, store: &mut Store, frame: &TxnScratch) -> Result<(), OpError> {
+    if !input.is_migration() {
+        return frame.check_written(store.write_set_bytes());
+    }
+    if !frame.has_savepoints() {
+        store.forgo_undo();
+    }
+    frame.check_written(store.undo_bytes())
 }
 
 /// A storage error as the guest is to be told: duplicates it may handle, anything else ends the transaction.

@@ -204,6 +204,7 @@ mod tests {
             placement: Placement::Local,
         };
         let binding = TableBinding {
+            is_own: true,
             table: TableId(0),
             placement: Placement::Local,
             indexes: vec![0],
@@ -231,6 +232,7 @@ mod tests {
             abi: reprise_abi::ABI_VERSION,
             tables: vec![table],
             procedures: vec![procedure],
+            on_deploy: false,
         };
         (schema, vec![binding])
     }

@@ -22,10 +22,24 @@ pub struct TxnInput<'a> {
     pub secret: [u64; 2],
     pub partitions_count: u16,
     pub module: &'a Arc<Module>,
-    /// Position in the module's schema.
+    /// Position in the module's schema; behind all of them, what runs at its deployment.
     pub procedure: usize,
     /// Encoded (`reprise_abi::value`).
     pub args: &'a [u8],
+}
+
+impl TxnInput<'_> {
+    /// What runs at the module's deployment, over tables that are not in service yet.
+    #[inline]
+    pub fn is_migration(&self) -> bool {
+        self.procedure == self.module.schema.migration()
+    }
+
+    #[inline]
+    pub(crate) fn is_read_only(&self) -> bool {
+        let procedure = self.module.schema.procedures.get(self.procedure);
+        procedure.is_some_and(|procedure| procedure.read_only)
+    }
 }
 
 /// A committed transaction. Its result is in the frame.
@@ -52,6 +66,16 @@ pub enum Failure {
     },
     /// Somebody ended it, or its client waits no longer: before it began, or while it ran.
     Ended(Ended),
+}
+
+/// What became of a call that had committed once, in words.
+pub fn failure_text(failure: &Failure) -> String {
+    match failure {
+        Failure::Aborted { code, message } => format!("aborts now ({code}: {message})"),
+        Failure::Limit { limit, message, .. } => format!("reaches limit {limit} now ({message})"),
+        Failure::Trapped { trap, message, .. } => format!("traps now ({trap}: {message})"),
+        Failure::Ended(ended) => format!("is ended now ({ended:?})"),
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +117,26 @@ pub fn run_single(
         rows_written: written.rows_written,
         bytes_written: written.bytes_written as u64,
     })
+}
+
+/// Runs what `input`'s module runs at its deployment on one partition's store, whose changed tables stand in their places
+/// (`Applied`); the digest of what it did. No undo of it stays. Err: the deployment is to be taken back.
+pub fn run_migration(
+    store: &mut Store,
+    partition: PartitionId,
+    input: &TxnInput<'_>,
+    executor: &mut dyn Executor,
+    frame: &mut TxnScratch,
+) -> Result<u64, Failure> {
+    frame.begin_migration();
+    frame.set_capture(None);
+    match run_single(store, partition, input, executor, frame) {
+        Outcome::Commit(commit) => {
+            store.forget_unsealed();
+            Ok(commit.digest)
+        }
+        Outcome::Fail(failure) => Err(failure),
+    }
 }
 
 #[cold]

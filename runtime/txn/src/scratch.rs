@@ -2,8 +2,9 @@
 
 use reprise_abi::{Handles, LogLevel, OpError, RowHandle, random::TxnRandom, value::RESULT_BYTES_MAX};
 use reprise_base::limits::{
-    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX, REPLAY_LIMITS_FACTOR,
-    ROW_OPS_MAX, SAVEPOINTS_MAX, WRITE_SET_BYTES_MAX,
+    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX,
+    MIGRATION_HANDLES_MAX, MIGRATION_LIMITS_FACTOR, REPLAY_LIMITS_FACTOR, ROW_OPS_MAX, SAVEPOINTS_MAX,
+    WRITE_SET_BYTES_MAX,
 };
 use reprise_storage::{AfterImage, Rid, Savepoint};
 use reprise_wire::ChangesBuffer;
@@ -23,6 +24,17 @@ pub(crate) struct Handle {
     pub table: u16,
     pub store: u16,
     pub rid: Rid,
+}
+
+/// How far the limits of a call reach.
+#[derive(Clone, Copy, Default)]
+enum Limits {
+    #[default]
+    Call,
+    /// It was committed and runs again: its limits were judged then.
+    Replay,
+    /// It runs at a deployment.
+    Migration,
 }
 
 /// A line that a procedure logged.
@@ -55,8 +67,7 @@ pub struct TxnScratch {
     ops_asked: u64,
     /// What may end the call that runs.
     pub watch: Watch,
-    /// A call that was committed runs again: its limits were judged then.
-    is_replay: bool,
+    limits: Limits,
     /// Burned since `take_fuel`.
     fuel: u64,
     /// How the next transactions' changes are kept; none: they are not.
@@ -85,26 +96,35 @@ impl TxnScratch {
 
     /// The calls that follow were committed once: nothing ends them but a ceiling far above the limits.
     pub fn begin_replay(&mut self) {
-        self.is_replay = true;
+        self.limits = Limits::Replay;
         self.watch.forget();
+    }
+
+    /// What follows runs at a deployment: time and memory alone limit it, now and at a replay.
+    pub fn begin_migration(&mut self) {
+        self.limits = Limits::Migration;
     }
 
     /// The calls that follow run for the first time.
     #[inline]
     pub fn begin_running(&mut self) {
-        self.is_replay = false;
+        self.limits = Limits::Call;
     }
 
-    pub(crate) fn is_replay(&self) -> bool {
-        self.is_replay
+    /// How many times the limits of a call it may take.
+    pub(crate) fn limits_times(&self) -> u64 {
+        match self.limits {
+            Limits::Call => 1,
+            Limits::Replay => REPLAY_LIMITS_FACTOR,
+            Limits::Migration => MIGRATION_LIMITS_FACTOR,
+        }
     }
 
     /// What the call may take of something that `max` limits.
     fn allowed(&self, max: u64) -> u64 {
-        if self.is_replay {
-            max * REPLAY_LIMITS_FACTOR
-        } else {
-            max
+        match self.limits {
+            Limits::Call | Limits::Migration => max,
+            Limits::Replay => max * REPLAY_LIMITS_FACTOR,
         }
     }
 
@@ -196,7 +216,7 @@ impl TxnScratch {
     /// May there be more?
     #[cold]
     fn ask_for_ops(&mut self) -> Result<(), OpError> {
-        if self.ops > self.allowed(ROW_OPS_MAX) {
+        if self.ops > ROW_OPS_MAX * self.limits_times() {
             return Err(limit("row_ops", ROW_OPS_MAX));
         }
         self.watch.ask()?;
@@ -259,11 +279,23 @@ impl TxnScratch {
 
     #[inline]
     pub(crate) fn push_handle(&mut self, handle: Handle) -> Result<RowHandle, OpError> {
-        if self.handles.len() >= HANDLES_MAX && self.handles.len() as u64 >= self.allowed(HANDLES_MAX as u64) {
-            return Err(limit("row_handles", HANDLES_MAX as u64));
+        if self.handles.len() >= HANDLES_MAX {
+            self.judge_handles()?;
         }
         self.handles.push(handle);
         Ok(self.handles.len() as u32 - 1)
+    }
+
+    #[cold]
+    fn judge_handles(&self) -> Result<(), OpError> {
+        let max = match self.limits {
+            Limits::Migration => MIGRATION_HANDLES_MAX,
+            Limits::Call | Limits::Replay => HANDLES_MAX,
+        };
+        match (self.handles.len() as u64) < self.allowed(max as u64) {
+            true => Ok(()),
+            false => Err(limit("row_handles", max as u64)),
+        }
     }
 
     #[inline]
@@ -272,6 +304,16 @@ impl TxnScratch {
             .get(handle as usize)
             .copied()
             .ok_or_else(|| OpError::Guest(format!("row handle {handle} was never given out")))
+    }
+
+    /// True where what was written is to be judged: beyond the limit of a call.
+    #[inline(always)]
+    pub(crate) fn is_much_written(&self, bytes: usize) -> bool {
+        bytes + self.kept.bytes() > WRITE_SET_BYTES_MAX
+    }
+
+    pub(crate) fn has_savepoints(&self) -> bool {
+        !self.savepoints.is_empty()
     }
 
     /// Judges what a transaction has written so far: new rows, what takes them back, and what open cursors keep.

@@ -12,7 +12,7 @@ use crate::{
     kept::{Written, keep_before},
     keyplace::partition_between,
     module::TableBinding,
-    ops::{binding, guest, index_of, limited, may_write, patch_row, write_error},
+    ops::{binding, guest, index_of, judge_write, judge_written, limited, patch_row, write_error},
     reach::{Look, elsewhere, outdated, unplaced},
     route::partition_of_field,
     rowmap::row_key,
@@ -30,7 +30,9 @@ pub(crate) struct SingleTxn<'a> {
     partition: PartitionId,
     input: &'a TxnInput<'a>,
     frame: &'a mut TxnScratch,
-    is_read_only: bool,
+    /// It is read-only, or runs at a deployment: that writes its partition's rows of replicated tables, too, and none of other
+    /// modules' tables.
+    judges_writes: bool,
     /// What a partition column held that belongs here: most calls ask for rows of one value.
     home: Option<u64>,
 }
@@ -47,7 +49,7 @@ impl<'a> SingleTxn<'a> {
             partition,
             input,
             frame,
-            is_read_only: input.module.schema.procedures[input.procedure].read_only,
+            judges_writes: input.is_read_only() || input.is_migration(),
             home: None,
         }
     }
@@ -63,18 +65,10 @@ impl<'a> SingleTxn<'a> {
     #[inline(always)]
     fn check_writable(&self, binding: &TableBinding) -> Result<(), OpError> {
         let is_elsewhere = binding.placement == Placement::Replicated && self.input.partitions_count > 1;
-        match self.is_read_only || is_elsewhere {
+        match self.judges_writes || is_elsewhere {
             false => Ok(()),
-            true => self.refuse_write(),
+            true => judge_write(self.input, binding),
         }
-    }
-
-    #[cold]
-    fn refuse_write(&self) -> Result<(), OpError> {
-        may_write(self.is_read_only)?;
-        Err(guest(
-            "a replicated table is written by procedures that touch all partitions",
-        ))
     }
 
     /// Rows lie where the value of their partition column says, or no one finds them again.
@@ -172,8 +166,12 @@ impl<'a> SingleTxn<'a> {
     }
 
     #[inline(always)]
-    fn check_written(&self) -> Result<(), OpError> {
-        self.frame.check_written(self.store.write_set_bytes())
+    fn check_written(&mut self) -> Result<(), OpError> {
+        let bytes = self.store.write_set_bytes();
+        match self.frame.is_much_written(bytes) {
+            false => Ok(()),
+            true => judge_written(self.input, self.store, self.frame),
+        }
     }
 
     /// There are rows that do not belong to this partition.
@@ -750,8 +748,8 @@ impl HostOps for SingleTxn<'_> {
         self.frame.watch.ask_after(self.store.undo_count())
     }
 
-    fn is_replay(&self) -> bool {
-        self.frame.is_replay()
+    fn limits_times(&self) -> u64 {
+        self.frame.limits_times()
     }
 
     fn now_us(&self) -> i64 {

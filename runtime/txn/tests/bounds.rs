@@ -64,9 +64,9 @@ fn deployed(stores: &mut [Store]) -> Deployed {
     };
     let before = Deployed::default();
     let all: Vec<_> = stores.iter().collect();
-    let steps = plan(&before, &candidate, &all, Judge::Deployment).unwrap();
+    let steps = plan(&before, &candidate, &all, Judge::Deployment, &|_| true).unwrap();
     let mut stores: Vec<_> = stores.iter_mut().collect();
-    apply(&before, candidate, steps, TxnId(1), &mut stores)
+    apply(&before, candidate, steps, TxnId(1), &mut stores).next
 }
 
 /// How a procedure ends on partition 0 of two, and over both; the rows of each table that it left.

@@ -62,9 +62,9 @@ fn deployed(stores: &mut [Store]) -> Deployed {
     };
     let before = Deployed::default();
     let all: Vec<_> = stores.iter().collect();
-    let steps = plan(&before, &candidate, &all, Judge::Deployment).expect("no conflict");
+    let steps = plan(&before, &candidate, &all, Judge::Deployment, &|_| true).expect("no conflict");
     let mut stores: Vec<_> = stores.iter_mut().collect();
-    apply(&before, candidate, steps, TxnId(1), &mut stores)
+    apply(&before, candidate, steps, TxnId(1), &mut stores).next
 }
 
 struct Bench {

@@ -12,6 +12,7 @@ mod body;
 mod buffer;
 mod changes;
 mod checkpoint;
+mod deploy;
 mod partitions;
 mod quick;
 mod record;
@@ -27,10 +28,11 @@ pub use checkpoint::{
     CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer, push_checkpoint_row,
     rows_have_numbers,
 };
+pub use deploy::{DeployRef, MigrationRef, PLAN_BYTES_MAX};
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
-    CheckpointMark, CommandRef, DeployRef, DropTableRef, Genesis, PlainCommand, RECORD_KINDS, RawRecord, RawRecords,
-    RecordKind, RecordRef, Records, RemoveRef, count_records,
+    CheckpointMark, CommandRef, DropTableRef, Genesis, PlainCommand, RECORD_KINDS, RawRecord, RawRecords, RecordKind,
+    RecordRef, Records, RemoveRef, count_records,
 };
 pub use segment::{
     FORMAT_VERSION, FORMAT_VERSION_OLDEST, LSN_COUNTS_FROM, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,

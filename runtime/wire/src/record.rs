@@ -9,13 +9,14 @@ use reprise_abi::{
 };
 use reprise_base::{
     PartitionId, TxnId,
-    limits::{IDEMPOTENCY_KEY_BYTES_MAX, MODULE_BYTES_MAX, PARTITIONS_MAX, RECORD_BYTES_MAX},
+    limits::{IDEMPOTENCY_KEY_BYTES_MAX, PARTITIONS_MAX, RECORD_BYTES_MAX},
 };
 
 use crate::{
-    ChangesRef, FORMAT_VERSION, FORMAT_VERSION_OLDEST, PartitionList, PartitionSet, SEMANTICS_OLDEST, WireError,
+    ChangesRef, FORMAT_VERSION, FORMAT_VERSION_OLDEST, PartitionList, PartitionSet, WireError,
     body::{BodyReader, TABLE_NAME_BYTES_MAX},
     corrupt,
+    deploy::{DEPLOY_MIGRATED, DEPLOY_MIGRATED_SINCE, DEPLOY_OLDEST, DEPLOY_UNDER, DeployRef},
     quick::QuickReader,
 };
 
@@ -56,9 +57,6 @@ pub const RECORD_KINDS: [RecordKind; 7] = [
     RecordKind::DropTable,
 ];
 
-/// A deployment with its semantics number. Kind 2 is one that does not say it: it was under the oldest.
-const DEPLOY_UNDER: u8 = 8;
-
 /// The log's first record: what the database is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Genesis {
@@ -67,22 +65,6 @@ pub struct Genesis {
     pub secret: [u64; 2],
     pub partitions: u16,
     pub created_us: i64,
-}
-
-/// A module version taken into service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeployRef<'a> {
-    pub txn_id: TxnId,
-    /// Number of this version, unique in the database; commands name it.
-    pub module_id: u32,
-    /// Counts the versions under this name, from 1.
-    pub version: u32,
-    /// What its procedures could observe when it was deployed (`reprise_abi::SEMANTICS`).
-    pub semantics: u32,
-    pub name: &'a str,
-    /// SHA-256 of `wasm`.
-    pub hash: [u8; 32],
-    pub wasm: &'a [u8],
 }
 
 /// A module taken out of service.
@@ -204,7 +186,7 @@ pub(crate) fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
 }
 
 #[inline]
-fn begin_numbered(out: &mut Vec<u8>, kind: u8, body_bytes: usize) {
+pub(crate) fn begin_numbered(out: &mut Vec<u8>, kind: u8, body_bytes: usize) {
     assert!(body_bytes + 6 <= RECORD_BYTES_MAX, "record of {body_bytes} bytes");
     out.reserve(body_bytes + 6);
     push_varint(out, body_bytes as u32 + 1);
@@ -371,51 +353,6 @@ impl CommandRef<'_> {
     }
 }
 
-impl<'a> DeployRef<'a> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        let is_oldest = self.semantics == SEMANTICS_OLDEST;
-        let (kind, told) = match is_oldest {
-            true => (RecordKind::Deploy as u8, 0),
-            false => (DEPLOY_UNDER, varint_bytes(self.semantics)),
-        };
-        let numbers = told + varint_bytes(self.module_id) + varint_bytes(self.version);
-        let body = 8 + numbers + 1 + self.name.len() + 32 + self.wasm.len();
-        begin_numbered(out, kind, body);
-        out.extend_from_slice(&self.txn_id.0.to_le_bytes());
-        if !is_oldest {
-            assert!(self.semantics > SEMANTICS_OLDEST, "semantics number");
-            push_varint(out, self.semantics);
-        }
-        push_varint(out, self.module_id);
-        push_varint(out, self.version);
-        push_name(out, self.name);
-        out.extend_from_slice(&self.hash);
-        out.extend_from_slice(self.wasm);
-    }
-
-    fn decode(body: &mut BodyReader<'a>, tells_semantics: bool) -> Result<Self, WireError> {
-        let txn_id = TxnId(body.u64()?);
-        let semantics = match tells_semantics {
-            false => SEMANTICS_OLDEST,
-            true => match body.varint()? {
-                told @ 0..=SEMANTICS_OLDEST => {
-                    return Err(corrupt("semantics number of a module", "2 or more", told));
-                }
-                told => told,
-            },
-        };
-        Ok(Self {
-            txn_id,
-            module_id: body.varint()?,
-            version: body.varint()?,
-            semantics,
-            name: body.name()?,
-            hash: body.array()?,
-            wasm: body.rest("module", MODULE_BYTES_MAX)?,
-        })
-    }
-}
-
 impl<'a> RecordRef<'a> {
     pub fn kind(&self) -> RecordKind {
         match self {
@@ -511,8 +448,13 @@ fn decode_content(content: &[u8], version: u32) -> Result<RecordRef<'_>, WireErr
     let mut body = BodyReader::new(body);
     let record = match *kind {
         1 => RecordRef::Genesis(decode_genesis(&mut body)?),
-        2 => RecordRef::Deploy(DeployRef::decode(&mut body, false)?),
-        DEPLOY_UNDER if version > FORMAT_VERSION_OLDEST => RecordRef::Deploy(DeployRef::decode(&mut body, true)?),
+        DEPLOY_OLDEST => RecordRef::Deploy(DeployRef::decode(&mut body, DEPLOY_OLDEST)?),
+        DEPLOY_UNDER if version > FORMAT_VERSION_OLDEST => {
+            RecordRef::Deploy(DeployRef::decode(&mut body, DEPLOY_UNDER)?)
+        }
+        DEPLOY_MIGRATED if version >= DEPLOY_MIGRATED_SINCE => {
+            RecordRef::Deploy(DeployRef::decode(&mut body, DEPLOY_MIGRATED)?)
+        }
         3 => RecordRef::Remove(RemoveRef {
             txn_id: TxnId(body.u64()?),
             name: body.name()?,

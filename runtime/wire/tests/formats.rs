@@ -61,6 +61,7 @@ fn golden_records() {
             name: "voter",
             hash: [0xaa; 32],
             wasm: b"\0asm",
+            migration: None,
         }),
         expect![[r#"
             36 02 ff 17 00 00 00 00 00 00 01 c8 01 05 76 6f
@@ -77,6 +78,7 @@ fn golden_records() {
             name: "voter",
             hash: [0xaa; 32],
             wasm: b"\0asm",
+            migration: None,
         }),
         expect![[r#"
             38 08 ff 17 00 00 00 00 00 00 ac 02 01 c8 01 05
@@ -300,8 +302,34 @@ proptest! {
             name: &name,
             hash: [9; 32],
             wasm: &wasm,
+            migration: None,
         });
         let bytes = encode(&record);
+        prop_assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(record));
+    }
+
+    #[test]
+    fn migrations_round_trip(
+        txn_id: u64,
+        numbers in (any::<u32>(), any::<u32>(), 2..=u32::MAX),
+        name in "[a-z][a-z0-9_]{0,62}",
+        plan in "[a-z \n]{0,300}",
+        digests in proptest::collection::vec(any::<u64>(), 1..20),
+        wasm in proptest::collection::vec(any::<u8>(), 0..400),
+    ) {
+        let digests: Vec<u8> = digests.iter().flat_map(|digest| digest.to_le_bytes()).collect();
+        let record = RecordRef::Deploy(DeployRef {
+            txn_id: TxnId(txn_id),
+            module_id: numbers.0,
+            version: numbers.1,
+            semantics: numbers.2,
+            name: &name,
+            hash: [9; 32],
+            wasm: &wasm,
+            migration: Some(MigrationRef::new(&plan, &digests)),
+        });
+        let bytes = encode(&record);
+        prop_assert!(RecordRef::decode(&bytes, FORMAT_VERSION - 1).is_err(), "older files have none");
         prop_assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(record));
     }
 

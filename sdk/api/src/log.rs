@@ -101,6 +101,12 @@ pub struct LogRecord {
     /// deploy: length of the wasm binary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wasm_bytes: Option<u64>,
+    /// deploy: what became of the stored tables, a line each, where the module ran something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// deploy: digests of what the module wrote when it was deployed, by partition, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digests: Option<Vec<String>>,
     /// command, changes: name of the procedure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procedure: Option<String>,

@@ -44,7 +44,10 @@ pub struct DeployPlan {
     pub tables: Vec<TablePlan>,
     /// Empty: it would be installed.
     pub conflicts: Vec<SchemaConflict>,
-    /// How long all partitions would stand still for it.
+    /// True where the module would run something on its tables, which are copied for that.
+    #[serde(default)]
+    pub migrates: bool,
+    /// How long all partitions would stand still for it, without what the module would run.
     pub estimated_ms: u64,
 }
 

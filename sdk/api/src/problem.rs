@@ -36,6 +36,8 @@ pub enum ProblemKind {
     NotPrimary,
     /// The upload is no module that the server can run.
     InvalidModule,
+    /// What the module runs when it is deployed did not come to its end.
+    MigrationFailed,
     /// The procedure rolled its transaction back.
     ProcedureAborted,
     /// The transaction reached one of its limits.
@@ -70,7 +72,7 @@ pub enum ProblemKind {
 
 impl ProblemKind {
     /// All kinds, by status.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::InvalidArguments,
         Self::MalformedRequest,
         Self::Unauthorized,
@@ -85,6 +87,7 @@ impl ProblemKind {
         Self::UnsupportedMediaType,
         Self::NotPrimary,
         Self::InvalidModule,
+        Self::MigrationFailed,
         Self::ProcedureAborted,
         Self::LimitExceeded,
         Self::Cancelled,
@@ -119,6 +122,7 @@ impl ProblemKind {
             Self::UnsupportedMediaType => "unsupported-media-type",
             Self::NotPrimary => "not-primary",
             Self::InvalidModule => "invalid-module",
+            Self::MigrationFailed => "migration-failed",
             Self::ProcedureAborted => "procedure-aborted",
             Self::LimitExceeded => "limit-exceeded",
             Self::Cancelled => "cancelled",
@@ -151,7 +155,11 @@ impl ProblemKind {
             Self::TooLarge => 413,
             Self::UnsupportedMediaType => 415,
             Self::NotPrimary => 421,
-            Self::InvalidModule | Self::ProcedureAborted | Self::LimitExceeded | Self::Cancelled => 422,
+            Self::InvalidModule
+            | Self::MigrationFailed
+            | Self::ProcedureAborted
+            | Self::LimitExceeded
+            | Self::Cancelled => 422,
             Self::ProcedureTrapped | Self::InternalError => 500,
             Self::Overloaded
             | Self::TooStale
@@ -183,6 +191,7 @@ impl ProblemKind {
             Self::UnsupportedMediaType => "The body is of a type that is not read here",
             Self::NotPrimary => "This server is a standby",
             Self::InvalidModule => "The upload is not a module that can be run",
+            Self::MigrationFailed => "What the module runs when it is deployed did not come to its end",
             Self::ProcedureAborted => "The procedure rolled its transaction back",
             Self::LimitExceeded => "The transaction reached a limit",
             Self::Cancelled => "Somebody ended the transaction",

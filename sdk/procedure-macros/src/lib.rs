@@ -9,6 +9,7 @@
 mod columns;
 mod module;
 mod names;
+mod on_deploy;
 mod procedure;
 mod table;
 mod table_options;
@@ -64,6 +65,18 @@ pub fn procedure(options: TokenStream, item: TokenStream) -> TokenStream {
     finish(procedure::expand(options.into(), item.into()))
 }
 
+/// Makes a function what runs when the module is deployed: `#[on_deploy] fn migrate(tx: &Txn, from_version: u32)`, named in
+/// `module! { …, on_deploy: migrate }`.
+///
+/// It runs once on each partition, in a transaction of that partition, over the tables as the new version declares them, before the
+/// version goes into service: it reads all of the module's tables and writes its own. `from_version` is the number of the version whose
+/// rows the tables hold, 0 where there was none. An abort, a panic or a limit leaves the version before in service, with its rows
+/// as they were.
+#[proc_macro_attribute]
+pub fn on_deploy(options: TokenStream, item: TokenStream) -> TokenStream {
+    finish(on_deploy::expand(options.into(), item.into()))
+}
+
 /// Makes a struct an argument or a result: an object in JSON.
 #[proc_macro_derive(ProcedureStruct)]
 pub fn procedure_struct(item: TokenStream) -> TokenStream {
@@ -90,7 +103,7 @@ pub fn column_enum(item: TokenStream) -> TokenStream {
     finish(value::expand_column_enum(item.into()))
 }
 
-/// Lists the module's tables and procedures; once per crate, at its root.
+/// Lists the module's tables and procedures, and what runs at a deployment (`on_deploy: name`); once per crate, at its root.
 #[proc_macro]
 pub fn module(item: TokenStream) -> TokenStream {
     finish(module::expand(item.into()))

@@ -17,6 +17,7 @@ use crate::names;
 struct ModuleItem {
     tables: Vec<Path>,
     procedures: Vec<Path>,
+    on_deploy: Option<Path>,
 }
 
 impl Parse for ModuleItem {
@@ -25,6 +26,11 @@ impl Parse for ModuleItem {
         while !input.is_empty() {
             let part: Ident = input.parse()?;
             input.parse::<Token![:]>()?;
+            if part == "on_deploy" {
+                module.on_deploy = Some(Path::parse_mod_style(input)?);
+                parse_comma(input)?;
+                continue;
+            }
             let inner;
             bracketed!(inner in input);
             let paths = Punctuated::<Path, Token![,]>::parse_terminated_with(&inner, Path::parse_mod_style)?;
@@ -34,20 +40,31 @@ impl Parse for ModuleItem {
                 _ => {
                     return Err(Error::new(
                         part.span(),
-                        "a module has `tables: […]` and `procedures: […]`",
+                        "a module has `tables: […]`, `procedures: […]` and, where something is to run when it is deployed, `on_deploy: name`",
                     ));
                 }
             }
-            if !input.is_empty() {
-                input.parse::<Token![,]>()?;
-            }
+            parse_comma(input)?;
         }
         Ok(module)
     }
 }
 
+/// A comma, unless it is the end.
+fn parse_comma(input: ParseStream<'_>) -> Result<()> {
+    if !input.is_empty() {
+        input.parse::<Token![,]>()?;
+    }
+    Ok(())
+}
+
 pub fn expand(item: TokenStream) -> Result<TokenStream> {
-    let ModuleItem { tables, procedures } = parse2(item)?;
+    let ModuleItem {
+        tables,
+        procedures,
+        on_deploy,
+    } = parse2(item)?;
+    let (migrates, native, entry) = migration(on_deploy);
     let numbers = 0..tables.len() as u16;
     let mut exports = Vec::new();
     let mut seen = BTreeSet::new();
@@ -74,6 +91,7 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
                 info: <#procedures as ::reprise_procedure::module::Procedure>::INFO,
                 run: <#procedures as ::reprise_procedure::module::Procedure>::run,
             }),*],
+            on_deploy: #native,
         };
 
         #[cfg(target_arch = "wasm32")]
@@ -87,6 +105,7 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
                 ::reprise_procedure::ops::describe(
                     &[#(<#tables as ::reprise_procedure::table::Table>::INFO),*],
                     &[#(<#procedures as ::reprise_procedure::module::Procedure>::INFO),*],
+                    #migrates,
                 )
             }
             #[unsafe(no_mangle)]
@@ -97,10 +116,26 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
             extern "C" fn reprise_result_buffer() -> u64 {
                 ::reprise_procedure::ops::result_buffer_slice()
             }
+            #entry
             #(#[unsafe(no_mangle)]
             extern "C" fn #exports(args_bytes: u32) -> i32 {
                 ::reprise_procedure::ops::enter(args_bytes, <#procedures as ::reprise_procedure::module::Procedure>::run)
             })*
         };
     })
+}
+
+/// Of what runs at a deployment: whether anything does, what the native module has of it, and its export.
+fn migration(on_deploy: Option<Path>) -> (bool, TokenStream, TokenStream) {
+    let Some(path) = on_deploy else {
+        return (false, quote!(::core::option::Option::None), TokenStream::new());
+    };
+    let run = quote!(<#path as ::reprise_procedure::module::OnDeploy>::run);
+    let entry = quote! {
+        #[unsafe(no_mangle)]
+        extern "C" fn reprise_on_deploy(args_bytes: u32) -> i32 {
+            ::reprise_procedure::ops::enter(args_bytes, #run)
+        }
+    };
+    (true, quote!(::core::option::Option::Some(#run)), entry)
 }

@@ -339,6 +339,11 @@ fn partitioning_of(options: &ProcedureOptions, params: &[Param], function: &Item
     }
 }
 
+/// The function ends in a `Result`.
+pub fn returns_result(output: &ReturnType) -> bool {
+    matches!(result_of(output), Returned::Result(_))
+}
+
 enum Returned {
     /// `Result<T, Abort>`
     Result(Type),

@@ -552,8 +552,8 @@ fn read_args(length: usize) -> Vec<u8> {
 }
 
 /// The module's description for `reprise_describe`: `length << 32 | pointer`.
-pub fn describe(tables: &[&'static TableInfo], procedures: &[&'static ProcedureInfo]) -> u64 {
-    let text = describe::write_json(&schema(tables, procedures.iter().copied()));
+pub fn describe(tables: &[&'static TableInfo], procedures: &[&'static ProcedureInfo], on_deploy: bool) -> u64 {
+    let text = describe::write_json(&schema(tables, procedures.iter().copied(), on_deploy));
     slice(text.leak().as_bytes())
 }
 

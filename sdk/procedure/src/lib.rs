@@ -68,7 +68,7 @@ pub mod testkit;
 
 pub use reprise_abi as abi;
 pub use reprise_procedure_macros::{
-    ColumnEnum, ProcedureEnum, ProcedureResult, ProcedureStruct, columns, module, procedure, table,
+    ColumnEnum, ProcedureEnum, ProcedureResult, ProcedureStruct, columns, module, on_deploy, procedure, table,
 };
 
 /// The guide's examples, compiled and run as tests of this crate.
@@ -86,6 +86,8 @@ mod guide {
     pub struct Scanning;
     #[doc = include_str!("../../../docs/guide/aborts.md")]
     pub struct Aborts;
+    #[doc = include_str!("../../../docs/guide/evolving.md")]
+    pub struct Evolving;
     #[doc = include_str!("../../../docs/guide/testing.md")]
     pub struct Testing;
 }
@@ -95,7 +97,7 @@ pub mod prelude {
     pub use crate::{
         ColumnEnum, ProcedureEnum, ProcedureStruct, abort,
         module::Abort,
-        procedure, sequence, table,
+        on_deploy, procedure, sequence, table,
         table::{DuplicateKey, Row},
         txn::{Savepoint, Txn},
         types::{Bytes, Decimal, Duration, Rounding, SmallText, Timestamp, Uuid},

@@ -255,19 +255,30 @@ pub trait Procedure {
     fn run(tx: &Txn<'_>, args: &[u8]) -> Result<(), Abort>;
 }
 
+/// What `#[on_deploy]` makes of a function, under the function's own name.
+pub trait OnDeploy {
+    /// Decodes the number of the version before, and runs the function.
+    fn run(tx: &Txn<'_>, args: &[u8]) -> Result<(), Abort>;
+}
+
 /// As much of a doc comment as a description holds.
 fn beginning_of(docs: &str) -> &str {
     docs.get(..docs.floor_char_boundary(DOCS_BYTES_MAX)).unwrap_or(docs)
 }
 
-/// The description of a module with these tables and procedures.
-pub fn schema<'a>(tables: &[&'static TableInfo], procedures: impl Iterator<Item = &'a ProcedureInfo>) -> ModuleSchema {
+/// The description of a module with these tables and procedures; `on_deploy`: something runs when it is deployed.
+pub fn schema<'a>(
+    tables: &[&'static TableInfo],
+    procedures: impl Iterator<Item = &'a ProcedureInfo>,
+    on_deploy: bool,
+) -> ModuleSchema {
     let table_docs = tables.iter().map(|table| beginning_of(table.docs).into()).collect();
     let tables: Vec<_> = tables.iter().map(|table| table.schema()).collect();
     ModuleSchema {
         table_docs,
         abi: ABI_VERSION,
         procedures: procedures.map(|procedure| procedure.schema(&tables)).collect(),
+        on_deploy,
         tables,
     }
 }

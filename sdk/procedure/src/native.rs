@@ -28,14 +28,19 @@ pub struct NativeModule {
     pub tables: &'static [&'static TableInfo],
     /// Its procedures, in the order of their declaration.
     pub procedures: &'static [NativeProcedure],
+    /// What runs when the module is deployed.
+    pub on_deploy: Option<Run>,
 }
+
+/// The entry of a procedure, or of what runs at a deployment: decodes the arguments and runs it.
+pub type Run = fn(&Txn<'_>, &[u8]) -> Result<(), Abort>;
 
 /// A procedure compiled into the program.
 pub struct NativeProcedure {
     /// As declared.
     pub info: &'static ProcedureInfo,
     /// Runs it with encoded arguments; the result goes to the host.
-    pub run: fn(&Txn<'_>, &[u8]) -> Result<(), Abort>,
+    pub run: Run,
 }
 
 /// How a call ended that ran to its end.
@@ -59,7 +64,8 @@ pub enum NativeFault {
 impl NativeModule {
     /// The same description that the wasm build of the module gives of itself.
     pub fn schema(&self) -> ModuleSchema {
-        schema(self.tables, self.procedures.iter().map(|procedure| procedure.info))
+        let procedures = self.procedures.iter().map(|procedure| procedure.info);
+        schema(self.tables, procedures, self.on_deploy.is_some())
     }
 
     /// Position of the procedure of this name.
@@ -67,11 +73,17 @@ impl NativeModule {
         self.procedures.iter().position(|procedure| procedure.info.name == name)
     }
 
-    /// Runs the procedure at `index` with the arguments that `host` holds. After a fault the host must undo the transaction.
+    /// Runs the procedure at `index` with the arguments that `host` holds; behind all procedures, what runs at a deployment.
+    /// After a fault the host must undo the transaction.
     pub fn call(&self, index: usize, host: &mut dyn HostOps) -> Result<CallEnd, NativeFault> {
         let mut args = Scratch::new();
         args.push_text(host.args());
-        let run = self.procedures[index].run;
+        let procedure = self.procedures.get(index).map(|procedure| procedure.run);
+        let Some(run) = procedure.or(self.on_deploy) else {
+            return Err(NativeFault::Host(OpError::Guest(format!(
+                "there is no procedure {index}"
+            ))));
+        };
         let ended = with_txn(host, |tx| match run(tx, args.as_slice()) {
             Ok(()) => CallEnd::Done,
             Err(abort) => {

@@ -300,9 +300,14 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
             version,
             hash,
             wasm_bytes,
+            migration,
             ..
         } => {
             record.kind = RecordKind::Deploy;
+            if let Some((plan, digests)) = migration {
+                record.plan = Some(plan);
+                record.digests = Some(digests.iter().map(|digest| format!("{digest:016x}")).collect());
+            }
             record.module = Some(name);
             record.version = Some(version);
             record.hash = Some(hex(&hash));

@@ -59,7 +59,7 @@ pub struct PutParams {
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "invalid-module", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "invalid-module; migration-failed", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -129,6 +129,7 @@ fn plan(parts: &Parts, name: &str, wasm: &[u8]) -> Result<ModulePlanned, Refusal
         plan: DeployPlan {
             tables: planned.summary.tables.into_iter().map(table).collect(),
             conflicts: planned.summary.conflicts.into_iter().map(conflict).collect(),
+            migrates: planned.summary.migrates,
             estimated_ms: planned.summary.estimated_ms,
         },
     })

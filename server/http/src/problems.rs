@@ -187,6 +187,12 @@ fn guide_of_limits(kind: ProblemKind) -> Guide {
             "<code>reason</code> and <code>offset</code> say why and where. Build it against this server's guest contract.",
             UNCHANGED_FAILS,
         ),
+        ProblemKind::MigrationFailed => (
+            "What the module runs when it is deployed aborted, trapped, reached a limit or took too long. The version before is in service, \
+             with its rows as they were.",
+            "<code>detail</code> says why, and on which partition. Correct it and deploy the module again.",
+            "Safe: nothing was changed. It ends the same way while code and rows are the same.",
+        ),
         ProblemKind::ProcedureAborted => (
             "The procedure itself decided to roll its transaction back.",
             "<code>code</code> and <code>message</code> are the procedure's own words.",

@@ -10,10 +10,11 @@ use reprise_abi::{
     value::{ARGS_BYTES_MAX, RESULT_BYTES_MAX},
 };
 use reprise_base::limits::{
-    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CALL_TIME_MAX_MS, CURSORS_MAX, FUEL_MAX, GUEST_LOG_BYTES_MAX,
-    GUEST_MEMORY_BYTES_MAX, GUEST_STACK_BYTES_MAX, GUEST_TABLE_ELEMENTS_MAX, HANDLES_MAX, IDEMPOTENCY_KEEP_DEFAULT,
-    IDEMPOTENCY_KEY_BYTES_MAX, INDEXES_MAX, MODULE_BYTES_MAX, MODULES_MAX, PARTITIONS_MAX, PROCEDURES_MAX, ROW_OPS_MAX,
-    SAVEPOINTS_MAX, SITES_MAX, TABLES_MAX, WAITING_TXNS_MAX, WRITE_SET_BYTES_MAX,
+    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CALL_TIME_MAX_MS, CURSORS_MAX, DEPLOY_TIME_MAX_S, FUEL_MAX,
+    GUEST_LOG_BYTES_MAX, GUEST_MEMORY_BYTES_MAX, GUEST_STACK_BYTES_MAX, GUEST_TABLE_ELEMENTS_MAX, HANDLES_MAX,
+    IDEMPOTENCY_KEEP_DEFAULT, IDEMPOTENCY_KEY_BYTES_MAX, INDEXES_MAX, MIGRATION_HANDLES_MAX, MODULE_BYTES_MAX,
+    MODULES_MAX, PARTITIONS_MAX, PROCEDURES_MAX, ROW_OPS_MAX, SAVEPOINTS_MAX, SITES_MAX, TABLES_MAX, WAITING_TXNS_MAX,
+    WRITE_SET_BYTES_MAX,
 };
 
 use crate::{
@@ -65,6 +66,8 @@ fn limits() -> Vec<(&'static str, &'static str, String)> {
         ("", "lines written with `log`", bytes(GUEST_LOG_BYTES_MAX)),
         ("", "code of an abort", bytes(ABORT_CODE_BYTES_MAX)),
         ("", "message of an abort", bytes(ABORT_MESSAGE_BYTES_MAX)),
+        ("A deployment", "time, unless `--deploy-time-max-s` says another", format!("{} s", count(DEPLOY_TIME_MAX_S.into()))),
+        ("", "rows that what it runs sees on a partition", count(MIGRATION_HANDLES_MAX as u64)),
         ("Schema", "modules in service", count(MODULES_MAX as u64)),
         ("", "bytes of a module", bytes(MODULE_BYTES_MAX)),
         ("", "procedures of a module", count(PROCEDURES_MAX as u64)),

@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_api::{Phase, Problem, ProblemKind, SchemaConflict, U64, headers};
-use reprise_base::{Lsn, TxnId, limits::MEMORY_MAX_LIMIT};
+use reprise_base::{Lsn, PartitionId, TxnId, limits::MEMORY_MAX_LIMIT};
 use reprise_router::{CallReply, DeployError, Ended, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable};
 
 /// An answer other than the one asked for.
@@ -53,6 +53,12 @@ impl Refusal {
         let mut problem = Problem::new(ProblemKind::Unavailable, detail);
         problem.retry_after_s = Some(1);
         problem.into()
+    }
+
+    /// A deployment that ended before its record: the version before goes on.
+    fn migration(why: String) -> Self {
+        let detail = format!("{why}. Nothing was changed: the version before is in service");
+        Self::new(ProblemKind::MigrationFailed, detail)
     }
 
     /// Not before the last record is replayed: until then nobody can say what is there.
@@ -273,11 +279,35 @@ impl From<DeployError> for Refusal {
                 problem.max = Some(max);
                 problem.into()
             }
+            DeployError::Time { max_s } => Self::migration(format!(
+                "the changed tables were not made within {max_s} s; {MORE_TIME}"
+            )),
+            DeployError::Migration {
+                partition,
+                failure,
+                max_s,
+            } => Self::migration(failed_migration(partition, failure, max_s)),
+            DeployError::Replicated { table } => Self::migration(format!(
+                "what the module runs when it is deployed left different rows of {table}, which is replicated, on the partitions; write there                  what depends on its own rows and on from_version alone"
+            )),
             DeployError::ReadOnly(reason) => Self::read_only(&reason),
             DeployError::OutcomeUnknown { reason, txn_id, lsn } => Self::outcome_unknown(&reason, txn_id, lsn),
             DeployError::Unavailable(reason) => Self::unavailable(&reason),
         }
     }
+}
+
+const MORE_TIME: &str = "start the server with more --deploy-time-max-s, or deploy the change in smaller steps";
+
+/// Why what a module runs when it is deployed did not come to its end.
+fn failed_migration(partition: PartitionId, failure: Failure, max_s: u32) -> String {
+    let why = match failure {
+        Failure::Aborted { code, message } => format!("aborted with {code}: {message}"),
+        Failure::Limit { limit, max, .. } => format!("reached the limit {limit} of {max}"),
+        Failure::Trapped { message, .. } => format!("trapped: {message}"),
+        Failure::Ended(_) => format!("was not done within {max_s} s; {MORE_TIME}"),
+    };
+    format!("what the module runs when it is deployed, on partition {partition}, {why}")
 }
 
 pub(crate) fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {

@@ -132,7 +132,7 @@ Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from re
   origins = []           # pages of other sites that may ask: [\"https://db.example\"] behind a proxy with TLS
 
 A flag goes over the environment, the environment over the file. SIGHUP reads the file anew: tokens, origins,
-call_time_max_ms, slow_call_ms and idempotency_keep_s change at once, and what needs a restart is named.";
+call_time_max_ms, deploy_time_max_s, slow_call_ms and idempotency_keep_s change at once, and what needs a restart is named.";
 
 const CALL_EXAMPLE: &str = "Examples:
   reprise call voter.vote '{\"phone_number\": 2125550123, \"contestant_number\": 1, \"max_votes_per_phone\": 2}'
@@ -191,6 +191,10 @@ pub struct ServeArgs {
     /// Milliseconds that a call may run, where its procedure declares no time of its own; 0: no limit [default: 1000]
     #[arg(long, env = "REPRISE_CALL_TIME_MAX_MS", value_name = "N")]
     pub call_time_max_ms: Option<u32>,
+    /// Seconds that a deployment may take to change tables and to run what it runs, while
+    /// calls wait; 0: no limit [default: 60]
+    #[arg(long, env = "REPRISE_DEPLOY_TIME_MAX_S", value_name = "N")]
+    pub deploy_time_max_s: Option<u32>,
     /// Milliseconds from which on a call that ran and held its partitions so long gets a line in the server's output; 0: none
     /// does [default: 100]
     #[arg(long, env = "REPRISE_SLOW_CALL_MS", value_name = "N")]

@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context;
 use clap::{ArgMatches, parser::ValueSource};
 use reprise_base::{
-    limits::{CALL_TIME_MAX_MS, IDEMPOTENCY_KEEP_DEFAULT},
+    limits::{CALL_TIME_MAX_MS, DEPLOY_TIME_MAX_S, IDEMPOTENCY_KEEP_DEFAULT},
     memory::memory_kept_back,
 };
 use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom, memory_max_default};
@@ -73,6 +73,7 @@ pub struct ServeConfig {
     pub group_commit_us: Setting<u64>,
     /// Of calls whose procedures declare none; 0: no limit.
     pub call_time_max_ms: Setting<u32>,
+    pub deploy_time_max_s: Setting<u32>,
     /// Bytes.
     pub memory_ready: Setting<u64>,
     /// From which on a call is told as slow; 0: none is.
@@ -108,6 +109,7 @@ struct ConfigFile {
     commit: Option<String>,
     group_commit_us: Option<u64>,
     call_time_max_ms: Option<u32>,
+    deploy_time_max_s: Option<u32>,
     slow_call_ms: Option<u32>,
     otlp_endpoint: Option<String>,
     #[serde(default)]
@@ -134,6 +136,36 @@ struct LogEntry {
     mode: Option<String>,
     differential: Option<bool>,
     recover_from: Option<String>,
+}
+
+/// How long things may take, and wait.
+struct TimeSettings {
+    group_commit_us: Setting<u64>,
+    call_max_ms: Setting<u32>,
+    deploy_max_s: Setting<u32>,
+    slow_call_ms: Setting<u32>,
+}
+
+impl TimeSettings {
+    fn pick(args: &ServeArgs, file: &ConfigFile, source_of: &dyn Fn(&str) -> Source) -> Self {
+        let group_commit_us = pick(args.group_commit_us, source_of("group_commit_us"), file.group_commit_us);
+        let of = |name, given, written, default| {
+            let picked = pick(given, source_of(name), written);
+            picked.unwrap_or_else(|| by_default(default))
+        };
+        let (call, deploy) = (args.call_time_max_ms, args.deploy_time_max_s);
+        Self {
+            group_commit_us: group_commit_us.unwrap_or_else(|| by_default(0)),
+            call_max_ms: of("call_time_max_ms", call, file.call_time_max_ms, CALL_TIME_MAX_MS),
+            deploy_max_s: of("deploy_time_max_s", deploy, file.deploy_time_max_s, DEPLOY_TIME_MAX_S),
+            slow_call_ms: of(
+                "slow_call_ms",
+                args.slow_call_ms,
+                file.slow_call_ms,
+                SLOW_CALL_MS_DEFAULT,
+            ),
+        }
+    }
 }
 
 struct LogSettings {
@@ -266,6 +298,7 @@ impl ServeConfig {
         let checkpoints = CheckpointSettings::pick(&args, &file, source_of).map_err(|(name, e)| in_file(name, e))?;
         let keep_s = keep_setting(&args, &file, source_of).map_err(|e| in_file("idempotency_keep_s", e))?;
         let archive_keep = archive_keep(&args, &file, source_of).map_err(|e| in_file("archive_keep", e))?;
+        let times = TimeSettings::pick(&args, &file, source_of);
         let log = LogSettings::pick(&args, file.log, source_of).map_err(|e| in_file("log", e))?;
         let commit = text_in_file(file.commit, cli::commit_mode).map_err(|e| in_file("commit", e))?;
         check_number(file.partitions, cli::partitions).map_err(|e| in_file("partitions", e))?;
@@ -283,13 +316,6 @@ impl ServeConfig {
         let listen = listen_of(pick(args.listen, source_of("listen"), file.listen))?;
         let data_dir = pick(args.data_dir, source_of("data_dir"), file.data_dir)
             .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into()));
-        let group_commit_us = pick(args.group_commit_us, source_of("group_commit_us"), file.group_commit_us);
-        let time_max = pick(
-            args.call_time_max_ms,
-            source_of("call_time_max_ms"),
-            file.call_time_max_ms,
-        );
-        let slow = pick(args.slow_call_ms, source_of("slow_call_ms"), file.slow_call_ms);
         let backups = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
         let config = Self {
             backup_dir: below(&data_dir, backups),
@@ -304,9 +330,10 @@ impl ServeConfig {
             log_differential: log.differential,
             recover_from: log.recover_from,
             commit: pick(args.commit, source_of("commit"), commit).unwrap_or_else(|| by_default(CommitMode::Sync)),
-            group_commit_us: group_commit_us.unwrap_or_else(|| by_default(0)),
-            call_time_max_ms: time_max.unwrap_or_else(|| by_default(CALL_TIME_MAX_MS)),
-            slow_call_ms: slow.unwrap_or_else(|| by_default(SLOW_CALL_MS_DEFAULT)),
+            group_commit_us: times.group_commit_us,
+            call_time_max_ms: times.call_max_ms,
+            deploy_time_max_s: times.deploy_max_s,
+            slow_call_ms: times.slow_call_ms,
             memory_ready: pick(args.memory_ready, source_of("memory_ready"), memory_ready)
                 .unwrap_or_else(|| by_default(0)),
             idempotency_keep_s: keep_s,
@@ -401,6 +428,7 @@ impl ServeConfig {
             Entry::of("commit", &self.commit, |mode| commit_name(*mode).into()),
             Entry::of("group-commit-us", &self.group_commit_us, ToString::to_string),
             Entry::of("call-time-max-ms", &self.call_time_max_ms, ToString::to_string).live(),
+            Entry::of("deploy-time-max-s", &self.deploy_time_max_s, ToString::to_string).live(),
             Entry::of("slow-call-ms", &self.slow_call_ms, ToString::to_string).live(),
         ];
         if let Some(endpoint) = &self.otlp_endpoint {
@@ -716,6 +744,7 @@ mod tests {
             commit: None,
             group_commit_us: None,
             call_time_max_ms: None,
+            deploy_time_max_s: None,
             slow_call_ms: None,
             otlp_endpoint: None,
             checkpoint_every: None,

@@ -309,8 +309,8 @@ impl Modules {
             SEMANTICS_OLDEST => Judge::ReplayShared,
             _ => Judge::Replay,
         };
-        if let Ok(plan) = plan(&self.deployed, &candidate, &[], judge) {
-            self.deployed = apply(&self.deployed, candidate, plan, deploy.txn_id, &mut []);
+        if let Ok(plan) = plan(&self.deployed, &candidate, &[], judge, &|_| true) {
+            self.deployed = apply(&self.deployed, candidate, plan, deploy.txn_id, &mut []).next;
         }
     }
 

@@ -28,6 +28,9 @@ fn text(module: &str, planned: &ModulePlanned) -> String {
             "{module} would be installed, with {procedures}; nothing was changed"
         ));
         lines.extend(plan.tables.iter().flat_map(table_lines));
+        if plan.migrates {
+            lines.push("what it runs when it is deployed would run over copies of its tables".to_owned());
+        }
         lines.push(match plan.tables.is_empty() {
             true => "no table would change".into(),
             false => format!(
@@ -88,6 +91,7 @@ mod tests {
                     reads_rows: true,
                 }],
                 conflicts,
+                migrates: false,
                 estimated_ms: 7,
             },
         }

@@ -32,7 +32,11 @@ pub fn line(record: &LogRecord) -> String {
         RecordKind::Genesis => format!("genesis of {} partitions", record.partition_count.unwrap_or(0)),
         RecordKind::Deploy => {
             let size = bytes(record.wasm_bytes.unwrap_or(0));
-            format!("deploy {module}{version}, {size}")
+            let ran = match &record.digests {
+                Some(digests) => format!(", ran on {} partitions", digests.len()),
+                None => String::new(),
+            };
+            format!("deploy {module}{version}, {size}{ran}")
         }
         RecordKind::Remove => format!("remove {module}"),
         RecordKind::Command => {

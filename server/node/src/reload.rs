@@ -42,6 +42,7 @@ impl Reloader {
         database.set_idempotency_keep(Duration::from_secs(config.idempotency_keep_s.value));
         let router = database.router();
         router.set_call_time_max_ms(config.call_time_max_ms.value);
+        router.set_deploy_time_max_s(config.deploy_time_max_s.value);
         router.notices().set_slow_call_ms(config.slow_call_ms.value);
         state.set_auth(config.auth);
         lines

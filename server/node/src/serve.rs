@@ -167,6 +167,7 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
         .context("memory-ready")?;
     database.set_idempotency_keep(Duration::from_secs(config.idempotency_keep_s.value));
     database.router().set_call_time_max_ms(config.call_time_max_ms.value);
+    database.router().set_deploy_time_max_s(config.deploy_time_max_s.value);
     database.router().notices().set_slow_call_ms(config.slow_call_ms.value);
     begin_archive(&database, config)?;
     // Without a log there are no backups.

@@ -53,6 +53,7 @@ pub(crate) static SCHEMA: LazyLock<ModuleSchema> = LazyLock::new(|| {
         table_docs: Vec::new(),
         abi: ABI_VERSION,
         tables: Vec::new(),
+        on_deploy: false,
         procedures: vec![ProcedureSchema {
             docs: String::new(),
             name: "p".into(),

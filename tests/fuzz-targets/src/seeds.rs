@@ -106,6 +106,7 @@ fn records() -> Vec<Vec<u8>> {
             name: "module",
             hash: [7; 32],
             wasm: b"\0asm\x01\0\0\0",
+            migration: None,
         }),
         RecordRef::Remove(RemoveRef {
             txn_id: TXN,

@@ -2,9 +2,10 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockHeader, CommandRef, RecordRef, Records, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block,
+    BLOCK_HEADER_BYTES, BlockHeader, CommandRef, DeployRef, MigrationRef, RecordRef, Records, SEGMENT_HEADER_BYTES,
+    SegmentHeader, seal_block,
 };
 
 /// Lets `change` at the arguments of the first command that `is_it` picks, in a log of one segment; its LSN. Every block
@@ -14,6 +15,37 @@ pub fn forge_args(
     mut is_it: impl FnMut(&CommandRef<'_>) -> bool,
     change: impl Fn(&mut [u8]),
 ) -> Result<u64> {
+    forge(data_dir, |record| match record {
+        RecordRef::Command(command) if is_it(command) => {
+            let (mut changed, mut args) = (Vec::new(), command.args.to_vec());
+            change(&mut args);
+            let args = &args[..];
+            RecordRef::Command(CommandRef { args, ..*command }).encode(&mut changed);
+            Some(changed)
+        }
+        _ => None,
+    })
+}
+
+/// Lets the first deployment that ran something have come to another digest; its LSN.
+pub fn forge_migration(data_dir: &Path) -> Result<u64> {
+    forge(data_dir, |record| match record {
+        RecordRef::Deploy(deploy) => {
+            let migration = deploy.migration?;
+            let digests: Vec<u8> = migration
+                .digests()
+                .flat_map(|digest| (digest ^ 1).to_le_bytes())
+                .collect();
+            let (mut changed, migration) = (Vec::new(), Some(MigrationRef::new(migration.plan, &digests)));
+            RecordRef::Deploy(DeployRef { migration, ..*deploy }).encode(&mut changed);
+            Some(changed)
+        }
+        _ => None,
+    })
+}
+
+/// Puts another record of the same length in the place of the first for which `change` has one; its LSN.
+fn forge(data_dir: &Path, mut change: impl FnMut(&RecordRef<'_>) -> Option<Vec<u8>>) -> Result<u64> {
     let path = data_dir.join("log/log-0000000000000000.seg");
     let mut bytes = fs::read(&path).context("read the segment")?;
     let segment = SegmentHeader::decode(&bytes).context("the segment's header")?;
@@ -24,7 +56,7 @@ pub fn forge_args(
         let block = bytes.get_mut(at..at + length).context("a whole block")?;
         let payload = header.payload(block).context("a whole block")?.to_vec();
         if forged.is_none()
-            && let Some((offset, number, record)) = forge_in(&payload, segment.version, &mut is_it, &change)?
+            && let Some((offset, number, record)) = forge_in(&payload, segment.version, &mut change)?
         {
             let place = BLOCK_HEADER_BYTES + offset;
             block[place..place + record.len()].copy_from_slice(&record);
@@ -35,29 +67,18 @@ pub fn forge_args(
         at += length;
     }
     fs::write(&path, &bytes).context("write the segment")?;
-    match forged {
-        Some(lsn) => Ok(lsn),
-        None => bail!("no command was picked"),
-    }
+    forged.context("no record was picked")
 }
 
-/// The record that was picked, with other arguments, behind its place in the block and its number there.
+/// The record that was picked, as it shall be, behind its place in the block and its number there.
 fn forge_in(
     payload: &[u8],
     version: u32,
-    is_it: &mut impl FnMut(&CommandRef<'_>) -> bool,
-    change: &impl Fn(&mut [u8]),
+    change: &mut impl FnMut(&RecordRef<'_>) -> Option<Vec<u8>>,
 ) -> Result<Option<(usize, u64, Vec<u8>)>> {
     for (number, found) in Records::new(payload, version).enumerate() {
         let (offset, record, bytes) = found.context("a record")?;
-        let RecordRef::Command(command) = record else {
-            continue;
-        };
-        if is_it(&command) {
-            let (mut changed, mut args) = (Vec::new(), command.args.to_vec());
-            change(&mut args);
-            let args = &args[..];
-            RecordRef::Command(CommandRef { args, ..command }).encode(&mut changed);
+        if let Some(changed) = change(&record) {
             ensure!(changed.len() == bytes.len(), "the record has another length");
             return Ok(Some((offset, number as u64, changed)));
         }

@@ -13,7 +13,7 @@ mod look;
 mod mount;
 mod verbs;
 
-pub use forge::forge_args;
+pub use forge::{forge_args, forge_migration};
 pub use full::{FullReport, run_full};
 pub use group::Group;
 pub use load::{Load, Tally, open_accounts, prepare};

@@ -15,6 +15,7 @@ export type Slug =
   | 'unsupported-media-type'
   | 'not-primary'
   | 'invalid-module'
+  | 'migration-failed'
   | 'procedure-aborted'
   | 'limit-exceeded'
   | 'cancelled'
@@ -46,6 +47,7 @@ export const slugs: Slug[] = [
   'unsupported-media-type',
   'not-primary',
   'invalid-module',
+  'migration-failed',
   'procedure-aborted',
   'limit-exceeded',
   'cancelled',
@@ -152,6 +154,7 @@ function explainProblem(problem: ProblemError): Explanation {
     case 'memory-exhausted':
       return { ...plain, facts: factsOf(fields, ['limit', 'max']) };
     case 'malformed-request':
+    case 'migration-failed':
     case 'unauthorized':
     case 'forbidden':
     case 'not-found':
@@ -203,6 +206,7 @@ function hintFor(slug: Slug | null): string | null {
     case 'unsupported-media-type':
     case 'not-primary':
     case 'invalid-module':
+    case 'migration-failed':
     case 'limit-exceeded':
     case 'cancelled':
     case 'internal-error':

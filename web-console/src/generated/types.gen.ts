@@ -332,9 +332,13 @@ export type DeployPlan = {
      */
     conflicts: Array<SchemaConflict>;
     /**
-     * How long all partitions would stand still for it.
+     * How long all partitions would stand still for it, without what the module would run.
      */
     estimated_ms: number;
+    /**
+     * True where the module would run something on its tables, which are copied for that.
+     */
+    migrates?: boolean;
     /**
      * Tables that it would create or change.
      */
@@ -544,6 +548,10 @@ export type LogRecord = {
      */
     digest?: string | null;
     /**
+     * deploy: digests of what the module wrote when it was deployed, by partition, in hexadecimal.
+     */
+    digests?: Array<string> | null;
+    /**
      * Safe on the device. Only records that are so are listed.
      */
     durable: boolean;
@@ -583,6 +591,10 @@ export type LogRecord = {
      * command, changes: the partitions that the transaction touches; `[]` means all.
      */
     partitions?: Array<number> | null;
+    /**
+     * deploy: what became of the stored tables, a line each, where the module ran something.
+     */
+    plan?: string | null;
     /**
      * command, changes: name of the procedure.
      */
@@ -2849,7 +2861,7 @@ export type PutModuleErrors = {
      */
     413: Problem;
     /**
-     * invalid-module
+     * invalid-module; migration-failed
      */
     422: Problem;
     /**

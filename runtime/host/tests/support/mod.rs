@@ -6,6 +6,7 @@ use std::{cell::Cell, collections::BTreeMap};
 use reprise_abi::{
     ColumnSet, Ended, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target, random::TxnRandom,
 };
+use reprise_base::limits::REPLAY_LIMITS_FACTOR;
 use reprise_host::{CallEnd, CallOutcome, CompiledModule, Engine, Fault, Instance, Limits};
 
 /// A transaction over one table: key -> row.
@@ -148,8 +149,11 @@ impl HostOps for MapOps {
             false => Ok(()),
         }
     }
-    fn is_replay(&self) -> bool {
-        self.is_replay
+    fn limits_times(&self) -> u64 {
+        match self.is_replay {
+            true => REPLAY_LIMITS_FACTOR,
+            false => 1,
+        }
     }
     fn now_us(&self) -> i64 {
         1_800_000_000_000_000

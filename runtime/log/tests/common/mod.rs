@@ -59,6 +59,7 @@ pub fn encode(words: &[&str]) -> RecordBatch {
                     name,
                     hash: [0; 32],
                     wasm: &wasm,
+                    migration: None,
                 }));
             }
         }

@@ -108,6 +108,7 @@ fn bind(
         false => Err(conflicts),
         true => Ok(TableBinding {
             table,
+            is_own: stored.owner == module,
             places: indexes.iter().map(|index| KeyPlace::of(stored, *index)).collect(),
             layout: RowLayout::of_table(declared),
             placement: stored.placement.clone(),

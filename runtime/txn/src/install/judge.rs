@@ -5,15 +5,41 @@ use std::{collections::BTreeSet, sync::Arc};
 use reprise_abi::{Placement, TableSchema, describe::write_json};
 use reprise_base::limits::{DESCRIPTION_BYTES_MAX, MODULES_MAX, TABLES_MAX};
 use reprise_storage::{
-    ChangeAction, ChangeStep, Conflict, Evolve, Store, TableChange, TableId, as_stored, check_limits, plan_change,
+    ChangeAction, ChangeStep, Conflict, Evolve, GoOn, Store, TableChange, TableId, Unprepared, as_stored, check_limits,
+    plan_change,
 };
 
 use super::{Candidate, Judge, Plan, PlanSummary, Step, TablePlan, bind::bind_all, conflict, put_table};
-use crate::module::{BindError, Deployed};
+use crate::module::Deployed;
 
-/// Judges `candidate` over the stored tables, and makes what the deployment will need: the changed tables, the bindings. Err:
-/// every conflict found; nothing was changed.
-pub fn plan(deployed: &Deployed, candidate: &Candidate, stores: &[&Store], judge: Judge) -> Result<Plan, BindError> {
+/// Why there is no plan. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// Every conflict found.
+    #[error("the module's tables can't be reconciled with what is stored")]
+    Conflicts(Vec<Conflict>),
+    #[error("the changed tables took longer to make than a deployment may")]
+    Ended,
+}
+
+impl From<Unprepared> for PlanError {
+    fn from(unprepared: Unprepared) -> Self {
+        match unprepared {
+            Unprepared::Conflicts(conflicts) => Self::Conflicts(conflicts),
+            Unprepared::Ended => Self::Ended,
+        }
+    }
+}
+
+/// Judges `candidate` over the stored tables, and makes what the deployment will need: the changed tables, the bindings. `go_on` is
+/// told of rows that were copied, and asked whether there may be more.
+pub fn plan(
+    deployed: &Deployed,
+    candidate: &Candidate,
+    stores: &[&Store],
+    judge: Judge,
+    go_on: GoOn<'_>,
+) -> Result<Plan, PlanError> {
     let mut judged = Judged {
         deployed,
         candidate,
@@ -26,7 +52,7 @@ pub fn plan(deployed: &Deployed, candidate: &Candidate, stores: &[&Store], judge
     for table in &candidate.schema.tables {
         judged.take(table);
     }
-    judged.finish(stores).map_err(|conflicts| BindError { conflicts })
+    judged.finish(stores, go_on)
 }
 
 /// What becomes of a declared table.
@@ -223,20 +249,25 @@ impl Judged<'_> {
         }
     }
 
-    fn finish(mut self, stores: &[&Store]) -> Result<Plan, Vec<Conflict>> {
+    fn finish(mut self, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, PlanError> {
         self.check_table_count();
         if !self.conflicts.is_empty() {
-            return Err(self.conflicts);
+            return Err(PlanError::Conflicts(self.conflicts));
         }
-        let bindings = bind_all(&self.candidate.name, &self.candidate.schema, &self.next)?;
+        let bindings = bind_all(&self.candidate.name, &self.candidate.schema, &self.next);
+        let bindings = bindings.map_err(PlanError::Conflicts)?;
+        let migrates = self.candidate.schema.on_deploy;
         let mut plan = Plan {
             steps: Vec::new(),
             bindings,
-            rebound: self.rebound()?,
-            summary: PlanSummary::default(),
+            rebound: self.rebound().map_err(PlanError::Conflicts)?,
+            summary: PlanSummary {
+                migrates,
+                ..PlanSummary::default()
+            },
         };
         for change in self.changes {
-            let (step, table) = carry_out(change, stores)?;
+            let (step, table) = carry_out(change, stores, migrates, go_on)?;
             plan.steps.push(step);
             plan.summary.tables.extend(table);
         }
@@ -305,8 +336,14 @@ fn changed_table(change: &Change) -> Option<TableId> {
     }
 }
 
-/// Makes what the change needs; with what people are told of it.
-fn carry_out(change: Change, stores: &[&Store]) -> Result<(Step, Option<TablePlan>), Vec<Conflict>> {
+/// Makes what the change needs; with what people are told of it. Where the module runs something at its deployment, its tables are
+/// copied whole, changed or not.
+fn carry_out(
+    change: Change,
+    stores: &[&Store],
+    migrates: bool,
+    go_on: GoOn<'_>,
+) -> Result<(Step, Option<TablePlan>), PlanError> {
     match change {
         Change::Create(table) => {
             let told = TablePlan {
@@ -319,18 +356,22 @@ fn carry_out(change: Change, stores: &[&Store]) -> Result<(Step, Option<TablePla
         }
         Change::Change(id, change) => {
             let schema = Arc::new(change.schema.clone());
-            if change.is_noop() {
+            if change.is_noop() && !migrates {
                 return Ok((Step::Change(id, schema, Vec::new()), None));
             }
+            let change = if migrates { change.whole() } else { change };
             let told = TablePlan {
                 table: schema.full_name(),
                 steps: change.steps.clone(),
                 rows: stores.iter().map(|store| store.rows_count(id)).sum(),
                 reads_rows: change.reads_rows(),
             };
-            let prepared = stores.iter().map(|store| store.prepare(id, change.clone()));
-            let prepared = prepared.collect::<Result<_, _>>()?;
-            Ok((Step::Change(id, schema, prepared), Some(told)))
+            let prepared = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
+            let prepared = prepared.collect::<Result<_, Unprepared>>()?;
+            Ok((
+                Step::Change(id, schema, prepared),
+                (!told.steps.is_empty()).then_some(told),
+            ))
         }
     }
 }

@@ -7,10 +7,30 @@ use reprise_storage::{ChangeStep, Conflict};
 pub struct PlanSummary {
     /// Tables that it would create or change, in the order of their declaration.
     pub tables: Vec<TablePlan>,
+    /// The module would run something on its tables, which are copied for that.
+    pub migrates: bool,
     /// Empty: it would be taken up.
     pub conflicts: Vec<Conflict>,
     /// How long all partitions would stand still for it: as long as it took to make the changed tables for this summary.
     pub estimated_ms: u64,
+}
+
+impl PlanSummary {
+    /// A line for each step, of at most so many bytes.
+    pub fn to_text(&self, bytes_max: usize) -> String {
+        let mut text = String::new();
+        for table in &self.tables {
+            for step in &table.steps {
+                let words = [&table.table, step.action.name(), step.what, &*step.item, &*step.detail];
+                let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+                text.push_str(&words.join(" "));
+                text.push('\n');
+            }
+        }
+        let end = text.floor_char_boundary(bytes_max);
+        text.truncate(end);
+        text
+    }
 }
 
 /// What would become of one table.

@@ -20,7 +20,7 @@ use self::{
 };
 use crate::{
     module::Abort,
-    native::{CallEnd, NativeFault, NativeModule, with_txn},
+    native::{NativeFault, NativeModule, with_txn},
     scratch::Scratch,
     txn::Txn,
     value::{Args, Decode},
@@ -194,20 +194,39 @@ impl TestDb {
         let scope = CallScope {
             held: place::of_call(&declared, args, self.stores.len()),
             read_only: declared.read_only,
+            writes_replicated: false,
         };
         let module = self.module;
         let mut session = self.begin(args, scope);
-        let ended = module.call(index, &mut session);
-        let (abort, result) = (session.take_abort(), session.take_result());
-        let outcome = match ended {
-            Ok(CallEnd::Done) => Ok(result),
-            Ok(CallEnd::Aborted) => {
-                let abort = abort.unwrap_or_else(|| Abort::new("", "the procedure aborted without a reason"));
-                Err(TestError::Aborted(abort))
-            }
-            Err(fault) => Err(fault.into()),
-        };
+        let outcome = session.run(module, index);
         session.end(outcome.is_ok());
+        outcome
+    }
+
+    /// Runs what the module runs when it is deployed (`#[on_deploy]`) over the rows that there are, as those of version
+    /// `from_version`: a transaction on each partition. Err: why a server would leave the version before in service; nothing stays.
+    pub fn deploy_over(&mut self, from_version: u32) -> Result<(), TestError> {
+        if self.module.on_deploy.is_none() {
+            return Err(TestError::Fault(
+                "the module runs nothing when it is deployed".to_owned(),
+            ));
+        }
+        let (module, partitions, args) = (self.module, self.stores.len(), from_version.to_le_bytes());
+        let mut outcome = Ok(());
+        for partition in 0..partitions {
+            let mut session = self.begin(&args, CallScope::migration(partition));
+            outcome = session.run(module, module.procedures.len()).map(drop);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let outcome = outcome.and_then(|()| self.check_replicated());
+        for store in &mut self.stores {
+            if outcome.is_err() {
+                store.undo_to(0);
+            }
+            store.forget_undo();
+        }
         outcome
     }
 
@@ -216,6 +235,7 @@ impl TestDb {
         let scope = CallScope {
             held: (0..self.stores.len()).collect(),
             read_only: false,
+            writes_replicated: false,
         };
         let mut session = self.begin(&[], scope);
         let outcome = match with_txn(&mut session, body) {
@@ -225,6 +245,24 @@ impl TestDb {
         };
         session.end(outcome.is_ok());
         outcome
+    }
+
+    /// Each partition holds the same rows of a replicated table, as a server demands it of a migration.
+    fn check_replicated(&self) -> Result<(), TestError> {
+        let tables = self.schema.tables.iter().enumerate();
+        let mut replicated = tables.filter(|(_, table)| table.placement == Placement::Replicated);
+        let differs = replicated.find(|(number, _)| {
+            let mut rows = self.stores.iter().map(|store| store.sorted_rows(*number));
+            let first = rows.next();
+            rows.any(|others| Some(others) != first)
+        });
+        match differs {
+            None => Ok(()),
+            Some((_, table)) => Err(TestError::Fault(format!(
+                "the rows of {}, which is replicated, differ between partitions",
+                table.name
+            ))),
+        }
     }
 
     fn begin<'a>(&'a mut self, args: &'a [u8], scope: CallScope) -> Session<'a> {

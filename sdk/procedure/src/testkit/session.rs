@@ -8,16 +8,32 @@ use reprise_abi::{
 };
 
 use super::{
-    LogLine, place,
+    LogLine, TestError, place,
     store::{KeyRange, Store, Table, guest},
 };
-use crate::module::Abort;
+use crate::{
+    module::Abort,
+    native::{CallEnd, NativeModule},
+};
 
 /// What a call may read and write.
 pub struct CallScope {
     /// Its partitions, ascending.
     pub held: Vec<usize>,
     pub read_only: bool,
+    /// A migration writes its partition's rows of a replicated table alone.
+    pub writes_replicated: bool,
+}
+
+impl CallScope {
+    /// Of what runs at a deployment, on one partition.
+    pub fn migration(partition: usize) -> Self {
+        Self {
+            held: vec![partition],
+            read_only: false,
+            writes_replicated: true,
+        }
+    }
 }
 
 /// When and as what a transaction runs.
@@ -100,12 +116,16 @@ impl<'a> Session<'a> {
         }
     }
 
-    pub fn take_abort(&mut self) -> Option<Abort> {
-        self.abort.take()
-    }
-
-    pub fn take_result(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.result)
+    /// Runs one of the module's procedures in this transaction (`NativeModule::call`); its encoded result.
+    pub fn run(&mut self, module: &NativeModule, index: usize) -> Result<Vec<u8>, TestError> {
+        match module.call(index, self)? {
+            CallEnd::Done => Ok(std::mem::take(&mut self.result)),
+            CallEnd::Aborted => {
+                let abort = self.abort.take();
+                let abort = abort.unwrap_or_else(|| Abort::new("", "the procedure aborted without a reason"));
+                Err(TestError::Aborted(abort))
+            }
+        }
     }
 
     /// Keeps or takes back what was written.
@@ -200,7 +220,7 @@ impl<'a> Session<'a> {
         let (table, held) = (self.table(table)?, &self.scope.held);
         match table.schema.placement {
             Placement::Local => Ok(vec![held[0]]),
-            Placement::Replicated if self.holds_all() => Ok(held.clone()),
+            Placement::Replicated if self.holds_all() || self.scope.writes_replicated => Ok(held.clone()),
             Placement::Replicated => Err(guest(
                 "a replicated table is written by procedures that touch all partitions",
             )),

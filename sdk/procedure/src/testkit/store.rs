@@ -227,6 +227,12 @@ impl Store {
         self.tables[table].rows.iter().flatten().count()
     }
 
+    pub fn sorted_rows(&self, table: usize) -> Vec<&[u8]> {
+        let mut rows: Vec<_> = self.tables[table].rows.iter().flatten().map(Vec::as_slice).collect();
+        rows.sort_unstable();
+        rows
+    }
+
     pub fn row(&self, table: usize, number: usize) -> Result<&[u8], OpError> {
         let row = self.table(table)?.rows.get(number).and_then(Option::as_deref);
         row.ok_or_else(|| guest("the row of this handle is deleted"))

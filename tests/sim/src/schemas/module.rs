@@ -38,6 +38,7 @@ pub fn description(tables: &[TableSchema]) -> Vec<u8> {
         abi: ABI_VERSION,
         tables: tables.to_vec(),
         procedures: PROCEDURES.map(procedure).to_vec(),
+        on_deploy: false,
     };
     describe::to_json(&schema).into_bytes()
 }

@@ -1,0 +1,207 @@
+//! Deployments that change their data: what a module runs when it is deployed, over copies of its tables.
+
+mod common;
+
+use std::sync::{Arc, mpsc};
+
+use common::{config, open, take, wasm};
+use reprise_abi::value::push_varint;
+use reprise_database::{Database, LogPolicy};
+use reprise_router::{BatchBuilder, DeployError, Failure, LogBody, LogQuery, ReplyOutcome};
+
+const PEOPLE: i64 = 200;
+
+fn text(value: &str) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    push_varint(&mut encoded, value.len() as u32);
+    encoded.extend_from_slice(value.as_bytes());
+    encoded
+}
+
+/// Calls a procedure of the module in service; its encoded result.
+fn call(database: &Database, procedure: &str, args: &[u8]) -> Vec<u8> {
+    let router = database.router();
+    let deployed = router.deployed();
+    let mut batch = BatchBuilder::new(deployed.clone(), router);
+    let module: &Arc<_> = &deployed.current["contacts"];
+    let (number, _) = module.procedure(procedure).expect("a procedure");
+    let encode = |out: &mut Vec<u8>| {
+        out.extend_from_slice(args);
+        Ok::<(), ()>(())
+    };
+    batch.push(module, number, None, encode).expect("encoded");
+    let (sender, receiver) = mpsc::channel();
+    let done = Box::new(move |reply| sender.send(reply).expect("the test waits"));
+    router.submit(batch, done);
+    let reply: reprise_router::BatchReply = receiver.recv().expect("a reply");
+    let found = reply.get(0);
+    assert_eq!(*found.outcome, ReplyOutcome::Committed, "{procedure}");
+    found.result.to_vec()
+}
+
+/// The first version, with people of whom each has as many addresses as its number's last digit.
+fn fill(database: &Database) {
+    database
+        .router()
+        .deploy("contacts", &wasm("contacts1"))
+        .expect("deployed");
+    for id in 0..PEOPLE {
+        add(database, id, "Ada Lovelace");
+    }
+}
+
+fn add(database: &Database, id: i64, name: &str) {
+    let emails: Vec<_> = (0..id % 10).map(|number| format!("{number}@a.org")).collect();
+    let args = [id.to_le_bytes().to_vec(), text(name), text(&emails.join(","))].concat();
+    call(database, "add", &args);
+}
+
+fn check_first(database: &Database) {
+    for id in 0..PEOPLE {
+        let name = call(database, "name", &id.to_le_bytes());
+        assert_eq!(name, [&[1][..], &text("Ada Lovelace")].concat(), "{id}");
+    }
+    assert!(database.router().deployed().table("contacts.addresses").is_none());
+}
+
+fn check_second(database: &Database) {
+    for id in 0..PEOPLE {
+        let last = call(database, "last", &id.to_le_bytes());
+        assert_eq!(last, [&[1][..], &text("Lovelace")].concat(), "{id}");
+        let count = call(database, "addresses", &id.to_le_bytes());
+        assert_eq!(count, (id % 10).to_le_bytes(), "{id}");
+    }
+}
+
+fn digest(database: &Database) -> u64 {
+    database.router().digest().expect("a digest")
+}
+
+/// Every way back to what a deployment made: a restart with as many sites or others, with checkpoints before and behind it.
+#[test]
+fn a_migration_takes_columns_apart_and_replays() {
+    for (log, checkpoint) in [
+        (LogPolicy::Command, ""),
+        (LogPolicy::Command, "before"),
+        (LogPolicy::Command, "behind"),
+        (LogPolicy::Physiological, ""),
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut settings = config(dir.path(), 2);
+        settings.log = log;
+        let database = Database::open(settings).expect("open");
+        database.recover().expect("recover");
+        fill(&database);
+        if checkpoint == "before" {
+            take(&database);
+        }
+        let planned = database
+            .router()
+            .plan_deploy("contacts", &wasm("contacts2"))
+            .expect("planned");
+        assert!(planned.summary.migrates && planned.summary.conflicts.is_empty());
+        check_first(&database);
+        let deployed = database
+            .router()
+            .deploy("contacts", &wasm("contacts2"))
+            .expect("deployed");
+        assert_eq!((deployed.module.version, deployed.replaced), (2, Some(1)));
+        check_second(&database);
+        if checkpoint == "behind" {
+            take(&database);
+        }
+        let before = digest(&database);
+        database.close().expect("closed");
+        for sites in [2, 1, 4] {
+            let (database, _) = open(dir.path(), sites);
+            assert_eq!(digest(&database), before, "{log:?} {checkpoint} {sites}");
+            check_second(&database);
+            database.close().expect("closed");
+        }
+    }
+}
+
+#[test]
+fn the_log_says_what_ran() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    fill(&database);
+    database
+        .router()
+        .deploy("contacts", &wasm("contacts2"))
+        .expect("deployed");
+    let page = database
+        .router()
+        .log_records(LogQuery {
+            limit: 1_000,
+            ..LogQuery::default()
+        })
+        .expect("read");
+    let migrations: Vec<_> = page
+        .records
+        .iter()
+        .filter_map(|entry| match &entry.body {
+            LogBody::Deploy { migration, .. } => Some(migration.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(migrations.len(), 2);
+    assert!(migrations.contains(&None));
+    let (plan, digests) = migrations.into_iter().flatten().next().expect("the second one");
+    assert!(
+        plan.contains("contacts.contacts add column first") && plan.contains("create table"),
+        "{plan}"
+    );
+    assert_eq!(digests.len(), 4);
+    let lines = database.router().procedure_log(&Default::default(), 100);
+    assert!(lines.iter().any(|line| line.procedure == "on_deploy"), "{lines:?}");
+}
+
+/// A module without tables of its own, whose `on_deploy` is `body`.
+fn running(body: &str) -> Vec<u8> {
+    let wat = format!(
+        r#"(module (import "reprise1" "abort" (func $abort (param i64 i64)))
+            (memory (export "memory") 1)
+            (func (export "reprise_on_deploy") (param i32) (result i32) {body})
+            (@custom "reprise.describe" "{}"))"#,
+        r#"{\"abi\":1,\"tables\":[{\"name\":\"contacts\",\"columns\":[{\"name\":\"id\",\"type\":\"i64\"},{\"name\":\"name\",\"type\":\"text\"},{\"name\":\"emails\",\"type\":\"text\"}],\"primary_key\":[\"id\"],\"placement\":{\"by\":\"id\"}}],\"procedures\":[],\"on_deploy\":true}"#
+    );
+    wat::parse_str(wat).expect("valid")
+}
+
+/// Whatever ends what runs at a deployment: the version before is in service, with its rows, now and behind a restart.
+#[test]
+fn one_that_fails_leaves_the_version_before_in_service() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    fill(&database);
+    let before = digest(&database);
+    let router = database.router();
+    let failed = |wasm: &[u8]| match router.deploy("contacts", wasm).err() {
+        Some(DeployError::Migration { failure, .. }) => failure,
+        other => panic!("{other:?}"),
+    };
+    router.set_deploy_time_max_s(1);
+    assert!(matches!(failed(&running("unreachable")), Failure::Trapped { .. }));
+    assert!(matches!(failed(&running("(loop br 0) unreachable")), Failure::Ended(_)));
+    let abort = "(call $abort (i64.const 4294967296) (i64.const 4294967296)) i32.const 1";
+    assert!(matches!(failed(&running(abort)), Failure::Aborted { .. }));
+    add(&database, PEOPLE, "Plato");
+    let one_name = failed(&wasm("contacts2"));
+    assert!(
+        matches!(&one_name, Failure::Aborted { code, .. } if code == "one_name"),
+        "{one_name:?}"
+    );
+    check_first(&database);
+    assert_eq!(router.deployed().current["contacts"].version, 1);
+    database.close().expect("closed");
+    let (database, _) = open(dir.path(), 1);
+    check_first(&database);
+    assert_ne!(digest(&database), before, "Plato is there");
+    // What runs nothing that fails goes through, with the next number.
+    let deployed = database
+        .router()
+        .deploy("contacts", &running("i32.const 0"))
+        .expect("deployed");
+    assert_eq!(deployed.module.version, 2);
+}

@@ -1,0 +1,159 @@
+//! A deployment of the log, done again: the module is judged without the limits of the day, and what it ran at its deployment runs over
+//! the same tables; its digests are compared with the record's.
+
+use std::sync::Arc;
+
+use reprise_abi::SEMANTICS;
+use reprise_base::{Lsn, TxnId};
+use reprise_partition::{
+    ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, Touched, install, note_position,
+};
+use reprise_storage::Conflict;
+use reprise_txn::{Candidate, Judge, ModuleId, PlanSummary, failure_text};
+use reprise_wire::{DeployRef, SEMANTICS_OLDEST};
+
+use crate::{command::Divergence, error::ReplayError, replayer::Replayer};
+
+/// A deployment as the log holds it.
+struct Logged {
+    lsn: Lsn,
+    end: Lsn,
+    name: String,
+    hash: [u8; 32],
+    version: u32,
+    module_id: ModuleId,
+    migrated: Migrated,
+}
+
+impl Replayer {
+    pub(crate) fn feed_deploy(&mut self, lsn: Lsn, end: Lsn, record: &DeployRef<'_>) -> Result<(), ReplayError> {
+        let logged = Logged {
+            lsn,
+            end,
+            name: record.name.to_owned(),
+            hash: record.hash,
+            version: record.version,
+            module_id: ModuleId(record.module_id),
+            migrated: Migrated {
+                digests: record.migration.map_or(Vec::new(), |found| found.digests().collect()),
+            },
+        };
+        let wasm: Arc<[u8]> = record.wasm.into();
+        let restored = self.compiler.restore(record.name, &wasm);
+        let mut candidate = restored.map_err(|error| logged.refused(error.to_string()))?;
+        if candidate.hash != record.hash {
+            return Err(logged.refused("its bytes do not have the logged hash".into()));
+        }
+        candidate.semantics = record.semantics;
+        if record.migration.is_some() && record.semantics != SEMANTICS {
+            return Err(logged.refused(format!(
+                "it ran something under semantics number {}, and this program has number {SEMANTICS}: open the database with the program                  that wrote it, take a checkpoint there, and then with this one",
+                record.semantics
+            )));
+        }
+        if record.migration.is_none() {
+            // Deployed by a program that ran nothing at deployments: nothing is run.
+            candidate.schema.on_deploy = false;
+        }
+        let installation = Installation {
+            bounds: InstallBounds {
+                judge: judge_of(&candidate),
+                until_ns: None,
+            },
+            candidate,
+            wasm,
+            txn_id: record.txn_id,
+        };
+        let outcome = self.outcome.clone();
+        self.gather(
+            Touched::All,
+            Box::new(move |held| {
+                if outcome.has_failed() {
+                    return;
+                }
+                if let Err(error) = logged.install(held, installation) {
+                    outcome.fail(error);
+                }
+            }),
+        )
+    }
+}
+
+fn judge_of(candidate: &Candidate) -> Judge {
+    match candidate.semantics {
+        SEMANTICS_OLDEST => Judge::ReplayShared,
+        _ => Judge::Replay,
+    }
+}
+
+impl Logged {
+    fn install(&self, held: &mut ExclusivePartitions<'_>, installation: Installation) -> Result<(), ReplayError> {
+        let txn_id = installation.txn_id;
+        let compare = |_: &mut ExclusivePartitions<'_>, _: &PlanSummary, ran: &Migrated| self.compare(ran);
+        let installed = install(held, installation, compare);
+        installed.map_err(|error| match error {
+            InstallError::Conflicts(conflicts) => self.refused(texts(&conflicts)),
+            InstallError::Unconfirmed(what) => self.diverged(txn_id, what),
+            InstallError::Migration { partition, failure } => {
+                let what = format!(
+                    "on partition {partition} it committed when logged and {}",
+                    failure_text(&failure)
+                );
+                self.diverged(txn_id, what)
+            }
+            InstallError::Replicated { table } => {
+                self.diverged(txn_id, format!("it leaves different rows of {table} on the partitions"))
+            }
+            InstallError::Memory { .. } | InstallError::Time | InstallError::Log(_) => ReplayError::Stopped,
+        })?;
+        note_position(held, txn_id, self.end);
+        Ok(())
+    }
+
+    /// Err: how what ran differs from what was logged.
+    fn compare(&self, ran: &Migrated) -> Result<(), String> {
+        let (logged, found) = (&self.migrated.digests, &ran.digests);
+        if logged.len() != found.len() {
+            return Err(format!(
+                "it was logged of {} partitions and ran on {}",
+                logged.len(),
+                found.len()
+            ));
+        }
+        let mut both = logged.iter().zip(found).enumerate();
+        match both.find(|(_, (logged, found))| logged != found) {
+            None => Ok(()),
+            Some((partition, (logged, found))) => Err(format!(
+                "on partition {partition} it wrote something else (digest {found:016x}, logged {logged:016x})"
+            )),
+        }
+    }
+
+    fn refused(&self, reason: String) -> ReplayError {
+        ReplayError::Module {
+            lsn: self.lsn,
+            name: self.name.clone(),
+            reason,
+        }
+    }
+
+    fn diverged(&self, txn_id: TxnId, what: String) -> ReplayError {
+        ReplayError::Diverged(Box::new(Divergence {
+            lsn: self.lsn,
+            txn_id,
+            module: self.name.clone(),
+            version: self.version,
+            hash: self.hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+            procedure: "on_deploy".to_owned(),
+            module_id: self.module_id,
+            procedure_number: u16::MAX,
+            what,
+            difference: None,
+        }))
+    }
+}
+
+fn texts(conflicts: &[Conflict]) -> String {
+    let texts: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}

@@ -1,0 +1,103 @@
+//! What a module runs when it is deployed: killed in the middle, and diverging at a replay.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Result, ensure};
+use reprise_test_crash::{Launch, Server, Spawned, procedure_wasm};
+use reprise_test_process::forge_migration;
+use serde_json::json;
+
+const CONTACTS: &str = "/v1/modules/contacts";
+
+/// The first version, with ten people.
+fn fill(server: &Server) -> Result<()> {
+    deploy(server, &procedure_wasm("contacts1")?, 201)?;
+    for id in 0..10 {
+        let args = json!({"id": id, "name": "Ada Lovelace", "emails": "a@a.org,b@b.org"}).to_string();
+        let answer = server.call("contacts/add", &args)?;
+        ensure!(answer.status == 200, "{}", answer.text());
+    }
+    Ok(())
+}
+
+fn deploy(server: &Server, wasm: &[u8], status: u16) -> Result<String> {
+    let answer = server.request("PUT", CONTACTS, &[], wasm)?;
+    ensure!(answer.status == status, "{} {}", answer.status, answer.text());
+    Ok(answer.text())
+}
+
+fn answers(server: &Server, call: &str, expected: serde_json::Value) -> Result<()> {
+    let answer = server.call(call, r#"{"id": 7}"#)?;
+    ensure!(answer.json()["result"] == expected, "{}", answer.text());
+    Ok(())
+}
+
+/// Never ends by itself.
+fn endless() -> Result<Vec<u8>> {
+    let description = r#"{\"abi\":1,\"tables\":[],\"procedures\":[],\"on_deploy\":true}"#;
+    Ok(wat::parse_str(format!(
+        r#"(module (memory (export "memory") 1)
+            (func (export "reprise_on_deploy") (param i32) (result i32) (loop br 0) unreachable)
+            (@custom "reprise.describe" "{description}"))"#
+    ))?)
+}
+
+#[test]
+fn killed_in_the_middle_the_version_before_serves_and_the_next_one_goes_through() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "3", "--deploy-time-max-s", "0"]);
+    let mut server = Server::start(&launch)?;
+    fill(&server)?;
+    let mut connection = server.connect()?;
+    connection.send("PUT", CONTACTS, &[], &endless()?)?;
+    thread::sleep(Duration::from_millis(700));
+    ensure!(server.get("/v1/status")?.status == 200, "who looks does not wait");
+    server.kill()?;
+    let server = Server::start(&launch)?;
+    answers(&server, "contacts/name", json!("Ada Lovelace"))?;
+    deploy(&server, &procedure_wasm("contacts2")?, 200)?;
+    answers(&server, "contacts/last", json!("Lovelace"))?;
+    answers(&server, "contacts/addresses", json!("2"))?;
+    server.terminate()?;
+    Ok(())
+}
+
+#[test]
+fn one_that_takes_too_long_is_told_and_changes_nothing() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data")).args(&["--deploy-time-max-s", "1"]);
+    let server = Server::start(&launch)?;
+    fill(&server)?;
+    let told = deploy(&server, &endless()?, 422)?;
+    ensure!(
+        told.contains("migration-failed") && told.contains("within 1 s"),
+        "{told}"
+    );
+    answers(&server, "contacts/name", json!("Ada Lovelace"))?;
+    server.terminate()?;
+    Ok(())
+}
+
+#[test]
+fn another_digest_at_the_replay_stops_the_opening() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "2"]);
+    let server = Server::start(&launch)?;
+    fill(&server)?;
+    deploy(&server, &procedure_wasm("contacts2")?, 200)?;
+    server.terminate()?;
+    let lsn = forge_migration(&launch.data_dir)?;
+    let mut process = Spawned::start(&launch)?;
+    let (status, errors) = (process.wait()?, process.errors());
+    ensure!(status.code() == Some(1), "{status}: {errors}");
+    for words in [
+        "replay diverges",
+        &format!("LSN {lsn}"),
+        "contacts",
+        "on_deploy",
+        "wrote something else",
+    ] {
+        ensure!(errors.contains(words), "{words:?} is not told: {errors}");
+    }
+    Ok(())
+}
