@@ -449,7 +449,10 @@ mod tests {
         };
         assert_eq!((times.queued(), times.running(), times.logging()), Default::default());
         assert_eq!(times.ran(1_100, 4_100), Duration::from_nanos(3_000));
-        assert_eq!((times.queued(), times.logging()), (Duration::from_nanos(1_000), Duration::from_nanos(900)));
+        assert_eq!(
+            (times.queued(), times.logging()),
+            (Duration::from_nanos(1_000), Duration::from_nanos(900))
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use reprise_checkpoint::{CheckpointReader, Checkpoints, parse_checkpoint_name};
 use reprise_codec::{rfc3339, row_json};
 use reprise_env::RealDisk;
 use reprise_host::stored::read_module;
-use reprise_wire::{CheckpointBlockKind, CheckpointRows};
+use reprise_wire::{CheckpointBlockKind, CheckpointRows, rows_have_numbers};
 use serde::Serialize;
 
 use crate::{
@@ -257,7 +257,8 @@ fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Ou
         )));
     };
     let schema = &tables[number];
-    let (layout, has_number) = (RowLayout::of_table(schema), schema.primary_key.is_empty());
+    let layout = RowLayout::of_table(schema);
+    let has_number = rows_have_numbers(reader.header().version, !schema.primary_key.is_empty());
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut blocks = reader.blocks();
     for (at, entry) in reader.entries().iter().enumerate() {

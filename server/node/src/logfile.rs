@@ -98,6 +98,8 @@ struct Verified {
     database_id: Option<String>,
     start: u64,
     end: u64,
+    /// Of all whole blocks.
+    bytes: u64,
     segments: usize,
     blocks: u64,
     records: u64,
@@ -145,6 +147,7 @@ impl Verified {
             database_id: report.database_id.map(|id| records::hex(&id)),
             start: report.start.0,
             end: report.end.0,
+            bytes: report.bytes,
             segments: report.segments.len(),
             blocks: report.blocks,
             records: report.records,

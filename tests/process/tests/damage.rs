@@ -42,8 +42,8 @@ fn segment(launch: &Launch) -> Result<PathBuf> {
 
 /// Where the log's blocks end in the file.
 fn end(launch: &Launch) -> Result<u64> {
-    let end = verify(&launch.data_dir)?["end"].as_u64().context("the log's end")?;
-    Ok(end + SEGMENT_HEADER_BYTES)
+    let bytes = verify(&launch.data_dir)?["bytes"].as_u64().context("the log's bytes")?;
+    Ok(bytes + SEGMENT_HEADER_BYTES)
 }
 
 fn flip(path: &Path, offset: u64) -> Result<()> {
