@@ -2,10 +2,14 @@
 //!
 //! A partition that comes upon such a transaction is prepared for it and goes on with what is not of its stream. Once every touched
 //! partition is prepared, the transaction is ready; ready ones over the same partitions run at one rendezvous, one after the
-//! other. A rendezvous is called when its oldest transaction has been ready for a while (`READY_NS_MAX` at most), when as many are
-//! ready as one runs, sooner when one of its sites has nothing else to do, and at once when none has, or for a barrier, behind which
-//! its partitions do nothing. All of its partitions are reserved at once, under one lock, so no two rendezvous wait for each other;
-//! an older one that is due keeps its partitions from younger ones, so none waits for ever.
+//! other. A rendezvous is called:
+//! - when its oldest transaction has been ready for a while (`READY_NS_MAX` at most);
+//! - when as many are ready as one runs;
+//! - sooner when one of its sites has nothing else to do, and at once when none has;
+//! - at once for a barrier, behind which its partitions do nothing.
+//!
+//! All of its partitions are reserved at once, under one lock, so no two rendezvous wait for each other. An older one that is due keeps
+//! its partitions from younger ones, so none waits for ever.
 
 use std::{
     collections::VecDeque,
