@@ -71,6 +71,40 @@ impl TxnClock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
+/// Counts the openings of a database as primary, on whichever node, from 1; 0: before the first. Records are written under the epoch
+/// of their primary, and it never falls along the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Epoch(pub u32);
+
+impl Epoch {
+    /// That of the next opening as primary.
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+/// What a node does for its database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It takes writes.
+    Primary,
+    /// It receives the primary's log, replays it, and serves reads.
+    Standby,
+    /// It serves reads of what is there, and nothing is added.
+    ReadOnly,
+}
+
+impl Role {
+    /// As in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Primary => "primary",
+            Self::Standby => "standby",
+            Self::ReadOnly => "read-only",
+        }
+    }
+}
+
 /// A slice of the data with its own serial order, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionId(pub u16);
@@ -105,7 +139,7 @@ macro_rules! display_number {
         }
     )*};
 }
-display_number!(TxnId Lsn PartitionId SiteId);
+display_number!(TxnId Lsn Epoch PartitionId SiteId);
 
 #[cfg(test)]
 mod tests {

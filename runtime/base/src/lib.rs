@@ -1,5 +1,5 @@
 //! Ids, limits, watermarks and budgets that every layer shares.
-//! Owns: the meaning of `TxnId`, `Lsn`, `PartitionId`, `SiteId`, every limit (`limits`), and the count of memory (`MemoryLedger`).
+//! Owns: the meaning of `TxnId`, `Lsn`, `Epoch`, `PartitionId`, `SiteId`, every limit (`limits`), and the count of memory (`MemoryLedger`).
 //! Does not: do I/O, read a clock, start a thread.
 //! Invariants: a watermark only grows; what was taken of a budget is given back; relations between limits hold at compile time.
 //! Called by: everything.
@@ -12,6 +12,6 @@ pub mod memory;
 pub mod watermark;
 
 pub use budget::{Budget, Grant};
-pub use ids::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
+pub use ids::{Epoch, Lsn, PartitionId, Role, SiteId, TxnClock, TxnId};
 pub use memory::{MemoryKind, MemoryLedger};
 pub use watermark::{OnReached, Waiter, Watermark};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use reprise_base::Lsn;
 use reprise_env::{Disk, DiskError, DiskFile};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, Records, SEGMENT_HEADER_BYTES, SegmentHeader, block_bytes, lsn_after,
-    seal_block, tag_at,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, History, Records, SEGMENT_HEADER_BYTES, SegmentHeader, block_bytes,
+    lsn_after, seal_block, tag_at,
 };
 
 use crate::{
@@ -74,7 +74,7 @@ impl LogReader {
                 break;
             }
             if copier.out.is_none() || walk.begins_segment(&block) {
-                copier.begin(&block, walk.segment_header()?)?;
+                copier.begin(&block, walk.segment_header()?, walk.history)?;
             }
             let bytes = walk.bytes(&block)?;
             if let Kept::First { bytes: kept, count } = kept {
@@ -141,17 +141,26 @@ struct Walk<'r> {
     cursor: Option<SegmentCursor>,
     before: Option<Continuity>,
     at: u64,
+    /// Of all records before the block that `next` returned.
+    history: History,
+    /// Of all records before the next one.
+    next_history: History,
 }
 
 impl<'r> Walk<'r> {
     fn begin(reader: &'r LogReader, from: Lsn) -> Result<Self, LogError> {
         let start = reader.index.start();
         let marked = reader.index.block_before(Lsn(from.0.saturating_sub(1)));
+        // From the segment's beginning: there it is known what was before.
+        let segment = reader.index.segment_of(marked.unwrap_or(start).place);
+        let segment = segment.ok_or_else(|| reader.out_of_range(from))?;
         Ok(Self {
             reader,
             cursor: None,
             before: None,
-            at: marked.unwrap_or(start).place,
+            at: segment.place,
+            history: segment.history,
+            next_history: segment.history,
         })
     }
 
@@ -172,6 +181,8 @@ impl<'r> Walk<'r> {
             Ok((block, after)) => {
                 self.at = block.end_place();
                 self.before = Some(after);
+                self.history = self.next_history;
+                self.next_history = self.history.then(cursor.payload(&block)?);
                 Ok(Some((block, after)))
             }
             Err(NoBlock::Disk(error)) => Err(error.into()),
@@ -253,7 +264,7 @@ struct Copier<'t> {
 
 impl Copier<'_> {
     /// Begins a file; `source` is the header of the one that the block comes from.
-    fn begin(&mut self, block: &PlacedBlock, source: SegmentHeader) -> Result<(), LogError> {
+    fn begin(&mut self, block: &PlacedBlock, source: SegmentHeader, history: History) -> Result<(), LogError> {
         if let Some(out) = self.out.take() {
             self.copy.bytes += out.finish()?;
         } else {
@@ -263,6 +274,8 @@ impl Copier<'_> {
             start: block.header.lsn,
             place: block.place,
             chain: block.header.chain,
+            epoch: block.header.epoch,
+            history,
             ..source
         };
         self.source = Some(header);
@@ -305,7 +318,7 @@ impl Copier<'_> {
         let cut_block = PlacedBlock { header, ..*block };
         let after = Continuity {
             chain,
-            generation: header.generation,
+            epoch: header.epoch,
             lsn: cut_block.end(),
         };
         self.push(&cut_block, &cut, after)
@@ -322,7 +335,7 @@ impl Copier<'_> {
             records_count: 0,
             chain: self.last.chain,
             tag: tag_at(source.version, source.block_tag(), place),
-            generation: self.last.generation,
+            epoch: self.last.epoch,
             payload_crc: 0,
             memory_units: self.memory_units,
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_base::{Lsn, limits::LOG_ALIGN_BYTES};
+use reprise_base::{Epoch, Lsn, limits::LOG_ALIGN_BYTES};
 use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile};
 use reprise_wire::{
     BLOCK_HEADER_BYTES, BlockHeader, LSN_COUNTS_FROM, SEGMENT_HEADER_BYTES, SegmentHeader, WireError, tag_at,
@@ -16,7 +16,7 @@ const WINDOW_BYTES: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Continuity {
     pub chain: u32,
-    pub generation: u32,
+    pub epoch: Epoch,
     /// Of its first record.
     pub lsn: Lsn,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Continuity {
 impl Continuity {
     pub const BEGINNING: Self = Self {
         chain: 0,
-        generation: 0,
+        epoch: Epoch(0),
         lsn: Lsn(0),
     };
 }
@@ -280,15 +280,13 @@ pub(crate) fn judge_block(
         Some(before) if header.chain != before.chain => {
             stranger("chain to the block before", before.chain.into(), header.chain.into())
         }
-        Some(before) if header.generation < before.generation => stranger(
-            "generation of the block",
-            before.generation.into(),
-            header.generation.into(),
-        ),
+        Some(before) if header.epoch < before.epoch => {
+            stranger("epoch of the block", before.epoch.0.into(), header.epoch.0.into())
+        }
         Some(before) if header.lsn != before.lsn => stranger("LSN of the block", before.lsn.0, header.lsn.0),
         _ => Ok(Continuity {
             chain: crc,
-            generation: header.generation,
+            epoch: header.epoch,
             lsn: found.end(),
         }),
     }

@@ -8,7 +8,8 @@ use std::{
 use reprise_base::Lsn;
 use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile, Step, Work};
 use reprise_wire::{
-    BlockHeader, BlockKind, FORMAT_VERSION, MEMORY_UNIT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block, tag_at,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FORMAT_VERSION, History, MEMORY_UNIT_BYTES, SEGMENT_HEADER_BYTES,
+    SegmentHeader, seal_block, tag_at,
 };
 
 use crate::{
@@ -30,6 +31,8 @@ pub(crate) struct Flusher<P> {
     /// Of segments to come.
     pub block_key: u32,
     pub next: Continuity,
+    /// Of all records that were written.
+    pub history: History,
     /// Whoever is told after the next write; kept for its allocation.
     pub told: Vec<(Lsn, P)>,
     pub returns: Returns,
@@ -328,7 +331,7 @@ impl<P: Send + 'static> Flusher<P> {
             records_count: block.records_count,
             chain: self.next.chain,
             tag: tag_at(FORMAT_VERSION, self.block_tag, block.place),
-            generation: self.next.generation,
+            epoch: self.next.epoch,
             payload_crc: 0,
             memory_units: memory_units(self.shared.config.memory.data_bytes()),
         };
@@ -349,6 +352,8 @@ impl<P: Send + 'static> Flusher<P> {
             version: FORMAT_VERSION,
         };
         (self.next.chain, self.next.lsn) = (crc, written.end());
+        let records = &block.buffer[BLOCK_HEADER_BYTES..][..block.payload_bytes];
+        self.history = self.history.then(records);
         self.shared.index.mark(&written);
         if block.changes_count == block.records_count {
             self.shared.index.note_changes(block.place, written.end_place());
@@ -375,7 +380,8 @@ impl<P: Send + 'static> Flusher<P> {
             start: block.lsn,
             place: block.place,
             settings_hash: config.settings_hash,
-            epoch: config.epoch,
+            epoch: self.next.epoch,
+            history: self.history,
             chain: self.next.chain,
             block_key: self.block_key,
         }

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use reprise_base::Lsn;
-use reprise_wire::SegmentHeader;
+use reprise_base::{Epoch, Lsn};
+use reprise_wire::{History, SegmentHeader};
 
 use crate::cursor::PlacedBlock;
 
@@ -36,6 +36,10 @@ pub(crate) struct SegmentPlace {
     pub place: u64,
     /// Of its first record.
     pub start: Lsn,
+    /// As its header tells.
+    pub epoch: Epoch,
+    /// Of all records before its first one, as far as the log is kept where the header does not tell it.
+    pub history: History,
     /// What the tags of its blocks are made of.
     pub block_tag: u32,
     /// Of the format: what its records are read by.
@@ -92,6 +96,8 @@ impl LogIndex {
         let segment = SegmentPlace {
             place: header.place,
             start: header.start,
+            epoch: header.epoch,
+            history: header.history,
             block_tag: header.block_tag(),
             version: header.version,
             following: None,
@@ -227,7 +233,8 @@ mod tests {
             start: Lsn(start),
             place,
             settings_hash: 0,
-            epoch: 0,
+            epoch: Epoch(1),
+            history: History(0),
             chain: 0,
             block_key: 0,
         }
@@ -242,7 +249,7 @@ mod tests {
                 records_count: 1,
                 chain: 0,
                 tag: 0,
-                generation: 0,
+                epoch: Epoch(1),
                 payload_crc: 0,
                 memory_units: 0,
             },

@@ -5,11 +5,11 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Lsn, MemoryLedger, OnReached, Waiter, limits::SEGMENT_BYTES};
+use reprise_base::{Epoch, Lsn, MemoryLedger, OnReached, Waiter, limits::SEGMENT_BYTES};
 use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads};
 use reprise_observe::FlushStats;
 use reprise_wire::{
-    BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,
+    BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, History, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,
 };
 
 use crate::{
@@ -46,7 +46,6 @@ pub struct LogConfig {
     pub settings_hash: u64,
     /// What guests see: a log's commands run again under the same number alone.
     pub semantics: u32,
-    pub epoch: u32,
     /// For a log that is created now.
     pub new_database_id: [u8; 16],
     /// Unguessable, for segments of a log that has no key for its blocks yet.
@@ -68,7 +67,6 @@ impl LogConfig {
             append_wait_max: Duration::from_secs(10),
             settings_hash: 0,
             semantics: SEMANTICS_OLDEST,
-            epoch: 0,
             new_database_id,
             new_block_key: 0,
             expected_database_id: None,
@@ -87,8 +85,8 @@ pub struct OpenReport {
     pub found: VerifyReport,
     /// Settings hash of the newest segment, when it is not the configured one. What is appended goes to a new segment.
     pub other_settings_hash: Option<u64>,
-    /// Counts the openings that wrote something.
-    pub generation: u32,
+    /// Of what is appended from this opening on.
+    pub epoch: Epoch,
 }
 
 /// How far the log is: durable <= written <= filled.
@@ -230,9 +228,9 @@ impl<P: Send + 'static> Log<P> {
         matches!(self.shared.refusal(), Some(LogError::Unavailable { kind: found, .. }) if found == kind)
     }
 
-    /// As in the headers of its segments.
-    pub fn epoch(&self) -> u32 {
-        self.shared.config.epoch
+    /// Of what is appended.
+    pub fn epoch(&self) -> Epoch {
+        self.shared.epoch
     }
 
     /// Takes no more appends, for this reason. What was appended before is written; reading goes on.
@@ -343,14 +341,15 @@ impl Opened {
             start: Lsn(0),
             place: 0,
             settings_hash: config.settings_hash,
-            epoch: config.epoch,
+            epoch: Epoch::default().next(),
+            history: History::default(),
             chain: 0,
         };
         let file_bytes = config.segment_bytes.min(FIRST_SEGMENT_BYTES);
         let segment = create_first_segment(disk, &header, file_bytes)?;
         scan.index.add_segment(&header);
         scan.block_key = header.block_key;
-        scan.next.generation = 1;
+        scan.next.epoch = header.epoch;
         let room = file_bytes - SEGMENT_HEADER_BYTES as u64;
         Ok(Self {
             report: OpenReport {
@@ -358,7 +357,7 @@ impl Opened {
                 database_id: config.new_database_id,
                 found: scan.report.clone(),
                 other_settings_hash: None,
-                generation: 1,
+                epoch: header.epoch,
             },
             scan,
             segment,
@@ -381,11 +380,10 @@ impl Opened {
         // The name of the newest segment may have been given by a process that did not live to make it durable.
         disk.sync_dir()?;
         let database_id = scan.report.database_id.expect("every segment has one");
-        // Blocks of a lower generation behind new ones would be strangers.
-        scan.next.generation = scan.next.generation.saturating_add(1);
+        // Durable with the first block that is written, and so before anything of it is acknowledged.
+        scan.next.epoch = scan.next.epoch.next();
         let is_continued = newest.settings_hash == config.settings_hash
-            && (newest.version, newest.semantics) == (FORMAT_VERSION, config.semantics)
-            && newest.epoch == config.epoch;
+            && (newest.version, newest.semantics) == (FORMAT_VERSION, config.semantics);
         if newest.version == FORMAT_VERSION_OLDEST {
             scan.block_key = config.new_block_key;
         }
@@ -397,7 +395,7 @@ impl Opened {
                 database_id,
                 found: scan.report.clone(),
                 other_settings_hash: (newest.settings_hash != config.settings_hash).then_some(newest.settings_hash),
-                generation: scan.next.generation,
+                epoch: scan.next.epoch,
             },
             segment,
             segment_start: newest.place,
@@ -435,7 +433,7 @@ impl Opened {
             self.scan.index,
             around,
             config,
-            self.report.database_id,
+            (self.report.database_id, self.report.epoch),
             complete,
         ));
         let flusher = Flusher {
@@ -445,6 +443,7 @@ impl Opened {
             block_tag,
             block_key: self.scan.block_key,
             next: self.scan.next,
+            history: self.scan.history,
             told: Vec::new(),
             returns: Returns::default(),
             last_write: (0, Duration::ZERO),

@@ -1,10 +1,10 @@
 //! Looks at every block of a log: what is whole, what a crash cut off, what is damaged.
 
-use reprise_base::{Lsn, TxnId};
+use reprise_base::{Epoch, Lsn, TxnId};
 use reprise_env::Disk;
 use reprise_wire::{
-    BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, MEMORY_UNIT_BYTES, RecordKind, RecordRef, Records,
-    SEGMENT_HEADER_BYTES, SegmentHeader, lsn_after,
+    BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, MEMORY_UNIT_BYTES, RecordKind, RecordRef,
+    Records, SEGMENT_HEADER_BYTES, SegmentHeader, lsn_after,
 };
 
 use crate::{
@@ -26,7 +26,8 @@ pub struct SegmentReport {
     pub place: u64,
     pub end_place: u64,
     pub settings_hash: u64,
-    pub epoch: u32,
+    /// As its header tells; 0 in segments of formats that don't.
+    pub epoch: Epoch,
     /// Of the format.
     pub version: u32,
     /// What guests saw when its commands ran.
@@ -54,6 +55,8 @@ pub struct VerifyReport {
     pub start: Lsn,
     /// Behind the last whole block.
     pub end: Lsn,
+    /// Of the last whole block.
+    pub epoch: Epoch,
     /// Of all whole blocks.
     pub bytes: u64,
     pub blocks: u64,
@@ -120,6 +123,8 @@ pub(crate) struct Scan {
     pub block_key: u32,
     /// What the next block must continue.
     pub next: Continuity,
+    /// Of all records.
+    pub history: History,
     /// Where the last whole block begins.
     pub last_block: Option<u64>,
     /// Behind the last whole block.
@@ -171,6 +176,7 @@ pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
         index: LogIndex::default(),
         block_key: 0,
         next: Continuity::BEGINNING,
+        history: History::default(),
         last_block: None,
         end_place: 0,
     };
@@ -211,7 +217,10 @@ impl Scan {
         (self.report.end, self.end_place) = (header.start, place);
         cursor.set_header(&header);
         self.block_key = header.block_key;
-        self.index.add_segment(&header);
+        self.index.add_segment(&SegmentHeader {
+            history: self.history,
+            ..header
+        });
         // The segment that follows was begun when everything before its start was durable.
         let end = following.unwrap_or(u64::MAX);
         while self.end_place < end {
@@ -283,6 +292,19 @@ impl Scan {
             }
             Some(_) => {}
         }
+        if header.version < HISTORY_FROM {
+            return Ok(header);
+        }
+        if header.epoch < self.next.epoch {
+            return damage(format!("the file before it is of epoch {}", self.next.epoch));
+        }
+        // Behind segments of an older format it depends on how many of them are kept.
+        let mut newest = self.report.segments.iter().rev();
+        let is_known = newest.next().is_some_and(|before| before.version >= HISTORY_FROM);
+        if is_known && header.history != self.history {
+            return damage("the records before it are not those that it tells of".to_owned());
+        }
+        (self.next.epoch, self.history) = (header.epoch, header.history);
         Ok(header)
     }
 
@@ -292,7 +314,9 @@ impl Scan {
         let mut is_changes = true;
         let mut commands = CommandsAlone::default();
         let mut lsn = block.first();
-        for record in Records::new(cursor.payload(block)?, block.version) {
+        let payload = cursor.payload(block)?;
+        let history = self.history.then(payload);
+        for record in Records::new(payload, block.version) {
             count += 1;
             match record {
                 Ok((_, record, bytes)) => {
@@ -314,7 +338,8 @@ impl Scan {
         if is_changes {
             self.index.note_changes(block.place, block.end_place());
         }
-        self.next = next;
+        (self.next, self.history) = (next, history);
+        self.report.epoch = next.epoch;
         (self.last_block, self.end_place) = (Some(block.place), block.end_place());
         self.report.blocks += 1;
         self.report.bytes += block.end_place() - block.place;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use reprise_base::{
-    Lsn, Watermark,
+    Epoch, Lsn, Watermark,
     limits::{BLOCK_BYTES_MAX, LOG_BUFFER_BYTES},
 };
 use reprise_env::{AlignedBuf, Clock, Disk, DiskError, DiskErrorKind, DiskFile, Threads};
@@ -122,6 +122,7 @@ pub(crate) struct Shared<P> {
     pub threads: Arc<dyn Threads>,
     pub config: LogConfig,
     pub database_id: [u8; 16],
+    pub epoch: Epoch,
     pub stats: Arc<FlushStats>,
     pub complete: Complete<P>,
 }
@@ -331,7 +332,7 @@ impl<P> Shared<P> {
         index: LogIndex,
         around: Around,
         config: LogConfig,
-        database_id: [u8; 16],
+        (database_id, epoch): ([u8; 16], Epoch),
         complete: Complete<P>,
     ) -> Self {
         let Around { disk, clock, threads } = around;
@@ -353,6 +354,7 @@ impl<P> Shared<P> {
             threads,
             config,
             database_id,
+            epoch,
             stats: Arc::new(FlushStats::default()),
             complete,
         }

@@ -188,7 +188,7 @@ fn remains_of_other_logs_and_of_recycled_files_are_no_records() {
     let mixed = disk.copy();
     mixed.damage(&name, |bytes| bytes[3072..5120].copy_from_slice(&foreign[3072..5120]));
     assert_eq!(words_on(&mixed), ["a", "b*1000"]);
-    // A block of an older generation that fits in every other way.
+    // A block of an older epoch that fits in every other way.
     let (log, _, _) = open(&disk).expect("open");
     append(&log, &["c"]);
     drop(log);
@@ -255,7 +255,7 @@ fn a_client_can_t_make_a_torn_tail_look_like_damage() {
             records_count: 0,
             chain: 1,
             tag: reprise_wire::tag_at(header.version, tag, (place - SECTOR_BYTES) as u64),
-            generation: 9,
+            epoch: reprise_base::Epoch(9),
             payload_crc: 0,
             memory_units: 0,
         };

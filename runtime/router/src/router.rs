@@ -12,7 +12,7 @@ use std::{
 use crossbeam_channel::Sender;
 use reprise_backup::ArchiveStatus;
 use reprise_base::{
-    Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter,
+    Budget, Epoch, Lsn, MemoryLedger, OnReached, PartitionId, Role, Waiter,
     limits::{DEPLOY_TIME_MAX_S, WAITING_TXNS_MAX},
 };
 use reprise_log::Log;
@@ -82,9 +82,9 @@ pub struct RouterConfig {
 /// One node's state in numbers and names.
 #[derive(Clone, Debug)]
 pub struct Status {
-    pub role: &'static str,
-    /// Of the log; None while there was no other than the first, and without a log.
-    pub epoch: Option<u32>,
+    pub role: Role,
+    /// Of what is written; None without a log.
+    pub epoch: Option<Epoch>,
     pub log: &'static str,
     /// None without a log.
     pub device: Option<&'static str>,
@@ -232,10 +232,10 @@ impl Router {
         let checkpoints = checkpoints.as_deref();
         Status {
             role: match log.is_some_and(Log::is_read_only) {
-                true => "read-only",
-                false => "primary",
+                true => Role::ReadOnly,
+                false => Role::Primary,
             },
-            epoch: log.map(Log::epoch).filter(|epoch| *epoch > 0),
+            epoch: log.map(Log::epoch),
             log: self.0.config.shared.logging.rule.name(),
             device: log.map(|_| "file"),
             commit: config.commit,

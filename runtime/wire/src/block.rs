@@ -1,7 +1,7 @@
 //! The block: what one group commit writes.
 
 use reprise_base::{
-    Lsn,
+    Epoch, Lsn,
     limits::{BLOCK_BYTES_MAX, LOG_ALIGN_BYTES},
 };
 
@@ -40,8 +40,8 @@ pub struct BlockHeader {
     pub chain: u32,
     /// Of segment and place (`tag_at`), so that neither blocks of other databases or places are believed nor what a client sent.
     pub tag: u32,
-    /// Counts openings of the log; never falls along it.
-    pub generation: u32,
+    /// Of the primary that wrote its records; never falls along the log.
+    pub epoch: Epoch,
     /// CRC-32C of the payload; set by `seal_block`.
     pub payload_crc: u32,
     /// Counted memory of the database when the block was written, in units of `MEMORY_UNIT_BYTES`, rounded up; 0: not told.
@@ -70,7 +70,7 @@ pub fn seal_block(header: &BlockHeader, block: &mut [u8]) -> u32 {
     out[24..28].copy_from_slice(&payload_crc.to_le_bytes());
     out[28..32].copy_from_slice(&header.chain.to_le_bytes());
     out[32..36].copy_from_slice(&header.tag.to_le_bytes());
-    out[36..40].copy_from_slice(&header.generation.to_le_bytes());
+    out[36..40].copy_from_slice(&header.epoch.0.to_le_bytes());
     out[40..44].copy_from_slice(&(header.kind as u32).to_le_bytes());
     out[44..48].copy_from_slice(&header.memory_units.to_le_bytes());
     let crc = crc32c(&out[CHECKED_AT..]);
@@ -102,7 +102,7 @@ impl BlockHeader {
             payload_crc: u32_at(bytes, 24),
             chain: u32_at(bytes, 28),
             tag: u32_at(bytes, 32),
-            generation: u32_at(bytes, 36),
+            epoch: Epoch(u32_at(bytes, 36)),
             memory_units: u32_at(bytes, 44),
         };
         header.check_sizes()?;

@@ -35,8 +35,8 @@ pub use record::{
     RecordRef, Records, RemoveRef, count_records,
 };
 pub use segment::{
-    FORMAT_VERSION, FORMAT_VERSION_OLDEST, LSN_COUNTS_FROM, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,
-    lsn_after, tag_at,
+    FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, LSN_COUNTS_FROM, SEGMENT_HEADER_BYTES,
+    SEMANTICS_OLDEST, SegmentHeader, lsn_after, tag_at,
 };
 
 /// Bytes that are not a value of the format.
@@ -68,6 +68,14 @@ fn check<T: PartialEq + std::fmt::Display>(what: &'static str, expected: T, foun
 /// CRC-32C (Castagnoli), as in iSCSI.
 fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// The same of more bytes, behind those whose checksum is `before`.
+fn crc32c_behind(before: u32, bytes: &[u8]) -> u32 {
+    let state = u64::from(!before);
+    let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, state);
+    digest.update(bytes);
+    digest.finalize() as u32
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -1,23 +1,36 @@
 //! The first sector of a segment file.
 
-use reprise_base::{Lsn, limits::LOG_ALIGN_BYTES};
+use reprise_base::{Epoch, Lsn, limits::LOG_ALIGN_BYTES};
 
-use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
+use crate::{WireError, check, corrupt, crc32c, crc32c_behind, u32_at, u64_at};
 
 /// Bytes of the header; the segment's first block follows at once.
 pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
 /// Version of everything in this crate, and of what a digest is made of: what is written has it.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// A reader takes all from this one on.
 pub const FORMAT_VERSION_OLDEST: u32 = 2;
 /// From this version on an LSN counts records; before, it is the place of a record's first byte.
 pub const LSN_COUNTS_FROM: u32 = 4;
+/// From this version on a segment tells the history before it, and the epoch of its first block.
+pub const HISTORY_FROM: u32 = 5;
 /// What files of version 2, which do not say it, were written under.
 pub const SEMANTICS_OLDEST: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"RPRSLOG\n";
-const FIELDS_BYTES: usize = 68;
+const FIELDS_BYTES: usize = 72;
 const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;
+
+/// CRC-32C of the bytes of all records since the log's beginning, however they lie in blocks: nodes compare it at an LSN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct History(pub u32);
+
+impl History {
+    /// With these records behind it.
+    pub fn then(self, records: &[u8]) -> Self {
+        Self(crc32c_behind(self.0, records))
+    }
+}
 
 /// What a segment says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +47,10 @@ pub struct SegmentHeader {
     pub place: u64,
     /// Hash of every setting that can change what a replay computes.
     pub settings_hash: u64,
-    pub epoch: u32,
+    /// No block of the segment has a lower one. Zero before `HISTORY_FROM`.
+    pub epoch: Epoch,
+    /// Of all records before the first one. Zero before `HISTORY_FROM`: not known.
+    pub history: History,
     /// `chain` of the first block: the header checksum of the block before it, 0 at the log's beginning.
     pub chain: u32,
     /// Goes into the tag of the segment's blocks. Nobody outside learns it, so that no argument of a call can pass for a block.
@@ -57,7 +73,10 @@ impl SegmentHeader {
         out[16..32].copy_from_slice(&self.database_id);
         out[32..40].copy_from_slice(&self.start.0.to_le_bytes());
         out[40..48].copy_from_slice(&self.settings_hash.to_le_bytes());
-        out[48..52].copy_from_slice(&self.epoch.to_le_bytes());
+        if self.version >= HISTORY_FROM {
+            out[48..52].copy_from_slice(&self.epoch.0.to_le_bytes());
+            out[68..72].copy_from_slice(&self.history.0.to_le_bytes());
+        }
         out[52..56].copy_from_slice(&self.chain.to_le_bytes());
         let crc = crc32c(&out[..CRC_AT]);
         out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
@@ -86,9 +105,14 @@ impl SegmentHeader {
         let fields_end = match version {
             FORMAT_VERSION_OLDEST => 56,
             ..LSN_COUNTS_FROM => 60,
+            ..HISTORY_FROM => 68,
             _ => FIELDS_BYTES,
         };
         let start = u64_at(bytes, 32);
+        let has_history = version >= HISTORY_FROM;
+        if !has_history {
+            check("epoch", 0, u32_at(bytes, 48))?;
+        }
         let reserved = bytes[fields_end..CRC_AT].iter();
         check("reserved segment bytes", 0, reserved.filter(|b| **b != 0).count())?;
         Ok(Self {
@@ -101,7 +125,8 @@ impl SegmentHeader {
                 false => u64_at(bytes, 60),
             },
             settings_hash: u64_at(bytes, 40),
-            epoch: u32_at(bytes, 48),
+            epoch: Epoch(u32_at(bytes, 48)),
+            history: History(if has_history { u32_at(bytes, 68) } else { 0 }),
             chain: u32_at(bytes, 52),
             block_key: u32_at(bytes, 56),
         })

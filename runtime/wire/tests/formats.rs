@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
 use reprise_wire::*;
 
 fn hex(bytes: &[u8]) -> String {
@@ -150,12 +150,13 @@ fn headers_of_version_2_are_read_and_written_again() {
         start: Lsn(0x1000),
         place: 0x1000,
         settings_hash: 0x1122_3344_5566_7788,
-        epoch: 3,
+        epoch: Epoch(0),
+        history: History(0),
         chain: 0xdead_beef,
         block_key: 0,
     };
     let bytes = segment.encode();
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 cf 93 96 7e"].assert_eq(&hex(&bytes[496..]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 d6 8f ab 7c"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
 }
 
@@ -168,18 +169,19 @@ fn golden_segment_and_block() {
         start: Lsn(0x1000),
         place: 0x2_0000,
         settings_hash: 0x1122_3344_5566_7788,
-        epoch: 3,
+        epoch: Epoch(3),
+        history: History(0x0a0b_0c0d),
         chain: 0xdead_beef,
         block_key: 0x0506_0708,
     };
     let bytes = segment.encode();
     expect![[r#"
-        52 50 52 53 4c 4f 47 0a 04 00 00 00 02 00 00 00
+        52 50 52 53 4c 4f 47 0a 05 00 00 00 02 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
         03 00 00 00 ef be ad de 08 07 06 05 00 00 02 00"#]]
     .assert_eq(&hex(&bytes[..64]));
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 1e 72 33 56"].assert_eq(&hex(&bytes[496..]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 80 f2 44 46"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
     let (header, block, chain) = sample_block();
     expect![[r#"
@@ -202,7 +204,7 @@ fn sample_block() -> (BlockHeader, Vec<u8>, u32) {
         records_count: 1,
         chain: 0x0a0b_0c0d,
         tag: 0x1111_2222,
-        generation: 4,
+        epoch: Epoch(4),
         payload_crc: 0,
         memory_units: 0x0302,
     };
@@ -230,7 +232,8 @@ fn every_flipped_bit_of_a_block_or_segment_header_is_found() {
         start: Lsn(0),
         place: 0,
         settings_hash: 0,
-        epoch: 0,
+        epoch: Epoch(1),
+        history: History(7),
         chain: 0,
         block_key: 5,
     };
@@ -329,7 +332,7 @@ proptest! {
             migration: Some(MigrationRef::new(&plan, &digests)),
         });
         let bytes = encode(&record);
-        prop_assert!(RecordRef::decode(&bytes, FORMAT_VERSION - 1).is_err(), "older files have none");
+        prop_assert!(RecordRef::decode(&bytes, LSN_COUNTS_FROM - 1).is_err(), "older files have none");
         prop_assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(record));
     }
 

@@ -10,7 +10,7 @@ use crate::{CheckpointFailure, RestartEstimate, U64};
 pub struct Status {
     /// `primary`, or `read-only` where the server was opened for reads alone.
     pub role: String,
-    /// Of the log; null while there was no other than the first, and without a log.
+    /// Of what is written: one more than that of everything before it with each opening that writes. Null without a log.
     pub epoch: Option<u32>,
     /// What it is doing.
     pub phase: Phase,

@@ -32,8 +32,8 @@ pub async fn status(State(state): State<AppState>) -> Json<Status> {
 pub fn status_of(parts: &Parts) -> Status {
     let status = parts.router.status();
     Status {
-        role: status.role.into(),
-        epoch: status.epoch,
+        role: status.role.name().into(),
+        epoch: status.epoch.map(|epoch| epoch.0),
         phase: phase(status.phase),
         log: status.log.into(),
         device: status.device.map(str::to_owned),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use reprise_base::Lsn;
+use reprise_base::{Epoch, Lsn};
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
 use reprise_env::{Disk, SimDisk};
 use reprise_log::{LogReader, verify};
 use reprise_wire::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockKind, CheckpointBlockKind, CheckpointHeader, CheckpointKeys, CheckpointRows,
-    FORMAT_VERSION, SegmentHeader, block_bytes, count_records, seal_block, tag_at,
+    FORMAT_VERSION, History, SegmentHeader, block_bytes, count_records, seal_block, tag_at,
 };
 
 fn disk_with(name: &str, bytes: &[u8]) -> SimDisk {
@@ -52,7 +52,8 @@ pub fn blocks(bytes: &[u8]) {
         start: Lsn(0),
         place: 0,
         settings_hash: 1,
-        epoch: 0,
+        epoch: Epoch(1),
+        history: History(0),
         chain: 0,
         block_key: 9,
     };
@@ -72,7 +73,7 @@ pub fn blocks(bytes: &[u8]) {
             records_count,
             chain,
             tag: tag_at(FORMAT_VERSION, tag, (start - 512) as u64),
-            generation: 1,
+            epoch: Epoch(1),
             payload_crc: 0,
             memory_units: 0,
         };
