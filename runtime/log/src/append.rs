@@ -10,7 +10,7 @@ use reprise_wire::RecordBatch;
 
 use crate::{
     error::{LogError, UnavailableKind},
-    state::{Admission, Shared, State, is_large},
+    state::{Admission, Shared, Source, State, is_large},
 };
 
 /// An engine thread's hand on the log. `P` is whatever waits for durability; it is given back by the `complete` function
@@ -43,7 +43,7 @@ impl<P: Send + 'static> Appender<P> {
     ) -> Result<Lsn, (LogError, Option<P>)> {
         assert!(!records.is_empty(), "append of no record");
         let shared = &*self.0;
-        let mut state = match self.admit(records.bytes().len()) {
+        let mut state = match self.admit(records.bytes().len(), Source::Own) {
             Ok(state) => state,
             Err(error) => return Err((error, pending)),
         };
@@ -52,7 +52,6 @@ impl<P: Send + 'static> Appender<P> {
         state.fill_records += records.count();
         state.fill_changes += records.changes_count();
         let end = state.filled();
-        shared.filled.advance(end.0);
         if let Some(waiting) = pending {
             state.fill_pending.push((end, waiting));
             if state.awaited > 0 && state.fill_pending.len() >= state.awaited {
@@ -60,18 +59,24 @@ impl<P: Send + 'static> Appender<P> {
                 shared.work.notify_one();
             }
         }
-        if state.flusher_sleeps {
-            state.flusher_sleeps = false;
-            shared.work.notify_one();
-        }
         shared.note_hold(&mut state, hold);
+        self.note_filled(&mut state);
         Ok(start)
     }
 
+    /// Records were put into the block being filled.
+    pub(crate) fn note_filled(&self, state: &mut State<P>) {
+        self.0.filled.advance(state.filled().0);
+        if state.flusher_sleeps {
+            state.flusher_sleeps = false;
+            self.0.work.notify_one();
+        }
+    }
+
     /// Waits until so many bytes may be appended, and returns with the lock held.
-    fn admit(&self, bytes: usize) -> Result<MutexGuard<'_, State<P>>, LogError> {
+    pub(crate) fn admit(&self, bytes: usize, source: Source) -> Result<MutexGuard<'_, State<P>>, LogError> {
         let mut state = self.0.lock();
-        match state.admit(bytes) {
+        match state.admit(bytes, source) {
             Admission::Now => return Ok(state),
             Admission::Refuse(error) => {
                 self.0.may_refuse.store(true, Ordering::Release);
@@ -82,7 +87,7 @@ impl<P: Send + 'static> Appender<P> {
         let large = u32::from(is_large(bytes));
         state.appenders_wait += 1;
         state.large_wait += large;
-        let (mut state, admission) = self.wait_for_room(state, bytes);
+        let (mut state, admission) = self.wait_for_room(state, bytes, source);
         state.appenders_wait -= 1;
         state.large_wait -= large;
         if large > 0 {
@@ -101,6 +106,7 @@ impl<P: Send + 'static> Appender<P> {
         &'a self,
         mut state: MutexGuard<'a, State<P>>,
         bytes: usize,
+        source: Source,
     ) -> (MutexGuard<'a, State<P>>, Result<(), LogError>) {
         let shared = &*self.0;
         let wait_max = shared.config.append_wait_max;
@@ -110,7 +116,7 @@ impl<P: Send + 'static> Appender<P> {
             shared.prepare.notify_one();
             let is_over;
             (state, is_over) = shared.wait_for_space(state, wait_max);
-            match state.admit(bytes) {
+            match state.admit(bytes, source) {
                 Admission::Now => return (state, Ok(())),
                 Admission::Refuse(error) => return (state, Err(error)),
                 Admission::Wait => {}

@@ -15,6 +15,7 @@ use reprise_wire::{
 use crate::{
     cursor::{Continuity, PlacedBlock},
     error::{LogError, UnavailableKind},
+    group::{Group, Position},
     index::{SPARE_NAME, segment_name},
     returns::{Returns, Wait},
     state::{Block, Shared, Spare, State},
@@ -56,11 +57,17 @@ struct Failed {
     error: DiskError,
     /// Where some of it may be, in the newest segment, and how long it is.
     begun: Option<(u64, usize)>,
+    /// Others have it.
+    is_handed: bool,
 }
 
 impl From<DiskError> for Failed {
     fn from(error: DiskError) -> Self {
-        Self { error, begun: None }
+        Self {
+            error,
+            begun: None,
+            is_handed: false,
+        }
     }
 }
 
@@ -125,10 +132,16 @@ impl<P: Send + 'static> Work for Flusher<P> {
 impl<P: Send + 'static> Flusher<P> {
     /// False: the log has stopped, and everybody was told.
     fn write_or_stop(&mut self, block: Block) -> bool {
-        let Err(Failed { error, begun }) = self.write(block) else {
+        let Err(Failed {
+            error,
+            begun,
+            is_handed,
+        }) = self.write(block)
+        else {
             return true;
         };
-        let is_known = begun.is_none_or(|(offset, bytes)| self.take_back(offset, bytes));
+        // What others have is not taken back.
+        let is_known = !is_handed && begun.is_none_or(|(offset, bytes)| self.take_back(offset, bytes));
         let reason = format!("{error}; it is not tried again, restart the node");
         let error = LogError::unavailable(UnavailableKind::Failed, reason);
         let in_flight = match is_known {
@@ -321,6 +334,7 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     fn write(&mut self, mut block: Block) -> Result<(), Failed> {
+        self.next.epoch = block.epoch;
         if block.begins.is_some() {
             self.block_tag = self.segment_header(&block).block_tag();
         }
@@ -341,10 +355,12 @@ impl<P: Send + 'static> Flusher<P> {
             self.begin_segment(spare, &block)?;
         }
         let offset = block.place - self.segment_start + SEGMENT_HEADER_BYTES as u64;
+        let (group_end, is_handed) = self.hand_over(&block);
         let written = self.segment.write_durable_at(offset, &block.buffer);
         written.map_err(|error| Failed {
             error,
             begun: Some((offset, block.buffer.len())),
+            is_handed,
         })?;
         let written = PlacedBlock {
             header,
@@ -352,8 +368,7 @@ impl<P: Send + 'static> Flusher<P> {
             version: FORMAT_VERSION,
         };
         (self.next.chain, self.next.lsn) = (crc, written.end());
-        let records = &block.buffer[BLOCK_HEADER_BYTES..][..block.payload_bytes];
-        self.history = self.history.then(records);
+        self.history = group_end.history;
         self.shared.index.mark(&written);
         if block.changes_count == block.records_count {
             self.shared.index.note_changes(block.place, written.end_place());
@@ -368,6 +383,24 @@ impl<P: Send + 'static> Flusher<P> {
         stats.records.add(block.records_count as u64);
         self.acknowledge(block, &written, write_ns);
         Ok(())
+    }
+
+    /// Hands the records of a sealed block to whoever gets groups: where they end, and whether anybody did.
+    fn hand_over(&self, block: &Block) -> (Position, bool) {
+        let records = &block.buffer[BLOCK_HEADER_BYTES..][..block.payload_bytes];
+        let end = Position {
+            epoch: block.epoch,
+            lsn: Lsn(block.lsn.0 + u64::from(block.records_count)),
+            history: self.history.then(records),
+        };
+        let group = Group {
+            first: block.lsn,
+            end,
+            version: FORMAT_VERSION,
+            records,
+        };
+        let is_handed = block.kind == BlockKind::Data && self.shared.sinks.hand(&group);
+        (end, is_handed)
     }
 
     /// Of a segment that begins with this block.
@@ -449,7 +482,7 @@ fn write_header(file: &dyn DiskFile, header: &SegmentHeader) -> Result<(), DiskE
 impl<P> Shared<P> {
     /// After this `refusal` answers by a look at one flag again.
     pub fn clear_refusal(&self, state: &State<P>) {
-        if state.stopped.is_none() && !state.is_closing {
+        if state.stopped.is_none() && !state.is_closing && state.received.is_none() {
             self.may_refuse.store(false, Ordering::Release);
         }
     }

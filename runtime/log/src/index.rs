@@ -170,6 +170,13 @@ impl LogIndex {
         inner.segments.get(after.checked_sub(1)?).copied()
     }
 
+    /// The newest segment that begins at or before `lsn`.
+    pub fn segment_with(&self, lsn: Lsn) -> Option<SegmentPlace> {
+        let inner = self.inner();
+        let after = inner.segments.partition_point(|segment| segment.start <= lsn);
+        inner.segments.get(after.checked_sub(1)?).copied()
+    }
+
     /// The last noted block whose records begin at or before `lsn`.
     pub fn block_before(&self, lsn: Lsn) -> Option<Mark> {
         let inner = self.inner();

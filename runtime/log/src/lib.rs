@@ -1,6 +1,6 @@
 //! Group commit: makes appended records durable, in the order of their positions; reads them back.
 //! Owns: the segment files, the thread that writes them, the `durable` watermark, who waits for it.
-//! Does not: know what a record means, ship it, decide what is replayed; it never retries a failed write.
+//! Does not: know what a record means, send it anywhere (a sink does), decide what is replayed; it never retries a failed write.
 //! Invariants: durable <= written <= filled, each only grows; a block is written once, one at a time; an append that was
 //! taken has its place on preallocated space, so a full disk refuses and never loses.
 //! Called by: `partition` (append), `recovery` (open, read), `router` (read, positions), `database`, `backup`, `node` (files).
@@ -11,10 +11,12 @@ mod copy;
 mod cursor;
 mod error;
 mod flush;
+mod group;
 mod index;
 mod log;
 mod prepare;
 mod reader;
+mod receive;
 mod returns;
 mod scan;
 mod state;
@@ -23,8 +25,10 @@ mod stretch;
 pub use append::Appender;
 pub use copy::{CopyRange, LogCopy};
 pub use error::{Damage, LogError, UnavailableKind};
+pub use group::{Group, GroupSink, Position};
 pub use index::{parse_segment_name, segment_name};
 pub use log::{Complete, Log, LogConfig, OpenReport, Positions};
 pub use reader::{LogBlock, LogReader, LogRecord, OwnedRecord, RecordPage, RecordPlace};
+pub use receive::{PlaceError, Placed, Receiver};
 pub use scan::{SegmentReport, TornTail, VerifyReport, start_of_segment, verify};
 pub use stretch::{StretchBlock, StretchEnd};

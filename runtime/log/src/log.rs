@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Epoch, Lsn, MemoryLedger, OnReached, Waiter, limits::SEGMENT_BYTES};
+use reprise_base::{Epoch, Lsn, MemoryLedger, OnReached, Role, Waiter, limits::SEGMENT_BYTES};
 use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads};
 use reprise_observe::FlushStats;
 use reprise_wire::{
@@ -17,6 +17,7 @@ use crate::{
     cursor::SegmentCursor,
     error::{LogError, UnavailableKind, hex},
     flush::{Flusher, create_first_segment},
+    group::Position,
     index::{Mark, RECYCLE_NAME, SPARE_NAME, segment_name},
     prepare::Preparer,
     returns::Returns,
@@ -46,6 +47,8 @@ pub struct LogConfig {
     pub settings_hash: u64,
     /// What guests see: a log's commands run again under the same number alone.
     pub semantics: u32,
+    /// `Standby`: the log takes groups of a primary instead of appends.
+    pub role: Role,
     /// For a log that is created now.
     pub new_database_id: [u8; 16],
     /// Unguessable, for segments of a log that has no key for its blocks yet.
@@ -67,6 +70,7 @@ impl LogConfig {
             append_wait_max: Duration::from_secs(10),
             settings_hash: 0,
             semantics: SEMANTICS_OLDEST,
+            role: Role::Primary,
             new_database_id,
             new_block_key: 0,
             expected_database_id: None,
@@ -230,7 +234,7 @@ impl<P: Send + 'static> Log<P> {
 
     /// Of what is appended.
     pub fn epoch(&self) -> Epoch {
-        self.shared.epoch
+        self.shared.lock().epoch
     }
 
     /// Takes no more appends, for this reason. What was appended before is written; reading goes on.
@@ -321,6 +325,14 @@ fn check_memory(found: &VerifyReport, config: &LogConfig) -> Result<(), LogError
     }
 }
 
+/// Of a log that begins: a standby's is its primary's.
+fn first_epoch(config: &LogConfig) -> Epoch {
+    match config.role {
+        Role::Standby => Epoch::default(),
+        Role::Primary | Role::ReadOnly => Epoch::default().next(),
+    }
+}
+
 /// A log that was checked, on the way to its threads.
 struct Opened {
     scan: Scan,
@@ -341,7 +353,7 @@ impl Opened {
             start: Lsn(0),
             place: 0,
             settings_hash: config.settings_hash,
-            epoch: Epoch::default().next(),
+            epoch: first_epoch(config),
             history: History::default(),
             chain: 0,
         };
@@ -381,7 +393,9 @@ impl Opened {
         disk.sync_dir()?;
         let database_id = scan.report.database_id.expect("every segment has one");
         // Durable with the first block that is written, and so before anything of it is acknowledged.
-        scan.next.epoch = scan.next.epoch.next();
+        if config.role != Role::Standby {
+            scan.next.epoch = scan.next.epoch.next();
+        }
         let is_continued = newest.settings_hash == config.settings_hash
             && (newest.version, newest.semantics) == (FORMAT_VERSION, config.semantics);
         if newest.version == FORMAT_VERSION_OLDEST {
@@ -423,7 +437,13 @@ impl Opened {
             place: self.scan.end_place,
             lsn: found.end,
         };
-        let mut state = State::new(end, self.room, self.segment_room, segment_bytes, last_kind);
+        let epoch = self.report.epoch;
+        let mut state = State::new((end, epoch), self.room, self.segment_room, segment_bytes, last_kind);
+        state.received = (config.role == Role::Standby).then_some(Position {
+            epoch,
+            lsn: end.lsn,
+            history: self.scan.history,
+        });
         let room_max = config.segment_bytes - SEGMENT_HEADER_BYTES as u64;
         state.spare_wanted = (2 * self.segment_room).min(room_max).max(1);
         let place = self.scan.index.segment_of(self.segment_start);
@@ -433,7 +453,7 @@ impl Opened {
             self.scan.index,
             around,
             config,
-            (self.report.database_id, self.report.epoch),
+            self.report.database_id,
             complete,
         ));
         let flusher = Flusher {

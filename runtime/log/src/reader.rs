@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use reprise_base::{Lsn, Watermark};
+use reprise_base::{Epoch, Lsn, Watermark};
 use reprise_env::Disk;
 use reprise_wire::{BLOCK_HEADER_BYTES, RecordRef, Records, WireError, lsn_after};
 
@@ -96,6 +96,16 @@ pub struct LogBlock<'a> {
     pub records: &'a [u8],
     /// Of the format of their segment.
     pub version: u32,
+    pub epoch: Epoch,
+    segment: u64,
+    place: u64,
+}
+
+impl LogBlock<'_> {
+    /// Of a record that can't be read.
+    pub(crate) fn malformed(&self, error: &WireError) -> LogError {
+        damaged(self.segment, self.place, self.lsn, error)
+    }
 }
 
 /// Records, the newest first.
@@ -257,8 +267,11 @@ impl LogReader {
         Ok(Some(LogBlock {
             lsn,
             end,
+            segment: cursor.start,
+            place: block.place,
             records: &cursor.payload(&block)?[at..],
             version: block.version,
+            epoch: block.header.epoch,
         }))
     }
 

@@ -18,6 +18,7 @@ use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, block_bytes};
 
 use crate::{
     error::{LogError, UnavailableKind},
+    group::{Position, Sinks},
     index::{LogIndex, Mark},
     log::{Complete, LogConfig},
     reader::Durable,
@@ -45,6 +46,7 @@ pub(crate) struct Spare {
 /// A block that the flusher has taken to write.
 pub(crate) struct Block {
     pub kind: BlockKind,
+    pub epoch: Epoch,
     pub place: u64,
     /// Of its first record, or of the next one.
     pub lsn: Lsn,
@@ -69,6 +71,10 @@ pub(crate) struct State<P> {
     pub fill_start: Lsn,
     /// Waiting for the block being filled: (end of its records, who).
     pub fill_pending: Vec<(Lsn, P)>,
+    /// Of the block being filled.
+    pub epoch: Epoch,
+    /// How far a standby's log has received: appends are refused. None for a primary's.
+    pub received: Option<Position>,
     pub flight_pending: Vec<(Lsn, P)>,
     /// The other buffer, unless it is in flight.
     pub idle_buffer: Option<AlignedBuf>,
@@ -122,7 +128,7 @@ pub(crate) struct Shared<P> {
     pub threads: Arc<dyn Threads>,
     pub config: LogConfig,
     pub database_id: [u8; 16],
-    pub epoch: Epoch,
+    pub sinks: Sinks,
     pub stats: Arc<FlushStats>,
     pub complete: Complete<P>,
 }
@@ -132,6 +138,15 @@ pub(crate) struct Around {
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Clock>,
     pub threads: Arc<dyn Threads>,
+}
+
+/// Whose records they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// This node's, which is the primary.
+    Own,
+    /// A primary's, of this epoch.
+    Group(Epoch),
 }
 
 /// Whether an append fits now.
@@ -144,7 +159,13 @@ pub(crate) enum Admission {
 
 impl<P> State<P> {
     /// `segment_bytes` bounds what a block takes as a rule: one that takes more has its buffer grow.
-    pub fn new(end: Mark, room: u64, segment_room: u64, segment_bytes: u64, last_kind: BlockKind) -> Self {
+    pub fn new(
+        (end, epoch): (Mark, Epoch),
+        room: u64,
+        segment_room: u64,
+        segment_bytes: u64,
+        last_kind: BlockKind,
+    ) -> Self {
         let buffer = || {
             let mut buffer = AlignedBuf::with_capacity(FILL_BYTES_MAX.min(segment_bytes as usize));
             buffer.resize(BLOCK_HEADER_BYTES);
@@ -157,6 +178,8 @@ impl<P> State<P> {
             fill_place: end.place,
             fill_start: end.lsn,
             fill_pending: Vec::new(),
+            epoch,
+            received: None,
             flight_pending: Vec::new(),
             idle_buffer: Some(buffer()),
             room,
@@ -197,9 +220,18 @@ impl<P> State<P> {
     }
 
     /// Decides on an append. An append is taken only when its block has a place on preallocated space.
-    pub fn admit(&mut self, bytes: usize) -> Admission {
+    pub fn admit(&mut self, bytes: usize, source: Source) -> Admission {
         if let Some(error) = &self.stopped {
             return Admission::Refuse(error.clone());
+        }
+        match source {
+            Source::Own if self.received.is_some() => return Admission::Refuse(standby()),
+            // A block is of one epoch.
+            Source::Group(epoch) if epoch != self.epoch && self.fill_records > 0 => {
+                self.is_hurried = true;
+                return Admission::Wait;
+            }
+            _ => {}
         }
         if self.is_closing {
             let error = LogError::unavailable(UnavailableKind::Closed, "it is closed");
@@ -249,6 +281,7 @@ impl<P> State<P> {
         let filled = self.filled();
         let block = Block {
             kind,
+            epoch: self.epoch,
             place: self.fill_place,
             lsn: self.fill_start,
             buffer: std::mem::replace(&mut self.fill, next),
@@ -302,6 +335,9 @@ impl<P> State<P> {
         if self.is_closing {
             return Some(LogError::unavailable(UnavailableKind::Closed, "it is closed"));
         }
+        if self.received.is_some() {
+            return Some(standby());
+        }
         let block = block_bytes(self.fill.len() + REFUSAL_ROOM_BYTES);
         match &self.spare_error {
             Some(error) if !self.fits(block) => Some(no_room(error)),
@@ -318,6 +354,13 @@ impl<P> State<P> {
     }
 }
 
+fn standby() -> LogError {
+    LogError::unavailable(
+        UnavailableKind::ReadOnly,
+        "this server is a standby: its primary writes",
+    )
+}
+
 fn no_room(error: &DiskError) -> LogError {
     let kind = match error.kind {
         DiskErrorKind::Full => UnavailableKind::Full,
@@ -332,10 +375,11 @@ impl<P> Shared<P> {
         index: LogIndex,
         around: Around,
         config: LogConfig,
-        (database_id, epoch): ([u8; 16], Epoch),
+        database_id: [u8; 16],
         complete: Complete<P>,
     ) -> Self {
         let Around { disk, clock, threads } = around;
+        let is_standby = state.received.is_some();
         Self {
             durable: Arc::new(Durable {
                 lsn: Arc::new(Watermark::new(state.fill_start.0)),
@@ -347,14 +391,14 @@ impl<P> Shared<P> {
             space: Condvar::new(),
             prepare: Condvar::new(),
             durable_grew: Condvar::new(),
-            may_refuse: AtomicBool::new(false),
+            may_refuse: AtomicBool::new(is_standby),
             index: Arc::new(index),
             disk,
             clock,
             threads,
             config,
             database_id,
-            epoch,
+            sinks: Sinks::default(),
             stats: Arc::new(FlushStats::default()),
             complete,
         }
@@ -370,6 +414,11 @@ impl<P> Shared<P> {
             return None;
         }
         self.lock().refusal()
+    }
+
+    /// The error that stopped the log, if one did.
+    pub fn refusal_of_stop(&self) -> Option<LogError> {
+        self.lock().stopped.clone()
     }
 
     /// Somebody who joined the block being filled lets it be kept so long.

@@ -1384,7 +1384,7 @@ export type Status = {
      */
     durable_lsn: U64;
     /**
-     * Of the log; null while there was no other than the first, and without a log.
+     * Of what is written: one more than that of everything before it with each opening that writes. Null without a log.
      */
     epoch?: number | null;
     /**

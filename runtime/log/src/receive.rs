@@ -1,0 +1,150 @@
+//! The way into a standby's log: groups of its primary, with the LSNs and epochs that they have there.
+
+use reprise_base::{Epoch, Lsn};
+use reprise_wire::{FORMAT_VERSION, RawRecords, WireError};
+
+use crate::{
+    append::Appender,
+    error::{LogError, UnavailableKind},
+    group::{Group, Position},
+    log::Log,
+    state::Source,
+};
+
+/// What became of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// It is on its way to the disk.
+    New,
+    /// It was here before.
+    Known,
+}
+
+/// Why a group is not placed; the log is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    #[error("a group of LSN {first} to {end} does not follow LSN {expected}")]
+    Gap { first: Lsn, end: Lsn, expected: Lsn },
+    #[error("a group of epoch {found} comes behind epoch {expected}: its sender was deposed")]
+    OldEpoch { found: Epoch, expected: Epoch },
+    #[error(
+        "the records of LSN {first} to {end} are not those that were sent, or another history lies before them here"
+    )]
+    OtherHistory { first: Lsn, end: Lsn },
+    #[error("a group of format version {found}; this program writes {FORMAT_VERSION}")]
+    Version { found: u32 },
+    #[error("the group of LSN {first}: {error}")]
+    Malformed { first: Lsn, error: WireError },
+    #[error("the group of LSN {first} holds {found} records, and tells of {told}")]
+    Count { first: Lsn, found: u32, told: u64 },
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+/// Places groups of a primary. There is one way in: a standby's log takes no appends.
+pub struct Receiver<P>(Appender<P>);
+
+impl<P: Send + 'static> Log<P> {
+    /// For a log that was opened as a standby's, and until it is promoted.
+    pub fn receiver(&self) -> Receiver<P> {
+        Receiver(self.appender())
+    }
+
+    /// How far a standby's log has received; none where it is none.
+    pub fn received(&self) -> Option<Position> {
+        self.shared.lock().received
+    }
+
+    /// Makes a standby's log a primary's, in a new epoch: it takes appends from here on, and no more groups. Everything that was received
+    /// is durable then. None: it is no standby's.
+    pub fn promote(&self) -> Result<Option<Epoch>, LogError> {
+        let Some(received) = self.received() else {
+            return Ok(None);
+        };
+        if !self.wait_durable(received.lsn, self.shared.config.append_wait_max) {
+            let stalled = || LogError::unavailable(UnavailableKind::Stalled, "what was received is not durable yet");
+            return Err(self.shared.refusal_of_stop().unwrap_or_else(stalled));
+        }
+        let mut state = self.shared.lock();
+        if let Some(error) = &state.stopped {
+            return Err(error.clone());
+        }
+        state.received = None;
+        state.epoch = state.epoch.next();
+        self.shared.clear_refusal(&state);
+        Ok(Some(state.epoch))
+    }
+}
+
+impl<P: Send + 'static> Receiver<P> {
+    /// Takes a group that follows what was received, checked; it is durable once the log is. Waits, within bounds, while the buffers are
+    /// full.
+    pub fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
+        let received = self.0.0.lock().received;
+        let received = received.ok_or_else(|| LogError::unavailable(UnavailableKind::Closed, "it is no standby's"))?;
+        if is_known(group, &received)? {
+            return Ok(Placed::Known);
+        }
+        let (count, changes_count) = judge_records(group, &received)?;
+        let mut state = self.0.admit(group.records.len(), Source::Group(group.end.epoch))?;
+        // Nobody else places, and a promotion waits for nothing that is not there.
+        if state.received != Some(received) {
+            let reason = "it was promoted meanwhile";
+            return Err(LogError::unavailable(UnavailableKind::Closed, reason).into());
+        }
+        state.fill.extend_from_slice(group.records);
+        state.fill_records += count;
+        state.fill_changes += changes_count;
+        state.epoch = group.end.epoch;
+        state.received = Some(group.end);
+        self.0.note_filled(&mut state);
+        Ok(Placed::New)
+    }
+}
+
+/// True for a group that was received before.
+fn is_known(group: &Group<'_>, received: &Position) -> Result<bool, PlaceError> {
+    let (first, end) = (group.first, group.end.lsn);
+    if group.version != FORMAT_VERSION {
+        return Err(PlaceError::Version { found: group.version });
+    }
+    if group.end.epoch < received.epoch {
+        return Err(PlaceError::OldEpoch {
+            found: group.end.epoch,
+            expected: received.epoch,
+        });
+    }
+    if first < end && end <= received.lsn {
+        return Ok(true);
+    }
+    match first == received.lsn && first < end {
+        true => Ok(false),
+        false => Err(PlaceError::Gap {
+            first,
+            end,
+            expected: received.lsn,
+        }),
+    }
+}
+
+/// How many records there are, and how many of them are changes.
+fn judge_records(group: &Group<'_>, received: &Position) -> Result<(u32, u32), PlaceError> {
+    let (first, end) = (group.first, group.end.lsn);
+    if received.history.then(group.records) != group.end.history {
+        return Err(PlaceError::OtherHistory { first, end });
+    }
+    let (mut count, mut changes_count) = (0, 0);
+    for record in RawRecords::new(group.records, group.version) {
+        let record = record.map_err(|error| PlaceError::Malformed { first, error })?;
+        count += 1;
+        changes_count += u32::from(record.is_changes());
+    }
+    match u64::from(count) == end.0 - first.0 {
+        true => Ok((count, changes_count)),
+        false => Err(PlaceError::Count {
+            first,
+            found: count,
+            told: end.0 - first.0,
+        }),
+    }
+}
