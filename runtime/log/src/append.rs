@@ -33,8 +33,8 @@ impl<P: Send + 'static> Appender<P> {
         self.append_held(records, pending, Duration::ZERO)
     }
 
-    /// As `append`, of records that may be kept for as long after the last write, so that others share theirs: an engine
-    /// thread before which calls wait is not sooner done with them for a write more, and each write costs some processor time.
+    /// As `append`. The flusher may delay these records until `hold` after its last write, so that more records share the next one: a busy
+    /// engine thread gains nothing from an earlier write, and each write costs it processor time.
     pub fn append_held(
         &self,
         records: &RecordBatch,

@@ -151,13 +151,13 @@ struct IndexTask<'s> {
 /// Blocks that one thread reads for another.
 struct AheadTask {
     blocks: Vec<usize>,
-    meeting: Arc<Mutex<Meeting>>,
+    ahead: Arc<Mutex<ReadAhead>>,
     to: Sender<Result<Vec<u8>, CheckpointError>>,
 }
 
-/// Where two threads that read the same blocks meet: the second one takes over.
+/// Progress of the thread that reads blocks ahead of a table's own thread, which stops it and reads the rest.
 #[derive(Default)]
-struct Meeting {
+struct ReadAhead {
     /// Position of the block that nobody has begun.
     next: usize,
     is_taken_over: bool,
@@ -281,9 +281,9 @@ impl<'s> Pool<'_, 's> {
     /// Reads for another thread until that has what it needs.
     fn read_ahead(&self, task: &AheadTask) -> Result<(), CheckpointError> {
         let from = {
-            let mut meeting = task.meeting.lock().expect("held for a step");
-            meeting.is_taken_over = true;
-            meeting.next
+            let mut ahead = task.ahead.lock().expect("held for a step");
+            ahead.is_taken_over = true;
+            ahead.next
         };
         let mut blocks = self.reader.blocks();
         for number in task.blocks.iter().skip(from) {
@@ -305,7 +305,7 @@ struct Source<'r> {
     /// Blocks that were handed out.
     done: usize,
     current: Vec<u8>,
-    meeting: Arc<Mutex<Meeting>>,
+    ahead: Arc<Mutex<ReadAhead>>,
     from_other: Receiver<Result<Vec<u8>, CheckpointError>>,
     to_self: Option<Sender<Result<Vec<u8>, CheckpointError>>>,
 }
@@ -318,7 +318,7 @@ impl<'r> Source<'r> {
             blocks,
             done: 0,
             current: Vec::new(),
-            meeting: Arc::default(),
+            ahead: Arc::default(),
             from_other,
             to_self: Some(to_self),
         }
@@ -328,7 +328,7 @@ impl<'r> Source<'r> {
     fn ahead(&mut self) -> AheadTask {
         AheadTask {
             blocks: self.blocks.clone(),
-            meeting: self.meeting.clone(),
+            ahead: self.ahead.clone(),
             to: self.to_self.take().expect("asked once"),
         }
     }
@@ -340,9 +340,9 @@ impl<'r> Source<'r> {
         };
         self.done += 1;
         let is_taken_over = {
-            let mut meeting = self.meeting.lock().expect("held for a step");
-            meeting.next += !meeting.is_taken_over as usize;
-            meeting.is_taken_over
+            let mut ahead = self.ahead.lock().expect("held for a step");
+            ahead.next += !ahead.is_taken_over as usize;
+            ahead.is_taken_over
         };
         self.own.give(mem::take(&mut self.current));
         if !is_taken_over {

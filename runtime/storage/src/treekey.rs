@@ -442,8 +442,8 @@ impl LongProbe<'_> {
     }
 }
 
-/// The number of keys for which `is_left` holds, which is so for all with a head less than `least`, for none with one greater than
-/// `greatest`, and in between for the first ones: only there it is asked.
+/// The partition point of `is_left` among the first `len` keys. It holds for every key whose head is below `least` and for none whose head
+/// is above `greatest`, so it is called for the heads between them alone.
 fn rank_long<const N: usize>(
     keys: &[Long; N],
     len: usize,

@@ -1,10 +1,10 @@
-//! Writes values down one behind the other, with all that it knows in registers: a result has many short parts.
+//! Appends values to a result. The writer is small enough to live in registers, since a result has many short parts.
 
 use crate::types::copy_text;
 
 /// Room for values, and what of it is still free.
 pub struct ResultWriter<'b> {
-    /// Nothing once a part did not fit, so that none is written behind a gap.
+    /// Empty once a part did not fit, so that nothing is written behind a gap.
     free: &'b mut [u8],
     room_bytes: usize,
     /// Bytes that did not fit.
@@ -22,7 +22,7 @@ impl<'b> ResultWriter<'b> {
         }
     }
 
-    /// How many bytes were written; or else how many there would be, of which not all fit.
+    /// Bytes written. Err: bytes needed, where the room is too small for them.
     #[inline(always)]
     pub fn finish(self) -> Result<usize, usize> {
         match self.missing {
@@ -45,8 +45,8 @@ impl<'b> ResultWriter<'b> {
         }
     }
 
-    /// A length and so many bytes, of which `longest`, where they are so many, are moved together: none of them is counted one
-    /// by one, and what lies behind the text is written over by the next part.
+    /// Appends a text's length and its bytes. `longest` is the text's whole field, where that can be read: then all N bytes are copied by one
+    /// move of fixed width, and the next part overwrites those behind the text.
     #[inline(always)]
     pub fn put_text<const N: usize>(&mut self, longest: Option<&[u8; N]>, text: &[u8]) {
         let (length, free) = (text.len(), std::mem::take(&mut self.free));
@@ -68,7 +68,7 @@ impl<'b> ResultWriter<'b> {
         self.put_counted(text);
     }
 
-    /// A length and so many bytes.
+    /// Appends the length of `bytes` and the bytes.
     #[inline(always)]
     pub fn put_counted(&mut self, bytes: &[u8]) {
         let free = std::mem::take(&mut self.free);
