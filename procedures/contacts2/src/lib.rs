@@ -17,11 +17,15 @@ pub struct Contact {
     pub first: String,
     #[column(default = "")]
     pub last: String,
-    /// As the version before had it.
-    #[column(default = "")]
-    pub name: String,
-    #[column(default = "")]
-    pub emails: String,
+}
+
+/// A person as the version before had it, for `migrate` alone.
+#[table(name = "contacts", primary_key(id), partition_by = id)]
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContactBefore {
+    pub id: i64,
+    pub name: Option<String>,
+    pub emails: Option<String>,
 }
 
 /// An address of a person, on the person's partition.
@@ -39,27 +43,23 @@ pub fn migrate(tx: &Txn, from_version: u32) -> Result<(), Abort> {
     if from_version == 0 {
         return Ok(());
     }
-    for contact in Contact::scan_local(tx) {
-        let mut contact = contact;
-        let Some((first, last)) = contact.name.split_once(' ') else {
-            abort!(
-                "one_name",
-                "contact {} has one name alone: {:?}",
-                contact.id,
-                contact.name
-            );
+    for before in ContactBefore::scan_local(tx) {
+        let Some(name) = &before.name else { continue };
+        let Some((first, last)) = name.split_once(' ') else {
+            abort!("one_name", "contact {} has one name alone: {name:?}", before.id);
         };
-        let (first, last) = (first.to_owned(), last.to_owned());
-        for email in contact.emails.split(',').filter(|email| !email.is_empty()) {
+        Contact::update(tx, before.id, |contact| {
+            (contact.first, contact.last) = (first.to_owned(), last.to_owned());
+        })?;
+        let emails = before.emails.iter().flat_map(|emails| emails.split(','));
+        for email in emails.filter(|email| !email.is_empty()) {
             let address = Address {
-                contact: contact.id,
+                contact: before.id,
                 email: email.to_owned(),
                 since: tx.now(),
             };
             Address::insert(tx, &address)?;
         }
-        (contact.first, contact.last) = (first, last);
-        contact.update(tx)?;
     }
     tx.info("names and addresses are taken apart");
     Ok(())
@@ -77,7 +77,12 @@ pub fn addresses(tx: &Txn, id: i64) -> i64 {
     Address::scan(tx).prefix((id,)).count() as i64
 }
 
-reprise_procedure::module! { tables: [Contact, Address], procedures: [last, addresses], on_deploy: migrate }
+reprise_procedure::module! {
+    tables: [Contact, Address],
+    procedures: [last, addresses],
+    on_deploy: migrate,
+    retiring: [ContactBefore],
+}
 
 #[cfg(test)]
 mod tests {
@@ -85,29 +90,34 @@ mod tests {
 
     use super::*;
 
-    fn contact(id: i64, name: &str, emails: &str) -> Contact {
-        Contact {
+    /// A person as it is before the deployment, and in the shape that the deployment gives it.
+    fn before(tx: &Txn, id: i64, name: &str, emails: &str) -> Result<(), Abort> {
+        let before = ContactBefore {
+            id,
+            name: Some(name.into()),
+            emails: Some(emails.into()),
+        };
+        ContactBefore::insert(tx, &before)?;
+        let contact = Contact {
             id,
             first: String::new(),
             last: String::new(),
-            name: name.into(),
-            emails: emails.into(),
-        }
+        };
+        Contact::insert(tx, &contact)?;
+        Ok(())
     }
 
     #[test]
     fn names_and_addresses_are_taken_apart_on_every_partition() {
         let mut db = TestDb::new(&MODULE);
-        db.run(|tx| {
-            for id in 0..20 {
-                Contact::insert(tx, &contact(id, "Ada Lovelace", "ada@a.org,ada@b.org"))?;
-            }
-            Ok(())
-        })
-        .expect("stored");
+        db.run(|tx| (0..20).try_for_each(|id| before(tx, id, "Ada Lovelace", "ada@a.org,ada@b.org")))
+            .expect("stored");
         migrate::call(&mut db, 1).expect("migrated");
         assert_eq!(last::call(&mut db, 7), Ok(Some("Lovelace".into())));
         assert_eq!(addresses::call(&mut db, 19), Ok(2));
+        assert_eq!(db.count("addresses"), 40);
+        // What was before is gone: a second deployment finds nothing to do.
+        migrate::call(&mut db, 2).expect("migrated");
         assert_eq!(db.count("addresses"), 40);
     }
 
@@ -115,9 +125,8 @@ mod tests {
     fn one_that_is_refused_leaves_all_partitions_as_they_were() {
         let mut db = TestDb::new(&MODULE);
         db.run(|tx| {
-            Contact::insert(tx, &contact(1, "Ada Lovelace", "a@a.org"))?;
-            Contact::insert(tx, &contact(6, "Plato", ""))?;
-            Ok(())
+            before(tx, 1, "Ada Lovelace", "a@a.org")?;
+            before(tx, 6, "Plato", "")
         })
         .expect("stored");
         let refused = migrate::call(&mut db, 1).expect_err("Plato has one name");

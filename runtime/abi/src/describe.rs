@@ -33,6 +33,10 @@ pub fn write_json(schema: &ModuleSchema) -> String {
     if schema.on_deploy {
         put(&mut out, ",\"on_deploy\":true");
     }
+    if !schema.retiring.is_empty() {
+        put(&mut out, ",\"retiring\":");
+        push_list(&mut out, &schema.retiring, |out, table| push_table(out, table, ""));
+    }
     out.push('}');
     out
 }
@@ -396,6 +400,17 @@ mod tests {
                 }],
             }],
             on_deploy: true,
+            retiring: vec![TableSchema {
+                owner: String::new(),
+                shared: false,
+                was: None,
+                name: "o".into(),
+                columns: vec![column("a", ScalarType::I64, false, None)],
+                primary_key: vec![0],
+                primary_kind: IndexKind::Ordered,
+                indexes: Vec::new(),
+                placement: Placement::Local,
+            }],
         };
         let expected = concat!(
             r#"{"abi":1,"tables":[{"name":"m.t","docs":"Rows.\u000aOf t.","shared":true,"was":"s","columns":[{"name":"a","type":"i64","nullable":false},"#,
@@ -405,7 +420,9 @@ mod tests {
             r#""placement":{"by":"a"}}],"procedures":[{"name":"p","docs":"Does.","params":[{"name":"a","#,
             r#""type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","#,
             r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological","#,
-            r#""prefetch":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}],"on_deploy":true}"#,
+            r#""prefetch":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}],"on_deploy":true,"#,
+            r#""retiring":[{"name":"o","columns":[{"name":"a","type":"i64","nullable":false}],"primary_key":["a"],"#,
+            r#""primary_kind":"ordered","indexes":[],"placement":"local"}]}"#,
         );
         assert_eq!(write_json(&schema), expected);
     }

@@ -14,6 +14,9 @@ pub struct ModuleSchema {
     pub procedures: Vec<ProcedureSchema>,
     /// Something is to run on the module's tables when it is deployed (`ON_DEPLOY_EXPORT`).
     pub on_deploy: bool,
+    /// Tables as they are before a deployment, seen by what runs at it and by nothing else: the columns of the stored table that have these
+    /// names. Guests name them by position behind `tables`.
+    pub retiring: Vec<TableSchema>,
 }
 
 impl ModuleSchema {

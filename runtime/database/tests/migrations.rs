@@ -18,8 +18,8 @@ fn text(value: &str) -> Vec<u8> {
     encoded
 }
 
-/// Calls a procedure of the module in service; its encoded result.
-fn call(database: &Database, procedure: &str, args: &[u8]) -> Vec<u8> {
+/// Calls a procedure of the module in service: its outcome and its encoded result.
+fn run(database: &Database, procedure: &str, args: &[u8]) -> (ReplyOutcome, Vec<u8>) {
     let router = database.router();
     let deployed = router.deployed();
     let mut batch = BatchBuilder::new(deployed.clone(), router);
@@ -35,8 +35,14 @@ fn call(database: &Database, procedure: &str, args: &[u8]) -> Vec<u8> {
     router.submit(batch, done);
     let reply: reprise_router::BatchReply = receiver.recv().expect("a reply");
     let found = reply.get(0);
-    assert_eq!(*found.outcome, ReplyOutcome::Committed, "{procedure}");
-    found.result.to_vec()
+    (found.outcome.clone(), found.result.to_vec())
+}
+
+/// A call that commits; its encoded result.
+fn call(database: &Database, procedure: &str, args: &[u8]) -> Vec<u8> {
+    let (outcome, result) = run(database, procedure, args);
+    assert_eq!(outcome, ReplyOutcome::Committed, "{procedure}");
+    result
 }
 
 /// The first version, with people of whom each has as many addresses as its number's last digit.
@@ -148,10 +154,9 @@ fn the_log_says_what_ran() {
     assert_eq!(migrations.len(), 2);
     assert!(migrations.contains(&None));
     let (plan, digests) = migrations.into_iter().flatten().next().expect("the second one");
-    assert!(
-        plan.contains("contacts.contacts add column first") && plan.contains("create table"),
-        "{plan}"
-    );
+    for step in ["contacts.contacts add column first", "drop column name", "create table"] {
+        assert!(plan.contains(step), "{plan}");
+    }
     assert_eq!(digests.len(), 4);
     let lines = database.router().procedure_log(&Default::default(), 100);
     assert!(lines.iter().any(|line| line.procedure == "on_deploy"), "{lines:?}");
@@ -167,6 +172,66 @@ fn running(body: &str) -> Vec<u8> {
         r#"{\"abi\":1,\"tables\":[{\"name\":\"contacts\",\"columns\":[{\"name\":\"id\",\"type\":\"i64\"},{\"name\":\"name\",\"type\":\"text\"},{\"name\":\"emails\",\"type\":\"text\"}],\"primary_key\":[\"id\"],\"placement\":{\"by\":\"id\"}}],\"procedures\":[],\"on_deploy\":true}"#
     );
     wat::parse_str(wat).expect("valid")
+}
+
+/// A module with a retiring table of these columns beside `id`; its `on_deploy` is `body`, and `peek` looks for a retiring row.
+fn retiring(columns: &str, body: &str) -> Vec<u8> {
+    let own = r#"{\"name\":\"contacts\",\"columns\":[{\"name\":\"id\",\"type\":\"i64\"}],\"primary_key\":[\"id\"],\"placement\":{\"by\":\"id\"}}"#;
+    let before = own.replace("[{", &format!("[{columns},{{"));
+    let peek = r#"{\"name\":\"peek\",\"params\":[{\"name\":\"id\",\"type\":\"i64\"}],\"returns\":\"unit\",\"partitioning\":{\"by\":[\"id\"]}}"#;
+    let wat = format!(
+        r#"(module (import "reprise1" "exists" (func $exists (param i32 i64) (result i32)))
+            (import "reprise1" "count" (func $count (param i32) (result i64)))
+            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+            (memory (export "memory") 1)
+            (data (i32.const 64) "\00\00\01\00\08\00\00\00")
+            (func (export "reprise_call_peek") (param i32) (result i32)
+                (drop (call $exists (i32.const 65536) (i64.const 34359738368))) i32.const 0)
+            (func (export "reprise_on_deploy") (param i32) (result i32) {body} i32.const 0)
+            (@custom "reprise.describe" "{{\"abi\":1,\"tables\":[{own}],\"procedures\":[{peek}],\"on_deploy\":true,\"retiring\":[{before}]}}"))"#,
+    );
+    wat::parse_str(wat).expect("valid")
+}
+
+/// Seen by what runs at the deployment, written by nothing, gone for everybody else.
+#[test]
+fn a_retiring_table_is_read_by_the_migration_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    fill(&database);
+    let router = database.router();
+    let name = r#"{\"name\":\"name\",\"type\":\"text\",\"nullable\":true}"#;
+    let other = name.replace("text", "i64");
+    match router.deploy("contacts", &retiring(&other, "")).err() {
+        Some(DeployError::Conflict(conflicts)) => {
+            let found = &conflicts[0];
+            assert_eq!((&*found.table, &*found.item), ("contacts.contacts", "name"), "{found}");
+        }
+        found => panic!("{found:?}"),
+    }
+    let write = "(drop (call $insert (i32.const 1) (i64.const 77309411328)))";
+    match router.deploy("contacts", &retiring(name, write)).err() {
+        Some(DeployError::Migration {
+            failure: Failure::Trapped { message, .. },
+            ..
+        }) => assert!(message.contains("none that is retiring"), "{message}"),
+        found => panic!("{found:?}"),
+    }
+    check_first(&database);
+    let read = "(if (i64.ne (call $count (i32.const 64)) (i64.const 50)) (then unreachable))";
+    router.deploy("contacts", &retiring(name, read)).expect("deployed");
+    let (failed, _) = run(&database, "peek", &7_i64.to_le_bytes());
+    match failed {
+        ReplyOutcome::Failed(failure) => {
+            let text = format!("{failure:?}");
+            assert!(text.contains("seen by what runs at a deployment"), "{text}");
+        }
+        found => panic!("{found:?}"),
+    }
+    let before = digest(&database);
+    database.close().expect("closed");
+    let (database, _) = open(dir.path(), 1);
+    assert_eq!(digest(&database), before);
 }
 
 /// Whatever ends what runs at a deployment: the version before is in service, with its rows, now and behind a restart.

@@ -43,7 +43,11 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
         Ok(document) => document,
         Err(error) => return root.fail(format!("not JSON: {error}")),
     };
-    let object = Object::new(&root, &document, &["abi", "tables", "procedures", "on_deploy"])?;
+    let object = Object::new(
+        &root,
+        &document,
+        &["abi", "tables", "procedures", "on_deploy", "retiring"],
+    )?;
     let (at, abi) = object.required("abi")?;
     if abi.as_u64() != Some(u64::from(ABI_VERSION)) {
         return at.fail(format!("version {abi} is not supported, only {ABI_VERSION} is"));
@@ -57,13 +61,41 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
         parse_procedure(at, value, &tables)
     })?;
     distinct(&at, procedures.iter().map(|procedure| &procedure.name))?;
+    let on_deploy = object.flag("on_deploy")?;
     Ok(ModuleSchema {
         table_docs,
         abi: ABI_VERSION,
+        retiring: parse_retiring(&object, tables.len(), on_deploy)?,
         tables,
         procedures,
-        on_deploy: object.flag("on_deploy")?,
+        on_deploy,
     })
+}
+
+/// Tables that only what runs at a deployment sees.
+fn parse_retiring(object: &Object<'_>, tables: usize, on_deploy: bool) -> Checked<Vec<TableSchema>> {
+    let Some((at, value)) = object.optional("retiring") else {
+        return Ok(Vec::new());
+    };
+    let retiring = list(&at, value, 0, TABLES_MAX - tables, |at, value| {
+        let (table, _) = parse_table(at, value)?;
+        if !table.owner.is_empty() || table.shared || table.was.is_some() || !table.indexes.is_empty() {
+            return at.fail("a retiring table is the module's own, under its stored name, without indexes");
+        }
+        for (number, column) in (0..).zip(&table.columns) {
+            let names_row = table.primary_key.contains(&number) || table.placement == Placement::By(number);
+            if !(names_row || column.nullable || column.default.is_some()) {
+                let reason = "a column that may be gone is nullable or has a default";
+                return at.member("columns").item(number as usize).fail(reason);
+            }
+        }
+        Ok(table)
+    })?;
+    distinct(&at, retiring.iter().map(|table| &table.name))?;
+    match on_deploy || retiring.is_empty() {
+        true => Ok(retiring),
+        false => at.fail("nothing would see them: nothing runs at the deployment"),
+    }
 }
 
 /// A place in the document.

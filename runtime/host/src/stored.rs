@@ -19,6 +19,7 @@ pub fn read_module(json: &[u8]) -> Read<ModuleSchema> {
     let document: Value = serde_json::from_slice(json).map_err(|error| format!("not JSON: {error}"))?;
     let tables = items(&document, "tables").iter().map(read_table);
     let tables = tables.collect::<Read<Vec<_>>>()?;
+    let retiring = items(&document, "retiring").iter().map(read_table);
     let procedures = items(&document, "procedures").iter();
     let procedures = procedures.map(|value| read_procedure(value, &tables));
     Ok(ModuleSchema {
@@ -29,6 +30,7 @@ pub fn read_module(json: &[u8]) -> Read<ModuleSchema> {
             .map_or(ABI_VERSION, |abi| abi as u32),
         procedures: procedures.collect::<Read<_>>()?,
         on_deploy: flag(&document, "on_deploy"),
+        retiring: retiring.collect::<Read<_>>()?,
         tables,
     })
 }

@@ -171,6 +171,38 @@ fn forged_descriptions_are_refused_with_their_place() {
 }
 
 #[test]
+fn retiring_tables_may_be_gone_and_are_the_modules_own() {
+    const OLD: &str = r#"{"name":"old","columns":[{"name":"id","type":"i64"},{"name":"note","type":"text","nullable":true}],"primary_key":["id"],"placement":{"by":"id"}}"#;
+    let with = |on_deploy: bool, tables: &str| {
+        let end = format!(r#"],"on_deploy":{on_deploy},"retiring":[{tables}]}}"#);
+        from_json(format!("{}{end}", GOOD.strip_suffix("]}").unwrap()).as_bytes())
+    };
+    let good = with(true, OLD).unwrap();
+    assert_eq!((good.tables.len(), good.retiring.len()), (2, 1));
+    assert_eq!(from_json(to_json(&good).as_bytes()), Ok(good));
+    let refused = |on_deploy, tables: &str| with(on_deploy, tables).unwrap_err().to_string();
+    assert!(refused(false, OLD).contains("nothing would see them"));
+    assert!(refused(true, &format!("{OLD},{OLD}")).contains("\"old\" twice"));
+    let not_null = OLD.replace("true", "false");
+    assert_eq!(
+        refused(true, &not_null),
+        "description: retiring[0].columns[1]: a column that may be gone is nullable or has a default"
+    );
+    for forged in [
+        OLD.replace(r#""name":"old""#, r#""name":"m.old""#),
+        OLD.replacen(r#""columns""#, r#""shared":true,"columns""#, 1),
+        OLD.replacen(r#""columns""#, r#""was":"older","columns""#, 1),
+        OLD.replacen(
+            r#""placement""#,
+            r#""indexes":[{"name":"i","columns":["id"]}],"placement""#,
+            1,
+        ),
+    ] {
+        assert!(refused(true, &forged).contains("the module's own"), "{forged}");
+    }
+}
+
+#[test]
 fn depth_and_counts_are_bounded() {
     let nested = |depth: usize| {
         let ty = format!("{}\"i8\"{}", r#"{"option":"#.repeat(depth), "}".repeat(depth));

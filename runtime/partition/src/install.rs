@@ -96,8 +96,9 @@ pub fn install<T, E>(
         return Ok(confirmed);
     }
     wait_settled(held)?;
-    let applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
+    let mut applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
     let migrated = migrate(held, &applied, txn_id, bounds);
+    applied.retire(&mut stores_of(held));
     let confirmed = migrated.and_then(|migrated| confirm(held, &summary, &migrated).map_err(InstallError::Unconfirmed));
     match confirmed {
         Ok(confirmed) => {
@@ -146,6 +147,8 @@ fn judge_memory<E>(held: &ExclusivePartitions<'_>, candidate: &Candidate) -> Res
     for partition in held.partitions.iter() {
         let tables = schema.tables.iter();
         growth.add(partition.store.growth_to_serve(name, tables, schema.on_deploy));
+        let retiring = schema.retiring.iter();
+        growth.add(partition.store.growth_to_serve(name, retiring, true));
     }
     match growth.fits(memory) {
         true => Ok(()),
@@ -172,7 +175,7 @@ fn migrate<E>(
     txn_id: TxnId,
     bounds: InstallBounds,
 ) -> Result<Migrated, InstallError<E>> {
-    let module = &applied.module;
+    let module = &applied.migration;
     let mut executor = module.code.instantiate().map_err(|reason| InstallError::Migration {
         partition: PartitionId(0),
         failure: Failure::Trapped {

@@ -1,6 +1,6 @@
 //! Makes a changed table beside the stored one, so that what may fail has failed before anything is changed.
 
-use reprise_abi::{Field, RowLayout, row::ROW_BYTES_MAX};
+use reprise_abi::{Field, RowLayout, TableSchema, row::ROW_BYTES_MAX};
 
 use crate::{
     evolve::TableChange,
@@ -52,6 +52,24 @@ impl Prepared {
             rows,
             indexes,
         })
+    }
+
+    /// A table without rows.
+    pub fn empty(schema: TableSchema) -> Self {
+        Self::new(
+            TableId(0),
+            &Table::new(schema.clone()),
+            TableChange::copy_of(schema),
+            &|_| true,
+        )
+        .expect("no row is refused")
+    }
+
+    /// The changed table beside the stored one, of which it is a whole copy.
+    pub(crate) fn into_copy(self) -> Table {
+        let rows = self.rows.expect("a whole copy has rows");
+        let indexes = self.indexes.into_iter().flatten().collect();
+        Table::from_parts(self.change.schema, self.layout, rows, indexes, 0)
     }
 
     /// The changed table, and the one that it was prepared from where nothing of that is in it. Undo of both is settled: rows may

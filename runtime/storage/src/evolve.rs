@@ -80,6 +80,18 @@ impl ChangeStep {
 }
 
 impl TableChange {
+    /// A whole copy of a table as it is.
+    pub(crate) fn copy_of(schema: TableSchema) -> Self {
+        Self {
+            steps: Vec::new(),
+            columns: (0..schema.columns.len() as u16).map(Some).collect(),
+            rewrites_rows: true,
+            keeps_primary: false,
+            indexes: vec![None; schema.indexes.len()],
+            schema,
+        }
+    }
+
     /// The stored table stays as it is.
     pub fn is_noop(&self) -> bool {
         self.steps.is_empty()

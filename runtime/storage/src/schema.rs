@@ -169,6 +169,7 @@ pub fn stored_json(table: &TableSchema) -> String {
         tables: stored.into_iter().collect(),
         procedures: Vec::new(),
         on_deploy: false,
+        retiring: Vec::new(),
     })
 }
 

@@ -703,6 +703,15 @@ impl Store {
         })
     }
 
+    /// Puts a whole copy of a table behind all others, for as long as a deployment runs something: where it lies, and how it goes again.
+    pub fn place_copy(&mut self, prepared: Prepared) -> (TableId, Replaced) {
+        let mut copy = prepared.into_copy();
+        self.count_table(&mut copy);
+        let table = TableId(self.tables.len() as u16);
+        self.tables.push(copy);
+        (table, Replaced { table, before: None })
+    }
+
     /// Gives places what they held before, the last one that was changed first.
     pub fn put_back(&mut self, replaced: Vec<Replaced>) {
         assert!(!self.journal.is_active, "the schema changes between transactions");

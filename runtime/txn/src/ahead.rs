@@ -182,6 +182,7 @@ mod tests {
             tables: vec![table],
             procedures: vec![procedure],
             on_deploy: false,
+            retiring: Vec::new(),
         };
         Numbers {
             store,

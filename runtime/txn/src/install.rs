@@ -49,6 +49,8 @@ pub struct Plan {
     bindings: Vec<TableBinding>,
     /// New bindings of other modules in service, by name.
     rebound: BTreeMap<String, Vec<TableBinding>>,
+    /// Tables as they are before the deployment, in the order of their declaration: how each is seen, and its copy in each store.
+    retiring: Vec<(TableSchema, Vec<Prepared>)>,
     pub summary: PlanSummary,
 }
 
@@ -80,11 +82,22 @@ pub struct Applied {
     /// The deployment that is then in service.
     pub next: Deployed,
     pub module: Arc<Module>,
+    /// The module as what runs at its deployment sees it: bound to the tables that are retiring, too.
+    pub migration: Arc<Module>,
     /// By store, what the places held before; all of it where the module runs something at its deployment.
     replaced: Vec<Vec<Replaced>>,
+    /// By store, the places of tables that are retiring.
+    retiring: Vec<Vec<Replaced>>,
 }
 
 impl Applied {
+    /// Takes the tables that are retiring out of the same stores: what runs at the deployment has run, or failed.
+    pub fn retire(&mut self, stores: &mut [&mut Store]) {
+        for (store, retiring) in stores.iter_mut().zip(&mut self.retiring) {
+            store.put_back(std::mem::take(retiring));
+        }
+    }
+
     /// Makes the same stores what they were before. Of a module that runs something at its deployment alone: tables of others have moved.
     pub fn take_back(self, stores: &mut [&mut Store]) {
         assert!(self.module.schema.on_deploy, "tables were moved, not copied");
@@ -143,7 +156,38 @@ pub fn apply(
         rebind(&mut next, &name, tables);
     }
     next.generation += 1;
-    Applied { next, module, replaced }
+    let (migration, retiring) = place_retiring(&next, &module, plan.retiring, stores);
+    Applied {
+        next,
+        module,
+        migration,
+        replaced,
+        retiring,
+    }
+}
+
+/// Puts the tables that are retiring behind all others; the module that is bound to them, and by store where they lie.
+fn place_retiring(
+    deployed: &Deployed,
+    module: &Arc<Module>,
+    tables: Vec<(TableSchema, Vec<Prepared>)>,
+    stores: &mut [&mut Store],
+) -> (Arc<Module>, Vec<Vec<Replaced>>) {
+    let mut places: Vec<_> = stores.iter().map(|_| Vec::new()).collect();
+    if tables.is_empty() {
+        return (module.clone(), places);
+    }
+    let mut bindings = bind::bind_all(&module.name, &module.schema, deployed).expect("the plan bound them");
+    for (schema, copies) in tables {
+        let mut table = TableId(0);
+        for ((store, places), copy) in stores.iter_mut().zip(&mut places).zip(copies) {
+            let place;
+            (table, place) = store.place_copy(copy);
+            places.push(place);
+        }
+        bindings.push(bind::bind_retiring(&schema, table));
+    }
+    (Arc::new(module.bound_to(bindings)), places)
 }
 
 /// Where `Store::put_table` puts it, too.
@@ -159,23 +203,29 @@ fn put_table(tables: &mut Vec<Arc<TableSchema>>, table: Arc<TableSchema>) -> Tab
 
 /// Gives a module in service bindings to tables that have changed.
 fn rebind(deployed: &mut Deployed, name: &str, tables: Vec<TableBinding>) {
-    let module = &deployed.current[name];
-    let rebound = Arc::new(Module {
-        prefetch: prefetch::rows_of(&module.schema, &tables),
-        tables,
-        id: module.id,
-        name: module.name.clone(),
-        version: module.version,
-        hash: module.hash,
-        wasm_bytes: module.wasm_bytes,
-        installed_by: module.installed_by,
-        schema: module.schema.clone(),
-        description: module.description.clone(),
-        semantics: module.semantics,
-        code: module.code.clone(),
-    });
+    let rebound = Arc::new(deployed.current[name].bound_to(tables));
     deployed.versions[rebound.id.0 as usize] = rebound.clone();
     deployed.current.insert(name.to_owned(), rebound);
+}
+
+impl Module {
+    /// The same version over these tables.
+    fn bound_to(&self, tables: Vec<TableBinding>) -> Self {
+        Self {
+            prefetch: prefetch::rows_of(&self.schema, &tables),
+            tables,
+            id: self.id,
+            name: self.name.clone(),
+            version: self.version,
+            hash: self.hash,
+            wasm_bytes: self.wasm_bytes,
+            installed_by: self.installed_by,
+            schema: self.schema.clone(),
+            description: self.description.clone(),
+            semantics: self.semantics,
+            code: self.code.clone(),
+        }
+    }
 }
 
 /// A module version as a checkpoint knows it.

@@ -20,7 +20,18 @@ pub(crate) fn binding<'a>(input: &TxnInput<'a>, table: u16) -> Result<&'a TableB
         .module
         .tables
         .get(table as usize)
-        .ok_or_else(|| guest(format!("table {table} is not declared")))
+        .ok_or_else(|| unbound(input, table))
+}
+
+#[cold]
+fn unbound(input: &TxnInput<'_>, table: u16) -> OpError {
+    let schema = &input.module.schema;
+    match (table as usize).checked_sub(schema.tables.len()) {
+        Some(at) if at < schema.retiring.len() => {
+            guest("a retiring table is seen by what runs at a deployment, and by nothing else")
+        }
+        _ => guest(format!("table {table} is not declared")),
+    }
 }
 
 #[inline]
@@ -45,7 +56,9 @@ pub(crate) fn judge_write(input: &TxnInput<'_>, binding: &TableBinding) -> Resul
     may_write(input.is_read_only())?;
     match (input.is_migration(), binding.is_own) {
         (true, true) => Ok(()),
-        (true, false) => Err(guest("what runs at a deployment writes the module's own tables alone")),
+        (true, false) => Err(guest(
+            "what runs at a deployment writes the module's own tables, and none that is retiring",
+        )),
         (false, _) => Err(guest(
             "a replicated table is written by procedures that touch all partitions",
         )),

@@ -233,6 +233,7 @@ mod tests {
             tables: vec![table],
             procedures: vec![procedure],
             on_deploy: false,
+            retiring: Vec::new(),
         };
         (schema, vec![binding])
     }

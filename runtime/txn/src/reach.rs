@@ -27,7 +27,8 @@ impl Look {
 
 /// The table's name, as the module that was called knows it.
 pub(crate) fn name_of<'a>(input: &TxnInput<'a>, table: u16) -> &'a str {
-    let declared = input.module.schema.tables.get(table as usize);
+    let schema = &input.module.schema;
+    let declared = schema.tables.iter().chain(&schema.retiring).nth(table as usize);
     declared.map_or("", |table| &table.name)
 }
 

@@ -103,7 +103,8 @@ pub fn column_enum(item: TokenStream) -> TokenStream {
     finish(value::expand_column_enum(item.into()))
 }
 
-/// Lists the module's tables and procedures, and what runs at a deployment (`on_deploy: name`); once per crate, at its root.
+/// Lists the module's tables and procedures, what runs at a deployment (`on_deploy: name`), and tables as they were before it, which that alone
+/// reads (`retiring: […]`); once per crate, at its root.
 #[proc_macro]
 pub fn module(item: TokenStream) -> TokenStream {
     finish(module::expand(item.into()))

@@ -16,6 +16,7 @@ use crate::names;
 #[derive(Default)]
 struct ModuleItem {
     tables: Vec<Path>,
+    retiring: Vec<Path>,
     procedures: Vec<Path>,
     on_deploy: Option<Path>,
 }
@@ -36,11 +37,12 @@ impl Parse for ModuleItem {
             let paths = Punctuated::<Path, Token![,]>::parse_terminated_with(&inner, Path::parse_mod_style)?;
             match part.to_string().as_str() {
                 "tables" => module.tables = paths.into_iter().collect(),
+                "retiring" => module.retiring = paths.into_iter().collect(),
                 "procedures" => module.procedures = paths.into_iter().collect(),
                 _ => {
                     return Err(Error::new(
                         part.span(),
-                        "a module has `tables: […]`, `procedures: […]` and, where something is to run when it is deployed, `on_deploy: name`",
+                        "a module has `tables: […]`, `procedures: […]` and, where something is to run when it is deployed, `on_deploy: name` and `retiring: […]`",
                     ));
                 }
             }
@@ -61,11 +63,18 @@ fn parse_comma(input: ParseStream<'_>) -> Result<()> {
 pub fn expand(item: TokenStream) -> Result<TokenStream> {
     let ModuleItem {
         tables,
+        retiring,
         procedures,
         on_deploy,
     } = parse2(item)?;
+    if let (Some(first), None) = (retiring.first(), &on_deploy) {
+        return Err(Error::new_spanned(
+            first,
+            "a retiring table is seen by what runs at the deployment alone: name it as `on_deploy`",
+        ));
+    }
     let (migrates, native, entry) = migration(on_deploy);
-    let numbers = 0..tables.len() as u16;
+    let (numbers, retiring_numbers) = (0..tables.len() as u16, tables.len() as u16..);
     let mut exports = Vec::new();
     let mut seen = BTreeSet::new();
     for path in &procedures {
@@ -83,6 +92,10 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
             const TABLE: u16 = #numbers;
         })*
 
+        #(impl ::reprise_procedure::table::InModule for #retiring {
+            const TABLE: u16 = #retiring_numbers;
+        })*
+
         /// This module compiled into the program: its description and its procedures.
         #[cfg(not(target_arch = "wasm32"))]
         pub static MODULE: ::reprise_procedure::native::NativeModule = ::reprise_procedure::native::NativeModule {
@@ -92,6 +105,7 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
                 run: <#procedures as ::reprise_procedure::module::Procedure>::run,
             }),*],
             on_deploy: #native,
+            retiring: &[#(<#retiring as ::reprise_procedure::table::Table>::INFO),*],
         };
 
         #[cfg(target_arch = "wasm32")]
@@ -106,6 +120,7 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
                     &[#(<#tables as ::reprise_procedure::table::Table>::INFO),*],
                     &[#(<#procedures as ::reprise_procedure::module::Procedure>::INFO),*],
                     #migrates,
+                    &[#(<#retiring as ::reprise_procedure::table::Table>::INFO),*],
                 )
             }
             #[unsafe(no_mangle)]

@@ -87,7 +87,7 @@ mod tests {
                 assert_eq!(found, expected, "{word} at {at} of {length} in {N}");
                 if let (true, Some(place)) = (fits, text.first_chunk::<N>()) {
                     // What lies behind a text is none of it.
-                    let end = at + word.len() - 1;
+                    let end = (at + word.len()).saturating_sub(1);
                     let inside = std::str::from_utf8(&text[..end.min(N)]).expect("ASCII").contains(word);
                     assert_eq!(holds(place, end.min(N), word.as_bytes()), inside);
                 }

@@ -552,8 +552,13 @@ fn read_args(length: usize) -> Vec<u8> {
 }
 
 /// The module's description for `reprise_describe`: `length << 32 | pointer`.
-pub fn describe(tables: &[&'static TableInfo], procedures: &[&'static ProcedureInfo], on_deploy: bool) -> u64 {
-    let text = describe::write_json(&schema(tables, procedures.iter().copied(), on_deploy));
+pub fn describe(
+    tables: &[&'static TableInfo],
+    procedures: &[&'static ProcedureInfo],
+    on_deploy: bool,
+    retiring: &[&'static TableInfo],
+) -> u64 {
+    let text = describe::write_json(&schema(tables, procedures.iter().copied(), on_deploy, retiring));
     slice(text.leak().as_bytes())
 }
 

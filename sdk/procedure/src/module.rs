@@ -266,11 +266,12 @@ fn beginning_of(docs: &str) -> &str {
     docs.get(..docs.floor_char_boundary(DOCS_BYTES_MAX)).unwrap_or(docs)
 }
 
-/// The description of a module with these tables and procedures; `on_deploy`: something runs when it is deployed.
+/// The description of a module with these tables and procedures; `on_deploy`: something runs when it is deployed, and reads `retiring`.
 pub fn schema<'a>(
     tables: &[&'static TableInfo],
     procedures: impl Iterator<Item = &'a ProcedureInfo>,
     on_deploy: bool,
+    retiring: &[&'static TableInfo],
 ) -> ModuleSchema {
     let table_docs = tables.iter().map(|table| beginning_of(table.docs).into()).collect();
     let tables: Vec<_> = tables.iter().map(|table| table.schema()).collect();
@@ -279,6 +280,7 @@ pub fn schema<'a>(
         abi: ABI_VERSION,
         procedures: procedures.map(|procedure| procedure.schema(&tables)).collect(),
         on_deploy,
+        retiring: retiring.iter().map(|table| table.schema()).collect(),
         tables,
     }
 }

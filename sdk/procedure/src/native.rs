@@ -30,6 +30,8 @@ pub struct NativeModule {
     pub procedures: &'static [NativeProcedure],
     /// What runs when the module is deployed.
     pub on_deploy: Option<Run>,
+    /// Tables as they were before the deployment, which `on_deploy` alone reads.
+    pub retiring: &'static [&'static TableInfo],
 }
 
 /// The entry of a procedure, or of what runs at a deployment: decodes the arguments and runs it.
@@ -65,7 +67,7 @@ impl NativeModule {
     /// The same description that the wasm build of the module gives of itself.
     pub fn schema(&self) -> ModuleSchema {
         let procedures = self.procedures.iter().map(|procedure| procedure.info);
-        schema(self.tables, procedures, self.on_deploy.is_some())
+        schema(self.tables, procedures, self.on_deploy.is_some(), self.retiring)
     }
 
     /// Position of the procedure of this name.

@@ -54,6 +54,7 @@ pub(crate) static SCHEMA: LazyLock<ModuleSchema> = LazyLock::new(|| {
         abi: ABI_VERSION,
         tables: Vec::new(),
         on_deploy: false,
+        retiring: Vec::new(),
         procedures: vec![ProcedureSchema {
             docs: String::new(),
             name: "p".into(),

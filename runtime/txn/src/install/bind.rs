@@ -118,6 +118,19 @@ fn bind(
     }
 }
 
+/// The binding of a copy that only what runs at a deployment sees, and that nothing writes.
+pub(super) fn bind_retiring(declared: &TableSchema, table: TableId) -> TableBinding {
+    TableBinding {
+        table,
+        is_own: false,
+        placement: declared.placement.clone(),
+        indexes: vec![0],
+        places: vec![KeyPlace::of(declared, 0)],
+        layout: RowLayout::of_table(declared),
+        projection: None,
+    }
+}
+
 /// What keeps a module from working on a stored table.
 fn differences(module: &str, declared: &TableSchema, stored: &TableSchema) -> Vec<Conflict> {
     let mut conflicts = Vec::new();

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use reprise_abi::{Placement, TableSchema, describe::write_json};
 use reprise_base::limits::{DESCRIPTION_BYTES_MAX, MODULES_MAX, TABLES_MAX};
 use reprise_storage::{
-    ChangeAction, ChangeStep, Conflict, Evolve, GoOn, Store, TableChange, TableId, Unprepared, as_stored, check_limits,
-    plan_change,
+    ChangeAction, ChangeStep, Conflict, Evolve, GoOn, Prepared, Store, TableChange, TableId, Unprepared, as_stored,
+    check_limits, plan_change,
 };
 
 use super::{Candidate, Judge, Plan, PlanSummary, Step, TablePlan, bind::bind_all, conflict, put_table};
@@ -261,6 +261,7 @@ impl Judged<'_> {
             steps: Vec::new(),
             bindings,
             rebound: self.rebound().map_err(PlanError::Conflicts)?,
+            retiring: self.retiring(stores, go_on)?,
             summary: PlanSummary {
                 migrates,
                 ..PlanSummary::default()
@@ -274,13 +275,32 @@ impl Judged<'_> {
         Ok(plan)
     }
 
+    /// Copies of the stored tables as what runs at the deployment sees them; empty ones of tables that are not stored.
+    fn retiring(&self, stores: &[&Store], go_on: GoOn<'_>) -> Result<Vec<(TableSchema, Vec<Prepared>)>, PlanError> {
+        let mut retiring = Vec::new();
+        for declared in &self.candidate.schema.retiring {
+            let mut seen = declared.clone();
+            seen.owner = self.candidate.name.clone();
+            let Some(id) = self.deployed.owned(&self.candidate.name, &declared.name) else {
+                let copies = stores.iter().map(|_| Prepared::empty(seen.clone()));
+                retiring.push((seen.clone(), copies.collect()));
+                continue;
+            };
+            let change = plan_change(&self.deployed.tables[id.0 as usize], &seen, Evolve::AsDeclared);
+            let change = change.map_err(PlanError::Conflicts)?.whole();
+            let copies = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
+            retiring.push((seen, copies.collect::<Result<_, Unprepared>>()?));
+        }
+        Ok(retiring)
+    }
+
     fn check_table_count(&mut self) {
         let tables_max = match self.judge {
             Judge::Deployment => TABLES_MAX,
             Judge::Replay | Judge::ReplayShared => usize::from(u16::MAX),
         };
         let live = self.next.tables.iter().filter(|table| !table.is_dropped());
-        if live.count() > tables_max {
+        if live.count() + self.candidate.schema.retiring.len() > tables_max {
             let (name, stored) = (self.candidate.name.clone(), format!("at most {tables_max}"));
             self.refuse(&name, "tables", &stored, "more", "drop tables that no module uses");
         }

@@ -195,6 +195,8 @@ impl TestDb {
             held: place::of_call(&declared, args, self.stores.len()),
             read_only: declared.read_only,
             writes_replicated: false,
+            tables_seen: self.schema.tables.len(),
+            tables_written: self.schema.tables.len(),
         };
         let module = self.module;
         let mut session = self.begin(args, scope);
@@ -214,7 +216,8 @@ impl TestDb {
         let (module, partitions, args) = (self.module, self.stores.len(), from_version.to_le_bytes());
         let mut outcome = Ok(());
         for partition in 0..partitions {
-            let mut session = self.begin(&args, CallScope::migration(partition));
+            let scope = CallScope::migration(partition, &self.schema);
+            let mut session = self.begin(&args, scope);
             outcome = session.run(module, module.procedures.len()).map(drop);
             if outcome.is_err() {
                 break;
@@ -226,16 +229,26 @@ impl TestDb {
                 store.undo_to(0);
             }
             store.forget_undo();
+            if outcome.is_ok() {
+                let behind = self.schema.tables.len()..;
+                behind
+                    .zip(&self.schema.retiring)
+                    .for_each(|(table, _)| store.clear(table));
+            }
         }
         outcome
     }
 
-    /// Runs code in a transaction of its own, on all partitions: commits on `Ok`, rolls back on `Err`.
+    /// Runs code in a transaction of its own, on all partitions: commits on `Ok`, rolls back on `Err`. It may also fill tables that are
+    /// retiring, for a test of what runs at a deployment.
     pub fn run<R>(&mut self, body: impl FnOnce(&Txn<'_>) -> Result<R, Abort>) -> Result<R, TestError> {
+        let tables = self.schema.tables.len() + self.schema.retiring.len();
         let scope = CallScope {
             held: (0..self.stores.len()).collect(),
             read_only: false,
             writes_replicated: false,
+            tables_seen: tables,
+            tables_written: tables,
         };
         let mut session = self.begin(&[], scope);
         let outcome = match with_txn(&mut session, body) {
@@ -293,5 +306,7 @@ fn check_args(procedure: &ProcedureSchema, args: &[u8]) -> Result<(), TestError>
 }
 
 fn stores(schema: &ModuleSchema, partitions: u16) -> Vec<Store> {
-    (0..partitions).map(|_| Store::new(&schema.tables)).collect()
+    (0..partitions)
+        .map(|_| Store::new(schema.tables.iter().chain(&schema.retiring)))
+        .collect()
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use reprise_abi::{
-    ColumnSet, Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target,
-    random::TxnRandom, value::RESULT_BYTES_MAX,
+    ColumnSet, Field, HostOps, LogLevel, ModuleSchema, OpError, Placement, RowHandle, ScanBatch, ScanFlags,
+    ScanRequest, Target, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 
 use super::{
@@ -23,12 +23,18 @@ pub struct CallScope {
     pub read_only: bool,
     /// A migration writes its partition's rows of a replicated table alone.
     pub writes_replicated: bool,
+    /// Tables that it sees, by number: the module's, and behind them those that are retiring, for a migration and for what sets a test up.
+    pub tables_seen: usize,
+    /// Of these, the ones that it writes.
+    pub tables_written: usize,
 }
 
 impl CallScope {
     /// Of what runs at a deployment, on one partition.
-    pub fn migration(partition: usize) -> Self {
+    pub fn migration(partition: usize, schema: &ModuleSchema) -> Self {
         Self {
+            tables_seen: schema.tables.len() + schema.retiring.len(),
+            tables_written: schema.tables.len(),
             held: vec![partition],
             read_only: false,
             writes_replicated: true,
@@ -151,7 +157,12 @@ impl<'a> Session<'a> {
 
     /// A table's description: the same on all partitions.
     fn table(&self, table: usize) -> Result<&Table, OpError> {
-        self.stores[0].table(table)
+        match table < self.scope.tables_seen {
+            true => self.stores[0].table(table),
+            false => Err(guest(
+                "a retiring table is seen by what runs at a deployment, and by nothing else",
+            )),
+        }
     }
 
     fn row_at(&self, (partition, table, number): Place) -> Result<&[u8], OpError> {
@@ -217,7 +228,11 @@ impl<'a> Session<'a> {
         if self.scope.read_only {
             return Err(guest("a read-only procedure writes nothing"));
         }
+        let number = table;
         let (table, held) = (self.table(table)?, &self.scope.held);
+        if number >= self.scope.tables_written {
+            return Err(guest("what runs at a deployment writes no table that is retiring"));
+        }
         match table.schema.placement {
             Placement::Local => Ok(vec![held[0]]),
             Placement::Replicated if self.holds_all() || self.scope.writes_replicated => Ok(held.clone()),

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use reprise_abi::{
-    ModuleSchema, OpError, Partitioning, RowLayout, ScanFlags, ScanRequest, TableSchema, schema::is_valid_name,
+    ModuleSchema, OpError, Partitioning, Placement, RowLayout, ScanFlags, ScanRequest, TableSchema,
+    schema::is_valid_name,
 };
 
 pub fn guest(message: impl Into<String>) -> OpError {
@@ -21,6 +22,7 @@ pub fn check(schema: &ModuleSchema) -> Result<(), String> {
             return Err(format!("two tables are named {}", table.name));
         }
     }
+    schema.retiring.iter().try_for_each(check_retiring)?;
     for procedure in &schema.procedures {
         check_name("procedure", &procedure.name)?;
         if let Partitioning::By(params) = &procedure.partitioning {
@@ -36,6 +38,24 @@ pub fn check(schema: &ModuleSchema) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn check_retiring(table: &TableSchema) -> Result<(), String> {
+    let name = &table.name;
+    if table.shared || table.was.is_some() || !table.indexes.is_empty() {
+        return Err(format!(
+            "the retiring table {name} is under its stored name, without indexes"
+        ));
+    }
+    let names_row = |number: u16| table.primary_key.contains(&number) || table.placement == Placement::By(number);
+    let mut others = (0..).zip(&table.columns).filter(|(number, _)| !names_row(*number));
+    match others.find(|(_, column)| !column.nullable && column.default.is_none()) {
+        None => Ok(()),
+        Some((_, column)) => Err(format!(
+            "column {} of the retiring table {name} may be gone: make it nullable",
+            column.name
+        )),
+    }
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), String> {
@@ -205,9 +225,9 @@ impl Table {
 }
 
 impl Store {
-    pub fn new(tables: &[TableSchema]) -> Self {
+    pub fn new<'t>(tables: impl Iterator<Item = &'t TableSchema>) -> Self {
         Self {
-            tables: tables.iter().map(Table::new).collect(),
+            tables: tables.map(Table::new).collect(),
             undo: Vec::new(),
         }
     }
@@ -221,6 +241,11 @@ impl Store {
     fn index(&self, table: usize, index: u16) -> Result<&Index, OpError> {
         let found = self.table(table)?.indexes.get(index as usize);
         found.ok_or_else(|| guest(format!("index {index} is not declared")))
+    }
+
+    /// Takes all rows out of a table, without undo.
+    pub fn clear(&mut self, table: usize) {
+        self.tables[table] = Table::new(&self.tables[table].schema);
     }
 
     pub fn rows_count(&self, table: usize) -> usize {

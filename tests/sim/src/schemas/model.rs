@@ -120,6 +120,7 @@ pub fn form(schema: &TableSchema) -> String {
         tables: vec![schema.clone()],
         procedures: Vec::new(),
         on_deploy: false,
+        retiring: Vec::new(),
     })
 }
 

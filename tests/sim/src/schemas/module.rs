@@ -39,6 +39,7 @@ pub fn description(tables: &[TableSchema]) -> Vec<u8> {
         tables: tables.to_vec(),
         procedures: PROCEDURES.map(procedure).to_vec(),
         on_deploy: false,
+        retiring: Vec::new(),
     };
     describe::to_json(&schema).into_bytes()
 }
