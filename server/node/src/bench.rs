@@ -16,7 +16,7 @@ use reprise_driver::{
 
 use crate::{
     cli::{BenchArgs, Output, ViaArg},
-    config::cores,
+    config::place::cores,
     logfile,
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_pairs, usage},
 };

@@ -20,8 +20,8 @@ use serde::Serialize;
 
 use crate::{
     bench::sites,
-    cli::{self, Output},
-    divergence, logfile,
+    cli::Output,
+    config, divergence, logfile,
     output::{Failure, Outcome, bytes, grouped, print_json, print_pairs},
     records::hex,
 };
@@ -46,13 +46,13 @@ pub struct RecoverArgs {
     pub dry_run: bool,
     /// Of a transaction that was logged both ways: run the command again, or put the changed rows in place
     /// (command or physiological) [default: command]
-    #[arg(long, value_name = "KIND", value_parser = cli::recover_from)]
+    #[arg(long, value_name = "KIND", value_parser = config::log::recover_from)]
     pub recover_from: Option<RecoverFrom>,
     /// Where the replay of this procedure diverges, take what it changed from the log, and refuse its calls from then on
     #[arg(long, value_name = "MODULE.PROCEDURE", value_parser = procedure_name)]
     pub quarantine: Vec<String>,
     /// Engine threads [default: cores, at most one a partition]
-    #[arg(long, value_name = "N", value_parser = cli::sites)]
+    #[arg(long, value_name = "N", value_parser = config::place::sites)]
     pub sites: Option<u16>,
 }
 

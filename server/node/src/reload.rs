@@ -1,16 +1,13 @@
 //! SIGHUP: the configuration is read anew. What can change at run time changes, what can't is named, and a file with a mistake
 //! changes nothing.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use clap::ArgMatches;
 use reprise_database::Database;
 use reprise_http::AppState;
 
-use crate::{
-    cli::ServeArgs,
-    config::{Entry, ServeConfig, TokenNote},
-};
+use crate::config::{Entry, ServeArgs, ServeConfig, TokenNote};
 
 /// Where the running configuration came from, and what of it is in force.
 pub struct Reloader {
@@ -26,7 +23,7 @@ impl Reloader {
             args,
             matches,
             entries: running.entries(),
-            tokens: running.tokens.clone(),
+            tokens: running.tokens.notes.clone(),
         }
     }
 
@@ -38,22 +35,22 @@ impl Reloader {
             Ok(config) => config,
             Err(failure) => return vec![format!("configuration read anew: nothing is changed: {failure}")],
         };
-        let lines = self.note(config.entries(), config.tokens.clone());
-        database.set_idempotency_keep(Duration::from_secs(config.idempotency_keep_s.value));
-        let router = database.router();
-        router.set_call_time_max_ms(config.call_time_max_ms.value);
-        router.set_deploy_time_max_s(config.deploy_time_max_s.value);
-        router.notices().set_slow_call_ms(config.slow_call_ms.value);
-        state.set_auth(config.auth);
+        let lines = self.note(config.entries(), config.tokens.notes.clone());
+        config.apply(database);
+        state.set_auth(config.tokens.auth);
         lines
     }
 
     /// Takes over what is live, and says what differs.
     fn note(&mut self, entries: Vec<Entry>, tokens: Vec<TokenNote>) -> Vec<String> {
-        let before: BTreeMap<_, _> = self.entries.iter().map(|entry| (entry.name, entry.clone())).collect();
+        let before: BTreeMap<_, _> = self
+            .entries
+            .iter()
+            .map(|entry| (entry.name.clone(), entry.clone()))
+            .collect();
         let mut lines = Vec::new();
         for entry in &entries {
-            let old = before.get(entry.name).map_or("none", |old| old.value.as_str());
+            let old = before.get(&entry.name).map_or("none", |old| old.value.as_str());
             if entry.name == "tokens" || old == entry.value {
                 continue;
             }
@@ -66,11 +63,6 @@ impl Reloader {
                     said(&entry.value)
                 ),
             });
-        }
-        for (name, old) in &before {
-            if !entries.iter().any(|entry| entry.name == *name) {
-                lines.push(format!("{name} stays {}: to be without needs a restart", old.value));
-            }
         }
         lines.extend(token_changes(&self.tokens, &tokens));
         for entry in entries.into_iter().filter(|entry| entry.is_live) {

@@ -16,9 +16,8 @@ use std::{
 
 use anyhow::Context;
 use clap::ArgMatches;
-use reprise_base::limits::SEGMENT_BYTES;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
-use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogPolicy, OpenError, RecoveryReport, RedoConfig};
+use reprise_database::{Database, LogPolicy, OpenError, RecoveryReport};
 use reprise_env::make_private_dirs;
 use reprise_http::{AppState, HttpOptions};
 use reprise_router::{Module, Phase, RecoveryStep, Router};
@@ -31,8 +30,7 @@ use tokio::{
 use crate::{
     activity::Activity,
     bench::{other_partitions, sites},
-    cli::ServeArgs,
-    config::{ServeConfig, Setting, Source, by_default, cores},
+    config::{ServeArgs, ServeConfig, Setting, Source, by_default, place::cores},
     divergence, logfile,
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_text},
     reload::{Reloader, Reloading},
@@ -48,8 +46,8 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     config.warn_of_other_file();
     let partitions = partitions(&config)?;
     let sites = Setting {
-        value: sites(config.sites.as_ref().map(|sites| sites.value), partitions.value)?,
-        source: config.sites.as_ref().map_or(Source::Default, |sites| sites.source),
+        value: sites(config.place.sites.value, partitions.value)?,
+        source: config.place.sites.source,
     };
     eprintln!(
         "reprise {}\n{}",
@@ -68,24 +66,19 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         .block_on(async { signal(SignalKind::hangup()) })
         .context("listen for SIGHUP")?;
     // Bound first: an address that is taken is found out before the log is opened.
-    let listener = runtime.block_on(listen(config.listen.value))?;
+    let listener = runtime.block_on(listen(config.address))?;
     // So is memory that is not there, before anything is made.
-    config.check_memory()?;
+    config.memory.check()?;
     let files = Files::prepare(&config)?;
-    let database = Database::open(database_config(
-        &config,
-        files.log_dir.clone(),
-        partitions.value,
-        sites.value,
-    ))
-    .with_context(|| format!("open the database under {}", config.data_dir.value.display()))?;
+    let database = Database::open(config.database(files.log_dir.clone(), partitions.value, sites.value))
+        .with_context(|| format!("open the database under {}", config.place.data_dir.value.display()))?;
     let database = set_up(database, &config)?;
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config)?;
     let activity = Activity::start(database.router().clone()).context("start a thread")?;
-    let state = AppState::new(database.router().clone(), catalog.clone(), config.auth, options);
+    let state = AppState::new(database.router().clone(), catalog.clone(), config.tokens.auth, options);
     let opening = Opening {
-        dir: config.data_dir.value,
+        dir: config.place.data_dir.value,
         read_only: config.read_only,
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
@@ -123,55 +116,13 @@ fn http_threads() -> usize {
     cores.map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }
 
-fn database_config(config: &ServeConfig, dir: Option<PathBuf>, partitions: u16, sites: u16) -> DatabaseConfig {
-    DatabaseConfig {
-        dir,
-        partitions,
-        sites,
-        log: config.log.value,
-        redo: RedoConfig {
-            images: config.log_differential.value,
-            from: config.recover_from.value,
-        },
-        commit: config.commit.value,
-        group_commit_us: config.group_commit_us.value,
-        segment_bytes: SEGMENT_BYTES,
-        checkpoints: CheckpointConfig {
-            every: Duration::from_secs(config.checkpoints.every.value),
-            log_bytes: config.checkpoints.log_mib.value << 20,
-            recovery_target: Duration::from_secs(config.checkpoints.target_s.value),
-            keep: config.checkpoints.kept.value as usize,
-        },
-        memory_max_bytes: config.memory_max.value,
-    }
-}
-
-/// Without a log there is nothing to keep.
-fn begin_archive(database: &Database, config: &ServeConfig) -> Outcome {
-    const DAY_S: u64 = 24 * 3600;
-    let Some(archive) = &config.archive else {
-        return Ok(());
-    };
-    let keep = config
-        .archive_keep
-        .as_ref()
-        .map(|days| Duration::from_secs(u64::from(days.value) * DAY_S));
-    let begun = database.archive_to(&archive.value, keep);
-    Ok(begun.with_context(|| format!("use the archive {}", archive.value.display()))?)
-}
-
 /// What is told to an opened database before it recovers.
 fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Failure> {
     database
-        .set_memory_ready(config.memory_ready.value)
+        .set_memory_ready(config.memory.memory_ready.value)
         .context("memory-ready")?;
-    database.set_idempotency_keep(Duration::from_secs(config.idempotency_keep_s.value));
-    database.router().set_call_time_max_ms(config.call_time_max_ms.value);
-    database.router().set_deploy_time_max_s(config.deploy_time_max_s.value);
-    database.router().notices().set_slow_call_ms(config.slow_call_ms.value);
-    begin_archive(&database, config)?;
-    // Without a log there are no backups.
-    database.serve_backups(config.backup_dir.value.clone());
+    config.apply(&database);
+    config.backup.begin(&database, &config.place.data_dir.value)?;
     Ok(Arc::new(database))
 }
 
@@ -186,10 +137,10 @@ fn start_tracing() {
 
 /// How HTTP is served, and where its spans go.
 fn http_options(config: &ServeConfig) -> Result<(HttpOptions, Option<Spans>), Failure> {
-    let endpoint = config.otlp_endpoint.as_ref();
-    let spans = endpoint.map(|endpoint| Spans::start(&endpoint.value)).transpose()?;
+    let endpoint = config.telemetry.otlp_endpoint.value.as_ref();
+    let spans = endpoint.map(|endpoint| Spans::start(endpoint)).transpose()?;
     let options = HttpOptions {
-        limits: config.http,
+        limits: config.http.limits,
         tracer: spans.as_ref().map(Spans::tracer),
     };
     Ok((options, spans))
@@ -206,8 +157,8 @@ struct Files {
 
 impl Files {
     fn prepare(config: &ServeConfig) -> Result<Self, Failure> {
-        let dir = &config.data_dir.value;
-        if config.log.value == LogPolicy::None {
+        let dir = &config.place.data_dir.value;
+        if config.log.log.value == LogPolicy::None {
             let temporary = tempfile::tempdir().context("create a temporary directory")?;
             return Ok(Self {
                 log_dir: None,
@@ -253,17 +204,18 @@ fn warn_of_readers(dir: &Path) {
 
 /// What was asked for, what the database has, or a partition a core for a new one.
 fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
-    let stored = logfile::stored_partitions(&config.data_dir.value)?;
-    if config.log.value == LogPolicy::None {
+    let asked = config.place.partitions.said();
+    let stored = logfile::stored_partitions(&config.place.data_dir.value)?;
+    if config.log.log.value == LogPolicy::None {
         if stored.is_some() {
-            let dir = config.data_dir.value.display();
+            let dir = config.place.data_dir.value.display();
             eprintln!("without a log the server begins empty; the log under {dir} stays as it is");
         }
-        return Ok(config.partitions.clone().unwrap_or_else(|| by_default(cores())));
+        return Ok(asked.unwrap_or_else(|| by_default(cores())));
     }
-    match (&config.partitions, stored) {
+    match (asked, stored) {
         (Some(asked), Some(stored)) if asked.value != stored => Err(other_partitions(asked.value, stored)),
-        (Some(asked), _) => Ok(asked.clone()),
+        (Some(asked), _) => Ok(asked),
         (None, Some(stored)) => Ok(Setting {
             value: stored,
             source: Source::Database,

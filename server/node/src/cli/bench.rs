@@ -1,0 +1,150 @@
+//! `reprise bench`: its flags.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom};
+
+use crate::config::{
+    log::{commit_mode, group_commit_us, log_differential, log_mode, recover_from},
+    memory::size,
+    place::{partitions, sites},
+};
+
+pub const EXAMPLE: &str = "Examples:
+  reprise bench voter --seconds 10
+  reprise bench bank --partitions 2 --remote 10 --data-dir ./run
+  reprise bench voter --url http://127.0.0.1:8080 --via batch --connections 8
+  reprise bench tpcc --warehouses 4 --partitions 2
+  reprise bench tpcc --check-only --url http://127.0.0.1:8080
+  reprise bench replay --data-dir ./run --sites 2";
+
+#[derive(Args)]
+pub struct BenchArgs {
+    /// What to run; replay replays what an earlier run left in --data-dir
+    #[arg(value_parser = bench_workloads())]
+    pub workload: String,
+    /// Length of the measured window
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Run before the window, not counted
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub warmup: f64,
+    /// Slices of the data [default: 1, or what --data-dir has]
+    #[arg(long, value_name = "N", value_parser = partitions, conflicts_with = "url")]
+    pub partitions: Option<u16>,
+    /// Engine threads [default: cores, at most one a partition]
+    #[arg(long, value_name = "N", value_parser = sites, conflicts_with = "url")]
+    pub sites: Option<u16>,
+    /// Percent of remote transactions (bank: transfers between partitions; tpcb: accounts of another branch;
+    /// tpcc: New-Orders and Payments between partitions) [default: bank as chance has it, tpcb 15, tpcc as the
+    /// specification has it: 1 of an order's lines, 15 of payments]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub remote: Option<u8>,
+    /// Size of the data: branches (tpcb), 100,000 subscribers each (tatp) [default: 10 and 1 a partition]
+    #[arg(long, value_name = "N")]
+    pub scale: Option<u32>,
+    /// Warehouses (tpcc) [default: one a partition, two at least]
+    #[arg(long, value_name = "N")]
+    pub warehouses: Option<u32>,
+    /// What the log holds: command, physiological, auto, both or none [default: command]
+    #[arg(long, value_name = "KIND", value_parser = log_mode, conflicts_with = "url")]
+    pub log: Option<LogPolicy>,
+    /// Log the changed columns of an updated row (true), or all of it (false) [default: true]
+    #[arg(long, value_name = "BOOL", value_parser = log_differential, conflicts_with = "url")]
+    pub log_differential: Option<AfterImage>,
+    /// replay: of transactions that were logged both ways, apply the command or the changed rows (physiological) [default: command]
+    #[arg(long, value_name = "KIND", value_parser = recover_from, conflicts_with = "url")]
+    pub recover_from: Option<RecoverFrom>,
+    /// sync or async [default: sync]
+    #[arg(long, value_name = "MODE", value_parser = commit_mode, conflicts_with = "url")]
+    pub commit: Option<CommitMode>,
+    /// Microseconds to wait for more commits before a write to the log [default: 0]
+    #[arg(long, value_name = "N", value_parser = group_commit_us, conflicts_with = "url")]
+    pub group_commit_us: Option<u64>,
+    /// Where the database lies [default: a temporary directory]
+    #[arg(long, value_name = "DIR", conflicts_with = "url")]
+    pub data_dir: Option<PathBuf>,
+    /// Transactions per second to offer, whether or not they come back (open loop) [default: as fast as they come back]
+    #[arg(long, value_name = "TXN_PER_S")]
+    pub rate: Option<f64>,
+    /// The procedures compiled into this program in place of wasm
+    #[arg(long, conflicts_with = "url")]
+    pub native: bool,
+    /// The same seed makes the same calls [default: 1; over HTTP, where tables stay from run to run, a new one]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Calls of one batch [default: 128 where commits wait for the device, else 64; 256 over HTTP]
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Batches on their way at once [default: as many as keep the engine busy]
+    #[arg(long, value_name = "N", conflicts_with = "url")]
+    pub in_flight: Option<usize>,
+    /// Make the calls before they are timed, and let each batch's end send the next: the engine without a load generator
+    /// beside it (closed loop)
+    #[arg(long, conflicts_with_all = ["url", "rate"])]
+    pub prepared: bool,
+    /// Where NAME.wasm lie [default: procedures/ beside this program's folder]
+    #[arg(long, value_name = "DIR")]
+    pub modules: Option<PathBuf>,
+    /// A server to load, in place of a database in this process
+    #[arg(long)]
+    pub url: Option<String>,
+    /// Bearer token for that server
+    #[arg(long, env = "REPRISE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// One call a request, or many [default: single]
+    #[arg(long, value_enum, requires = "url")]
+    pub via: Option<ViaArg>,
+    /// Connections to the server [default: 64 single, 4 batch]
+    #[arg(long, value_name = "N", requires = "url")]
+    pub connections: Option<usize>,
+    /// Run wasm, native procedures, wasm with the command log and the typed kernel in turn, N rounds; print the medians
+    #[arg(long, value_name = "N", value_parser = rounds, conflicts_with_all = ["url", "rate", "native", "log", "data_dir"])]
+    pub compare: Option<usize>,
+    /// Measure what the database can take, then offer so many times that (open loop)
+    #[arg(long, value_name = "FACTOR", value_parser = overload, conflicts_with_all = ["rate", "compare", "data_dir"])]
+    pub overload: Option<f64>,
+    /// Run nothing: check what holds of any database that the workload filled, in --data-dir or at --url
+    #[arg(long, conflicts_with_all = ["compare", "overload", "rate", "prepared", "native"])]
+    pub check_only: bool,
+    /// Take a checkpoint in the middle of the window; tell throughput and latency before, during and after it
+    #[arg(long, conflicts_with_all = ["url", "compare", "overload"])]
+    pub checkpoint_during: bool,
+    /// Take a checkpoint before the run, open the database again after it, and tell how long that took
+    #[arg(long, conflicts_with_all = ["url", "compare", "overload", "native"])]
+    pub restart: bool,
+    /// Memory that is made ready behind the load, for what the tables grow by, and kept so: bytes, or a number with KiB, MiB or GiB
+    /// [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "url")]
+    pub memory_ready: Option<u64>,
+    /// Requests that a connection sends before it reads the first answer, with --via single [default: 1]
+    #[arg(long, value_name = "N", requires = "url")]
+    pub pipeline: Option<usize>,
+}
+
+fn rounds(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(rounds @ 1..=1_000) => Ok(rounds),
+        _ => Err("the number of rounds is from 1 to 1000".into()),
+    }
+}
+
+fn overload(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (1.0..=100.0).contains(&factor) => Ok(factor),
+        _ => Err("the load is from 1 to 100 times what the database can take".into()),
+    }
+}
+
+fn bench_workloads() -> Vec<&'static str> {
+    let mut names = reprise_driver::WORKLOADS.to_vec();
+    names.push("replay");
+    names
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ViaArg {
+    Single,
+    Batch,
+}

@@ -1,0 +1,431 @@
+//! Every verb and its flags, in the words of `--help`; the flags of `serve` are those of `config`.
+
+mod bench;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::{
+    backup::BackupCommand,
+    config::{self, ServeArgs},
+    inspect::{self, ShowArgs},
+    recover::{self, RecoverArgs},
+    restore::{self, RestoreArgs},
+    rows::{self, GroupsArgs, RowsArgs},
+};
+pub use bench::{BenchArgs, ViaArg};
+
+/// An in-memory transactional database whose stored procedures are WebAssembly.
+#[derive(Parser)]
+#[command(
+    name = "reprise",
+    version,
+    arg_required_else_help = true,
+    subcommand_required = true,
+    after_help = "Example:\n  reprise serve &\n  reprise module deploy voter.wasm\n  \
+                  reprise call voter.initialize '{\"contestants\": [\"Ada\", \"Bruno\"]}'\n\n\
+                  Exit status: 0 done, 1 the answer is no or an error, 2 bad usage."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// How results are printed
+    #[arg(long, global = true, value_enum, value_name = "FORM", default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run the server
+    #[command(after_help = config::EXAMPLE)]
+    Serve(ServeArgs),
+    /// Make a procedure crate that builds and passes its own test
+    #[command(after_help = "Example:\n  reprise new orders && cd orders && cargo test")]
+    New(NewArgs),
+    /// Build a procedure crate to wasm, with whichever toolchain is here
+    #[command(
+        after_help = "Examples:\n  reprise build\n  reprise build orders && reprise module deploy orders/target/procedures/orders.wasm"
+    )]
+    Build(BuildArgs),
+    /// Install, look at and remove modules
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise module deploy target/procedures/voter.wasm\n  reprise module show voter"
+    )]
+    Module(ModuleCommand),
+    /// Run one transaction, or a file of them
+    #[command(after_help = CALL_EXAMPLE)]
+    Call(CallArgs),
+    /// Look up what a call with an idempotency key came to
+    #[command(subcommand, after_help = "Example:\n  reprise idempotency show order-17")]
+    Idempotency(IdempotencyCommand),
+    /// Look at tables and their rows
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise table list\n  reprise table rows votes --prefix 2125550123"
+    )]
+    Table(TableCommand),
+    /// Look at the log, on a server or on files
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise log tail --limit 5\n  reprise log verify ./reprise-data"
+    )]
+    Log(LogCommand),
+    /// See what runs and waits now, and end it
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise calls list\n  reprise calls cancel 4711"
+    )]
+    Calls(CallsCommand),
+    /// Take, list and look into checkpoints
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise checkpoint take\n  reprise checkpoint show ./reprise-data"
+    )]
+    Checkpoint(CheckpointCommand),
+    /// Make, check and restore backups
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise backup create --to ./backup\n  reprise backup verify ./backup\n  \
+                      reprise backup restore ./backup --to ./reprise-data"
+    )]
+    Backup(BackupCommand),
+    /// Make a data directory that holds a database as it was at a point
+    #[command(after_help = restore::EXAMPLE)]
+    Restore(RestoreArgs),
+    /// Recover a data directory without serving it, or say what that would do
+    #[command(after_help = recover::EXAMPLE)]
+    Recover(RecoverArgs),
+    /// What the server says of itself
+    #[command(after_help = "Example:\n  reprise status --output json")]
+    Status(ServerArgs),
+    /// Measure a workload in this process, or on a server
+    #[command(after_help = bench::EXAMPLE)]
+    Bench(BenchArgs),
+}
+
+const CALL_EXAMPLE: &str = "Examples:
+  reprise call voter.vote '{\"phone_number\": 2125550123, \"contestant_number\": 1, \"max_votes_per_phone\": 2}'
+  reprise call voter.vote --file votes.ndjson      each line the arguments of one call
+  reprise call --file calls.ndjson                 each line {\"module\", \"procedure\", \"args\"}";
+
+/// Which server to ask, and as whom.
+#[derive(Args, Clone)]
+pub struct ServerArgs {
+    /// Where the server is
+    #[arg(long, env = "REPRISE_URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// Bearer token
+    #[arg(long, env = "REPRISE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+}
+
+#[derive(Args)]
+pub struct NewArgs {
+    /// Name of the crate and of its module: a to z, 0 to 9 and _
+    pub name: String,
+    /// Folder in which the crate's own folder is made
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Take the SDK from this folder `sdk/procedure` instead of putting this program's own into the crate
+    #[arg(long, value_name = "PATH")]
+    pub sdk: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct BuildArgs {
+    /// The crate's folder
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Where the module goes [default: target/procedures in the crate's folder]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Use this way of building instead of the first that works
+    #[arg(long, value_enum)]
+    pub toolchain: Option<reprise_build::Choice>,
+    /// Put this program's SDK into the crate first, in place of another version's
+    #[arg(long)]
+    pub update_sdk: bool,
+}
+
+#[derive(Subcommand)]
+pub enum ModuleCommand {
+    /// Install a module, or a new version of it, on all partitions at once
+    #[command(
+        after_help = "Examples:\n  reprise module deploy target/procedures/voter.wasm --name voter\n  \
+                      reprise module deploy target/procedures/voter.wasm --dry-run"
+    )]
+    Deploy {
+        /// The wasm binary
+        file: PathBuf,
+        /// Name of the module [default: the file's name]
+        #[arg(long)]
+        name: Option<String>,
+        /// Say what it would do to the tables, and how long that would take; nothing is installed. Exit status 1 where it would be
+        /// refused
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// The modules in service
+    #[command(after_help = "Example:\n  reprise module list")]
+    List {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// One module: versions, procedures, tables
+    #[command(after_help = "Example:\n  reprise module show voter")]
+    Show {
+        module: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Take a module out of service; its tables stay
+    #[command(after_help = "Example:\n  reprise module remove voter")]
+    Remove {
+        module: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Args)]
+pub struct CallArgs {
+    /// MODULE.PROCEDURE
+    #[arg(required_unless_present = "file")]
+    pub procedure: Option<String>,
+    /// Arguments by name, a JSON object; - reads it from standard input [default: {}]
+    #[arg(conflicts_with = "file")]
+    pub args: Option<String>,
+    /// The first committed outcome for this key answers every repeat
+    #[arg(long, value_name = "KEY", conflicts_with = "file")]
+    pub idempotency_key: Option<String>,
+    /// One call a line, each an own transaction; - is standard input
+    #[arg(long, value_name = "NDJSON")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+#[derive(Subcommand)]
+pub enum IdempotencyCommand {
+    /// The outcome kept under a key
+    #[command(after_help = "Example:\n  reprise idempotency show order-17")]
+    Show {
+        key: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum TableCommand {
+    /// All tables with rows and bytes
+    #[command(after_help = "Example:\n  reprise table list")]
+    List {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// One table: columns, keys, indexes
+    #[command(after_help = "Example:\n  reprise table show votes")]
+    Show {
+        table: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Drop a table, with its rows, that no module in service declares
+    #[command(after_help = "Example:\n  reprise table drop voter.votes")]
+    Drop {
+        table: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Committed rows in the order of an index
+    #[command(after_help = rows::ROWS_EXAMPLE)]
+    Rows(RowsArgs),
+    /// Counts and sums of rows by the leading columns of an index
+    #[command(after_help = rows::GROUPS_EXAMPLE)]
+    Groups(GroupsArgs),
+}
+
+/// Which records; all of what is given must be so.
+#[derive(Args)]
+pub struct LogFilterArgs {
+    /// Only calls of this module, and its deployments
+    #[arg(long)]
+    pub module: Option<String>,
+    /// Only calls of procedures of this name
+    #[arg(long)]
+    pub procedure: Option<String>,
+    /// Only this transaction's records
+    #[arg(long, value_name = "ID")]
+    pub transaction: Option<u64>,
+    /// Only records with this idempotency key, and those that changed the row with this primary key (values separated by commas)
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Only calls with an argument of this value
+    #[arg(long, value_name = "NAME:VALUE")]
+    pub argument: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum LogCommand {
+    /// The newest records
+    #[command(
+        after_help = "Examples:\n  reprise log tail --limit 5 --kind command\n  reprise log tail --procedure hold --argument customer:4711 --follow"
+    )]
+    Tail {
+        /// Records at most
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+        limit: u64,
+        /// Only records that touch this partition
+        #[arg(long)]
+        partition: Option<u16>,
+        /// Only records of this kind: genesis, deploy, remove, command, changes, checkpoint, drop_table
+        #[arg(long)]
+        kind: Option<String>,
+        #[command(flatten)]
+        filter: LogFilterArgs,
+        /// Go on with records as they become durable, until it is stopped
+        #[arg(long)]
+        follow: bool,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// The newest lines that procedures wrote with `log`
+    #[command(
+        after_help = "Examples:\n  reprise log output --level warn\n  reprise log output --procedure checkout --follow"
+    )]
+    Output {
+        /// How many
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+        /// Only lines of this module's procedures
+        #[arg(long)]
+        module: Option<String>,
+        /// Only lines of procedures of this name
+        #[arg(long)]
+        procedure: Option<String>,
+        /// Only lines of this level and above: debug, info, warn, error
+        #[arg(long)]
+        level: Option<String>,
+        /// Only this transaction's lines
+        #[arg(long, value_name = "ID")]
+        transaction: Option<u64>,
+        /// Go on with lines as they come, until it is stopped
+        #[arg(long)]
+        follow: bool,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// One record
+    #[command(after_help = "Example:\n  reprise log show 584")]
+    Show {
+        lsn: u64,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Check a log's files; no server runs on them
+    #[command(after_help = "Example:\n  reprise log verify ./reprise-data")]
+    Verify {
+        /// A data directory, or the log's own
+        dir: PathBuf,
+    },
+    /// Print a log's records from its files; no server runs on them
+    #[command(after_help = "Example:\n  reprise log dump ./reprise-data --output json | jq .args")]
+    Dump {
+        /// A data directory, or the log's own
+        dir: PathBuf,
+        /// Begin at this LSN
+        #[arg(long, value_name = "LSN")]
+        from: Option<u64>,
+        /// Records at most
+        #[arg(long)]
+        limit: Option<u64>,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum CallsCommand {
+    /// The calls that run or wait, the oldest first
+    #[command(after_help = "Example:\n  reprise calls list")]
+    List {
+        /// Calls at most
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        limit: u16,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// End a call that runs or waits: it is answered as cancelled, and leaves nothing
+    #[command(after_help = "Example:\n  reprise calls cancel 4711")]
+    Cancel {
+        /// Its id, or its transaction's
+        id: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum CheckpointCommand {
+    /// Take a checkpoint and wait until it is published
+    #[command(after_help = "Example:\n  reprise checkpoint take --output json")]
+    Take {
+        /// Return once it has begun
+        #[arg(long)]
+        no_wait: bool,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// What a checkpoint's file holds; no server is needed
+    #[command(after_help = inspect::EXAMPLE)]
+    Show(ShowArgs),
+    /// The checkpoints, newest first
+    #[command(after_help = "Example:\n  reprise checkpoint list")]
+    List {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together_and_every_verb_has_an_example() {
+        Cli::command().debug_assert();
+        fn check(command: &clap::Command) {
+            let help = command
+                .get_after_help()
+                .map(|help| help.to_string())
+                .unwrap_or_default();
+            assert!(help.contains("Example"), "{} has no example", command.get_name());
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn later_modes_are_refused_with_a_reason() {
+        assert!(Cli::try_parse_from(["reprise", "serve", "--log", "both"]).is_ok());
+        assert!(Cli::try_parse_from(["reprise", "serve", "--log", "physical"]).is_err());
+        assert!(Cli::try_parse_from(["reprise", "serve", "--recover-from", "none"]).is_err());
+        assert!(Cli::try_parse_from(["reprise", "serve", "--device", "nvram"]).is_err());
+        assert!(Cli::try_parse_from(["reprise", "serve", "--partitions", "0"]).is_err());
+        assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--url", "http://x", "--native"]).is_err());
+        assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--via", "batch"]).is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! Where backups and what the data directory lets go of lie.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::Context;
+use reprise_database::Database;
+
+use super::setting::settings;
+use crate::output::Outcome;
+
+const DAY_S: u64 = 24 * 3600;
+
+settings! {
+    /// Where backups and archive lie.
+    BackupSettings from BackupArgs under "Backup" {
+        /// Where backups of the running server are made [default: backups in the data directory]
+        backup_dir: std::path::PathBuf {
+            env: "REPRISE_BACKUP_DIR",
+            takes: "DIR",
+            show: |dir: &Option<std::path::PathBuf>| match dir {
+                None => "backups in the data directory".to_owned(),
+                Some(dir) => dir.display().to_string(),
+            },
+        }
+        /// Where checkpoints and log go that the data directory lets go of, so that the database can be restored to any point of the last
+        /// days [default: nowhere]
+        archive: std::path::PathBuf {
+            env: "REPRISE_ARCHIVE",
+            takes: "DIR",
+            marks: [where_said],
+        }
+        /// Days that can be gone back from now; what the archive holds beyond them is removed [default: for ever]
+        archive_keep: u32 {
+            env: "REPRISE_ARCHIVE_KEEP",
+            takes: "DAYS",
+            judge: archive_keep,
+            show: |days: &Option<u32>| days.map_or_else(|| "for ever".to_owned(), |days| format!("{days} days")),
+            marks: [where_said],
+        }
+    }
+}
+
+impl BackupSettings {
+    /// Of a database that was opened, before it recovers. Without a log there is nothing to keep, and are no backups.
+    pub fn begin(&self, database: &Database, data_dir: &Path) -> Outcome {
+        if let Some(archive) = &self.archive.value {
+            let keep = self
+                .archive_keep
+                .value
+                .map(|days| Duration::from_secs(u64::from(days) * DAY_S));
+            let begun = database.archive_to(archive, keep);
+            begun.with_context(|| format!("use the archive {}", archive.display()))?;
+        }
+        let own = self.backup_dir.value.clone();
+        database.serve_backups(own.unwrap_or_else(|| data_dir.join("backups")));
+        Ok(())
+    }
+}
+
+/// Days for which an archive is kept.
+fn archive_keep(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(days @ 1..=36_500) => Ok(days),
+        _ => Err(format!(
+            "an archive is kept for 1 to 36500 days; {text:?} is no such number"
+        )),
+    }
+}

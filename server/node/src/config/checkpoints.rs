@@ -1,0 +1,57 @@
+//! When checkpoints are taken, and how many are kept.
+
+use std::time::Duration;
+
+use reprise_database::CheckpointConfig;
+
+use super::setting::{bounded, settings};
+
+/// As in the paper's evaluation (A, section V).
+const CHECKPOINT_EVERY_DEFAULT: u64 = 180;
+const CHECKPOINT_LOG_MIB_DEFAULT: u64 = 1024;
+const CHECKPOINTS_KEPT_DEFAULT: u64 = 2;
+
+settings! {
+    /// When checkpoints are taken, and how many are kept.
+    CheckpointSettings from CheckpointArgs under "Checkpoints" {
+        /// Seconds from one checkpoint to the next, where the log has grown; 0: only when asked for [default: 180]
+        checkpoint_every: u64 {
+            env: "REPRISE_CHECKPOINT_EVERY",
+            takes: "SECONDS",
+            judge: |text: &str| bounded(text, "the time between checkpoints", 0, 365 * 24 * 3600),
+            default: CHECKPOINT_EVERY_DEFAULT,
+        }
+        /// MiB of log after which a checkpoint is taken whatever the time; 0: only by time [default: 1024]
+        checkpoint_log_mib: u64 {
+            env: "REPRISE_CHECKPOINT_LOG_MIB",
+            takes: "MIB",
+            judge: |text: &str| bounded(text, "the log between checkpoints", 0, 1 << 30),
+            default: CHECKPOINT_LOG_MIB_DEFAULT,
+        }
+        /// Seconds that a restart may take: a checkpoint is begun when it would take longer; 0: whatever it takes [default: 0]
+        recovery_target_s: u64 {
+            env: "REPRISE_RECOVERY_TARGET_S",
+            takes: "SECONDS",
+            judge: |text: &str| bounded(text, "the time that a restart may take", 0, 24 * 3600),
+            default: 0,
+        }
+        /// Checkpoints kept, with the log from the oldest of them on [default: 2]
+        checkpoints_kept: u64 {
+            env: "REPRISE_CHECKPOINTS_KEPT",
+            takes: "N",
+            judge: |text: &str| bounded(text, "the number of checkpoints kept", 1, 1000),
+            default: CHECKPOINTS_KEPT_DEFAULT,
+        }
+    }
+}
+
+impl CheckpointSettings {
+    pub fn config(&self) -> CheckpointConfig {
+        CheckpointConfig {
+            every: Duration::from_secs(self.checkpoint_every.value),
+            log_bytes: self.checkpoint_log_mib.value << 20,
+            recovery_target: Duration::from_secs(self.recovery_target_s.value),
+            keep: self.checkpoints_kept.value as usize,
+        }
+    }
+}

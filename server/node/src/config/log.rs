@@ -1,0 +1,124 @@
+//! What is logged, when it is durable, and what a recovery takes from it.
+
+use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom, RedoConfig};
+
+use super::setting::{bounded, settings};
+
+/// Longest wait for more commits.
+const GROUP_COMMIT_US_MAX: u64 = 1_000_000;
+
+settings! {
+    /// What is logged. In the file it is the section `[log]`; `log = KIND` is short for its `mode` alone.
+    LogSettings from LogArgs under "Log" {
+        /// What the log holds of a transaction: command, physiological (changed rows), auto (what costs less, by procedure), both (to
+        /// compare them), or none (nothing survives a stop). A procedure's own declaration goes before [default: command]
+        log: LogPolicy {
+            env: "REPRISE_LOG",
+            takes: "KIND",
+            judge: log_mode,
+            default: LogPolicy::Command,
+            key: "log.mode",
+            show: |policy: &LogPolicy| policy.name().to_owned(),
+        }
+        /// Log the changed columns of an updated row (true), or all of it (false) [default: true]
+        log_differential: AfterImage {
+            env: "REPRISE_LOG_DIFFERENTIAL",
+            takes: "BOOL",
+            judge: log_differential,
+            default: AfterImage::default(),
+            key: "log.differential",
+            show: |images: &AfterImage| (*images == AfterImage::Changed).to_string(),
+            marks: [where_said],
+        }
+        /// Of transactions that were logged both ways, apply the command or the changed rows (physiological) [default: command]
+        recover_from: RecoverFrom {
+            env: "REPRISE_RECOVER_FROM",
+            takes: "KIND",
+            judge: recover_from,
+            default: RecoverFrom::default(),
+            key: "log.recover_from",
+            show: shown_recover_from,
+            marks: [where_said],
+        }
+        /// Answer a write when it is durable (sync), or before (async) [default: sync]
+        commit: CommitMode {
+            env: "REPRISE_COMMIT",
+            takes: "MODE",
+            judge: commit_mode,
+            default: CommitMode::Sync,
+            show: |mode: &CommitMode| commit_name(*mode).to_owned(),
+        }
+        /// Microseconds to wait for more commits before a write to the log [default: 0]
+        group_commit_us: u64 {
+            env: "REPRISE_GROUP_COMMIT_US",
+            takes: "N",
+            judge: group_commit_us,
+            default: 0,
+        }
+    }
+}
+
+impl LogSettings {
+    pub fn redo(&self) -> RedoConfig {
+        RedoConfig {
+            images: self.log_differential.value,
+            from: self.recover_from.value,
+        }
+    }
+}
+
+pub fn log_mode(text: &str) -> Result<LogPolicy, String> {
+    match text {
+        "command" => Ok(LogPolicy::Command),
+        "none" => Ok(LogPolicy::None),
+        "physiological" => Ok(LogPolicy::Physiological),
+        "auto" => Ok(LogPolicy::Auto),
+        "both" => Ok(LogPolicy::Both),
+        _ => Err("the log is command, physiological, auto, both or none".into()),
+    }
+}
+
+pub fn log_differential(text: &str) -> Result<AfterImage, String> {
+    match text {
+        "true" => Ok(AfterImage::Changed),
+        "false" => Ok(AfterImage::Whole),
+        _ => Err("the differential log is true (changed columns) or false (whole rows)".into()),
+    }
+}
+
+pub fn recover_from(text: &str) -> Result<RecoverFrom, String> {
+    match text {
+        "command" => Ok(RecoverFrom::Command),
+        "physiological" => Ok(RecoverFrom::Changes),
+        _ => Err("recover from command or physiological".into()),
+    }
+}
+
+fn shown_recover_from(from: &RecoverFrom) -> String {
+    match from {
+        RecoverFrom::Command => "command".into(),
+        RecoverFrom::Changes => "physiological".into(),
+    }
+}
+
+pub fn commit_mode(text: &str) -> Result<CommitMode, String> {
+    match text {
+        "sync" => Ok(CommitMode::Sync),
+        "async" => Ok(CommitMode::Async),
+        _ => Err("a commit is sync or async".into()),
+    }
+}
+
+pub fn commit_name(mode: CommitMode) -> &'static str {
+    match mode {
+        CommitMode::Sync => "sync",
+        CommitMode::Async => "async",
+    }
+}
+
+pub fn group_commit_us(text: &str) -> Result<u64, String> {
+    match bounded(text, "", 0, GROUP_COMMIT_US_MAX) {
+        Ok(us) => Ok(us),
+        Err(_) => Err(format!("the wait is from 0 to {GROUP_COMMIT_US_MAX} microseconds")),
+    }
+}

@@ -1,0 +1,253 @@
+//! The server's configuration: flag over environment over file over default. A file for each subject, in which each of its settings is
+//! declared once; here they are put together.
+
+mod backup;
+mod checkpoints;
+mod http;
+mod limits;
+pub mod log;
+pub mod memory;
+pub mod place;
+mod setting;
+mod telemetry;
+mod tokens;
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use clap::{ArgMatches, Args, parser::ValueSource};
+use reprise_base::limits::SEGMENT_BYTES;
+use reprise_database::{Database, DatabaseConfig};
+
+use crate::output::{Failure, Outcome, usage};
+use setting::Layers;
+pub use setting::{Entry, Setting, Source, by_default};
+pub use tokens::TokenNote;
+
+/// In the data directory.
+const DEFAULT_FILE: &str = "reprise.toml";
+
+pub const EXAMPLE: &str = "Example:
+  reprise serve --data-dir ./reprise-data --listen 127.0.0.1:8080
+
+Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from reprise.toml in the data directory:
+  listen = \"127.0.0.1:8080\"   # for others: behind a proxy with TLS (docs/security.md)
+
+  [[tokens]]
+  name = \"deploy\"
+  role = \"admin\"        # admin, write or read
+  sha256 = \"…\"          # printf %s \"$TOKEN\" | sha256sum
+
+  [http]                 # what one client may take; these are the defaults
+  connections_max = 4096
+  header_wait_s = 75
+  body_wait_s = 30
+  batch_idle_s = 300
+  write_wait_s = 60
+  connections_per_peer_max = 2048   # of one address; half of all
+  origins = []           # pages of other sites that may ask: [\"https://db.example\"] behind a proxy with TLS
+
+A flag goes over the environment, the environment over the file. SIGHUP reads the file anew: tokens, origins,
+call_time_max_ms, deploy_time_max_s, slow_call_ms and idempotency_keep_s change at once, and what needs a restart is named.";
+
+/// The flags of `reprise serve`.
+#[derive(Args, Clone, Default)]
+pub struct ServeArgs {
+    /// Configuration file [default: reprise.toml in the data directory, if there is one]
+    #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Serve reads alone: where the log does not replay, the tables as they were before
+    #[arg(long, env = "REPRISE_READ_ONLY")]
+    pub read_only: bool,
+    #[command(flatten)]
+    place: place::PlaceArgs,
+    #[command(flatten)]
+    log: log::LogArgs,
+    #[command(flatten)]
+    limits: limits::LimitArgs,
+    #[command(flatten)]
+    memory: memory::MemoryArgs,
+    #[command(flatten)]
+    checkpoints: checkpoints::CheckpointArgs,
+    #[command(flatten)]
+    backup: backup::BackupArgs,
+    #[command(flatten)]
+    telemetry: telemetry::TelemetryArgs,
+}
+
+/// What the server runs with.
+pub struct ServeConfig {
+    pub place: place::PlaceSettings,
+    /// What `listen` names.
+    pub address: SocketAddr,
+    pub log: log::LogSettings,
+    limits: limits::LimitSettings,
+    pub memory: memory::MemorySettings,
+    checkpoints: checkpoints::CheckpointSettings,
+    pub backup: backup::BackupSettings,
+    pub telemetry: telemetry::TelemetrySettings,
+    pub http: http::HttpSettings,
+    pub tokens: tokens::TokenSettings,
+    pub read_only: bool,
+    file: Option<PathBuf>,
+}
+
+impl ServeConfig {
+    /// Joins the layers. `matches` are those of `serve`: they know which value came from a flag.
+    pub fn load(args: ServeArgs, matches: &ArgMatches) -> Result<Self, Failure> {
+        let path = file_of(&args);
+        let file = path.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        if args.config.is_none()
+            && let (Some(path), Some(named)) = (&path, file.get("data_dir"))
+        {
+            return Err(usage(format!(
+                "{}: data_dir: this file lies in a data directory and is read because of that; to use {named}, start with --data-dir, or \
+                 name the file with --config",
+                path.display(),
+            )));
+        }
+        let source_of = |id: &str| match matches.value_source(id) {
+            Some(ValueSource::EnvVariable) => Source::Environment,
+            _ => Source::Flag,
+        };
+        Self::join(args, file, path, &source_of)
+    }
+
+    fn join(
+        args: ServeArgs,
+        file: toml::Table,
+        path: Option<PathBuf>,
+        source_of: &dyn Fn(&str) -> Source,
+    ) -> Result<Self, Failure> {
+        let mut layers = Layers::new(source_of, path.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), file);
+        let place = place::PlaceSettings::pick(args.place, &mut layers)?;
+        let log = log::LogSettings::pick(args.log, &mut layers)?;
+        let limits = limits::LimitSettings::pick(args.limits, &mut layers)?;
+        let memory = memory::MemorySettings::pick(args.memory, &mut layers)?;
+        let checkpoints = checkpoints::CheckpointSettings::pick(args.checkpoints, &mut layers)?;
+        let backup = backup::BackupSettings::pick(args.backup, &mut layers)?;
+        let telemetry = telemetry::TelemetrySettings::pick(args.telemetry, &mut layers)?;
+        let http = http::HttpSettings::pick(&mut layers)?;
+        let tokens = tokens::TokenSettings::pick(&mut layers, http.origins.clone())?;
+        layers.finish()?;
+        let config = Self {
+            address: place.address()?,
+            place,
+            log,
+            limits,
+            memory,
+            checkpoints,
+            backup,
+            telemetry,
+            http,
+            tokens,
+            read_only: args.read_only,
+            file: path,
+        };
+        config.check_listen(config.address)?;
+        Ok(config)
+    }
+
+    /// What the database is opened with. `dir`: None without a log.
+    pub fn database(&self, dir: Option<PathBuf>, partitions: u16, sites: u16) -> DatabaseConfig {
+        DatabaseConfig {
+            dir,
+            partitions,
+            sites,
+            log: self.log.log.value,
+            redo: self.log.redo(),
+            commit: self.log.commit.value,
+            group_commit_us: self.log.group_commit_us.value,
+            segment_bytes: SEGMENT_BYTES,
+            checkpoints: self.checkpoints.config(),
+            memory_max_bytes: self.memory.memory_max.value,
+        }
+    }
+
+    /// Puts in force what can change while the server runs, but for who is let in.
+    pub fn apply(&self, database: &Database) {
+        self.limits.apply(database);
+        self.telemetry.apply(database);
+    }
+
+    /// A file that was meant, perhaps, is told with the way on.
+    pub fn warn_of_other_file(&self) {
+        let same = |one: &Path| fs::canonicalize(one).ok();
+        let here = Path::new(DEFAULT_FILE);
+        if here.exists() && self.file.as_deref().and_then(same) != same(here) {
+            eprintln!(
+                "warning: ./{DEFAULT_FILE} is not read: move it to {}, or start with --config ./{DEFAULT_FILE}",
+                self.place.data_dir.value.join(DEFAULT_FILE).display()
+            );
+        }
+    }
+
+    /// Without tokens everybody who reaches the server may do everything.
+    pub fn check_listen(&self, address: SocketAddr) -> Outcome {
+        if !self.tokens.auth.is_open() || address.ip().is_loopback() {
+            return Ok(());
+        }
+        Err(usage(format!(
+            "without tokens the server listens on loopback only, and {address} is not: configure [[tokens]] in {DEFAULT_FILE}, or listen on 127.0.0.1:{}",
+            address.port()
+        )))
+    }
+
+    /// The effective configuration, a line a setting. Of a token it tells name and role.
+    pub fn describe(&self, partitions: &Setting<u16>, sites: &Setting<u16>) -> String {
+        let title = match &self.file {
+            Some(path) => format!("configuration (file {})", path.display()),
+            None => "configuration".to_owned(),
+        };
+        let line = |entry: Entry| {
+            let (value, source) = match entry.name.as_str() {
+                "partitions" => (partitions.value.to_string(), partitions.source),
+                "sites" => (sites.value.to_string(), sites.source),
+                _ => (entry.value, entry.source),
+            };
+            format!("  {:<18} {value}  ({source})", entry.name)
+        };
+        let shown = self.entries().into_iter().filter(|entry| entry.is_shown);
+        let lines: Vec<_> = std::iter::once(title).chain(shown.map(line)).collect();
+        lines.join("\n")
+    }
+
+    /// Each setting in words.
+    pub fn entries(&self) -> Vec<Entry> {
+        let subjects = [
+            self.place.entries(),
+            self.log.entries(),
+            self.limits.entries(),
+            self.memory.entries(),
+            self.checkpoints.entries(),
+            self.backup.entries(),
+            self.telemetry.entries(),
+            self.http.entries(),
+            self.tokens.entries(),
+        ];
+        subjects.into_iter().flatten().collect()
+    }
+}
+
+/// The file that is named, or the data directory's, if it has one. Not the working directory's: that may be anybody's.
+fn file_of(args: &ServeArgs) -> Option<PathBuf> {
+    let data_dir = args
+        .place
+        .data_dir
+        .as_deref()
+        .unwrap_or(Path::new(place::DEFAULT_DATA_DIR));
+    let own = || Some(data_dir.join(DEFAULT_FILE)).filter(|path| path.exists());
+    args.config.clone().or_else(own)
+}
+
+fn read_file(path: &Path) -> Result<toml::Table, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| usage(format!("read {}: {error}", path.display())))?;
+    text.parse()
+        .map_err(|error: toml::de::Error| usage(format!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests;

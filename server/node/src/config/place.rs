@@ -1,0 +1,83 @@
+//! Where the server is: its data, its address, its threads.
+
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    thread,
+};
+
+use super::setting::settings;
+use crate::output::{Failure, usage};
+
+pub const DEFAULT_DATA_DIR: &str = "./reprise-data";
+const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
+
+settings! {
+    /// Where the server is.
+    PlaceSettings from PlaceArgs under "Place" {
+        /// Where the log and the catalog lie [default: ./reprise-data]
+        data_dir: std::path::PathBuf {
+            env: "REPRISE_DATA_DIR",
+            takes: "DIR",
+            default: DEFAULT_DATA_DIR.into(),
+        }
+        /// Address and port; port 0 takes a free one [default: 127.0.0.1:8080]
+        listen: String {
+            env: "REPRISE_LISTEN",
+            takes: "ADDR",
+            default: DEFAULT_LISTEN.to_owned(),
+        }
+        /// Slices of the data, fixed when the database is made [default: number of cores]
+        partitions: u16 {
+            env: "REPRISE_PARTITIONS",
+            takes: "N",
+            judge: partitions,
+            show: shown_count,
+        }
+        /// Engine threads; may differ from run to run [default: cores, at most one a partition]
+        sites: u16 {
+            env: "REPRISE_SITES",
+            takes: "N",
+            judge: sites,
+            show: shown_count,
+        }
+    }
+}
+
+impl PlaceSettings {
+    /// What `listen` names.
+    pub fn address(&self) -> Result<SocketAddr, Failure> {
+        let text = &self.listen.value;
+        let refused = |why: String| {
+            usage(format!(
+                "listen: {text:?} is no address to listen on ({why}); write ADDR:PORT"
+            ))
+        };
+        let mut found = text.to_socket_addrs().map_err(|error| refused(error.to_string()))?;
+        found.next().ok_or_else(|| refused("no such host".into()))
+    }
+}
+
+fn shown_count(count: &Option<u16>) -> String {
+    count.map_or_else(|| "as it is made, or found".into(), |count| count.to_string())
+}
+
+fn count(text: &str, what: &str, max: u16) -> Result<u16, String> {
+    match text.parse() {
+        Ok(number) if (1..=max).contains(&number) => Ok(number),
+        _ => Err(format!("the number of {what} is from 1 to {max}")),
+    }
+}
+
+pub fn partitions(text: &str) -> Result<u16, String> {
+    count(text, "partitions", reprise_base::limits::PARTITIONS_MAX)
+}
+
+pub fn sites(text: &str) -> Result<u16, String> {
+    count(text, "sites", reprise_base::limits::SITES_MAX)
+}
+
+/// Cores that this process may use.
+pub fn cores() -> u16 {
+    let cores = thread::available_parallelism().map_or(1, |count| count.get());
+    cores.min(reprise_base::limits::SITES_MAX as usize) as u16
+}

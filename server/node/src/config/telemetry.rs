@@ -1,0 +1,39 @@
+//! What the server tells of calls, and to whom.
+
+use reprise_database::Database;
+
+use super::setting::settings;
+
+const SLOW_CALL_MS_DEFAULT: u32 = 100;
+
+settings! {
+    /// What the server tells of calls.
+    TelemetrySettings from TelemetryArgs under "Telemetry" {
+        /// Milliseconds from which on a call that ran and held its partitions so long gets a line in the server's output; 0: none
+        /// does [default: 100]
+        slow_call_ms: u32 {
+            env: "REPRISE_SLOW_CALL_MS",
+            takes: "N",
+            default: SLOW_CALL_MS_DEFAULT,
+            marks: [live],
+        }
+        /// OpenTelemetry collector that takes a span of every call, http://HOST:4318 [default: none]
+        otlp_endpoint: String {
+            env: "REPRISE_OTLP_ENDPOINT",
+            takes: "URL",
+            judge: otlp_endpoint,
+            marks: [where_said],
+        }
+    }
+}
+
+impl TelemetrySettings {
+    /// At the start, and after each SIGHUP.
+    pub fn apply(&self, database: &Database) {
+        database.router().notices().set_slow_call_ms(self.slow_call_ms.value);
+    }
+}
+
+fn otlp_endpoint(text: &str) -> Result<String, String> {
+    crate::spans::endpoint(text).map_err(|error| error.to_string())
+}

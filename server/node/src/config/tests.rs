@@ -1,0 +1,132 @@
+use reprise_database::{AfterImage, CommitMode, LogPolicy};
+
+use super::*;
+
+fn load(args: ServeArgs, file: &str) -> Result<ServeConfig, String> {
+    let file = file.parse().map_err(|error: toml::de::Error| error.to_string())?;
+    ServeConfig::join(args, file, None, &|_| Source::Flag).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_flag_goes_over_the_file_and_the_file_over_the_default() {
+    let mut args = ServeArgs::default();
+    args.place.sites = Some(3);
+    let config = load(args, "sites = 2\npartitions = 4\ncommit = \"async\"").expect("valid");
+    assert_eq!(
+        config.place.sites,
+        Setting {
+            value: Some(3),
+            source: Source::Flag
+        }
+    );
+    assert_eq!(
+        config.place.partitions,
+        Setting {
+            value: Some(4),
+            source: Source::File
+        }
+    );
+    assert!(matches!(config.log.commit.value, CommitMode::Async));
+    assert_eq!(config.address.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.memory.memory_ready, by_default(0));
+    assert_eq!(config.limits.idempotency_keep_s, by_default(24 * 3600));
+    assert!(load(ServeArgs::default(), "idempotency_keep_s = 0").is_err());
+    assert_eq!(config.limits.call_time_max_ms, by_default(1_000));
+    let config = load(ServeArgs::default(), "call_time_max_ms = 0").expect("valid");
+    assert_eq!(config.limits.call_time_max_ms.value, 0);
+    for text in ["memory_ready = \"2GiB\"", "memory_ready = 2147483648"] {
+        let config = load(ServeArgs::default(), &format!("memory_max = \"8GiB\"\n{text}")).expect("valid");
+        assert_eq!(config.memory.memory_ready.value, 2 << 30);
+        let told = config.describe(&by_default(2), &by_default(1));
+        assert!(told.contains("memory-ready       2147483648  (file)"), "{told}");
+        assert!(told.contains("memory-max         8589934592  (file)"), "{told}");
+    }
+    let config =
+        load(ServeArgs::default(), "memory_max = \"1GiB\"\nmemory_ready = \"950MiB\"").expect("valid by itself");
+    assert!(config.memory.check().is_err());
+}
+
+#[test]
+fn mistakes_in_the_file_are_named() {
+    for (file, part) in [
+        ("data-dir = \"x\"", "unknown field `data-dir`"),
+        ("sites = 0", "sites: the number of sites is from 1"),
+        ("log = \"physical\"", "log: the log is command, physiological"),
+        ("[log]\nmodus = \"auto\"", "log: unknown field `modus`"),
+        ("[log]\nrecover_from = \"none\"", "log: recover from command"),
+        ("[[tokens]]\nname = \"a\"\nrole = \"root\"\nsha256 = \"00\"", "token a"),
+        ("[log]\nmode = 7", "log: the log is command"),
+        ("sites = [1]", "sites: the number of sites is from 1"),
+        ("[unheard_of]", "unknown field `unheard_of`"),
+        ("[http]\nwait_s = 0", "http: unknown field `wait_s`"),
+        ("[http]\nbody_wait_s = 0", "http: body_wait_s is at least 1"),
+        ("otlp_endpoint = \"x\"", "otlp_endpoint: \"x\" is no collector"),
+        ("memory_ready = \"2 GB\"", "memory_ready: \"2 GB\" is no size"),
+        ("memory_ready = -1", "memory_ready: \"-1\" is no size"),
+        (
+            "memory_max = \"63MiB\"",
+            "memory_max: the limit of memory is 64 MiB at least",
+        ),
+        ("listen = \"nowhere\"", "no address to listen on"),
+    ] {
+        let error = load(ServeArgs::default(), file).err().expect(file);
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn the_log_is_a_mode_or_a_table() {
+    let config = load(ServeArgs::default(), "log = \"both\"").expect("valid");
+    assert_eq!(config.log.log.value, LogPolicy::Both);
+    let file = "[log]\nmode = \"physiological\"\ndifferential = false";
+    let config = load(ServeArgs::default(), file).expect("valid");
+    assert_eq!(config.log.log.value, LogPolicy::Physiological);
+    assert_eq!(config.log.log_differential.value, AfterImage::Whole);
+    let text = config.describe(&by_default(2), &by_default(1));
+    assert!(text.contains("log-differential   false  (file)"), "{text}");
+}
+
+#[test]
+fn an_open_server_listens_on_loopback_only() {
+    let error = load(ServeArgs::default(), "listen = \"0.0.0.0:80\"")
+        .err()
+        .expect("refused");
+    assert!(error.contains("loopback only"), "{error}");
+    let token = format!(
+        "listen = \"0.0.0.0:80\"\n[[tokens]]\nname = \"ci\"\nrole = \"write\"\nsha256 = \"{}\"",
+        "0f".repeat(32)
+    );
+    let config = load(ServeArgs::default(), &token).expect("valid");
+    let text = config.describe(&by_default(2), &by_default(1));
+    assert!(text.contains("ci (write)") && !text.contains("0f0f"), "{text}");
+}
+
+#[test]
+fn the_example_names_what_sighup_changes_and_no_other() {
+    let config = load(ServeArgs::default(), "").expect("valid");
+    let told = EXAMPLE.split_once("SIGHUP").expect("it tells of SIGHUP").1;
+    for entry in config.entries() {
+        let key = entry.name.replace('-', "_");
+        let words = || told.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        assert_eq!(words().any(|word| word == key), entry.is_live, "{key}");
+    }
+}
+
+/// What a key of the file is called, as a flag and in the environment, is one name.
+#[test]
+fn flags_variables_and_keys_go_by_one_name() {
+    let command = ServeArgs::augment_args(clap::Command::new("serve"));
+    let config = load(ServeArgs::default(), "").expect("valid");
+    let of_file_alone = ["http", "origins", "tokens"];
+    for entry in config.entries() {
+        let flag = command.get_arguments().find(|arg| arg.get_long() == Some(&entry.name));
+        let Some(flag) = flag else {
+            assert!(of_file_alone.contains(&entry.name.as_str()), "{}", entry.name);
+            continue;
+        };
+        let variable = format!("REPRISE_{}", entry.name.replace('-', "_").to_uppercase());
+        assert_eq!(flag.get_env().and_then(|name| name.to_str()), Some(variable.as_str()));
+        let help = flag.get_help().map(|help| help.to_string()).unwrap_or_default();
+        assert!(help.contains("[default: "), "{} has no default", entry.name);
+    }
+}
