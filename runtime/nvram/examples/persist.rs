@@ -1,0 +1,69 @@
+//! What a commit costs in the ring, by records that share a fence: `cargo run --release -p reprise-nvram --example persist [PATH]`.
+//! Without a path a file in memory (`/dev/shm`) is taken to be persistent.
+
+use std::{path::PathBuf, sync::Arc, time::Instant};
+
+use reprise_base::Lsn;
+use reprise_nvram::{FlushPolicy, Memory, Pmem, PmemOptions, Region, RingReader, RingWriter};
+
+const COMMITS: u64 = 200_000;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let given = std::env::args().nth(1).map(PathBuf::from);
+    let path = given
+        .clone()
+        .unwrap_or_else(|| format!("/dev/shm/reprise-persist-{}", std::process::id()).into());
+    let options = PmemOptions {
+        path: path.clone(),
+        bytes: 64 << 20,
+        assume_persistent: true,
+    };
+    let memory: Arc<dyn Memory> = Arc::new(Pmem::open(&options)?);
+    for bytes in [60, 200, 1_000] {
+        for together in [1, 16] {
+            let region = Region::format(memory.clone(), [0; 16], 1, 80_000)?;
+            let (mut writer, mut reader) = region.rings(FlushPolicy::OnCommit).remove(0);
+            let mut times = run(&mut writer, &mut reader, bytes, together)?;
+            times.sort_unstable();
+            let at = |percent: usize| times[times.len() * percent / 100] / together;
+            println!(
+                "{bytes:5} bytes, {together:2} a fence: p50 {:4} ns, p99 {:4} ns a record",
+                at(50),
+                at(99)
+            );
+        }
+    }
+    if given.is_none() {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// Nanoseconds of each group.
+fn run(
+    writer: &mut RingWriter,
+    reader: &mut RingReader,
+    bytes: usize,
+    together: u64,
+) -> Result<Vec<u64>, Box<dyn std::error::Error>> {
+    let payload = vec![7; bytes];
+    let mut times = Vec::new();
+    let mut lsn = 0;
+    while lsn < COMMITS {
+        let began = Instant::now();
+        for _ in 0..together {
+            writer.record(Lsn(lsn), &payload)?;
+            lsn += 1;
+        }
+        writer.persist();
+        times.push(began.elapsed().as_nanos() as u64);
+        if lsn % 8_000 < together {
+            let mut last = None;
+            while let Some(record) = reader.next().map_err(|at| format!("damaged at {at}"))? {
+                last = Some(record);
+            }
+            last.iter().for_each(|record| reader.free(record));
+        }
+    }
+    Ok(times)
+}

@@ -1,0 +1,24 @@
+//! A region of persistent memory with one ring of log entries and log objects for each site (NV-Logging, sections 4 and 5).
+//! Owns: the region's layout, the order in which objects and entries become persistent, what of them counts after a crash.
+//! Does not: know what a record means, write files, wait, start a thread.
+//! Invariants: an entry's state bit is persistent only after its object is; rows count only under a persistent commit; what lies
+//! behind the first entry of a ring that is not valid counts as never written; nothing is overwritten before it was freed.
+//! Called by: nothing yet outside of its tests; the log's NVRAM device is to be built on it.
+
+mod layout;
+mod lsns;
+mod memory;
+mod pmem;
+mod recording;
+mod recover;
+mod region;
+mod ring;
+
+pub use layout::{Geometry, LINE_BYTES, RINGS_MAX};
+pub use lsns::LsnSource;
+pub use memory::Memory;
+pub use pmem::{Persistence, Pmem, PmemError, PmemOptions};
+pub use recording::{Event, Recording};
+pub use recover::{Recovered, RecoveredRecord};
+pub use region::{Region, RegionError};
+pub use ring::{FlushPolicy, Full, ObjectKind, RingReader, RingRecord, RingWriter};

@@ -1,0 +1,109 @@
+//! LSNs for sites that write to logs of their own.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use reprise_base::Lsn;
+
+/// Nothing of this site is on its way.
+const IDLE: u64 = u64::MAX;
+
+#[repr(align(64))]
+struct Slot(AtomicU64);
+
+/// The global LSN (NV-Logging, section 4.2): one counter, and what each site has taken of it and not yet made persistent.
+pub struct LsnSource {
+    next: Slot,
+    /// Per site the least LSN that it took and that is not persistent, or a number below it.
+    in_flight: Box<[Slot]>,
+}
+
+impl LsnSource {
+    pub fn new(next: Lsn, sites: usize) -> Self {
+        let idle = |_| Slot(AtomicU64::new(IDLE));
+        Self {
+            next: Slot(AtomicU64::new(next.0)),
+            in_flight: (0..sites).map(idle).collect(),
+        }
+    }
+
+    /// The LSN that will be given out next.
+    pub fn next(&self) -> Lsn {
+        Lsn(self.next.0.load(SeqCst))
+    }
+
+    /// Takes `count` LSNs in a row for `site`; the first of them. Called by the site's own thread.
+    pub fn reserve(&self, site: usize, count: u64) -> Lsn {
+        let mine = &self.in_flight[site].0;
+        if mine.load(SeqCst) == IDLE {
+            // Told before it is taken: who looks between the two must not believe that nothing is on its way.
+            mine.store(self.next.0.load(SeqCst), SeqCst);
+        }
+        Lsn(self.next.0.fetch_add(count, SeqCst))
+    }
+
+    /// All that `site` took is persistent.
+    pub fn persisted(&self, site: usize) {
+        self.in_flight[site].0.store(IDLE, SeqCst);
+    }
+
+    /// All records below this LSN are persistent: the least that any site took and has not persisted.
+    pub fn durable(&self) -> Lsn {
+        // The counter first: what is taken after it was read does not matter.
+        let next = self.next.0.load(SeqCst);
+        let least = self.in_flight.iter().map(|slot| slot.0.load(SeqCst)).min();
+        Lsn(next.min(least.unwrap_or(IDLE)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use super::*;
+
+    #[test]
+    fn durable_is_the_least_that_is_on_its_way() {
+        let source = LsnSource::new(Lsn(10), 3);
+        assert_eq!(source.durable(), Lsn(10));
+        assert_eq!(source.reserve(0, 2), Lsn(10));
+        assert_eq!(source.reserve(1, 1), Lsn(12));
+        assert_eq!(source.reserve(0, 1), Lsn(13));
+        assert_eq!(source.durable(), Lsn(10));
+        source.persisted(0);
+        assert_eq!(source.durable(), Lsn(12));
+        source.persisted(1);
+        assert_eq!(source.durable(), Lsn(14));
+    }
+
+    /// A site persists what it took by setting a flag; `durable` may never name an LSN beyond one whose flag is not set.
+    #[test]
+    fn durable_is_never_too_far() {
+        const COUNT: usize = 200_000;
+        let source = LsnSource::new(Lsn(0), 2);
+        let done: Vec<AtomicBool> = (0..COUNT).map(|_| AtomicBool::new(false)).collect();
+        std::thread::scope(|scope| {
+            for site in 0..2 {
+                let (source, done) = (&source, &done);
+                scope.spawn(move || {
+                    loop {
+                        let lsn = source.reserve(site, 1).0 as usize;
+                        if lsn >= COUNT {
+                            return source.persisted(site);
+                        }
+                        done[lsn].store(true, SeqCst);
+                        source.persisted(site);
+                    }
+                });
+            }
+            let mut seen = 0;
+            while seen < COUNT {
+                let durable = (source.durable().0 as usize).min(COUNT);
+                assert!(
+                    done[seen..durable].iter().all(|flag| flag.load(Relaxed)),
+                    "below {durable}"
+                );
+                seen = seen.max(durable);
+            }
+        });
+    }
+}

@@ -1,0 +1,29 @@
+//! The boundary to persistent memory: everything above it runs on libpmem, and on a fake that records each call.
+
+/// A region of memory that outlives the process. Places are byte offsets.
+///
+/// What was written is persistent once [`Memory::drain`] has returned on the thread that wrote it. Before that any part of it may
+/// be, in any order, by pieces of 8 bytes (NV-Logging, section 5.2).
+pub trait Memory: Send + Sync {
+    /// Bytes of the region.
+    fn bytes(&self) -> usize;
+
+    /// Writes `bytes` to `at`. Who writes a place is its only writer, and nobody reads it meanwhile. Panics beyond the region.
+    fn write(&self, at: usize, bytes: &[u8]);
+
+    /// Writes 8 bytes at once, in little-endian order: a reader and a crash see all of them or none. `at` is a multiple of 8. Whoever
+    /// loads the word sees all that this thread wrote before it.
+    fn store(&self, at: usize, word: u64);
+
+    /// As [`Memory::store`] of each of `words`, one behind the other, in their order.
+    fn store_all(&self, at: usize, words: &[u64]);
+
+    /// The word at `at`, a multiple of 8.
+    fn load(&self, at: usize) -> u64;
+
+    /// Copies bytes out. Nobody writes them meanwhile, or the caller judges what it read by a checksum.
+    fn read(&self, at: usize, into: &mut [u8]);
+
+    /// Waits until all that this thread wrote is persistent.
+    fn drain(&self);
+}

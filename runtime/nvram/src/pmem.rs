@@ -1,0 +1,370 @@
+//! Real persistent memory, through libpmem (PMDK). The library is loaded at run time: a machine without it runs everything else.
+
+use std::{
+    ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
+    fs::File,
+    io,
+    os::{fd::AsRawFd, unix::ffi::OsStrExt, unix::fs::FileTypeExt},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use libloading::Library;
+
+use crate::Memory;
+
+/// The library's name on Linux; its number is that of its interface.
+const LIBRARY: &str = "libpmem.so.1";
+/// The version of the interface that we were written for. `pmem_memcpy` with flags came with 1.5 of PMDK, which is 1.1 of it.
+const VERSION: (c_uint, c_uint) = (1, 1);
+
+const FILE_CREATE: c_int = 1 << 0;
+const FILE_EXCL: c_int = 1 << 1;
+const MEM_NODRAIN: c_uint = 1 << 0;
+const MEM_NONTEMPORAL: c_uint = 1 << 1;
+
+/// How a region becomes persistent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persistence {
+    /// By cache lines: memory on a DAX file system, or a DAX device.
+    Memory,
+    /// By cache lines, since we were told to: the file is not on persistent memory, and what the file system has not written is lost when the
+    /// machine loses power.
+    Assumed,
+    /// By `msync`: an ordinary file, as safe and as slow as its disk.
+    File,
+}
+
+/// How a region is opened.
+#[derive(Clone, Debug)]
+pub struct PmemOptions {
+    pub path: PathBuf,
+    /// Bytes of the region; ignored for a device, which is taken as a whole.
+    pub bytes: u64,
+    /// An ordinary file is treated as persistent memory.
+    pub assume_persistent: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PmemError {
+    #[error("{LIBRARY} can't be loaded ({reason}): the package libpmem1 has it on Debian")]
+    Library { reason: String },
+    #[error("{LIBRARY} is of another version: {reason}")]
+    Version { reason: String },
+    #[error("{path}: {error}")]
+    File { path: PathBuf, error: io::Error },
+    #[error("{path} has {found} bytes, and {asked} are asked for; it is not resized")]
+    Size { path: PathBuf, found: u64, asked: u64 },
+    #[error("{path} is neither a file nor a DAX device")]
+    Kind { path: PathBuf },
+    #[error("another process uses {path}")]
+    Used { path: PathBuf },
+    #[error("{path} can't be mapped: {reason}")]
+    Map { path: PathBuf, reason: String },
+}
+
+type MapFile = unsafe extern "C" fn(*const c_char, usize, c_int, libc::mode_t, *mut usize, *mut c_int) -> *mut c_void;
+type Unmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
+type Memcpy = unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_uint) -> *mut c_void;
+type Flush = unsafe extern "C" fn(*const c_void, usize);
+type Drain = unsafe extern "C" fn();
+type Msync = unsafe extern "C" fn(*const c_void, usize) -> c_int;
+type Message = unsafe extern "C" fn() -> *const c_char;
+type CheckVersion = unsafe extern "C" fn(c_uint, c_uint) -> *const c_char;
+
+/// The functions of libpmem that we use.
+struct Functions {
+    map_file: MapFile,
+    unmap: Unmap,
+    memcpy: Memcpy,
+    flush: Flush,
+    drain: Drain,
+    msync: Msync,
+    message: Message,
+    /// Keeps the functions where they are.
+    _library: Library,
+}
+
+impl Functions {
+    fn load() -> Result<Self, PmemError> {
+        let missing = |error: libloading::Error| PmemError::Library {
+            reason: error.to_string(),
+        };
+        // SAFETY: libpmem's initialisation reads the environment and the processor's features, and nothing else.
+        let library = unsafe { Library::new(LIBRARY) }.map_err(missing)?;
+        // SAFETY: the types are those of libpmem.h, whose major version the library's name fixes; the library is kept beside them.
+        let (functions, check) = unsafe {
+            let check: CheckVersion = *library.get(b"pmem_check_version\0").map_err(missing)?;
+            let functions = Self {
+                map_file: *library.get(b"pmem_map_file\0").map_err(missing)?,
+                unmap: *library.get(b"pmem_unmap\0").map_err(missing)?,
+                memcpy: *library.get(b"pmem_memcpy\0").map_err(missing)?,
+                flush: *library.get(b"pmem_flush\0").map_err(missing)?,
+                drain: *library.get(b"pmem_drain\0").map_err(missing)?,
+                msync: *library.get(b"pmem_msync\0").map_err(missing)?,
+                message: *library.get(b"pmem_errormsg\0").map_err(missing)?,
+                _library: library,
+            };
+            (functions, check)
+        };
+        // SAFETY: it compares two numbers.
+        let refusal = unsafe { check(VERSION.0, VERSION.1) };
+        match refusal.is_null() {
+            true => Ok(functions),
+            false => Err(PmemError::Version { reason: text(refusal) }),
+        }
+    }
+
+    fn message(&self) -> String {
+        // SAFETY: it returns the calling thread's own text.
+        text(unsafe { (self.message)() })
+    }
+}
+
+fn text(chars: *const c_char) -> String {
+    if chars.is_null() {
+        return String::new();
+    }
+    // SAFETY: libpmem's texts end with a zero, and live until the thread's next call.
+    unsafe { CStr::from_ptr(chars) }.to_string_lossy().into_owned()
+}
+
+/// A region mapped by libpmem, for this process alone.
+pub struct Pmem {
+    functions: Functions,
+    base: *mut u8,
+    bytes: usize,
+    persistence: Persistence,
+    /// With [`Persistence::File`]: what was written since the last `msync`, as bounds.
+    dirty: Mutex<Vec<(usize, usize)>>,
+    /// Holds the lock on the file.
+    _file: File,
+}
+
+// SAFETY: the mapping belongs to this value until it is dropped, and `Memory` says who writes what.
+unsafe impl Send for Pmem {}
+// SAFETY: as above; words are loaded and stored as atomics.
+unsafe impl Sync for Pmem {}
+
+impl Pmem {
+    /// Opens the region, and makes its file where there is none.
+    pub fn open(options: &PmemOptions) -> Result<Self, PmemError> {
+        let functions = Functions::load()?;
+        let path = &options.path;
+        let failed = |error| PmemError::File {
+            path: path.clone(),
+            error,
+        };
+        let found = match path.metadata() {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(error)),
+        };
+        let (bytes, flags) = match &found {
+            None => (options.bytes as usize, FILE_CREATE | FILE_EXCL),
+            Some(metadata) if metadata.file_type().is_char_device() => (0, 0),
+            Some(metadata) if !metadata.is_file() => return Err(PmemError::Kind { path: path.clone() }),
+            Some(metadata) if metadata.len() == options.bytes => (0, 0),
+            Some(metadata) => {
+                let (found, asked) = (metadata.len(), options.bytes);
+                return Err(PmemError::Size {
+                    path: path.clone(),
+                    found,
+                    asked,
+                });
+            }
+        };
+        // Locked before it is mapped; what is made anew is locked once it is there.
+        let lock = found.is_some().then(|| lock(path)).transpose()?;
+        let (base, bytes, is_pmem) = map(&functions, path, bytes, flags)?;
+        let persistence = match (is_pmem, options.assume_persistent) {
+            (true, _) => Persistence::Memory,
+            (false, true) => Persistence::Assumed,
+            (false, false) => Persistence::File,
+        };
+        let file = match lock.map_or_else(|| lock_new(path), Ok) {
+            Ok(file) => file,
+            Err(error) => {
+                // SAFETY: mapped above, and not used yet.
+                unsafe { (functions.unmap)(base.cast(), bytes) };
+                return Err(error);
+            }
+        };
+        if persistence != Persistence::File {
+            // So that no commit waits for a page. A kernel that does not know it makes them one by one.
+            // SAFETY: mapped above.
+            unsafe { libc::madvise(base.cast(), bytes, libc::MADV_POPULATE_WRITE) };
+        }
+        Ok(Self {
+            functions,
+            base,
+            bytes,
+            persistence,
+            dirty: Mutex::default(),
+            _file: file,
+        })
+    }
+
+    pub fn persistence(&self) -> Persistence {
+        self.persistence
+    }
+
+    fn check(&self, at: usize, bytes: usize) {
+        assert!(
+            at <= self.bytes && bytes <= self.bytes - at,
+            "{bytes} bytes at {at} lie beyond the region"
+        );
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8), "a word lies at a multiple of 8 bytes");
+        self.check(at, 8);
+        // SAFETY: within the mapping, which is aligned to pages; only words are shared, and always as atomics.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
+    }
+
+    fn note(&self, at: usize, bytes: usize) {
+        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        match dirty.last_mut() {
+            Some((_, end)) if *end == at => *end = at + bytes,
+            _ => dirty.push((at, at + bytes)),
+        }
+    }
+
+    fn sync(&self) {
+        // Held to the end: who finds nothing to be written may go on once what it wrote is.
+        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        for (start, end) in dirty.drain(..) {
+            // SAFETY: bounds that `write` and `store` checked.
+            let failed = unsafe { (self.functions.msync)(self.base.add(start).cast(), end - start) } != 0;
+            // What was acknowledged can't be told from what was not, if the kernel forgets what it could not write.
+            assert!(
+                !failed,
+                "the NVRAM region's file can't be written: {}",
+                self.functions.message()
+            );
+        }
+    }
+}
+
+fn map(functions: &Functions, path: &Path, bytes: usize, flags: c_int) -> Result<(*mut u8, usize, bool), PmemError> {
+    let refused = |reason| PmemError::Map {
+        path: path.to_owned(),
+        reason,
+    };
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| refused(error.to_string()))?;
+    let (mut mapped, mut is_pmem) = (0, 0);
+    // SAFETY: the name ends with a zero, and both results have a place.
+    let base = unsafe { (functions.map_file)(name.as_ptr(), bytes, flags, 0o600, &mut mapped, &mut is_pmem) };
+    match base.is_null() {
+        true => Err(refused(functions.message())),
+        false => Ok((base.cast(), mapped, is_pmem != 0)),
+    }
+}
+
+fn lock(path: &Path) -> Result<File, PmemError> {
+    let failed = |error| PmemError::File {
+        path: path.to_owned(),
+        error,
+    };
+    let file = File::options().read(true).write(true).open(path).map_err(failed)?;
+    // SAFETY: an open file.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(file),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Err(PmemError::Used { path: path.to_owned() }),
+            error => Err(failed(error)),
+        },
+    }
+}
+
+/// Locks a file that was just made, and makes its name durable.
+fn lock_new(path: &Path) -> Result<File, PmemError> {
+    let file = lock(path)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let synced = File::open(parent.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+    match synced {
+        Ok(()) => Ok(file),
+        Err(error) => Err(PmemError::File {
+            path: path.to_owned(),
+            error,
+        }),
+    }
+}
+
+impl Memory for Pmem {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        self.check(at, bytes.len());
+        // SAFETY: checked; who writes a place is its only writer, and nobody reads it meanwhile.
+        let base = unsafe { self.base.add(at) };
+        match self.persistence {
+            Persistence::Memory | Persistence::Assumed => {
+                // SAFETY: as above; the ranges do not overlap, one being the caller's.
+                unsafe {
+                    (self.functions.memcpy)(
+                        base.cast(),
+                        bytes.as_ptr().cast(),
+                        bytes.len(),
+                        MEM_NODRAIN | MEM_NONTEMPORAL,
+                    );
+                }
+            }
+            Persistence::File => {
+                // SAFETY: as above.
+                unsafe { base.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                self.note(at, bytes.len());
+            }
+        }
+    }
+
+    fn store(&self, at: usize, word: u64) {
+        self.store_all(at, &[word]);
+    }
+
+    fn store_all(&self, at: usize, words: &[u64]) {
+        for (n, word) in words.iter().enumerate() {
+            self.word(at + n * 8).store(word.to_le(), Ordering::Release);
+        }
+        let bytes = words.len() * 8;
+        self.check(at, bytes);
+        match self.persistence {
+            // SAFETY: checked.
+            Persistence::Memory | Persistence::Assumed => unsafe {
+                (self.functions.flush)(self.base.add(at).cast(), bytes)
+            },
+            Persistence::File => self.note(at, bytes),
+        }
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        u64::from_le(self.word(at).load(Ordering::Acquire))
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        self.check(at, into.len());
+        // SAFETY: checked; nobody writes the place meanwhile, or the caller judges what it read by a checksum.
+        unsafe { self.base.add(at).copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+    }
+
+    fn drain(&self) {
+        match self.persistence {
+            // SAFETY: a fence.
+            Persistence::Memory | Persistence::Assumed => unsafe { (self.functions.drain)() },
+            Persistence::File => self.sync(),
+        }
+    }
+}
+
+impl Drop for Pmem {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `open`, and nobody has it any more.
+        unsafe { (self.functions.unmap)(self.base.cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,174 @@
+//! Persistent memory that isn't: it records what is written and drained, and shows what a crash may leave.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread::{self, ThreadId},
+};
+
+use crate::Memory;
+
+/// A call at the boundary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Write { at: usize, bytes: usize },
+    Store { at: usize, word: u64 },
+    Drain,
+}
+
+/// Memory for tests: what each thread wrote since it last drained may be lost in a crash, by pieces of 8 bytes.
+pub struct Recording {
+    state: Mutex<State>,
+}
+
+#[derive(Clone)]
+struct State {
+    /// What is read.
+    now: Vec<u8>,
+    /// What is surely persistent.
+    safe: Vec<u8>,
+    /// Words that may be persistent and need not be: (place, bytes), in the order in which they were written.
+    loose: HashMap<ThreadId, Vec<(usize, [u8; 8])>>,
+    events: Vec<Event>,
+    /// What each drain had to make persistent: the images are cut at these.
+    cuts: Vec<Cut>,
+    is_cutting: bool,
+}
+
+/// The region before a drain.
+#[derive(Clone)]
+struct Cut {
+    safe: Vec<u8>,
+    loose: Vec<(usize, [u8; 8])>,
+}
+
+impl Recording {
+    /// Zeros, `bytes` of them.
+    pub fn new(bytes: usize) -> Self {
+        Self::from_image(vec![0; bytes])
+    }
+
+    /// A region as a crash left it.
+    pub fn from_image(image: Vec<u8>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                safe: image.clone(),
+                now: image,
+                loose: HashMap::new(),
+                events: Vec::new(),
+                cuts: Vec::new(),
+                is_cutting: false,
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calls so far, since the last time.
+    pub fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.state().events)
+    }
+
+    /// What a crash at this moment may leave: each word that is not surely persistent is there where `is_there` says so.
+    pub fn image(&self, mut is_there: impl FnMut() -> bool) -> Vec<u8> {
+        let state = self.state();
+        let mut image = state.safe.clone();
+        for (at, word) in state.loose.values().flatten() {
+            if is_there() {
+                image[*at..*at + 8].copy_from_slice(word);
+            }
+        }
+        image
+    }
+
+    /// From here on the state before each drain is kept for [`Recording::cuts`].
+    pub fn cut_at_drains(&self) {
+        self.state().is_cutting = true;
+    }
+
+    /// What a crash before the `n`th drain may leave, by `is_there`; None behind the last one.
+    pub fn cut(&self, n: usize, mut is_there: impl FnMut() -> bool) -> Option<Vec<u8>> {
+        let state = self.state();
+        let cut = state.cuts.get(n)?;
+        let mut image = cut.safe.clone();
+        for (at, word) in &cut.loose {
+            if is_there() {
+                image[*at..*at + 8].copy_from_slice(word);
+            }
+        }
+        Some(image)
+    }
+
+    /// Flips a bit, persistently.
+    pub fn flip(&self, at: usize, bit: u8) {
+        let mut state = self.state();
+        state.now[at] ^= 1 << bit;
+        state.safe[at] ^= 1 << bit;
+    }
+}
+
+impl State {
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.now[at..at + bytes.len()].copy_from_slice(bytes);
+        let first = at / 8 * 8;
+        let end = (at + bytes.len()).next_multiple_of(8).min(self.now.len());
+        let now = &self.now;
+        let words = (first..end).step_by(8).map(|at| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&now[at..at + 8]);
+            (at, word)
+        });
+        self.loose.entry(thread::current().id()).or_default().extend(words);
+    }
+}
+
+impl Memory for Recording {
+    fn bytes(&self) -> usize {
+        self.state().now.len()
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        let mut state = self.state();
+        state.put(at, bytes);
+        state.events.push(Event::Write { at, bytes: bytes.len() });
+    }
+
+    fn store(&self, at: usize, word: u64) {
+        assert!(at.is_multiple_of(8), "a word lies at a multiple of 8 bytes");
+        let mut state = self.state();
+        state.put(at, &word.to_le_bytes());
+        state.events.push(Event::Store { at, word });
+    }
+
+    fn store_all(&self, at: usize, words: &[u64]) {
+        for (n, word) in words.iter().enumerate() {
+            self.store(at + n * 8, *word);
+        }
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        assert!(at.is_multiple_of(8), "a word lies at a multiple of 8 bytes");
+        u64::from_le_bytes(self.state().now[at..at + 8].try_into().expect("8 bytes"))
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.state().now[at..at + into.len()]);
+    }
+
+    fn drain(&self) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if state.is_cutting {
+            state.cuts.push(Cut {
+                safe: state.safe.clone(),
+                loose: state.loose.values().flatten().copied().collect(),
+            });
+        }
+        for (at, word) in state.loose.remove(&thread::current().id()).unwrap_or_default() {
+            state.safe[at..at + 8].copy_from_slice(&word);
+        }
+        state.events.push(Event::Drain);
+    }
+}

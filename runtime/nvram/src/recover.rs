@@ -1,0 +1,99 @@
+//! What a region holds after a crash.
+
+use std::sync::Arc;
+
+use reprise_base::Lsn;
+
+use crate::{
+    layout::{Entry, freed_of},
+    region::{Region, RegionError},
+    ring::{Found, RingReader, RingRecord, Shared},
+};
+
+/// A record that was persistent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveredRecord {
+    pub lsn: Lsn,
+    pub ring: u32,
+    /// As in [`RingRecord`].
+    pub bytes: Vec<u8>,
+    pub ends: Vec<usize>,
+}
+
+/// All records of a region that were not freed, in LSN order (NV-Logging, section 4.6).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    pub records: Vec<RecoveredRecord>,
+    /// Numbers between the first record's and the last one's that no record has: taken by a site, and lost with it. No acknowledged
+    /// record depends on one.
+    pub void: Vec<Lsn>,
+}
+
+impl Region {
+    /// Reads what is there. Records of a ring count up to the first one that is not persistent: what was written behind it belongs to
+    /// transactions that came later and were never acknowledged.
+    pub fn recover(&self) -> Result<Recovered, RegionError> {
+        let mut records = Vec::new();
+        for ring in 0..self.geometry().rings {
+            self.recover_ring(ring, &mut records)?;
+        }
+        records.sort_by_key(|record| record.lsn);
+        if let Some(pair) = records.windows(2).find(|pair| pair[0].lsn == pair[1].lsn) {
+            return Err(RegionError::Twice { lsn: pair[0].lsn });
+        }
+        let void = records
+            .windows(2)
+            .flat_map(|pair| (pair[0].lsn.0 + 1..pair[1].lsn.0).map(Lsn));
+        Ok(Recovered {
+            void: void.collect(),
+            records,
+        })
+    }
+
+    fn recover_ring(&self, ring: u32, records: &mut Vec<RecoveredRecord>) -> Result<(), RegionError> {
+        let (memory, geometry) = (self.memory(), self.geometry());
+        let word = memory.load(geometry.freed_at(ring));
+        let freed = freed_of(word).ok_or(RegionError::Damaged { ring, sequence: 0 })?;
+        let mut reader = RingReader::new(Arc::new(Shared::new(memory.clone(), *geometry, ring)));
+        reader.seek(freed);
+        let mut before = None;
+        while reader.position() < freed + geometry.entries as u64 {
+            let sequence = reader.position();
+            let damaged = RegionError::Damaged { ring, sequence };
+            match reader.step() {
+                (Found::Object, None) => {}
+                (Found::Object, Some(record)) => {
+                    // A ring's records have growing numbers.
+                    if record.is_committed && before.replace(record.lsn) >= Some(record.lsn) {
+                        return Err(damaged);
+                    }
+                    records.extend(recovered(ring, record));
+                }
+                (Found::End, _) => break,
+                (Found::Damaged, _) => return Err(damaged),
+            }
+        }
+        self.judge_rest(ring, reader.position(), freed)
+    }
+
+    /// Behind the ring's end entries may be set, by a group that was being persisted; none may be damaged.
+    fn judge_rest(&self, ring: u32, end: u64, freed: u64) -> Result<(), RegionError> {
+        let geometry = self.geometry();
+        for sequence in end..freed + geometry.entries as u64 {
+            let entry = self.memory().load(geometry.entry_at(ring, sequence));
+            if geometry.judge(entry, sequence) == Entry::Damaged {
+                return Err(RegionError::Damaged { ring, sequence });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn recovered(ring: u32, record: RingRecord) -> Option<RecoveredRecord> {
+    record.is_committed.then_some(RecoveredRecord {
+        lsn: record.lsn,
+        ring,
+        bytes: record.bytes,
+        ends: record.ends,
+    })
+}

@@ -1,0 +1,115 @@
+//! A region as a whole: made, opened, emptied.
+
+use std::sync::Arc;
+
+use reprise_base::Lsn;
+
+use crate::{
+    Memory,
+    layout::{Geometry, Header, HeaderError},
+    ring::{FlushPolicy, RingReader, RingWriter, Shared},
+};
+
+/// Why a region can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    #[error("the NVRAM region holds something else: it does not begin as a region of Reprise does")]
+    Foreign,
+    #[error("the NVRAM region has layout version {found}; this program reads version 1")]
+    Version { found: u32 },
+    #[error("the NVRAM region's header is damaged")]
+    Header,
+    #[error("the NVRAM region belongs to another database ({})", hex(.found))]
+    Database { found: [u8; 16] },
+    #[error("the NVRAM region was made with {made} bytes and has {found} bytes")]
+    Size { made: u64, found: u64 },
+    #[error(
+        "the NVRAM region is too small: {found} bytes for {rings} rings of {entries} entries with at least 64 KiB of records each"
+    )]
+    TooSmall { found: u64, rings: u32, entries: u32 },
+    #[error("the NVRAM region is damaged: ring {ring}, entry {sequence}")]
+    Damaged { ring: u32, sequence: u64 },
+    #[error("the NVRAM region is damaged: two records have LSN {lsn}")]
+    Twice { lsn: Lsn },
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A region with a valid header.
+pub struct Region {
+    memory: Arc<dyn Memory>,
+    geometry: Geometry,
+}
+
+impl Region {
+    /// Opens a region that this database made. Ok(None): nothing is there, or making it was not ended.
+    pub fn open(memory: Arc<dyn Memory>, database_id: [u8; 16]) -> Result<Option<Self>, RegionError> {
+        let found = memory.bytes() as u64;
+        if Geometry::new(found, 1, crate::layout::ENTRIES_MIN).is_none() {
+            return Err(RegionError::TooSmall {
+                found,
+                rings: 1,
+                entries: crate::layout::ENTRIES_MIN,
+            });
+        }
+        let header = match Header::read(&*memory) {
+            Ok(header) => header,
+            Err(HeaderError::Blank) => return Ok(None),
+            Err(HeaderError::Magic) => return Err(RegionError::Foreign),
+            Err(HeaderError::Version(found)) => return Err(RegionError::Version { found }),
+            Err(HeaderError::Checksum | HeaderError::Geometry) => return Err(RegionError::Header),
+        };
+        if header.database_id != database_id {
+            return Err(RegionError::Database {
+                found: header.database_id,
+            });
+        }
+        if header.region_bytes != found {
+            return Err(RegionError::Size {
+                made: header.region_bytes,
+                found,
+            });
+        }
+        Ok(Some(Self {
+            memory,
+            geometry: header.geometry,
+        }))
+    }
+
+    /// Makes an empty region, of `rings` with `entries` each. What was in it must be safe elsewhere.
+    pub fn format(
+        memory: Arc<dyn Memory>,
+        database_id: [u8; 16],
+        rings: u32,
+        entries: u32,
+    ) -> Result<Self, RegionError> {
+        let found = memory.bytes() as u64;
+        let geometry = Geometry::new(found, rings, entries).ok_or(RegionError::TooSmall { found, rings, entries })?;
+        let header = Header {
+            database_id,
+            region_bytes: found,
+            geometry,
+        };
+        header.write(&*memory);
+        Ok(Self { memory, geometry })
+    }
+
+    /// Writer and reader of each ring of a region that was just made.
+    pub fn rings(self, policy: FlushPolicy) -> Vec<(RingWriter, RingReader)> {
+        let ring = |ring| {
+            let shared = Arc::new(Shared::new(self.memory.clone(), self.geometry, ring));
+            (RingWriter::new(shared.clone(), policy), RingReader::new(shared))
+        };
+        (0..self.geometry.rings).map(ring).collect()
+    }
+
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<dyn Memory> {
+        &self.memory
+    }
+}

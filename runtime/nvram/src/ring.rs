@@ -1,0 +1,401 @@
+//! One site's ring: entries of 8 bytes, each with a state bit and where its object lies; objects of whole cache lines.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use reprise_base::Lsn;
+
+use crate::{
+    LINE_BYTES, Memory,
+    layout::{Entry, Geometry, crc_of, freed_word},
+};
+
+/// Bytes before an object's payload: LSN 8, sequence number 8, length 4, checksum 4, kind 1, nothing 3, rows 4.
+const OBJECT_HEADER_BYTES: usize = 32;
+
+/// When a transaction's rows become persistent (NV-Logging, section 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FlushPolicy {
+    /// Each when it is made.
+    OnInsert,
+    /// On their way when they are made, all of them at the commit.
+    #[default]
+    OnCommit,
+}
+
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ObjectKind {
+    /// A whole record.
+    Record = 1,
+    /// A row that a transaction changed: counts once its commit is persistent.
+    Row = 2,
+    /// The rest of a record whose rows came before it.
+    Commit = 3,
+    /// The rows before it belong to no transaction.
+    Abort = 4,
+}
+
+impl ObjectKind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Record, Self::Row, Self::Commit, Self::Abort]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// Why nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    #[error("the ring is full until older records are copied to disk")]
+    ForNow,
+    #[error("a transaction of {bytes} bytes does not fit into half of a ring of {ring_bytes} bytes")]
+    Forever { bytes: u64, ring_bytes: u64 },
+}
+
+/// What writer and reader of a ring tell each other.
+pub(crate) struct Shared {
+    pub memory: Arc<dyn Memory>,
+    pub geometry: Geometry,
+    pub ring: u32,
+    /// Entries below it are persistent, with their objects.
+    persisted: AtomicU64,
+    /// Entries below it, and objects below the other, may be overwritten.
+    freed: AtomicU64,
+    freed_place: AtomicU64,
+}
+
+impl Shared {
+    pub fn new(memory: Arc<dyn Memory>, geometry: Geometry, ring: u32) -> Self {
+        Self {
+            memory,
+            geometry,
+            ring,
+            persisted: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            freed_place: AtomicU64::new(0),
+        }
+    }
+}
+
+/// The one writer of a ring: the site's engine thread.
+pub struct RingWriter {
+    shared: Arc<Shared>,
+    policy: FlushPolicy,
+    sequence: u64,
+    /// Bytes of objects written since the region was made, with what was skipped at the ring's end.
+    place: u64,
+    /// Entries that are not set yet, from `sequence - unset.len()` on, by their words.
+    unset: Vec<u64>,
+    /// The transaction's rows so far, and where it began.
+    rows: u32,
+    begun_at: u64,
+    /// An object, made here before it goes to the region.
+    scratch: Vec<u8>,
+}
+
+impl RingWriter {
+    pub(crate) fn new(shared: Arc<Shared>, policy: FlushPolicy) -> Self {
+        Self {
+            shared,
+            policy,
+            sequence: 0,
+            place: 0,
+            unset: Vec::new(),
+            rows: 0,
+            begun_at: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Writes a whole record. It is persistent after the next [`RingWriter::persist`].
+    pub fn record(&mut self, lsn: Lsn, bytes: &[u8]) -> Result<(), Full> {
+        assert_eq!(self.rows, 0, "a transaction's rows wait for their commit");
+        self.begun_at = self.place;
+        self.put(ObjectKind::Record, lsn, &[bytes])
+    }
+
+    /// As [`RingWriter::record`], of bytes that lie apart.
+    pub fn record_of(&mut self, lsn: Lsn, parts: &[&[u8]]) -> Result<(), Full> {
+        assert_eq!(self.rows, 0, "a transaction's rows wait for their commit");
+        self.begun_at = self.place;
+        self.put(ObjectKind::Record, lsn, parts)
+    }
+
+    /// Writes a row that the running transaction changed. Err: the transaction can't be logged as it is; `abort` gives its room back.
+    pub fn row(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        if self.rows == 0 {
+            self.begun_at = self.place;
+        }
+        self.put(ObjectKind::Row, Lsn(0), &[bytes])?;
+        self.rows += 1;
+        if self.policy == FlushPolicy::OnInsert {
+            self.persist();
+        }
+        Ok(())
+    }
+
+    /// Ends the running transaction's record. It is persistent after the next [`RingWriter::persist`].
+    pub fn commit(&mut self, lsn: Lsn, bytes: &[u8]) -> Result<(), Full> {
+        if self.rows == 0 {
+            self.begun_at = self.place;
+        }
+        self.put(ObjectKind::Commit, lsn, &[bytes])?;
+        self.rows = 0;
+        Ok(())
+    }
+
+    /// Gives up the running transaction's rows (NV-Logging, section 4.4).
+    pub fn abort(&mut self) -> Result<(), Full> {
+        if self.rows > 0 {
+            self.put(ObjectKind::Abort, Lsn(0), &[])?;
+            self.rows = 0;
+        }
+        Ok(())
+    }
+
+    /// Makes all that was written persistent: the objects first, then their state bits. One wait for each, whatever their number.
+    pub fn persist(&mut self) {
+        if self.unset.is_empty() {
+            return;
+        }
+        let shared = &*self.shared;
+        shared.memory.drain();
+        let first = self.sequence - self.unset.len() as u64;
+        // Around the ring's end at most once, or more often where one group takes all entries.
+        let mut done = 0;
+        while done < self.unset.len() {
+            let sequence = first + done as u64;
+            let left = shared.geometry.entries as u64 - sequence % shared.geometry.entries as u64;
+            let run = &self.unset[done..self.unset.len().min(done + left as usize)];
+            shared
+                .memory
+                .store_all(shared.geometry.entry_at(shared.ring, sequence), run);
+            done += run.len();
+        }
+        self.unset.clear();
+        shared.memory.drain();
+        shared.persisted.store(self.sequence, Ordering::Release);
+    }
+
+    /// Entries in use, of how many: written and not freed.
+    pub fn fill(&self) -> (u64, u64) {
+        let freed = self.shared.freed.load(Ordering::Acquire);
+        (self.sequence - freed, self.shared.geometry.entries as u64)
+    }
+
+    fn put(&mut self, kind: ObjectKind, lsn: Lsn, parts: &[&[u8]]) -> Result<(), Full> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let place = self.room_for(bytes)?;
+        let shared = &*self.shared;
+        let object = &mut self.scratch;
+        object.clear();
+        object.extend_from_slice(&lsn.0.to_le_bytes());
+        object.extend_from_slice(&self.sequence.to_le_bytes());
+        object.extend_from_slice(&(bytes as u32).to_le_bytes());
+        object.extend_from_slice(&[0; 4]);
+        object.extend_from_slice(&[kind as u8, 0, 0, 0]);
+        object.extend_from_slice(&self.rows.to_le_bytes());
+        parts.iter().for_each(|part| object.extend_from_slice(part));
+        // Of all bytes, with zeros in its own place.
+        let sum = crc_of(object);
+        object[20..24].copy_from_slice(&sum.to_le_bytes());
+        // Whole lines: memory takes them without having read them.
+        object.resize(object_bytes(bytes) as usize, 0);
+        shared
+            .memory
+            .write(shared.geometry.object_at(shared.ring, place), object);
+        self.unset.push(shared.geometry.entry(self.sequence, place));
+        self.place = place + object.len() as u64;
+        self.sequence += 1;
+        Ok(())
+    }
+
+    /// Where an object of so many bytes goes.
+    fn room_for(&self, bytes: usize) -> Result<u64, Full> {
+        let shared = &*self.shared;
+        let (need, ring_bytes) = (object_bytes(bytes), shared.geometry.objects_bytes);
+        let place = place_for(self.place, need, ring_bytes);
+        let taken = place + need - self.begun_at;
+        if taken > ring_bytes / 2 || self.rows >= shared.geometry.entries / 2 {
+            return Err(Full::Forever {
+                bytes: taken,
+                ring_bytes,
+            });
+        }
+        let has_entry = self.sequence - shared.freed.load(Ordering::Acquire) < shared.geometry.entries as u64;
+        let has_lines = place + need - shared.freed_place.load(Ordering::Acquire) <= ring_bytes;
+        match has_entry && has_lines {
+            true => Ok(place),
+            false => Err(Full::ForNow),
+        }
+    }
+}
+
+fn object_bytes(payload: usize) -> u64 {
+    (OBJECT_HEADER_BYTES + payload).next_multiple_of(LINE_BYTES) as u64
+}
+
+/// Where an object of `bytes` behind `place` begins: it does not go around the ring's end.
+fn place_for(place: u64, bytes: u64, ring_bytes: u64) -> u64 {
+    match place % ring_bytes + bytes <= ring_bytes {
+        true => place,
+        false => place.next_multiple_of(ring_bytes),
+    }
+}
+
+/// An object's header.
+#[derive(Clone, Copy, Debug)]
+struct ObjectHeader {
+    lsn: Lsn,
+    bytes: usize,
+    kind: ObjectKind,
+    rows: u32,
+}
+
+/// A record as a ring holds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RingRecord {
+    pub lsn: Lsn,
+    /// False: its rows belong to no transaction.
+    pub is_committed: bool,
+    /// The payloads of its rows, then of the object that ended it, one behind the other.
+    pub bytes: Vec<u8>,
+    /// Where each payload ends in `bytes`.
+    pub ends: Vec<usize>,
+    /// What can be freed once the record is safe elsewhere.
+    pub(crate) end: Position,
+}
+
+/// A place of a ring between two objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub sequence: u64,
+    pub place: u64,
+}
+
+/// What stands at a position.
+pub(crate) enum Found {
+    Object,
+    /// Nothing that is persistent.
+    End,
+    Damaged,
+}
+
+/// The one reader of a ring: whoever copies its records to the disk and frees them.
+pub struct RingReader {
+    shared: Arc<Shared>,
+    at: Position,
+    /// The record that is being read: its rows so far.
+    open: RingRecord,
+    object: Vec<u8>,
+}
+
+impl RingReader {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            at: Position::default(),
+            open: RingRecord::default(),
+            object: Vec::new(),
+        }
+    }
+
+    /// The next record that is persistent, in the ring's order; Ok(None) where there is none yet. Err: the region was damaged at this
+    /// sequence number.
+    pub fn next(&mut self) -> Result<Option<RingRecord>, u64> {
+        while self.at.sequence < self.shared.persisted.load(Ordering::Acquire) {
+            match self.step() {
+                (Found::Object, Some(record)) => return Ok(Some(record)),
+                (Found::Object, None) => {}
+                (Found::End | Found::Damaged, _) => return Err(self.at.sequence),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives the room of `record`, and of all before it, back to the writer. All of them are safe elsewhere.
+    pub fn free(&mut self, record: &RingRecord) {
+        let shared = &*self.shared;
+        let Position { sequence, place } = record.end;
+        shared
+            .memory
+            .store(shared.geometry.freed_at(shared.ring), freed_word(sequence));
+        shared.memory.drain();
+        shared.freed_place.store(place, Ordering::Release);
+        shared.freed.store(sequence, Ordering::Release);
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.at.sequence
+    }
+
+    /// Begins at `sequence` instead, wherever its object lies.
+    pub(crate) fn seek(&mut self, sequence: u64) {
+        self.at = Position { sequence, place: 0 };
+    }
+
+    /// Reads one object; the record that it ends, if it ends one.
+    pub(crate) fn step(&mut self) -> (Found, Option<RingRecord>) {
+        let header = match self.read_object() {
+            Ok(header) => header,
+            Err(found) => return (found, None),
+        };
+        self.open
+            .bytes
+            .extend_from_slice(&self.object[OBJECT_HEADER_BYTES..][..header.bytes]);
+        self.open.ends.push(self.open.bytes.len());
+        let rows = self.open.ends.len() - 1;
+        match header.kind {
+            ObjectKind::Row if header.rows as usize == rows => return (Found::Object, None),
+            ObjectKind::Commit | ObjectKind::Abort if header.rows as usize == rows => {}
+            ObjectKind::Record if rows == 0 => {}
+            _ => return (Found::Damaged, None),
+        }
+        let mut record = std::mem::take(&mut self.open);
+        record.lsn = header.lsn;
+        record.is_committed = header.kind != ObjectKind::Abort;
+        record.end = self.at;
+        (Found::Object, Some(record))
+    }
+
+    /// Reads the object at the position, and goes behind it.
+    fn read_object(&mut self) -> Result<ObjectHeader, Found> {
+        let (memory, geometry, ring) = (&self.shared.memory, &self.shared.geometry, self.shared.ring);
+        let sequence = self.at.sequence;
+        let offset = match geometry.judge(memory.load(geometry.entry_at(ring, sequence)), sequence) {
+            Entry::Set { place } => place,
+            Entry::Unset => return Err(Found::End),
+            Entry::Damaged => return Err(Found::Damaged),
+        };
+        self.object.resize(OBJECT_HEADER_BYTES, 0);
+        memory.read(geometry.object_at(ring, offset), &mut self.object);
+        let u64_at = |at: usize| u64::from_le_bytes(self.object[at..at + 8].try_into().expect("8 bytes"));
+        let u32_at = |at: usize| u32::from_le_bytes(self.object[at..at + 4].try_into().expect("4 bytes"));
+        let (lsn, found, bytes) = (Lsn(u64_at(0)), u64_at(8), u32_at(16) as usize);
+        let (sum, rows) = (u32_at(20), u32_at(28));
+        let kind = ObjectKind::from_byte(self.object[24]).ok_or(Found::Damaged)?;
+        if found != sequence || offset + object_bytes(bytes) > geometry.objects_bytes {
+            return Err(Found::Damaged);
+        }
+        self.object.resize(OBJECT_HEADER_BYTES + bytes, 0);
+        memory.read(geometry.object_at(ring, offset), &mut self.object);
+        self.object[20..24].fill(0);
+        if crc_of(&self.object) != sum {
+            return Err(Found::Damaged);
+        }
+        let begins = self.at.place / geometry.objects_bytes * geometry.objects_bytes + offset;
+        let begins = match begins < self.at.place {
+            true => begins + geometry.objects_bytes,
+            false => begins,
+        };
+        self.at = Position {
+            sequence: sequence + 1,
+            place: begins + object_bytes(bytes),
+        };
+        Ok(ObjectHeader { lsn, bytes, kind, rows })
+    }
+}

@@ -1,0 +1,100 @@
+//! libpmem itself, on an ordinary file. The emulated NVDIMM is in `tests/hardware`.
+
+use std::{fs, path::PathBuf, sync::Arc};
+
+use reprise_base::Lsn;
+use reprise_nvram::{FlushPolicy, Memory, Persistence, Pmem, PmemError, PmemOptions, Region};
+
+const ID: [u8; 16] = [3; 16];
+const BYTES: u64 = 1 << 20;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("reprise-nvram-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn options(&self, assume_persistent: bool) -> PmemOptions {
+        PmemOptions {
+            path: self.0.join("region"),
+            bytes: BYTES,
+            assume_persistent,
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+#[test]
+fn records_outlive_the_mapping() {
+    for assume_persistent in [false, true] {
+        let folder = Folder::new("outlive");
+        let options = folder.options(assume_persistent);
+        let memory = Arc::new(Pmem::open(&options).expect("libpmem"));
+        let expected = if assume_persistent {
+            Persistence::Assumed
+        } else {
+            Persistence::File
+        };
+        assert_eq!(memory.persistence(), expected);
+        assert_eq!(memory.bytes() as u64, BYTES);
+        let region = Region::format(memory, ID, 2, 64).expect("there is room");
+        let mut rings = region.rings(FlushPolicy::OnInsert);
+        rings[0].0.row(b"a row").expect("there is room");
+        rings[0].0.commit(Lsn(5), b" and its end").expect("there is room");
+        rings[1].0.record(Lsn(4), b"a record").expect("there is room");
+        rings.iter_mut().for_each(|(writer, _)| writer.persist());
+        drop(rings);
+        let memory = Arc::new(Pmem::open(&options).expect("libpmem"));
+        let found = Region::open(memory, ID)
+            .expect("ours")
+            .expect("made")
+            .recover()
+            .expect("whole")
+            .records;
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].lsn, &found[0].bytes[..]), (Lsn(4), &b"a record"[..]));
+        assert_eq!((found[1].lsn, &found[1].bytes[..]), (Lsn(5), &b"a row and its end"[..]));
+        assert_eq!(found[1].ends, [5, 17]);
+    }
+}
+
+#[test]
+fn what_can_not_be_a_region_is_refused_and_left_alone() {
+    let folder = Folder::new("refused");
+    let options = folder.options(true);
+    let first = Pmem::open(&options).expect("libpmem");
+    assert!(matches!(Pmem::open(&options), Err(PmemError::Used { .. })));
+    drop(first);
+    let larger = PmemOptions {
+        bytes: BYTES * 2,
+        ..options.clone()
+    };
+    assert!(matches!(Pmem::open(&larger), Err(PmemError::Size { found: BYTES, .. })));
+    assert_eq!(fs::metadata(&options.path).expect("it is there").len(), BYTES);
+    let directory = PmemOptions {
+        path: folder.0.clone(),
+        ..options.clone()
+    };
+    assert!(matches!(Pmem::open(&directory), Err(PmemError::Kind { .. })));
+    let nowhere = PmemOptions {
+        path: folder.0.join("none/region"),
+        ..options.clone()
+    };
+    let error = Pmem::open(&nowhere).err().expect("no such folder").to_string();
+    assert!(error.contains("none/region"), "{error}");
+    let nothing = PmemOptions {
+        path: folder.0.join("empty"),
+        bytes: 0,
+        ..options
+    };
+    assert!(Pmem::open(&nothing).is_err());
+    assert!(!folder.0.join("empty").exists());
+}
