@@ -7,7 +7,7 @@ use std::{
 };
 
 use reprise_base::limits::SEGMENT_BYTES;
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy, RedoConfig};
+use reprise_database::{CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{BenchError, failed};
@@ -78,6 +78,7 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         sites: options.sites,
         log: LogPolicy::Command,
         redo: options.redo,
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: SEGMENT_BYTES,

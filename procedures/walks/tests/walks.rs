@@ -8,7 +8,7 @@ use std::{
     sync::mpsc,
 };
 
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy, RedoConfig};
+use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig};
 use reprise_procedure::{
     abi::value::{ValueReader, push_varint},
     testkit::{TestDb, TestError},
@@ -406,6 +406,7 @@ fn open(dir: &Path, partitions: u16, log: LogPolicy) -> Database {
         sites: 2.min(partitions),
         log,
         redo: RedoConfig::default(),
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,

@@ -1,4 +1,4 @@
-//! A number that only grows, published by one writer at a time, and who waits for it.
+//! A number that only grows, and who waits for it.
 
 use std::{
     collections::BTreeMap,
@@ -49,11 +49,20 @@ impl Watermark {
         self.value.load(Ordering::Acquire)
     }
 
-    /// Raises the mark. Panics when it would fall: whoever waits for it has already been told more.
+    /// Raises the mark, which has one writer at a time. Panics when it would fall: whoever waits for it has already been told more.
     pub fn advance(&self, value: u64) {
         // In one order with `when`: either it sees the new value, or this sees that it waits.
         let before = self.value.swap(value, Ordering::SeqCst);
         assert!(before <= value, "watermark falls from {before} to {value}");
+        if self.waiting_count.load(Ordering::SeqCst) > 0 {
+            self.tell(value);
+        }
+    }
+
+    /// Raises the mark, unless another writer has raised it further.
+    pub fn raise(&self, value: u64) {
+        // In one order with `when`, as in `advance`.
+        self.value.fetch_max(value, Ordering::SeqCst);
         if self.waiting_count.load(Ordering::SeqCst) > 0 {
             self.tell(value);
         }

@@ -7,7 +7,10 @@ use reprise_partition::LogPolicy;
 use reprise_replay::RecoverFrom;
 use reprise_storage::AfterImage;
 
-use crate::error::OpenError;
+use crate::{
+    device::{self, DeviceConfig},
+    error::OpenError,
+};
 
 /// How changes are logged, and which record counts at recovery where there are two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -37,6 +40,8 @@ pub struct DatabaseConfig {
     /// For procedures that declare nothing; those that do go by their declaration, unless this is `Both` or `None`.
     pub log: LogPolicy,
     pub redo: RedoConfig,
+    /// What the log is written to first.
+    pub device: DeviceConfig,
     pub commit: CommitMode,
     /// Time for which a group of commits may grow before it is written.
     pub group_commit_us: u64,
@@ -80,5 +85,5 @@ pub(crate) fn check(config: &DatabaseConfig) -> Result<(), OpenError> {
             config.partitions
         ));
     }
-    Ok(())
+    device::judge(config).map_err(OpenError::Config)
 }

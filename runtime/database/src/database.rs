@@ -14,7 +14,7 @@ use reprise_backup::{Archive, ArchiveError, MANIFEST_NAME, Origin, Place, RealTr
 use reprise_base::{MemoryKind, MemoryLedger};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::Started;
-use reprise_log::{Log, LogError, OpenReport};
+use reprise_log::{Drained, FrontStatus, Log, LogError, OpenReport};
 use reprise_observe::Registry;
 use reprise_partition::{CallBatch, LogPolicy, Shared, Site, SiteMessage};
 use reprise_recovery::{RecoveryError, make_ready};
@@ -26,6 +26,7 @@ use crate::{
     backups::Backups,
     checkpoint::Checkpointer,
     config::{CommitMode, DatabaseConfig, check},
+    device::NvramInUse,
     environment::{Environment, Folders},
     error::OpenError,
     memory::{judge_memory, keep_memory_ready},
@@ -44,6 +45,10 @@ pub(crate) struct Upkeep {
     pub quarantine: Mutex<Vec<Quarantined>>,
     /// Memory that is made ready before calls are taken.
     pub memory_ready: AtomicU64,
+    /// The region before the log's files, where there is one.
+    pub nvram: Option<NvramInUse>,
+    /// What an earlier region had that the files had not.
+    pub drained: Drained,
 }
 
 /// The engine's parts over one directory.
@@ -88,13 +93,13 @@ impl Database {
             LogPolicy::None => None,
             _ => Some(open_log(&config, &around, &memory)?),
         };
+        let mut upkeep = Upkeep::default();
         let (genesis, log, report, files) = match opened {
-            Some(opened) => (
-                opened.genesis,
-                Some(opened.log),
-                Some(opened.report),
-                Some(opened.files),
-            ),
+            Some(opened) => {
+                (upkeep.nvram, upkeep.drained) = (opened.nvram, opened.drained);
+                let (log, report, files) = (opened.log, opened.report, opened.files);
+                (opened.genesis, Some(log), Some(report), Some(files))
+            }
             None => (new_genesis(&config, &around)?, None, None, None),
         };
         let settings_hash = around.compiler.settings_hash();
@@ -142,7 +147,7 @@ impl Database {
             upkeep: Upkeep {
                 folders: around.folders,
                 quarantine: Mutex::new(quarantine),
-                ..Upkeep::default()
+                ..upkeep
             },
             sites: Mutex::new(sites),
         })
@@ -297,6 +302,16 @@ impl Database {
         self.opened.as_ref().and_then(|opened| opened.other_settings_hash)
     }
 
+    /// What came to the log's files from an NVRAM region, before the replay.
+    pub fn drained(&self) -> Drained {
+        self.upkeep.drained
+    }
+
+    /// How full the rings before the log's files are; None where there are none.
+    pub fn front_status(&self) -> Option<FrontStatus> {
+        self.log.as_ref().and_then(|log| log.front_status())
+    }
+
     pub(crate) fn fail(&self, error: OpenError) -> OpenError {
         self.router.set_phase(Phase::Failed {
             report: error.to_string(),
@@ -362,6 +377,14 @@ impl Database {
         if let Some(checkpointer) = &self.checkpointer {
             checkpointer.stop();
         }
+        let closed = self.close_log();
+        if let (Ok(()), Some(nvram), Some(status)) = (&closed, &self.upkeep.nvram, self.front_status()) {
+            nvram.release(&status)?;
+        }
+        closed
+    }
+
+    fn close_log(&self) -> Result<(), LogError> {
         match &self.log {
             Some(log) => match log.close() {
                 // It was told to take no writes, and took none.

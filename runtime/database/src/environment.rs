@@ -9,12 +9,13 @@ use crossbeam_channel::Receiver;
 use reprise_base::SiteId;
 use reprise_env::{Clock, Disk, MakeWork, RealClock, RealDisk, RealThreads, Step, Threads, Work, entropy};
 use reprise_host::{Engine, Limits};
+use reprise_nvram::{MapRegions, OpenMemory};
 use reprise_observe::Recorder;
 use reprise_partition::{ExecContext, LogPolicy, Sampling, Shared, Sink, Site, SiteMessage};
 use reprise_replay::WINDOW_BYTES;
 use reprise_txn::Compiler;
 
-use crate::{config::DatabaseConfig, error::OpenError};
+use crate::{config::DatabaseConfig, device::DeviceConfig, error::OpenError};
 
 /// Where a database keeps its files.
 pub struct Folders {
@@ -32,6 +33,8 @@ pub struct Environment {
     pub threads: Arc<dyn Threads>,
     /// None without a log.
     pub folders: Option<Folders>,
+    /// Where NVRAM comes from.
+    pub nvram: Arc<dyn OpenMemory>,
     pub compiler: Arc<dyn Compiler>,
     /// What is measured on that clock for `LogMode::Auto`.
     pub sampling: Sampling,
@@ -56,10 +59,12 @@ impl Environment {
             }),
             _ => None,
         };
+        let assume_persistent = matches!(&config.device, DeviceConfig::Nvram(nvram) if nvram.assume_persistent);
         Ok(Self {
             clock: Arc::new(RealClock::new()),
             threads: Arc::new(RealThreads),
             folders,
+            nvram: Arc::new(MapRegions { assume_persistent }),
             compiler: Arc::new(Engine::new(Limits::default())),
             sampling: Sampling::default(),
             redo_window_bytes: WINDOW_BYTES,

@@ -8,7 +8,7 @@ use reprise_env::DiskError;
 use reprise_log::LogError;
 use reprise_recovery::RecoveryError;
 
-use crate::memory::MemoryError;
+use crate::{device::DeviceError, memory::MemoryError};
 
 /// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +19,8 @@ pub enum OpenError {
     Disk(#[from] DiskError),
     #[error("{0}")]
     Log(#[from] LogError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     #[error("{0}")]
     Recovery(#[from] RecoveryError),
     #[error("the database was made with {stored} partitions, and that number is fixed; {asked} were asked for")]

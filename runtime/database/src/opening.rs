@@ -14,15 +14,17 @@ use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, MemoryLedger, SiteId};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::Started;
-use reprise_log::{Log, LogConfig, LogError, OpenReport};
+use reprise_log::{Drained, Log, LogConfig, LogError, OpenReport};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, Coordinator, Logging, NoLog, Shared, Sink, SiteMessage, SyncSink, Told, Unlogged, complete,
+    AsyncSink, CallBatch, Coordinator, Logging, NoLog, NvramSink, Shared, Sink, SiteMessage, SyncSink, Told, Unlogged,
+    complete,
 };
 use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
 use crate::{
     config::{CommitMode, DatabaseConfig},
+    device::{Device, NvramInUse},
     environment::{Environment, SiteWork},
     error::OpenError,
 };
@@ -32,6 +34,8 @@ pub(crate) struct OpenedLog {
     pub log: Arc<Log<Box<CallBatch>>>,
     pub report: OpenReport,
     pub files: Checkpoints,
+    pub nvram: Option<NvramInUse>,
+    pub drained: Drained,
 }
 
 pub(crate) fn open_log(
@@ -61,8 +65,10 @@ pub(crate) fn open_log(
     let on_durable = Box::new(|end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
         complete(end, outcome.map_err(Unlogged::from), batch);
     });
-    let (disk, clock) = (folders.log.clone(), around.clock.clone());
-    let (log, report) = Log::open_on(disk, clock, around.threads.clone(), log_config, on_durable)?;
+    let device = Device::begin(config, around, &folders.root, &*folders.log)?;
+    let drained = device.drain(&log_config)?;
+    let (disk, clock, threads) = (folders.log.clone(), around.clock.clone(), around.threads.clone());
+    let (log, report) = Log::open_on(disk, clock, threads, log_config.clone(), on_durable)?;
     let log = Arc::new(log);
     let genesis = match (log.start(), known) {
         (Lsn(0), _) => first_record(&log, genesis)?,
@@ -79,11 +85,14 @@ pub(crate) fn open_log(
         });
     }
     files.clean()?;
+    let nvram = device.put_before(&log, &log_config)?;
     Ok(OpenedLog {
         genesis,
         log,
         report,
         files,
+        nvram,
+        drained,
     })
 }
 
@@ -201,10 +210,12 @@ pub(crate) fn start_sites(
     for id in 0..config.sites {
         // Bounded by admission: what waits is counted per partition before it is sent.
         let (sender, inbox) = crossbeam_channel::unbounded();
-        let sink: Box<dyn Sink> = match (log, config.commit) {
-            (None, _) => Box::new(NoLog),
-            (Some(log), CommitMode::Sync) => Box::new(SyncSink(log.appender())),
-            (Some(log), CommitMode::Async) => Box::new(AsyncSink(log.appender())),
+        let nvram = log.and_then(|log| log.nvram_appender(usize::from(id)));
+        let sink: Box<dyn Sink> = match (nvram, log, config.commit) {
+            (Some(nvram), _, _) => Box::new(NvramSink::new(nvram)),
+            (None, None, _) => Box::new(NoLog),
+            (None, Some(log), CommitMode::Sync) => Box::new(SyncSink(log.appender())),
+            (None, Some(log), CommitMode::Async) => Box::new(AsyncSink(log.appender())),
         };
         let (shared, recorder) = (shared.clone(), registry.recorder());
         let around_threads = shared.threads.clone();

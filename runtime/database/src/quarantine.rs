@@ -1,15 +1,12 @@
 //! Procedures that were taken out of service because their replay diverged: a file in the data directory.
 
-use std::io;
-
 use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_replay::Divergence;
 use serde::{Deserialize, Serialize};
 
+use crate::small_file;
+
 pub(crate) const QUARANTINE_NAME: &str = "quarantine.json";
-const TEMPORARY_NAME: &str = "quarantine.tmp";
-/// No list is as long.
-const BYTES_MAX: u64 = 1 << 20;
 
 /// A procedure of one module version that takes no calls; of what it did, the log's changes are believed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,14 +54,10 @@ impl Quarantined {
 
 /// What the file in the data directory lists; nothing where there is none.
 pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Quarantined>, DiskError> {
-    let file = match root.open_read(QUARANTINE_NAME) {
-        Ok(file) => file,
-        Err(error) if error.kind == DiskErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+    let Some(bytes) = small_file::read(root, QUARANTINE_NAME)? else {
+        return Ok(Vec::new());
     };
-    let mut bytes = vec![0; file.len()?.min(BYTES_MAX) as usize];
-    let read = file.read_at(0, &mut bytes)?;
-    serde_json::from_slice(&bytes[..read]).map_err(|error| {
+    serde_json::from_slice(&bytes).map_err(|error| {
         let reason = format!("{error}. Restore the file from a copy, or remove it to let go of the quarantine");
         let path = format!("{}/{QUARANTINE_NAME}", root.describe());
         DiskError::new("read", &path, DiskErrorKind::Io, &reason)
@@ -73,18 +66,11 @@ pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Quarantined>, DiskError> {
 
 /// Replaces the list: the old or the new one is there, whatever happens.
 pub(crate) fn save(disk: &dyn Disk, list: &[Quarantined]) -> Result<(), DiskError> {
-    let unfit = |error: io::Error| DiskError::new("write", QUARANTINE_NAME, DiskErrorKind::Io, &error.to_string());
-    let mut text = serde_json::to_vec_pretty(list).map_err(|error| unfit(error.into()))?;
+    let unfit =
+        |error: serde_json::Error| DiskError::new("write", QUARANTINE_NAME, DiskErrorKind::Io, &error.to_string());
+    let mut text = serde_json::to_vec_pretty(list).map_err(unfit)?;
     text.push(b'\n');
-    match disk.remove(TEMPORARY_NAME) {
-        Err(error) if error.kind != DiskErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let file = disk.create(TEMPORARY_NAME)?;
-    file.write_at(0, &text)?;
-    file.sync()?;
-    disk.rename(TEMPORARY_NAME, QUARANTINE_NAME)?;
-    disk.sync_dir()
+    small_file::replace(disk, QUARANTINE_NAME, &text)
 }
 
 #[cfg(test)]

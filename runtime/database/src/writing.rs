@@ -106,7 +106,8 @@ impl Writing {
             Stage::Rows => self.take_rows()?,
             Stage::Told => self.go_on_if(self.told.try_recv().is_ok(), Stage::Durable)?,
             Stage::Durable => {
-                let is_durable = self.service.log.durable() >= self.start.lsn;
+                self.service.log.want_copied(self.start.lsn);
+                let is_durable = self.service.log.copied() >= self.start.lsn;
                 self.go_on_if(is_durable, Stage::Keys)?
             }
             Stage::Keys => self.finish()?,
@@ -182,7 +183,7 @@ impl Writing {
         }
         let stopped = match self.service.is_stopping() {
             true => Some("the node stops".into()),
-            false if self.service.log.appender().is_stopped() => self.service.log.refusal(),
+            false if self.service.log.is_stopped() => self.service.log.refusal(),
             false => None,
         };
         let Some(reason) = stopped else {
@@ -239,7 +240,8 @@ impl Writing {
                 select.recv(pages);
             }
             (Stage::Durable, _) => {
-                self.service.log.wait_durable(self.start.lsn, LOOK);
+                // Whether they are is seen by the next step.
+                let _ = self.service.log.wait_copied(self.start.lsn, LOOK);
                 return;
             }
             _ => {

@@ -6,8 +6,8 @@ use std::{
 };
 
 use reprise_database::{
-    AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy, OpenError, RecoverFrom,
-    RecoveryReport, RedoConfig,
+    AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, OpenError,
+    RecoverFrom, RecoveryReport, RedoConfig,
 };
 use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome, RestartEstimate, SpeedSource};
 
@@ -26,6 +26,7 @@ fn config(dir: &Path, sites: u16, log: LogPolicy, redo: RedoConfig) -> DatabaseC
         sites,
         log,
         redo,
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,

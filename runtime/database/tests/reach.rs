@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::mpsc};
 
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy};
+use reprise_database::{CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy};
 use reprise_router::{BatchBuilder, ReplyOutcome};
 
 /// A procedure of each way to read, by the partition of its first argument; the second is a key as it is encoded. Each answers with
@@ -166,6 +166,7 @@ fn open_under(dir: &Path, partitions: u16, log: LogPolicy) -> Database {
         sites: 1,
         log,
         redo: reprise_database::RedoConfig::default(),
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,

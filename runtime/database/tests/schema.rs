@@ -3,7 +3,7 @@
 use std::{path::Path, sync::mpsc};
 
 use reprise_abi::{Field, RowLayout};
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy};
+use reprise_database::{CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy};
 use reprise_router::{BatchBuilder, DeployError, ReplyOutcome, RowsRequest};
 
 const V1: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i32","nullable":false}"#;
@@ -63,6 +63,7 @@ fn open(dir: &Path) -> Database {
         sites: 2,
         log: LogPolicy::Command,
         redo: reprise_database::RedoConfig::default(),
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,

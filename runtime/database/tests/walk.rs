@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_abi::value::ValueReader;
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy, RecoveryReport};
+use reprise_database::{CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RecoveryReport};
 use reprise_router::{BatchBuilder, BatchReply, Failure, ReplyOutcome};
 
 /// The wasm of a sample module; `cargo xtask wasm` builds it.
@@ -24,6 +24,7 @@ fn open(dir: &Path, partitions: u16, sites: u16) -> (Database, RecoveryReport) {
         sites,
         log: LogPolicy::Command,
         redo: reprise_database::RedoConfig::default(),
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,
@@ -202,6 +203,7 @@ fn another_number_of_partitions_is_refused() {
         sites: 1,
         log: LogPolicy::Command,
         redo: reprise_database::RedoConfig::default(),
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,

@@ -48,6 +48,8 @@ pub enum LogError {
         .needed.div_ceil(1 << 20), .max >> 20
     )]
     MemoryMax { needed: u64, max: u64 },
+    #[error("the NVRAM region does not go with the log: {reason}. Nothing was changed")]
+    Region { reason: Arc<str> },
     #[error("no log at LSN {lsn}: it holds {start} to {end}")]
     OutOfRange { lsn: Lsn, start: Lsn, end: Lsn },
     #[error(transparent)]

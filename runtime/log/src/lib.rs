@@ -1,5 +1,6 @@
 //! Group commit: makes appended records durable, in the order of their positions; reads them back.
-//! Owns: the segment files, the thread that writes them, the `durable` watermark, who waits for it.
+//! Owns: the segment files, the thread that writes them, the `durable` watermark, who waits for it; where there is NVRAM, the rings
+//! before the files and the thread that copies them.
 //! Does not: know what a record means, send it anywhere (a sink does), decide what is replayed; it never retries a failed write.
 //! Invariants: durable <= written <= filled, each only grows; a block is written once, one at a time; an append that was
 //! taken has its place on preallocated space, so a full disk refuses and never loses.
@@ -7,10 +8,13 @@
 #![forbid(unsafe_code)]
 
 mod append;
+mod copier;
 mod copy;
 mod cursor;
+mod drain;
 mod error;
 mod flush;
+mod front;
 mod group;
 mod index;
 mod log;
@@ -24,11 +28,13 @@ mod stretch;
 
 pub use append::Appender;
 pub use copy::{CopyRange, LogCopy};
+pub use drain::Drained;
 pub use error::{Damage, LogError, UnavailableKind};
+pub use front::{FrontConfig, FrontStatus, NvramAppender};
 pub use group::{Group, GroupSink, Position};
 pub use index::{parse_segment_name, segment_name};
 pub use log::{Complete, Log, LogConfig, OpenReport, Positions};
 pub use reader::{LogBlock, LogReader, LogRecord, OwnedRecord, RecordPage, RecordPlace};
 pub use receive::{PlaceError, Placed, Receiver};
-pub use scan::{SegmentReport, TornTail, VerifyReport, start_of_segment, verify};
+pub use scan::{SegmentReport, TornTail, VerifyReport, database_id, start_of_segment, verify};
 pub use stretch::{StretchBlock, StretchEnd};

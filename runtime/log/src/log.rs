@@ -1,11 +1,11 @@
 //! Opening, closing, and what is asked of the log as a whole.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
-use reprise_base::{Epoch, Lsn, MemoryLedger, OnReached, Role, Waiter, limits::SEGMENT_BYTES};
+use reprise_base::{Epoch, Lsn, MemoryLedger, OnReached, Role, Waiter, Watermark, limits::SEGMENT_BYTES};
 use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads};
 use reprise_observe::FlushStats;
 use reprise_wire::{
@@ -17,6 +17,7 @@ use crate::{
     cursor::SegmentCursor,
     error::{LogError, UnavailableKind, hex},
     flush::{Flusher, create_first_segment},
+    front::Front,
     group::Position,
     index::{Mark, RECYCLE_NAME, SPARE_NAME, segment_name},
     prepare::Preparer,
@@ -106,6 +107,8 @@ pub struct Positions {
 /// The node's log: one for all engine threads.
 pub struct Log<P: Send + 'static> {
     pub(crate) shared: Arc<Shared<P>>,
+    /// Where there is NVRAM: before the files.
+    pub(crate) front: OnceLock<Arc<Front>>,
     threads: Mutex<Vec<Box<dyn Started>>>,
     /// Given back at `close`.
     lock: Mutex<Option<DiskLock>>,
@@ -161,7 +164,9 @@ impl<P: Send + 'static> Log<P> {
         opened.start(around, config, complete, lock)
     }
 
+    /// Panics where the log has a front: then records are appended through that.
     pub fn appender(&self) -> Appender<P> {
+        assert!(self.front.get().is_none(), "the front alone gives out LSNs");
         Appender(Arc::clone(&self.shared))
     }
 
@@ -171,20 +176,35 @@ impl<P: Send + 'static> Log<P> {
 
     /// Behind the last appended record.
     pub fn filled(&self) -> Lsn {
-        Lsn(self.shared.filled.get())
+        Lsn(self.filled_mark().get())
+    }
+
+    fn filled_mark(&self) -> &Arc<Watermark> {
+        self.front.get().map_or(&self.shared.filled, |front| &front.filled)
     }
 
     /// Runs `hook` once records are appended up to `lsn`, on the thread that appends them. None: they are already.
     pub fn when_filled(&self, lsn: Lsn, hook: OnReached) -> Option<Waiter> {
-        self.shared.filled.when(lsn.0, hook)
+        self.filled_mark().when(lsn.0, hook)
     }
 
     /// Everything before it is durable.
     pub fn durable(&self) -> Lsn {
-        Lsn(self.shared.durable.lsn.get())
+        match self.front.get() {
+            Some(front) => front.lsns.durable(),
+            None => self.copied(),
+        }
     }
 
     pub fn positions(&self) -> Positions {
+        if let Some(front) = self.front.get() {
+            let durable = front.lsns.durable();
+            return Positions {
+                filled: self.filled().max(durable),
+                written: durable,
+                durable,
+            };
+        }
         let state = self.shared.lock();
         Positions {
             filled: state.filled(),
@@ -218,7 +238,15 @@ impl<P: Send + 'static> Log<P> {
 
     /// Waits until everything before `end` is durable; false when the time is over or the log stopped first.
     pub fn wait_durable(&self, end: Lsn, timeout: Duration) -> bool {
-        self.shared.wait_durable(end, timeout)
+        match self.front.get() {
+            Some(front) => self.wait_persistent(front, end, timeout),
+            None => self.shared.wait_durable(end, timeout),
+        }
+    }
+
+    /// True once a write has failed: nothing more gets to the files.
+    pub fn is_stopped(&self) -> bool {
+        self.shared.lock().stopped.is_some()
     }
 
     /// Why appends are refused now, if they are.
@@ -239,7 +267,8 @@ impl<P: Send + 'static> Log<P> {
 
     /// Takes no more appends, for this reason. What was appended before is written; reading goes on.
     pub fn refuse(&self, reason: &str) {
-        self.wait_durable(self.filled(), self.shared.config.append_wait_max);
+        // What can't be written is refused for that reason.
+        let _ = self.wait_copied(self.filled(), self.shared.config.append_wait_max);
         let refusal = LogError::unavailable(UnavailableKind::ReadOnly, reason);
         self.shared.stop(refusal.clone(), refusal);
     }
@@ -275,6 +304,7 @@ impl<P: Send + 'static> Log<P> {
     /// Writes what was appended, marks the log as closed in order, and ends the threads. Later appends are refused.
     /// The error is the one that stopped the log before.
     pub fn close(&self) -> Result<(), LogError> {
+        self.close_front();
         self.shared.lock().is_closing = true;
         self.shared.may_refuse.store(true, std::sync::atomic::Ordering::Release);
         self.shared.wake_all();
@@ -473,6 +503,7 @@ impl Opened {
         let preparer = Preparer::new(Arc::clone(&shared));
         let log = Log {
             shared,
+            front: OnceLock::new(),
             threads: Mutex::default(),
             lock: Mutex::new(Some(lock)),
         };

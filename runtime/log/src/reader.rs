@@ -403,6 +403,7 @@ pub(crate) fn damaged(segment: u64, place: u64, lsn: Lsn, error: &WireError) -> 
 impl<P: Send + 'static> Log<P> {
     /// Reads forward from the first record at or behind `from`, as far as is durable; more as more becomes so.
     pub fn reader(&self, from: Lsn) -> Result<LogReader, LogError> {
+        self.copy_front()?;
         let shared = &self.shared;
         LogReader::new(
             Arc::clone(&shared.disk),
@@ -429,9 +430,10 @@ impl<P: Send + 'static> Log<P> {
         limit: usize,
         mut keep: impl FnMut(&LogRecord<'_>) -> bool,
     ) -> Result<RecordPage, LogError> {
+        self.copy_front()?;
         let index = &self.shared.index;
-        let start = index.start().lsn;
-        let mut upper = before.map_or(self.durable(), |before| before.min(self.durable()));
+        let (start, copied) = (index.start().lsn, self.copied());
+        let mut upper = before.map_or(copied, |before| before.min(copied));
         let mut page = RecordPage::default();
         // By place: a block without records has the LSN of the one behind it.
         let mut behind = match upper > start {

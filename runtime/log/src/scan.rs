@@ -116,6 +116,20 @@ pub fn start_of_segment(disk: &dyn Disk, place: u64) -> Result<Lsn, LogError> {
     }
 }
 
+/// Whose log lies on `disk`, by its oldest segment; None: no log is there.
+pub fn database_id(disk: &dyn Disk) -> Result<Option<[u8; 16]>, LogError> {
+    let names = disk.list()?;
+    let Some(place) = names.iter().filter_map(|name| parse_segment_name(name)).min() else {
+        return Ok(None);
+    };
+    let mut bytes = [0; SEGMENT_HEADER_BYTES];
+    let read = disk.open_read(&segment_name(place))?.read_at(0, &mut bytes)?;
+    match SegmentHeader::decode(&bytes[..read]) {
+        Ok(header) => Ok(Some(header.database_id)),
+        Err(error) => Err(damaged(place, place, Lsn(0), &error)),
+    }
+}
+
 pub(crate) struct Scan {
     pub report: VerifyReport,
     pub index: LogIndex,

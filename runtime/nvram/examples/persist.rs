@@ -4,7 +4,7 @@
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use reprise_base::Lsn;
-use reprise_nvram::{FlushPolicy, Memory, Pmem, PmemOptions, Region, RingReader, RingWriter};
+use reprise_nvram::{FlushPolicy, Memory, Owner, Pmem, PmemOptions, Region, RingReader, RingWriter};
 
 const COMMITS: u64 = 200_000;
 
@@ -15,13 +15,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .unwrap_or_else(|| format!("/dev/shm/reprise-persist-{}", std::process::id()).into());
     let options = PmemOptions {
         path: path.clone(),
-        bytes: 64 << 20,
+        bytes: Some(64 << 20),
         assume_persistent: true,
     };
     let memory: Arc<dyn Memory> = Arc::new(Pmem::open(&options)?);
     for bytes in [60, 200, 1_000] {
         for together in [1, 16] {
-            let region = Region::format(memory.clone(), [0; 16], 1, 80_000)?;
+            let region = Region::format(memory.clone(), Owner::default(), 1, 80_000)?;
             let (mut writer, mut reader) = region.rings(FlushPolicy::OnCommit).remove(0);
             let mut times = run(&mut writer, &mut reader, bytes, together)?;
             times.sort_unstable();
@@ -52,7 +52,7 @@ fn run(
     while lsn < COMMITS {
         let began = Instant::now();
         for _ in 0..together {
-            writer.record(Lsn(lsn), &payload)?;
+            writer.records(Lsn(lsn), 1, &payload)?;
             lsn += 1;
         }
         writer.persist();

@@ -2,9 +2,9 @@
 //!
 //! | at | bytes | what |
 //! | --- | --- | --- |
-//! | 0 | 4,096 | header: magic, layout version, checksum, database id, geometry; written once, its magic last |
+//! | 0 | 4,096 | header: magic, layout version, checksum, owner, geometry; written once, its magic last |
 //! | 4,096 | 64 each | below which sequence number a ring is free |
-//! | 8,192 | 8 each | per ring: its entries |
+//! | 20,480 | 8 each | per ring: its entries |
 //! | behind | | per ring: its log objects |
 
 use crate::Memory;
@@ -12,10 +12,10 @@ use crate::Memory;
 /// Bytes of a cache line: what becomes persistent together.
 pub const LINE_BYTES: usize = 64;
 /// Rings that a region has at most.
-pub const RINGS_MAX: usize = 64;
+pub const RINGS_MAX: usize = 256;
 /// Entries that a ring has at least and at most.
-pub(crate) const ENTRIES_MIN: u32 = 64;
-const ENTRIES_MAX: u32 = 1 << 24;
+pub const ENTRIES_MIN: u32 = 64;
+pub const ENTRIES_MAX: u32 = 1 << 24;
 /// Bytes of objects that a ring has at least.
 const OBJECTS_BYTES_MIN: u64 = 64 << 10;
 /// An entry has 32 bits for the line at which its object begins.
@@ -23,7 +23,7 @@ const OBJECTS_BYTES_MAX: u64 = (1 << 32) * LINE_BYTES as u64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"RPRSNVR\x01");
 const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 72;
+const HEADER_BYTES: usize = 112;
 const FREED_AT: usize = 4096;
 const ENTRIES_AT: usize = FREED_AT + RINGS_MAX * LINE_BYTES;
 
@@ -38,10 +38,23 @@ pub struct Geometry {
     pub objects_bytes: u64,
 }
 
+/// Whose records a region holds, and what ran them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    pub database_id: [u8; 16],
+    /// Of this making of the region: an older copy of it has another one.
+    pub region_id: [u8; 16],
+    /// As in the headers of the log's segments.
+    pub settings_hash: u64,
+    pub semantics: u32,
+    /// Of the records' bytes.
+    pub format: u32,
+}
+
 /// What a region's header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub database_id: [u8; 16],
+    pub owner: Owner,
     pub region_bytes: u64,
     pub geometry: Geometry,
 }
@@ -182,11 +195,15 @@ impl Header {
     fn encode(&self) -> [u8; HEADER_BYTES - 8] {
         let mut bytes = [0; HEADER_BYTES - 8];
         bytes[0..4].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[8..24].copy_from_slice(&self.database_id);
+        bytes[8..24].copy_from_slice(&self.owner.database_id);
         bytes[24..32].copy_from_slice(&self.region_bytes.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.geometry.rings.to_le_bytes());
         bytes[36..40].copy_from_slice(&self.geometry.entries.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.geometry.objects_bytes.to_le_bytes());
+        bytes[48..64].copy_from_slice(&self.owner.region_id);
+        bytes[64..72].copy_from_slice(&self.owner.settings_hash.to_le_bytes());
+        bytes[72..76].copy_from_slice(&self.owner.semantics.to_le_bytes());
+        bytes[76..80].copy_from_slice(&self.owner.format.to_le_bytes());
         let sum = crc_of(&bytes);
         bytes[4..8].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -233,7 +250,13 @@ impl Header {
             return Err(HeaderError::Checksum);
         }
         let header = Self {
-            database_id: bytes[8..24].try_into().expect("16 bytes"),
+            owner: Owner {
+                database_id: bytes[8..24].try_into().expect("16 bytes"),
+                region_id: bytes[48..64].try_into().expect("16 bytes"),
+                settings_hash: u64_at(64),
+                semantics: u32_at(72),
+                format: u32_at(76),
+            },
             region_bytes: u64_at(24),
             geometry: Geometry {
                 rings: u32_at(32),

@@ -3,7 +3,7 @@
 //! Does not: know what a record means, write files, wait, start a thread.
 //! Invariants: an entry's state bit is persistent only after its object is; rows count only under a persistent commit; what lies
 //! behind the first entry of a ring that is not valid counts as never written; nothing is overwritten before it was freed.
-//! Called by: nothing yet outside of its tests; the log's NVRAM device is to be built on it.
+//! Called by: `log` (the front before its files), `database` (opening).
 
 mod layout;
 mod lsns;
@@ -14,11 +14,11 @@ mod recover;
 mod region;
 mod ring;
 
-pub use layout::{Geometry, LINE_BYTES, RINGS_MAX};
+pub use layout::{ENTRIES_MAX, ENTRIES_MIN, Geometry, LINE_BYTES, Owner, RINGS_MAX};
 pub use lsns::LsnSource;
-pub use memory::Memory;
-pub use pmem::{Persistence, Pmem, PmemError, PmemOptions};
+pub use memory::{Memory, OpenMemory, Persistence};
+pub use pmem::{MapRegions, Pmem, PmemError, PmemOptions};
 pub use recording::{Event, Recording};
 pub use recover::{Recovered, RecoveredRecord};
 pub use region::{Region, RegionError};
-pub use ring::{FlushPolicy, Full, ObjectKind, RingReader, RingRecord, RingWriter};
+pub use ring::{FlushPolicy, Full, ObjectKind, RingFill, RingGauge, RingReader, RingRecord, RingWriter};

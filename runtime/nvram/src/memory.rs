@@ -1,5 +1,38 @@
 //! The boundary to persistent memory: everything above it runs on libpmem, and on a fake that records each call.
 
+use std::{path::Path, sync::Arc};
+
+use crate::PmemError;
+
+/// How what was written becomes persistent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persistence {
+    /// By cache lines: memory on a DAX file system, or a DAX device.
+    Fence,
+    /// By cache lines, since we were told to: the file is not on persistent memory, and what the file system has not written is lost when the
+    /// machine loses power.
+    Assumed,
+    /// By `msync`: an ordinary file, as safe and as slow as its disk.
+    Msync,
+}
+
+impl Persistence {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fence => "fence",
+            Self::Assumed => "assumed",
+            Self::Msync => "msync",
+        }
+    }
+}
+
+/// Where regions come from.
+pub trait OpenMemory: Send + Sync {
+    /// The memory at `path`, of `bytes`, made where there is none; without `bytes` what is there, whatever its size. Nobody else gets it
+    /// until it is dropped.
+    fn open(&self, path: &Path, bytes: Option<u64>) -> Result<Arc<dyn Memory>, PmemError>;
+}
+
 /// A region of memory that outlives the process. Places are byte offsets.
 ///
 /// What was written is persistent once [`Memory::drain`] has returned on the thread that wrote it. Before that any part of it may
@@ -26,4 +59,7 @@ pub trait Memory: Send + Sync {
 
     /// Waits until all that this thread wrote is persistent.
     fn drain(&self);
+
+    /// What makes it so.
+    fn persistence(&self) -> Persistence;
 }

@@ -7,14 +7,14 @@ use std::{
     os::{fd::AsRawFd, unix::ffi::OsStrExt, unix::fs::FileTypeExt},
     path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use libloading::Library;
 
-use crate::Memory;
+use crate::{Memory, OpenMemory, Persistence};
 
 /// The library's name on Linux; its number is that of its interface.
 const LIBRARY: &str = "libpmem.so.1";
@@ -26,24 +26,12 @@ const FILE_EXCL: c_int = 1 << 1;
 const MEM_NODRAIN: c_uint = 1 << 0;
 const MEM_NONTEMPORAL: c_uint = 1 << 1;
 
-/// How a region becomes persistent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Persistence {
-    /// By cache lines: memory on a DAX file system, or a DAX device.
-    Memory,
-    /// By cache lines, since we were told to: the file is not on persistent memory, and what the file system has not written is lost when the
-    /// machine loses power.
-    Assumed,
-    /// By `msync`: an ordinary file, as safe and as slow as its disk.
-    File,
-}
-
 /// How a region is opened.
 #[derive(Clone, Debug)]
 pub struct PmemOptions {
     pub path: PathBuf,
-    /// Bytes of the region; ignored for a device, which is taken as a whole.
-    pub bytes: u64,
+    /// Bytes of the region; ignored for a device, which is taken as a whole. None: as many as there are.
+    pub bytes: Option<u64>,
     /// An ordinary file is treated as persistent memory.
     pub assume_persistent: bool,
 }
@@ -138,7 +126,7 @@ pub struct Pmem {
     base: *mut u8,
     bytes: usize,
     persistence: Persistence,
-    /// With [`Persistence::File`]: what was written since the last `msync`, as bounds.
+    /// With [`Persistence::Msync`]: what was written since the last `msync`, as bounds.
     dirty: Mutex<Vec<(usize, usize)>>,
     /// Holds the lock on the file.
     _file: File,
@@ -164,12 +152,15 @@ impl Pmem {
             Err(error) => return Err(failed(error)),
         };
         let (bytes, flags) = match &found {
-            None => (options.bytes as usize, FILE_CREATE | FILE_EXCL),
+            None => {
+                let missing = || failed(io::ErrorKind::NotFound.into());
+                (options.bytes.ok_or_else(missing)? as usize, FILE_CREATE | FILE_EXCL)
+            }
             Some(metadata) if metadata.file_type().is_char_device() => (0, 0),
             Some(metadata) if !metadata.is_file() => return Err(PmemError::Kind { path: path.clone() }),
-            Some(metadata) if metadata.len() == options.bytes => (0, 0),
+            Some(metadata) if options.bytes.is_none_or(|bytes| metadata.len() == bytes) => (0, 0),
             Some(metadata) => {
-                let (found, asked) = (metadata.len(), options.bytes);
+                let (found, asked) = (metadata.len(), options.bytes.unwrap_or_default());
                 return Err(PmemError::Size {
                     path: path.clone(),
                     found,
@@ -181,9 +172,9 @@ impl Pmem {
         let lock = found.is_some().then(|| lock(path)).transpose()?;
         let (base, bytes, is_pmem) = map(&functions, path, bytes, flags)?;
         let persistence = match (is_pmem, options.assume_persistent) {
-            (true, _) => Persistence::Memory,
+            (true, _) => Persistence::Fence,
             (false, true) => Persistence::Assumed,
-            (false, false) => Persistence::File,
+            (false, false) => Persistence::Msync,
         };
         let file = match lock.map_or_else(|| lock_new(path), Ok) {
             Ok(file) => file,
@@ -193,7 +184,7 @@ impl Pmem {
                 return Err(error);
             }
         };
-        if persistence != Persistence::File {
+        if persistence != Persistence::Msync {
             // So that no commit waits for a page. A kernel that does not know it makes them one by one.
             // SAFETY: mapped above.
             unsafe { libc::madvise(base.cast(), bytes, libc::MADV_POPULATE_WRITE) };
@@ -206,10 +197,6 @@ impl Pmem {
             dirty: Mutex::default(),
             _file: file,
         })
-    }
-
-    pub fn persistence(&self) -> Persistence {
-        self.persistence
     }
 
     fn check(&self, at: usize, bytes: usize) {
@@ -305,7 +292,7 @@ impl Memory for Pmem {
         // SAFETY: checked; who writes a place is its only writer, and nobody reads it meanwhile.
         let base = unsafe { self.base.add(at) };
         match self.persistence {
-            Persistence::Memory | Persistence::Assumed => {
+            Persistence::Fence | Persistence::Assumed => {
                 // SAFETY: as above; the ranges do not overlap, one being the caller's.
                 unsafe {
                     (self.functions.memcpy)(
@@ -316,7 +303,7 @@ impl Memory for Pmem {
                     );
                 }
             }
-            Persistence::File => {
+            Persistence::Msync => {
                 // SAFETY: as above.
                 unsafe { base.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
                 self.note(at, bytes.len());
@@ -336,10 +323,10 @@ impl Memory for Pmem {
         self.check(at, bytes);
         match self.persistence {
             // SAFETY: checked.
-            Persistence::Memory | Persistence::Assumed => unsafe {
+            Persistence::Fence | Persistence::Assumed => unsafe {
                 (self.functions.flush)(self.base.add(at).cast(), bytes)
             },
-            Persistence::File => self.note(at, bytes),
+            Persistence::Msync => self.note(at, bytes),
         }
     }
 
@@ -356,9 +343,30 @@ impl Memory for Pmem {
     fn drain(&self) {
         match self.persistence {
             // SAFETY: a fence.
-            Persistence::Memory | Persistence::Assumed => unsafe { (self.functions.drain)() },
-            Persistence::File => self.sync(),
+            Persistence::Fence | Persistence::Assumed => unsafe { (self.functions.drain)() },
+            Persistence::Msync => self.sync(),
         }
+    }
+
+    fn persistence(&self) -> Persistence {
+        self.persistence
+    }
+}
+
+/// Regions that libpmem maps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MapRegions {
+    /// As in [`PmemOptions`].
+    pub assume_persistent: bool,
+}
+
+impl OpenMemory for MapRegions {
+    fn open(&self, path: &Path, bytes: Option<u64>) -> Result<Arc<dyn Memory>, PmemError> {
+        Ok(Arc::new(Pmem::open(&PmemOptions {
+            path: path.to_owned(),
+            bytes,
+            assume_persistent: self.assume_persistent,
+        })?))
     }
 }
 

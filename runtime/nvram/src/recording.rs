@@ -6,7 +6,7 @@ use std::{
     thread::{self, ThreadId},
 };
 
-use crate::Memory;
+use crate::{Memory, Persistence};
 
 /// A call at the boundary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,5 +170,9 @@ impl Memory for Recording {
             state.safe[at..at + 8].copy_from_slice(&word);
         }
         state.events.push(Event::Drain);
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence::Fence
     }
 }

@@ -13,11 +13,21 @@ use crate::{
 /// A record that was persistent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredRecord {
+    /// Of the first record.
     pub lsn: Lsn,
+    /// As in [`RingRecord`].
+    pub count: u32,
     pub ring: u32,
     /// As in [`RingRecord`].
     pub bytes: Vec<u8>,
     pub ends: Vec<usize>,
+}
+
+impl RecoveredRecord {
+    /// Behind its last record.
+    pub fn end(&self) -> Lsn {
+        Lsn(self.lsn.0 + u64::from(self.count))
+    }
 }
 
 /// All records of a region that were not freed, in LSN order (NV-Logging, section 4.6).
@@ -38,12 +48,12 @@ impl Region {
             self.recover_ring(ring, &mut records)?;
         }
         records.sort_by_key(|record| record.lsn);
-        if let Some(pair) = records.windows(2).find(|pair| pair[0].lsn == pair[1].lsn) {
-            return Err(RegionError::Twice { lsn: pair[0].lsn });
+        if let Some(pair) = records.windows(2).find(|pair| pair[0].end() > pair[1].lsn) {
+            return Err(RegionError::Twice { lsn: pair[1].lsn });
         }
         let void = records
             .windows(2)
-            .flat_map(|pair| (pair[0].lsn.0 + 1..pair[1].lsn.0).map(Lsn));
+            .flat_map(|pair| (pair[0].end().0..pair[1].lsn.0).map(Lsn));
         Ok(Recovered {
             void: void.collect(),
             records,
@@ -92,6 +102,7 @@ impl Region {
 fn recovered(ring: u32, record: RingRecord) -> Option<RecoveredRecord> {
     record.is_committed.then_some(RecoveredRecord {
         lsn: record.lsn,
+        count: record.count,
         ring,
         bytes: record.bytes,
         ends: record.ends,

@@ -6,7 +6,7 @@ use reprise_base::Lsn;
 
 use crate::{
     Memory,
-    layout::{Geometry, Header, HeaderError},
+    layout::{Geometry, Header, HeaderError, Owner},
     ring::{FlushPolicy, RingReader, RingWriter, Shared},
 };
 
@@ -19,8 +19,6 @@ pub enum RegionError {
     Version { found: u32 },
     #[error("the NVRAM region's header is damaged")]
     Header,
-    #[error("the NVRAM region belongs to another database ({})", hex(.found))]
-    Database { found: [u8; 16] },
     #[error("the NVRAM region was made with {made} bytes and has {found} bytes")]
     Size { made: u64, found: u64 },
     #[error(
@@ -33,19 +31,16 @@ pub enum RegionError {
     Twice { lsn: Lsn },
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// A region with a valid header.
 pub struct Region {
     memory: Arc<dyn Memory>,
+    owner: Owner,
     geometry: Geometry,
 }
 
 impl Region {
-    /// Opens a region that this database made. Ok(None): nothing is there, or making it was not ended.
-    pub fn open(memory: Arc<dyn Memory>, database_id: [u8; 16]) -> Result<Option<Self>, RegionError> {
+    /// Opens a region, whoever made it. Ok(None): nothing is there, or making it was not ended.
+    pub fn open(memory: Arc<dyn Memory>) -> Result<Option<Self>, RegionError> {
         let found = memory.bytes() as u64;
         if Geometry::new(found, 1, crate::layout::ENTRIES_MIN).is_none() {
             return Err(RegionError::TooSmall {
@@ -61,11 +56,6 @@ impl Region {
             Err(HeaderError::Version(found)) => return Err(RegionError::Version { found }),
             Err(HeaderError::Checksum | HeaderError::Geometry) => return Err(RegionError::Header),
         };
-        if header.database_id != database_id {
-            return Err(RegionError::Database {
-                found: header.database_id,
-            });
-        }
         if header.region_bytes != found {
             return Err(RegionError::Size {
                 made: header.region_bytes,
@@ -74,26 +64,35 @@ impl Region {
         }
         Ok(Some(Self {
             memory,
+            owner: header.owner,
             geometry: header.geometry,
         }))
     }
 
     /// Makes an empty region, of `rings` with `entries` each. What was in it must be safe elsewhere.
-    pub fn format(
-        memory: Arc<dyn Memory>,
-        database_id: [u8; 16],
-        rings: u32,
-        entries: u32,
-    ) -> Result<Self, RegionError> {
+    pub fn format(memory: Arc<dyn Memory>, owner: Owner, rings: u32, entries: u32) -> Result<Self, RegionError> {
         let found = memory.bytes() as u64;
         let geometry = Geometry::new(found, rings, entries).ok_or(RegionError::TooSmall { found, rings, entries })?;
         let header = Header {
-            database_id,
+            owner,
             region_bytes: found,
             geometry,
         };
         header.write(&*memory);
-        Ok(Self { memory, geometry })
+        Ok(Self {
+            memory,
+            owner,
+            geometry,
+        })
+    }
+
+    /// Makes a region blank: whoever comes next may make one of it. What was in it must be safe elsewhere.
+    pub fn erase(memory: &dyn Memory) {
+        Header::erase(memory);
+    }
+
+    pub fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     /// Writer and reader of each ring of a region that was just made.

@@ -12,7 +12,8 @@ use crate::{
     layout::{Entry, Geometry, crc_of, freed_word},
 };
 
-/// Bytes before an object's payload: LSN 8, sequence number 8, length 4, checksum 4, kind 1, nothing 3, rows 4.
+/// Bytes before an object's payload: LSN 8, sequence number 8, length 4, checksum 4, kind 1, nothing 3, and 4 of how many records it
+/// is, or rows lie before it.
 const OBJECT_HEADER_BYTES: usize = 32;
 
 /// When a transaction's rows become persistent (NV-Logging, section 4.3).
@@ -29,8 +30,8 @@ pub enum FlushPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ObjectKind {
-    /// A whole record.
-    Record = 1,
+    /// Whole records.
+    Records = 1,
     /// A row that a transaction changed: counts once its commit is persistent.
     Row = 2,
     /// The rest of a record whose rows came before it.
@@ -41,7 +42,7 @@ pub enum ObjectKind {
 
 impl ObjectKind {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Record, Self::Row, Self::Commit, Self::Abort]
+        [Self::Records, Self::Row, Self::Commit, Self::Abort]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     pub ring: u32,
     /// Entries below it are persistent, with their objects.
     persisted: AtomicU64,
+    persisted_place: AtomicU64,
     /// Entries below it, and objects below the other, may be overwritten.
     freed: AtomicU64,
     freed_place: AtomicU64,
@@ -75,9 +77,54 @@ impl Shared {
             geometry,
             ring,
             persisted: AtomicU64::new(0),
+            persisted_place: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             freed_place: AtomicU64::new(0),
         }
+    }
+}
+
+/// How much of a ring waits to be copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingFill {
+    pub entries: u64,
+    pub entries_max: u64,
+    /// Of objects.
+    pub bytes: u64,
+    pub bytes_max: u64,
+}
+
+impl RingFill {
+    /// True once half of the ring is in use.
+    pub fn is_half_full(&self) -> bool {
+        self.entries > self.entries_max / 2 || self.bytes > self.bytes_max / 2
+    }
+}
+
+impl Shared {
+    #[inline]
+    fn fill(&self) -> RingFill {
+        // What is freed was persistent before: in this order nothing comes out below zero.
+        let (freed, freed_place) = (
+            self.freed.load(Ordering::Acquire),
+            self.freed_place.load(Ordering::Acquire),
+        );
+        RingFill {
+            entries: self.persisted.load(Ordering::Acquire).saturating_sub(freed),
+            entries_max: self.geometry.entries as u64,
+            bytes: self.persisted_place.load(Ordering::Acquire).saturating_sub(freed_place),
+            bytes_max: self.geometry.objects_bytes,
+        }
+    }
+}
+
+/// Looks at a ring, from any thread.
+#[derive(Clone)]
+pub struct RingGauge(Arc<Shared>);
+
+impl RingGauge {
+    pub fn fill(&self) -> RingFill {
+        self.0.fill()
     }
 }
 
@@ -111,18 +158,24 @@ impl RingWriter {
         }
     }
 
-    /// Writes a whole record. It is persistent after the next [`RingWriter::persist`].
-    pub fn record(&mut self, lsn: Lsn, bytes: &[u8]) -> Result<(), Full> {
+    /// Writes `count` whole records, the first of them with `lsn`: after a crash all of them are there or none. They are persistent
+    /// after the next [`RingWriter::persist`].
+    pub fn records(&mut self, lsn: Lsn, count: u32, bytes: &[u8]) -> Result<(), Full> {
         assert_eq!(self.rows, 0, "a transaction's rows wait for their commit");
         self.begun_at = self.place;
-        self.put(ObjectKind::Record, lsn, &[bytes])
+        self.put(ObjectKind::Records, lsn, count, bytes)
     }
 
-    /// As [`RingWriter::record`], of bytes that lie apart.
-    pub fn record_of(&mut self, lsn: Lsn, parts: &[&[u8]]) -> Result<(), Full> {
-        assert_eq!(self.rows, 0, "a transaction's rows wait for their commit");
-        self.begun_at = self.place;
-        self.put(ObjectKind::Record, lsn, parts)
+    /// Whether `records` would take so many bytes now. Once it would, it does.
+    pub fn judge(&self, bytes: usize) -> Result<(), Full> {
+        let begun_at = self.place;
+        self.room_for(begun_at, bytes).map(drop)
+    }
+
+    /// Most bytes of records that one call of `records` takes.
+    pub fn bytes_max(&self) -> u64 {
+        // What is skipped at the ring's end counts, too.
+        self.shared.geometry.objects_bytes / 4 - OBJECT_HEADER_BYTES as u64
     }
 
     /// Writes a row that the running transaction changed. Err: the transaction can't be logged as it is; `abort` gives its room back.
@@ -130,7 +183,7 @@ impl RingWriter {
         if self.rows == 0 {
             self.begun_at = self.place;
         }
-        self.put(ObjectKind::Row, Lsn(0), &[bytes])?;
+        self.put(ObjectKind::Row, Lsn(0), self.rows, bytes)?;
         self.rows += 1;
         if self.policy == FlushPolicy::OnInsert {
             self.persist();
@@ -143,7 +196,7 @@ impl RingWriter {
         if self.rows == 0 {
             self.begun_at = self.place;
         }
-        self.put(ObjectKind::Commit, lsn, &[bytes])?;
+        self.put(ObjectKind::Commit, lsn, self.rows, bytes)?;
         self.rows = 0;
         Ok(())
     }
@@ -151,7 +204,7 @@ impl RingWriter {
     /// Gives up the running transaction's rows (NV-Logging, section 4.4).
     pub fn abort(&mut self) -> Result<(), Full> {
         if self.rows > 0 {
-            self.put(ObjectKind::Abort, Lsn(0), &[])?;
+            self.put(ObjectKind::Abort, Lsn(0), self.rows, &[])?;
             self.rows = 0;
         }
         Ok(())
@@ -178,18 +231,19 @@ impl RingWriter {
         }
         self.unset.clear();
         shared.memory.drain();
+        shared.persisted_place.store(self.place, Ordering::Release);
         shared.persisted.store(self.sequence, Ordering::Release);
     }
 
-    /// Entries in use, of how many: written and not freed.
-    pub fn fill(&self) -> (u64, u64) {
-        let freed = self.shared.freed.load(Ordering::Acquire);
-        (self.sequence - freed, self.shared.geometry.entries as u64)
+    /// What is persistent and not freed.
+    #[inline]
+    pub fn fill(&self) -> RingFill {
+        self.shared.fill()
     }
 
-    fn put(&mut self, kind: ObjectKind, lsn: Lsn, parts: &[&[u8]]) -> Result<(), Full> {
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let place = self.room_for(bytes)?;
+    fn put(&mut self, kind: ObjectKind, lsn: Lsn, count: u32, payload: &[u8]) -> Result<(), Full> {
+        let bytes = payload.len();
+        let place = self.room_for(self.begun_at, bytes)?;
         let shared = &*self.shared;
         let object = &mut self.scratch;
         object.clear();
@@ -198,8 +252,8 @@ impl RingWriter {
         object.extend_from_slice(&(bytes as u32).to_le_bytes());
         object.extend_from_slice(&[0; 4]);
         object.extend_from_slice(&[kind as u8, 0, 0, 0]);
-        object.extend_from_slice(&self.rows.to_le_bytes());
-        parts.iter().for_each(|part| object.extend_from_slice(part));
+        object.extend_from_slice(&count.to_le_bytes());
+        object.extend_from_slice(payload);
         // Of all bytes, with zeros in its own place.
         let sum = crc_of(object);
         object[20..24].copy_from_slice(&sum.to_le_bytes());
@@ -215,11 +269,11 @@ impl RingWriter {
     }
 
     /// Where an object of so many bytes goes.
-    fn room_for(&self, bytes: usize) -> Result<u64, Full> {
+    fn room_for(&self, begun_at: u64, bytes: usize) -> Result<u64, Full> {
         let shared = &*self.shared;
         let (need, ring_bytes) = (object_bytes(bytes), shared.geometry.objects_bytes);
         let place = place_for(self.place, need, ring_bytes);
-        let taken = place + need - self.begun_at;
+        let taken = place + need - begun_at;
         if taken > ring_bytes / 2 || self.rows >= shared.geometry.entries / 2 {
             return Err(Full::Forever {
                 bytes: taken,
@@ -253,13 +307,17 @@ struct ObjectHeader {
     lsn: Lsn,
     bytes: usize,
     kind: ObjectKind,
-    rows: u32,
+    /// Records that it is, or rows before it.
+    count: u32,
 }
 
-/// A record as a ring holds it.
+/// A record as a ring holds it, or several that were written together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RingRecord {
+    /// Of the first record.
     pub lsn: Lsn,
+    /// Records that it is: 1, or as many as were written together.
+    pub count: u32,
     /// False: its rows belong to no transaction.
     pub is_committed: bool,
     /// The payloads of its rows, then of the object that ended it, one behind the other.
@@ -317,6 +375,10 @@ impl RingReader {
         Ok(None)
     }
 
+    pub fn gauge(&self) -> RingGauge {
+        RingGauge(self.shared.clone())
+    }
+
     /// Gives the room of `record`, and of all before it, back to the writer. All of them are safe elsewhere.
     pub fn free(&mut self, record: &RingRecord) {
         let shared = &*self.shared;
@@ -350,13 +412,17 @@ impl RingReader {
         self.open.ends.push(self.open.bytes.len());
         let rows = self.open.ends.len() - 1;
         match header.kind {
-            ObjectKind::Row if header.rows as usize == rows => return (Found::Object, None),
-            ObjectKind::Commit | ObjectKind::Abort if header.rows as usize == rows => {}
-            ObjectKind::Record if rows == 0 => {}
+            ObjectKind::Row if header.count as usize == rows => return (Found::Object, None),
+            ObjectKind::Commit | ObjectKind::Abort if header.count as usize == rows => {}
+            ObjectKind::Records if rows == 0 => {}
             _ => return (Found::Damaged, None),
         }
         let mut record = std::mem::take(&mut self.open);
         record.lsn = header.lsn;
+        record.count = match header.kind {
+            ObjectKind::Records => header.count,
+            _ => 1,
+        };
         record.is_committed = header.kind != ObjectKind::Abort;
         record.end = self.at;
         (Found::Object, Some(record))
@@ -376,7 +442,7 @@ impl RingReader {
         let u64_at = |at: usize| u64::from_le_bytes(self.object[at..at + 8].try_into().expect("8 bytes"));
         let u32_at = |at: usize| u32::from_le_bytes(self.object[at..at + 4].try_into().expect("4 bytes"));
         let (lsn, found, bytes) = (Lsn(u64_at(0)), u64_at(8), u32_at(16) as usize);
-        let (sum, rows) = (u32_at(20), u32_at(28));
+        let (sum, count) = (u32_at(20), u32_at(28));
         let kind = ObjectKind::from_byte(self.object[24]).ok_or(Found::Damaged)?;
         if found != sequence || offset + object_bytes(bytes) > geometry.objects_bytes {
             return Err(Found::Damaged);
@@ -396,6 +462,11 @@ impl RingReader {
             sequence: sequence + 1,
             place: begins + object_bytes(bytes),
         };
-        Ok(ObjectHeader { lsn, bytes, kind, rows })
+        Ok(ObjectHeader {
+            lsn,
+            bytes,
+            kind,
+            count,
+        })
     }
 }

@@ -4,20 +4,26 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
 use reprise_base::Lsn;
-use reprise_nvram::{FlushPolicy, Full, Recording, Region, RegionError, RingReader, RingWriter};
+use reprise_nvram::{FlushPolicy, Full, Owner, Recording, Region, RegionError, RingReader, RingWriter};
 
-const ID: [u8; 16] = [7; 16];
+const OWNER: Owner = Owner {
+    database_id: [7; 16],
+    region_id: [8; 16],
+    settings_hash: 9,
+    semantics: 1,
+    format: 4,
+};
 const BYTES: usize = 512 << 10;
 const ENTRIES: u32 = 64;
 
 fn made(policy: FlushPolicy, rings: u32) -> (Arc<Recording>, Vec<(RingWriter, RingReader)>) {
     let memory = Arc::new(Recording::new(BYTES));
-    let region = Region::format(memory.clone(), ID, rings, ENTRIES).expect("there is room");
+    let region = Region::format(memory.clone(), OWNER, rings, ENTRIES).expect("there is room");
     (memory, region.rings(policy))
 }
 
 fn recovered(image: Vec<u8>) -> Result<Vec<(u64, Vec<u8>)>, RegionError> {
-    let region = Region::open(Arc::new(Recording::from_image(image)), ID)?.expect("it was made");
+    let region = Region::open(Arc::new(Recording::from_image(image)))?.expect("it was made");
     let records = region.recover()?.records;
     Ok(records.into_iter().map(|record| (record.lsn.0, record.bytes)).collect())
 }
@@ -107,7 +113,7 @@ impl Run {
         match step {
             Step::Record(bytes) => {
                 let bytes = payload(self.lsn, *bytes);
-                if self.writer.record(Lsn(self.lsn), &bytes).is_ok() {
+                if self.writer.records(Lsn(self.lsn), 1, &bytes).is_ok() {
                     self.note(bytes);
                 }
             }
@@ -218,12 +224,12 @@ proptest! {
 fn a_crash_while_a_region_is_made_leaves_a_blank_one_or_a_whole_one() {
     let memory = Arc::new(Recording::new(BYTES));
     memory.cut_at_drains();
-    let region = Region::format(memory.clone(), ID, 2, ENTRIES).expect("there is room");
+    let region = Region::format(memory.clone(), OWNER, 2, ENTRIES).expect("there is room");
     let (mut writer, _) = region.rings(FlushPolicy::OnCommit).remove(0);
-    writer.record(Lsn(1), b"old").expect("there is room");
+    writer.records(Lsn(1), 1, b"old").expect("there is room");
     writer.persist();
     // Made anew over an old one: nothing of it may come back, whatever is lost.
-    Region::format(memory.clone(), ID, 1, ENTRIES).expect("there is room");
+    Region::format(memory.clone(), OWNER, 1, ENTRIES).expect("there is room");
     for n in 0.. {
         let mut turn = 0;
         for pattern in 0..8 {
@@ -232,7 +238,7 @@ fn a_crash_while_a_region_is_made_leaves_a_blank_one_or_a_whole_one() {
                 (turn * 7 + pattern) % (pattern + 2) == 0
             };
             let Some(image) = memory.cut(n, coin) else { return };
-            let opened = Region::open(Arc::new(Recording::from_image(image)), ID).expect("never damaged");
+            let opened = Region::open(Arc::new(Recording::from_image(image))).expect("never damaged");
             let records = opened.map_or(0, |region| region.recover().expect("never damaged").records.len());
             assert!(records <= 1, "{records} records before drain {n}");
         }
@@ -245,7 +251,7 @@ fn every_flipped_bit_is_refused_or_without_effect() {
     for (ring, (writer, _)) in rings.iter_mut().enumerate() {
         for n in 0..5u64 {
             writer
-                .record(Lsn(1 + n * 2 + ring as u64), &payload(n, 40))
+                .records(Lsn(1 + n * 2 + ring as u64), 1, &payload(n, 40))
                 .expect("there is room");
             writer.persist();
         }
@@ -262,7 +268,7 @@ fn every_flipped_bit_is_refused_or_without_effect() {
         for bit in 0..8 {
             let memory = Recording::from_image(image.clone());
             memory.flip(at, bit);
-            let opened = Region::open(Arc::new(memory), ID);
+            let opened = Region::open(Arc::new(memory));
             match opened.and_then(|region| region.map(|region| region.recover()).transpose()) {
                 Err(_) => refused += 1,
                 Ok(found) => {
@@ -281,10 +287,10 @@ fn records_of_all_rings_come_back_in_lsn_order_and_holes_are_told() {
     let (memory, mut rings) = made(FlushPolicy::OnCommit, 3);
     for lsn in [3u64, 4, 6, 7, 9] {
         let (writer, _) = &mut rings[(lsn % 3) as usize];
-        writer.record(Lsn(lsn), &lsn.to_le_bytes()).expect("there is room");
+        writer.records(Lsn(lsn), 1, &lsn.to_le_bytes()).expect("there is room");
         writer.persist();
     }
-    let region = Region::open(Arc::new(Recording::from_image(memory.image(|| true))), ID)
+    let region = Region::open(Arc::new(Recording::from_image(memory.image(|| true))))
         .expect("ours")
         .expect("made");
     let found = region.recover().expect("whole");
@@ -301,12 +307,13 @@ fn a_full_ring_refuses_and_goes_on_once_it_was_freed() {
     let (writer, reader) = &mut rings[0];
     let mut lsn = 0;
     for _ in 0..20 {
-        while writer.record(Lsn(lsn), &payload(lsn, 100)).is_ok() {
+        while writer.records(Lsn(lsn), 1, &payload(lsn, 100)).is_ok() {
             lsn += 1;
         }
-        assert_eq!(writer.record(Lsn(lsn), b""), Err(Full::ForNow));
-        assert_eq!(writer.fill(), (ENTRIES as u64, ENTRIES as u64));
+        assert_eq!(writer.records(Lsn(lsn), 1, b""), Err(Full::ForNow));
         writer.persist();
+        let fill = writer.fill();
+        assert_eq!((fill.entries, fill.entries_max), (ENTRIES as u64, ENTRIES as u64));
         let mut last = None;
         while let Some(record) = reader.next().expect("whole") {
             assert_eq!(record.bytes, payload(record.lsn.0, 100));
@@ -316,30 +323,31 @@ fn a_full_ring_refuses_and_goes_on_once_it_was_freed() {
     }
     assert_eq!(lsn, 20 * ENTRIES as u64);
     let huge = vec![0; BYTES];
-    assert!(matches!(writer.record(Lsn(lsn), &huge), Err(Full::Forever { .. })));
+    assert!(matches!(writer.records(Lsn(lsn), 1, &huge), Err(Full::Forever { .. })));
     writer
-        .record(Lsn(lsn), b"small")
+        .records(Lsn(lsn), 1, b"small")
         .expect("nothing is left of the huge one");
 }
 
 #[test]
 fn regions_that_are_not_ours_are_refused() {
-    let open =
-        |image: Vec<u8>, id| Region::open(Arc::new(Recording::from_image(image)), id).map(|region| region.is_some());
+    let open = |image: Vec<u8>| {
+        let opened = Region::open(Arc::new(Recording::from_image(image)));
+        opened.map(|region| region.map(|region| *region.owner()))
+    };
     let (memory, _) = made(FlushPolicy::OnCommit, 1);
     let image = memory.image(|| true);
-    assert_eq!(open(image.clone(), ID), Ok(true));
-    assert_eq!(open(image.clone(), [1; 16]), Err(RegionError::Database { found: ID }));
-    assert_eq!(open(vec![0; BYTES], ID), Ok(false));
-    assert_eq!(open(vec![1; BYTES], ID), Err(RegionError::Foreign));
+    assert_eq!(open(image.clone()), Ok(Some(OWNER)));
+    assert_eq!(open(vec![0; BYTES]), Ok(None));
+    assert_eq!(open(vec![1; BYTES]), Err(RegionError::Foreign));
     let mut longer = image.clone();
     longer.resize(BYTES + 4096, 0);
     let (made, found) = (BYTES as u64, BYTES as u64 + 4096);
-    assert_eq!(open(longer, ID), Err(RegionError::Size { made, found }));
-    assert!(matches!(open(vec![0; 4096], ID), Err(RegionError::TooSmall { .. })));
+    assert_eq!(open(longer), Err(RegionError::Size { made, found }));
+    assert!(matches!(open(vec![0; 4096]), Err(RegionError::TooSmall { .. })));
     let mut newer = image;
     newer[8] = 2;
-    assert_eq!(open(newer, ID), Err(RegionError::Version { found: 2 }));
+    assert_eq!(open(newer), Err(RegionError::Version { found: 2 }));
 }
 
 #[test]
@@ -349,7 +357,7 @@ fn objects_are_persistent_before_their_state_bits() {
     memory.take_events();
     let (writer, _) = &mut rings[0];
     for lsn in 0..16 {
-        writer.record(Lsn(lsn), &payload(lsn, 50)).expect("there is room");
+        writer.records(Lsn(lsn), 1, &payload(lsn, 50)).expect("there is room");
     }
     writer.persist();
     let events = memory.take_events();

@@ -3,9 +3,15 @@
 use std::{fs, path::PathBuf, sync::Arc};
 
 use reprise_base::Lsn;
-use reprise_nvram::{FlushPolicy, Memory, Persistence, Pmem, PmemError, PmemOptions, Region};
+use reprise_nvram::{FlushPolicy, Memory, Owner, Persistence, Pmem, PmemError, PmemOptions, Region};
 
-const ID: [u8; 16] = [3; 16];
+const OWNER: Owner = Owner {
+    database_id: [3; 16],
+    region_id: [4; 16],
+    settings_hash: 5,
+    semantics: 1,
+    format: 4,
+};
 const BYTES: u64 = 1 << 20;
 
 struct Folder(PathBuf);
@@ -20,7 +26,7 @@ impl Folder {
     fn options(&self, assume_persistent: bool) -> PmemOptions {
         PmemOptions {
             path: self.0.join("region"),
-            bytes: BYTES,
+            bytes: Some(BYTES),
             assume_persistent,
         }
     }
@@ -41,19 +47,19 @@ fn records_outlive_the_mapping() {
         let expected = if assume_persistent {
             Persistence::Assumed
         } else {
-            Persistence::File
+            Persistence::Msync
         };
         assert_eq!(memory.persistence(), expected);
         assert_eq!(memory.bytes() as u64, BYTES);
-        let region = Region::format(memory, ID, 2, 64).expect("there is room");
+        let region = Region::format(memory, OWNER, 2, 64).expect("there is room");
         let mut rings = region.rings(FlushPolicy::OnInsert);
         rings[0].0.row(b"a row").expect("there is room");
         rings[0].0.commit(Lsn(5), b" and its end").expect("there is room");
-        rings[1].0.record(Lsn(4), b"a record").expect("there is room");
+        rings[1].0.records(Lsn(4), 1, b"a record").expect("there is room");
         rings.iter_mut().for_each(|(writer, _)| writer.persist());
         drop(rings);
         let memory = Arc::new(Pmem::open(&options).expect("libpmem"));
-        let found = Region::open(memory, ID)
+        let found = Region::open(memory)
             .expect("ours")
             .expect("made")
             .recover()
@@ -74,7 +80,7 @@ fn what_can_not_be_a_region_is_refused_and_left_alone() {
     assert!(matches!(Pmem::open(&options), Err(PmemError::Used { .. })));
     drop(first);
     let larger = PmemOptions {
-        bytes: BYTES * 2,
+        bytes: Some(BYTES * 2),
         ..options.clone()
     };
     assert!(matches!(Pmem::open(&larger), Err(PmemError::Size { found: BYTES, .. })));
@@ -92,7 +98,7 @@ fn what_can_not_be_a_region_is_refused_and_left_alone() {
     assert!(error.contains("none/region"), "{error}");
     let nothing = PmemOptions {
         path: folder.0.join("empty"),
-        bytes: 0,
+        bytes: Some(0),
         ..options
     };
     assert!(Pmem::open(&nothing).is_err());

@@ -32,7 +32,7 @@ pub use install::{InstallBounds, InstallError, Installation, Migrated, install, 
 pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, Logging, Sampling};
 pub use rendezvous::{Job, MultiPartitionTxn, Rendezvous, Stream, Touched};
 pub use shared::Shared;
-pub use sink::{AsyncSink, NoLog, Sink, SyncSink, Unlogged, complete};
+pub use sink::{AsyncSink, NoLog, NvramSink, Sink, SyncSink, Unlogged, complete};
 pub use site::{ExclusivePartitions, ExecContext, Partition, Site, SiteMessage};
 pub use told::{Question, Told};
 pub use turn::has_small_result;

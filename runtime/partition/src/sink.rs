@@ -1,9 +1,9 @@
 //! Where a finished batch goes: to the log and then to its caller, or to its caller at once.
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::RefCell, sync::Arc, time::Duration};
 
 use reprise_base::Lsn;
-use reprise_log::{Appender, LogError, UnavailableKind};
+use reprise_log::{Appender, LogError, NvramAppender, UnavailableKind};
 use reprise_wire::RecordBatch;
 
 use crate::{batch::CallBatch, site::Partition};
@@ -69,8 +69,16 @@ pub trait Sink: Send {
 pub struct SyncSink(pub Appender<Box<CallBatch>>);
 /// Logged, but acknowledged at once.
 pub struct AsyncSink(pub Appender<Box<CallBatch>>);
+/// Durable before reply, in NVRAM: the engine thread persists the records and answers the callers itself.
+pub struct NvramSink(RefCell<NvramAppender<Box<CallBatch>>>);
 /// No log at all.
 pub struct NoLog;
+
+impl NvramSink {
+    pub fn new(appender: NvramAppender<Box<CallBatch>>) -> Self {
+        Self(RefCell::new(appender))
+    }
+}
 
 /// Called by the log's flusher for each batch whose records are durable, or never will be.
 pub fn complete(end: Lsn, outcome: Result<(), Unlogged>, mut batch: Box<CallBatch>) {
@@ -198,6 +206,46 @@ impl Sink for AsyncSink {
 
     fn is_stopped(&self) -> bool {
         self.0.is_stopped()
+    }
+}
+
+impl Sink for NvramSink {
+    fn refusal(&self) -> Option<Unlogged> {
+        self.0.borrow().refusal().as_ref().map(Unlogged::from)
+    }
+
+    fn publish(
+        &self,
+        records: &RecordBatch,
+        partitions: &mut [&mut Partition],
+        mut batch: Box<CallBatch>,
+    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
+        batch.records = records.count();
+        if !records.is_empty() {
+            match self.0.borrow_mut().append(records) {
+                Ok(start) => note_end(partitions, end_behind(start, records)),
+                Err(error) => return Err(((&error).into(), batch)),
+            }
+        }
+        // Whatever a partition shows is persistent, since what it ran before was when its turn ended.
+        complete(end_of(partitions), Ok(()), batch);
+        Ok(())
+    }
+
+    fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
+        let appended = self.0.borrow_mut().append(record);
+        let start = appended.map_err(|error| (Unlogged::from(&error), Lsn(0)))?;
+        note_end(partitions, end_behind(start, record));
+        Ok(start)
+    }
+
+    /// All that was published.
+    fn settled(&self) -> Option<Lsn> {
+        Some(Lsn(u64::MAX))
+    }
+
+    fn is_stopped(&self) -> bool {
+        false
     }
 }
 

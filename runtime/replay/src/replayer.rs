@@ -329,7 +329,7 @@ impl Replayer {
             RecordRef::Remove(removal) => self.feed_remove(place.end, &removal),
             RecordRef::Checkpoint(mark) => self.feed_mark(place.end, mark.txn_id),
             RecordRef::DropTable(drop) => self.feed_drop(lsn, place.end, &drop),
-            RecordRef::Genesis(_) | RecordRef::Changes(_) => Ok(()),
+            RecordRef::Genesis(_) | RecordRef::Changes(_) | RecordRef::Void => Ok(()),
         }
     }
 

@@ -109,6 +109,8 @@ pub enum LogBody {
         txn_id: TxnId,
         table: String,
     },
+    /// A number without a record.
+    Void,
 }
 
 /// A transaction by the rows that it changed.
@@ -160,6 +162,7 @@ impl LogEntry {
             LogBody::Changes(_) => "changes",
             LogBody::Checkpoint { .. } => "checkpoint",
             LogBody::DropTable { .. } => "drop_table",
+            LogBody::Void => "void",
         }
     }
 }
@@ -172,7 +175,8 @@ fn touches(record: &RecordRef<'_>, partition: u16) -> bool {
         | RecordRef::Deploy(_)
         | RecordRef::Remove(_)
         | RecordRef::Checkpoint(_)
-        | RecordRef::DropTable(_) => true,
+        | RecordRef::DropTable(_)
+        | RecordRef::Void => true,
     }
 }
 
@@ -382,6 +386,7 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
             txn_id: drop.txn_id,
             table: drop.table.to_owned(),
         },
+        RecordRef::Void => LogBody::Void,
     };
     LogEntry {
         lsn: record.lsn,

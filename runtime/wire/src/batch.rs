@@ -1,6 +1,6 @@
 //! Encoded records on their way to the log.
 
-use crate::{ChangesRef, CommandRef, PlainCommand, RecordKind, RecordRef};
+use crate::{ChangesRef, CommandRef, FORMAT_VERSION, PlainCommand, RawRecords, RecordKind, RecordRef, WireError};
 
 /// Encoded records, one behind the other, and how many they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,19 @@ impl RecordBatch {
     pub fn push_changes(&mut self, changes: &ChangesRef<'_>) {
         changes.encode(&mut self.bytes);
         self.note(RecordKind::Changes);
+    }
+
+    /// Appends records that were encoded before, in the newest format. Err: they are none, and nothing was appended.
+    pub fn push_encoded(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+        let (mut count, mut changes_count) = (0, 0);
+        for record in RawRecords::new(bytes, FORMAT_VERSION) {
+            count += 1;
+            changes_count += u32::from(record?.is_changes());
+        }
+        self.bytes.extend_from_slice(bytes);
+        self.count += count;
+        self.changes_count += changes_count;
+        Ok(())
     }
 
     #[inline]

@@ -30,6 +30,8 @@ pub enum RecordKind {
     Changes = 5,
     Checkpoint = 6,
     DropTable = 7,
+    /// 8 and 9 are deployments.
+    Void = 10,
 }
 
 impl RecordKind {
@@ -42,12 +44,13 @@ impl RecordKind {
             Self::Changes => "changes",
             Self::Checkpoint => "checkpoint",
             Self::DropTable => "drop_table",
+            Self::Void => "void",
         }
     }
 }
 
-/// Every kind, by its number from 1.
-pub const RECORD_KINDS: [RecordKind; 7] = [
+/// Every kind, by its number.
+pub const RECORD_KINDS: [RecordKind; 8] = [
     RecordKind::Genesis,
     RecordKind::Deploy,
     RecordKind::Remove,
@@ -55,6 +58,7 @@ pub const RECORD_KINDS: [RecordKind; 7] = [
     RecordKind::Changes,
     RecordKind::Checkpoint,
     RecordKind::DropTable,
+    RecordKind::Void,
 ];
 
 /// The log's first record: what the database is.
@@ -112,7 +116,11 @@ pub enum RecordRef<'a> {
     Changes(ChangesRef<'a>),
     Checkpoint(CheckpointMark),
     DropTable(DropTableRef<'a>),
+    /// An LSN that was given out and lost in a crash, before anybody was told of its record.
+    Void,
 }
+
+const VOID: u8 = RecordKind::Void as u8;
 
 // Flags of commands and changes.
 pub(crate) const PARTITIONS_MASK: u8 = 3;
@@ -363,13 +371,14 @@ impl<'a> RecordRef<'a> {
             Self::Changes(_) => RecordKind::Changes,
             Self::Checkpoint(_) => RecordKind::Checkpoint,
             Self::DropTable(_) => RecordKind::DropTable,
+            Self::Void => RecordKind::Void,
         }
     }
 
-    /// The transaction; none for the genesis.
+    /// The transaction; none for the genesis and what is void.
     pub fn txn_id(&self) -> Option<TxnId> {
         match self {
-            Self::Genesis(_) => None,
+            Self::Genesis(_) | Self::Void => None,
             Self::Deploy(deploy) => Some(deploy.txn_id),
             Self::Remove(remove) => Some(remove.txn_id),
             Self::Command(command) => Some(command.txn_id),
@@ -405,6 +414,7 @@ impl<'a> RecordRef<'a> {
                 out.extend_from_slice(&drop.txn_id.0.to_le_bytes());
                 push_short(out, drop.table.as_bytes());
             }
+            Self::Void => begin(out, RecordKind::Void, 0),
         }
     }
 
@@ -468,7 +478,8 @@ fn decode_content(content: &[u8], version: u32) -> Result<RecordRef<'_>, WireErr
             txn_id: TxnId(body.u64()?),
             table: body.table_name()?,
         }),
-        other => return Err(corrupt("record kind", "1 to 8", other)),
+        VOID => RecordRef::Void,
+        other => return Err(corrupt("record kind", "1 to 10", other)),
     };
     body.finish()?;
     Ok(record)

@@ -102,6 +102,7 @@ fn golden_records() {
         }),
         expect!["0f 03 ff 1b 00 00 00 00 00 00 05 76 6f 74 65 72"],
     );
+    check_golden(RecordRef::Void, expect!["01 0a"]);
     check_golden(
         RecordRef::Command(command(PartitionSet::One(PartitionId(7)))),
         expect![[r#"

@@ -38,6 +38,8 @@ pub enum RecordKind {
     Checkpoint,
     /// A table was dropped, with its rows.
     DropTable,
+    /// A number whose record was lost in a crash before anybody was told of it.
+    Void,
 }
 
 /// One changed row.

@@ -284,16 +284,20 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
         record.time = Some(rfc3339(*created_us));
         return Ok(record);
     }
+    if let LogBody::Void = entry.body {
+        record.kind = RecordKind::Void;
+        return Ok(record);
+    }
     let txn_id = tell_body(&mut record, entry.body)?;
     record.txn_id = Some(U64(txn_id.0));
     record.time = Some(rfc3339(txn_id.time_us()));
     Ok(record)
 }
 
-/// What the record says beside its place and time; its transaction's id, 0 of the genesis.
+/// What the record says beside its place and time; its transaction's id, 0 of the genesis and what is void.
 fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError> {
     Ok(match body {
-        LogBody::Genesis { .. } => TxnId(0),
+        LogBody::Genesis { .. } | LogBody::Void => TxnId(0),
         LogBody::Deploy {
             txn_id,
             name,

@@ -52,6 +52,7 @@ pub fn line(record: &LogRecord) -> String {
         }
         RecordKind::Checkpoint => "checkpoint begins".to_owned(),
         RecordKind::DropTable => format!("drop table {}", record.table.as_deref().unwrap_or("?")),
+        RecordKind::Void => "void: lost in a crash before anybody was told of it".to_owned(),
     };
     let partitions = match record.partitions.as_deref() {
         Some([]) => "all".to_owned(),

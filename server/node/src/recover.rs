@@ -12,8 +12,8 @@ use reprise_api::U64;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_codec::rfc3339;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, Inspection, LogPolicy, Quarantined, RecoverFrom,
-    RedoConfig, Verdict, inspect,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy, Quarantined,
+    RecoverFrom, RedoConfig, Verdict, inspect,
 };
 use reprise_router::CheckpointState;
 use serde::Serialize;
@@ -197,6 +197,7 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
             from: args.recover_from.unwrap_or_default(),
             ..RedoConfig::default()
         },
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: SEGMENT_BYTES,

@@ -6,7 +6,7 @@ use reprise_abi::{
     ABI_VERSION, HostOps, LogChoice, ModuleSchema, Parameter, Partitioning, ProcedureSchema, Type, value::ValueReader,
 };
 use reprise_backup::BackupManifest;
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy, RedoConfig};
+use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig};
 use reprise_host::{CallOutcome, CompiledModule, Engine, Fault, Limits, describe};
 use reprise_http::probe;
 use reprise_txn::{Candidate, Code, Executor};
@@ -159,6 +159,7 @@ static DATABASE: LazyLock<Database> = LazyLock::new(|| {
         sites: 1,
         log: LogPolicy::None,
         redo: RedoConfig::default(),
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,

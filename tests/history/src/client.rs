@@ -10,7 +10,7 @@ use std::{
 };
 
 use reprise_base::TxnId;
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy};
+use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy};
 use reprise_router::{BatchBuilder, BatchReply, Failure, ReplyOutcome, Router};
 
 use crate::{
@@ -117,6 +117,7 @@ pub fn open(dir: Option<&Path>, partitions: u16, sites: u16) -> Database {
         sites,
         log: dir.map_or(LogPolicy::None, |_| LogPolicy::Command),
         redo: reprise_database::RedoConfig::default(),
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,

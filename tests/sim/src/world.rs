@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, Environment, Folders, LogPolicy, OpenError, RecoveryReport,
-    RedoConfig, Sampling,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, Folders, LogPolicy, OpenError,
+    RecoveryReport, RedoConfig, Sampling,
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
 use reprise_router::{BatchBuilder, BatchReply, Router};
@@ -180,6 +180,7 @@ fn open(
             checkpoints: Arc::new(disk.folder(CHECKPOINTS)),
             code: None,
         }),
+        nvram: Arc::new(reprise_nvram::MapRegions::default()),
         compiler: Arc::new(NativeCompiler {
             smuggles: settings.smuggles,
             drifts: settings.drifts,
@@ -203,6 +204,7 @@ fn open(
         sites,
         log: settings.log,
         redo: settings.redo,
+        device: DeviceConfig::File,
         commit: settings.commit,
         group_commit_us: 0,
         segment_bytes: settings.segment_bytes,

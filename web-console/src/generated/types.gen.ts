@@ -1164,7 +1164,7 @@ export type Readiness = {
 /**
  * What a record is of.
  */
-export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table';
+export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void';
 
 /**
  * What a recovery is at.

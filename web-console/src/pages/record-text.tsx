@@ -9,6 +9,7 @@ export const kinds = [
   'remove',
   'drop_table',
   'genesis',
+  'void',
 ] satisfies RecordKind[];
 
 export function KindBadge({ kind }: { kind: RecordKind }) {
@@ -27,6 +28,8 @@ export function KindBadge({ kind }: { kind: RecordKind }) {
       return <Badge tone="warn">drop table</Badge>;
     case 'genesis':
       return <Badge tone="accent">genesis</Badge>;
+    case 'void':
+      return <Badge>void</Badge>;
   }
 }
 
@@ -47,6 +50,8 @@ export function subjectOf(record: LogRecord): string {
       return 'a checkpoint holds what lies before';
     case 'genesis':
       return 'the log’s first record';
+    case 'void':
+      return 'a number lost in a crash, without a record';
   }
 }
 

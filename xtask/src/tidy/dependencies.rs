@@ -20,13 +20,14 @@ const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 /// Licences that ask for no more than to be named.
-const LICENCES: [&str; 9] = [
+const LICENCES: [&str; 10] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",
     "BSD-3-Clause",
     "BSL-1.0",
     "BlueOak-1.0.0",
+    "ISC",
     "MIT",
     "Unicode-3.0",
     "Zlib",

@@ -9,7 +9,7 @@ use serde_json::Value;
 /// crates named before it in its row.
 const LAYERS: &[&[&str]] = &[
     &["base", "abi", "pages", "unify"],
-    &["wire", "env", "observe", "host"],
+    &["wire", "env", "observe", "host", "nvram"],
     &["storage", "log", "net-tcp", "net-rdma"],
     &["txn", "checkpoint", "shipper"],
     &["partition", "replay", "backup"],

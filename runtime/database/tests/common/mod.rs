@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy, RecoveryReport, RedoConfig};
+use reprise_database::{
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RecoveryReport, RedoConfig,
+};
 use reprise_router::{BatchBuilder, BatchReply, CheckpointInfo, CheckpointState, ReplyOutcome};
 
 pub fn wasm(name: &str) -> Vec<u8> {
@@ -26,6 +28,7 @@ pub fn config(dir: &Path, sites: u16) -> DatabaseConfig {
         sites,
         log: LogPolicy::Command,
         redo: RedoConfig::default(),
+        device: DeviceConfig::File,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 64 << 10,

@@ -20,7 +20,7 @@ use std::{
 
 use clap::{ArgMatches, Args, parser::ValueSource};
 use reprise_base::limits::SEGMENT_BYTES;
-use reprise_database::{Database, DatabaseConfig};
+use reprise_database::{Database, DatabaseConfig, DeviceConfig};
 
 use crate::output::{Failure, Outcome, usage};
 use setting::Layers;
@@ -159,6 +159,7 @@ impl ServeConfig {
             sites,
             log: self.log.log.value,
             redo: self.log.redo(),
+            device: DeviceConfig::File,
             commit: self.log.commit.value,
             group_commit_us: self.log.group_commit_us.value,
             segment_bytes: SEGMENT_BYTES,

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use reprise_abi::RowLayout;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, Environment, Folders, LogPolicy, RedoConfig, Sampling,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, Folders, LogPolicy, RedoConfig,
+    Sampling,
 };
 use reprise_env::{
     SimClock, SimDisk, Stepper, Threads,
@@ -38,6 +39,7 @@ impl Life {
                 checkpoints: Arc::new(disk.folder(CHECKPOINTS)),
                 code: None,
             }),
+            nvram: Arc::new(reprise_nvram::MapRegions::default()),
             compiler: Arc::new(DescribedCompiler),
             sampling: Sampling::default(),
             redo_window_bytes: 1 << 10,
@@ -53,6 +55,7 @@ impl Life {
                 _ => LogPolicy::Physiological,
             },
             redo: RedoConfig::default(),
+            device: DeviceConfig::File,
             commit: CommitMode::Sync,
             group_commit_us: 0,
             segment_bytes: 64 << 10,

@@ -1,0 +1,376 @@
+//! What the log is written to first: its files, or the rings of an NVRAM region before them. A file in the data directory names the
+//! region that may hold records which the files do not have yet; opening brings them to the files, whatever the device is then.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use reprise_env::{Disk, DiskError, DiskErrorKind};
+use reprise_log::{Drained, FrontConfig, FrontStatus, Log, LogConfig, LogError, database_id};
+use reprise_nvram::{
+    ENTRIES_MAX, ENTRIES_MIN, Geometry, Memory, Owner, PmemError, RINGS_MAX, Recovered, Region, RegionError,
+};
+use reprise_partition::CallBatch;
+use reprise_wire::FORMAT_VERSION;
+use serde::{Deserialize, Serialize};
+
+use crate::{config::DatabaseConfig, environment::Environment, error::OpenError, small_file};
+
+/// The file that names the region in use.
+pub(crate) const NOTE_NAME: &str = "nvram.json";
+/// Entries in all rings together from which on the copy to the files begins (NV-Logging, section 4.4).
+pub const COPY_AT_ENTRIES_DEFAULT: u64 = 80_000;
+/// Of a ring's bytes, the part that its entries take at most.
+const ENTRIES_PART: u64 = 8;
+
+/// What the log is written to first.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum DeviceConfig {
+    #[default]
+    File,
+    Nvram(NvramConfig),
+}
+
+/// A region, and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvramConfig {
+    /// A file, on a DAX file system where it is to be fast, or a DAX device.
+    pub path: PathBuf,
+    /// Of the region; a device is taken as a whole.
+    pub bytes: u64,
+    /// See [`COPY_AT_ENTRIES_DEFAULT`].
+    pub copy_at_entries: u64,
+    /// An ordinary file is treated as persistent memory: for tests and measurements.
+    pub assume_persistent: bool,
+}
+
+/// Why a region can't be used with this database. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error(transparent)]
+    Memory(#[from] PmemError),
+    #[error("{}: {error}", .path.display())]
+    Region { path: PathBuf, error: RegionError },
+    #[error(
+        "the data directory says that {} may hold records which its log does not have, and they can't be read: {reason}. Nothing was \
+         changed. Bring the region back to this path. Without it every call is lost that was answered since the log was last copied: \
+         whoever accepts that removes {note}", .path.display()
+    )]
+    Lost {
+        path: PathBuf,
+        reason: String,
+        note: String,
+    },
+    #[error(
+        "{} belongs to another database ({found}). Nothing was changed. Name another path, or remove the file if nobody needs it",
+        .path.display()
+    )]
+    OtherDatabase { path: PathBuf, found: String },
+    #[error(
+        "{} holds {records} records that this database's log does not have, and the data directory does not name it: it may be another \
+         copy's of this database. Nothing was changed. Name another path, or remove the file if nobody needs it", .path.display()
+    )]
+    NotOurs { path: PathBuf, records: u64 },
+    #[error(
+        "{} holds records in format {found}, this program writes format {expected}. Nothing was changed. Start the program that wrote \
+         them, stop it in order, and start this one", .path.display()
+    )]
+    Format { path: PathBuf, found: u32, expected: u32 },
+}
+
+/// Says which region may hold records that the files do not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegionNote {
+    pub path: PathBuf,
+    /// Of the region as it was made for this database: 32 hexadecimal digits.
+    pub region_id: String,
+}
+
+impl RegionNote {
+    /// What the data directory says; None: its files have all.
+    pub fn load(root: &dyn Disk) -> Result<Option<Self>, DiskError> {
+        let Some(bytes) = small_file::read(root, NOTE_NAME)? else {
+            return Ok(None);
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            let reason = format!("{error}. It names the NVRAM region in use: restore the file from a copy");
+            let path = format!("{}/{NOTE_NAME}", root.describe());
+            DiskError::new("read", &path, DiskErrorKind::Io, &reason)
+        })
+    }
+
+    fn save(&self, root: &dyn Disk) -> Result<(), DiskError> {
+        let unfit =
+            |error: serde_json::Error| DiskError::new("write", NOTE_NAME, DiskErrorKind::Io, &error.to_string());
+        small_file::replace(root, NOTE_NAME, &serde_json::to_vec(self).map_err(unfit)?)
+    }
+
+    fn remove(root: &dyn Disk) -> Result<(), DiskError> {
+        small_file::remove(root, NOTE_NAME)?;
+        root.sync_dir()
+    }
+}
+
+/// A region, mapped.
+struct Mapped {
+    path: PathBuf,
+    memory: Arc<dyn Memory>,
+    region: Option<Region>,
+}
+
+impl Mapped {
+    fn open(around: &Environment, path: &Path, bytes: Option<u64>) -> Result<Self, DeviceError> {
+        let memory = around.nvram.open(path, bytes)?;
+        let region = Region::open(memory.clone()).map_err(|error| DeviceError::Region {
+            path: path.to_owned(),
+            error,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            memory,
+            region,
+        })
+    }
+
+    fn recover(&self) -> Result<Recovered, DeviceError> {
+        let recovered = self
+            .region
+            .as_ref()
+            .map_or_else(|| Ok(Recovered::default()), Region::recover);
+        recovered.map_err(|error| DeviceError::Region {
+            path: self.path.clone(),
+            error,
+        })
+    }
+}
+
+/// The regions of an opening.
+pub(crate) struct Device<'a> {
+    around: &'a Environment,
+    root: Arc<dyn Disk>,
+    config: Option<&'a NvramConfig>,
+    sites: u32,
+    /// Named in the data directory: it may hold records that the files do not have.
+    noted: Option<Mapped>,
+    /// The one to be used, where that is another.
+    other: Option<Mapped>,
+}
+
+/// The region in use, from an opening to the end.
+pub(crate) struct NvramInUse {
+    root: Arc<dyn Disk>,
+    pub memory: Arc<dyn Memory>,
+}
+
+impl<'a> Device<'a> {
+    /// Maps the regions, and judges them; changes nothing.
+    pub fn begin(
+        config: &'a DatabaseConfig,
+        around: &'a Environment,
+        root: &Arc<dyn Disk>,
+        log: &dyn Disk,
+    ) -> Result<Self, OpenError> {
+        let nvram = match &config.device {
+            DeviceConfig::File => None,
+            DeviceConfig::Nvram(nvram) => Some(nvram),
+        };
+        let mut device = Self {
+            around,
+            root: root.clone(),
+            config: nvram,
+            sites: u32::from(config.sites),
+            noted: None,
+            other: None,
+        };
+        if let Some(note) = RegionNote::load(&**root)? {
+            device.noted = Some(device.open_noted(&note)?);
+        }
+        if let Some(nvram) = nvram {
+            if device.noted.as_ref().is_none_or(|noted| noted.path != nvram.path) {
+                device.other = Some(device.open_other(nvram, database_id(log)?)?);
+            }
+            let memory = &device.chosen().expect("opened above").memory;
+            geometry(memory.bytes() as u64, device.sites, nvram.copy_at_entries).map_err(|error| {
+                DeviceError::Region {
+                    path: nvram.path.clone(),
+                    error,
+                }
+            })?;
+        }
+        Ok(device)
+    }
+
+    fn open_noted(&self, note: &RegionNote) -> Result<Mapped, DeviceError> {
+        let chosen = self.config.filter(|nvram| nvram.path == note.path);
+        let lost = |reason: String| DeviceError::Lost {
+            path: note.path.clone(),
+            reason,
+            note: format!("{}/{NOTE_NAME}", self.root.describe()),
+        };
+        let mapped = match Mapped::open(self.around, &note.path, chosen.map(|nvram| nvram.bytes)) {
+            Ok(mapped) => mapped,
+            Err(error @ DeviceError::Memory(PmemError::Size { .. } | PmemError::Used { .. })) => return Err(error),
+            Err(error) => return Err(lost(error.to_string())),
+        };
+        let found = mapped.region.as_ref().map(|region| hex(&region.owner().region_id));
+        match found {
+            Some(id) if id == note.region_id => Ok(mapped),
+            Some(_) => Err(lost(
+                "it is not the region that was in use, or an older copy of it".into(),
+            )),
+            None => Err(lost("it is blank".into())),
+        }
+    }
+
+    fn open_other(&self, nvram: &NvramConfig, known: Option<[u8; 16]>) -> Result<Mapped, DeviceError> {
+        let mapped = Mapped::open(self.around, &nvram.path, Some(nvram.bytes))?;
+        let owner = mapped.region.as_ref().map(|region| region.owner().database_id);
+        match owner {
+            Some(found) if Some(found) != known => Err(DeviceError::OtherDatabase {
+                path: nvram.path.clone(),
+                found: hex(&found),
+            }),
+            _ => Ok(mapped),
+        }
+    }
+
+    fn chosen(&self) -> Option<&Mapped> {
+        self.config.and(self.other.as_ref().or(self.noted.as_ref()))
+    }
+
+    /// Brings what the region in use holds to the log's files. `log_config` is how they are opened; what the region holds is written as by
+    /// the program that put it there. A crash in the middle leaves the rest for the next opening.
+    pub fn drain(&self, log_config: &LogConfig) -> Result<Drained, OpenError> {
+        let Some(noted) = &self.noted else {
+            return Ok(Drained::default());
+        };
+        let recovered = noted.recover()?;
+        let Some(region) = noted.region.as_ref().filter(|_| !recovered.records.is_empty()) else {
+            return Ok(Drained::default());
+        };
+        let owner = region.owner();
+        if owner.format != FORMAT_VERSION {
+            let (found, expected) = (owner.format, FORMAT_VERSION);
+            let path = noted.path.clone();
+            return Err(DeviceError::Format { path, found, expected }.into());
+        }
+        let log_config = LogConfig {
+            settings_hash: owner.settings_hash,
+            semantics: owner.semantics,
+            expected_database_id: Some(owner.database_id),
+            ..log_config.clone()
+        };
+        let folders = self.around.folders.as_ref().expect("a log has its folders");
+        let (disk, clock, threads) = (&folders.log, &self.around.clock, &self.around.threads);
+        let nobody = Box::new(|_, _: Result<(), &LogError>, _: Box<CallBatch>| {});
+        let (log, _) = Log::open_on(disk.clone(), clock.clone(), threads.clone(), log_config, nobody)?;
+        let drained = log.drain(&recovered)?;
+        log.close()?;
+        Ok(drained)
+    }
+
+    /// Puts the chosen region, made anew, before the files of a log that has all records; lets go of any other.
+    pub fn put_before(self, log: &Log<Box<CallBatch>>, config: &LogConfig) -> Result<Option<NvramInUse>, OpenError> {
+        self.judge_other(log)?;
+        if let Some(noted) = &self.noted {
+            // In this order: a region that was let go of holds nothing that the files do not have.
+            RegionNote::remove(&*self.root)?;
+            Region::erase(&*noted.memory);
+        }
+        let (Some(nvram), Some(chosen)) = (self.config, self.chosen()) else {
+            return Ok(None);
+        };
+        let memory = chosen.memory.clone();
+        let region_id = (self.around.entropy)().map_err(OpenError::Entropy)?;
+        let owner = Owner {
+            database_id: log.database_id(),
+            region_id,
+            settings_hash: config.settings_hash,
+            semantics: config.semantics,
+            format: FORMAT_VERSION,
+        };
+        let unfit = |error| DeviceError::Region {
+            path: nvram.path.clone(),
+            error,
+        };
+        let geometry = geometry(memory.bytes() as u64, self.sites, nvram.copy_at_entries).map_err(unfit)?;
+        let region = Region::format(memory.clone(), owner, geometry.rings, geometry.entries).map_err(unfit)?;
+        let note = RegionNote {
+            path: nvram.path.clone(),
+            region_id: hex(&region_id),
+        };
+        note.save(&*self.root)?;
+        let copy_at_entries = nvram.copy_at_entries;
+        log.put_front(region, FrontConfig { copy_at_entries })?;
+        Ok(Some(NvramInUse {
+            root: self.root,
+            memory,
+        }))
+    }
+
+    /// A region that the data directory does not name must hold nothing new.
+    fn judge_other(&self, log: &Log<Box<CallBatch>>) -> Result<(), DeviceError> {
+        let Some(other) = &self.other else {
+            return Ok(());
+        };
+        let recovered = other.recover()?;
+        let new = recovered.records.iter().filter(|record| record.end() > log.filled());
+        match new.map(|record| u64::from(record.count)).sum() {
+            0 => Ok(()),
+            records => Err(DeviceError::NotOurs {
+                path: other.path.clone(),
+                records,
+            }),
+        }
+    }
+}
+
+impl NvramInUse {
+    /// Lets go of the region, once the log was closed and its files have all.
+    pub fn release(&self, status: &FrontStatus) -> Result<(), DiskError> {
+        if status.records_waiting > 0 {
+            return Ok(());
+        }
+        RegionNote::remove(&*self.root)?;
+        Region::erase(&*self.memory);
+        Ok(())
+    }
+}
+
+/// How a region is divided among so many sites.
+fn geometry(bytes: u64, sites: u32, copy_at_entries: u64) -> Result<Geometry, RegionError> {
+    let wanted = 2 * copy_at_entries / u64::from(sites);
+    let there_is = bytes / u64::from(sites) / ENTRIES_PART / size_of::<u64>() as u64;
+    let entries = wanted.min(there_is).clamp(ENTRIES_MIN.into(), ENTRIES_MAX.into()) as u32;
+    Geometry::new(bytes, sites, entries).ok_or(RegionError::TooSmall {
+        found: bytes,
+        rings: sites,
+        entries,
+    })
+}
+
+/// What a configuration can't have with NVRAM.
+pub(crate) fn judge(config: &DatabaseConfig) -> Result<(), String> {
+    let DeviceConfig::Nvram(nvram) = &config.device else {
+        return Ok(());
+    };
+    if usize::from(config.sites) > RINGS_MAX {
+        return Err(format!(
+            "an NVRAM region has {RINGS_MAX} rings at most, one for each site"
+        ));
+    }
+    match (config.log, config.commit, nvram.copy_at_entries) {
+        (crate::LogPolicy::None, _, _) => Err("without a log there is nothing to be written to NVRAM".into()),
+        (_, crate::CommitMode::Async, _) => {
+            Err("a commit in NVRAM is durable when it ends: asynchronous commit goes with files alone".into())
+        }
+        (_, _, 0) => Err("the copy of NVRAM to files begins at 1 entry or more".into()),
+        _ => Ok(()),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,38 @@
+//! Small files beside the log: read as a whole, and replaced as a whole.
+
+use reprise_env::{Disk, DiskError, DiskErrorKind};
+
+/// No such file is longer.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// None: there is no such file.
+pub(crate) fn read(disk: &dyn Disk, name: &str) -> Result<Option<Vec<u8>>, DiskError> {
+    let file = match disk.open_read(name) {
+        Ok(file) => file,
+        Err(error) if error.kind == DiskErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = vec![0; file.len()?.min(BYTES_MAX) as usize];
+    let read = file.read_at(0, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(Some(bytes))
+}
+
+/// Replaces the file: the old or the new one is there, whatever happens. The new one is durable at the end.
+pub(crate) fn replace(disk: &dyn Disk, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
+    let temporary = format!("{name}.tmp");
+    remove(disk, &temporary)?;
+    let file = disk.create(&temporary)?;
+    file.write_at(0, bytes)?;
+    file.sync()?;
+    disk.rename(&temporary, name)?;
+    disk.sync_dir()
+}
+
+/// Removes the file, if it is there.
+pub(crate) fn remove(disk: &dyn Disk, name: &str) -> Result<(), DiskError> {
+    match disk.remove(name) {
+        Err(error) if error.kind != DiskErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

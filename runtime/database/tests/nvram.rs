@@ -1,0 +1,366 @@
+//! NVRAM before the log's files: what was answered is there again, however the process ended and whatever the next one is started with.
+
+mod common;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use common::{config, fill, i64s, submit, take, transfer, wasm};
+use reprise_base::Lsn;
+use reprise_database::{
+    CommitMode, Database, DatabaseConfig, DeviceConfig, DeviceError, LogPolicy, NvramConfig, OpenError, RegionNote,
+};
+use reprise_router::{LogQuery, ReplyOutcome};
+
+const REGION_BYTES: u64 = 8 << 20;
+
+fn nvram(path: &Path) -> DeviceConfig {
+    DeviceConfig::Nvram(NvramConfig {
+        path: path.to_owned(),
+        bytes: REGION_BYTES,
+        copy_at_entries: 80_000,
+        assume_persistent: true,
+    })
+}
+
+/// A data directory, and a region beside it.
+struct Place {
+    root: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = tempfile::tempdir().expect("a directory");
+        fs::create_dir(root.path().join("data")).expect("a directory");
+        Self { root }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.root.path().join("data")
+    }
+
+    fn region(&self) -> PathBuf {
+        self.root.path().join("region")
+    }
+
+    fn on_nvram(&self, sites: u16) -> DatabaseConfig {
+        DatabaseConfig {
+            device: nvram(&self.region()),
+            ..config(&self.data(), sites)
+        }
+    }
+
+    fn on_files(&self, sites: u16) -> DatabaseConfig {
+        config(&self.data(), sites)
+    }
+
+    /// What a machine would find that lost its process now.
+    fn killed(&self) -> Self {
+        let other = Self::new();
+        copy(&self.data(), &other.data());
+        fs::copy(self.region(), other.region()).expect("copied");
+        let note = other.data().join("nvram.json");
+        if note.exists() {
+            let text = fs::read_to_string(&note).expect("a note");
+            let (old, new) = (self.region(), other.region());
+            fs::write(
+                &note,
+                text.replace(old.to_str().expect("text"), new.to_str().expect("text")),
+            )
+            .expect("written");
+        }
+        other
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let target = to.join(entry.file_name());
+        match entry.file_type().expect("a type").is_dir() {
+            true => {
+                fs::create_dir_all(&target).expect("a directory");
+                copy(&entry.path(), &target);
+            }
+            false => assert!(fs::copy(entry.path(), target).is_ok()),
+        }
+    }
+}
+
+fn open(config: DatabaseConfig) -> Database {
+    let database = Database::open(config).expect("open");
+    database.recover().expect("recover");
+    database
+}
+
+fn refusal(config: DatabaseConfig) -> OpenError {
+    Database::open(config).err().expect("it is refused")
+}
+
+fn has_note(place: &Place) -> bool {
+    place.data().join("nvram.json").exists()
+}
+
+#[test]
+fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
+    for log in [LogPolicy::Command, LogPolicy::Physiological, LogPolicy::Both] {
+        let place = Place::new();
+        let database = open(DatabaseConfig {
+            log,
+            ..place.on_nvram(2)
+        });
+        database.router().deploy("bank", &wasm("bank")).expect("deploy");
+        fill(&database, 0, 200);
+        (0..10).for_each(|round| transfer(&database, round));
+        let (digest, durable) = (
+            database.router().digest().expect("ready"),
+            database.router().status().durable_lsn,
+        );
+        let killed = [place.killed(), place.killed(), place.killed(), place.killed()];
+        database.close().expect("close");
+        // Other sites, the files alone, another region.
+        let again = [
+            killed[0].on_nvram(2),
+            killed[1].on_nvram(4),
+            killed[2].on_files(3),
+            DatabaseConfig {
+                device: nvram(&killed[3].root.path().join("other")),
+                ..killed[3].on_files(1)
+            },
+        ];
+        for (number, config) in again.into_iter().enumerate() {
+            let is_on_files = config.device == DeviceConfig::File;
+            let database = open(DatabaseConfig { log, ..config });
+            assert!(
+                database.drained().records > 0 && database.drained().void == 0,
+                "{log:?}, {number}"
+            );
+            assert_eq!(database.router().digest().expect("ready"), digest, "{log:?}, {number}");
+            assert_eq!(database.router().status().durable_lsn, durable);
+            assert_ne!(has_note(&killed[number]), is_on_files);
+            transfer(&database, 77);
+            database.close().expect("close");
+            assert!(!has_note(&killed[number]), "the files have all");
+        }
+    }
+}
+
+#[test]
+fn between_files_and_nvram_a_database_goes_back_and_forth() {
+    let place = Place::new();
+    let database = open(place.on_files(2));
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 200);
+    let mut digest = digest_of(database);
+    for round in 0..4 {
+        let config = match round % 2 {
+            0 => place.on_nvram(1 + round),
+            _ => place.on_files(2),
+        };
+        let database = open(config);
+        assert_eq!(database.router().digest().expect("ready"), digest, "round {round}");
+        assert_eq!(database.drained().records, 0, "it was closed in order");
+        transfer(&database, i64::from(round));
+        digest = digest_of(database);
+    }
+}
+
+fn digest_of(database: Database) -> u64 {
+    let digest = database.router().digest().expect("ready");
+    database.close().expect("close");
+    digest
+}
+
+#[test]
+fn the_log_is_read_as_with_files() {
+    let place = Place::new();
+    let database = open(place.on_nvram(2));
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 200);
+    let end = database.router().status().durable_lsn;
+    let query = LogQuery {
+        from: Some(Lsn(0)),
+        limit: 10_000,
+        ..LogQuery::default()
+    };
+    let page = database.router().log_records(query).expect("read");
+    assert_eq!(page.records.len() as u64, end.0);
+    let newest = LogQuery {
+        newest: true,
+        limit: 1,
+        ..LogQuery::default()
+    };
+    let reply = submit(&database, &[("open", None, i64s(&[9_999, 5]))]);
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+    let lsn = reply.get(0).lsn;
+    assert_eq!(lsn, end);
+    let newest = database.router().log_records(newest).expect("read");
+    assert_eq!(newest.records[0].lsn, lsn);
+    assert!(database.router().log_record(lsn).expect("read").is_some());
+    database.close().expect("close");
+}
+
+#[test]
+fn checkpoints_go_with_it_under_load() {
+    let place = Place::new();
+    let database = open(place.on_nvram(2));
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 200);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 0;
+            while !is_over.load(Ordering::Acquire) {
+                transfer(&database, round);
+                round += 1;
+            }
+        });
+        for batch in 1..4 {
+            fill(&database, batch * 1000, 100);
+            take(&database);
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    let digest = database.router().digest().expect("ready");
+    let killed = place.killed();
+    database.close().expect("close");
+    let reopened = Database::open(killed.on_nvram(3)).expect("open");
+    let report = reopened.recover().expect("recover");
+    assert!(report.checkpoint.is_some());
+    assert_eq!(reopened.router().digest().expect("ready"), digest);
+    reopened.close().expect("close");
+}
+
+#[test]
+fn a_region_that_is_gone_or_older_is_told_and_nothing_is_changed() {
+    let place = Place::new();
+    let database = open(place.on_nvram(1));
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let older = place.killed();
+    database.close().expect("close");
+    drop(database);
+    let database = open(place.on_nvram(1));
+    fill(&database, 0, 50);
+    let killed = place.killed();
+    let digest = digest_of(database);
+    // Gone; another making of it; blank.
+    let region = fs::read(killed.region()).expect("a region");
+    let before = common::snapshot(&killed.data());
+    let harms: [&dyn Fn(); 3] = [
+        &|| fs::remove_file(killed.region()).expect("removed"),
+        &|| assert!(fs::copy(older.region(), killed.region()).is_ok()),
+        &|| fs::write(killed.region(), vec![0; REGION_BYTES as usize]).expect("written"),
+    ];
+    for harm in harms {
+        harm();
+        for config in [killed.on_nvram(1), killed.on_files(2)] {
+            let error = refusal(config);
+            assert!(matches!(error, OpenError::Device(DeviceError::Lost { .. })), "{error}");
+            assert!(error.to_string().contains("nvram.json"), "{error}");
+            assert_eq!(common::snapshot(&killed.data()), before);
+        }
+    }
+    // A flipped bit is damage, and told as such.
+    let mut damaged = region.clone();
+    damaged[20_480 + 3] ^= 1;
+    fs::write(killed.region(), &damaged).expect("written");
+    let error = refusal(killed.on_nvram(1));
+    assert!(error.to_string().contains("damaged"), "{error}");
+    fs::write(killed.region(), &region).expect("written");
+    let database = open(killed.on_nvram(1));
+    assert_eq!(database.router().digest().expect("ready"), digest);
+    database.close().expect("close");
+}
+
+#[test]
+fn others_regions_are_refused_and_left_alone() {
+    let (one, two) = (Place::new(), Place::new());
+    let theirs = open(two.on_nvram(1));
+    // In use.
+    let error = refusal(DatabaseConfig {
+        device: nvram(&two.region()),
+        ..one.on_files(1)
+    });
+    assert!(error.to_string().contains("another process uses"), "{error}");
+    let left = two.killed();
+    theirs.close().expect("close");
+    let before = fs::read(left.region()).expect("a region");
+    let on_theirs = |place: &Place| DatabaseConfig {
+        device: nvram(&left.region()),
+        ..place.on_files(1)
+    };
+    // A new database, and one that has a log.
+    let error = refusal(on_theirs(&one));
+    assert!(
+        matches!(error, OpenError::Device(DeviceError::OtherDatabase { .. })),
+        "{error}"
+    );
+    open(one.on_files(1)).close().expect("close");
+    let error = refusal(on_theirs(&one));
+    assert!(
+        matches!(error, OpenError::Device(DeviceError::OtherDatabase { .. })),
+        "{error}"
+    );
+    // The same database, without the note that says so.
+    fs::remove_file(left.data().join("nvram.json")).expect("removed");
+    fs::copy(left.region(), one.root.path().join("copy")).expect("copied");
+    assert_eq!(fs::read(left.region()).expect("a region"), before);
+    for (bytes, what) in [
+        (vec![1; REGION_BYTES as usize], "something else"),
+        (vec![1; 4096], "4096 bytes"),
+    ] {
+        fs::write(left.region(), bytes).expect("written");
+        let error = refusal(on_theirs(&one)).to_string();
+        assert!(error.contains(what), "{error}");
+    }
+    assert!(
+        RegionNote::load(&reprise_env::RealDisk::open(one.data()).expect("a disk"))
+            .expect("read")
+            .is_none()
+    );
+}
+
+#[test]
+fn a_copy_of_a_region_without_its_note_is_not_overwritten() {
+    let place = Place::new();
+    let database = open(place.on_nvram(1));
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let killed = place.killed();
+    database.close().expect("close");
+    fs::remove_file(killed.data().join("nvram.json")).expect("removed");
+    let before = fs::read(killed.region()).expect("a region");
+    let error = refusal(killed.on_nvram(1));
+    assert!(
+        matches!(error, OpenError::Device(DeviceError::NotOurs { records: 1, .. })),
+        "{error}"
+    );
+    assert_eq!(fs::read(killed.region()).expect("a region"), before);
+}
+
+#[test]
+fn what_can_not_be_is_said() {
+    let place = Place::new();
+    let bad = |change: &dyn Fn(&mut DatabaseConfig)| {
+        let mut config = place.on_nvram(1);
+        change(&mut config);
+        refusal(config).to_string()
+    };
+    let error = bad(&|config| config.commit = CommitMode::Async);
+    assert!(error.contains("asynchronous commit"), "{error}");
+    let error = bad(&|config| config.log = LogPolicy::None);
+    assert!(error.contains("without a log"), "{error}");
+    let small = |bytes| {
+        move |config: &mut DatabaseConfig| {
+            let DeviceConfig::Nvram(nvram) = &mut config.device else {
+                unreachable!()
+            };
+            nvram.bytes = bytes;
+        }
+    };
+    let error = bad(&small(64 << 10));
+    assert!(error.contains("too small"), "{error}");
+}

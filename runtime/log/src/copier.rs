@@ -1,0 +1,223 @@
+//! The copier thread: brings the records of all rings to the log's files, in the order of their LSNs, and frees their room. It is on no
+//! transaction's way.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use reprise_base::Lsn;
+use reprise_env::{Step, Work};
+use reprise_nvram::{RingReader, RingRecord};
+use reprise_wire::RecordBatch;
+
+use crate::{
+    append::Appender,
+    error::{LogError, UnavailableKind},
+    front::{Front, FrontState},
+    state::Shared,
+};
+
+/// What is appended to the files at once, unless one record is longer.
+const BATCH_BYTES: usize = 1 << 20;
+/// After so long a time without a new record all that is left is copied.
+const QUIET: Duration = Duration::from_secs(1);
+/// After the disk took nothing, time until the next try.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+pub(crate) struct Copier<P> {
+    shared: Arc<Shared<P>>,
+    front: Arc<Front>,
+    lanes: Vec<Lane>,
+    /// Taken from the rings and not appended yet.
+    batch: RecordBatch,
+    /// How far the front was persistent, and since when.
+    seen: (Lsn, u64),
+}
+
+/// A ring as it is merged.
+struct Lane {
+    reader: RingReader,
+    /// The next of it, when it was looked at.
+    next: Option<RingRecord>,
+    /// The last of it that was taken.
+    taken: Option<RingRecord>,
+}
+
+/// What the copier does next.
+enum Next {
+    Copy,
+    Wait,
+    Over,
+}
+
+/// Lets nobody wait for a copier that has died.
+struct StopOnPanic<P>(Arc<Shared<P>>, Arc<Front>);
+
+impl<P> Drop for StopOnPanic<P> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let error = LogError::unavailable(UnavailableKind::Failed, "its copier panicked");
+            self.0.stop(error.clone(), error);
+            self.1.note_over();
+        }
+    }
+}
+
+impl<P: Send + 'static> Work for Copier<P> {
+    fn run(mut self: Box<Self>) {
+        let _guard = StopOnPanic(Arc::clone(&self.shared), Arc::clone(&self.front));
+        let front = Arc::clone(&self.front);
+        loop {
+            let state = front.lock();
+            let (state, wait) = match self.next(&state) {
+                Next::Over => break,
+                Next::Wait => (state, QUIET),
+                Next::Copy => {
+                    drop(state);
+                    match self.copy() {
+                        Ok(()) => continue,
+                        Err(_) if self.is_stopped() => break,
+                        Err(_) => (front.lock(), RETRY_AFTER),
+                    }
+                }
+            };
+            let waited = front.work.wait_timeout(state, wait);
+            drop(waited.expect("the front's state is whole"));
+        }
+        front.note_over();
+    }
+
+    fn step(&mut self) -> Step {
+        let front = Arc::clone(&self.front);
+        let state = front.lock();
+        let next = self.next(&state);
+        drop(state);
+        match next {
+            Next::Wait => return Step::Idle,
+            Next::Copy if self.copy().is_ok() => return Step::Done,
+            Next::Copy if !self.is_stopped() => return Step::Idle,
+            Next::Copy | Next::Over => {}
+        }
+        front.note_over();
+        Step::Over
+    }
+}
+
+impl<P: Send + 'static> Copier<P> {
+    pub fn new(shared: Arc<Shared<P>>, front: Arc<Front>, readers: Vec<RingReader>) -> Self {
+        let lane = |reader| Lane {
+            reader,
+            next: None,
+            taken: None,
+        };
+        Self {
+            shared,
+            front,
+            lanes: readers.into_iter().map(lane).collect(),
+            batch: RecordBatch::default(),
+            seen: (Lsn(0), 0),
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.shared.lock().stopped.is_some()
+    }
+
+    fn next(&mut self, state: &FrontState) -> Next {
+        let (copied, durable) = (self.front.copied(), self.front.lsns.durable());
+        // It may look as if it fell: a site notes what it is about to take before it takes it.
+        if copied >= durable {
+            return match state.is_closing && self.front.lsns.next() == copied {
+                true => Next::Over,
+                false => Next::Wait,
+            };
+        }
+        let is_wanted = state.is_closing || state.wanted > copied || self.front.is_due.load(Ordering::SeqCst);
+        match is_wanted || self.is_quiet(durable) {
+            true => Next::Copy,
+            false => Next::Wait,
+        }
+    }
+
+    fn is_quiet(&mut self, durable: Lsn) -> bool {
+        let now_ns = self.shared.clock.monotonic_ns();
+        if self.seen.0 != durable {
+            self.seen = (durable, now_ns);
+        }
+        (now_ns - self.seen.1) as u128 >= QUIET.as_nanos()
+    }
+
+    /// Copies all that is persistent now. Err: the files did not take it; what was not copied is still in the rings.
+    fn copy(&mut self) -> Result<(), LogError> {
+        // Before the look at what there is: who finds a ring full after that says so again.
+        self.front.is_due.store(false, Ordering::SeqCst);
+        let until = self.front.lsns.durable();
+        let appender = Appender(Arc::clone(&self.shared));
+        while self.front.copied() < until {
+            if self.batch.is_empty() {
+                self.fill(until)
+                    .inspect_err(|error| self.shared.stop(error.clone(), error.clone()))?;
+            }
+            let start = appender.append(&self.batch, None).map_err(|(error, _)| error)?;
+            assert_eq!(
+                start,
+                self.front.copied(),
+                "the files and the rings count records alike"
+            );
+            let end = Lsn(start.0 + u64::from(self.batch.count()));
+            self.batch.clear();
+            while !self.shared.wait_durable(end, self.shared.config.append_wait_max) {
+                if let Some(error) = self.shared.lock().stopped.clone() {
+                    return Err(error);
+                }
+            }
+            for lane in &mut self.lanes {
+                if let Some(taken) = lane.taken.take() {
+                    lane.reader.free(&taken);
+                }
+            }
+            self.front.note_copied(end);
+        }
+        Ok(())
+    }
+
+    /// Takes the next records before `until` from the rings.
+    fn fill(&mut self, until: Lsn) -> Result<(), LogError> {
+        let mut at = self.front.copied();
+        while at < until {
+            let lane = lane_of(&mut self.lanes, at)?;
+            let next = lane.next.as_ref().expect("it was found there");
+            let (bytes, count) = (&next.bytes, next.count);
+            if !self.batch.is_empty() && self.batch.bytes().len() + bytes.len() > BATCH_BYTES {
+                break;
+            }
+            let before = self.batch.count();
+            let pushed = self.batch.push_encoded(bytes);
+            if pushed.is_err() || self.batch.count() - before != count {
+                return Err(damaged(format!("what lies at LSN {at} is no record")));
+            }
+            at = Lsn(at.0 + u64::from(count));
+            lane.taken = lane.next.take();
+        }
+        Ok(())
+    }
+}
+
+/// The ring whose next record is the one at `at`, which is persistent.
+fn lane_of(lanes: &mut [Lane], at: Lsn) -> Result<&mut Lane, LogError> {
+    for (ring, lane) in lanes.iter_mut().enumerate() {
+        if lane.next.is_none() {
+            let next = lane.reader.next();
+            lane.next = next.map_err(|entry| damaged(format!("ring {ring}, entry {entry}")))?;
+        }
+    }
+    let is_at = |lane: &&mut Lane| lane.next.as_ref().is_some_and(|next| next.lsn == at);
+    let found = lanes.iter_mut().find(is_at);
+    found.ok_or_else(|| damaged(format!("no ring has the record at LSN {at}")))
+}
+
+fn damaged(what: String) -> LogError {
+    let reason = format!("its NVRAM region is damaged: {what}");
+    LogError::unavailable(UnavailableKind::Failed, reason)
+}

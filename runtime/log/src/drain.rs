@@ -1,0 +1,77 @@
+//! What a region holds that the log's files do not, brought to them: the first step of an opening.
+
+use std::time::Duration;
+
+use reprise_base::Lsn;
+use reprise_nvram::Recovered;
+use reprise_wire::{RecordBatch, RecordRef};
+
+use crate::{error::LogError, log::Log};
+
+/// What is appended to the files at once, unless one record is longer.
+const BATCH_BYTES: usize = 1 << 20;
+/// How often whoever waits for the disk looks whether the log still runs.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What came to the files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    pub records: u64,
+    /// Numbers without a record.
+    pub void: u64,
+}
+
+impl<P: Send + 'static> Log<P> {
+    /// Appends what was recovered from a region and is not in the files yet, in LSN order; a number that was lost becomes a record that
+    /// says so. All of it is durable at the end. After a crash in the middle it goes on where that one came to.
+    pub fn drain(&self, recovered: &Recovered) -> Result<Drained, LogError> {
+        let mut drained = Drained::default();
+        let mut batch = RecordBatch::default();
+        let mut at = self.filled();
+        for record in &recovered.records {
+            if record.end() <= at {
+                continue;
+            }
+            if record.lsn < at {
+                return Err(unfit(format!(
+                    "its record at LSN {} begins before the log's end, {at}",
+                    record.lsn
+                )));
+            }
+            for _ in at.0..record.lsn.0 {
+                batch.push(&RecordRef::Void);
+                drained.void += 1;
+            }
+            let before = batch.count();
+            let pushed = batch.push_encoded(&record.bytes);
+            if pushed.is_err() || batch.count() - before != record.count {
+                return Err(unfit(format!("what lies at LSN {} is no record", record.lsn)));
+            }
+            drained.records += u64::from(record.count);
+            at = record.end();
+            if batch.bytes().len() >= BATCH_BYTES {
+                self.append_drained(&mut batch, at)?;
+            }
+        }
+        if !batch.is_empty() {
+            self.append_drained(&mut batch, at)?;
+        }
+        while !self.wait_durable(at, LOOK) {
+            if let Some(error) = self.shared.lock().stopped.clone() {
+                return Err(error);
+            }
+        }
+        Ok(drained)
+    }
+
+    fn append_drained(&self, batch: &mut RecordBatch, end: Lsn) -> Result<(), LogError> {
+        let start = self.appender().append(batch, None).map_err(|(error, _)| error)?;
+        assert_eq!(start.0 + u64::from(batch.count()), end.0, "records keep their numbers");
+        batch.clear();
+        Ok(())
+    }
+}
+
+fn unfit(reason: String) -> LogError {
+    LogError::Region { reason: reason.into() }
+}

@@ -1,0 +1,337 @@
+//! The log's front in NVRAM (NV-Logging, section 4): what engine threads append is persistent before the call returns, in the ring of
+//! their site; the copier brings it to the log's files behind them. There is no lock on that way, and no other thread.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use reprise_base::{Lsn, Watermark, limits::BLOCK_BYTES_MAX};
+use reprise_env::Started;
+use reprise_nvram::{FlushPolicy, Full, LsnSource, Region, RingFill, RingGauge, RingWriter};
+use reprise_wire::{BLOCK_HEADER_BYTES, RecordBatch};
+
+use crate::{
+    copier::Copier,
+    error::{LogError, UnavailableKind},
+    log::Log,
+    state::Shared,
+};
+
+/// How often somebody who waits for a record that another site is just persisting looks again.
+const LOOK: Duration = Duration::from_micros(20);
+
+/// When records are copied from the rings to the log's files, beside whenever somebody wants to read them there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrontConfig {
+    /// Entries in all rings together.
+    pub copy_at_entries: u64,
+}
+
+/// How far the front is, and how full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontStatus {
+    /// By site.
+    pub rings: Vec<RingFill>,
+    /// Records that the log's files do not have yet.
+    pub records_waiting: u64,
+}
+
+/// What the sites' appenders, the copier and those who wait for it share.
+pub(crate) struct Front {
+    pub lsns: LsnSource,
+    /// Behind the last record that was appended.
+    pub filled: Arc<Watermark>,
+    /// Everything before it is durable in the log's files, and its room in the rings is free.
+    copied: AtomicU64,
+    /// Set when a ring is full enough to be copied.
+    pub is_due: AtomicBool,
+    /// Entries of one ring from which on it is.
+    copy_at_entries: u64,
+    gauges: Vec<RingGauge>,
+    writers: Mutex<Vec<Option<RingWriter>>>,
+    state: Mutex<FrontState>,
+    /// The copier waits here.
+    pub work: Condvar,
+    /// Those who wait for the copier, or for room.
+    grew: Condvar,
+    copier: Mutex<Option<Box<dyn Started>>>,
+}
+
+pub(crate) struct FrontState {
+    /// Somebody waits until the files have everything before it.
+    pub wanted: Lsn,
+    pub is_closing: bool,
+    /// The copier has ended.
+    pub is_over: bool,
+}
+
+impl Front {
+    /// Panics when another thread panicked inside.
+    pub fn lock(&self) -> MutexGuard<'_, FrontState> {
+        self.state.lock().expect("the front's state is whole")
+    }
+
+    pub fn copied(&self) -> Lsn {
+        Lsn(self.copied.load(Ordering::Acquire))
+    }
+
+    /// The files have everything before `end`, and its room is free.
+    pub fn note_copied(&self, end: Lsn) {
+        let state = self.lock();
+        self.copied.store(end.0, Ordering::Release);
+        drop(state);
+        self.grew.notify_all();
+    }
+
+    pub fn note_over(&self) {
+        // Also after a panic inside: then nobody may wait any longer.
+        let mut state = match self.state.lock() {
+            Ok(state) => state,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        state.is_over = true;
+        drop(state);
+        self.grew.notify_all();
+    }
+
+    /// Tells the copier that a ring is full enough.
+    #[inline]
+    fn wake_if_due(&self, fill: RingFill) {
+        let is_due = fill.entries >= self.copy_at_entries || fill.is_half_full();
+        if is_due && !self.is_due.load(Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if !self.is_due.swap(true, Ordering::SeqCst) {
+            drop(self.lock());
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits until the files have everything before `end`, which is persistent.
+    pub fn copy_to<P>(&self, shared: &Shared<P>, end: Lsn, timeout: Duration) -> Result<(), LogError> {
+        if self.copied() >= end {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        state.wanted = state.wanted.max(end);
+        self.work.notify_one();
+        let began_ns = shared.clock.monotonic_ns();
+        while self.copied() < end {
+            let waited = Duration::from_nanos(shared.clock.monotonic_ns() - began_ns);
+            let left = timeout.checked_sub(waited).filter(|left| !left.is_zero());
+            let (false, Some(left)) = (state.is_over, left) else {
+                drop(state);
+                return Err(shared.refusal().unwrap_or_else(|| stalled(timeout)));
+            };
+            (state, _) = shared.threads.wait_on((&self.state, &self.grew), state, left);
+        }
+        Ok(())
+    }
+
+    pub fn status(&self) -> FrontStatus {
+        FrontStatus {
+            rings: self.gauges.iter().map(RingGauge::fill).collect(),
+            records_waiting: self.filled.get().saturating_sub(self.copied().0),
+        }
+    }
+}
+
+fn stalled(waited: Duration) -> LogError {
+    let reason = format!("the disk behind the NVRAM took nothing for {waited:?}");
+    LogError::unavailable(UnavailableKind::Stalled, reason)
+}
+
+/// A site's hand on the front.
+pub struct NvramAppender<P> {
+    front: Arc<Front>,
+    shared: Arc<Shared<P>>,
+    site: usize,
+    writer: RingWriter,
+    bytes_max: usize,
+}
+
+impl<P: Send + 'static> NvramAppender<P> {
+    /// Appends encoded records, one or several: after a crash all of them are there or none. They are persistent when it returns;
+    /// the LSN of the first one, the others follow without gaps. Waits, within bounds, while the ring is full. Err: nothing was
+    /// appended.
+    #[inline]
+    pub fn append(&mut self, records: &RecordBatch) -> Result<Lsn, LogError> {
+        assert!(!records.is_empty(), "append of no record");
+        if let Some(error) = self.shared.refusal() {
+            return Err(error);
+        }
+        let (bytes, front) = (records.bytes(), &*self.front);
+        if bytes.len() > self.bytes_max || self.writer.judge(bytes.len()).is_err() {
+            self.wait_for_room(bytes.len())?;
+        }
+        // Not before there is room: a number that was given out is waited for by whoever copies the ones behind it.
+        let start = front.lsns.reserve(self.site, u64::from(records.count()));
+        let written = self.writer.records(start, records.count(), bytes);
+        written.expect("it was judged, and what was free stays free");
+        self.writer.persist();
+        front.filled.raise(start.0 + u64::from(records.count()));
+        front.lsns.persisted(self.site);
+        front.wake_if_due(self.writer.fill());
+        Ok(start)
+    }
+
+    #[cold]
+    fn wait_for_room(&self, bytes: usize) -> Result<(), LogError> {
+        let (shared, front, max) = (&*self.shared, &*self.front, self.bytes_max);
+        if bytes > max {
+            return Err(LogError::TooLong { bytes, max });
+        }
+        let wait_max = shared.config.append_wait_max;
+        let began_ns = shared.clock.monotonic_ns();
+        let mut state = front.lock();
+        loop {
+            match self.writer.judge(bytes) {
+                Ok(()) => return Ok(()),
+                Err(Full::ForNow) => {}
+                Err(Full::Forever { .. }) => return Err(LogError::TooLong { bytes, max }),
+            }
+            let waited = Duration::from_nanos(shared.clock.monotonic_ns() - began_ns);
+            let left = wait_max.checked_sub(waited).filter(|left| !left.is_zero());
+            let (false, Some(left)) = (state.is_over, left) else {
+                drop(state);
+                return Err(shared.refusal().unwrap_or_else(|| stalled(wait_max)));
+            };
+            state.wanted = state.wanted.max(front.lsns.durable());
+            front.work.notify_one();
+            (state, _) = shared.threads.wait_on((&front.state, &front.grew), state, left);
+        }
+    }
+
+    /// Why appends are refused now, if they are. Costs one load while all is well.
+    #[inline]
+    pub fn refusal(&self) -> Option<LogError> {
+        self.shared.refusal()
+    }
+}
+
+impl<P: Send + 'static> Log<P> {
+    /// Puts the rings of `region`, which is empty, before the log's files: one for each site. From here on records are appended through
+    /// [`Log::nvram_appender`] alone. Once, before anything is appended by a site.
+    pub fn put_front(&self, region: Region, config: FrontConfig) -> Result<(), LogError> {
+        let geometry = *region.geometry();
+        let (writers, readers): (Vec<_>, Vec<_>) = region.rings(FlushPolicy::OnCommit).into_iter().unzip();
+        let filled = self.filled();
+        let sites = u64::from(geometry.rings);
+        let front = Arc::new(Front {
+            lsns: LsnSource::new(filled, writers.len()),
+            filled: Arc::new(Watermark::new(filled.0)),
+            copied: AtomicU64::new(filled.0),
+            is_due: AtomicBool::new(false),
+            copy_at_entries: (config.copy_at_entries / sites).max(1),
+            gauges: readers.iter().map(|reader| reader.gauge()).collect(),
+            writers: Mutex::new(writers.into_iter().map(Some).collect()),
+            state: Mutex::new(FrontState {
+                wanted: Lsn(0),
+                is_closing: false,
+                is_over: false,
+            }),
+            work: Condvar::new(),
+            grew: Condvar::new(),
+            copier: Mutex::new(None),
+        });
+        let copier = Copier::new(Arc::clone(&self.shared), Arc::clone(&front), readers);
+        let thread = self
+            .shared
+            .threads
+            .start("log-copier", Box::new(move || Box::new(copier)));
+        let thread = thread.map_err(|error| {
+            let reason = format!("start thread log-copier: {error}");
+            LogError::unavailable(UnavailableKind::Failed, reason)
+        })?;
+        *front.copier.lock().expect("nothing panics in here") = Some(thread);
+        assert!(self.front.set(front).is_ok(), "a log has one front");
+        Ok(())
+    }
+
+    /// The hand of `site` on the front; once for each site. None where the log has no front.
+    pub fn nvram_appender(&self, site: usize) -> Option<NvramAppender<P>> {
+        let front = self.front.get()?;
+        let writer = front.writers.lock().expect("nothing panics in here")[site].take();
+        let writer = writer.expect("each site takes its own once");
+        let bytes_max = writer.bytes_max().min((BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES) as u64);
+        Some(NvramAppender {
+            front: Arc::clone(front),
+            shared: Arc::clone(&self.shared),
+            site,
+            bytes_max: bytes_max as usize,
+            writer,
+        })
+    }
+
+    /// None where the log has no front.
+    pub fn front_status(&self) -> Option<FrontStatus> {
+        self.front.get().map(|front| front.status())
+    }
+
+    /// Everything before it is durable in the log's files.
+    pub fn copied(&self) -> Lsn {
+        Lsn(self.shared.durable.lsn.get())
+    }
+
+    /// Waits until everything before `end` is durable in the log's files, too. Err: the time is over, or they are not written any more.
+    pub fn wait_copied(&self, end: Lsn, timeout: Duration) -> Result<(), LogError> {
+        if let Some(front) = self.front.get() {
+            return front.copy_to(&self.shared, end, timeout);
+        }
+        match self.shared.wait_durable(end, timeout) {
+            true => Ok(()),
+            false => Err(self.shared.refusal().unwrap_or_else(|| stalled(timeout))),
+        }
+    }
+
+    /// Has everything before `end` copied to the log's files, without waiting for it.
+    pub fn want_copied(&self, end: Lsn) {
+        if let Some(front) = self.front.get().filter(|front| front.copied() < end) {
+            let mut state = front.lock();
+            state.wanted = state.wanted.max(end);
+            drop(state);
+            front.work.notify_one();
+        }
+    }
+
+    /// Has what is persistent copied to the log's files, for whoever reads them next.
+    pub(crate) fn copy_front(&self) -> Result<(), LogError> {
+        match self.front.get() {
+            None => Ok(()),
+            Some(front) => front.copy_to(&self.shared, front.lsns.durable(), self.shared.config.append_wait_max),
+        }
+    }
+
+    pub(crate) fn wait_persistent(&self, front: &Front, end: Lsn, timeout: Duration) -> bool {
+        let began_ns = self.shared.clock.monotonic_ns();
+        while front.lsns.durable() < end {
+            let waited = self.shared.clock.monotonic_ns() - began_ns;
+            if waited as u128 >= timeout.as_nanos() {
+                return false;
+            }
+            self.shared.threads.sleep(LOOK);
+        }
+        true
+    }
+
+    /// Copies everything, and ends the copier. Nothing is appended any more.
+    pub(crate) fn close_front(&self) {
+        let Some(front) = self.front.get() else {
+            return;
+        };
+        front.lock().is_closing = true;
+        front.work.notify_one();
+        let copier = front.copier.lock().expect("nothing panics in here").take();
+        if let Some(copier) = copier {
+            copier.join();
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The rings before the files: in the order of LSNs, never over what was not copied, whole after a crash wherever it comes.
+
+mod common;
+
+use std::{sync::Arc, thread, time::Duration};
+
+use common::{WAIT_MAX, config, encode, open, open_with};
+use reprise_base::Lsn;
+use reprise_env::{
+    SimDisk,
+    sim::{CrashPolicy, FaultPlan},
+};
+use reprise_log::{FrontConfig, Log, LogError, LogReader, NvramAppender, UnavailableKind};
+use reprise_nvram::{FlushPolicy, Owner, Recording, Region};
+use reprise_wire::RecordRef;
+
+const REGION_BYTES: usize = 1 << 20;
+const ENTRIES: u32 = 256;
+
+fn region(memory: &Arc<Recording>, rings: u32) -> Region {
+    Region::format(memory.clone(), Owner::default(), rings, ENTRIES).expect("there is room")
+}
+
+/// A log with a front of so many sites.
+fn fronted(disk: &SimDisk, memory: &Arc<Recording>, sites: u32, copy_at_entries: u64) -> Log<String> {
+    let (log, _, _) = open(disk).expect("open");
+    log.put_front(region(memory, sites), FrontConfig { copy_at_entries })
+        .expect("a front");
+    log
+}
+
+fn appenders(log: &Log<String>, sites: usize) -> Vec<NvramAppender<String>> {
+    (0..sites)
+        .map(|site| log.nvram_appender(site).expect("a front"))
+        .collect()
+}
+
+fn word(record: &RecordRef<'_>) -> String {
+    match record {
+        RecordRef::Void => "void".to_owned(),
+        other => common::word(other),
+    }
+}
+
+fn words(mut reader: LogReader) -> Vec<String> {
+    let mut words = Vec::new();
+    while let Some(record) = reader.next_record().expect("read record") {
+        assert_eq!(record.lsn, Lsn(words.len() as u64), "LSNs have no gaps");
+        words.push(word(&record.record));
+    }
+    words
+}
+
+fn words_on(disk: &SimDisk) -> Vec<String> {
+    let (reader, report) = LogReader::open(Arc::new(disk.clone()), Lsn(0)).expect("scan");
+    assert_eq!(report.damage, None);
+    words(reader)
+}
+
+/// What lies on `disk` and in `image` of the region, opened as after a crash.
+fn opened(disk: &SimDisk, image: Vec<u8>) -> Vec<String> {
+    let region = Region::open(Arc::new(Recording::from_image(image)))
+        .expect("a region")
+        .expect("made");
+    let (log, _, _) = open(disk).expect("open");
+    log.drain(&region.recover().expect("whole")).expect("drained");
+    log.close().expect("close");
+    drop(log);
+    words_on(disk)
+}
+
+#[test]
+fn the_rings_come_to_the_files_in_the_order_of_lsns() {
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, 3, u64::MAX);
+    let mut sites = appenders(&log, 3);
+    let mut expected = Vec::new();
+    for round in 0..40 {
+        let site = (round * 7) % 3;
+        let group = [format!("w{round}"), format!("x{round}")];
+        let group: Vec<&str> = group[..1 + round % 2].iter().map(String::as_str).collect();
+        let start = sites[site].append(&encode(&group)).expect("append");
+        assert_eq!(start, Lsn(expected.len() as u64));
+        expected.extend(group.iter().map(|word| (*word).to_owned()));
+        // Durable when it returns, and the files have nothing of it.
+        assert_eq!(log.durable(), Lsn(expected.len() as u64));
+        assert_eq!((log.filled(), log.copied()), (log.durable(), Lsn(0)));
+    }
+    let status = log.front_status().expect("a front");
+    assert_eq!(status.records_waiting, expected.len() as u64);
+    assert_eq!(status.rings.iter().map(|ring| ring.entries).sum::<u64>(), 40);
+    // Whoever reads has them copied first.
+    assert_eq!(words(log.reader(Lsn(0)).expect("read")), expected);
+    assert_eq!(log.copied(), log.durable());
+    let status = log.front_status().expect("a front");
+    assert!(status.records_waiting == 0 && status.rings.iter().all(|ring| ring.entries == 0 && ring.bytes == 0));
+    sites[1].append(&encode(&["last"])).expect("append");
+    expected.push("last".into());
+    log.close().expect("close");
+    assert_eq!(words_on(&disk), expected);
+    let refused = sites[0].append(&encode(&["late"])).expect_err("it is closed");
+    assert!(
+        matches!(
+            refused,
+            LogError::Unavailable {
+                kind: UnavailableKind::Closed,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_ring_that_gets_full_is_copied_and_gone_around() {
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, 2, 10);
+    let mut sites = appenders(&log, 2);
+    let count = 2_000;
+    thread::scope(|scope| {
+        for (site, appender) in sites.iter_mut().enumerate() {
+            scope.spawn(move || {
+                for n in 0..count {
+                    let word = format!("s{site}n{n}*{}", (n * 37) % 900);
+                    appender.append(&encode(&[&word])).expect("append");
+                }
+            });
+        }
+    });
+    assert_eq!(log.durable(), Lsn(2 * count));
+    log.close().expect("close");
+    let found = words_on(&disk);
+    for site in 0..2 {
+        let own: Vec<_> = found
+            .iter()
+            .filter(|word| word.starts_with(&format!("s{site}")))
+            .collect();
+        assert_eq!(own.len() as u64, count);
+        for (n, word) in own.into_iter().enumerate() {
+            assert_eq!(*word, format!("s{site}n{n}*{}", (n * 37) % 900));
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_waits_for_the_disk_and_then_refuses() {
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let mut short = config();
+    short.append_wait_max = Duration::from_millis(50);
+    let (log, _, _) = open_with(&disk, short).expect("open");
+    log.put_front(
+        region(&memory, 1),
+        FrontConfig {
+            copy_at_entries: u64::MAX,
+        },
+    )
+    .expect("a front");
+    let mut site = log.nvram_appender(0).expect("a front");
+    disk.set_faults(FaultPlan {
+        capacity_bytes: Some(disk.used_bytes()),
+        ..FaultPlan::default()
+    });
+    let mut taken = 0;
+    let refused = loop {
+        match site.append(&encode(&[&format!("w{taken}*500")])) {
+            Ok(start) => assert_eq!(start, Lsn(taken)),
+            Err(error) => break error,
+        }
+        taken += 1;
+        assert!(taken <= u64::from(ENTRIES) * 40, "the disk has no room for so many");
+    };
+    assert!(matches!(refused, LogError::Unavailable { .. }), "{refused}");
+    assert_eq!(log.durable(), Lsn(taken), "what was refused has no number");
+    // There is room again: all that was taken gets there, in order, and more is taken.
+    disk.set_faults(FaultPlan::default());
+    let began = std::time::Instant::now();
+    while let Err(error) = site.append(&encode(&["again"])) {
+        assert!(began.elapsed() < WAIT_MAX, "{error}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    log.close().expect("close");
+    let expected: Vec<_> = (0..taken)
+        .map(|n| format!("w{n}*500"))
+        .chain(["again".to_owned()])
+        .collect();
+    assert_eq!(words_on(&disk), expected);
+}
+
+#[test]
+fn records_that_no_ring_takes_are_refused_and_leave_nothing() {
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, 2, u64::MAX);
+    let mut site = appenders(&log, 2).remove(0);
+    let error = site
+        .append(&encode(&["huge*200000"]))
+        .expect_err("more than a quarter of a ring");
+    assert!(
+        matches!(error, LogError::TooLong { max, .. } if max > 100_000),
+        "{error}"
+    );
+    assert_eq!(site.append(&encode(&["small"])).expect("append"), Lsn(0));
+    log.close().expect("close");
+    assert_eq!(words_on(&disk), ["small"]);
+}
+
+#[test]
+fn a_crash_wherever_it_comes_keeps_what_was_told() {
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, 2, u64::MAX);
+    let mut sites = appenders(&log, 2);
+    let mut expected = Vec::new();
+    for n in 0..30 {
+        let word = format!("w{n}");
+        sites[n % 2].append(&encode(&[&word])).expect("append");
+        expected.push(word);
+        if n == 20 {
+            log.wait_copied(Lsn(15), WAIT_MAX).expect("copied");
+        }
+        // The disk as it was before the copy, in its middle, behind it; the region as it is at the least.
+        if n % 5 == 0 {
+            let image = memory.image(|| false);
+            assert_eq!(opened(&disk.crash(&CrashPolicy::LoseAll), image.clone()), expected);
+            assert_eq!(opened(&disk.crash(&CrashPolicy::KeepAll), image), expected);
+        }
+    }
+}
+
+#[test]
+fn a_drain_that_a_crash_cuts_off_goes_on() {
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, 2, u64::MAX);
+    let mut sites = appenders(&log, 2);
+    let words: Vec<_> = (0..12).map(|n| format!("w{n}*3000")).collect();
+    for (n, word) in words.iter().enumerate() {
+        sites[n % 2].append(&encode(&[word])).expect("append");
+    }
+    let (image, left) = (memory.image(|| false), disk.crash(&CrashPolicy::LoseAll));
+    let torn = left.copy();
+    assert_eq!(opened(&torn, image.clone()), words);
+    for ops in 0..=torn.ops_count() {
+        for seed in 0..3 {
+            let cut = torn.crash_image(ops, &CrashPolicy::Random(seed));
+            assert_eq!(
+                opened(&cut, image.clone()),
+                words,
+                "after {ops} operations, seed {seed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn numbers_that_were_lost_are_void() {
+    let disk = SimDisk::new();
+    let (log, _, _) = open(&disk).expect("open");
+    common::append(&log, &["first"]);
+    log.close().expect("close");
+    drop(log);
+    let memory = Arc::new(Recording::new(REGION_BYTES));
+    let mut rings = region(&memory, 2).rings(FlushPolicy::OnCommit);
+    // Already on disk; 1 and 4 were taken by a site that did not live to persist them.
+    for (ring, lsn, words) in [(0, 0, vec!["first"]), (1, 2, vec!["a", "b"]), (0, 5, vec!["c"])] {
+        let records = encode(&words);
+        let written = rings[ring].0.records(Lsn(lsn), records.count(), records.bytes());
+        written.expect("there is room");
+        rings[ring].0.persist();
+    }
+    let expected = ["first", "void", "a", "b", "void", "c"];
+    for _ in 0..2 {
+        assert_eq!(opened(&disk, memory.image(|| false)), expected);
+    }
+}
+
+#[test]
+fn a_region_that_does_not_go_with_the_log_is_refused() {
+    let disk = SimDisk::new();
+    let (log, _, _) = open(&disk).expect("open");
+    common::append(&log, &["a", "b"]);
+    for (lsn, bytes) in [(1, encode(&["b", "c"])), (2, encode(&["c", "d"]))] {
+        let memory = Arc::new(Recording::new(REGION_BYTES));
+        let mut rings = region(&memory, 1).rings(FlushPolicy::OnCommit);
+        let count = if lsn == 2 { 3 } else { 2 };
+        rings[0]
+            .0
+            .records(Lsn(lsn), count, bytes.bytes())
+            .expect("there is room");
+        rings[0].0.persist();
+        let region = Region::open(memory).expect("a region").expect("made");
+        let error = log.drain(&region.recover().expect("whole")).expect_err("refused");
+        assert!(matches!(error, LogError::Region { .. }), "{error}");
+        assert_eq!(log.filled(), Lsn(2));
+    }
+}
