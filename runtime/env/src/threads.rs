@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
+use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Select, TryRecvError};
 
 /// What came of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,33 @@ impl dyn Threads {
                 Err(TryRecvError::Disconnected) => return Err(RecvError),
                 Err(TryRecvError::Empty) if self.give_way(&mut || {}) => {}
                 Err(TryRecvError::Empty) => return receiver.recv(),
+            }
+        }
+    }
+
+    /// As `receive`; meanwhile has `work` done of what comes by `others`.
+    pub fn receive_beside<T, W>(
+        &self,
+        receiver: &Receiver<T>,
+        others: &Receiver<W>,
+        work: impl Fn(W),
+    ) -> Result<T, RecvError> {
+        loop {
+            match receiver.try_recv() {
+                Ok(received) => return Ok(received),
+                Err(TryRecvError::Disconnected) => return Err(RecvError),
+                Err(TryRecvError::Empty) => {}
+            }
+            match others.try_recv() {
+                Ok(other) => work(other),
+                Err(TryRecvError::Disconnected) => return self.receive(receiver),
+                Err(TryRecvError::Empty) if self.give_way(&mut || {}) => {}
+                Err(TryRecvError::Empty) => {
+                    let mut select = Select::new();
+                    select.recv(receiver);
+                    select.recv(others);
+                    select.ready();
+                }
             }
         }
     }

@@ -11,9 +11,10 @@ use reprise_txn::{Deployed, LookAhead, NextCalls, PrefetchRow};
 use reprise_wire::{Change, Changes};
 
 use crate::{
+    assist::{AHEAD_MIN, Ahead, Assist},
     command::{Command, replay_single},
     outcome::Outcome,
-    redo::{Part, Seen, SiteRedo},
+    redo::{Applying, BatchRedo, Part, Seen},
     window::Window,
 };
 
@@ -28,7 +29,7 @@ const SPARE_ARGS_MAX: usize = 512;
 enum Work {
     /// The next of `Batch::commands`.
     Command,
-    /// So many of `Batch::parts`.
+    /// So many of the batch's parts.
     Parts(u32),
     /// Commands over the same partitions of several sites, which are with all of them.
     Rendezvous(Arc<Rendezvous>),
@@ -42,10 +43,11 @@ pub(crate) struct Batch {
     joined: usize,
     /// In the order in which they run, each with its partition.
     commands: Vec<(PartitionId, Command)>,
-    /// In the order in which they are applied.
-    parts: Vec<Part>,
-    /// Where the changes lie.
-    window: Option<Arc<Window>>,
+    redo: BatchRedo,
+    /// Has the changes in place of `redo`, for whoever has time for them before the site has.
+    ahead: Option<Arc<Ahead>>,
+    /// Jobs over several sites that were fed before.
+    jobs: u64,
     /// What partitions have seen of changes, by partition.
     seen: Vec<Seen>,
     /// Records of which the first part is among `works`.
@@ -91,7 +93,7 @@ impl Batch {
     pub fn push_part(&mut self, part: Part, counts: bool, seen: Seen, window: &Arc<Window>) {
         match self.works.last_mut() {
             Some(Work::Parts(count)) => *count += 1,
-            _ => self.begin_parts(window),
+            _ => self.works.push(Work::Parts(1)),
         }
         self.records += counts as u64;
         let at = part.partition.index();
@@ -100,15 +102,22 @@ impl Batch {
         }
         self.seen[at].tick = self.seen[at].tick.max(seen.tick);
         self.seen[at].end = seen.end;
-        self.parts.push(part);
+        self.redo.push(part, window);
     }
 
-    #[cold]
-    fn begin_parts(&mut self, window: &Arc<Window>) {
-        if self.window.is_none() {
-            self.window = Some(window.clone());
+    /// The batch goes to its site, behind so many jobs over several sites. Where it holds many changes and nothing else, whoever has time
+    /// may demultiplex what is returned.
+    pub fn close(&mut self, jobs: u64) -> Option<Arc<Ahead>> {
+        self.jobs = jobs;
+        if self.is_alone() && self.redo.parts().len() >= AHEAD_MIN {
+            self.ahead = Some(Arc::new(Ahead::new(std::mem::take(&mut self.redo), jobs)));
         }
-        self.works.push(Work::Parts(1));
+        self.ahead.clone()
+    }
+
+    /// True where there is nothing but changes.
+    fn is_alone(&self) -> bool {
+        self.commands.is_empty() && self.joined == 0
     }
 
     pub fn push_rendezvous(&mut self, rendezvous: Arc<Rendezvous>) {
@@ -131,15 +140,27 @@ impl Batch {
 
     /// Does all of it, until something fails anywhere. False: partitions of the site are at a rendezvous; it goes on when they are
     /// home again.
-    pub fn run(&mut self, site: &mut Site, redo: &mut SiteRedo, outcome: &Outcome) -> bool {
-        let window = self.window.clone().unwrap_or_default();
-        if !self.run_works(site, redo, &window, outcome) {
+    pub fn run(&mut self, site: &mut Site, assist: &Assist, outcome: &Outcome) -> bool {
+        if let Some(ahead) = self.ahead.take() {
+            self.redo = ahead.take();
+        }
+        let window = self.redo.window().cloned().unwrap_or_default();
+        let growth_times = match self.is_alone() {
+            true => 1.0 + window.windows_behind(self.log_end),
+            false => 0.0,
+        };
+        let how = Applying {
+            window: &window,
+            growth_times,
+            outcome,
+            assist,
+        };
+        if !self.run_works(site, how) {
             return false;
         }
         self.note_seen(site);
         self.works.clear();
         self.done = Done::default();
-        self.parts.clear();
         self.seen.clear();
         (self.joined, self.records) = (0, 0);
         for (_, command) in self.commands.drain(..) {
@@ -152,34 +173,30 @@ impl Batch {
         true
     }
 
-    /// The window of a batch that was run.
+    /// The window of a batch that was run, which has no changes after that.
     pub fn take_window(&mut self) -> Option<Arc<Window>> {
-        self.window.take()
+        self.redo.clear()
     }
 
     /// Asks for the memory of what comes next.
     fn prefetch(&self, site: &Site, done: Done, window: &Window) {
-        let (works, parts) = (&self.works[done.works..], &self.parts[done.parts..]);
+        let (works, parts) = (&self.works[done.works..], &self.redo.parts()[done.parts..]);
         prefetch_parts(site, works, parts, window.bytes());
         fetch_commands(&self.commands[done.commands..]);
     }
 
-    fn run_works(&mut self, site: &mut Site, redo: &mut SiteRedo, window: &Window, outcome: &Outcome) -> bool {
+    fn run_works(&mut self, site: &mut Site, how: Applying<'_>) -> bool {
+        let (window, outcome) = (how.window, how.outcome);
         let deployed = site.deployed().clone();
         let mut replayed = std::mem::take(&mut self.records);
         let mut done = self.done;
-        let is_alone = self.commands.is_empty() && self.joined == 0;
-        let growth_times = match is_alone {
-            true => 1.0 + window.windows_behind(self.log_end),
-            false => 0.0,
-        };
+        let is_alone = self.is_alone();
         let commands = Commands {
             site,
             deployed: &deployed,
             commands: &self.commands,
         };
         let mut look_ahead = LookAhead::begin(done.commands, &commands);
-        redo.begin(window);
         while let Some(work) = self.works.get(done.works) {
             if done.works % LOOK_AHEAD == 0 && !is_alone {
                 done.has_failed |= outcome.has_failed();
@@ -189,7 +206,7 @@ impl Batch {
             match work {
                 Work::Rendezvous(rendezvous) => {
                     if !done.has_failed {
-                        redo.flush_all(site, window, growth_times, outcome);
+                        self.redo.flush_all(site, how);
                     }
                     site.join(rendezvous);
                     done.has_failed |= outcome.has_failed();
@@ -206,7 +223,7 @@ impl Batch {
                     };
                     look_ahead.step(done.commands, &commands);
                     let (id, command) = &mut self.commands[done.commands];
-                    redo.flush(site, *id, window, growth_times, outcome);
+                    self.redo.flush(site, *id, how);
                     if outcome.has_failed_before(command.end) {
                         done.has_failed = true;
                         continue;
@@ -217,9 +234,10 @@ impl Batch {
                     outcome.note(replay_single(partition, tools, &deployed, command));
                 }
                 Work::Parts(count) => {
-                    let parts = &self.parts[done.parts..][..*count as usize];
-                    done.parts += parts.len();
-                    redo.push_all(site, window, parts, outcome);
+                    let first = self.redo.parts()[done.parts].partition;
+                    done.parts += *count as usize;
+                    let schema = how.assist.schema(self.jobs, site.store(first));
+                    self.redo.demultiplex(done.parts, &schema, how.assist, outcome);
                 }
             }
         }
@@ -228,7 +246,7 @@ impl Batch {
         if site.has_away() {
             return false;
         }
-        redo.flush_all(site, window, growth_times, outcome);
+        self.redo.flush_all(site, how);
         true
     }
 

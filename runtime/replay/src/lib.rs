@@ -8,6 +8,7 @@
 //! Called by: `recovery`, `database`.
 #![forbid(unsafe_code)]
 
+mod assist;
 mod batch;
 mod command;
 mod control;

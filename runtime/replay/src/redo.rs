@@ -1,13 +1,16 @@
 //! Changes of the log, put in place on their partition's own site: demultiplexed by table, and applied when a command of the same
 //! partition follows, or at the batch's end.
 
+use std::sync::Arc;
+
 use reprise_base::{Lsn, PartitionId};
 use reprise_pages::prefetch_line;
 use reprise_partition::{ExecContext, Site};
-use reprise_storage::{ApplyError, LastWrites, PartitionRedo, RedoError};
+use reprise_storage::{ApplyError, LastWrites, PartitionRedo, RedoError, RedoSchema};
 use reprise_wire::{PartitionSet, WireError};
 
 use crate::{
+    assist::Assist,
     command::{misfit, remember},
     error::ReplayError,
     outcome::Outcome,
@@ -44,12 +47,21 @@ pub(crate) struct Seen {
     pub end: Lsn,
 }
 
-/// What a site keeps from one batch to the next: memory, but for what is pending within a batch.
+/// The changes of a batch. Its memory is used again.
 #[derive(Default)]
-pub(crate) struct SiteRedo {
-    last: LastWrites,
+pub(crate) struct BatchRedo {
+    /// In which they lie; none where there are none.
+    window: Option<Arc<Window>>,
+    /// In the order of the log.
+    parts: Vec<Part>,
+    /// Parts that are demultiplexed.
+    taken: usize,
+    /// From the first part on to the last.
+    last: Option<LastWrites>,
     /// By partition.
     pending: Vec<Pending>,
+    /// Of those that are demultiplexed, whose outcomes are to be remembered.
+    keyed: Vec<Part>,
 }
 
 /// A partition's changes that were not applied yet.
@@ -60,27 +72,71 @@ struct Pending {
     failure: Option<RedoError>,
 }
 
-impl SiteRedo {
-    /// A batch comes whose changes lie in this window.
-    pub fn begin(&mut self, window: &Window) {
-        self.last.begin(window.bytes().len());
+/// What a site needs beside its partitions to apply changes.
+#[derive(Clone, Copy)]
+pub(crate) struct Applying<'a> {
+    pub window: &'a Arc<Window>,
+    /// As of `PartitionRedo::apply`.
+    pub growth_times: f64,
+    pub outcome: &'a Outcome,
+    pub assist: &'a Assist,
+}
+
+impl BatchRedo {
+    /// Adds a part, which lies in the same window as all others.
+    #[inline]
+    pub fn push(&mut self, part: Part, window: &Arc<Window>) {
+        if self.window.is_none() {
+            self.window = Some(window.clone());
+        }
+        self.parts.push(part);
     }
 
-    /// Takes parts, up to the first record behind one that failed: what lies before that is applied.
-    pub fn push_all(&mut self, site: &Site, window: &Window, parts: &[Part], outcome: &Outcome) {
-        for (at, part) in parts.iter().enumerate() {
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    pub fn window(&self) -> Option<&Arc<Window>> {
+        self.window.as_ref()
+    }
+
+    /// Forgets all parts, which are applied, but not where they lay.
+    pub fn clear(&mut self) -> Option<Arc<Window>> {
+        self.parts.clear();
+        (self.taken, self.last) = (0, None);
+        self.window.take()
+    }
+
+    /// Demultiplexes the parts before `until`, but not those of records behind one that failed: what lies before that is applied.
+    pub fn demultiplex(&mut self, until: usize, schema: &RedoSchema, assist: &Assist, outcome: &Outcome) {
+        let from = self.taken;
+        let Some(window) = self.window.clone().filter(|_| from < until) else {
+            return;
+        };
+        let mut last = self.last.take().unwrap_or_else(|| {
+            let mut last = assist.last_writes();
+            last.begin(window.bytes().len());
+            last
+        });
+        self.taken = until;
+        for at in from..until {
+            let part = self.parts[at];
             if at % CHECK_EVERY == 0 && outcome.has_failed_before(window.block_lsn(part.record as usize)) {
                 break;
             }
-            if let Some(next) = parts.get(at + FETCH_AHEAD) {
+            if let Some(next) = self.parts.get(at + FETCH_AHEAD) {
                 window.bytes().get(next.at as usize).into_iter().for_each(prefetch_line);
             }
-            self.push(site, window, part, outcome);
+            self.take_part(&window, part, schema, &mut last);
+        }
+        match until < self.parts.len() {
+            true => self.last = Some(last),
+            false => assist.give_back(last),
         }
     }
 
     #[inline]
-    fn push(&mut self, site: &Site, window: &Window, part: &Part, outcome: &Outcome) {
+    fn take_part(&mut self, window: &Window, part: Part, schema: &RedoSchema, last: &mut LastWrites) {
         let at = part.partition.index();
         if self.pending.len() <= at {
             self.pending.resize_with(at + 1, Pending::default);
@@ -89,22 +145,20 @@ impl SiteRedo {
         if pending.failure.is_some() {
             return;
         }
-        let (store, place) = (
-            site.store(part.partition),
-            part.at as usize..(part.at + part.len) as usize,
-        );
-        let pushed = pending
-            .redo
-            .push(store, window.bytes(), part.record, place, &mut self.last);
+        let place = part.at as usize..(part.at + part.len) as usize;
+        let pushed = pending.redo.push(schema, window.bytes(), part.record, place, last);
         pending.failure = pushed.err();
         if part.is_keyed {
-            note_key(&site.tools, window, part, outcome);
+            self.keyed.push(part);
         }
     }
 
-    /// Applies what is pending of a partition.
+    /// Applies what is demultiplexed of a partition.
     #[inline]
-    pub fn flush(&mut self, site: &mut Site, id: PartitionId, window: &Window, growth_times: f64, outcome: &Outcome) {
+    pub fn flush(&mut self, site: &mut Site, id: PartitionId, how: Applying<'_>) {
+        for part in self.keyed.extract_if(.., |part| part.partition == id) {
+            note_key(&site.tools, how.window, &part, how.outcome);
+        }
         let Some(pending) = self.pending.get_mut(id.index()) else {
             return;
         };
@@ -112,17 +166,22 @@ impl SiteRedo {
             return;
         }
         let (partition, tools) = site.split(id);
-        let applied = pending.redo.apply(&mut partition.store, window.bytes(), growth_times);
+        let store = &mut partition.store;
+        let applied = pending
+            .redo
+            .apply_lent(store, how.window.bytes(), how.growth_times, |own, others| {
+                how.assist.apply(how.window, own, others)
+            });
         // What could not be read lies behind all that could.
         if let Some(failed) = applied.err().or(pending.failure.take()) {
-            outcome.fail(error_of(tools, window, failed));
+            how.outcome.fail(error_of(tools, how.window, failed));
         }
     }
 
-    /// Applies what is pending of any partition.
-    pub fn flush_all(&mut self, site: &mut Site, window: &Window, growth_times: f64, outcome: &Outcome) {
+    /// Applies what is demultiplexed of any partition.
+    pub fn flush_all(&mut self, site: &mut Site, how: Applying<'_>) {
         for at in 0..self.pending.len() {
-            self.flush(site, PartitionId(at as u16), window, growth_times, outcome);
+            self.flush(site, PartitionId(at as u16), how);
         }
     }
 }

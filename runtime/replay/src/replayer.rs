@@ -1,9 +1,9 @@
 //! Hands the log's records to the sites.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -15,11 +15,12 @@ use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef, lsn_after};
 
 use crate::{
+    assist::{Ahead, Assist},
     batch::Batch,
     command::{Command, LoggedChanges, replay_multi},
     error::ReplayError,
     outcome::{Outcome, Remember},
-    redo::{Part, Seen, SiteRedo},
+    redo::{Part, Seen},
     window::Window,
 };
 
@@ -66,6 +67,11 @@ pub struct Replayer {
     /// A token per job that may yet be sent.
     tokens: (Sender<()>, Receiver<()>),
     jobs_in_flight_max: usize,
+    /// Jobs over several sites so far, each of which may change the tables.
+    jobs: u64,
+    assist: Arc<Assist>,
+    /// Batches on their way that may be demultiplexed before their sites come to them, the next ones first.
+    aheads: VecDeque<Arc<Ahead>>,
 }
 
 /// What goes to one site.
@@ -73,7 +79,6 @@ struct SiteFeed {
     inbox: Sender<SiteMessage>,
     /// What is gathered for it, in order, and not sent yet.
     pending: Batch,
-    redo: Arc<Mutex<SiteRedo>>,
     progress: Arc<SiteProgress>,
 }
 
@@ -116,7 +121,7 @@ struct Stretch {
 struct SiteJob {
     batch: Batch,
     outcome: Arc<Outcome>,
-    redo: Arc<Mutex<SiteRedo>>,
+    assist: Arc<Assist>,
     spares: Sender<Batch>,
     windows: Sender<Window>,
     done: Box<dyn FnOnce() + Send>,
@@ -125,11 +130,7 @@ struct SiteJob {
 
 impl SiteJob {
     fn run(mut self, site: &mut Site) {
-        let is_over = {
-            let mut redo = self.redo.lock().expect("one job of a site at a time");
-            self.batch.run(site, &mut redo, &self.outcome)
-        };
-        if !is_over {
+        if !self.batch.run(site, &self.assist, &self.outcome) {
             return site.resume_with(move |site| self.run(site));
         }
         let window = self.batch.take_window();
@@ -160,7 +161,6 @@ impl Replayer {
         let feed = |inbox| SiteFeed {
             inbox,
             pending: Batch::default(),
-            redo: Arc::default(),
             progress: Arc::default(),
         };
         Self {
@@ -174,6 +174,9 @@ impl Replayer {
             stretch: Stretch::default(),
             spares: crossbeam_channel::unbounded(),
             outcome: Arc::new(Outcome::new(shared.memory.clone(), remember)),
+            jobs: 0,
+            assist: Arc::new(Assist::new(shared.threads.clone())),
+            aheads: VecDeque::new(),
             shared,
             compiler,
             windows,
@@ -233,12 +236,17 @@ impl Replayer {
         (self.stretch.total_bytes, self.stretch.total_ns as f64 / 1e9)
     }
 
-    /// An empty window. Waits until one of those that were fed before is replayed, where there are many.
-    pub fn window(&self) -> Result<Window, ReplayError> {
-        self.shared
-            .threads
-            .receive(&self.windows.1)
-            .map_err(|_| ReplayError::Stopped)
+    /// An empty window. Waits until one of those that were fed before is replayed, where there are many, and assists the sites meanwhile.
+    pub fn window(&mut self) -> Result<Window, ReplayError> {
+        loop {
+            if let Ok(window) = self.windows.1.try_recv() {
+                return Ok(window);
+            }
+            match self.aheads.pop_front() {
+                Some(ahead) => ahead.demultiplex(&self.assist, &self.outcome),
+                None => return self.assist.receive(&self.windows.1).ok_or(ReplayError::Stopped),
+            }
+        }
     }
 
     /// Takes the records of a window, which follow what was fed before; those from `until` on are left out. They are replayed in the
@@ -571,10 +579,11 @@ impl Replayer {
         let next = self.spares.1.try_recv().unwrap_or_default();
         let mut batch = std::mem::replace(&mut self.sites[site].pending, next);
         batch.log_end = self.log_end;
+        self.aheads.extend(batch.close(self.jobs));
         let job = SiteJob {
             batch,
             outcome: self.outcome.clone(),
-            redo: self.sites[site].redo.clone(),
+            assist: self.assist.clone(),
             spares: self.spares.0.clone(),
             windows: self.windows.0.clone(),
             done: Box::new(self.begin_job(site)),
@@ -608,6 +617,7 @@ impl Replayer {
     /// Runs a job over these partitions, after all that was fed before.
     pub fn gather(&mut self, touched: Touched, job: Job) -> Result<(), ReplayError> {
         self.send_all_pending()?;
+        self.jobs += 1;
         self.take_token()?;
         let sites = touched.sites(self.shared.sites_count);
         let done: Vec<_> = sites.iter().map(|site| self.begin_job(*site)).collect();
@@ -624,10 +634,7 @@ impl Replayer {
     }
 
     fn take_token(&self) -> Result<(), ReplayError> {
-        self.shared
-            .threads
-            .receive(&self.tokens.1)
-            .map_err(|_| ReplayError::Stopped)
+        self.assist.receive(&self.tokens.1).ok_or(ReplayError::Stopped)
     }
 }
 

@@ -221,8 +221,8 @@ fn command(tick: u64, origin: u16) -> Vec<u8> {
     out
 }
 
-/// Records that insert rows and write them, of one partition and of two, and what each does to its partitions.
-fn history() -> Vec<(Vec<u8>, Vec<(u16, Vec<u8>)>)> {
+/// So many records that insert rows and write them, of one partition and of two, and what each does to its partitions.
+fn history(count: u64) -> Vec<(Vec<u8>, Vec<(u16, Vec<u8>)>)> {
     let mut state = 7u64;
     let mut next = |below: u64| {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
@@ -238,7 +238,7 @@ fn history() -> Vec<(Vec<u8>, Vec<(u16, Vec<u8>)>)> {
         }
         (id, write(table, 1 + next(*rows as u64) as i64, tick as i64))
     };
-    let records = (1..600).map(|tick| {
+    let records = (1..=count).map(|tick| {
         let parts = match tick % 5 {
             0 => vec![part(0, tick), part(1 + (tick / 5 % 2) as u16, tick)],
             _ => vec![part((tick % PARTITIONS as u64) as u16, tick)],
@@ -248,7 +248,7 @@ fn history() -> Vec<(Vec<u8>, Vec<(u16, Vec<u8>)>)> {
     records.collect()
 }
 
-fn window_of(replayer: &Replayer, lsn: u64, records: &[u8]) -> Window {
+fn window_of(replayer: &mut Replayer, lsn: u64, records: &[u8]) -> Window {
     let mut window = replayer.window().expect("the sites run");
     let end = lsn + u64::from(count_records(records).unwrap_or(1));
     window.push(Lsn(lsn)..Lsn(end), FORMAT_VERSION, records);
@@ -257,20 +257,29 @@ fn window_of(replayer: &Replayer, lsn: u64, records: &[u8]) -> Window {
 
 #[test]
 fn windows_of_any_size_come_to_what_each_record_does() {
-    let history = history();
+    replayed_in_windows(&history(599), &[1, 7, 100, 600]);
+}
+
+/// Such batches are demultiplexed before their sites come to them, and their tables lent.
+#[test]
+fn large_windows_come_to_what_each_record_does() {
+    replayed_in_windows(&history(60_000), &[5_000, 60_000]);
+}
+
+fn replayed_in_windows(history: &[(Vec<u8>, Vec<(u16, Vec<u8>)>)], sizes: &[usize]) {
     let mut stores: Vec<_> = (0..PARTITIONS).map(|_| Store::new()).collect();
     stores.iter_mut().for_each(with_tables);
     for (id, changes) in history.iter().flat_map(|(_, parts)| parts) {
         stores[*id as usize].apply(changes).expect("fits");
     }
     let expected: Vec<_> = stores.iter().map(Store::digest).collect();
-    for size in [1, 7, 100, 600] {
+    for size in sizes.iter().copied() {
         let sites = Sites::start();
         let mut replayer = sites.replayer();
         let mut lsn = 512;
         for records in history.chunks(size) {
             let bytes: Vec<u8> = records.iter().flat_map(|(record, _)| record.clone()).collect();
-            let window = window_of(&replayer, lsn, &bytes);
+            let window = window_of(&mut replayer, lsn, &bytes);
             lsn += records.len() as u64;
             replayer.feed(window, None).expect("its own log");
         }
@@ -292,13 +301,14 @@ fn replay_goes_on_beside_readers_and_a_checkpoint() {
         .flat_map(|id| changes(id, &[(0, insert(0, id as i64, 0))]))
         .collect();
     let mut lsn = 100;
-    replayer.feed(window_of(&replayer, 0, &begin), None).expect("new rows");
+    let window = window_of(&mut replayer, 0, &begin);
+    replayer.feed(window, None).expect("new rows");
     replayer.drain().expect("new rows");
     sites.on(0, |store| drop(store.begin_snapshot()));
     let mut seen = 0;
     for tick in 101..2_000u64 {
         let record = changes(tick, &[(0, write(0, 1 + (tick % 100) as i64, tick as i64))]);
-        let window = window_of(&replayer, lsn, &record);
+        let window = window_of(&mut replayer, lsn, &record);
         lsn += 1;
         replayer.feed(window, None).expect("a row that is there");
         if tick % 50 == 0 {
@@ -336,7 +346,8 @@ fn fed(records: &[Vec<u8>], from: RecoverFrom) -> (Result<(), ReplayError>, u64)
     let sites = Sites::start();
     let mut replayer = sites.replayer();
     replayer.set_from(from);
-    let fed = replayer.feed(window_of(&replayer, 512, &records.concat()), None);
+    let window = window_of(&mut replayer, 512, &records.concat());
+    let fed = replayer.feed(window, None);
     let done = fed.and_then(|()| replayer.drain());
     let replayed = replayer.replayed();
     drop(replayer);
@@ -400,6 +411,25 @@ fn the_earliest_record_that_does_not_fit_is_told() {
     }
 }
 
+/// In each of two tables a row does not fit: the tables are applied by several threads, the earlier row is told.
+#[test]
+fn the_earliest_of_two_lent_tables_is_told() {
+    let good: Vec<_> = (1..20_000_u64)
+        .map(|tick| changes(tick, &[(0, insert((tick % 2) as u16, tick as i64, 0))]))
+        .collect();
+    let again = |table: u16| changes(30_000, &[(0, insert(table, 2 - i64::from(table), 0))]);
+    for (first, second) in [(0, 1), (1, 0)] {
+        let mut records = good.clone();
+        records.insert(15_000, again(second));
+        records.insert(14_000, again(first));
+        let found = fed(&records, RecoverFrom::Command).0.expect_err("it does not fit");
+        assert!(
+            matches!(&found, ReplayError::Diverged(found) if found.lsn == Lsn(512 + 14_000)),
+            "{found}"
+        );
+    }
+}
+
 #[test]
 fn any_bytes_are_replayed_or_refused() {
     let whole = [
@@ -417,7 +447,8 @@ fn any_bytes_are_replayed_or_refused() {
             bytes[at] = (state >> 20) as u8;
         }
         let mut replayer = sites.replayer();
-        let fed = replayer.feed(window_of(&replayer, 0, &bytes), None);
+        let window = window_of(&mut replayer, 0, &bytes);
+        let fed = replayer.feed(window, None);
         let _ = fed.and_then(|()| replayer.drain());
     }
     sites.stop();

@@ -108,9 +108,10 @@ fn main() {
         }
         let begun = Instant::now();
         last.begin(window.len());
+        let schema = store.redo_schema();
         let ends = starts[1..].iter().map(|start| start - HEAD_BYTES);
         for (start, end) in starts.iter().zip(ends.chain([window.len()])) {
-            let pushed = redo.push(&store, &window, *start as u32, *start..end, &mut last);
+            let pushed = redo.push(&schema, &window, *start as u32, *start..end, &mut last);
             pushed.expect("just written");
         }
         told += begun.elapsed().as_nanos();

@@ -49,7 +49,7 @@ pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};
 pub use patch::Patcher;
 pub use project::{DefaultError, RowProjection};
-pub use redo::{LastWrites, PartitionRedo, REDO_WINDOW_BYTES_MAX, RedoError};
+pub use redo::{LastWrites, LentTable, PartitionRedo, REDO_WINDOW_BYTES_MAX, RedoError, RedoSchema};
 pub use schema::{Conflict, check_limits, stored_json};
 pub use snapshot::{SnapshotPage, SnapshotTable};
 pub use store::{Replaced, Store, TableId, VisitFound};

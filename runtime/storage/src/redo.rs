@@ -4,6 +4,7 @@
 //! Within a table changes come in the log's order, each with the row's last state. Where two rows swap unique values, no such order
 //! works one by one: then the rows that are left of the transaction are all taken out first, and put in again as they shall be.
 
+mod lend;
 mod list;
 mod run;
 
@@ -23,6 +24,7 @@ use crate::{
 
 use list::{Found, RedoList};
 
+pub use lend::LentTable;
 pub use list::{LastWrites, REDO_WINDOW_BYTES_MAX};
 
 /// Changes whose memory is waited for together.
@@ -76,6 +78,12 @@ pub struct PartitionRedo {
     begun: Vec<TableId>,
 }
 
+/// What changes are demultiplexed by: of each table, the columns of which the last value is all that counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RedoSchema {
+    overwritable: Vec<u64>,
+}
+
 /// Changes of a transaction that do not fit the tables, which are of no use then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedoError {
@@ -98,7 +106,7 @@ impl PartitionRedo {
     /// to their lists as they are read. Err: they can't be read, or are of no table; what lies before the error was added.
     pub fn push(
         &mut self,
-        store: &Store,
+        schema: &RedoSchema,
         window: &[u8],
         txn: u32,
         changes: Range<usize>,
@@ -116,17 +124,17 @@ impl PartitionRedo {
             };
             if let Some((table, _, row)) = walk.next_row() {
                 found.end = (start + walk.offset()) as u32;
-                self.list(store, table, last)
+                self.list(schema, table, last)
                     .map_err(at_error)?
                     .push_row(found, row.len());
             } else if let Some((table, name, columns)) = walk.next_patch() {
                 found.end = (start + walk.offset()) as u32;
-                let list = self.list(store, table, last).map_err(at_error)?;
+                let list = self.list(schema, table, last).map_err(at_error)?;
                 list.push_patch(found, name, columns, last);
             } else if let Some(change) = walk.next() {
                 let change = change.map_err(|error| at_error(error.into()))?;
                 found.end = (start + walk.offset()) as u32;
-                let list = self.list(store, change.table(), last).map_err(at_error)?;
+                let list = self.list(schema, change.table(), last).map_err(at_error)?;
                 list.push(found, &change, last);
             } else {
                 return Ok(());
@@ -136,17 +144,17 @@ impl PartitionRedo {
     }
 
     #[inline(always)]
-    fn list(&mut self, store: &Store, table: u16, last: &mut LastWrites) -> Result<&mut RedoList, ApplyError> {
+    fn list(&mut self, schema: &RedoSchema, table: u16, last: &mut LastWrites) -> Result<&mut RedoList, ApplyError> {
         let at = table as usize;
         if self.lists.get(at).is_none_or(RedoList::is_empty) {
-            self.begin_list(store, table, last)?;
+            self.begin_list(schema, table, last)?;
         }
         Ok(&mut self.lists[at])
     }
 
     #[cold]
-    fn begin_list(&mut self, store: &Store, table: u16, last: &mut LastWrites) -> Result<(), ApplyError> {
-        let count = store.tables.len();
+    fn begin_list(&mut self, schema: &RedoSchema, table: u16, last: &mut LastWrites) -> Result<(), ApplyError> {
+        let count = schema.overwritable.len();
         let at = table as usize;
         if at >= count {
             return Err(ApplyError::Table { table, count });
@@ -154,7 +162,7 @@ impl PartitionRedo {
         if self.lists.len() < count {
             self.lists.resize_with(count, RedoList::default);
         }
-        self.lists[at].begin(last.list(), overwritable(&store.tables[at]));
+        self.lists[at].begin(last.list(), schema.overwritable[at]);
         self.begun.push(TableId(table));
         Ok(())
     }
@@ -163,20 +171,29 @@ impl PartitionRedo {
     /// ready for them, as far as that costs little if they do not; 0 where that is not known. Err: the earliest transaction that
     /// does not fit; all that lies before it is applied.
     pub fn apply(&mut self, store: &mut Store, window: &[u8], growth_times: f64) -> Result<(), RedoError> {
-        let mut first: Option<RedoError> = None;
+        store.assert_no_undo();
+        let mut failed = Ok(());
         for id in self.begun.drain(..) {
             let list = &mut self.lists[id.0 as usize];
-            if growth_times > 0.0 {
-                store.expect_rows(id, (list.growth() as f64 * growth_times) as u64);
-            }
-            if let Err(error) = store.redo(id, window, list)
-                && first.as_ref().is_none_or(|first| error.txn < first.txn)
-            {
-                first = Some(error);
-            }
+            let redo = TableRedo {
+                id: id.0,
+                table: &mut store.tables[id.0 as usize],
+                scratch: &mut store.journal.scratch,
+                snapshot: store.snapshot.as_deref_mut(),
+            };
+            failed = earlier(failed, redo.apply(window, list, growth_times));
             list.clear();
         }
-        first.map_or(Ok(()), Err)
+        failed
+    }
+}
+
+/// Of two tables' errors that of the earlier transaction.
+fn earlier(one: Result<(), RedoError>, other: Result<(), RedoError>) -> Result<(), RedoError> {
+    match (one, other) {
+        (Err(one), Err(other)) if other.txn < one.txn => Err(other),
+        (Ok(()), other) => other,
+        (one, _) => one,
     }
 }
 
@@ -193,30 +210,16 @@ impl Store {
     pub fn apply(&mut self, changes: &[u8]) -> Result<(), ApplyError> {
         let (mut redo, mut last) = (PartitionRedo::default(), LastWrites::default());
         last.begin(changes.len());
-        let pushed = redo.push(self, changes, 0, 0..changes.len(), &mut last);
+        let pushed = redo.push(&self.redo_schema(), changes, 0, 0..changes.len(), &mut last);
         pushed.map_err(|found| found.error)?;
         redo.apply(self, changes, 0.0).map_err(|found| found.error)
     }
 
-    /// So many more rows will probably come to a table.
-    fn expect_rows(&mut self, id: TableId, more: u64) {
-        let table = &mut self.tables[id.0 as usize];
-        let entries = table.rows.count().saturating_add(more) as usize;
-        table.indexes.iter_mut().for_each(|index| index.expect(entries));
-    }
-
-    /// Applies the changes of one table.
-    fn redo(&mut self, id: TableId, window: &[u8], list: &RedoList) -> Result<(), RedoError> {
-        self.assert_no_undo();
-        let table = &mut self.tables[id.0 as usize];
-        let mut redo = TableRedo {
-            id: id.0,
-            table,
-            scratch: &mut self.journal.scratch,
-            snapshot: self.snapshot.as_deref_mut(),
-        };
-        redo.apply(window, list)
-            .map_err(|(txn, error)| RedoError { txn, error })
+    /// What changes of these tables are demultiplexed by. A deployment changes it.
+    pub fn redo_schema(&self) -> RedoSchema {
+        RedoSchema {
+            overwritable: self.tables.iter().map(overwritable).collect(),
+        }
     }
 }
 
@@ -229,9 +232,23 @@ impl TableRedo<'_> {
         }
     }
 
-    /// Applies the changes that a window holds of this table. The error comes with the number of the transaction that it belongs
-    /// to.
-    fn apply(&mut self, window: &[u8], list: &RedoList) -> Result<(), (u32, ApplyError)> {
+    /// Applies the changes that a window holds of this table. `growth_times`: as of `PartitionRedo::apply`.
+    fn apply(mut self, window: &[u8], list: &RedoList, growth_times: f64) -> Result<(), RedoError> {
+        if growth_times > 0.0 {
+            self.expect_rows((list.growth() as f64 * growth_times) as u64);
+        }
+        let applied = self.apply_list(window, list);
+        applied.map_err(|(txn, error)| RedoError { txn, error })
+    }
+
+    /// So many more rows will probably come to the table.
+    fn expect_rows(&mut self, more: u64) {
+        let entries = self.table.rows.count().saturating_add(more) as usize;
+        self.table.indexes.iter_mut().for_each(|index| index.expect(entries));
+    }
+
+    /// The error comes with the number of the transaction that it belongs to.
+    fn apply_list(&mut self, window: &[u8], list: &RedoList) -> Result<(), (u32, ApplyError)> {
         let mut hints = [NO_RID; GROUP];
         let mut ahead = Ahead::default();
         (0..AHEAD).for_each(|at| ahead.note(at, self.touch_row(window, list, at)));

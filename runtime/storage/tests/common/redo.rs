@@ -8,11 +8,12 @@ pub fn redo_by_table(store: &mut Store, log: &[Vec<u8>]) -> Result<usize, RedoEr
     let window = log.concat();
     let (mut redo, mut last) = (PartitionRedo::default(), LastWrites::default());
     last.begin(window.len());
+    let schema = store.redo_schema();
     let (mut start, mut pushed) = (0, Ok(()));
     for (txn, changes) in (0..).zip(log) {
         let place = start..start + changes.len();
         start = place.end;
-        pushed = redo.push(store, &window, txn, place, &mut last);
+        pushed = redo.push(&schema, &window, txn, place, &mut last);
         if pushed.is_err() {
             break;
         }

@@ -1,0 +1,139 @@
+//! What whoever waits does for the sites meanwhile: the thread that feeds, until a window is free, and a site, until its own tables
+//! are back. It demultiplexes batches that their sites have not begun, and applies changes to tables that sites lent. A site that nobody
+//! assists does the same by itself.
+
+use std::sync::{Arc, Mutex};
+
+use crossbeam_channel::{Receiver, Sender};
+use reprise_env::Threads;
+use reprise_storage::{LastWrites, LentTable, RedoSchema, Store};
+
+use crate::{outcome::Outcome, redo::BatchRedo, window::Window};
+
+/// Parts from which on a batch is worth being demultiplexed ahead.
+pub(crate) const AHEAD_MIN: usize = 512;
+
+/// Tables that sites lent, and what batches are demultiplexed by.
+pub(crate) struct Assist {
+    threads: Arc<dyn Threads>,
+    lent: (Sender<Lent>, Receiver<Lent>),
+    /// With the number of jobs over several sites that came before: each may be a deployment.
+    schema: Mutex<(u64, Arc<RedoSchema>)>,
+    spare_writes: Mutex<Vec<LastWrites>>,
+}
+
+/// A table on its way from a site and back.
+pub(crate) struct Lent {
+    table: LentTable,
+    window: Arc<Window>,
+    back: Sender<LentTable>,
+}
+
+impl Lent {
+    pub fn apply(mut self) {
+        self.table.apply(self.window.bytes());
+        // The site is the last who has the window, and so gives it back.
+        drop(self.window);
+        let _ = self.back.send(self.table); // a site that is gone needs no table
+    }
+}
+
+impl Assist {
+    pub fn new(threads: Arc<dyn Threads>) -> Self {
+        Self {
+            threads,
+            lent: crossbeam_channel::unbounded(),
+            schema: Mutex::new((u64::MAX, Arc::default())),
+            spare_writes: Mutex::default(),
+        }
+    }
+
+    /// What a batch behind so many jobs over several sites is demultiplexed by; none where no site has come to one yet.
+    pub fn known_schema(&self, jobs: u64) -> Option<Arc<RedoSchema>> {
+        let known = self.schema.lock().expect("held for a look");
+        (known.0 == jobs).then(|| known.1.clone())
+    }
+
+    /// As `known_schema`, of a site that has come to one: these are tables of it.
+    pub fn schema(&self, jobs: u64, store: &Store) -> Arc<RedoSchema> {
+        self.known_schema(jobs).unwrap_or_else(|| {
+            let schema = Arc::new(store.redo_schema());
+            *self.schema.lock().expect("held for a store") = (jobs, schema.clone());
+            schema
+        })
+    }
+
+    /// Waits for the next of `receiver`, and applies meanwhile what sites lent. None: nobody is left who could send.
+    pub fn receive<T>(&self, receiver: &Receiver<T>) -> Option<T> {
+        let received = self.threads.receive_beside(receiver, &self.lent.1, Lent::apply);
+        received.ok()
+    }
+
+    /// Applies the changes of the caller's own tables, and of the others together with whoever waits.
+    pub fn apply(&self, window: &Arc<Window>, own: Vec<LentTable>, others: Vec<LentTable>) -> Vec<LentTable> {
+        let count = own.len() + others.len();
+        let (back, came_back) = crossbeam_channel::unbounded();
+        for table in others {
+            let lent = Lent {
+                table,
+                window: window.clone(),
+                back: back.clone(),
+            };
+            let _ = self.lent.0.send(lent); // this is a receiver of it, too
+        }
+        drop(back);
+        let mut applied = own;
+        applied.iter_mut().for_each(|table| table.apply(window.bytes()));
+        while applied.len() < count {
+            let Some(table) = self.receive(&came_back) else {
+                break; // `apply_lent` counts them
+            };
+            applied.push(table);
+        }
+        applied
+    }
+
+    /// Memory for a batch that is demultiplexed: what was used last, for it is near.
+    pub fn last_writes(&self) -> LastWrites {
+        let spare = self.spare_writes.lock().expect("held for a look").pop();
+        spare.unwrap_or_default()
+    }
+
+    pub fn give_back(&self, last: LastWrites) {
+        self.spare_writes.lock().expect("held for a store").push(last);
+    }
+}
+
+/// The changes of a batch that holds nothing else, until its site takes them.
+pub(crate) struct Ahead {
+    redo: Mutex<Option<BatchRedo>>,
+    jobs: u64,
+}
+
+impl Ahead {
+    /// Of a batch behind so many jobs over several sites.
+    pub fn new(redo: BatchRedo, jobs: u64) -> Self {
+        Self {
+            redo: Mutex::new(Some(redo)),
+            jobs,
+        }
+    }
+
+    /// Demultiplexes them, unless they are taken, or it is not known by what.
+    pub fn demultiplex(&self, assist: &Assist, outcome: &Outcome) {
+        let Some(schema) = assist.known_schema(self.jobs) else {
+            return;
+        };
+        if let Ok(mut redo) = self.redo.try_lock()
+            && let Some(redo) = &mut *redo
+        {
+            redo.demultiplex(redo.parts().len(), &schema, assist, outcome);
+        }
+    }
+
+    /// Takes them, once nobody is about them.
+    pub fn take(&self) -> BatchRedo {
+        let mut redo = self.redo.lock().expect("demultiplexing panics nowhere");
+        redo.take().unwrap_or_default()
+    }
+}
