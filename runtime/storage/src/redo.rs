@@ -122,11 +122,9 @@ impl PartitionRedo {
                 at: (start + offset) as u32,
                 end: 0,
             };
-            if let Some((table, _, row)) = walk.next_row() {
+            if let Some((table, ..)) = walk.next_row() {
                 found.end = (start + walk.offset()) as u32;
-                self.list(schema, table, last)
-                    .map_err(at_error)?
-                    .push_row(found, row.len());
+                self.list(schema, table, last).map_err(at_error)?.push_row(found);
             } else if let Some((table, name, columns)) = walk.next_patch() {
                 found.end = (start + walk.offset()) as u32;
                 let list = self.list(schema, table, last).map_err(at_error)?;
@@ -277,7 +275,7 @@ impl TableRedo<'_> {
                 } else if let Some((name, columns)) = list.patch(window, at) {
                     self.patch(name, columns, hint)
                 } else {
-                    self.apply_one(&list.change(window, at, self.id), hint)
+                    self.apply_one(&list.change(window, at), hint)
                 };
                 match applied {
                     Ok(()) => at += 1,
@@ -287,7 +285,7 @@ impl TableRedo<'_> {
                     }) => {
                         // What is left of the transaction may give up the unique value in question.
                         let rest = list.rest_of_txn(at);
-                        let changes = rest.clone().map(|at| list.change(window, at, self.id));
+                        let changes = rest.clone().map(|at| list.change(window, at));
                         let changes: Vec<_> = changes.collect();
                         self.apply_at_once(&changes).map_err(|error| (list.txn(at), error))?;
                         at = rest.end;
@@ -338,7 +336,7 @@ impl TableRedo<'_> {
             }
             let name = match list.patch(window, at) {
                 Some((name, _)) => name,
-                None => match list.change(window, at, self.id) {
+                None => match list.change(window, at) {
                     Change::Insert { .. } => continue,
                     Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => name,
                 },

@@ -3,7 +3,7 @@
 
 use reprise_abi::copy::copy_short;
 
-use crate::changes::{Change, DELETE, INSERT, NUMBERED, PATCH};
+use crate::changes::{Change, DELETE, INSERT, PATCH, number_bytes, numbered};
 
 const SHORT_KEY_BYTES_MAX: usize = 16;
 /// Numbers below take a byte as a varint, and two bytes.
@@ -98,9 +98,7 @@ impl ChangesBuffer {
             return self.other(|out| Change::Insert { table, number, row }.encode(out));
         }
         let room = self.room::<{ ROW_HEAD_BYTES + SHORT_ROW_BYTES }>();
-        let mut at = 10;
-        [room[0], room[1]] = [INSERT | NUMBERED, table as u8];
-        room[2..at].copy_from_slice(&number.to_le_bytes());
+        let mut at = put_number(room, INSERT, table, number);
         room[at] = row.len() as u8;
         if row.len() >= ONE_BYTE {
             room[at] |= 0x80;
@@ -218,12 +216,18 @@ fn put_name(room: &mut [u8; NAME_BYTES], kind: u8, table: u16, name: ShortName) 
             room[11..19].copy_from_slice(&words[1].to_be_bytes());
             3 + bytes as usize
         }
-        ShortName::Number(number) => {
-            [room[0], room[1]] = [kind | NUMBERED, table as u8];
-            room[2..10].copy_from_slice(&number.to_le_bytes());
-            10
-        }
+        ShortName::Number(number) => put_number(room, kind, table, number),
     }
+}
+
+/// Kind, table and number; how many bytes.
+#[inline(always)]
+fn put_number<const N: usize>(room: &mut [u8; N], kind: u8, table: u16, number: u64) -> usize {
+    let bytes = number_bytes(number);
+    [room[0], room[1]] = [numbered(kind, bytes), table as u8];
+    // What lies behind the number is overwritten by what comes next.
+    room[2..10].copy_from_slice(&number.to_le_bytes());
+    2 + bytes
 }
 
 #[cfg(test)]
@@ -268,7 +272,7 @@ mod tests {
         let (mut buffer, mut expected) = (ChangesBuffer::default(), Vec::new());
         for table in [0, 1, 127, 128, 999] {
             for bytes in (0..140).chain([255, 256, 16_383, 16_384, 20_000]) {
-                for number in [0, 7, u64::MAX] {
+                for number in [0, 7, 255, 256, 1 << 24, u64::MAX] {
                     let row = &row[..bytes];
                     buffer.insert(table, number, row);
                     let number = Some(number);

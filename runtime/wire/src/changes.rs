@@ -91,9 +91,46 @@ pub(crate) const INSERT: u8 = 1;
 pub(crate) const REPLACE: u8 = 2;
 pub(crate) const PATCH: u8 = 3;
 pub(crate) const DELETE: u8 = 4;
-const OP_MASK: u8 = 7;
-/// The row's number stands in place of its key; in an insertion, before the row.
-pub(crate) const NUMBERED: u8 = 8;
+pub(crate) const OP_MASK: u8 = 7;
+/// The row's number stands in place of its key, in 8 bytes; in an insertion, before the row. Until format version 4.
+const NUMBERED_WIDE: u8 = 8;
+/// From this bit on, the bytes of the row's number, which stands there as by `NUMBERED_WIDE`; 0: none does.
+const NUMBER_SHIFT: u32 = 4;
+
+/// The bytes that a number takes: as few as it needs, at least one.
+#[inline(always)]
+pub(crate) fn number_bytes(number: u64) -> usize {
+    8 - (number | 1).leading_zeros() as usize / 8
+}
+
+/// What a change of this kind begins with, whose row's number takes so many bytes.
+#[inline(always)]
+pub(crate) fn numbered(kind: u8, bytes: usize) -> u8 {
+    kind | (bytes as u8) << NUMBER_SHIFT
+}
+
+/// How a row's number stands in a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NumberForm {
+    None,
+    /// Of so many bytes, always.
+    Wide,
+    /// Of so many, as few as it needs.
+    Short(usize),
+}
+
+impl NumberForm {
+    /// By the first byte of a change; none where it is no such byte.
+    #[inline(always)]
+    pub fn of(op: u8) -> Option<Self> {
+        match ((op >> NUMBER_SHIFT) as usize, op & NUMBERED_WIDE) {
+            (0, 0) => Some(Self::None),
+            (0, _) => Some(Self::Wide),
+            (bytes @ 1..=8, 0) => Some(Self::Short(bytes)),
+            _ => None,
+        }
+    }
+}
 
 /// Changed columns with what they hold now: growing positions, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,9 +225,10 @@ fn push_head(out: &mut Vec<u8>, op: u8, table: u16, name: Option<RowName<'_>>) {
             push_bytes(out, key);
         }
         Some(RowName::Number(number)) => {
-            out.push(op | NUMBERED);
+            let bytes = number_bytes(number);
+            out.push(numbered(op, bytes));
             push_varint(out, table as u32);
-            out.extend_from_slice(&number.to_le_bytes());
+            out.extend_from_slice(&number.to_le_bytes()[..bytes]);
         }
     }
 }
@@ -217,6 +255,13 @@ impl<'a> Change<'a> {
     #[inline(always)]
     pub fn patch_again(bytes: &'a [u8]) -> Option<(RowName<'a>, PatchColumns<'a>)> {
         QuickReader::new(bytes).whole_patch()
+    }
+
+    /// As `again`, of an insertion with a number alone.
+    #[inline(always)]
+    pub fn row_again(bytes: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        let (_, number, row) = QuickReader::new(bytes).row()?;
+        Some((number, row))
     }
 
     /// Appends the change.
@@ -256,21 +301,19 @@ impl<'a> Change<'a> {
         if table as usize >= TABLES_MAX {
             return Err(corrupt("changed table", format!("below {TABLES_MAX}"), table));
         }
-        let numbered = op & NUMBERED != 0;
-        if op == INSERT | NUMBERED || op == INSERT {
-            let number = match numbered {
-                true => Some(reader.u64()?),
-                false => None,
-            };
+        let form = NumberForm::of(op).filter(|_| (INSERT..=DELETE).contains(&(op & OP_MASK)));
+        let Some(form) = form else {
+            let kinds = "1 to 4, with 8 or up to 8 times 16";
+            return Err(corrupt("change of a row", kinds, op));
+        };
+        let number = read_number(reader, form)?;
+        if op & OP_MASK == INSERT {
             let row = reader.bytes("row", ROW_BYTES_MAX)?;
             return Ok(Self::Insert { table, number, row });
         }
-        if op & !(OP_MASK | NUMBERED) != 0 || !(REPLACE..=DELETE).contains(&(op & OP_MASK)) {
-            return Err(corrupt("change of a row", "1 to 4, 9 to 12", op));
-        }
-        let name = match numbered {
-            true => RowName::Number(reader.u64()?),
-            false => RowName::Key(reader.bytes("primary key", KEY_BYTES_MAX)?),
+        let name = match number {
+            Some(number) => RowName::Number(number),
+            None => RowName::Key(reader.bytes("primary key", KEY_BYTES_MAX)?),
         };
         match op & OP_MASK {
             REPLACE => Ok(Self::Replace {
@@ -286,6 +329,18 @@ impl<'a> Change<'a> {
             _ => Ok(Self::Delete { table, name }),
         }
     }
+}
+
+fn read_number(reader: &mut BodyReader<'_>, form: NumberForm) -> Result<Option<u64>, WireError> {
+    let bytes = match form {
+        NumberForm::None => return Ok(None),
+        NumberForm::Wide => return reader.u64().map(Some),
+        NumberForm::Short(bytes) => bytes,
+    };
+    let digits = reader.take(bytes)?.iter().rev();
+    let number = digits.fold(0, |number, digit| number << 8 | u64::from(*digit));
+    check("bytes of a row's number", number_bytes(number), bytes)?;
+    Ok(Some(number))
 }
 
 /// `whole` is what `reader` reads.

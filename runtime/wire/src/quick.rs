@@ -12,7 +12,9 @@ use reprise_base::{
 
 use crate::{
     PartitionSet,
-    changes::{Change, ChangesRef, DELETE, INSERT, NUMBERED, PATCH, PatchColumns, REPLACE, RowName},
+    changes::{
+        Change, ChangesRef, DELETE, INSERT, NumberForm, OP_MASK, PATCH, PatchColumns, REPLACE, RowName, number_bytes,
+    },
 };
 
 pub(crate) struct QuickReader<'a> {
@@ -78,11 +80,31 @@ impl<'a> QuickReader<'a> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
+    /// The row's number, where the change has one.
+    #[inline(always)]
+    fn row_number(&mut self, op: u8) -> Option<Option<u64>> {
+        let bytes = match NumberForm::of(op)? {
+            NumberForm::None => return Some(None),
+            NumberForm::Wide => return Some(Some(self.number()?)),
+            NumberForm::Short(bytes) => bytes,
+        };
+        let rest = self.bytes.get(self.at..)?;
+        let number = match rest.first_chunk() {
+            Some(word) => u64::from_le_bytes(*word) & u64::MAX >> (64 - 8 * bytes),
+            None => {
+                let digits = rest.get(..bytes)?.iter().rev();
+                digits.fold(0, |number, digit| number << 8 | u64::from(*digit))
+            }
+        };
+        self.at += bytes;
+        (number_bytes(number) == bytes).then_some(Some(number))
+    }
+
     #[inline(always)]
     fn name(&mut self, op: u8) -> Option<RowName<'a>> {
-        Some(match op & NUMBERED {
-            0 => RowName::Key(self.bytes(KEY_BYTES_MAX)?),
-            _ => RowName::Number(self.number()?),
+        Some(match self.row_number(op)? {
+            None => RowName::Key(self.bytes(KEY_BYTES_MAX)?),
+            Some(number) => RowName::Number(number),
         })
     }
 
@@ -120,11 +142,12 @@ impl<'a> QuickReader<'a> {
     /// The next change, if it is an insertion with a number: its table, number and row.
     #[inline(always)]
     pub fn row(&mut self) -> Option<(u16, u64, &'a [u8])> {
-        if self.byte()? != INSERT | NUMBERED {
+        let op = self.byte()?;
+        if op & OP_MASK != INSERT {
             return None;
         }
         let table = self.varint()?;
-        let number = self.number()?;
+        let number = self.row_number(op)??;
         let row = self.bytes(ROW_BYTES_MAX)?;
         (table < TABLES_MAX).then_some((table as u16, number, row))
     }
@@ -134,7 +157,7 @@ impl<'a> QuickReader<'a> {
     pub fn patch(&mut self) -> Option<(u16, RowName<'a>, PatchColumns<'a>)> {
         let op = self.byte()?;
         let table = self.varint()?;
-        if op & !NUMBERED != PATCH || table >= TABLES_MAX {
+        if op & OP_MASK != PATCH || table >= TABLES_MAX {
             return None;
         }
         Some((table as u16, self.name(op)?, self.columns()?))
@@ -144,16 +167,13 @@ impl<'a> QuickReader<'a> {
     pub fn change(&mut self) -> Option<Change<'a>> {
         let op = self.byte()?;
         let table = self.varint()?;
-        if table >= TABLES_MAX || op & !(NUMBERED | 7) != 0 {
+        if table >= TABLES_MAX {
             return None;
         }
         let table = table as u16;
-        Some(match op & 7 {
+        Some(match op & OP_MASK {
             INSERT => {
-                let number = match op & NUMBERED {
-                    0 => None,
-                    _ => Some(self.number()?),
-                };
+                let number = self.row_number(op)?;
                 let row = self.bytes(ROW_BYTES_MAX)?;
                 Change::Insert { table, number, row }
             }
@@ -180,9 +200,9 @@ impl<'a> QuickReader<'a> {
     pub fn whole_change(mut self) -> Option<Change<'a>> {
         let op = self.byte()?;
         let table = self.varint()? as u16;
-        match op & 7 {
-            INSERT if op & NUMBERED != 0 => {
-                let number = Some(self.number()?);
+        match op & OP_MASK {
+            INSERT => {
+                let number = self.row_number(op)?;
                 let row = self.bytes(ROW_BYTES_MAX)?;
                 Some(Change::Insert { table, number, row })
             }
@@ -202,17 +222,11 @@ impl<'a> QuickReader<'a> {
     #[inline(always)]
     pub fn whole_patch(mut self) -> Option<(RowName<'a>, PatchColumns<'a>)> {
         let op = self.byte()?;
-        if op & 7 != PATCH {
+        if op & OP_MASK != PATCH {
             return None;
         }
         self.varint()?;
-        let name = match op & NUMBERED {
-            0 => {
-                let count = self.varint()?;
-                RowName::Key(self.take(count)?)
-            }
-            _ => RowName::Number(self.number()?),
-        };
+        let name = self.name(op)?;
         let count = self.varint()? as u16;
         let bytes = self.bytes.get(self.at..)?;
         Some((name, PatchColumns { count, bytes }))
@@ -273,7 +287,8 @@ mod tests {
         for _ in 0..200_000 {
             let length = next() as usize % 24 + 1;
             let mut bytes: Vec<u8> = (0..length).map(|_| (next() % 12) as u8).collect();
-            bytes[0] = 1 + (next() % 13) as u8;
+            let forms = [0, 8, 16, 16, 32, 48, 128, 144];
+            bytes[0] = 1 + (next() % 5) as u8 + forms[next() as usize % forms.len()];
             if next() % 4 == 0 {
                 let at = next() as usize % length;
                 bytes[at] = next() as u8;

@@ -125,15 +125,44 @@ fn golden_changes() {
     let one = record(PartitionSet::One(PartitionId(7)), &changes);
     let bytes = encode(&one);
     expect![[r#"
-        4b 05 00 07 98 55 11 cd 88 44 00 08 07 06 05 04
-        03 02 01 03 02 01 00 03 72 6f 77 09 ac 02 07 00
-        00 00 00 00 00 00 01 72 02 01 02 80 01 03 6e 65
-        77 03 01 02 80 01 02 00 00 02 03 05 00 04 01 02
-        80 01 0c 02 09 00 00 00 00 00 00 00"#]]
+        3d 05 00 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 03 02 01 00 03 72 6f 77 11 ac 02 07 01
+        72 02 01 02 80 01 03 6e 65 77 03 01 02 80 01 02
+        00 00 02 03 05 00 04 01 02 80 01 14 02 09"#]]
     .assert_eq(&hex(&bytes));
     assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(RecordRef::Changes(one)));
     let found: Vec<_> = Changes::new(&changes).collect::<Result<_, _>>().expect("own bytes");
     assert!(samples().iter().zip(&found).all(|(a, b)| a.is(b)) && found.len() == samples().len());
+}
+
+/// Until format version 4 a row's number took 8 bytes.
+#[test]
+fn wide_numbers_are_read() {
+    let wide = [
+        &[9, 2, 7, 0, 0, 0, 0, 0, 0, 0, 1, b'r'][..],
+        &[12, 2, 0xff, 1, 0, 0, 0, 0, 0, 0x80],
+    ]
+    .concat();
+    let (table, far) = (2, RowName::Number(0x8000_0000_0000_01ff));
+    let number = Some(7);
+    let expected = [
+        Change::Insert {
+            table,
+            number,
+            row: b"r",
+        },
+        Change::Delete { table, name: far },
+    ];
+    let found: Vec<_> = Changes::new(&wide).collect::<Result<_, _>>().expect("well-formed");
+    assert_eq!(found, expected);
+    let mut walk = Changes::new(&wide);
+    assert_eq!(walk.next_row(), Some((table, 7, &b"r"[..])));
+    assert_eq!(Change::row_again(&wide[..walk.offset()]), Some((7, &b"r"[..])));
+    // Both ways at once, nine bytes, and more bytes than it needs.
+    for op in [0x1c, 0x94, 0x24] {
+        let bytes = [&[op, 2, 5, 0][..], &[0; 8]].concat();
+        assert!(Changes::new(&bytes).next().expect("bytes").is_err(), "{op:x}");
+    }
 }
 
 #[test]
@@ -152,19 +181,18 @@ fn golden_groups_with_a_key() {
     });
     let bytes = encode(&several);
     expect![[r#"
-        57 05 06 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        49 05 06 07 98 55 11 cd 88 44 00 08 07 06 05 04
         03 02 01 03 01 00 04 00 e7 03 03 02 05 6b 65 79
         2d 31 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d
-        0e 0f 02 6f 6b 01 0f 04 01 02 80 01 0c 02 09 00
-        00 00 00 00 00 00 e7 07 0f 04 01 02 80 01 0c 02
-        09 00 00 00 00 00 00 00"#]]
+        0e 0f 02 6f 6b 01 08 04 01 02 80 01 14 02 09 e7
+        07 08 04 01 02 80 01 14 02 09"#]]
     .assert_eq(&hex(&bytes));
     assert_eq!(
         RecordRef::decode(&bytes, FORMAT_VERSION),
         Ok(RecordRef::Changes(several))
     );
     let groups: Vec<_> = several.groups().map(|(id, bytes)| (id.0, bytes.len())).collect();
-    assert_eq!(groups, [(1, 15), (999, 15)]);
+    assert_eq!(groups, [(1, 8), (999, 8)]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use reprise_wire::{Change, PatchColumns, RowName};
 /// Bytes of a window, at most; numbers of transactions are below it, too.
 pub const REDO_WINDOW_BYTES_MAX: usize = 1 << 31;
 
-/// In `Found::txn` of an entry: of an insertion, what lies behind its table: the number, the row's length and the row.
+/// In `Found::txn` of an entry: an insertion with a number.
 const ROW_ALONE: u32 = REDO_WINDOW_BYTES_MAX as u32;
 
 /// Bytes of a window for each pair of places in which its last writes are looked for.
@@ -218,15 +218,13 @@ impl RedoList {
         }
     }
 
-    /// As `push`, of an insertion with a number, whose row is the last so many bytes.
+    /// As `push`, of an insertion with a number.
     #[inline(always)]
-    pub fn push_row(&mut self, found: Found, row_bytes: usize) {
+    pub fn push_row(&mut self, found: Found) {
         self.growth += 1;
-        let bytes = NUMBER_BYTES + length_bytes(row_bytes) + row_bytes;
         self.push_any(Found {
             txn: found.txn | ROW_ALONE,
-            at: found.end - bytes as u32,
-            end: found.end,
+            ..found
         });
     }
 
@@ -283,19 +281,10 @@ impl RedoList {
         false
     }
 
-    /// One of the changes that are left, of this table.
+    /// One of the changes that are left.
     #[inline(always)]
-    pub fn change<'w>(&self, window: &'w [u8], at: usize, table: u16) -> Change<'w> {
-        let entry = self.entries[at];
-        let bytes = bytes_of(window, entry);
-        match entry.txn & ROW_ALONE {
-            0 => Change::again(bytes).expect("read when it was found"),
-            _ => {
-                let (number, row) = numbered_row(bytes);
-                let number = Some(number);
-                Change::Insert { table, number, row }
-            }
-        }
+    pub fn change<'w>(&self, window: &'w [u8], at: usize) -> Change<'w> {
+        Change::again(bytes_of(window, self.entries[at])).expect("read when it was found")
     }
 
     /// The change, where it is a patch.
@@ -330,7 +319,10 @@ impl RedoList {
     #[inline]
     pub(super) fn row<'w>(&self, window: &'w [u8], at: usize) -> Option<(u64, &'w [u8])> {
         let entry = self.entries.get(at)?;
-        (entry.txn & ROW_ALONE != 0).then(|| numbered_row(bytes_of(window, *entry)))
+        match entry.txn & ROW_ALONE {
+            0 => None,
+            _ => Change::row_again(bytes_of(window, *entry)),
+        }
     }
 
     /// The number of its transaction.
@@ -350,22 +342,4 @@ impl RedoList {
 #[inline]
 fn bytes_of(window: &[u8], entry: Found) -> &[u8] {
     &window[entry.at as usize..entry.end as usize]
-}
-
-const NUMBER_BYTES: usize = 8;
-
-/// Bytes of a row's length in the log.
-#[inline(always)]
-fn length_bytes(row_bytes: usize) -> usize {
-    1 + (row_bytes >= 1 << 7) as usize + (row_bytes >= 1 << 14) as usize
-}
-
-/// What lies behind the table of an insertion: its number, and its row behind its length.
-#[inline(always)]
-fn numbered_row(bytes: &[u8]) -> (u64, &[u8]) {
-    let (number, rest) = bytes.split_at(NUMBER_BYTES);
-    let number = u64::from_le_bytes(number.try_into().expect("8 bytes"));
-    // A length of one byte is below 2^7, one of two below 2^14.
-    let length_bytes = 1 + (rest.len() > 1 << 7) as usize + (rest.len() > (1 << 14) + 1) as usize;
-    (number, &rest[length_bytes..])
 }
