@@ -1,4 +1,4 @@
-//! Files of older formats and semantics numbers (`v2-…`: format 2; `v3-…`: format 3, semantics 2), as the programs of their time wrote them (`tests/fixtures/make.sh`): what can be opened is, with all rows
+//! Files of older formats and semantics numbers (`v2-…`: format 2; `v3-…`: format 3, semantics 2; `v4-…`: format 4, semantics 3), as the programs of their time wrote them (`tests/fixtures/make.sh`): what can be opened is, with all rows
 //! and keys; what can't is refused with nothing changed.
 
 mod common;
@@ -129,6 +129,11 @@ fn older_checkpoints_and_changes_open() {
         "v3-checkpoint",
         "v3-physiological",
         "v3-both",
+        "v4-checkpoint",
+        "v4-physiological",
+        "v4-both",
+        "v4-command",
+        "v4-checkpoint-commands",
     ] {
         println!("{name}");
         let (dir, expected) = unpack(name);
@@ -140,7 +145,7 @@ fn older_checkpoints_and_changes_open() {
 
 #[test]
 fn an_older_backup_is_restored() {
-    for name in ["v2-backup", "v3-backup"] {
+    for name in ["v2-backup", "v3-backup", "v4-backup"] {
         let (backup, expected) = unpack(name);
         let dir = tempfile::tempdir().expect("a directory");
         let target = dir.path().join("restored");
