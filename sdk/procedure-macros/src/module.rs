@@ -75,18 +75,7 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
     }
     let (migrates, native, entry) = migration(on_deploy);
     let (numbers, retiring_numbers) = (0..tables.len() as u16, tables.len() as u16..);
-    let mut exports = Vec::new();
-    let mut seen = BTreeSet::new();
-    for path in &procedures {
-        let Some(last) = path.segments.last() else {
-            return Err(Error::new_spanned(path, "name a procedure"));
-        };
-        let name = names::name_of(&last.ident)?;
-        if !seen.insert(name.clone()) {
-            return Err(Error::new(last.ident.span(), "two procedures have this name"));
-        }
-        exports.push(format_ident!("reprise_call_{}", name));
-    }
+    let exports = exports(&procedures)?;
     Ok(quote! {
         #(impl ::reprise_procedure::table::InModule for #tables {
             const TABLE: u16 = #numbers;
@@ -138,6 +127,23 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
             })*
         };
     })
+}
+
+/// Names of the wasm exports by which procedures are called.
+fn exports(procedures: &[Path]) -> Result<Vec<Ident>> {
+    let mut exports = Vec::new();
+    let mut seen = BTreeSet::new();
+    for path in procedures {
+        let Some(last) = path.segments.last() else {
+            return Err(Error::new_spanned(path, "name a procedure"));
+        };
+        let name = names::name_of(&last.ident)?;
+        if !seen.insert(name.clone()) {
+            return Err(Error::new(last.ident.span(), "two procedures have this name"));
+        }
+        exports.push(format_ident!("reprise_call_{}", name));
+    }
+    Ok(exports)
 }
 
 /// Of what runs at a deployment: whether anything does, what the native module has of it, and its export.
