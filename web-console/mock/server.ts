@@ -125,6 +125,7 @@ class MockServer {
       idempotency_keep_s: 86_400,
       idempotency_oldest_at: new Date(this.#started).toISOString(),
       waiting: 0,
+      deployment: null,
       memory: MEMORY,
       archive:
         this.#state === 'empty'

@@ -196,6 +196,7 @@ pub(crate) fn shared(
         calls: Arc::default(),
         coordinator: Coordinator::new(config.partitions, config.sites),
         told: Told::new(config.partitions, config.sites),
+        underway: Default::default(),
     })
 }
 

@@ -98,6 +98,7 @@ fn shared() -> Arc<Shared> {
         calls: Arc::default(),
         coordinator: Coordinator::new(2, 2),
         told: reprise_partition::Told::new(2, 2),
+        underway: Default::default(),
     })
 }
 

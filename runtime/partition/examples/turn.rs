@@ -94,6 +94,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         calls: Arc::default(),
         coordinator: reprise_partition::Coordinator::new(1, 1),
         told: reprise_partition::Told::new(1, 1),
+        underway: Default::default(),
     });
     let tools = ExecContext::new(shared, Box::new(NoLog), Registry::new().recorder());
     let mut site = Site::new(SiteId(0), tools, crossbeam_channel::never());

@@ -122,7 +122,10 @@ pub fn judge<E>(
         judge_memory(held, candidate)?;
     }
     let clock = &held.tools.shared.clock;
-    let go_on = |_rows| bounds.until_ns.is_none_or(|until_ns| clock.monotonic_ns() < until_ns);
+    let go_on = |rows| {
+        held.tools.shared.underway.note_rows(rows);
+        bounds.until_ns.is_none_or(|until_ns| clock.monotonic_ns() < until_ns)
+    };
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     Ok(plan(held.tools.deployed(), candidate, &stores, bounds.judge, &go_on)?)
 }
@@ -216,6 +219,7 @@ fn migrate<E>(
             failure,
         })?;
         migrated.digests.push(digest);
+        shared.underway.note_partition();
     }
     check_replicated(held, module)?;
     Ok(migrated)

@@ -23,6 +23,7 @@ mod sink;
 mod site;
 mod told;
 mod turn;
+mod underway;
 
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, CallTimes, ReplyOutcome};
 pub use calls::{CallInfo, CallPhase, Calls, Deadline};
@@ -36,3 +37,4 @@ pub use sink::{AsyncSink, NoLog, NvramSink, Sink, SyncSink, Unlogged, complete};
 pub use site::{ExclusivePartitions, ExecContext, Partition, Site, SiteMessage};
 pub use told::{Question, Told};
 pub use turn::has_small_result;
+pub use underway::{DeployProgress, Underway, UnderwayGuard};

@@ -11,7 +11,7 @@ use reprise_env::{Clock, Threads};
 use reprise_observe::{Notices, RecentLines};
 use reprise_txn::Deployed;
 
-use crate::{calls::Calls, coordinator::Coordinator, logging::Logging, told::Told};
+use crate::{calls::Calls, coordinator::Coordinator, logging::Logging, told::Told, underway::Underway};
 
 /// What all sites of a node share.
 pub struct Shared {
@@ -44,6 +44,8 @@ pub struct Shared {
     pub coordinator: Coordinator,
     /// What partitions tell of their tables.
     pub told: Told,
+    /// How far the deployment is that holds all partitions.
+    pub underway: Underway,
 }
 
 impl Shared {

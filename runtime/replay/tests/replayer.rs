@@ -97,6 +97,7 @@ impl Sites {
             calls: Arc::default(),
             coordinator: Coordinator::new(PARTITIONS, SITES),
             told: Told::new(PARTITIONS, SITES),
+            underway: Default::default(),
         });
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
         for id in 0..SITES {

@@ -98,7 +98,9 @@ impl Router {
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let max_s = self.deploy_time_max_s();
         let summary = self.run_on_all(move |held| {
-            let clock = held.tools.shared.clock.clone();
+            let shared = held.tools.shared.clone();
+            let clock = &shared.clock;
+            let _underway = shared.underway.begin(&candidate.name, max_s, &**clock);
             let begun_ns = clock.monotonic_ns();
             let mut summary = match judge(held, &candidate, bounds(held, max_s)) {
                 Ok(plan) => plan.summary,
@@ -259,6 +261,8 @@ fn deploy(
     wasm: Arc<[u8]>,
     max_s: u32,
 ) -> Result<Lsn, DeployError> {
+    let shared = held.tools.shared.clone();
+    let _underway = shared.underway.begin(&candidate.name, max_s, &*shared.clock);
     let txn_id = held.tools.next_multi_id(held.partitions);
     let deployed = held.tools.deployed().clone();
     let of_name = |module: &&Arc<Module>| module.name == candidate.name;

@@ -31,7 +31,7 @@ pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Sta
 
 pub use reprise_backup::ArchiveStatus;
 pub use reprise_partition::{
-    CallInfo, CallPhase, CallTimes, Deadline, RendezvousStats, ReplyOutcome, Stream, has_small_result,
+    CallInfo, CallPhase, CallTimes, Deadline, DeployProgress, RendezvousStats, ReplyOutcome, Stream, has_small_result,
 };
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
 pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan};

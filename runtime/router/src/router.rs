@@ -18,8 +18,8 @@ use reprise_base::{
 use reprise_log::Log;
 use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, ExclusivePartitions, Job, MultiPartitionTxn, RendezvousStats, ReplyOutcome, Shared,
-    SiteMessage, Stream, Touched,
+    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, RendezvousStats,
+    ReplyOutcome, Shared, SiteMessage, Stream, Touched,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
@@ -111,6 +111,8 @@ pub struct Status {
     pub idempotency: IdempotencyStats,
     /// Calls accepted and not yet run, over all partitions.
     pub waiting: u64,
+    /// What they wait for, where a deployment holds all partitions.
+    pub deployment: Option<DeployProgress>,
 }
 
 pub use reprise_observe::Snapshot as MetricsSnapshot;
@@ -255,6 +257,7 @@ impl Router {
             settings_hash: config.settings_hash,
             idempotency: self.0.idempotency.stats(),
             waiting: waiting.map(|w| w.load(Ordering::Relaxed) as u64).sum(),
+            deployment: config.shared.underway.progress(&*config.shared.clock),
         }
     }
 

@@ -62,8 +62,25 @@ pub struct Status {
     pub idempotency_oldest_at: Option<String>,
     /// Calls accepted and not yet run.
     pub waiting: u64,
+    /// What they wait for, where a deployment holds all partitions; null while none does.
+    pub deployment: Option<DeploymentStatus>,
     /// What holds memory.
     pub memory: MemoryStatus,
+}
+
+/// How far a deployment is that holds all partitions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeploymentStatus {
+    /// The module's name.
+    pub module: String,
+    /// Rows copied so far.
+    pub rows: u64,
+    /// Partitions on which `on_deploy` has run.
+    pub partitions: u32,
+    /// Seconds that it has held the partitions.
+    pub seconds: f64,
+    /// Seconds that it may hold them (`--deploy-time-max-s`); 0: no limit.
+    pub seconds_max: u32,
 }
 
 /// What is kept elsewhere of checkpoints and log (`--archive`).

@@ -8,10 +8,12 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{ArchiveInfo, Health, MemoryStatus, MemoryUse, Phase, Readiness, RecoveryStep, Status, U64};
+use reprise_api::{
+    ArchiveInfo, DeploymentStatus, Health, MemoryStatus, MemoryUse, Phase, Readiness, RecoveryStep, Status, U64,
+};
 use reprise_base::{MemoryKind, MemoryLedger, memory::memory_kept_back};
 use reprise_codec::{hex, rfc3339};
-use reprise_router::{ArchiveStatus, Phase as RouterPhase, RecoveryStep as RouterStep};
+use reprise_router::{ArchiveStatus, DeployProgress, Phase as RouterPhase, RecoveryStep as RouterStep};
 
 use crate::{
     checkpoints::{failure, restart},
@@ -59,7 +61,18 @@ pub fn status_of(parts: &Parts) -> Status {
         idempotency_keep_s: status.idempotency.keep.as_secs(),
         idempotency_oldest_at: status.idempotency.oldest_unix_us.map(rfc3339),
         waiting: status.waiting,
+        deployment: status.deployment.map(deployment),
         memory: memory_of(parts.router.memory()),
+    }
+}
+
+fn deployment(progress: DeployProgress) -> DeploymentStatus {
+    DeploymentStatus {
+        module: progress.module,
+        rows: progress.rows,
+        partitions: progress.partitions,
+        seconds: progress.held.as_secs_f64(),
+        seconds_max: progress.max_s,
     }
 }
 

@@ -51,7 +51,13 @@ fn killed_in_the_middle_the_version_before_serves_and_the_next_one_goes_through(
     let mut connection = server.connect()?;
     connection.send("PUT", CONTACTS, &[], &endless()?)?;
     thread::sleep(Duration::from_millis(700));
-    ensure!(server.get("/v1/status")?.status == 200, "who looks does not wait");
+    // Who looks does not wait, and sees what the others wait for.
+    let status = server.get("/v1/status")?.json();
+    let deployment = &status["deployment"];
+    ensure!(
+        deployment["module"] == "contacts" && deployment["seconds_max"] == 0,
+        "{status}"
+    );
     server.kill()?;
     let server = Server::start(&launch)?;
     answers(&server, "contacts/name", json!("Ada Lovelace"))?;
@@ -69,6 +75,7 @@ fn one_that_takes_too_long_is_told_and_changes_nothing() -> Result<()> {
     let server = Server::start(&launch)?;
     fill(&server)?;
     let told = deploy(&server, &endless()?, 422)?;
+    ensure!(server.get("/v1/status")?.json()["deployment"].is_null());
     ensure!(
         told.contains("migration-failed") && told.contains("within 1 s"),
         "{told}"

@@ -346,6 +346,32 @@ export type DeployPlan = {
 };
 
 /**
+ * How far a deployment is that holds all partitions.
+ */
+export type DeploymentStatus = {
+    /**
+     * The module's name.
+     */
+    module: string;
+    /**
+     * Partitions on which `on_deploy` has run.
+     */
+    partitions: number;
+    /**
+     * Rows copied so far.
+     */
+    rows: number;
+    /**
+     * Seconds that it has held the partitions.
+     */
+    seconds: number;
+    /**
+     * Seconds that it may hold them (`--deploy-time-max-s`); 0: no limit.
+     */
+    seconds_max: number;
+};
+
+/**
  * A member of a struct.
  */
 export type FieldInfo = {
@@ -1375,6 +1401,7 @@ export type Status = {
      * In hexadecimal.
      */
     database_id: string;
+    deployment?: DeploymentStatus | null;
     /**
      * Where the log lies: `file`; null without one.
      */

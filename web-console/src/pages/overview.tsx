@@ -2,7 +2,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { modulesQuery, statusQuery } from '../api/queries';
 import { formatBytes, formatCount, formatMicros, formatRate, formatTime, formatUptime, lsnDistance } from '../format';
-import type { Status } from '../generated/types.gen';
+import type { DeploymentStatus, Status } from '../generated/types.gen';
 import { type Live, type Sample, useLive } from '../live/live';
 import { hrefOf } from '../route';
 import { Badge } from '../ui/badge';
@@ -145,6 +145,11 @@ function InService() {
   );
 }
 
+function deploymentText({ module, rows, partitions, seconds, seconds_max }: DeploymentStatus): string {
+  const limit = seconds_max === 0 ? '' : ` of ${seconds_max}`;
+  return `${module}: ${formatCount(rows)} rows copied, on_deploy run on ${partitions} partitions, ${seconds.toFixed(1)}${limit} s`;
+}
+
 function serverFacts(status: Status) {
   return [
     { label: 'Role', value: status.epoch == null ? status.role : `${status.role}, epoch ${status.epoch}` },
@@ -157,6 +162,7 @@ function serverFacts(status: Status) {
     { label: 'Idempotency keys', value: formatCount(status.idempotency_keys) },
     { label: 'What they take', value: `${formatBytes(status.idempotency_bytes)} of ${formatBytes(status.idempotency_bytes_max)}` },
     { label: 'Oldest key', value: status.idempotency_oldest_at == null ? 'none' : formatTime(status.idempotency_oldest_at) },
+    ...(status.deployment == null ? [] : [{ label: 'Deployment', value: deploymentText(status.deployment), wide: true }]),
     { label: 'Version', value: status.version },
     { label: 'Settings hash', value: <code>{status.settings_hash}</code> },
     { label: 'Database', value: <code>{status.database_id}</code>, wide: true },

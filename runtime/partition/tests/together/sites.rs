@@ -47,6 +47,7 @@ impl Sites {
             calls: Arc::default(),
             coordinator: reprise_partition::Coordinator::new(4, sites_count),
             told: reprise_partition::Told::new(4, sites_count),
+            underway: Default::default(),
         });
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
         for id in 0..sites_count {
