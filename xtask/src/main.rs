@@ -66,6 +66,9 @@ enum Task {
         /// What the servers log: command, physiological, auto, both, or (mixed) another at each start
         #[arg(long, value_name = "KIND")]
         log: Option<String>,
+        /// What a commit waits for: file, nvram (a region in a file), or (mixed) either at each start
+        #[arg(long, value_name = "KIND")]
+        device: Option<String>,
         /// Load tpcc, tpcb or tatp, or change tables meanwhile (schemas), in place of bank and voter together
         #[arg(long)]
         workload: Option<String>,
@@ -153,8 +156,12 @@ fn main() -> ExitCode {
             cycles,
             seed,
             log,
+            device,
             workload,
-        } => tasks::crash(&root(), cycles, seed, log, workload),
+        } => {
+            let further = [("--log", log), ("--device", device), ("--workload", workload)];
+            tasks::crash(&root(), cycles, seed, &further)
+        }
         Task::Power { args } => tasks::power(&root(), &args),
         Task::Full { mib } => tasks::full(&root(), mib),
         Task::Skipped => tasks::skipped(&root()),

@@ -61,7 +61,7 @@ pub fn test(root: &Path, args: &[String]) -> Result<()> {
 }
 
 /// The kill -9 test with as many cycles as asked for; the tests of the workspace run a short one.
-pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, log: Option<String>, workload: Option<String>) -> Result<()> {
+pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, further: &[(&str, Option<String>)]) -> Result<()> {
     build_server(root)?;
     let mut command = cargo(root);
     command.args(["run", "--release", "--quiet", "--package", "reprise-test-crash"]);
@@ -69,11 +69,10 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, log: Option<String>, w
     if let Some(seed) = seed {
         command.args(["--seed", &seed.to_string()]);
     }
-    if let Some(log) = &log {
-        command.args(["--log", log]);
-    }
-    if let Some(workload) = &workload {
-        command.args(["--workload", workload]);
+    for (flag, value) in further {
+        if let Some(value) = value {
+            command.args([flag, value.as_str()]);
+        }
     }
     run(&mut command)
 }

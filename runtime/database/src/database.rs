@@ -120,6 +120,7 @@ impl Database {
                 CommitMode::Sync => "sync",
                 CommitMode::Async => "async",
             },
+            nvram: upkeep.nvram.as_ref().map(NvramInUse::describe),
             database_id: genesis.database_id,
             settings_hash,
             idempotency: shared.memory.kind(MemoryKind::Idempotency).clone(),

@@ -6,12 +6,14 @@ use std::{
     sync::Arc,
 };
 
+use reprise_base::Lsn;
 use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_log::{Drained, FrontConfig, FrontStatus, Log, LogConfig, LogError, database_id};
 use reprise_nvram::{
     ENTRIES_MAX, ENTRIES_MIN, Geometry, Memory, Owner, PmemError, RINGS_MAX, Recovered, Region, RegionError,
 };
 use reprise_partition::CallBatch;
+use reprise_router::NvramDevice;
 use reprise_wire::FORMAT_VERSION;
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +74,11 @@ pub enum DeviceError {
          copy's of this database. Nothing was changed. Name another path, or remove the file if nobody needs it", .path.display()
     )]
     NotOurs { path: PathBuf, records: u64 },
+    #[error(
+        "the log ends at LSN {end}, and {} says that everything before LSN {copied} was in it: part of the log is gone. Restore the folder \
+         from a copy", .path.display()
+    )]
+    LogLost { path: PathBuf, copied: Lsn, end: Lsn },
     #[error(
         "{} holds records in format {found}, this program writes format {expected}. Nothing was changed. Start the program that wrote \
          them, stop it in order, and start this one", .path.display()
@@ -161,7 +168,8 @@ pub(crate) struct Device<'a> {
 /// The region in use, from an opening to the end.
 pub(crate) struct NvramInUse {
     root: Arc<dyn Disk>,
-    pub memory: Arc<dyn Memory>,
+    config: NvramConfig,
+    memory: Arc<dyn Memory>,
 }
 
 impl<'a> Device<'a> {
@@ -247,10 +255,13 @@ impl<'a> Device<'a> {
             return Ok(Drained::default());
         };
         let recovered = noted.recover()?;
-        let Some(region) = noted.region.as_ref().filter(|_| !recovered.records.is_empty()) else {
+        let Some(region) = &noted.region else {
             return Ok(Drained::default());
         };
         let owner = region.owner();
+        if recovered.records.is_empty() {
+            return Ok(Drained::default());
+        }
         if owner.format != FORMAT_VERSION {
             let (found, expected) = (owner.format, FORMAT_VERSION);
             let path = noted.path.clone();
@@ -273,6 +284,7 @@ impl<'a> Device<'a> {
 
     /// Puts the chosen region, made anew, before the files of a log that has all records; lets go of any other.
     pub fn put_before(self, log: &Log<Box<CallBatch>>, config: &LogConfig) -> Result<Option<NvramInUse>, OpenError> {
+        self.judge_noted(log)?;
         self.judge_other(log)?;
         if let Some(noted) = &self.noted {
             // In this order: a region that was let go of holds nothing that the files do not have.
@@ -296,7 +308,8 @@ impl<'a> Device<'a> {
             error,
         };
         let geometry = geometry(memory.bytes() as u64, self.sites, nvram.copy_at_entries).map_err(unfit)?;
-        let region = Region::format(memory.clone(), owner, geometry.rings, geometry.entries).map_err(unfit)?;
+        let region =
+            Region::format(memory.clone(), owner, geometry.rings, geometry.entries, log.filled()).map_err(unfit)?;
         let note = RegionNote {
             path: nvram.path.clone(),
             region_id: hex(&region_id),
@@ -306,8 +319,25 @@ impl<'a> Device<'a> {
         log.put_front(region, FrontConfig { copy_at_entries })?;
         Ok(Some(NvramInUse {
             root: self.root,
+            config: nvram.clone(),
             memory,
         }))
+    }
+
+    /// The files must have what they had.
+    fn judge_noted(&self, log: &Log<Box<CallBatch>>) -> Result<(), DeviceError> {
+        let Some(noted) = &self.noted else {
+            return Ok(());
+        };
+        let (copied, end) = (noted.recover()?.copied, log.filled());
+        match end < copied {
+            false => Ok(()),
+            true => Err(DeviceError::LogLost {
+                path: noted.path.clone(),
+                copied,
+                end,
+            }),
+        }
     }
 
     /// A region that the data directory does not name must hold nothing new.
@@ -328,6 +358,17 @@ impl<'a> Device<'a> {
 }
 
 impl NvramInUse {
+    pub fn describe(&self) -> NvramDevice {
+        let persistence = self.memory.persistence();
+        NvramDevice {
+            path: self.config.path.clone(),
+            bytes: self.memory.bytes() as u64,
+            persistence: persistence.name(),
+            warning: persistence.warning(),
+            copy_at_entries: self.config.copy_at_entries,
+        }
+    }
+
     /// Lets go of the region, once the log was closed and its files have all.
     pub fn release(&self, status: &FrontStatus) -> Result<(), DiskError> {
         if status.records_waiting > 0 {

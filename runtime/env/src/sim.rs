@@ -465,6 +465,22 @@ impl SimDisk {
         Self::from_state(self.state().crash(policy))
     }
 
+    /// Writes to a file as to persistent memory beside the disk, which no fault of the disk concerns. Durable after `drain`.
+    pub fn store(&self, name: &str, offset: u64, bytes: &[u8]) {
+        let mut state = self.state();
+        let file = state.names.live[&self.full_name(name)];
+        let bytes = bytes.into();
+        state.apply(Op::Write { file, offset, bytes });
+    }
+
+    /// See `store`.
+    pub fn drain(&self, name: &str) {
+        let mut state = self.state();
+        let file = state.names.live[&self.full_name(name)];
+        let last_only = false;
+        state.apply(Op::Sync { file, last_only });
+    }
+
     /// An independent copy of the disk as the program sees it.
     pub fn copy(&self) -> SimDisk {
         self.crash(&CrashPolicy::KeepAll)

@@ -8,7 +8,7 @@ use std::{
 
 use reprise_base::Lsn;
 use reprise_env::{Step, Work};
-use reprise_nvram::{RingReader, RingRecord};
+use reprise_nvram::{CopiedMark, RingReader, RingRecord};
 use reprise_wire::RecordBatch;
 
 use crate::{
@@ -29,6 +29,7 @@ pub(crate) struct Copier<P> {
     shared: Arc<Shared<P>>,
     front: Arc<Front>,
     lanes: Vec<Lane>,
+    mark: CopiedMark,
     /// Taken from the rings and not appended yet.
     batch: RecordBatch,
     /// How far the front was persistent, and since when.
@@ -77,7 +78,7 @@ impl<P: Send + 'static> Work for Copier<P> {
                     drop(state);
                     match self.copy() {
                         Ok(()) => continue,
-                        Err(_) if self.is_stopped() => break,
+                        Err(_) if self.is_given_up() => break,
                         Err(_) => (front.lock(), RETRY_AFTER),
                     }
                 }
@@ -96,7 +97,7 @@ impl<P: Send + 'static> Work for Copier<P> {
         match next {
             Next::Wait => return Step::Idle,
             Next::Copy if self.copy().is_ok() => return Step::Done,
-            Next::Copy if !self.is_stopped() => return Step::Idle,
+            Next::Copy if !self.is_given_up() => return Step::Idle,
             Next::Copy | Next::Over => {}
         }
         front.note_over();
@@ -105,7 +106,7 @@ impl<P: Send + 'static> Work for Copier<P> {
 }
 
 impl<P: Send + 'static> Copier<P> {
-    pub fn new(shared: Arc<Shared<P>>, front: Arc<Front>, readers: Vec<RingReader>) -> Self {
+    pub fn new(shared: Arc<Shared<P>>, front: Arc<Front>, readers: Vec<RingReader>, mark: CopiedMark) -> Self {
         let lane = |reader| Lane {
             reader,
             next: None,
@@ -114,14 +115,17 @@ impl<P: Send + 'static> Copier<P> {
         Self {
             shared,
             front,
+            mark,
             lanes: readers.into_iter().map(lane).collect(),
             batch: RecordBatch::default(),
             seen: (Lsn(0), 0),
         }
     }
 
-    fn is_stopped(&self) -> bool {
-        self.shared.lock().stopped.is_some()
+    /// After the files took nothing. Who closes does not wait for a disk that has no room: the region keeps what it has, for the next
+    /// opening.
+    fn is_given_up(&self) -> bool {
+        self.front.lock().is_closing || self.shared.lock().stopped.is_some()
     }
 
     fn next(&mut self, state: &FrontState) -> Next {
@@ -172,6 +176,7 @@ impl<P: Send + 'static> Copier<P> {
                     return Err(error);
                 }
             }
+            self.mark.set(end);
             for lane in &mut self.lanes {
                 if let Some(taken) = lane.taken.take() {
                     lane.reader.free(&taken);

@@ -28,6 +28,12 @@ impl<P: Send + 'static> Log<P> {
         let mut drained = Drained::default();
         let mut batch = RecordBatch::default();
         let mut at = self.filled();
+        if at < recovered.copied {
+            let had = recovered.copied;
+            return Err(unfit(format!(
+                "the log ends at LSN {at}, and had everything before LSN {had}"
+            )));
+        }
         for record in &recovered.records {
             if record.end() <= at {
                 continue;

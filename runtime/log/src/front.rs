@@ -221,7 +221,7 @@ impl<P: Send + 'static> Log<P> {
     /// Puts the rings of `region`, which is empty, before the log's files: one for each site. From here on records are appended through
     /// [`Log::nvram_appender`] alone. Once, before anything is appended by a site.
     pub fn put_front(&self, region: Region, config: FrontConfig) -> Result<(), LogError> {
-        let geometry = *region.geometry();
+        let (geometry, mark) = (*region.geometry(), region.copied_mark());
         let (writers, readers): (Vec<_>, Vec<_>) = region.rings(FlushPolicy::OnCommit).into_iter().unzip();
         let filled = self.filled();
         let sites = u64::from(geometry.rings);
@@ -242,7 +242,7 @@ impl<P: Send + 'static> Log<P> {
             grew: Condvar::new(),
             copier: Mutex::new(None),
         });
-        let copier = Copier::new(Arc::clone(&self.shared), Arc::clone(&front), readers);
+        let copier = Copier::new(Arc::clone(&self.shared), Arc::clone(&front), readers, mark);
         let thread = self
             .shared
             .threads

@@ -18,7 +18,7 @@ const REGION_BYTES: usize = 1 << 20;
 const ENTRIES: u32 = 256;
 
 fn region(memory: &Arc<Recording>, rings: u32) -> Region {
-    Region::format(memory.clone(), Owner::default(), rings, ENTRIES).expect("there is room")
+    Region::format(memory.clone(), Owner::default(), rings, ENTRIES, Lsn(0)).expect("there is room")
 }
 
 /// A log with a front of so many sites.
@@ -290,4 +290,9 @@ fn a_region_that_does_not_go_with_the_log_is_refused() {
         assert!(matches!(error, LogError::Region { .. }), "{error}");
         assert_eq!(log.filled(), Lsn(2));
     }
+    // The files once had more than they have.
+    let memory = Arc::new(Recording::new(REGION_BYTES));
+    let region = Region::format(memory, Owner::default(), 1, ENTRIES, Lsn(5)).expect("there is room");
+    let error = log.drain(&region.recover().expect("whole")).expect_err("refused");
+    assert!(error.to_string().contains("had everything before LSN 5"), "{error}");
 }

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory: Arc<dyn Memory> = Arc::new(Pmem::open(&options)?);
     for bytes in [60, 200, 1_000] {
         for together in [1, 16] {
-            let region = Region::format(memory.clone(), Owner::default(), 1, 80_000)?;
+            let region = Region::format(memory.clone(), Owner::default(), 1, 80_000, Lsn(0))?;
             let (mut writer, mut reader) = region.rings(FlushPolicy::OnCommit).remove(0);
             let mut times = run(&mut writer, &mut reader, bytes, together)?;
             times.sort_unstable();

@@ -7,6 +7,8 @@
 //! | 20,480 | 8 each | per ring: its entries |
 //! | behind | | per ring: its log objects |
 
+use reprise_base::Lsn;
+
 use crate::Memory;
 
 /// Bytes of a cache line: what becomes persistent together.
@@ -24,6 +26,8 @@ const OBJECTS_BYTES_MAX: u64 = (1 << 32) * LINE_BYTES as u64;
 const MAGIC: u64 = u64::from_le_bytes(*b"RPRSNVR\x01");
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 112;
+/// Below which LSN the log's files have everything.
+const COPIED_AT: usize = 2048;
 const FREED_AT: usize = 4096;
 const ENTRIES_AT: usize = FREED_AT + RINGS_MAX * LINE_BYTES;
 
@@ -99,6 +103,10 @@ impl Geometry {
     fn end(&self) -> Option<u64> {
         let ring = self.objects_bytes.checked_add(entries_bytes(self.entries) as u64)?;
         ring.checked_mul(self.rings as u64)?.checked_add(ENTRIES_AT as u64)
+    }
+
+    pub(crate) fn copied_at() -> usize {
+        COPIED_AT
     }
 
     pub(crate) fn freed_at(&self, ring: u32) -> usize {
@@ -210,8 +218,9 @@ impl Header {
     }
 
     /// Makes the region empty: no entry is set, nothing is freed. The magic comes last: a crash leaves a blank region or a whole one.
-    pub fn write(&self, memory: &dyn Memory) {
+    pub fn write(&self, memory: &dyn Memory, copied: Lsn) {
         Self::erase(memory);
+        memory.store(COPIED_AT, freed_word(copied.0));
         for ring in 0..self.geometry.rings {
             memory.store(self.geometry.freed_at(ring), freed_word(0));
         }

@@ -3,7 +3,7 @@
 //! Does not: know what a record means, write files, wait, start a thread.
 //! Invariants: an entry's state bit is persistent only after its object is; rows count only under a persistent commit; what lies
 //! behind the first entry of a ring that is not valid counts as never written; nothing is overwritten before it was freed.
-//! Called by: `log` (the front before its files), `database` (opening).
+//! Called by: `log` (the front before its files), `database` (opening), `node` (files).
 
 mod layout;
 mod lsns;
@@ -20,5 +20,5 @@ pub use memory::{Memory, OpenMemory, Persistence};
 pub use pmem::{MapRegions, Pmem, PmemError, PmemOptions};
 pub use recording::{Event, Recording};
 pub use recover::{Recovered, RecoveredRecord};
-pub use region::{Region, RegionError};
+pub use region::{CopiedMark, Region, RegionError};
 pub use ring::{FlushPolicy, Full, ObjectKind, RingFill, RingGauge, RingReader, RingRecord, RingWriter};

@@ -24,6 +24,21 @@ impl Persistence {
             Self::Msync => "msync",
         }
     }
+
+    /// What is slow, or lost when the machine loses power; None where nothing is.
+    pub fn warning(self) -> Option<&'static str> {
+        match self {
+            Self::Fence => None,
+            Self::Assumed => Some(
+                "the NVRAM region lies in an ordinary file that is taken for persistent memory: when the machine loses power, commits that \
+                 were answered are lost, all those that the system has not written to the file's disk",
+            ),
+            Self::Msync => Some(
+                "the NVRAM region lies in an ordinary file, on no persistent memory: each commit waits for msync, and when the machine loses \
+                 power, what is lost is what that file's disk or file system loses: all of it in memory (tmpfs)",
+            ),
+        }
+    }
 }
 
 /// Where regions come from.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reprise_base::Lsn;
 
 use crate::{
-    layout::{Entry, freed_of},
+    layout::{Entry, Geometry, freed_of},
     region::{Region, RegionError},
     ring::{Found, RingReader, RingRecord, Shared},
 };
@@ -33,6 +33,8 @@ impl RecoveredRecord {
 /// All records of a region that were not freed, in LSN order (NV-Logging, section 4.6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
+    /// The log's files had everything before it.
+    pub copied: Lsn,
     pub records: Vec<RecoveredRecord>,
     /// Numbers between the first record's and the last one's that no record has: taken by a site, and lost with it. No acknowledged
     /// record depends on one.
@@ -55,9 +57,15 @@ impl Region {
             .windows(2)
             .flat_map(|pair| (pair[0].end().0..pair[1].lsn.0).map(Lsn));
         Ok(Recovered {
+            copied: self.copied()?,
             void: void.collect(),
             records,
         })
+    }
+
+    fn copied(&self) -> Result<Lsn, RegionError> {
+        let word = self.memory().load(Geometry::copied_at());
+        freed_of(word).map(Lsn).ok_or(RegionError::Header)
     }
 
     fn recover_ring(&self, ring: u32, records: &mut Vec<RecoveredRecord>) -> Result<(), RegionError> {

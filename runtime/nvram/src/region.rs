@@ -6,7 +6,7 @@ use reprise_base::Lsn;
 
 use crate::{
     Memory,
-    layout::{Geometry, Header, HeaderError, Owner},
+    layout::{Geometry, Header, HeaderError, Owner, freed_word},
     ring::{FlushPolicy, RingReader, RingWriter, Shared},
 };
 
@@ -29,6 +29,17 @@ pub enum RegionError {
     Damaged { ring: u32, sequence: u64 },
     #[error("the NVRAM region is damaged: two records have LSN {lsn}")]
     Twice { lsn: Lsn },
+}
+
+/// Below which LSN the log's files have everything: a log that ends before that has lost something.
+pub struct CopiedMark(Arc<dyn Memory>);
+
+impl CopiedMark {
+    /// Persistent when it returns.
+    pub fn set(&self, copied: Lsn) {
+        self.0.store(Geometry::copied_at(), freed_word(copied.0));
+        self.0.drain();
+    }
 }
 
 /// A region with a valid header.
@@ -69,8 +80,14 @@ impl Region {
         }))
     }
 
-    /// Makes an empty region, of `rings` with `entries` each. What was in it must be safe elsewhere.
-    pub fn format(memory: Arc<dyn Memory>, owner: Owner, rings: u32, entries: u32) -> Result<Self, RegionError> {
+    /// Makes an empty region, of `rings` with `entries` each. What was in it must be safe elsewhere, as everything before `copied` is.
+    pub fn format(
+        memory: Arc<dyn Memory>,
+        owner: Owner,
+        rings: u32,
+        entries: u32,
+        copied: Lsn,
+    ) -> Result<Self, RegionError> {
         let found = memory.bytes() as u64;
         let geometry = Geometry::new(found, rings, entries).ok_or(RegionError::TooSmall { found, rings, entries })?;
         let header = Header {
@@ -78,7 +95,7 @@ impl Region {
             region_bytes: found,
             geometry,
         };
-        header.write(&*memory);
+        header.write(&*memory, copied);
         Ok(Self {
             memory,
             owner,
@@ -102,6 +119,11 @@ impl Region {
             (RingWriter::new(shared.clone(), policy), RingReader::new(shared))
         };
         (0..self.geometry.rings).map(ring).collect()
+    }
+
+    /// For whoever copies the region's records to the log's files.
+    pub fn copied_mark(&self) -> CopiedMark {
+        CopiedMark(self.memory.clone())
     }
 
     pub fn geometry(&self) -> &Geometry {

@@ -51,7 +51,7 @@ fn records_outlive_the_mapping() {
         };
         assert_eq!(memory.persistence(), expected);
         assert_eq!(memory.bytes() as u64, BYTES);
-        let region = Region::format(memory, OWNER, 2, 64).expect("there is room");
+        let region = Region::format(memory, OWNER, 2, 64, Lsn(0)).expect("there is room");
         let mut rings = region.rings(FlushPolicy::OnInsert);
         rings[0].0.row(b"a row").expect("there is room");
         rings[0].0.commit(Lsn(5), b" and its end").expect("there is room");

@@ -27,9 +27,10 @@ pub use logs::{
     ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError, decode_entry,
 };
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
-pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
+pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
 pub use reprise_backup::ArchiveStatus;
+pub use reprise_log::FrontStatus;
 pub use reprise_partition::{
     CallInfo, CallPhase, CallTimes, Deadline, DeployProgress, RendezvousStats, ReplyOutcome, Stream, has_small_result,
 };

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{
         Arc, Mutex, OnceLock, RwLock, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -15,7 +16,7 @@ use reprise_base::{
     Budget, Epoch, Lsn, MemoryLedger, OnReached, PartitionId, Role, Waiter,
     limits::{DEPLOY_TIME_MAX_S, WAITING_TXNS_MAX},
 };
-use reprise_log::Log;
+use reprise_log::{FrontStatus, Log};
 use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
 use reprise_partition::{
     CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, RendezvousStats,
@@ -73,10 +74,25 @@ pub struct RouterConfig {
     pub compiler: Arc<dyn Compiler>,
     pub registry: Arc<Registry>,
     pub commit: &'static str,
+    /// None where the log has no front.
+    pub nvram: Option<NvramDevice>,
     pub database_id: [u8; 16],
     pub settings_hash: u64,
     /// For remembered outcomes of calls with idempotency keys.
     pub idempotency: Arc<Budget>,
+}
+
+/// The NVRAM before the log's files.
+#[derive(Clone, Debug)]
+pub struct NvramDevice {
+    pub path: PathBuf,
+    pub bytes: u64,
+    /// `fence`, `msync` or `assumed`.
+    pub persistence: &'static str,
+    /// What is lost when the machine loses power, if anything.
+    pub warning: Option<&'static str>,
+    /// Entries from which on the copy to the files begins.
+    pub copy_at_entries: u64,
 }
 
 /// One node's state in numbers and names.
@@ -88,6 +104,8 @@ pub struct Status {
     pub log: &'static str,
     /// None without a log.
     pub device: Option<&'static str>,
+    /// With how full it is.
+    pub nvram: Option<(NvramDevice, FrontStatus)>,
     pub commit: &'static str,
     pub partitions: u16,
     pub sites: u16,
@@ -239,7 +257,8 @@ impl Router {
             },
             epoch: log.map(Log::epoch),
             log: self.0.config.shared.logging.rule.name(),
-            device: log.map(|_| "file"),
+            device: log.map(|_| if config.nvram.is_some() { "nvram" } else { "file" }),
+            nvram: config.nvram.clone().zip(log.and_then(Log::front_status)),
             commit: config.commit,
             partitions: config.shared.partitions_count,
             sites: config.shared.sites_count,

@@ -16,8 +16,10 @@ pub struct Status {
     pub phase: Phase,
     /// What the log holds of procedures that declare nothing: `command`, `physiological`, `auto`, `both` or `none`.
     pub log: String,
-    /// Where the log lies: `file`; null without one.
+    /// What a commit waits for: `file`, the log's files, or `nvram`, rings before them; null without a log.
     pub device: Option<String>,
+    /// The rings before the log's files; null where there are none.
+    pub nvram: Option<NvramStatus>,
     /// `sync`: durable before the answer; `async`: soon after it.
     pub commit: String,
     /// Number of partitions.
@@ -81,6 +83,41 @@ pub struct DeploymentStatus {
     pub seconds: f64,
     /// Seconds that it may hold them (`--deploy-time-max-s`); 0: no limit.
     pub seconds_max: u32,
+}
+
+/// NVRAM before the log's files (`--device nvram`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NvramStatus {
+    /// Where the region lies.
+    pub path: String,
+    /// Bytes of it.
+    pub bytes: u64,
+    /// How a commit becomes persistent: `fence` (cache lines of persistent memory), `msync` (an ordinary file), `assumed` (an ordinary
+    /// file, taken for persistent memory).
+    pub persistence: String,
+    /// What is lost when the machine loses power; null where nothing is.
+    pub warning: Option<String>,
+    /// When the records of a transaction become persistent: `commit`, all of them together.
+    pub flush: String,
+    /// Entries, in all rings, from which on they are copied to the log's files.
+    pub copy_at_entries: u64,
+    /// Records that the log's files do not have yet.
+    pub records_waiting: u64,
+    /// One for each site.
+    pub rings: Vec<NvramRing>,
+}
+
+/// How full a ring is with what waits to be copied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NvramRing {
+    /// Entries in use: each has the records of one batch.
+    pub entries: u64,
+    /// Entries that the ring has.
+    pub entries_max: u64,
+    /// Bytes in use.
+    pub bytes: u64,
+    /// Bytes that the ring has.
+    pub bytes_max: u64,
 }
 
 /// What is kept elsewhere of checkpoints and log (`--archive`).

@@ -9,11 +9,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_api::{
-    ArchiveInfo, DeploymentStatus, Health, MemoryStatus, MemoryUse, Phase, Readiness, RecoveryStep, Status, U64,
+    ArchiveInfo, DeploymentStatus, Health, MemoryStatus, MemoryUse, NvramRing, NvramStatus, Phase, Readiness,
+    RecoveryStep, Status, U64,
 };
 use reprise_base::{MemoryKind, MemoryLedger, memory::memory_kept_back};
 use reprise_codec::{hex, rfc3339};
-use reprise_router::{ArchiveStatus, DeployProgress, Phase as RouterPhase, RecoveryStep as RouterStep};
+use reprise_router::{
+    ArchiveStatus, DeployProgress, FrontStatus, NvramDevice, Phase as RouterPhase, RecoveryStep as RouterStep,
+};
 
 use crate::{
     checkpoints::{failure, restart},
@@ -39,6 +42,7 @@ pub fn status_of(parts: &Parts) -> Status {
         phase: phase(status.phase),
         log: status.log.into(),
         device: status.device.map(str::to_owned),
+        nvram: status.nvram.map(|(device, front)| nvram(device, &front)),
         commit: status.commit.into(),
         partitions: status.partitions,
         sites: status.sites,
@@ -73,6 +77,25 @@ fn deployment(progress: DeployProgress) -> DeploymentStatus {
         partitions: progress.partitions,
         seconds: progress.held.as_secs_f64(),
         seconds_max: progress.max_s,
+    }
+}
+
+fn nvram(device: NvramDevice, front: &FrontStatus) -> NvramStatus {
+    let rings = front.rings.iter().map(|ring| NvramRing {
+        entries: ring.entries,
+        entries_max: ring.entries_max,
+        bytes: ring.bytes,
+        bytes_max: ring.bytes_max,
+    });
+    NvramStatus {
+        path: device.path.display().to_string(),
+        bytes: device.bytes,
+        persistence: device.persistence.to_owned(),
+        warning: device.warning.map(str::to_owned),
+        flush: "commit".to_owned(),
+        copy_at_entries: device.copy_at_entries,
+        records_waiting: front.records_waiting,
+        rings: rings.collect(),
     }
 }
 

@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::{
     cli::{Output, ServerArgs},
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_pairs, print_table, print_text, table},
+    region,
     remote::{connect, failure},
     restore::{PointArgs, restore_from},
 };
@@ -197,6 +198,7 @@ pub fn tell(dir: &Path, manifest: &BackupManifest, output: Output) -> Outcome {
 }
 
 fn create_offline(data_dir: &Path, to: &Path, output: Output) -> Outcome {
+    region::judge(data_dir)?;
     let made = create_backup(data_dir, to);
     let manifest = made.with_context(|| format!("back up {}", data_dir.display()))?;
     tell(to, &manifest, output)

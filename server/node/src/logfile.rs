@@ -25,6 +25,7 @@ use crate::{
     cli::Output,
     output::{Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_text},
     records,
+    region::FoundRegion,
 };
 
 const SEGMENT_PREFIX: &str = "log-";
@@ -110,6 +111,8 @@ struct Verified {
     damage: Option<Damaged>,
     /// Oldest first.
     checkpoints: Vec<VerifiedCheckpoint>,
+    /// NVRAM that may have records which the files do not have; null where they have all.
+    nvram: Option<FoundRegion>,
     /// What the next opening would do.
     opening: String,
 }
@@ -137,13 +140,21 @@ struct Damaged {
 }
 
 impl Verified {
-    fn of(report: &VerifyReport, reader: &LogReader, checkpoints: Vec<VerifiedCheckpoint>) -> Self {
+    fn of(
+        report: &VerifyReport,
+        reader: &LogReader,
+        checkpoints: Vec<VerifiedCheckpoint>,
+        nvram: Option<FoundRegion>,
+    ) -> Self {
         let opening = opening(report, reader, &checkpoints);
         let checkpoints_are_whole = checkpoints.iter().all(|found| found.error.is_none());
         Self {
             checkpoints,
             opening,
-            whole: report.damage.is_none() && checkpoints_are_whole,
+            whole: report.damage.is_none()
+                && checkpoints_are_whole
+                && nvram.as_ref().is_none_or(FoundRegion::is_readable),
+            nvram,
             database_id: report.database_id.map(|id| records::hex(&id)),
             start: report.start.0,
             end: report.end.0,
@@ -167,7 +178,8 @@ pub fn verify(dir: &Path, output: Output) -> Outcome {
     let disk = open(dir)?;
     let (reader, report) = LogReader::open(disk, Lsn(0)).context("verify the log")?;
     let checkpoints = verify_checkpoints(dir).context("verify the checkpoints")?;
-    let verified = Verified::of(&report, &reader, checkpoints);
+    let nvram = FoundRegion::of(dir, report.end)?;
+    let verified = Verified::of(&report, &reader, checkpoints, nvram);
     match output {
         Output::Json => print_json(&verified)?,
         Output::Text => print_verified(&verified, &report)?,
@@ -211,6 +223,9 @@ fn print_verified(verified: &Verified, report: &VerifyReport) -> std::io::Result
             ),
         };
         print_pairs(&[("checkpoint", format!("{}, {verdict}", found.lsn))])?;
+    }
+    if let Some(nvram) = &verified.nvram {
+        print_pairs(&[("NVRAM", nvram.describe())])?;
     }
     print_pairs(&[("opening", verified.opening.clone())])
 }

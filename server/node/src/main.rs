@@ -23,6 +23,7 @@ mod output;
 mod plan;
 mod records;
 mod recover;
+mod region;
 mod reload;
 mod remote;
 mod restore;

@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::Context;
 use reprise_api::{
-    ArchiveInfo, BatchCall, IndexInfo, Json, ModuleDetail, PartitioningInfo, Phase, RecoveryStep, RestartEstimate,
-    Speed, SpeedSource, Status, TableInfo,
+    ArchiveInfo, BatchCall, IndexInfo, Json, ModuleDetail, NvramStatus, PartitioningInfo, Phase, RecoveryStep,
+    RestartEstimate, Speed, SpeedSource, Status, TableInfo,
 };
 use reprise_client::{CallOptions, Client, ClientError, LinesQuery, LogQuery};
 use serde_json::value::RawValue;
@@ -526,6 +526,26 @@ fn describe_phase(phase: &Phase) -> String {
     }
 }
 
+/// Where it is, how full, and what is wrong with it.
+fn describe_nvram(nvram: &NvramStatus) -> String {
+    let fullest = nvram.rings.iter().map(|ring| {
+        let of = |used: u64, max: u64| used * 100 / max.max(1);
+        of(ring.entries, ring.entries_max).max(of(ring.bytes, ring.bytes_max))
+    });
+    let warning = nvram
+        .warning
+        .as_ref()
+        .map_or_else(String::new, |warning| format!("; warning: {warning}"));
+    format!(
+        "{} ({}, {}), {} records not copied, fullest ring {} %{warning}",
+        nvram.path,
+        bytes(nvram.bytes),
+        nvram.persistence,
+        grouped(nvram.records_waiting),
+        fullest.max().unwrap_or(0),
+    )
+}
+
 fn print_status(status: &Status) -> io::Result<()> {
     let phase = describe_phase(&status.phase);
     let device = status.device.as_deref().unwrap_or("no device");
@@ -552,6 +572,7 @@ fn print_status(status: &Status) -> io::Result<()> {
                 status.checkpointed_lsn.map_or("-".into(), |lsn| lsn.to_string())
             ),
         ),
+        ("NVRAM", status.nvram.as_ref().map_or("none".into(), describe_nvram)),
         ("restart", status.restart.as_ref().map_or("-".into(), describe_restart)),
         (
             "archive",

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::{
     cli::Output,
     output::{Failure, Outcome, bytes, grouped, print_json, print_pairs, print_text},
+    region,
 };
 
 pub const EXAMPLE: &str = "Examples:
@@ -111,6 +112,7 @@ impl Restored {
 }
 
 pub fn run(args: &RestoreArgs, output: Output) -> Outcome {
+    region::judge(&args.data_dir)?;
     restore_from(&args.data_dir, args.archive.as_deref(), &args.to, &args.point, output)
 }
 

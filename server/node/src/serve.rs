@@ -122,8 +122,25 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
         .set_memory_ready(config.memory.memory_ready.value)
         .context("memory-ready")?;
     config.apply(&database);
+    tell_nvram(&database);
     config.backup.begin(&database, &config.place.data_dir.value)?;
     Ok(Arc::new(database))
+}
+
+/// What an operator must know of the NVRAM.
+fn tell_nvram(database: &Database) {
+    let drained = database.drained();
+    if drained.records > 0 {
+        eprintln!(
+            "{} records came from NVRAM to the log's files, {} numbers were lost with the process",
+            grouped(drained.records),
+            grouped(drained.void)
+        );
+    }
+    let nvram = database.router().status().nvram;
+    if let Some(warning) = nvram.and_then(|(device, _)| device.warning) {
+        eprintln!("warning: {warning}");
+    }
 }
 
 /// Lines of the server's own log on standard error; RUST_LOG chooses which.

@@ -36,6 +36,8 @@ pub struct Config {
     pub tell_every: u32,
     /// What the servers log: a kind as `serve --log` takes it, or `mixed`, which is another one at each start.
     pub log: String,
+    /// What a commit waits for: `file`, `nvram` (a region in an ordinary file), or `mixed`, which is either at each start.
+    pub device: String,
     /// Further arguments of `serve`.
     pub server_args: Vec<String>,
     /// Keep the directory of a failure.
@@ -47,6 +49,10 @@ const CHECK_WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// Another kind of log at each start.
 pub const MIXED: &str = "mixed";
+const FILE: &str = "file";
+const NVRAM: &str = "nvram";
+/// Of the region: rings that go around many times in a run.
+const NVRAM_BYTES: &str = "2097152";
 const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
 
 impl Config {
@@ -58,6 +64,7 @@ impl Config {
             cycles_per_database: 25,
             tell_every: 0,
             log: MIXED.into(),
+            device: FILE.into(),
             server_args: Vec::new(),
             keeps: true,
         }
@@ -70,11 +77,15 @@ impl Config {
             true => String::new(),
             false => format!(" --log {}", self.log),
         };
+        let device = match self.device == usual.device {
+            true => String::new(),
+            false => format!(" --device {}", self.device),
+        };
         if (self.clients, self.cycles_per_database) == (usual.clients, usual.cycles_per_database) {
-            return format!("cargo xtask crash --cycles {cycles} --seed {}{log}", self.seed);
+            return format!("cargo xtask crash --cycles {cycles} --seed {}{log}{device}", self.seed);
         }
         format!(
-            "cargo run --release -p reprise-test-crash --bin crash -- --cycles {cycles} --seed {} --clients {} --cycles-per-database {}{log}",
+            "cargo run --release -p reprise-test-crash --bin crash -- --cycles {cycles} --seed {} --clients {} --cycles-per-database {}{log}{device}",
             self.seed, self.clients, self.cycles_per_database
         )
     }
@@ -198,6 +209,7 @@ struct Database {
     /// Published, as far as was seen.
     checkpoints: u64,
     log: String,
+    device: String,
     server_args: Vec<String>,
 }
 
@@ -224,6 +236,7 @@ impl Database {
             is_made: false,
             checkpoints: 0,
             log: config.log.clone(),
+            device: config.device.clone(),
             server_args: config.server_args.clone(),
         })
     }
@@ -267,6 +280,14 @@ impl Database {
     }
 
     fn launch(&mut self) -> Launch {
+        let device = match self.device.as_str() {
+            MIXED => [FILE, NVRAM][self.rng.below(2) as usize].to_owned(),
+            fixed => fixed.to_owned(),
+        };
+        self.launch_on(&device)
+    }
+
+    fn launch_on(&mut self, device: &str) -> Launch {
         let partitions = self.partitions.to_string();
         let sites = (1 + self.rng.below(self.partitions.min(3))).to_string();
         let delay = ["0", "0", "200", "1000"][self.rng.below(4) as usize];
@@ -276,6 +297,13 @@ impl Database {
             MIXED => kind,
             fixed => fixed,
         };
+        let region = self.dir.path().join("region").display().to_string();
+        let nvram = [
+            ("--nvram", region.as_str()),
+            ("--nvram-size", NVRAM_BYTES),
+            ("--nvram-assume-persistent", "true"),
+        ];
+        let nvram = nvram.into_iter().filter(|_| device == NVRAM);
         let own = [
             ("--log", log),
             ("--partitions", &partitions),
@@ -285,7 +313,11 @@ impl Database {
         ];
         // Those given to the run go before ours.
         let is_given = |flag: &str| self.server_args.iter().any(|arg| arg == flag);
-        let own = own.into_iter().filter(|(flag, _)| !is_given(flag));
+        let own = own
+            .into_iter()
+            .chain([("--device", device)])
+            .chain(nvram)
+            .filter(|(flag, _)| !is_given(flag));
         let further = self.server_args.iter().map(String::as_str);
         let args: Vec<_> = own.flat_map(|(flag, value)| [flag, value]).chain(further).collect();
         Launch::new(&self.data_dir()).args(&args)
@@ -455,7 +487,8 @@ impl Database {
         if !self.is_made {
             return Ok(()); // so few cycles that none came to be ready
         }
-        let mut server = Server::start(&self.launch())?;
+        // On files alone, so that they have all.
+        let mut server = Server::start(&self.launch_on(FILE))?;
         self.check(&server)?;
         verify::check_rows(&self.models, &server)?;
         server.kill()?;

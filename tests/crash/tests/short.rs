@@ -13,6 +13,18 @@ fn no_acknowledged_transaction_is_lost_none_is_half_none_is_there_twice() {
     }
 }
 
+#[test]
+fn neither_is_one_in_nvram_nor_between_nvram_and_files() {
+    let config = Config {
+        device: "mixed".into(),
+        ..Config::new(12, 3)
+    };
+    match run(&config) {
+        Ok(report) => println!("{report}"),
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
 /// What is answered before it is durable is lost by kill -9. A check that does not see that sees nothing.
 #[test]
 fn a_loss_is_noticed() {

@@ -10,6 +10,7 @@ mod ledger;
 mod model;
 mod module;
 mod op;
+mod region;
 mod run;
 mod schemas;
 mod tree;

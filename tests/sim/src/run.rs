@@ -21,6 +21,7 @@ use crate::{
     model::{Item, Model, Tables, difference},
     module::{BYTES, NAME},
     op::{Op, decode_everywhere, decode_here},
+    region::region_end,
     world::{Refused, Settings, World},
 };
 
@@ -134,6 +135,7 @@ impl Run {
                 Some(Mutant::AcknowledgesBeforeSync) => CommitMode::Async,
                 _ => CommitMode::Sync,
             },
+            nvram: None,
             checkpoint_bytes: match one_of(&[0, 0, 0, 1]) {
                 0 => 0,
                 _ => one_of(&[6 << 10, 20 << 10]),
@@ -247,6 +249,12 @@ impl Run {
         if self.options.mutant.is_some() {
             return; // one record a transaction, so that each is missed
         }
+        // On the same region, another, or none: whatever one life leaves there the next one brings home.
+        self.settings.nvram = match self.below(4) {
+            0 => None,
+            1 => Some(1),
+            _ => Some(0),
+        };
         self.settings.log = match self.below(5) {
             _ if self.logs_both => LogPolicy::Both,
             0 => LogPolicy::Command,
@@ -619,13 +627,16 @@ impl Run {
             1 => CrashPolicy::KeepAll,
             _ => CrashPolicy::Random(self.random.next_u64()),
         };
-        let image = world.disk.crash(&policy).folder("log");
-        let report = verify(&image).map_err(|error| error.to_string())?;
+        let image = world.disk.crash(&policy);
+        let report = verify(&image.folder("log")).map_err(|error| error.to_string())?;
+        let end = match self.settings.nvram {
+            None => report.end,
+            Some(number) => report.end.max(region_end(&image, number)?),
+        };
         match report.damage {
             Some(damage) => Err(format!("a crash now would damage the log: {damage:?}")),
-            None if report.end < durable && durable > Lsn(0) => Err(format!(
-                "durable is {durable}, and a crash would keep the log up to {}",
-                report.end
+            None if end < durable && durable > Lsn(0) => Err(format!(
+                "durable is {durable}, and a crash would keep the log up to {end}"
             )),
             None => Ok(()),
         }

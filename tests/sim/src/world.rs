@@ -3,14 +3,15 @@
 use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, Folders, LogPolicy, OpenError,
-    RecoveryReport, RedoConfig, Sampling,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, Folders, LogPolicy, NvramConfig,
+    OpenError, RecoveryReport, RedoConfig, Sampling,
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
 use reprise_router::{BatchBuilder, BatchReply, Router};
 
 use crate::{
     module::{NAME, NativeCompiler},
+    region::{REGION_BYTES, SimRegions, region_path},
     tree::{CHECKPOINTS, LOG, ROOT, SimTree},
 };
 
@@ -23,6 +24,8 @@ pub struct Settings {
     /// Bytes of log after which the database takes a checkpoint by itself; 0: it takes none.
     pub checkpoint_bytes: u64,
     pub commit: CommitMode,
+    /// NVRAM before the log's files, in a region of this number; each life may have others.
+    pub nvram: Option<u64>,
     pub smuggles: bool,
     /// Each life may have others.
     pub log: LogPolicy,
@@ -32,6 +35,20 @@ pub struct Settings {
     pub drifts: bool,
     /// Where replay diverges, the procedure goes into quarantine.
     pub quarantines: bool,
+}
+
+impl Settings {
+    fn device(&self) -> DeviceConfig {
+        match self.nvram {
+            None => DeviceConfig::File,
+            Some(number) => DeviceConfig::Nvram(NvramConfig {
+                path: region_path(number),
+                bytes: REGION_BYTES,
+                copy_at_entries: 40,
+                assume_persistent: false,
+            }),
+        }
+    }
 }
 
 /// A reply, for these attempts, with the operations that the disk had done when it came.
@@ -180,7 +197,7 @@ fn open(
             checkpoints: Arc::new(disk.folder(CHECKPOINTS)),
             code: None,
         }),
-        nvram: Arc::new(reprise_nvram::MapRegions::default()),
+        nvram: Arc::new(SimRegions(disk.clone())),
         compiler: Arc::new(NativeCompiler {
             smuggles: settings.smuggles,
             drifts: settings.drifts,
@@ -204,7 +221,7 @@ fn open(
         sites,
         log: settings.log,
         redo: settings.redo,
-        device: DeviceConfig::File,
+        device: settings.device(),
         commit: settings.commit,
         group_commit_us: 0,
         segment_bytes: settings.segment_bytes,

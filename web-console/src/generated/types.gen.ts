@@ -921,6 +921,67 @@ export type ModuleVersion = {
 };
 
 /**
+ * How full a ring is with what waits to be copied.
+ */
+export type NvramRing = {
+    /**
+     * Bytes in use.
+     */
+    bytes: number;
+    /**
+     * Bytes that the ring has.
+     */
+    bytes_max: number;
+    /**
+     * Entries in use: each has the records of one batch.
+     */
+    entries: number;
+    /**
+     * Entries that the ring has.
+     */
+    entries_max: number;
+};
+
+/**
+ * NVRAM before the log's files (`--device nvram`).
+ */
+export type NvramStatus = {
+    /**
+     * Bytes of it.
+     */
+    bytes: number;
+    /**
+     * Entries, in all rings, from which on they are copied to the log's files.
+     */
+    copy_at_entries: number;
+    /**
+     * When the records of a transaction become persistent: `commit`, all of them together.
+     */
+    flush: string;
+    /**
+     * Where the region lies.
+     */
+    path: string;
+    /**
+     * How a commit becomes persistent: `fence` (cache lines of persistent memory), `msync` (an ordinary file), `assumed` (an ordinary
+     * file, taken for persistent memory).
+     */
+    persistence: string;
+    /**
+     * Records that the log's files do not have yet.
+     */
+    records_waiting: number;
+    /**
+     * One for each site.
+     */
+    rings: Array<NvramRing>;
+    /**
+     * What is lost when the machine loses power; null where nothing is.
+     */
+    warning?: string | null;
+};
+
+/**
  * A parameter of a procedure.
  */
 export type ParameterInfo = {
@@ -1403,7 +1464,7 @@ export type Status = {
     database_id: string;
     deployment?: DeploymentStatus | null;
     /**
-     * Where the log lies: `file`; null without one.
+     * What a commit waits for: `file`, the log's files, or `nvram`, rings before them; null without a log.
      */
     device?: string | null;
     /**
@@ -1446,6 +1507,7 @@ export type Status = {
      * What holds memory.
      */
     memory: MemoryStatus;
+    nvram?: NvramStatus | null;
     /**
      * Number of partitions.
      */

@@ -2,7 +2,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { modulesQuery, statusQuery } from '../api/queries';
 import { formatBytes, formatCount, formatMicros, formatRate, formatTime, formatUptime, lsnDistance } from '../format';
-import type { DeploymentStatus, Status } from '../generated/types.gen';
+import type { DeploymentStatus, NvramStatus, Status } from '../generated/types.gen';
 import { type Live, type Sample, useLive } from '../live/live';
 import { hrefOf } from '../route';
 import { Badge } from '../ui/badge';
@@ -156,6 +156,7 @@ function serverFacts(status: Status) {
     { label: 'Partitions', value: status.partitions },
     { label: 'Sites (engine threads)', value: status.sites },
     { label: 'Log', value: status.log === 'none' ? 'none' : `${status.log}, on ${status.device}` },
+    ...nvramFacts(status),
     { label: 'Commit', value: status.commit === 'sync' ? 'sync, durable first' : 'async, durable later' },
     { label: 'Started', value: formatTime(status.started_at) },
     { label: 'Uptime', value: formatUptime(status.uptime_s) },
@@ -166,5 +167,24 @@ function serverFacts(status: Status) {
     { label: 'Version', value: status.version },
     { label: 'Settings hash', value: <code>{status.settings_hash}</code> },
     { label: 'Database', value: <code>{status.database_id}</code>, wide: true },
+  ];
+}
+
+/** How much of the fullest ring waits to be copied. */
+function fullestPercent({ rings }: NvramStatus): number {
+  const shares = rings.map((ring) => Math.max(ring.entries / ring.entries_max, ring.bytes / ring.bytes_max));
+  return Math.round(Math.max(0, ...shares) * 100);
+}
+
+function nvramFacts({ nvram }: Status) {
+  if (nvram == null) return [];
+  const waiting = `${formatCount(nvram.records_waiting)}, flushed at ${nvram.flush}`;
+  const warning = nvram.warning == null ? [] : [{ label: 'NVRAM warning', value: nvram.warning, wide: true }];
+  return [
+    { label: 'NVRAM', value: <code>{nvram.path}</code> },
+    { label: 'Persistence', value: `${nvram.persistence}, ${formatBytes(nvram.bytes)}` },
+    { label: 'Records not copied', value: waiting },
+    { label: 'Fullest ring', value: `${fullestPercent(nvram)} % of ${nvram.rings.length}` },
+    ...warning,
   ];
 }

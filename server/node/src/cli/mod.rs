@@ -423,7 +423,7 @@ mod tests {
         assert!(Cli::try_parse_from(["reprise", "serve", "--log", "both"]).is_ok());
         assert!(Cli::try_parse_from(["reprise", "serve", "--log", "physical"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--recover-from", "none"]).is_err());
-        assert!(Cli::try_parse_from(["reprise", "serve", "--device", "nvram"]).is_err());
+        assert!(Cli::try_parse_from(["reprise", "serve", "--device", "tape"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--partitions", "0"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--url", "http://x", "--native"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--via", "batch"]).is_err());

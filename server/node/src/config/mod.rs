@@ -3,6 +3,7 @@
 
 mod backup;
 mod checkpoints;
+mod device;
 mod http;
 mod limits;
 pub mod log;
@@ -67,6 +68,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     log: log::LogArgs,
     #[command(flatten)]
+    device: device::DeviceArgs,
+    #[command(flatten)]
     limits: limits::LimitArgs,
     #[command(flatten)]
     memory: memory::MemoryArgs,
@@ -84,6 +87,9 @@ pub struct ServeConfig {
     /// What `listen` names.
     pub address: SocketAddr,
     pub log: log::LogSettings,
+    device: device::DeviceSettings,
+    /// What `device` comes to.
+    device_config: DeviceConfig,
     limits: limits::LimitSettings,
     pub memory: memory::MemorySettings,
     checkpoints: checkpoints::CheckpointSettings,
@@ -125,6 +131,7 @@ impl ServeConfig {
         let mut layers = Layers::new(source_of, path.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), file);
         let place = place::PlaceSettings::pick(args.place, &mut layers)?;
         let log = log::LogSettings::pick(args.log, &mut layers)?;
+        let device = device::DeviceSettings::pick(args.device, &mut layers)?;
         let limits = limits::LimitSettings::pick(args.limits, &mut layers)?;
         let memory = memory::MemorySettings::pick(args.memory, &mut layers)?;
         let checkpoints = checkpoints::CheckpointSettings::pick(args.checkpoints, &mut layers)?;
@@ -137,6 +144,8 @@ impl ServeConfig {
             address: place.address()?,
             place,
             log,
+            device_config: device.config()?,
+            device,
             limits,
             memory,
             checkpoints,
@@ -159,7 +168,7 @@ impl ServeConfig {
             sites,
             log: self.log.log.value,
             redo: self.log.redo(),
-            device: DeviceConfig::File,
+            device: self.device_config.clone(),
             commit: self.log.commit.value,
             group_commit_us: self.log.group_commit_us.value,
             segment_bytes: SEGMENT_BYTES,
@@ -221,6 +230,7 @@ impl ServeConfig {
         let subjects = [
             self.place.entries(),
             self.log.entries(),
+            self.device.entries(),
             self.limits.entries(),
             self.memory.entries(),
             self.checkpoints.entries(),

@@ -28,6 +28,9 @@ struct Args {
     /// What the servers log: command, physiological, auto, both, or another at each start
     #[arg(long, value_name = "KIND", default_value = MIXED)]
     log: String,
+    /// What a commit waits for: file, nvram (a region in a file), or (mixed) either at each start
+    #[arg(long, value_parser = ["file", "nvram", MIXED], default_value = "file", conflicts_with = "workload")]
+    device: String,
     /// In place of bank and voter together: another benchmark, or tables that change (schemas)
     #[arg(long, value_parser = [&WORKLOADS[..], &[SCHEMAS]].concat())]
     workload: Option<String>,
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         cycles_per_database: args.cycles_per_database,
         tell_every: 25,
         log: args.log,
+        device: args.device,
         ..Config::new(args.cycles, seed)
     };
     tell(run(&config))

@@ -1,0 +1,120 @@
+//! What the log is written to first: its files, or NVRAM before them.
+
+use std::path::PathBuf;
+
+use reprise_database::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, NvramConfig};
+
+use super::{
+    memory::size,
+    setting::{Show, settings},
+};
+use crate::output::{Failure, usage};
+
+/// What the log is written to first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    File,
+    Nvram,
+}
+
+impl Show for DeviceKind {
+    fn shown(&self) -> String {
+        match self {
+            Self::File => "file".into(),
+            Self::Nvram => "nvram".into(),
+        }
+    }
+}
+
+settings! {
+    /// What the log is written to first.
+    DeviceSettings from DeviceArgs under "Device" {
+        /// What a commit waits for: the log's files (file), or NVRAM before them (nvram) [default: file]
+        device: DeviceKind {
+            env: "REPRISE_DEVICE",
+            takes: "KIND",
+            judge: device,
+            default: DeviceKind::File,
+            marks: [where_said],
+        }
+        /// The region of NVRAM: a file on a DAX file system, or a DAX device [default: none]
+        nvram: std::path::PathBuf {
+            env: "REPRISE_NVRAM",
+            takes: "PATH",
+            marks: [where_said],
+        }
+        /// Bytes of the region, or a number with KiB, MiB or GiB; a file that is not there is made with so many, a device is taken as a whole
+        /// [default: none]
+        nvram_size: u64 {
+            env: "REPRISE_NVRAM_SIZE",
+            takes: "BYTES",
+            judge: size,
+            marks: [where_said],
+        }
+        /// Entries in all rings together from which on they are copied to the log's files [default: 80000]
+        nvram_copy_at: u64 {
+            env: "REPRISE_NVRAM_COPY_AT",
+            takes: "ENTRIES",
+            judge: copy_at,
+            default: COPY_AT_ENTRIES_DEFAULT,
+            marks: [where_said],
+        }
+        /// Take an ordinary file for persistent memory (true): for tests and measurements, since a power failure then loses commits that were
+        /// answered [default: false]
+        nvram_assume_persistent: bool {
+            env: "REPRISE_NVRAM_ASSUME_PERSISTENT",
+            takes: "BOOL",
+            judge: assume_persistent,
+            default: false,
+            show: ToString::to_string,
+            marks: [where_said],
+        }
+    }
+}
+
+impl DeviceSettings {
+    /// Settings that do not go together are refused.
+    pub fn config(&self) -> Result<DeviceConfig, Failure> {
+        match (self.device.value, &self.nvram.value, self.nvram_size.value) {
+            (DeviceKind::File, None, None) => Ok(DeviceConfig::File),
+            (DeviceKind::File, _, _) => Err(usage("nvram and nvram-size go with device nvram")),
+            (DeviceKind::Nvram, Some(path), Some(bytes)) => Ok(DeviceConfig::Nvram(NvramConfig {
+                path: absolute(path)?,
+                bytes,
+                copy_at_entries: self.nvram_copy_at.value,
+                assume_persistent: self.nvram_assume_persistent.value,
+            })),
+            (DeviceKind::Nvram, None, _) => Err(usage(
+                "device nvram needs --nvram PATH, where the region lies or is made",
+            )),
+            (DeviceKind::Nvram, _, None) => Err(usage("device nvram needs --nvram-size BYTES")),
+        }
+    }
+}
+
+/// The data directory keeps the path: it must mean the same from everywhere.
+fn absolute(path: &std::path::Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| usage(format!("nvram: {}: {error}", path.display())))
+}
+
+fn device(text: &str) -> Result<DeviceKind, String> {
+    match text {
+        "file" => Ok(DeviceKind::File),
+        "nvram" => Ok(DeviceKind::Nvram),
+        _ => Err("the device is file or nvram".into()),
+    }
+}
+
+fn copy_at(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(entries) if entries > 0 => Ok(entries),
+        _ => Err(format!(
+            "the copy begins at 1 entry or more; {text:?} is no such number"
+        )),
+    }
+}
+
+fn assume_persistent(text: &str) -> Result<bool, String> {
+    text.parse()
+        .map_err(|_| "an ordinary file is taken for persistent memory: true or false".into())
+}
