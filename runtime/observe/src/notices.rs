@@ -1,14 +1,19 @@
 //! What an operator is told as it happens, a line each: kept until somebody takes it, and of what comes too often the number alone.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use reprise_base::{Lsn, TxnId};
 
 /// Notices of one kind that are kept between two takings.
-const NOTICES_MAX: usize = 5;
+const NOTICES_MAX: u64 = 5;
+/// The same of control operations, which have few places and take a while.
+const CONTROLS_MAX: u64 = 1_000;
 /// Bytes of one notice's free text.
 const TEXT_BYTES_MAX: usize = 512;
 
@@ -51,6 +56,17 @@ pub enum Notice {
     ArchiveFailed {
         reason: String,
     },
+    /// Somebody did something beside calls.
+    Controlled {
+        /// Who.
+        principal: String,
+        operation: &'static str,
+        /// To what; empty where there is nothing to name.
+        subject: String,
+        /// `done`, or the slug of a problem.
+        outcome: String,
+        took: Duration,
+    },
 }
 
 /// What is bounded together.
@@ -61,15 +77,18 @@ pub enum NoticeKind {
     SlowCall,
     Checkpoint,
     Archive,
+    /// What nobody may do unseen: as many are kept as may be done between two takings.
+    Control,
 }
 
 impl NoticeKind {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Schema,
         Self::Trap,
         Self::SlowCall,
         Self::Checkpoint,
         Self::Archive,
+        Self::Control,
     ];
 
     /// Several of them, in words.
@@ -80,6 +99,15 @@ impl NoticeKind {
             Self::SlowCall => "slow calls",
             Self::Checkpoint => "checkpoints",
             Self::Archive => "failures of the archive",
+            Self::Control => "control operations",
+        }
+    }
+
+    /// How many are kept between two takings.
+    fn kept_max(self) -> u64 {
+        match self {
+            Self::Control => CONTROLS_MAX,
+            _ => NOTICES_MAX,
         }
     }
 }
@@ -133,7 +161,7 @@ impl Notices {
     pub fn tell(&self, kind: NoticeKind, make: impl FnOnce() -> Notice) {
         let mut waiting = self.waiting.lock().expect("nothing panics under this lock");
         waiting.counts[kind as usize] += 1;
-        if waiting.counts[kind as usize] <= NOTICES_MAX as u64 {
+        if waiting.counts[kind as usize] <= kind.kept_max() {
             waiting.notices.push(make().bounded());
         }
     }
@@ -141,7 +169,7 @@ impl Notices {
     /// What was told since the last call of this.
     pub fn take(&self) -> Taken {
         let waiting = std::mem::take(&mut *self.waiting.lock().expect("nothing panics under this lock"));
-        let beyond = |kind: NoticeKind| waiting.counts[kind as usize].saturating_sub(NOTICES_MAX as u64);
+        let beyond = |kind: NoticeKind| waiting.counts[kind as usize].saturating_sub(kind.kept_max());
         let left_out = NoticeKind::ALL.map(|kind| (kind, beyond(kind)));
         Taken {
             notices: waiting.notices,
@@ -167,8 +195,8 @@ mod tests {
         }
         notices.tell(NoticeKind::Schema, || Notice::Removed { module: "m".into() });
         let taken = notices.take();
-        assert_eq!(taken.notices.len(), NOTICES_MAX + 1);
-        assert_eq!(taken.left_out, [(NoticeKind::Trap, 1_000 - NOTICES_MAX as u64)]);
+        assert_eq!(taken.notices.len(), NOTICES_MAX as usize + 1);
+        assert_eq!(taken.left_out, [(NoticeKind::Trap, 1_000 - NOTICES_MAX)]);
         let Notice::Trapped { txn_id, message, .. } = &taken.notices[0] else {
             panic!("{taken:?}");
         };

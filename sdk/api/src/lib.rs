@@ -33,8 +33,8 @@ pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
 pub use running::{CallList, CallPhase, RunningCall};
 pub use status::{
-    ArchiveInfo, DeploymentStatus, Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, NvramRing, NvramStatus,
-    Phase, Readiness, RecoveryStep, Status,
+    ArchiveInfo, ControlEvent, DeploymentStatus, Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, NvramRing,
+    NvramStatus, Phase, Readiness, RecoveryStep, Status,
 };
 pub use tables::{ColumnInfo, GroupsPage, IndexInfo, Placement, RowGroup, RowsPage, TableInfo, TableList};
 pub use types::{FieldInfo, TypeInfo};

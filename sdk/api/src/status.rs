@@ -246,6 +246,23 @@ pub struct MetricsEvent {
     pub durable_lsn: U64,
 }
 
+/// Data of a server-sent event `control`: somebody did something to the database beside calling procedures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ControlEvent {
+    /// When it ended: RFC 3339.
+    pub time: String,
+    /// Who did it: the name of a token; `anonymous` on a server without tokens.
+    pub principal: String,
+    /// `deploy-module`, `remove-module`, `drop-table`, `take-checkpoint`, `create-backup`, `remove-backup`, `read-backup` or `cancel-call`.
+    pub operation: String,
+    /// To what: the module's name, the table's, the backup's id, the call's; at most 100 characters of it. Empty where there is none.
+    pub subject: String,
+    /// `done`, or the slug of the problem that it ended with.
+    pub outcome: String,
+    /// Milliseconds, with its wait for partitions and the log.
+    pub took_ms: f64,
+}
+
 /// Percentiles of times, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyUs {

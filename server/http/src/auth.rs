@@ -2,7 +2,10 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use axum::http::{HeaderMap, Method, Version, header};
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, Method, Version, header, request::Parts},
+};
 use reprise_api::ProblemKind;
 use reprise_base::limits::IDEMPOTENCY_SCOPE_BYTES_MAX;
 use sha2::{Digest, Sha256};
@@ -95,6 +98,69 @@ fn parse_digest(hex: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
+/// Who acts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    /// The name of the token that it showed.
+    token: Option<Arc<str>>,
+    /// None: nothing but what anybody may see.
+    role: Option<Role>,
+}
+
+impl Principal {
+    /// Who asks for what anybody may see.
+    pub const ANYBODY: Self = Self {
+        token: None,
+        role: None,
+    };
+    /// Everybody who reaches a server without tokens.
+    pub const ANONYMOUS: Self = Self {
+        token: None,
+        role: Some(Role::Admin),
+    };
+
+    /// That of the token; `anonymous` without one.
+    pub fn name(&self) -> &str {
+        self.token.as_deref().unwrap_or("anonymous")
+    }
+
+    /// Within what its idempotency keys count: the name of the token; None without one.
+    pub fn scope(&self) -> Option<&Arc<str>> {
+        self.token.as_ref()
+    }
+
+    /// True where its role is `needed` or above.
+    pub fn may(&self, needed: Role) -> bool {
+        self.role >= Some(needed)
+    }
+
+    /// Refuses it where its role is below `needed`.
+    pub fn require(&self, needed: Role) -> Result<(), Refusal> {
+        match self.may(needed) {
+            true => Ok(()),
+            false => Err(Refusal::new(
+                ProblemKind::Forbidden,
+                format!(
+                    "this needs a token with the role {}; {} has the role {}",
+                    needed.name(),
+                    self.name(),
+                    self.role.map_or("none", Role::name)
+                ),
+            )),
+        }
+    }
+}
+
+/// That of a request which was let in.
+impl<S: Send + Sync> FromRequestParts<S> for Principal {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
+        let own = parts.extensions.get::<Self>().cloned();
+        own.ok_or_else(|| Refusal::internal("a request came here that was not judged"))
+    }
+}
+
 /// The tokens. Without any, everybody who reaches the server may do everything; the binary then listens on loopback only.
 #[derive(Clone, Debug, Default)]
 pub struct Auth {
@@ -128,8 +194,14 @@ impl Auth {
         self.tokens.is_empty()
     }
 
-    /// Judges a request before its path is looked at any further.
-    pub fn check(&self, version: Version, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+    /// Judges a request before its path is looked at any further; who sends it.
+    pub fn check(
+        &self,
+        version: Version,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Principal, Refusal> {
         judge_host(version, headers)?;
         if self.is_open() {
             check_local(headers)?;
@@ -137,42 +209,22 @@ impl Auth {
         let needed = needed_role(method, path);
         self.origins.judge(headers, needed.is_none())?;
         match needed {
-            None => Ok(()),
+            None => Ok(Principal::ANYBODY),
             Some(needed) => self.require(headers, needed),
         }
     }
 
-    /// Refuses a caller whose role is below `needed`.
-    pub fn require(&self, headers: &HeaderMap, needed: Role) -> Result<(), Refusal> {
+    /// Who sends a request with these headers. Refuses a caller whose role is below `needed`.
+    pub fn require(&self, headers: &HeaderMap, needed: Role) -> Result<Principal, Refusal> {
         if self.is_open() {
-            return Ok(());
+            return Ok(Principal::ANONYMOUS);
         }
         let token = self.find(headers)?;
-        if token.role >= needed {
-            return Ok(());
-        }
-        Err(Refusal::new(
-            ProblemKind::Forbidden,
-            format!(
-                "this needs a token with the role {}; {} has the role {}",
-                needed.name(),
-                token.name,
-                token.role.name()
-            ),
-        ))
-    }
-
-    /// Within what the caller's idempotency keys count: the name of the token; None on a server without any.
-    pub fn scope(&self, headers: &HeaderMap) -> Option<Arc<str>> {
-        match self.is_open() {
-            true => None,
-            false => self.find(headers).ok().map(|token| token.name.clone()),
-        }
-    }
-
-    /// True where the caller's role is `needed` or above.
-    pub fn allows(&self, headers: &HeaderMap, needed: Role) -> bool {
-        self.require(headers, needed).is_ok()
+        let principal = Principal {
+            token: Some(token.name.clone()),
+            role: Some(token.role),
+        };
+        principal.require(needed).map(|()| principal)
     }
 
     fn find(&self, headers: &HeaderMap) -> Result<&Token, Refusal> {
@@ -202,28 +254,30 @@ impl Auth {
 
 /// Who sent a request that goes on for long: judged anew whenever the tokens were exchanged.
 pub struct Caller {
+    pub principal: Principal,
     /// The header `Authorization` alone.
     headers: HeaderMap,
     judged_by: Arc<Auth>,
 }
 
 impl Caller {
-    pub fn of(auth: &Arc<Auth>, headers: &HeaderMap) -> Self {
+    pub fn of(auth: &Arc<Auth>, headers: &HeaderMap) -> Result<Self, Refusal> {
         let own = headers.get_all(header::AUTHORIZATION).iter();
-        Self {
+        Ok(Self {
+            principal: auth.require(headers, Role::Read)?,
             headers: own.map(|value| (header::AUTHORIZATION, value.clone())).collect(),
             judged_by: auth.clone(),
-        }
+        })
     }
 
-    /// None: nothing has changed since. Err: its token is not one of the configured ones any more. Else whether it may write.
-    pub fn judge_anew(&mut self, auth: &Arc<Auth>) -> Option<Result<bool, Refusal>> {
+    /// Err: its token is not one of the configured ones any more.
+    pub fn judge_anew(&mut self, auth: &Arc<Auth>) -> Result<(), Refusal> {
         if Arc::ptr_eq(&self.judged_by, auth) {
-            return None;
+            return Ok(());
         }
+        self.principal = auth.require(&self.headers, Role::Read)?;
         self.judged_by = auth.clone();
-        let is_let_in = auth.require(&self.headers, Role::Read);
-        Some(is_let_in.map(|()| auth.allows(&self.headers, Role::Write)))
+        Ok(())
     }
 }
 
@@ -280,8 +334,8 @@ mod tests {
         pairs.iter().map(|(name, text)| (name.clone(), value(text))).collect()
     }
 
-    fn status(result: Result<(), Refusal>) -> u16 {
-        result.map_or_else(|refusal| refusal.problem.status, |()| 200)
+    fn status(result: Result<Principal, Refusal>) -> u16 {
+        result.map_or_else(|refusal| refusal.problem.status, |_| 200)
     }
 
     #[test]
@@ -312,15 +366,22 @@ mod tests {
         assert_eq!(check(Method::POST, "/v1/backups", Some("a")), 200);
         let write = headers(&[(header::AUTHORIZATION, "bearer w")]);
         let (auth, without) = (Arc::new(auth), Arc::new(Auth::with_tokens(vec![token("read", "r")])));
-        let mut caller = Caller::of(&auth, &write);
-        assert!(caller.judge_anew(&auth).is_none());
-        assert!(caller.judge_anew(&without).is_some_and(|judged| judged.is_err()));
-        assert!(
-            caller
-                .judge_anew(&auth)
-                .is_some_and(|judged| judged.is_ok_and(|may_write| may_write))
+        let mut caller = Caller::of(&auth, &write).expect("let in");
+        assert!(caller.judge_anew(&auth).is_ok());
+        assert!(caller.judge_anew(&without).is_err());
+        assert!(caller.judge_anew(&without).is_err(), "and stays out");
+        assert!(caller.judge_anew(&auth).is_ok() && caller.principal.may(Role::Write));
+        let principal = auth.require(&write, Role::Write).expect("let in");
+        assert_eq!(
+            (principal.name(), principal.scope().map(|name| &**name)),
+            ("write", Some("write"))
         );
-        assert_eq!(status(auth.require(&write, Role::Write)), 200);
+        assert_eq!(status(principal.require(Role::Admin).map(|()| principal)), 403);
+        assert!(!Principal::ANYBODY.may(Role::Read) && Principal::ANONYMOUS.may(Role::Admin));
+        assert_eq!(
+            (Principal::ANONYMOUS.name(), Principal::ANONYMOUS.scope()),
+            ("anonymous", None)
+        );
         let basic = headers(&[(header::AUTHORIZATION, "Basic w")]);
         assert_eq!(status(auth.require(&basic, Role::Read)), 401);
     }

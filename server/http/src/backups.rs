@@ -19,6 +19,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
 use crate::{
+    auth::Principal,
+    control::ControlOp,
     front::{Name, Params},
     limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
     places::Operation,
@@ -54,14 +56,15 @@ pub struct BackupParams {
 pub async fn create_backup(
     State(state): State<AppState>,
     Params(params): Params<BackupParams>,
+    principal: Principal,
 ) -> Result<Response, Refusal> {
     let with_earlier = params.earlier.unwrap_or(false);
     let begun = state
-        .blocking(Operation::Other, move |parts| {
-            parts.router.backups()?.create(with_earlier)
+        .control(ControlOp::CreateBackup, principal, move |parts| {
+            Ok(parts.router.backups()?.create(with_earlier)?)
         })
         .await?;
-    let backup = answer(begun?);
+    let backup = answer(begun);
     let location = format!("/v1/backups/{}", backup.id);
     let mut response = (StatusCode::ACCEPTED, Json(backup)).into_response();
     if let Ok(location) = HeaderValue::try_from(location) {
@@ -121,10 +124,16 @@ pub async fn show_backup(State(state): State<AppState>, Name(id): Name) -> Resul
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn delete_backup(State(state): State<AppState>, Name(id): Name) -> Result<StatusCode, Refusal> {
+pub async fn delete_backup(
+    State(state): State<AppState>,
+    Name(id): Name,
+    principal: Principal,
+) -> Result<StatusCode, Refusal> {
     state
-        .blocking(Operation::Other, move |parts| parts.router.backups()?.remove(&id))
-        .await??;
+        .control(ControlOp::RemoveBackup(id.clone()), principal, move |parts| {
+            Ok(parts.router.backups()?.remove(&id)?)
+        })
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -149,6 +158,7 @@ pub async fn delete_backup(State(state): State<AppState>, Name(id): Name) -> Res
 pub async fn download_file(
     State(state): State<AppState>,
     path: Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
+    principal: Principal,
 ) -> Result<Response, Refusal> {
     let Path((id, name)) = path.map_err(|error| Refusal::malformed(error.body_text()))?;
     let permit = state.downloads.clone().try_acquire_owned().map_err(|_| {
@@ -157,8 +167,9 @@ pub async fn download_file(
         problem.retry_after_s = Some(5);
         Refusal::from(problem)
     })?;
-    let open = move |parts: &crate::state::Parts| parts.router.backups()?.open_file(&id, &name);
-    let (file, bytes) = state.blocking(Operation::Other, open).await??;
+    let op = ControlOp::ReadBackup(format!("{id}/{name}"));
+    let open = move |parts: &crate::state::Parts| Ok(parts.router.backups()?.open_file(&id, &name)?);
+    let (file, bytes) = state.control(op, principal, open).await?;
     let pieces = Pieces {
         file: Arc::new(file),
         at: 0,

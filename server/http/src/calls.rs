@@ -15,7 +15,7 @@ use reprise_router::{CallReply, CallTerms, Deployed};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
-    auth::Role,
+    auth::{Principal, Role},
     body::{self, Bounds},
     front::parse_digits,
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX},
@@ -67,13 +67,15 @@ pub const PATH_PREFIX: &str = "/v1/call/";
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn call(State(state): State<AppState>, request: Request) -> Response {
-    answer(&state, request).await
+pub async fn call(State(state): State<AppState>, principal: Principal, request: Request) -> Response {
+    answer(&state, &principal, request).await
 }
 
 /// As `call`, without the way through axum's tables.
-pub async fn answer(state: &AppState, request: Request) -> Response {
-    run(state, request).await.unwrap_or_else(IntoResponse::into_response)
+pub async fn answer(state: &AppState, principal: &Principal, request: Request) -> Response {
+    run(state, principal, request)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
 }
 
 /// What a request's head asks for.
@@ -94,37 +96,41 @@ pub struct Asked<'h> {
 
 impl<'h> Asked<'h> {
     /// Judges a head before the body is read: who may not call need not send.
-    pub fn of(state: &AppState, deployed: &Deployed, path: &str, headers: &'h HeaderMap) -> Result<Self, Refusal> {
+    pub fn of(
+        state: &AppState,
+        principal: &Principal,
+        deployed: &Deployed,
+        path: &str,
+        headers: &'h HeaderMap,
+    ) -> Result<Self, Refusal> {
         state.judge_open()?;
         let (module, procedure) = path
             .strip_prefix(PATH_PREFIX)
             .and_then(|rest| rest.split_once('/'))
             .ok_or_else(|| Refusal::not_found("the path is /v1/call/{module}/{procedure}"))?;
         let target = Target::find(deployed, module, procedure)?;
-        let auth = state.auth();
-        let may_write = match target.schema().read_only {
-            true => auth.allows(headers, Role::Write),
-            false => auth.require(headers, Role::Write).map(|()| true)?,
-        };
+        if !target.schema().read_only {
+            principal.require(Role::Write)?;
+        }
         let format = format_of_body(headers)?;
         let key = idempotency_key(headers)?;
         Ok(Self {
             target,
             key,
-            scope: key.and_then(|_| auth.scope(headers)),
+            scope: key.and_then(|_| principal.scope().cloned()),
             timeout: client_timeout(headers)?,
-            may_write,
+            may_write: principal.may(Role::Write),
             format,
             answer: format_of_answer(headers, format),
         })
     }
 }
 
-async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
+async fn run(state: &AppState, principal: &Principal, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
     let deployed = state.router.deployed();
-    let asked = Asked::of(state, &deployed, path, &head.headers)?;
+    let asked = Asked::of(state, principal, &deployed, path, &head.headers)?;
     let terms = CallTerms {
         key: asked.key,
         scope: asked.scope.as_ref(),

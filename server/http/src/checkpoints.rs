@@ -14,7 +14,7 @@ use reprise_router::{
     CheckpointInfo, CheckpointState as RouterState, CopyError, SpeedSource as RouterSource, TakeError,
 };
 
-use crate::{front::Name, places::Operation, refusal::Refusal, state::AppState};
+use crate::{auth::Principal, control::ControlOp, front::Name, refusal::Refusal, state::AppState};
 
 /// Takes a checkpoint
 ///
@@ -31,11 +31,13 @@ use crate::{front::Name, places::Operation, refusal::Refusal, state::AppState};
         (status = 503, description = "log-unavailable", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn take_checkpoint(State(state): State<AppState>) -> Result<Response, Refusal> {
+pub async fn take_checkpoint(State(state): State<AppState>, principal: Principal) -> Result<Response, Refusal> {
     let begun = state
-        .blocking(Operation::Other, |parts| parts.router.take_checkpoint())
+        .control(ControlOp::TakeCheckpoint, principal, |parts| {
+            Ok(parts.router.take_checkpoint()?)
+        })
         .await?;
-    let checkpoint = answer(begun?);
+    let checkpoint = answer(begun);
     let location = format!("/v1/checkpoints/{}", checkpoint.id);
     let mut response = (StatusCode::ACCEPTED, Json(checkpoint)).into_response();
     if let Ok(location) = HeaderValue::try_from(location) {

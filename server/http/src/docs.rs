@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use reprise_api::{FieldInfo, PROBLEM_MEDIA_TYPE, Phase, Problem, Status};
+use reprise_api::{ControlEvent, FieldInfo, PROBLEM_MEDIA_TYPE, Phase, Problem, Status};
 use utoipa::{
     Modify, OpenApi,
     openapi::{
@@ -49,7 +49,7 @@ use crate::{
         (name = "Backups", description = "Copies that stand for themselves"),
         (name = "Server", description = "State, events, metrics"),
     ),
-    components(schemas(Problem, Status, Phase, FieldInfo, log::LogOrder, log::LineLevel)),
+    components(schemas(Problem, ControlEvent, Status, Phase, FieldInfo, log::LogOrder, log::LineLevel)),
     modifiers(&BearerToken),
     security((), ("token" = [])),
 )]

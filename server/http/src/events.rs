@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    auth::Caller,
+    auth::{Caller, Role},
     checkpoints::answer,
     limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
     refusal::Refusal,
@@ -33,13 +33,14 @@ use crate::{
 ///
 /// Server-sent events, twice a second: `metrics` (a MetricsEvent about the time since the one before) and, at first and
 /// whenever it changes in more than its positions and times, `status` (a Status). `checkpoint` (a Checkpoint) comes when one begins and
-/// when it ends.
+/// when it ends. Whoever may do such things is told of control operations: `control` (a ControlEvent) as each ends, and at first the
+/// newest that are known.
 #[utoipa::path(
     get,
     path = "/v1/events",
     tag = "Server",
     responses(
-        (status = 200, description = "The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint", body = MetricsEvent, content_type = "text/event-stream"),
+        (status = 200, description = "The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint, of `control` a ControlEvent", body = MetricsEvent, content_type = "text/event-stream"),
         (status = 503, description = "overloaded: too many streams are open", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -50,7 +51,7 @@ pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result
         problem.retry_after_s = Some(5);
         Refusal::from(problem)
     })?;
-    let caller = Caller::of(&state.auth(), &headers);
+    let caller = Caller::of(&state.auth(), &headers)?;
     let live = Live::new(state, permit, caller);
     let stream = futures_util::stream::unfold(live, async |mut live| {
         let events = live.next().await?;
@@ -73,6 +74,8 @@ struct Live {
     last: (Instant, Snapshot),
     /// Checkpoints as they were told, or were there at first.
     told: Vec<(Lsn, CheckpointState)>,
+    /// Number of the next control operation.
+    next_control: u64,
     caller: Caller,
     _permit: OwnedSemaphorePermit,
 }
@@ -88,6 +91,7 @@ impl Live {
             last: (Instant::now(), state.router.metrics()),
             told: stands(&state.router.checkpoints()),
             state,
+            next_control: 0,
             caller,
             _permit: permit,
         }
@@ -99,12 +103,13 @@ impl Live {
             _ = self.draining.wait_for(|draining| *draining) => return None,
             _ = self.interval.tick() => {}
         }
-        if let Some(Err(_)) = self.caller.judge_anew(&self.state.auth()) {
+        if self.caller.judge_anew(&self.state.auth()).is_err() {
             return None;
         }
         let mut out = Vec::with_capacity(1024);
         self.push_status(&mut out);
         self.push_checkpoints(&mut out);
+        self.push_controls(&mut out);
         if self.last.0.elapsed() >= EVENT_INTERVAL / 2 {
             self.push_metrics(&mut out);
         }
@@ -131,6 +136,16 @@ impl Live {
                 push_event("checkpoint", &answer(checkpoint), out);
             }
         }
+    }
+
+    /// Names of tokens are for those who give them out.
+    fn push_controls(&mut self, out: &mut Vec<u8>) {
+        if !self.caller.principal.may(Role::Admin) {
+            return;
+        }
+        let (records, next) = self.state.controls.since(self.next_control);
+        self.next_control = next;
+        records.iter().for_each(|record| push_event("control", record, out));
     }
 
     fn push_metrics(&mut self, out: &mut Vec<u8>) {

@@ -89,11 +89,12 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
     response
 }
 
-async fn route_judged(state: &AppState, router: &Router, request: Request) -> Response {
+async fn route_judged(state: &AppState, router: &Router, mut request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
-    if let Err(refusal) = state.auth().check(request.version(), method, path, request.headers()) {
-        return refusal.into_response();
-    }
+    let principal = match state.auth().check(request.version(), method, path, request.headers()) {
+        Ok(principal) => principal,
+        Err(refusal) => return refusal.into_response(),
+    };
     if !is_answered_while_recovering(path)
         && let Err(refusal) = state.judge_open()
     {
@@ -105,7 +106,7 @@ async fn route_judged(state: &AppState, router: &Router, request: Request) -> Re
         return refusal.into_response();
     }
     if *method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
-        return calls::answer(state, request).await;
+        return calls::answer(state, &principal, request).await;
     }
     if *method == Method::POST && path == batch::PATH {
         return batch::answer(state, request)
@@ -117,6 +118,7 @@ async fn route_judged(state: &AppState, router: &Router, request: Request) -> Re
         None => None,
         Some(room) => Some(room.await),
     };
+    request.extensions_mut().insert(principal);
     let response = match router.clone().oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use axum::{Json, extract::State, http::HeaderMap};
+use axum::{Json, extract::State};
 use reprise_abi::value::ValueReader;
 use reprise_api::{KeptOutcome, Problem, ProblemKind, U64};
 use reprise_codec::{raw_json, rfc3339, write_value};
 use reprise_router::{Lookup, Remembered, ScopedKey};
 
 use crate::{
+    auth::Principal,
     calls::{bad_key, is_valid_key},
     front::Name,
     refusal::Refusal,
@@ -34,14 +35,13 @@ use crate::{
 pub async fn show_outcome(
     State(state): State<AppState>,
     Name(key): Name,
-    headers: HeaderMap,
+    principal: Principal,
 ) -> Result<Json<KeptOutcome>, Refusal> {
     if !is_valid_key(&key) {
         return Err(bad_key());
     }
     state.router.check_ready()?;
-    let scope = state.auth().scope(&headers);
-    let scope = scope.as_deref().unwrap_or("");
+    let scope = principal.scope().map_or("", |name| &**name);
     match state.router.idempotency().look_up(ScopedKey { scope, key: &key }) {
         Lookup::Kept(outcome) => {
             let keep = state.router.idempotency().stats().keep;

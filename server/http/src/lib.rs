@@ -14,6 +14,7 @@ mod calls;
 mod checkpoints;
 mod coalescer;
 mod connections;
+mod control;
 mod deadlines;
 mod docs;
 mod events;
@@ -48,7 +49,7 @@ mod target;
 mod texts;
 mod trace;
 
-pub use auth::{Auth, AuthError, Role, Token};
+pub use auth::{Auth, AuthError, Principal, Role, Token};
 pub use docs::openapi;
 pub use limits::ConnectionLimits;
 pub use log::log_record;

@@ -22,7 +22,9 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::{
+    auth::Principal,
     body,
+    control::ControlOp,
     front::{Name, Params},
     places::Operation,
     refusal::{Refusal, conflict},
@@ -67,6 +69,7 @@ pub async fn put_module(
     State(state): State<AppState>,
     Name(name): Name,
     Params(params): Params<PutParams>,
+    principal: Principal,
     request: Request,
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
@@ -82,9 +85,10 @@ pub async fn put_module(
             .await??;
         return Ok(Json(planned).into_response());
     }
+    let op = ControlOp::DeployModule(name.clone());
     let deployment = state
-        .blocking(Operation::Deploy, move |parts| deploy(parts, &name, &wasm.bytes))
-        .await??;
+        .control(op, principal, move |parts| deploy(parts, &name, &wasm.bytes))
+        .await?;
     let module = &deployment.module;
     let installed = ModuleInstalled {
         module: module.name.clone(),
@@ -271,16 +275,20 @@ fn table_names(module: &str, schema: &ModuleSchema) -> Vec<String> {
         (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn delete_module(State(state): State<AppState>, Name(name): Name) -> Result<Response, Refusal> {
+pub async fn delete_module(
+    State(state): State<AppState>,
+    Name(name): Name,
+    principal: Principal,
+) -> Result<Response, Refusal> {
     let lsn = state
-        .blocking(Operation::Other, move |parts| -> Result<_, Refusal> {
+        .control(ControlOp::RemoveModule(name.clone()), principal, move |parts| {
             let lsn = parts.router.remove(&name)?;
             if let Err(error) = parts.catalog.remove(&name) {
                 tracing::warn!(%error, module = name, "remove module from catalog");
             }
             Ok(lsn)
         })
-        .await??;
+        .await?;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     response

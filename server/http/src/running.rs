@@ -7,9 +7,11 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::{
+    auth::Principal,
+    control::ControlOp,
     front::{Name, Params},
     refusal::Refusal,
-    state::AppState,
+    state::{AppState, Parts},
 };
 
 /// Calls that a page lists unless it is asked for more, and at most.
@@ -68,11 +70,23 @@ pub async fn list_calls(
         (status = 404, description = "not-found: no such call runs or waits, or it has run already", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn cancel_call(State(state): State<AppState>, Name(id): Name) -> Result<Json<RunningCall>, Refusal> {
+pub async fn cancel_call(
+    State(state): State<AppState>,
+    Name(id): Name,
+    principal: Principal,
+) -> Result<Json<RunningCall>, Refusal> {
+    let op = ControlOp::CancelCall(id.clone());
+    state
+        .control(op, principal, move |parts| cancel(parts, &id))
+        .await
+        .map(Json)
+}
+
+fn cancel(parts: &Parts, id: &str) -> Result<RunningCall, Refusal> {
     let number = id.parse::<u64>().ok().filter(|number| *number != 0);
-    let found = number.and_then(|number| state.router.cancel(number));
+    let found = number.and_then(|number| parts.router.cancel(number));
     match found {
-        Some(call) if call.phase != RouterPhase::Committing => Ok(Json(answer(&state.router.deployed(), &call))),
+        Some(call) if call.phase != RouterPhase::Committing => Ok(answer(&parts.router.deployed(), &call)),
         Some(_) => Err(Refusal::not_found(format!(
             "call {id} has run already, and is being committed: nothing ends it now"
         ))),

@@ -16,6 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     auth::Auth,
     coalescer::Coalescers,
+    control::ControlLog,
     limits::{BATCH_CALLS_IN_FLIGHT_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX, OPERATION_PLACE_WAIT_MAX},
     metrics::Metrics,
     places::{Operation, Places},
@@ -49,6 +50,8 @@ pub struct Parts {
     /// Calls of batches that may yet be given to the engine.
     pub batch_calls: Arc<Semaphore>,
     pub places: Places,
+    /// What was done beside calls.
+    pub controls: ControlLog,
     pub texts: Texts,
     pub event_streams: Arc<Semaphore>,
     pub downloads: Arc<Semaphore>,
@@ -88,6 +91,7 @@ impl AppState {
             coalescers,
             batch_calls: Arc::new(Semaphore::new(BATCH_CALLS_IN_FLIGHT_MAX)),
             places: Places::default(),
+            controls: ControlLog::default(),
             texts,
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),

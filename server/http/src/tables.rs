@@ -11,7 +11,8 @@ use reprise_api::{Problem, TableInfo, TableList, headers};
 use reprise_router::{Deployed, TableId};
 
 use crate::{
-    front::Name, limits::STATS_WAIT_MAX, places::Operation, refusal::Refusal, schema::table_info, state::AppState,
+    auth::Principal, control::ControlOp, front::Name, limits::STATS_WAIT_MAX, places::Operation, refusal::Refusal,
+    schema::table_info, state::AppState,
 };
 
 /// Lists the tables
@@ -74,11 +75,17 @@ pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Resu
         (status = 503, description = "log-unavailable; outcome-unknown; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn drop_table(State(state): State<AppState>, Name(name): Name) -> Result<Response, Refusal> {
-    find_table(&state.router.deployed(), &name)?;
+pub async fn drop_table(
+    State(state): State<AppState>,
+    Name(name): Name,
+    principal: Principal,
+) -> Result<Response, Refusal> {
     let lsn = state
-        .blocking(Operation::Other, move |parts| parts.router.drop_table(&name))
-        .await??;
+        .control(ControlOp::DropTable(name.clone()), principal, move |parts| {
+            find_table(&parts.router.deployed(), &name)?;
+            Ok(parts.router.drop_table(&name)?)
+        })
+        .await?;
     let mut response = StatusCode::NO_CONTENT.into_response();
     response
         .headers_mut()

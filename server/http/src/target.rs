@@ -132,6 +132,6 @@ pub fn no_module(deployed: &Deployed, name: &str) -> Refusal {
 }
 
 /// As much of a client's name as a sentence shows: a batch may ask for names of a megabyte.
-fn shortened(name: &str) -> String {
+pub fn shortened(name: &str) -> String {
     name.chars().take(NAME_SHOWN_MAX).collect()
 }

@@ -1,4 +1,4 @@
-//! What happens, on standard error: a line for each deployment, trap, slow call and checkpoint. What comes more often than can be
+//! What happens, on standard error: a line for each deployment, trap, slow call, checkpoint and control operation. What comes more often than can be
 //! read is told as a number.
 
 use std::{
@@ -113,6 +113,20 @@ fn line(notice: &Notice) -> String {
             bytes(*file_bytes)
         ),
         Notice::CheckpointFailed { reason } => format!("checkpoint failed: {reason}"),
+        Notice::Controlled {
+            principal,
+            operation,
+            subject,
+            outcome,
+            took,
+        } => {
+            let subject = match subject.as_str() {
+                "" => String::new(),
+                subject => format!(" {subject:?}"),
+            };
+            let took_ms = took.as_secs_f64() * 1e3;
+            format!("control: {operation}{subject} by {principal:?}: {outcome} in {took_ms:.1} ms")
+        }
         Notice::ArchiveFailed { reason } => {
             format!("archive failed, and the data directory keeps what was to go until it goes well: {reason}")
         }

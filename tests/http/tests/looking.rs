@@ -105,7 +105,7 @@ fn looks_take_moments_while_the_partition_is_held() {
 }
 
 #[test]
-fn events_tell_of_checkpoints() {
+fn events_tell_of_checkpoints_and_of_who_did_what() {
     let server = on_one_partition();
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
     let mut stream = TcpStream::connect(&server.address).expect("connect");
@@ -127,6 +127,14 @@ fn events_tell_of_checkpoints() {
     let told = read_until("\"state\":\"published\"");
     let (_, event) = told.split_once("event: checkpoint\ndata: ").expect("an event");
     assert!(event.contains(&format!("\"id\":{}", begun["id"])), "{event}");
+    let (_, event) = told.split_once("event: control\ndata: ").expect("an event");
+    assert!(event.contains("\"principal\":\"anonymous\",\"operation\":\"deploy-module\",\"subject\":\"probe\""));
+    let told = read_until("\"operation\":\"take-checkpoint\",\"subject\":\"\",\"outcome\":\"done\"");
+    assert_eq!(told.matches("event: control").count(), 2, "{told}");
+    server
+        .send(Method::DELETE, "/v1/tables/unheard_of", &[], Vec::new())
+        .ok(404);
+    read_until("\"operation\":\"drop-table\",\"subject\":\"unheard_of\",\"outcome\":\"not-found\"");
 }
 
 #[test]

@@ -31,6 +31,7 @@ fn sighup_exchanges_tokens_names_what_needs_a_restart_and_a_broken_file_changes_
     let mut server = Server::start(&Launch::new(&data))?;
     let put = server.request("PUT", "/v1/modules/probe", &[AS_ONE], &probe())?;
     ensure!(put.status == 201, "{}", put.text());
+    server.wait_said("control: deploy-module \"probe\" by \"first\": done in ")?;
     let mut pipeline = server.connect()?;
     let mut plain = server.connect()?;
     let mut call = |who: (&str, &str)| {
@@ -183,6 +184,8 @@ fn what_happens_is_a_line_each_and_traps_that_come_often_are_counted() -> Result
     let removed = server.request("DELETE", "/v1/modules/probe", &[], b"")?;
     ensure!(removed.status == 204, "{}", removed.text());
     server.wait_said("removed probe")?;
+    server.wait_said("control: take-checkpoint by \"anonymous\": done in ")?;
+    server.wait_said("control: remove-module \"probe\" by \"anonymous\": done in ")?;
     thread::sleep(Duration::from_millis(10));
     let said = server.process().errors();
     let traps = said.lines().filter(|line| line.contains("trap in probe.trap")).count();

@@ -324,6 +324,36 @@ export type ColumnInfo = {
 };
 
 /**
+ * Data of a server-sent event `control`: somebody did something to the database beside calling procedures.
+ */
+export type ControlEvent = {
+    /**
+     * `deploy-module`, `remove-module`, `drop-table`, `take-checkpoint`, `create-backup`, `remove-backup`, `read-backup` or `cancel-call`.
+     */
+    operation: string;
+    /**
+     * `done`, or the slug of the problem that it ended with.
+     */
+    outcome: string;
+    /**
+     * Who did it: the name of a token; `anonymous` on a server without tokens.
+     */
+    principal: string;
+    /**
+     * To what: the module's name, the table's, the backup's id, the call's; at most 100 characters of it. Empty where there is none.
+     */
+    subject: string;
+    /**
+     * When it ended: RFC 3339.
+     */
+    time: string;
+    /**
+     * Milliseconds, with its wait for partitions and the log.
+     */
+    took_ms: number;
+};
+
+/**
  * What an upload would do to the stored tables, or why it would be refused.
  */
 export type DeployPlan = {
@@ -2571,7 +2601,7 @@ export type EventsError = EventsErrors[keyof EventsErrors];
 
 export type EventsResponses = {
     /**
-     * The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint
+     * The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint, of `control` a ControlEvent
      */
     200: MetricsEvent;
 };

@@ -91,21 +91,20 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
     wait_for_min_lsn(state, &head.headers).await?;
     let answers = format_of_answer(&head.headers, format);
     let span = head.extensions.remove::<RequestSpan>();
-    let auth = state.auth().clone();
-    let may_write = auth.allows(&head.headers, Role::Write);
+    let caller = Caller::of(&state.auth(), &head.headers)?;
     let conversation = Conversation {
         state: state.clone(),
-        may_write,
-        caller: Caller::of(&auth, &head.headers),
         answers,
         body: Some(body),
         idle: None,
         input: Input::new(
             format,
             state.router.new_stream(),
-            auth.scope(&head.headers),
+            caller.principal.scope().cloned(),
             deadline_ns,
         ),
+        caller,
+        is_shut_out: false,
         calls_max: FIRST_CALLS,
         cut: None,
         permit: None,
@@ -140,8 +139,9 @@ const CHUNK_RESULT_BYTES: usize = 256 << 10;
 /// One request, from its first line to its last answer.
 struct Conversation {
     state: AppState,
-    may_write: bool,
     caller: Caller,
+    /// Its token was withdrawn.
+    is_shut_out: bool,
     answers: Format,
     /// None once nothing more is to be read.
     body: Option<Body>,
@@ -206,7 +206,9 @@ impl Conversation {
         loop {
             if self.cut.is_none() {
                 self.judge_caller();
-                self.cut = self.input.cut(&self.state, self.may_write, self.calls_max);
+                self.cut = self
+                    .input
+                    .cut(&self.state, self.caller.principal.may(Role::Write), self.calls_max);
             }
             let Some(cut) = &self.cut else {
                 return false;
@@ -268,13 +270,14 @@ impl Conversation {
 
     /// A token that was withdrawn ends the batch: what is not submitted yet is not run.
     fn judge_caller(&mut self) {
-        match self.caller.judge_anew(&self.state.auth()) {
-            None => {}
-            Some(Ok(may_write)) => self.may_write = may_write,
-            Some(Err(refusal)) => {
-                self.input.give_up(refusal);
-                self.body = None;
-            }
+        // Told once: each refusal is an answer.
+        if self.is_shut_out {
+            return;
+        }
+        if let Err(refusal) = self.caller.judge_anew(&self.state.auth()) {
+            self.is_shut_out = true;
+            self.input.give_up(refusal);
+            self.body = None;
         }
     }
 

@@ -348,8 +348,8 @@ impl Pipeline {
     /// What a head asks for, or why it may not.
     fn judge(&mut self, input: &[u8], head: &Head<'_>, deployed: &Deployed) -> Result<Call, Refusal> {
         let auth = self.state.auth();
-        auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
-        let asked = Asked::of(&self.state, deployed, head.path, &head.headers)?;
+        let principal = auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
+        let asked = Asked::of(&self.state, &principal, deployed, head.path, &head.headers)?;
         let call = Call {
             target: asked.target,
             terms: Terms {

@@ -1,0 +1,201 @@
+//! The one door of control operations: who does what, in whose place, what came of it, and the record of that.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use reprise_api::{ControlEvent, ProblemKind};
+use reprise_codec::rfc3339;
+use reprise_observe::{Notice, NoticeKind, Notices};
+
+use crate::{
+    auth::Principal,
+    places::Operation,
+    refusal::Refusal,
+    state::{AppState, Parts},
+    status::now_us,
+    target::shortened,
+};
+
+/// Records that are kept for those who begin to watch.
+const RECORDS_KEPT: usize = 256;
+
+/// What somebody does to the database beside calling procedures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlOp {
+    DeployModule(String),
+    RemoveModule(String),
+    DropTable(String),
+    TakeCheckpoint,
+    CreateBackup,
+    RemoveBackup(String),
+    /// A file of a backup: it holds rows, or the database's secret.
+    ReadBackup(String),
+    CancelCall(String),
+}
+
+impl ControlOp {
+    /// As records name it, and what it is done to.
+    fn words(&self) -> (&'static str, &str) {
+        match self {
+            Self::DeployModule(module) => ("deploy-module", module),
+            Self::RemoveModule(module) => ("remove-module", module),
+            Self::DropTable(table) => ("drop-table", table),
+            Self::TakeCheckpoint => ("take-checkpoint", ""),
+            Self::CreateBackup => ("create-backup", ""),
+            Self::RemoveBackup(id) => ("remove-backup", id),
+            Self::ReadBackup(file) => ("read-backup", file),
+            Self::CancelCall(id) => ("cancel-call", id),
+        }
+    }
+
+    /// None: it waits for nothing, and needs no thread of its own.
+    fn place(&self) -> Option<Operation> {
+        match self {
+            Self::CancelCall(_) => None,
+            Self::DeployModule(_) => Some(Operation::Deploy),
+            _ => Some(Operation::Other),
+        }
+    }
+}
+
+/// The newest records, each with a number that counts up from 0.
+#[derive(Default)]
+pub struct ControlLog(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    records: VecDeque<ControlEvent>,
+    /// Of the next one.
+    next: u64,
+}
+
+impl ControlLog {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().expect("no code panics under this lock")
+    }
+
+    fn push(&self, record: ControlEvent) {
+        let mut kept = self.kept();
+        if kept.records.len() == RECORDS_KEPT {
+            kept.records.pop_front();
+        }
+        kept.records.push_back(record);
+        kept.next += 1;
+    }
+
+    /// Those from the number `from` on that are kept, the oldest first, and the number of the one to come.
+    pub fn since(&self, from: u64) -> (Vec<ControlEvent>, u64) {
+        let kept = self.kept();
+        let new = usize::try_from(kept.next - from).unwrap_or(usize::MAX);
+        let known = kept.records.len().saturating_sub(new);
+        (kept.records.iter().skip(known).cloned().collect(), kept.next)
+    }
+}
+
+/// An operation under way.
+struct Controlled {
+    op: ControlOp,
+    principal: Principal,
+    begun: Instant,
+}
+
+impl Controlled {
+    /// Records what it came to.
+    fn note(&self, log: &ControlLog, notices: &Notices, refusal: Option<&Refusal>) {
+        let (operation, subject) = self.op.words();
+        let took = self.begun.elapsed();
+        let record = ControlEvent {
+            time: rfc3339(now_us()),
+            principal: self.principal.name().to_owned(),
+            operation: operation.to_owned(),
+            subject: shortened(subject),
+            outcome: outcome_of(refusal).to_owned(),
+            took_ms: millis(took),
+        };
+        notices.tell(NoticeKind::Control, || Notice::Controlled {
+            principal: record.principal.clone(),
+            operation,
+            subject: record.subject.clone(),
+            outcome: record.outcome.clone(),
+            took,
+        });
+        log.push(record);
+    }
+}
+
+/// `done`, or the slug of the problem.
+fn outcome_of(refusal: Option<&Refusal>) -> &'static str {
+    match refusal.map(|refusal| refusal.problem.kind()) {
+        None => "done",
+        Some(kind) => kind.unwrap_or(ProblemKind::InternalError).slug(),
+    }
+}
+
+/// With three digits after the point.
+fn millis(took: Duration) -> f64 {
+    (took.as_secs_f64() * 1e6).round() / 1e3
+}
+
+impl AppState {
+    /// Does a control operation for `principal`, who was let in, and records who did what and what it came to; where it may block, in
+    /// its kind's place and on a thread of its own. It is done and recorded also where its client goes away.
+    pub async fn control<T: Send + 'static>(
+        &self,
+        op: ControlOp,
+        principal: Principal,
+        operation: impl FnOnce(&Parts) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let place = op.place();
+        let controlled = Controlled {
+            op,
+            principal,
+            begun: Instant::now(),
+        };
+        let run = move |parts: &Parts| {
+            let outcome = operation(parts);
+            controlled.note(&parts.controls, parts.router.notices(), outcome.as_ref().err());
+            outcome
+        };
+        match place {
+            None => run(self),
+            Some(kind) => self.blocking(kind, run).await?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_records_are_kept_and_each_is_told_once() {
+        let (log, notices) = (ControlLog::default(), Notices::default());
+        let refusal = Refusal::not_found("no such thing");
+        let drop_table = |at: usize| Controlled {
+            op: ControlOp::DropTable(format!("{at}{}", "x".repeat(10_000))),
+            principal: Principal::ANONYMOUS,
+            begun: Instant::now(),
+        };
+        assert_eq!(log.since(0).1, 0);
+        drop_table(0).note(&log, &notices, Some(&refusal));
+        let (told, next) = log.since(0);
+        assert_eq!((told.len(), next), (1, 1));
+        let [record] = &told[..] else { unreachable!() };
+        assert_eq!(
+            (&*record.principal, &*record.operation, &*record.outcome),
+            ("anonymous", "drop-table", "not-found")
+        );
+        assert!(record.subject.len() <= 100, "as long as a client may make it");
+        for at in 0..RECORDS_KEPT + 5 {
+            drop_table(at).note(&log, &notices, None);
+        }
+        let (told, end) = log.since(next);
+        assert_eq!((told.len(), end), (RECORDS_KEPT, RECORDS_KEPT as u64 + 6));
+        assert!(told[0].subject.starts_with("5x") && told[0].outcome == "done");
+        assert!(log.since(end).0.is_empty());
+        assert_eq!(notices.take().notices.len(), RECORDS_KEPT + 6, "none is left out");
+    }
+}
