@@ -39,13 +39,11 @@ pub struct Total {
 #[procedure(partition_by(account), prefetch(Account(account)))]
 pub fn open(tx: &Txn, account: i64, balance: i64) -> Result<(), Abort> {
     if balance < 0 {
-        return Err(Abort::new(
-            "negative_amount",
-            "an account can't be opened with a negative balance",
-        ));
+        abort!("negative_amount", "an account can't be opened with a negative balance");
     }
-    let opened = Account::insert(tx, &Account { account, balance });
-    opened.map_err(|_| Abort::new("account_exists", "there is already an account with this number"))?;
+    if Account::insert(tx, &Account { account, balance }).is_err() {
+        abort!("account_exists", "there is already an account {account}");
+    }
     Ok(())
 }
 
@@ -53,10 +51,7 @@ pub fn open(tx: &Txn, account: i64, balance: i64) -> Result<(), Abort> {
 #[procedure(partition_by(from, to), prefetch(Account(from), Account(to)))]
 pub fn transfer(tx: &Txn, from: i64, to: i64, amount: i64) -> Result<Transferred, Abort> {
     if amount < 0 {
-        return Err(Abort::new(
-            "negative_amount",
-            "the amount of a transfer can't be negative",
-        ));
+        abort!("negative_amount", "the amount of a transfer can't be negative");
     }
     let mut payee = find(tx, to)?;
     if from == to {
@@ -70,10 +65,7 @@ pub fn transfer(tx: &Txn, from: i64, to: i64, amount: i64) -> Result<Transferred
     let from_balance = Account::add_balance(tx, from, -amount).ok_or_else(unknown)?;
     check_funds(from_balance)?;
     if payee.balance.checked_add(amount).is_none() {
-        return Err(Abort::new(
-            "balance_overflow",
-            "the receiving account can't hold the amount",
-        ));
+        abort!("balance_overflow", "the receiving account can't hold the amount");
     }
     let to_balance = payee.add(tx, Account::BALANCE, amount);
     Ok(Transferred {
@@ -93,8 +85,10 @@ pub fn balance(tx: &Txn, account: i64) -> Result<Balance, Abort> {
 pub fn total(tx: &Txn) -> Result<Total, Abort> {
     let mut total = Total { accounts: 0, sum: 0 };
     for account in Account::scan(tx) {
-        let sum = total.sum.checked_add(account.balance);
-        total.sum = sum.ok_or_else(|| Abort::new("sum_overflow", "the sum of all balances exceeds 64 bits"))?;
+        let Some(sum) = total.sum.checked_add(account.balance) else {
+            abort!("sum_overflow", "the sum of all balances exceeds 64 bits");
+        };
+        total.sum = sum;
         total.accounts += 1;
     }
     Ok(total)

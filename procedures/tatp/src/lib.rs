@@ -140,7 +140,7 @@ pub fn insert_call_forwarding(
     let _ = home; // for the router
     let numberx = SmallText::new(numberx).ok_or_else(too_long)?;
     if !START_TIMES.contains(&start_time) {
-        return Err(Abort::new("bad_start_time", "a forwarding begins at 0, 8 or 16"));
+        abort!("bad_start_time", "a forwarding begins at 0, 8 or 16");
     }
     let Some(s_id) = id_of(tx, sub_nbr) else {
         return Ok(Change::NotFound);

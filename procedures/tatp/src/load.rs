@@ -26,10 +26,10 @@ const NUMBERS_MAX: i32 = 10_000;
 pub fn load_numbers(tx: &Txn, first: i32, last: i32) -> Result<(), Abort> {
     let is_range = first >= 1 && first <= last && last - first < NUMBERS_MAX;
     if !is_range {
-        return Err(Abort::new(
+        abort!(
             "bad_range",
-            "subscribers are numbered from 1, and a call takes at most 10000",
-        ));
+            "subscribers are numbered from 1, and a call takes at most {NUMBERS_MAX}"
+        );
     }
     for s_id in first..=last {
         let sub_nbr = sub_nbr_of(s_id);
@@ -44,7 +44,7 @@ pub fn load_numbers(tx: &Txn, first: i32, last: i32) -> Result<(), Abort> {
 #[procedure(partition_by(s_id))]
 pub fn load_subscriber(tx: &Txn, s_id: i32) -> Result<(), Abort> {
     if s_id < 1 {
-        return Err(Abort::new("bad_s_id", "subscribers are numbered from 1"));
+        abort!("bad_s_id", "subscribers are numbered from 1");
     }
     if Subscriber::exists(tx, s_id) {
         return Ok(());

@@ -140,10 +140,10 @@ pub fn load_accounts(tx: &Txn, branch_id: i32, from: i32, count: i32) -> Result<
     check_branch_id(branch_id)?;
     let is_inside = from >= 0 && (0..=LOADED_ACCOUNTS_MAX).contains(&count) && from <= ACCOUNTS_PER_BRANCH - count;
     if !is_inside {
-        return Err(Abort::new(
+        abort!(
             "bad_range",
-            "a branch has 100000 accounts, of which one call opens at most 10000",
-        ));
+            "a branch has {ACCOUNTS_PER_BRANCH} accounts, of which one call opens at most {LOADED_ACCOUNTS_MAX}"
+        );
     }
     let first = first_account(branch_id) + from;
     for account_id in first..first + count {
