@@ -63,6 +63,11 @@ if [ "$task" = test ] && is_debian && ! tests/hardware/boot-vm --fetch >/dev/nul
         fail "a virtual machine for the power tests (tests/hardware/boot-vm --install)"
 fi
 
+# The tests keep logs in NVRAM, as far as a file can stand for it.
+if [ "$task" = test ] && ! /sbin/ldconfig -p 2>/dev/null | grep -q 'libpmem\.so\.1'; then
+    need "libpmem (PMDK)" libpmem1
+fi
+
 if [ -e web-console/package.json ]; then
     has npm || need "Node.js 20.19 or newer, with npm" nodejs npm
     if [ "$task" = test ]; then
