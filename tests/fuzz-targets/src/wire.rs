@@ -38,13 +38,18 @@ pub fn records(bytes: &[u8]) {
 }
 
 pub fn changes(bytes: &[u8]) {
-    let mut encoded = Vec::new();
+    let (mut encoded, mut found) = (Vec::new(), Vec::new());
     for change in Changes::new(bytes) {
         let Ok(change) = change else { break };
         let _ = format!("{change:?}").len();
         change.encode(&mut encoded);
+        found.push(change);
     }
-    assert_eq!(encoded, bytes[..encoded.len()], "one form for one value");
+    // Row numbers are read in the form of older versions, too, which is never written.
+    let again: Vec<_> = Changes::new(&encoded)
+        .map(|change| change.expect("just written"))
+        .collect();
+    assert_eq!(again, found);
 }
 
 /// The first byte chooses the part.
