@@ -65,7 +65,8 @@ struct Done {
     works: usize,
     commands: usize,
     parts: usize,
-    /// Something failed: of the rest only partitions are brought where others wait for them.
+    /// Something failed that lies before the rest of this batch, of which only partitions are brought where others wait for them. What lies
+    /// before a failure is replayed: it may fail, too, and the earliest failure is the one that is told.
     has_failed: bool,
 }
 
@@ -138,7 +139,7 @@ impl Batch {
         }
     }
 
-    /// Does all of it, until something fails anywhere. False: partitions of the site are at a rendezvous; it goes on when they are
+    /// Does all of it that lies before whatever fails anywhere. False: partitions of the site are at a rendezvous; it goes on when they are
     /// home again.
     pub fn run(&mut self, site: &mut Site, assist: &Assist, outcome: &Outcome) -> bool {
         if let Some(ahead) = self.ahead.take() {
@@ -199,17 +200,13 @@ impl Batch {
         let mut look_ahead = LookAhead::begin(done.commands, &commands);
         while let Some(work) = self.works.get(done.works) {
             if done.works % LOOK_AHEAD == 0 && !is_alone {
-                done.has_failed |= outcome.has_failed();
                 self.prefetch(site, done, window);
             }
             done.works += 1;
             match work {
                 Work::Rendezvous(rendezvous) => {
-                    if !done.has_failed {
-                        self.redo.flush_all(site, how);
-                    }
+                    self.redo.flush_all(site, how);
                     site.join(rendezvous);
-                    done.has_failed |= outcome.has_failed();
                     if site.has_away() {
                         break;
                     }
