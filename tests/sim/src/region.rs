@@ -54,8 +54,9 @@ impl OpenMemory for SimRegions {
             folder.create(&name).map_err(failed)?;
             folder.store(&name, bytes - 1, &[0]);
             folder.drain(&name);
-            folder.sync_dir().map_err(failed)?;
         }
+        // Its name may have been given by a life that ended before it was durable.
+        folder.sync_dir().map_err(failed)?;
         let file = folder.open_read(&name).map_err(failed)?;
         let found = file.len().map_err(failed)?;
         if found < REGION_BYTES {
