@@ -1,8 +1,8 @@
 //! Tables that leave their store for as long as their changes are applied, so that several threads apply one partition's changes: each
 //! has other tables. The store is without them meanwhile, so whoever lends them looks at nothing else before they are back.
-//! Why: one partition's changes keep one core busy, and the thread that feeds waits. 375,000 TPC-C transactions and their load on one partition took 1.03 to
-//! 1.11 s without it, 0.61 to 0.70 s with it and with batches taken apart ahead (`reprise bench tpcc --log physiological --data-dir DIR`, then
-//! `reprise bench replay --data-dir DIR`; two cores).
+//! Why: one partition's changes keep one core busy, and the thread that feeds waits. Figures: `docs/lab/redo.md`, of lending every table;
+//! the threshold below was not measured by itself.
+//! Command: `reprise bench tpcc --log physiological --data-dir DIR`, then `reprise bench replay --data-dir DIR`.
 
 use std::cmp::Reverse;
 
