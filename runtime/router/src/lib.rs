@@ -13,6 +13,7 @@ mod idempotency;
 mod logs;
 mod pace;
 mod query;
+mod replication;
 mod router;
 
 pub use admin::{DeployError, Deployment, Planned};
@@ -27,6 +28,9 @@ pub use logs::{
     ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError, decode_entry,
 };
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
+pub use replication::{
+    JoinTicket, Promoted, ReplicationError, ReplicationInfo, ReplicationService, StandbyInfo, StandbyState,
+};
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
 pub use reprise_backup::ArchiveStatus;

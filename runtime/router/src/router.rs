@@ -31,6 +31,7 @@ use crate::{
     idempotency::{Idempotency, IdempotencyStats, Remembered, ScopedKey},
     pace::Pace,
     query::RowsError,
+    replication::ReplicationService,
 };
 
 /// What a recovery is at; its bytes are those of this step.
@@ -151,6 +152,7 @@ pub(crate) struct Inner {
     idempotency: Idempotency,
     pub checkpoints: OnceLock<Weak<dyn CheckpointService>>,
     pub backups: OnceLock<Weak<dyn BackupService>>,
+    pub replication: OnceLock<Weak<dyn ReplicationService>>,
     /// Procedures that take no calls, by version and number, and why. Set before the first call is taken.
     quarantine: OnceLock<BTreeMap<(ModuleId, u16), Arc<str>>>,
     started_unix_us: i64,
@@ -185,6 +187,7 @@ impl Router {
             idempotency,
             checkpoints: OnceLock::new(),
             backups: OnceLock::new(),
+            replication: OnceLock::new(),
             quarantine: OnceLock::new(),
             started_unix_us,
             pace: Pace::default(),

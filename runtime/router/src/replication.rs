@@ -1,0 +1,119 @@
+//! Who is asked about standbys: how far each one is, whom it follows, and to become the primary.
+
+use std::sync::{Arc, Weak};
+
+use reprise_base::{Epoch, Lsn, Role};
+
+use crate::router::Router;
+
+/// What a standby is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StandbyState {
+    /// It gets a checkpoint and the log behind it.
+    Joining,
+    /// It gets log that was written before.
+    CatchingUp,
+    /// It gets each group as it is sealed.
+    Streaming,
+    /// There is no connection.
+    Lost,
+}
+
+/// A standby, as its primary sees it; on a standby, itself.
+#[derive(Clone, Debug)]
+pub struct StandbyInfo {
+    pub name: String,
+    pub state: StandbyState,
+    /// `tcp` or `rdma`.
+    pub transport: &'static str,
+    /// Everything before it was sent to it, or got there.
+    pub shipped: Lsn,
+    /// Everything before it is durable there.
+    pub persisted: Lsn,
+    /// Everything before it is in its tables.
+    pub replayed: Lsn,
+    /// Readers there see everything before it.
+    pub view: Lsn,
+    /// From 0 to 1 (Query Fresh, section 4; counted from the primary's view 10 s ago). None: not measured yet.
+    pub freshness: Option<f64>,
+    /// Age of the newest record of the primary that readers there do not see; 0: they see all.
+    pub lag_us: u64,
+    /// Bytes of log that readers there do not see.
+    pub lag_bytes: u64,
+    /// Records that readers there do not see.
+    pub lag_records: u64,
+    /// Why the last connection ended, or why there is none.
+    pub error: Option<Arc<str>>,
+}
+
+/// A node's part in replication.
+#[derive(Clone, Debug)]
+pub struct ReplicationInfo {
+    pub role: Role,
+    pub epoch: Epoch,
+    /// `local-sync` or `local-async` where no standby is waited for.
+    pub safety: &'static str,
+    /// URL of the primary; none on the primary itself, unless it was told its own.
+    pub primary: Option<Arc<str>>,
+    /// Where standbys connect to; none where none may.
+    pub ship_address: Option<String>,
+    pub durable: Lsn,
+    /// Everything before it is durable on as many standbys as the safety level asks for.
+    pub acked: Lsn,
+    /// The least of `durable` and `acked`.
+    pub committed: Lsn,
+    pub standbys: Vec<StandbyInfo>,
+}
+
+/// What a standby shows when it connects. It holds once, for a minute.
+#[derive(Clone, Debug)]
+pub struct JoinTicket {
+    pub ticket: [u8; 16],
+    pub ship_address: String,
+    pub database_id: [u8; 16],
+    pub partitions: u16,
+}
+
+/// A node that became the primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promoted {
+    pub epoch: Epoch,
+    /// The first one of the new epoch.
+    pub lsn: Lsn,
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReplicationError {
+    #[error("this server is the primary already, in epoch {0}")]
+    IsPrimary(Epoch),
+    #[error("this server is no primary, so no standby can follow it{}", .0.as_deref().map(|url| format!("; its primary is {url}")).unwrap_or_default())]
+    NotPrimary(Option<Arc<str>>),
+    #[error("this server takes no standbys: start it with --ship-listen ADDR")]
+    NotServed,
+    #[error("the standby's name: {0}")]
+    Name(Arc<str>),
+    #[error("{0}")]
+    Unavailable(Arc<str>),
+}
+
+/// Whoever ships the log, or follows a primary.
+pub trait ReplicationService: Send + Sync {
+    fn info(&self) -> ReplicationInfo;
+    /// Lets a standby of this name connect.
+    fn join(&self, name: &str) -> Result<JoinTicket, ReplicationError>;
+    /// Makes this standby the primary: what was received is replayed first. Blocks until writes are taken.
+    fn promote(&self) -> Result<Promoted, ReplicationError>;
+}
+
+impl Router {
+    /// Wires the service that ships the log or follows a primary. Once. It lives with the database.
+    pub fn set_replication(&self, service: Weak<dyn ReplicationService>) {
+        let is_first = self.0.replication.set(service).is_ok();
+        assert!(is_first, "one service replicates");
+    }
+
+    /// None where this node neither takes standbys nor is one.
+    pub fn replication(&self) -> Option<Arc<dyn ReplicationService>> {
+        self.0.replication.get().and_then(Weak::upgrade)
+    }
+}
