@@ -1,5 +1,7 @@
 //! The way into a standby's log: groups of its primary, with the LSNs and epochs that they have there.
 
+use std::time::Duration;
+
 use reprise_base::{Epoch, Lsn};
 use reprise_wire::{FORMAT_VERSION, RawRecords, WireError};
 
@@ -97,6 +99,8 @@ impl<P: Send + 'static> Receiver<P> {
         state.fill_changes += changes_count;
         state.epoch = group.end.epoch;
         state.received = Some(group.end);
+        // Its primary may wait for this disk, though nobody does here: it is kept for no company.
+        self.0.0.note_hold(&mut state, Duration::ZERO);
         self.0.note_filled(&mut state);
         Ok(Placed::New)
     }

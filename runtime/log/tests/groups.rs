@@ -139,6 +139,21 @@ fn a_standby_holds_what_its_primary_does_in_files_of_its_own() {
 }
 
 #[test]
+fn what_is_placed_becomes_durable_though_nobody_waits_for_it() {
+    let (_, groups, _) = primary(2);
+    let log = standby(&SimDisk::new());
+    for group in &groups {
+        assert_eq!(log.receiver().place(&group.get()), Ok(Placed::New));
+        let until = Instant::now() + WAIT_MAX;
+        // Not `wait_durable`, which would hurry the flusher.
+        while log.durable() < group.end.lsn {
+            assert!(Instant::now() < until, "the flusher keeps it");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
 fn what_does_not_follow_is_refused_and_changes_nothing() {
     let (_, groups, words) = primary(2);
     let own = SimDisk::new();
