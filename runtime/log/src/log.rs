@@ -19,7 +19,8 @@ use crate::{
     flush::{Flusher, create_first_segment},
     front::Front,
     group::Position,
-    index::{Mark, RECYCLE_NAME, SPARE_NAME, segment_name},
+    hold::Keeper,
+    index::{Mark, RECYCLE_NAME, SPARE_NAME},
     prepare::Preparer,
     returns::Returns,
     scan::{Scan, VerifyReport, scan},
@@ -107,6 +108,7 @@ pub struct Positions {
 /// The node's log: one for all engine threads.
 pub struct Log<P: Send + 'static> {
     pub(crate) shared: Arc<Shared<P>>,
+    pub(crate) keeper: Arc<Keeper>,
     /// Where there is NVRAM: before the files.
     pub(crate) front: OnceLock<Arc<Front>>,
     threads: Mutex<Vec<Box<dyn Started>>>,
@@ -277,30 +279,6 @@ impl<P: Send + 'static> Log<P> {
         Arc::clone(&self.shared.stats)
     }
 
-    /// The files of which `release_before` would let go, oldest first.
-    pub fn releasable_before(&self, lsn: Lsn) -> Vec<String> {
-        let places = self.shared.index.oldest_before(lsn).into_iter();
-        places.map(segment_name).collect()
-    }
-
-    /// Lets go of segments that lie wholly before `lsn`, and returns how many. The first becomes the next spare, others are
-    /// removed. Oldest first, each step durable: a crash leaves a log without gaps.
-    pub fn release_before(&self, lsn: Lsn) -> Result<usize, LogError> {
-        let disk = &*self.shared.disk;
-        let mut count = 0;
-        while let Some(place) = self.shared.index.take_oldest_before(lsn) {
-            let name = segment_name(place);
-            let is_taken = disk.list()?.iter().any(|name| name == RECYCLE_NAME);
-            match is_taken {
-                true => disk.remove(&name)?,
-                false => disk.rename(&name, RECYCLE_NAME)?,
-            }
-            disk.sync_dir()?;
-            count += 1;
-        }
-        Ok(count)
-    }
-
     /// Writes what was appended, marks the log as closed in order, and ends the threads. Later appends are refused.
     /// The error is the one that stopped the log before.
     pub fn close(&self) -> Result<(), LogError> {
@@ -314,6 +292,7 @@ impl<P: Send + 'static> Log<P> {
             // log; that is the error below.
             thread.join();
         }
+        self.keeper.close();
         *self.lock.lock().expect("nothing panics in here") = None;
         match &self.shared.lock().stopped {
             Some(error) => Err(error.clone()),
@@ -501,7 +480,9 @@ impl Opened {
             idle_since_ns: None,
         };
         let preparer = Preparer::new(Arc::clone(&shared));
+        let (disk, index) = (Arc::clone(&shared.disk), Arc::clone(&shared.index));
         let log = Log {
+            keeper: Arc::new(Keeper::new(disk, index, Arc::clone(&shared.durable))),
             shared,
             front: OnceLock::new(),
             threads: Mutex::default(),

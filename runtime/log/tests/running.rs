@@ -15,7 +15,7 @@ use reprise_env::{
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::{Log, LogError, UnavailableKind, verify};
-use reprise_wire::BlockKind;
+use reprise_wire::{BlockKind, SEGMENT_HEADER_BYTES, SegmentHeader};
 
 fn wait_until(mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + WAIT_MAX;
@@ -397,6 +397,81 @@ fn segments_that_nobody_needs_are_let_go_and_used_again() {
     let (log, _, _) = open(&disk).expect("open");
     assert_eq!(log.start(), start);
     assert_eq!(words_in(&mut log.reader(start).expect("reader")), expected);
+}
+
+/// A log of 20 segments or so, its end, and the first LSN of each segment.
+fn long_log(disk: &SimDisk) -> (Log<String>, Lsn, Vec<Lsn>) {
+    let (log, _, _) = open(disk).expect("open");
+    let mut last = Lsn(0);
+    for number in 0..20 {
+        last = append(&log, &[&format!("w{number}*5000")]);
+        wait_until(|| disk.list().expect("list").iter().any(|name| name == "spare.seg"));
+    }
+    let starts = segments(disk).into_iter().map(|name| {
+        let file = disk.open_read(&name).expect("open");
+        let mut header = [0; SEGMENT_HEADER_BYTES];
+        file.read_at(0, &mut header).expect("read");
+        SegmentHeader::decode(&header).expect("a header").start
+    });
+    let starts = starts.collect();
+    (log, last, starts)
+}
+
+#[test]
+fn what_somebody_holds_is_kept_until_the_hold_advances() {
+    let disk = SimDisk::new();
+    let (log, last, starts) = long_log(&disk);
+    let (first, second) = (starts[2], starts[4]);
+    let hold = log.hold("s1", first).expect("it is there");
+    let behind = log.hold("s2", second).expect("it is there");
+    assert_eq!(log.release_before(last), Ok(2));
+    assert_eq!(log.start(), first);
+    // What is to go is named once, held or not: an archive takes it before it goes.
+    let named = log.releasable_before(last);
+    assert!(named.is_empty(), "{named:?}");
+    let names: Vec<_> = log.holds().iter().map(|held| held.name.to_string()).collect();
+    assert_eq!(names, ["s1", "s2"]);
+    assert!(log.holds()[0].bytes > log.holds()[1].bytes && log.holds()[1].bytes > 0);
+    // Within a segment nothing goes, and never is anything taken back.
+    assert_eq!(hold.advance(Lsn(starts[3].0 - 1)), Ok(0));
+    assert_eq!(hold.advance(Lsn(0)), Ok(0));
+    assert_eq!((hold.advance(last), log.start()), (Ok(2), second));
+    assert_eq!(
+        words_in(&mut log.reader(second).expect("kept")).len() as u64,
+        last.0 - second.0
+    );
+    let refused = log.hold("late", first).err();
+    assert!(matches!(refused, Some(LogError::OutOfRange { .. })), "{refused:?}");
+    drop(behind);
+    assert!(log.start() > second && log.start() <= last);
+    assert!(!hold.is_let_go());
+    // Nobody removes files of a directory that is another's by now.
+    let behind = log.hold("s3", log.start()).expect("it is there");
+    log.close().expect("close");
+    let before = segments(&disk);
+    drop((behind, hold));
+    assert_eq!(segments(&disk), before);
+    assert_eq!(verify(&disk).expect("verify").damage, None);
+}
+
+#[test]
+fn a_hold_that_keeps_more_than_it_may_is_let_go() {
+    let disk = SimDisk::new();
+    let (log, last, starts) = long_log(&disk);
+    let lost = log.hold("lost", starts[1]).expect("it is there");
+    let near = log.hold("near", starts[starts.len() - 3]).expect("it is there");
+    log.set_hold_bytes_max(60_000).expect("nothing is let go of");
+    // Nobody wants to let go of anything yet: the holds cost nothing.
+    assert!(!lost.is_let_go());
+    log.release_before(last).expect("release");
+    assert!(lost.is_let_go() && !near.is_let_go());
+    assert_eq!(log.start(), starts[starts.len() - 3]);
+    assert_eq!((lost.advance(last), lost.name()), (Ok(0), "lost"));
+    append(&log, &["goes on"]);
+    let names: Vec<_> = log.holds().iter().map(|held| held.name.to_string()).collect();
+    assert_eq!(names, ["near"]);
+    log.set_hold_bytes_max(0).expect("release");
+    assert!(near.is_let_go() && log.holds().is_empty());
 }
 
 #[test]
