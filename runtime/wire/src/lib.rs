@@ -1,9 +1,9 @@
-//! Bytes <-> types for what is kept: log segments, blocks and records.
+//! Bytes <-> types for what is kept, log segments, blocks and records, and for what nodes say to each other.
 //! Owns: every size, tag and check of these formats; `docs/FORMAT.md` describes them byte by byte.
 //! Does not: read or write files, hold state, decide what a damaged byte means for recovery.
 //! Invariants: each value has exactly one valid form; any bytes decode to a value or a `WireError`, never a panic.
 //! Called by: `log` (segments, blocks), `storage`, `txn`, `partition`, `router` (encode records), `recovery`,
-//! `replay`, `checkpoint`, `database`, `backup`, `node` (decode them).
+//! `replay`, `checkpoint`, `database`, `backup`, `node` (decode them), `ship` (frames).
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -13,6 +13,7 @@ mod buffer;
 mod changes;
 mod checkpoint;
 mod deploy;
+mod frame;
 mod partitions;
 mod quick;
 mod record;
@@ -29,6 +30,11 @@ pub use checkpoint::{
     rows_have_numbers,
 };
 pub use deploy::{DeployRef, MigrationRef, PLAN_BYTES_MAX};
+pub use frame::{
+    FILE_CHUNK_BYTES_MAX, FILE_PATH_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FileChunk,
+    FilesEnd, Frame, GROUP_HEAD_BYTES, GroupFrame, Heartbeat, Hello, Progress, Refusal, Refused, SHIP_PROTOCOL,
+    STANDBY_FRAME_BYTES_MAX, STANDBY_NAME_BYTES_MAX, Wants, Welcome,
+};
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
     CheckpointMark, CommandRef, DropTableRef, Genesis, PlainCommand, RECORD_KINDS, RawRecord, RawRecords, RecordKind,

@@ -35,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     target("block", wire::block, 20_000),
     target("records", wire::records, 20_000),
     target("changes", wire::changes, 20_000),
+    target("frame", wire::frame, 20_000),
     target("checkpoint", files::checkpoint, 3_000),
     target("checkpoint_parts", wire::checkpoint_parts, 20_000),
     target("row", values::row, 20_000),

@@ -3,14 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use reprise_abi::Field;
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{Disk, RealClock, SimDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
-    CheckpointModuleRef, CheckpointPartition, CommandRef, DeployRef, DropTableRef, FORMAT_VERSION, Genesis, KeyedRef,
-    PartitionList, PartitionSet, PatchWriter, RecordBatch, RecordRef, RemoveRef, RowName, push_checkpoint_row,
+    CheckpointModuleRef, CheckpointPartition, CommandRef, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd,
+    Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef, PartitionList, PartitionSet, PatchWriter,
+    Progress, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Wants, Welcome,
+    push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -32,6 +34,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         }
         "records" => [records(), vec![records().concat()]].concat(),
         "changes" => vec![changes()],
+        "frame" => frames(),
         "checkpoint" => vec![checkpoint()],
         "checkpoint_parts" => checkpoint_parts(),
         "row" => rows(),
@@ -43,6 +46,59 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         #[cfg(not(feature = "engine"))]
         _ => Vec::new(),
     }
+}
+
+/// One of each kind.
+fn frames() -> Vec<Vec<u8>> {
+    let hello = Hello {
+        protocol: SHIP_PROTOCOL,
+        wants: Wants::Log,
+        format: FORMAT_VERSION,
+        database_id: [7; 16],
+        partitions: 8,
+        position: (Epoch(1), Lsn(9), History(3)),
+        ticket: [9; 16],
+        name: "s1",
+    };
+    let welcome = Welcome {
+        epoch: Epoch(1),
+        durable: Lsn(9),
+        primary: "http://p",
+    };
+    let refused = Refused {
+        refusal: Refusal::Gone,
+        reason: "why",
+    };
+    let file = FileChunk {
+        path: "log/a",
+        offset: 3,
+        sum: Some([5; 32]),
+        bytes: b"part",
+    };
+    let end = FilesEnd {
+        count: 2,
+        epoch: Epoch(1),
+        lsn: Lsn(9),
+    };
+    let group = GroupFrame {
+        epoch: Epoch(1),
+        first: Lsn(9),
+        end: Lsn(11),
+        history: History(3),
+        format: FORMAT_VERSION,
+        records: b"\x03ab\x03cd",
+    };
+    let all = [
+        Frame::Hello(hello),
+        Frame::Welcome(welcome),
+        Frame::Refused(refused),
+        Frame::File(file),
+        Frame::FilesEnd(end),
+        Frame::Group(group),
+        Frame::Heartbeat(Heartbeat::default()),
+        Frame::Progress(Progress::default()),
+    ];
+    all.iter().map(Frame::encode).collect()
 }
 
 fn changes() -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use reprise_wire::{
     BlockHeader, Changes, CheckpointBlock, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeys,
-    CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer, FORMAT_VERSION, Records,
+    CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer, FORMAT_VERSION, Frame, Records,
     SegmentHeader, count_records,
 };
 
@@ -50,6 +50,18 @@ pub fn changes(bytes: &[u8]) {
         .map(|change| change.expect("just written"))
         .collect();
     assert_eq!(again, found);
+}
+
+/// The first four bytes are made the checksum of the others, or hardly any would be looked at.
+pub fn frame(bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    if let Some((sum, checked)) = bytes.split_first_chunk_mut::<4>() {
+        *sum = (crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, checked) as u32).to_le_bytes();
+    }
+    if let Ok(frame) = Frame::decode(&bytes) {
+        assert_eq!(frame.encode(), bytes, "one form for one value");
+        let _ = format!("{frame:?}").len();
+    }
 }
 
 /// The first byte chooses the part.

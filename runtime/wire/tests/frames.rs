@@ -1,0 +1,313 @@
+//! Frames between nodes: golden bytes, one form for each value, and no bytes that make the decoder panic.
+
+use expect_test::{Expect, expect};
+use proptest::{collection::vec, prelude::*};
+use reprise_base::{Epoch, Lsn};
+use reprise_wire::*;
+
+fn hex(bytes: &[u8]) -> String {
+    let lines = bytes.chunks(16).map(|line| {
+        let pairs: Vec<_> = line.iter().map(|b| format!("{b:02x}")).collect();
+        pairs.join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn check_golden(frame: Frame<'_>, golden: Expect) {
+    let bytes = frame.encode();
+    golden.assert_eq(&hex(&bytes));
+    assert_eq!(Frame::decode(&bytes), Ok(frame));
+}
+
+fn hello(name: &str) -> Hello<'_> {
+    Hello {
+        protocol: SHIP_PROTOCOL,
+        wants: Wants::Log,
+        format: FORMAT_VERSION,
+        database_id: *b"0123456789abcdef",
+        partitions: 0x0102,
+        position: (Epoch(3), Lsn(0x1122_3344_5566), History(0xa1a2_a3a4)),
+        ticket: [0xee; 16],
+        name,
+    }
+}
+
+fn group(records: &[u8]) -> GroupFrame<'_> {
+    GroupFrame {
+        epoch: Epoch(3),
+        first: Lsn(7),
+        end: Lsn(9),
+        history: History(0xa1a2_a3a4),
+        format: FORMAT_VERSION,
+        records,
+    }
+}
+
+fn progress() -> Progress {
+    Progress {
+        at_ns: 1,
+        echo_ns: 2,
+        held_ns: 3,
+        received: Lsn(100),
+        persisted: Lsn(90),
+        replayed: Lsn(80),
+        view: Lsn(70),
+        room_bytes: 4 << 20,
+    }
+}
+
+#[test]
+fn golden_greetings() {
+    check_golden(
+        Frame::Hello(hello("s1")),
+        expect![[r#"
+        d6 67 50 09 01 00 00 00 01 00 00 00 05 00 00 00
+        30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
+        ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
+        03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00
+        02 01 00 02 73 31"#]],
+    );
+    check_golden(
+        Frame::Welcome(Welcome {
+            epoch: Epoch(3),
+            durable: Lsn(0x1122),
+            primary: "http://p",
+        }),
+        expect![[r#"
+            32 e1 f3 e8 02 00 00 00 03 00 00 00 22 11 00 00
+            00 00 00 00 00 00 08 00 68 74 74 70 3a 2f 2f 70"#]],
+    );
+    check_golden(
+        Frame::Refused(Refused {
+            refusal: Refusal::Diverged,
+            reason: "why",
+        }),
+        expect!["66 d3 a8 75 03 00 00 00 07 00 03 00 77 68 79"],
+    );
+}
+
+#[test]
+fn golden_files() {
+    let chunk = FileChunk {
+        path: "log/a",
+        offset: 0x1122,
+        sum: None,
+        bytes: b"part",
+    };
+    check_golden(
+        Frame::File(chunk),
+        expect![[r#"
+        c2 c8 ed be 04 00 00 00 22 11 00 00 00 00 00 00
+        00 00 05 00 00 00 00 00 00 00 00 00 00 00 00 00
+        00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+        00 00 00 00 6c 6f 67 2f 61 70 61 72 74"#]],
+    );
+    let sum = Some([0xaa; 32]);
+    check_golden(
+        Frame::File(FileChunk { sum, ..chunk }),
+        expect![[r#"
+        c3 0d f4 fd 04 00 00 00 22 11 00 00 00 00 00 00
+        01 00 05 00 aa aa aa aa aa aa aa aa aa aa aa aa
+        aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
+        aa aa aa aa 6c 6f 67 2f 61 70 61 72 74"#]],
+    );
+    check_golden(
+        Frame::FilesEnd(FilesEnd {
+            count: 2,
+            epoch: Epoch(3),
+            lsn: Lsn(0x1122),
+        }),
+        expect![[r#"
+            93 27 cf 8f 05 00 00 00 02 00 00 00 03 00 00 00
+            22 11 00 00 00 00 00 00"#]],
+    );
+}
+
+#[test]
+fn golden_streams() {
+    check_golden(
+        Frame::Group(group(b"\x03ab\x03cd")),
+        expect![[r#"
+        28 cf 84 e9 06 00 00 00 03 00 00 00 a4 a3 a2 a1
+        07 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00
+        05 00 00 00 06 00 00 00 03 61 62 03 63 64"#]],
+    );
+    check_golden(
+        Frame::Heartbeat(Heartbeat {
+            sent_ns: 1,
+            sent_us: -2,
+            durable: Lsn(3),
+            committed: Lsn(2),
+            behind_bytes: 5,
+        }),
+        expect![[r#"
+            17 20 a7 93 07 00 00 00 01 00 00 00 00 00 00 00
+            fe ff ff ff ff ff ff ff 03 00 00 00 00 00 00 00
+            02 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00"#]],
+    );
+    check_golden(
+        Frame::Progress(progress()),
+        expect![[r#"
+        cb 33 88 94 08 00 00 00 01 00 00 00 00 00 00 00
+        02 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00
+        64 00 00 00 00 00 00 00 5a 00 00 00 00 00 00 00
+        50 00 00 00 00 00 00 00 46 00 00 00 00 00 00 00
+        00 00 40 00 00 00 00 00"#]],
+    );
+}
+
+#[test]
+fn what_no_encoder_writes_is_refused() {
+    let refused = |mut bytes: Vec<u8>, what: &str| {
+        // The checksum is right: whoever sends it means it.
+        let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[4..]) as u32;
+        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        let error = Frame::decode(&bytes).expect_err(what);
+        assert!(error.to_string().contains(what), "{error}");
+    };
+    let with = |frame: Frame<'_>, at: usize, byte: u8| {
+        let mut bytes = frame.encode();
+        bytes[at] = byte;
+        bytes
+    };
+    refused(with(Frame::Progress(progress()), 4, 99), "kind of a frame");
+    refused(with(Frame::Progress(progress()), 6, 1), "behind a frame's kind");
+    refused(with(Frame::Progress(progress()), 40, 101), "a standby's progress");
+    refused(with(Frame::Hello(hello("s1")), 10, 2), "what a standby wants");
+    refused(with(Frame::Hello(hello("s1")), 67, 3), "length of a name");
+    refused(with(Frame::Hello(hello("s1")), 68, 0xff), "text of a frame");
+    refused(with(Frame::Group(group(b"ab")), 24, 7), "end of a group");
+    refused(with(Frame::Group(group(b"ab")), 36, 1), "bytes of a group's records");
+    let refusal = Refused {
+        refusal: Refusal::Name,
+        reason: "",
+    };
+    refused(with(Frame::Refused(refusal), 8, 0), "kind of a refusal");
+    refused(
+        Frame::Heartbeat(Heartbeat::default()).encode()[..47].to_vec(),
+        "length of a heartbeat",
+    );
+    let chunk = FileChunk {
+        path: "a",
+        offset: 0,
+        sum: None,
+        bytes: b"",
+    };
+    refused(with(Frame::File(chunk), 20, 1), "checksum of an unfinished file");
+    refused(with(Frame::File(chunk), 18, 0), "length of a path");
+    assert!(Frame::decode(&[]).is_err());
+}
+
+/// Parts of frames, from which one of each kind is made.
+#[derive(Debug)]
+struct Parts {
+    numbers: [u64; 8],
+    text: String,
+    bytes: Vec<u8>,
+}
+
+fn parts() -> impl Strategy<Value = Parts> {
+    (any::<[u64; 8]>(), "[a-zé/]{0,32}", vec(any::<u8>(), 1..200)).prop_map(|(mut numbers, text, bytes)| {
+        numbers.sort_unstable();
+        Parts { numbers, text, bytes }
+    })
+}
+
+fn frames(parts: &Parts) -> Vec<Frame<'_>> {
+    let n = &parts.numbers;
+    let ids: [u8; 16] = std::array::from_fn(|at| n[at % 8] as u8);
+    let hello = Hello {
+        protocol: n[0] as u16,
+        wants: if n[1] % 2 == 0 { Wants::Log } else { Wants::Files },
+        format: n[2] as u32,
+        database_id: ids,
+        partitions: n[3] as u16,
+        position: (Epoch(n[4] as u32), Lsn(n[5]), History(n[6] as u32)),
+        ticket: ids,
+        name: &parts.text,
+    };
+    let mut all = vec![
+        Frame::Hello(hello),
+        Frame::Welcome(Welcome {
+            epoch: Epoch(n[0] as u32),
+            durable: Lsn(n[1]),
+            primary: &parts.text,
+        }),
+        Frame::Refused(Refused {
+            refusal: Refusal::Gone,
+            reason: &parts.text,
+        }),
+        Frame::File(FileChunk {
+            path: if parts.text.is_empty() { "a" } else { &parts.text },
+            offset: n[0],
+            sum: (n[1] % 2 == 0).then_some([n[2] as u8; 32]),
+            bytes: &parts.bytes,
+        }),
+        Frame::FilesEnd(FilesEnd {
+            count: n[0] as u32,
+            epoch: Epoch(n[1] as u32),
+            lsn: Lsn(n[2]),
+        }),
+        Frame::Heartbeat(Heartbeat {
+            sent_ns: n[0],
+            sent_us: n[1] as i64,
+            durable: Lsn(n[2]),
+            committed: Lsn(n[3]),
+            behind_bytes: n[4],
+        }),
+        Frame::Progress(Progress {
+            at_ns: n[6],
+            echo_ns: n[7],
+            held_ns: n[5],
+            received: Lsn(n[3]),
+            persisted: Lsn(n[2]),
+            replayed: Lsn(n[1]),
+            view: Lsn(n[0]),
+            room_bytes: n[4],
+        }),
+    ];
+    if n[0] < n[1] {
+        all.push(Frame::Group(GroupFrame {
+            epoch: Epoch(n[2] as u32),
+            first: Lsn(n[0]),
+            end: Lsn(n[1]),
+            history: History(n[3] as u32),
+            format: n[4] as u32,
+            records: &parts.bytes,
+        }));
+    }
+    all
+}
+
+proptest! {
+    #[test]
+    fn frames_come_back_as_they_were_and_no_other_way(parts in parts(), at in any::<usize>(), bit in 0..8u8) {
+        for frame in frames(&parts) {
+            let mut bytes = frame.encode();
+            prop_assert_eq!(Frame::decode(&bytes), Ok(frame));
+            prop_assert!(Frame::decode(&bytes[..bytes.len() - 1]).is_err());
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+            prop_assert!(Frame::decode(&bytes).is_err(), "bit {} of byte {}", bit, at);
+        }
+    }
+
+    #[test]
+    fn any_bytes_decode_or_are_refused(bytes in vec(any::<u8>(), 0..200)) {
+        let _ = Frame::decode(&bytes);
+    }
+}
+
+#[test]
+fn a_text_that_is_too_long_is_cut() {
+    let reason = "é".repeat(FRAME_TEXT_BYTES_MAX);
+    let refused = Refused {
+        refusal: Refusal::Gone,
+        reason: &reason,
+    };
+    let bytes = Frame::Refused(refused).encode();
+    let Ok(Frame::Refused(found)) = Frame::decode(&bytes) else {
+        panic!("a refusal");
+    };
+    assert_eq!(found.reason, &reason[..FRAME_TEXT_BYTES_MAX]);
+}
