@@ -26,8 +26,10 @@ const ACCEPTED_MAX: usize = 16;
 /// What a connection may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetLimits {
-    /// Bytes of a frame at most; a longer one ends the connection.
+    /// Bytes at most of a frame that comes; a longer one ends the connection.
     pub frame_bytes: usize,
+    /// Bytes at most of a frame that is sent.
+    pub sent_bytes: usize,
     /// Frames that have arrived and that nobody has taken yet; the peer waits beyond them. With the frame's bytes this bounds the memory.
     pub frames_waiting: usize,
     /// How long a frame may take to be sent before the connection is given up.
@@ -121,7 +123,7 @@ pub struct RealNet;
 
 struct TcpSender {
     stream: TcpStream,
-    frame_bytes: usize,
+    sent_bytes: usize,
     is_broken: bool,
 }
 
@@ -191,7 +193,7 @@ fn connection_of(stream: TcpStream, peer: SocketAddr, limits: NetLimits) -> Resu
     thread::Builder::new().name("net-read".into()).spawn(read)?;
     let sender = TcpSender {
         stream,
-        frame_bytes: limits.frame_bytes,
+        sent_bytes: limits.sent_bytes,
         is_broken: false,
     };
     Ok(Connection {
@@ -234,11 +236,9 @@ fn read_frame(stream: &mut TcpStream, frame_bytes: usize) -> Result<Vec<u8>, Net
 impl FrameSender for TcpSender {
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        if bytes > self.frame_bytes {
-            return Err(NetError::TooLarge {
-                bytes,
-                max: self.frame_bytes,
-            });
+        if bytes > self.sent_bytes {
+            let max = self.sent_bytes;
+            return Err(NetError::TooLarge { bytes, max });
         }
         if self.is_broken {
             return Err(NetError::Closed);

@@ -232,6 +232,7 @@ fn host_of(address: &str) -> &str {
 struct SimSender {
     net: SimNet,
     way: u64,
+    sent_bytes: usize,
 }
 
 impl FrameSender for SimSender {
@@ -244,11 +245,12 @@ impl FrameSender for SimSender {
             return Err(NetError::Closed);
         };
         let frame = parts.concat();
-        if frame.len() > way.frame_bytes_max {
-            let (bytes, max) = (frame.len(), way.frame_bytes_max);
+        if frame.len() > self.sent_bytes {
+            let (bytes, max) = (frame.len(), self.sent_bytes);
             return Err(NetError::TooLarge { bytes, max });
         }
-        let is_broken = state.random.below(1000) < faults.breaks_per_mille;
+        let is_refused = frame.len() > way.frame_bytes_max;
+        let is_broken = state.random.below(1000) < faults.breaks_per_mille || is_refused;
         if is_broken || way.bytes + frame.len() > BYTES_ON_THE_WAY_MAX {
             let back = way.back;
             state.ways.remove(&self.way);
@@ -315,16 +317,17 @@ impl Net for SimHost {
         state.next_way += 2;
         let frames_there = state.add((there, back), (&self.name, &host), theirs);
         let frames_back = state.add((back, there), (&host, &self.name), limits);
-        let end = |way, peer: &str, frames| Connection {
+        let end = |way, peer: &str, frames, limits: NetLimits| Connection {
             peer: peer.to_owned(),
             sender: Box::new(SimSender {
                 net: self.net.clone(),
                 way,
+                sent_bytes: limits.sent_bytes,
             }),
             frames,
         };
-        let accepted = accepting.try_send(end(back, &self.name, frames_there));
-        let mine = end(there, address, frames_back);
+        let accepted = accepting.try_send(end(back, &self.name, frames_there, theirs));
+        let mine = end(there, address, frames_back, limits);
         // Ends of connections take the lock when they go.
         drop(state);
         match accepted {

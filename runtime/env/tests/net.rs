@@ -7,6 +7,7 @@ use reprise_env::{Connection, Net, NetError, NetFaults, NetLimits, RealNet, SimC
 
 const LIMITS: NetLimits = NetLimits {
     frame_bytes: 64 << 10,
+    sent_bytes: 64 << 10,
     frames_waiting: 4,
     send_time: Duration::from_millis(500),
 };
@@ -71,6 +72,17 @@ fn a_peer_that_reads_nothing_is_given_up() {
     assert_eq!(client.sender.send(&[b"more"]), Err(NetError::Closed));
 }
 
+/// An address where connections are taken for as long as the test runs.
+fn listening() -> String {
+    let listener = RealNet.listen("127.0.0.1:0", LIMITS).expect("a port is free");
+    let address = listener.address.clone();
+    thread::spawn(move || {
+        let taken: Vec<_> = listener.accepted.iter().collect();
+        drop(taken);
+    });
+    address
+}
+
 #[test]
 fn frames_that_are_too_long_are_refused_by_both_ends() {
     let (mut client, server) = real_pair();
@@ -81,6 +93,14 @@ fn frames_that_are_too_long_are_refused_by_both_ends() {
     );
     client.sender.send(&[b"goes on"]).expect("sent");
     assert_eq!(server.frames.recv_timeout(LONG).as_deref(), Ok(&b"goes on"[..]));
+    // Each end has limits of its own.
+    let roomy = NetLimits {
+        sent_bytes: bytes,
+        ..LIMITS
+    };
+    let mut client = RealNet.connect(&listening(), SECOND, roomy).expect("somebody listens");
+    client.sender.send(&[&vec![0; bytes]]).expect("it is on its way");
+    assert_eq!(client.frames.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
     // Somebody who keeps to no limit.
     use std::io::{Read, Write};
     let listener = RealNet.listen("127.0.0.1:0", LIMITS).expect("a port is free");
