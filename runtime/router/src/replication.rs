@@ -99,6 +99,8 @@ pub enum ReplicationError {
 /// Whoever ships the log, or follows a primary.
 pub trait ReplicationService: Send + Sync {
     fn info(&self) -> ReplicationInfo;
+    /// On a standby: how far it is itself; none on a primary. Asked for each answer, so it waits for nothing.
+    fn own(&self) -> Option<StandbyInfo>;
     /// Lets a standby of this name connect.
     fn join(&self, name: &str) -> Result<JoinTicket, ReplicationError>;
     /// Makes this standby the primary: what was received is replayed first. Blocks until writes are taken.

@@ -14,6 +14,7 @@ mod log;
 mod modules;
 mod numbers;
 mod problem;
+mod replication;
 mod running;
 mod status;
 mod tables;
@@ -31,6 +32,7 @@ pub use modules::{
 };
 pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
+pub use replication::{JoinRequest, JoinTicket, Promotion, Replication, Standby, StandbyState};
 pub use running::{CallList, CallPhase, RunningCall};
 pub use status::{
     ArchiveInfo, ControlEvent, DeploymentStatus, Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, NvramRing,
@@ -75,6 +77,14 @@ pub mod headers {
     pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
     /// `true` where a response is such an outcome.
     pub const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
+    /// Of an answer from a standby: it shows every record before this position.
+    pub const VIEW_LSN: &str = "reprise-view-lsn";
+    /// Of an answer from a standby: milliseconds since it showed all that was committed.
+    pub const LAG_MS: &str = "reprise-lag-ms";
+    /// Of an answer from a standby: share of the primary's last 10 s that it shows, from 0 to 1.
+    pub const FRESHNESS: &str = "reprise-freshness";
+    /// A read on a standby that is further behind is refused.
+    pub const MAX_LAG_MS: &str = "reprise-max-lag-ms";
     /// The span that a request belongs to (W3C Trace Context).
     pub const TRACEPARENT: &str = "traceparent";
 }

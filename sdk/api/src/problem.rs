@@ -28,6 +28,8 @@ pub enum ProblemKind {
     IdempotencyConflict,
     /// The log before `oldest` was let go.
     LogReleased,
+    /// The server to be promoted is no standby.
+    NotStandby,
     /// A body, module, argument or result is over its limit.
     TooLarge,
     /// The body is of a type that is not read here.
@@ -72,7 +74,7 @@ pub enum ProblemKind {
 
 impl ProblemKind {
     /// All kinds, by status.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::InvalidArguments,
         Self::MalformedRequest,
         Self::Unauthorized,
@@ -82,6 +84,7 @@ impl ProblemKind {
         Self::RequestTimeout,
         Self::SchemaConflict,
         Self::IdempotencyConflict,
+        Self::NotStandby,
         Self::LogReleased,
         Self::TooLarge,
         Self::UnsupportedMediaType,
@@ -117,6 +120,7 @@ impl ProblemKind {
             Self::RequestTimeout => "request-timeout",
             Self::SchemaConflict => "schema-conflict",
             Self::IdempotencyConflict => "idempotency-conflict",
+            Self::NotStandby => "not-standby",
             Self::LogReleased => "log-released",
             Self::TooLarge => "too-large",
             Self::UnsupportedMediaType => "unsupported-media-type",
@@ -150,7 +154,7 @@ impl ProblemKind {
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTimeout => 408,
-            Self::SchemaConflict | Self::IdempotencyConflict => 409,
+            Self::SchemaConflict | Self::IdempotencyConflict | Self::NotStandby => 409,
             Self::LogReleased => 410,
             Self::TooLarge => 413,
             Self::UnsupportedMediaType => 415,
@@ -186,6 +190,7 @@ impl ProblemKind {
             Self::RequestTimeout => "The request came too slowly",
             Self::SchemaConflict => "The module's tables can't be reconciled with what is stored",
             Self::IdempotencyConflict => "The idempotency key was used with other arguments",
+            Self::NotStandby => "This server is no standby",
             Self::LogReleased => "This part of the log was let go",
             Self::TooLarge => "Too large",
             Self::UnsupportedMediaType => "The body is of a type that is not read here",

@@ -13,8 +13,9 @@ use std::{
 
 use reprise_api::{
     Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, CallList, Checkpoint, CheckpointList, GroupsPage,
-    KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, NDJSON_MEDIA_TYPE,
-    Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, RunningCall, Status, TableInfo, TableList, U64, headers,
+    JoinRequest, JoinTicket, KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned,
+    NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Promotion, Readiness, Replication, RowsPage, RunningCall,
+    Status, TableInfo, TableList, U64, headers,
 };
 use reqwest::{
     StatusCode, Url,
@@ -415,6 +416,22 @@ impl Client {
     /// The checkpoints, and what a restart would take with them.
     pub fn checkpoints(&self) -> Result<CheckpointList, ClientError> {
         self.get(&["v1", "checkpoints"])
+    }
+
+    /// Who is the primary, and how far each standby is.
+    pub fn replication(&self) -> Result<Replication, ClientError> {
+        self.get(&["v1", "replication"])
+    }
+
+    /// Makes the server, a standby, the primary. Returns once it takes writes.
+    pub fn promote(&self) -> Result<Promotion, ClientError> {
+        self.json(self.http.post(self.at(&["v1", "replication", "promote"])))
+    }
+
+    /// Asks a primary to let a standby of this name connect.
+    pub fn join(&self, name: &str) -> Result<JoinTicket, ClientError> {
+        let asked = JoinRequest { name: name.to_owned() };
+        self.json(self.http.post(self.at(&["v1", "replication", "join"])).json(&asked))
     }
 
     /// Begins a backup on the server, or finds the one under way.

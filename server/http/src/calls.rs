@@ -47,6 +47,7 @@ pub const PATH_PREFIX: &str = "/v1/call/";
         ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "At most 255 visible characters; a repeat by the same token returns the first committed outcome again, as long as it is kept. Calls that only read run again"),
         ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "What has not begun by then, or runs longer, is ended as deadline-exceeded and leaves nothing"),
         ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "For reads: wait until the read view holds this LSN"),
+        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context; the answer continues it"),
     ),
@@ -254,9 +255,7 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
     let Some(min_lsn) = number(headers, headers::MIN_LSN)? else {
         return Ok(());
     };
-    let wait_max = number(headers, headers::MAX_WAIT_MS)?
-        .map_or(READ_WAIT_DEFAULT, Duration::from_millis)
-        .min(READ_WAIT_MAX);
+    let wait_max = read_wait_max(headers)?;
     let router = &state.router;
     if router.is_in_view(Lsn(min_lsn)) {
         return Ok(());
@@ -282,15 +281,25 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
     }
 }
 
+/// For how long a read waits until it is fresh enough.
+pub fn read_wait_max(headers: &HeaderMap) -> Result<Duration, Refusal> {
+    let asked = number(headers, headers::MAX_WAIT_MS)?.map(Duration::from_millis);
+    Ok(asked.unwrap_or(READ_WAIT_DEFAULT).min(READ_WAIT_MAX))
+}
+
 /// True where nothing is to be waited for, as the headers say. False also where they say nothing that makes sense.
 pub fn is_in_view(state: &AppState, headers: &HeaderMap) -> bool {
+    if headers.contains_key(headers::MAX_LAG_MS) {
+        return false;
+    }
     match number(headers, headers::MIN_LSN) {
         Ok(min_lsn) => min_lsn.is_none_or(|min_lsn| state.router.is_in_view(Lsn(min_lsn))),
         Err(_) => false,
     }
 }
 
-fn number(headers: &HeaderMap, name: &'static str) -> Result<Option<u64>, Refusal> {
+/// The number in a header; none without it.
+pub fn number(headers: &HeaderMap, name: &'static str) -> Result<Option<u64>, Refusal> {
     let Some(value) = headers.get(name) else {
         return Ok(None);
     };

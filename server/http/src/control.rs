@@ -34,6 +34,9 @@ pub enum ControlOp {
     /// A file of a backup: it holds rows, or the database's secret.
     ReadBackup(String),
     CancelCall(String),
+    /// Lets a standby of this name connect.
+    AdmitStandby(String),
+    Promote,
 }
 
 impl ControlOp {
@@ -48,13 +51,15 @@ impl ControlOp {
             Self::RemoveBackup(id) => ("remove-backup", id),
             Self::ReadBackup(file) => ("read-backup", file),
             Self::CancelCall(id) => ("cancel-call", id),
+            Self::AdmitStandby(name) => ("admit-standby", name),
+            Self::Promote => ("promote", ""),
         }
     }
 
     /// None: it waits for nothing, and needs no thread of its own.
     fn place(&self) -> Option<Operation> {
         match self {
-            Self::CancelCall(_) => None,
+            Self::CancelCall(_) | Self::AdmitStandby(_) => None,
             Self::DeployModule(_) => Some(Operation::Deploy),
             _ => Some(Operation::Other),
         }

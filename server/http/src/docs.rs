@@ -22,7 +22,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     assets,
     auth::needed_role,
-    backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems,
+    backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, replication,
     rows::{groups, page},
     running,
     state::AppState,
@@ -47,6 +47,7 @@ use crate::{
         (name = "Tables", description = "What is stored"),
         (name = "Log", description = "What happened"),
         (name = "Backups", description = "Copies that stand for themselves"),
+        (name = "Replication", description = "Standbys, how fresh they are, and who is the primary"),
         (name = "Server", description = "State, events, metrics"),
     ),
     components(schemas(Problem, ControlEvent, Status, Phase, FieldInfo, log::LogOrder, log::LineLevel)),
@@ -93,6 +94,9 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(backups::list_backups, backups::create_backup))
         .routes(routes!(backups::show_backup, backups::delete_backup))
         .routes(routes!(backups::download_file))
+        .routes(routes!(replication::show_replication))
+        .routes(routes!(replication::promote))
+        .routes(routes!(replication::join))
         .routes(routes!(status::status))
         .routes(routes!(events::events))
         .routes(routes!(status::healthz))

@@ -21,6 +21,7 @@ use crate::{
     media::format_of_body,
     pages,
     refusal::Refusal,
+    replication::{Staleness, wait_for_max_lag},
     state::AppState,
     texts::Room,
     trace::{RequestSpan, TraceContext},
@@ -78,15 +79,24 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
         return answer;
     }
     let origin = auth.origins().named(request.headers()).cloned();
+    let staleness = Staleness::of(&state.router).filter(|_| shows_data(request.uri().path()));
     let mut response = match integers::asked(request.headers()) {
         Ok(false) => route_judged(state, router, request).await,
         Ok(true) => integers::as_numbers(route_judged(state, router, request)).await,
         Err(refusal) => refusal.into_response(),
     };
+    if let Some(staleness) = staleness {
+        staleness.tell(&mut response);
+    }
     if let Some(origin) = origin {
         pages::allow(origin, response.headers_mut());
     }
     response
+}
+
+/// What an answer to such a path shows may be old on a standby.
+fn shows_data(path: &str) -> bool {
+    path == batch::PATH || path.starts_with(calls::PATH_PREFIX) || path.starts_with("/v1/tables")
 }
 
 async fn route_judged(state: &AppState, router: &Router, mut request: Request) -> Response {
@@ -102,6 +112,11 @@ async fn route_judged(state: &AppState, router: &Router, mut request: Request) -
     }
     if *method == Method::POST
         && let Err(refusal) = format_of_body(request.headers())
+    {
+        return refusal.into_response();
+    }
+    if shows_data(path)
+        && let Err(refusal) = wait_for_max_lag(state, request.headers()).await
     {
         return refusal.into_response();
     }

@@ -35,6 +35,7 @@ mod problems;
 #[cfg(test)]
 mod reference;
 mod refusal;
+mod replication;
 mod reply;
 mod rows;
 mod running;

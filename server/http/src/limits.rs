@@ -143,3 +143,5 @@ const _: () = assert!(CALL_BODY_BYTES_MAX <= BATCH_BYTES_IN_FLIGHT_MAX);
 const _: () = assert!(BATCH_CALLS_IN_FLIGHT_MAX < WAITING_TXNS_MAX);
 const _: () = assert!(RESULT_BYTES_MAX as u64 * TEXT_PER_BYTE_MAX <= TEXTS_BYTES_MAX);
 const _: () = assert!(BATCH_CHUNK_CALLS_MAX <= BATCH_CALLS_EACH_MAX);
+/// Of a request to join as a standby.
+pub const JOIN_BODY_BYTES_MAX: usize = 4 << 10;

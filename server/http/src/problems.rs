@@ -143,6 +143,11 @@ fn guide_of_request(kind: ProblemKind) -> Guide {
             "Send it faster, or in smaller parts.",
             SAFE,
         ),
+        ProblemKind::NotStandby => (
+            "The server is to become the primary, and is the primary already.",
+            "Nothing. <code>GET /v1/replication</code> tells who is what.",
+            UNCHANGED_FAILS,
+        ),
         ProblemKind::SchemaConflict => (
             "The module declares tables in a way that can't be reconciled with what is stored.",
             "<code>conflicts</code> names each column and index. Change these declarations, or use another table name.",
@@ -231,7 +236,8 @@ fn guide_of_server(kind: ProblemKind) -> Guide {
             SAFE_LATER,
         ),
         ProblemKind::TooStale => (
-            "The read view did not reach <code>Reprise-Min-Lsn</code> within <code>Reprise-Max-Wait-Ms</code>.",
+            "What can be read here did not reach <code>Reprise-Min-Lsn</code>, or <code>Reprise-Max-Lag-Ms</code>, within \
+             <code>Reprise-Max-Wait-Ms</code>.",
             "Wait longer, or ask the primary.",
             "Safe.",
         ),

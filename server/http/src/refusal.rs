@@ -86,6 +86,17 @@ impl Refusal {
         )
     }
 
+    /// A write reached a standby, whose primary is at this URL, if it knows it.
+    pub fn not_primary(primary: Option<&str>) -> Self {
+        let detail = match primary {
+            Some(url) => format!("this server is a standby: send what writes to {url}"),
+            None => "this server is a standby and does not know its primary: send what writes there".to_owned(),
+        };
+        let mut problem = Problem::new(ProblemKind::NotPrimary, detail);
+        problem.primary = primary.map(str::to_owned);
+        problem.into()
+    }
+
     /// Ours, and a mistake.
     pub fn internal(what: &str) -> Self {
         tracing::error!(what, "request failed inside the server");

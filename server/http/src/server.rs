@@ -88,6 +88,7 @@ fn turn_away(stream: &TcpStream) {
         out: &mut out,
         body: &mut body,
         room: &mut None,
+        staleness: None,
     };
     answers.push_answer(refusal.answer(), true);
     let _ = stream.try_write(&out); // the peer sees the end at least

@@ -26,6 +26,7 @@ mod recover;
 mod region;
 mod reload;
 mod remote;
+mod replication;
 mod restore;
 mod rows;
 mod serve;
@@ -67,6 +68,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Table(command) => remote::tables(&command, output),
         Command::Calls(command) => calls::run(&command, output),
         Command::Checkpoint(command) => checkpoint::run(&command, output),
+        Command::Replication(command) => replication::run(&command, output),
         Command::Log(command) => remote::log(&command, output),
         Command::Backup(command) => backup::run(&command, output),
         Command::Restore(args) => restore::run(&args, output),

@@ -470,6 +470,38 @@ export type IndexInfo = {
 };
 
 /**
+ * Who wants to follow a primary.
+ */
+export type JoinRequest = {
+    /**
+     * Of the standby: 1 to 64 letters, digits, `-`, `_` or `.`.
+     */
+    name: string;
+};
+
+/**
+ * What a standby needs to connect. It holds once, for a minute.
+ */
+export type JoinTicket = {
+    /**
+     * In hexadecimal digits.
+     */
+    database_id: string;
+    /**
+     * Partitions of the database.
+     */
+    partitions: number;
+    /**
+     * Where to connect to. Its host is the one of this request where the server listens on all addresses.
+     */
+    ship_address: string;
+    /**
+     * 16 bytes in hexadecimal digits, to be shown on the connection.
+     */
+    ticket: string;
+};
+
+/**
  * The outcome kept under an idempotency key: what a repeat of the call is answered with.
  */
 export type KeptOutcome = {
@@ -1265,6 +1297,20 @@ export type ProcedureLogLine = {
 };
 
 /**
+ * A node that became the primary.
+ */
+export type Promotion = {
+    /**
+     * The new one.
+     */
+    epoch: number;
+    /**
+     * Of the first record of the new epoch.
+     */
+    lsn: U64;
+};
+
+/**
  * Answer of `/readyz`.
  */
 export type Readiness = {
@@ -1287,6 +1333,48 @@ export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes'
  * What a recovery is at.
  */
 export type RecoveryStep = 'checkpoint' | 'log';
+
+/**
+ * A node's part in replication.
+ */
+export type Replication = {
+    /**
+     * Every record before it is durable on as many standbys as the safety level asks for.
+     */
+    acked_lsn: U64;
+    /**
+     * The least of `durable_lsn` and `acked_lsn`.
+     */
+    committed_lsn: U64;
+    /**
+     * Every record before it is durable here.
+     */
+    durable_lsn: U64;
+    /**
+     * Counts the openings of this database as primary, on whichever node; 0 without a log.
+     */
+    epoch: number;
+    /**
+     * Where writes go; null where it is not known. On a primary its own address, if it was told (`--advertise`).
+     */
+    primary?: string | null;
+    /**
+     * `primary`, `standby` or `read-only`.
+     */
+    role: string;
+    /**
+     * What an answered write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or `quorum`.
+     */
+    safety: string;
+    /**
+     * Where standbys connect to; null where this server takes none.
+     */
+    ship_address?: string | null;
+    /**
+     * On a primary its standbys, by name; on a standby itself alone.
+     */
+    standbys: Array<Standby>;
+};
 
 /**
  * What a restart would take now.
@@ -1472,6 +1560,65 @@ export type Speed = {
  * Where a speed was measured.
  */
 export type SpeedSource = 'opening' | 'sample' | 'running';
+
+/**
+ * A standby: as its primary sees it, or on the standby itself.
+ */
+export type Standby = {
+    /**
+     * Why there is no connection; null where there is one.
+     */
+    error?: string | null;
+    /**
+     * Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null until it was measured.
+     */
+    freshness?: number | null;
+    /**
+     * Bytes of log that readers on the standby do not see yet.
+     */
+    lag_bytes: number;
+    /**
+     * Milliseconds since readers on the standby saw all that was committed; 0 where they do now.
+     */
+    lag_ms: number;
+    /**
+     * Records that readers on the standby do not see yet.
+     */
+    lag_txns: number;
+    /**
+     * As it was started with (`--name`).
+     */
+    name: string;
+    /**
+     * Every record before it is durable on the standby.
+     */
+    persisted_lsn: U64;
+    /**
+     * Every record before it is in the standby's tables.
+     */
+    replayed_lsn: U64;
+    /**
+     * Every record before it was sent to the standby.
+     */
+    shipped_lsn: U64;
+    /**
+     * What it is at.
+     */
+    state: StandbyState;
+    /**
+     * `tcp` or `rdma`.
+     */
+    transport: string;
+    /**
+     * Readers on the standby see every record before it, and none behind it.
+     */
+    view_lsn: U64;
+};
+
+/**
+ * What a standby is at.
+ */
+export type StandbyState = 'joining' | 'catching-up' | 'streaming' | 'lost';
 
 /**
  * What the server is, and how far it has come.
@@ -2167,6 +2314,10 @@ export type BatchData = {
          */
         'Reprise-Min-Lsn'?: string;
         /**
+         * On a standby: wait until it is not further behind than so many milliseconds
+         */
+        'Reprise-Max-Lag-Ms'?: number;
+        /**
          * How long to wait for it; 1000 unless given
          */
         'Reprise-Max-Wait-Ms'?: number;
@@ -2242,6 +2393,10 @@ export type CallData = {
          * For reads: wait until the read view holds this LSN
          */
         'Reprise-Min-Lsn'?: string;
+        /**
+         * On a standby: wait until it is not further behind than so many milliseconds
+         */
+        'Reprise-Max-Lag-Ms'?: number;
         /**
          * How long to wait for it; 1000 unless given
          */
@@ -3074,6 +3229,157 @@ export type ProcedureLogResponses = {
 
 export type ProcedureLogResponse = ProcedureLogResponses[keyof ProcedureLogResponses];
 
+export type ShowReplicationData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/replication';
+};
+
+export type ShowReplicationErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type ShowReplicationError = ShowReplicationErrors[keyof ShowReplicationErrors];
+
+export type ShowReplicationResponses = {
+    /**
+     * This node's part in replication
+     */
+    200: Replication;
+};
+
+export type ShowReplicationResponse = ShowReplicationResponses[keyof ShowReplicationResponses];
+
+export type JoinData = {
+    body?: JoinRequest;
+    path?: never;
+    query?: never;
+    url: '/v1/replication/join';
+};
+
+export type JoinErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * not-found: this server takes no standbys (--ship-listen)
+     */
+    404: Problem;
+    /**
+     * request-timeout
+     */
+    408: Problem;
+    /**
+     * too-large
+     */
+    413: Problem;
+    /**
+     * unsupported-media-type
+     */
+    415: Problem;
+    /**
+     * not-primary
+     */
+    421: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type JoinError = JoinErrors[keyof JoinErrors];
+
+export type JoinResponses = {
+    /**
+     * The way to connect
+     */
+    200: JoinTicket;
+};
+
+export type JoinResponse = JoinResponses[keyof JoinResponses];
+
+export type PromoteData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/replication/promote';
+};
+
+export type PromoteErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * not-standby: it is the primary already
+     */
+    409: Problem;
+    /**
+     * unsupported-media-type
+     */
+    415: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * unavailable: what was received can't be replayed or made durable
+     */
+    503: Problem;
+};
+
+export type PromoteError = PromoteErrors[keyof PromoteErrors];
+
+export type PromoteResponses = {
+    /**
+     * It takes writes now
+     */
+    200: Promotion;
+};
+
+export type PromoteResponse = PromoteResponses[keyof PromoteResponses];
+
 export type StatusData = {
     body?: never;
     path?: never;
@@ -3262,6 +3568,10 @@ export type ListGroupsData = {
          */
         'Reprise-Min-Lsn'?: string;
         /**
+         * On a standby: wait until it is not further behind than so many milliseconds
+         */
+        'Reprise-Max-Lag-Ms'?: number;
+        /**
          * How long to wait for it; 1000 unless given
          */
         'Reprise-Max-Wait-Ms'?: number;
@@ -3355,6 +3665,10 @@ export type ListRowsData = {
          * Wait until the read view holds this LSN
          */
         'Reprise-Min-Lsn'?: string;
+        /**
+         * On a standby: wait until it is not further behind than so many milliseconds
+         */
+        'Reprise-Max-Lag-Ms'?: number;
         /**
          * How long to wait for it; 1000 unless given
          */

@@ -62,6 +62,7 @@ pub const PATH: &str = "/v1/batch";
     params(
         ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "Calls that have not begun by then, or run longer, are ended as deadline-exceeded and leave nothing"),
         ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Begin once the read view holds this LSN"),
+        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
     ),
     request_body(content(

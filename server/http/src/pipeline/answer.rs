@@ -13,6 +13,7 @@ use reprise_router::CallReply;
 use crate::{
     calls::{media_type, write_body},
     refusal::Refusal,
+    replication::Staleness,
     target::Target,
     texts::Room,
     trace::CallTrace,
@@ -30,6 +31,8 @@ pub struct Answers<'a> {
     pub body: &'a mut Vec<u8>,
     /// For a long answer in `out`, until it is written.
     pub room: &'a mut Option<Room>,
+    /// On a standby.
+    pub staleness: Option<Staleness>,
 }
 
 impl Answers<'_> {
@@ -51,6 +54,14 @@ impl Answers<'_> {
         self.put(media_type(format));
         self.put_header(headers::TXN_ID, digits.format(reply.txn_id.0));
         self.put_header(headers::LSN, digits.format(reply.lsn.0));
+        if let Some(staleness) = self.staleness {
+            // What this call saw, which may be more than what was there before it.
+            let seen = Staleness {
+                view: reply.lsn,
+                ..staleness
+            };
+            seen.headers().for_each(|(name, value)| self.put_header(name, &value));
+        }
         if reply.replayed {
             self.put_header(headers::IDEMPOTENT_REPLAYED, "true");
         }
@@ -143,6 +154,7 @@ mod tests {
             out: &mut out,
             body: &mut body,
             room: &mut None,
+            staleness: None,
         };
         let refusal = Refusal::new(ProblemKind::NotFound, "no such thing");
         assert_eq!(answers.push_answer(refusal.answer(), true), 404);

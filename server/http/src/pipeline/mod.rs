@@ -41,6 +41,7 @@ use crate::{
         PIPELINE_CALLS_IN_FLIGHT_MAX, PIPELINE_PARTIAL_WAIT_MAX, PIPELINE_REQUEST_BYTES_MAX, REQUEST_BYTES_SURE,
     },
     refusal::Refusal,
+    replication::Staleness,
     stall::StallGuard,
     state::AppState,
     texts::Room,
@@ -362,7 +363,7 @@ impl Pipeline {
             may_write: asked.may_write,
             format: asked.format,
         };
-        let changes = [headers::MIN_LSN, headers::TRACEPARENT];
+        let changes = [headers::MIN_LSN, headers::MAX_LAG_MS, headers::TRACEPARENT];
         let is_lasting = call.terms.key.is_none() && !changes.iter().any(|name| head.headers.contains_key(*name));
         if is_lasting && head.bytes <= KNOWN_HEAD_BYTES_MAX {
             self.known = Some(Known {
@@ -379,12 +380,14 @@ impl Pipeline {
     /// Takes the answers that are there, in order. True: stopped by their size, and there may be more.
     fn take_answers(&mut self, cx: &mut Context<'_>) -> bool {
         let mut left = self.runs.len();
+        let staleness = Staleness::of(&self.state.router);
         while let Some(run) = self.runs.front_mut() {
             let is_last = left == 1 && self.intake == Intake::Closed;
             let mut answers = Answers {
                 out: &mut self.out,
                 body: &mut self.body,
                 room: &mut self.room,
+                staleness,
             };
             let progress = run.poll(cx, &self.state, &mut answers, is_last);
             let (weight, bytes) = (run.weight, run.bytes());

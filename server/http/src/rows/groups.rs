@@ -51,6 +51,7 @@ const GROUPS_TIME_MAX: Duration = Duration::from_secs(1);
         ("to" = Option<String>, Query, description = "Values of the columns behind the prefix up to which rows count, themselves included"),
         ("where" = Option<String>, Query, description = "`column:op:value`, as for rows; may stand more than once"),
         ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Wait until the read view holds this LSN"),
+        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
     ),
     responses(

@@ -47,6 +47,7 @@ const ROWS_LIMIT_DEFAULT: u32 = 100;
         ("where" = Option<String>, Query, description = "`column:op:value`, the op one of eq, ne, lt, le, gt, ge and, of text, starts; may stand more than once, and all must be so. `null` is eq or ne to null alone"),
         ("columns" = Option<String>, Query, description = "Names of the columns that are wanted, separated by commas; all unless given"),
         ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Wait until the read view holds this LSN"),
+        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
     ),
     responses(

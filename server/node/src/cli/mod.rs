@@ -92,6 +92,12 @@ pub enum Command {
         after_help = "Example:\n  reprise checkpoint take\n  reprise checkpoint show ./reprise-data"
     )]
     Checkpoint(CheckpointCommand),
+    /// See how far the standbys are, and make one of them the primary
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise replication status\n  reprise replication promote --url http://127.0.0.1:8081"
+    )]
+    Replication(ReplicationCommand),
     /// Make, check and restore backups
     #[command(
         subcommand,
@@ -371,6 +377,22 @@ pub enum CallsCommand {
     Cancel {
         /// Its id, or its transaction's
         id: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum ReplicationCommand {
+    /// Who is the primary, and how far each standby is
+    #[command(after_help = "Example:\n  reprise replication status --output json")]
+    Status {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Make the standby at --url the primary; stop the old primary before
+    #[command(after_help = "Example:\n  reprise replication promote --url http://127.0.0.1:8081")]
+    Promote {
         #[command(flatten)]
         server: ServerArgs,
     },

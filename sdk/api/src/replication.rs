@@ -1,0 +1,102 @@
+//! Replication: who is the primary, which standbys there are, how far each one is.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::U64;
+
+/// What a standby is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StandbyState {
+    /// It gets a checkpoint and the log behind it.
+    Joining,
+    /// It gets log that was written before.
+    CatchingUp,
+    /// It gets each group of records as it is sealed.
+    Streaming,
+    /// There is no connection; `error` says why.
+    Lost,
+}
+
+/// A standby: as its primary sees it, or on the standby itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Standby {
+    /// As it was started with (`--name`).
+    pub name: String,
+    /// What it is at.
+    pub state: StandbyState,
+    /// `tcp` or `rdma`.
+    pub transport: String,
+    /// Every record before it was sent to the standby.
+    pub shipped_lsn: U64,
+    /// Every record before it is durable on the standby.
+    pub persisted_lsn: U64,
+    /// Every record before it is in the standby's tables.
+    pub replayed_lsn: U64,
+    /// Readers on the standby see every record before it, and none behind it.
+    pub view_lsn: U64,
+    /// Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null until it was measured.
+    pub freshness: Option<f64>,
+    /// Milliseconds since readers on the standby saw all that was committed; 0 where they do now.
+    pub lag_ms: f64,
+    /// Bytes of log that readers on the standby do not see yet.
+    pub lag_bytes: u64,
+    /// Records that readers on the standby do not see yet.
+    pub lag_txns: u64,
+    /// Why there is no connection; null where there is one.
+    pub error: Option<String>,
+}
+
+/// A node's part in replication.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Replication {
+    /// `primary`, `standby` or `read-only`.
+    pub role: String,
+    /// Counts the openings of this database as primary, on whichever node; 0 without a log.
+    pub epoch: u32,
+    /// What an answered write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or `quorum`.
+    pub safety: String,
+    /// Where writes go; null where it is not known. On a primary its own address, if it was told (`--advertise`).
+    pub primary: Option<String>,
+    /// Where standbys connect to; null where this server takes none.
+    pub ship_address: Option<String>,
+    /// Every record before it is durable here.
+    pub durable_lsn: U64,
+    /// Every record before it is durable on as many standbys as the safety level asks for.
+    pub acked_lsn: U64,
+    /// The least of `durable_lsn` and `acked_lsn`.
+    pub committed_lsn: U64,
+    /// On a primary its standbys, by name; on a standby itself alone.
+    pub standbys: Vec<Standby>,
+}
+
+/// Who wants to follow a primary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinRequest {
+    /// Of the standby: 1 to 64 letters, digits, `-`, `_` or `.`.
+    pub name: String,
+}
+
+/// What a standby needs to connect. It holds once, for a minute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JoinTicket {
+    /// 16 bytes in hexadecimal digits, to be shown on the connection.
+    pub ticket: String,
+    /// Where to connect to. Its host is the one of this request where the server listens on all addresses.
+    pub ship_address: String,
+    /// In hexadecimal digits.
+    pub database_id: String,
+    /// Partitions of the database.
+    pub partitions: u16,
+}
+
+/// A node that became the primary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Promotion {
+    /// The new one.
+    pub epoch: u32,
+    /// Of the first record of the new epoch.
+    pub lsn: U64,
+}

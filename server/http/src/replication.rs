@@ -1,0 +1,300 @@
+//! `/v1/replication`: who is the primary, how far each standby is, and the way to become one or the other.
+
+use std::time::{Duration, Instant};
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, header},
+    response::Response,
+};
+use reprise_api::{
+    JoinRequest, JoinTicket, Problem, ProblemKind, Promotion, Replication, Standby, StandbyState, U64, headers,
+};
+use reprise_base::Lsn;
+use reprise_router::{ReplicationError, ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState, Status};
+
+use crate::{
+    auth::Principal,
+    body::{self, Bounds},
+    calls::{number, read_wait_max},
+    control::ControlOp,
+    limits::JOIN_BODY_BYTES_MAX,
+    places::Operation,
+    refusal::Refusal,
+    state::AppState,
+};
+
+/// Tells who is the primary, and how far each standby is
+///
+/// On a primary: its standbys, also those whose connection is lost. On a standby: itself, as the one entry.
+#[utoipa::path(
+    get,
+    path = "/v1/replication",
+    tag = "Replication",
+    responses((status = 200, description = "This node's part in replication", body = Replication))
+)]
+pub async fn show_replication(State(state): State<AppState>) -> Result<Json<Replication>, Refusal> {
+    let asked = state.blocking(Operation::ReadStats, |parts| match parts.router.replication() {
+        Some(service) => service.info(),
+        None => alone(&parts.router.status()),
+    });
+    Ok(Json(answer(asked.await?)))
+}
+
+/// Makes this standby the primary
+///
+/// What it has received is replayed first; then it takes writes, in a new epoch, and nothing of an older one any more. What the old primary
+/// answered and had not shipped yet is not here: stop the old primary before, and compare `persisted_lsn` with its `durable_lsn`.
+#[utoipa::path(
+    post,
+    path = "/v1/replication/promote",
+    tag = "Replication",
+    responses(
+        (status = 200, description = "It takes writes now", body = Promotion),
+        (status = 409, description = "not-standby: it is the primary already", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "unavailable: what was received can't be replayed or made durable", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn promote(State(state): State<AppState>, principal: Principal) -> Result<Json<Promotion>, Refusal> {
+    let promoted = state.control(ControlOp::Promote, principal, |parts| {
+        let service = parts.router.replication().ok_or_else(|| {
+            let epoch = parts.router.status().epoch.unwrap_or_default();
+            Refusal::from(ReplicationError::IsPrimary(epoch))
+        })?;
+        Ok(service.promote()?)
+    });
+    let promoted = promoted.await?;
+    Ok(Json(Promotion {
+        epoch: promoted.epoch.0,
+        lsn: U64(promoted.lsn.0),
+    }))
+}
+
+/// Lets a standby connect
+///
+/// Asked for by a server that was started with `--standby-of`. The ticket is shown on the connection to `ship_address`, over which the standby
+/// gets every row and the database's secret.
+#[utoipa::path(
+    post,
+    path = "/v1/replication/join",
+    tag = "Replication",
+    request_body = JoinRequest,
+    responses(
+        (status = 200, description = "The way to connect", body = JoinTicket),
+        (status = 404, description = "not-found: this server takes no standbys (--ship-listen)", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn join(
+    State(state): State<AppState>,
+    principal: Principal,
+    request: Request,
+) -> Result<Json<JoinTicket>, Refusal> {
+    let (head, body) = request.into_parts();
+    let bounds = Bounds {
+        what: "a request to join",
+        bytes_max: JOIN_BODY_BYTES_MAX,
+        wait_max: state.limits.body_wait,
+    };
+    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
+    let asked: JoinRequest = serde_json::from_slice(&body.bytes)
+        .map_err(|error| Refusal::malformed(format!("the body is not a request to join: {error}")))?;
+    judge_name(&asked.name)?;
+    let host = host_of(&head.headers).to_owned();
+    let ticket = state
+        .control(ControlOp::AdmitStandby(asked.name.clone()), principal, move |parts| {
+            let service = parts.router.replication().ok_or(ReplicationError::NotServed)?;
+            Ok(service.join(&asked.name)?)
+        })
+        .await?;
+    Ok(Json(JoinTicket {
+        ticket: hex(&ticket.ticket),
+        ship_address: reachable(&ticket.ship_address, &host),
+        database_id: hex(&ticket.database_id),
+        partitions: ticket.partitions,
+    }))
+}
+
+/// As `--name` and a ticket have it.
+fn judge_name(name: &str) -> Result<(), Refusal> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    match (1..=64).contains(&name.len()) && name.bytes().all(is_plain) {
+        true => Ok(()),
+        false => Err(Refusal::malformed(
+            "the name of a standby has 1 to 64 letters, digits, '-', '_' or '.'",
+        )),
+    }
+}
+
+fn host_of(headers: &HeaderMap) -> &str {
+    let authority = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let authority = authority.unwrap_or("127.0.0.1");
+    match authority.strip_prefix('[') {
+        Some(_) => authority.split_inclusive(']').next().unwrap_or(authority),
+        None => authority.split(':').next().unwrap_or(authority),
+    }
+}
+
+/// Who listens on all addresses is reached where this request reached it.
+fn reachable(address: &str, host: &str) -> String {
+    let all = ["0.0.0.0:", "[::]:"].iter().find_map(|all| address.strip_prefix(all));
+    match all {
+        Some(port) => format!("{host}:{port}"),
+        None => address.to_owned(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Of a node that neither takes standbys nor is one.
+fn alone(status: &Status) -> ReplicationInfo {
+    let is_sync = status.log != "none" && status.commit == "sync";
+    ReplicationInfo {
+        role: status.role,
+        epoch: status.epoch.unwrap_or_default(),
+        safety: if is_sync { "local-sync" } else { "local-async" },
+        primary: None,
+        ship_address: None,
+        durable: status.durable_lsn,
+        acked: status.durable_lsn,
+        committed: status.durable_lsn,
+        standbys: Vec::new(),
+    }
+}
+
+fn answer(info: ReplicationInfo) -> Replication {
+    Replication {
+        role: info.role.name().to_owned(),
+        epoch: info.epoch.0,
+        safety: info.safety.to_owned(),
+        primary: info.primary.as_deref().map(str::to_owned),
+        ship_address: info.ship_address,
+        durable_lsn: U64(info.durable.0),
+        acked_lsn: U64(info.acked.0),
+        committed_lsn: U64(info.committed.0),
+        standbys: info.standbys.into_iter().map(standby).collect(),
+    }
+}
+
+fn standby(info: StandbyInfo) -> Standby {
+    Standby {
+        name: info.name,
+        state: match info.state {
+            RouterState::Joining => StandbyState::Joining,
+            RouterState::CatchingUp => StandbyState::CatchingUp,
+            RouterState::Streaming => StandbyState::Streaming,
+            RouterState::Lost => StandbyState::Lost,
+        },
+        transport: info.transport.to_owned(),
+        shipped_lsn: U64(info.shipped.0),
+        persisted_lsn: U64(info.persisted.0),
+        replayed_lsn: U64(info.replayed.0),
+        view_lsn: U64(info.view.0),
+        freshness: info.freshness,
+        lag_ms: info.lag_us as f64 / 1e3,
+        lag_bytes: info.lag_bytes,
+        lag_txns: info.lag_records,
+        error: info.error.as_deref().map(str::to_owned),
+    }
+}
+
+/// How old what a standby shows is, taken before it is asked for anything: answers are no older.
+#[derive(Clone, Copy, Debug)]
+pub struct Staleness {
+    pub view: Lsn,
+    pub lag_us: u64,
+    pub freshness: Option<f64>,
+}
+
+impl Staleness {
+    /// None on a primary.
+    pub fn of(router: &Router) -> Option<Self> {
+        let own = router.replication()?.own()?;
+        Some(Self {
+            view: own.view,
+            lag_us: own.lag_us,
+            freshness: own.freshness,
+        })
+    }
+
+    /// The headers that tell it, as names and values.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let lag = format!("{:.3}", self.lag_us as f64 / 1e3);
+        let freshness = self.freshness.map(|freshness| format!("{freshness:.4}"));
+        [(headers::VIEW_LSN, self.view.to_string()), (headers::LAG_MS, lag)]
+            .into_iter()
+            .chain(freshness.map(|freshness| (headers::FRESHNESS, freshness)))
+    }
+
+    pub fn tell(&self, response: &mut Response) {
+        for (name, value) in self.headers() {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+    }
+}
+
+/// Waits until a standby is not further behind than a read allows it to be (`Reprise-Max-Lag-Ms`).
+pub async fn wait_for_max_lag(state: &AppState, headers: &HeaderMap) -> Result<(), Refusal> {
+    const LOOK: Duration = Duration::from_millis(5);
+    let Some(max_ms) = number(headers, headers::MAX_LAG_MS)? else {
+        return Ok(());
+    };
+    let (wait_max, begun) = (read_wait_max(headers)?, Instant::now());
+    loop {
+        let lag_us = Staleness::of(&state.router).map_or(0, |own| own.lag_us);
+        if lag_us <= max_ms.saturating_mul(1000) {
+            return Ok(());
+        }
+        if begun.elapsed() >= wait_max {
+            let detail = format!(
+                "this standby is {:.3} ms behind, asked was {max_ms} at most; wait longer (Reprise-Max-Wait-Ms) or read from the primary",
+                lag_us as f64 / 1e3
+            );
+            return Err(Refusal::new(ProblemKind::TooStale, detail));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+impl From<ReplicationError> for Refusal {
+    fn from(error: ReplicationError) -> Self {
+        let text = error.to_string();
+        match error {
+            ReplicationError::IsPrimary(_) => Self::new(ProblemKind::NotStandby, text),
+            ReplicationError::NotPrimary(primary) => Self::not_primary(primary.as_deref()),
+            ReplicationError::NotServed => Self::not_found(text),
+            ReplicationError::Name(_) => Self::malformed(text),
+            ReplicationError::Unavailable(reason) => Self::unavailable(&reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_listens_everywhere_is_reached_where_the_request_came() {
+        let headers = |host: &'static str| HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))]);
+        for (address, host, expected) in [
+            ("0.0.0.0:9", "db.example:8080", "db.example:9"),
+            ("[::]:9", "[::1]:8080", "[::1]:9"),
+            ("10.0.0.1:9", "db.example", "10.0.0.1:9"),
+        ] {
+            assert_eq!(reachable(address, host_of(&headers(host))), expected);
+        }
+    }
+
+    #[test]
+    fn names_are_short_and_plain() {
+        for bad in ["", "a b", "a/b", "é", &"x".repeat(65)] {
+            assert!(judge_name(bad).is_err(), "{bad:?}");
+        }
+        assert!(judge_name("east-2.db_1").is_ok());
+    }
+}

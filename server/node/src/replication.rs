@@ -1,0 +1,90 @@
+//! `reprise replication`: how far the standbys are, and the way to make one of them the primary.
+
+use reprise_api::{Replication, Standby, StandbyState};
+
+use crate::{
+    cli::{Output, ReplicationCommand},
+    output::{Outcome, bytes, grouped, print_json, print_pairs, print_table, print_text, table},
+    remote::{connect, failure},
+};
+
+pub fn run(command: &ReplicationCommand, output: Output) -> Outcome {
+    match command {
+        ReplicationCommand::Status { server } => {
+            let told = connect(server)?.replication().map_err(failure)?;
+            match output {
+                Output::Json => print_json(&told)?,
+                Output::Text => show(&told)?,
+            }
+        }
+        ReplicationCommand::Promote { server } => {
+            let promoted = connect(server)?.promote().map_err(failure)?;
+            match output {
+                Output::Json => print_json(&promoted)?,
+                Output::Text => print_text(&format!(
+                    "this server is the primary now: epoch {}, from LSN {} on",
+                    promoted.epoch,
+                    grouped(promoted.lsn.0)
+                ))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn show(told: &Replication) -> std::io::Result<()> {
+    let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "none".to_owned());
+    print_pairs(&[
+        ("role", told.role.clone()),
+        ("epoch", told.epoch.to_string()),
+        ("safety", told.safety.clone()),
+        ("primary", or_none(&told.primary)),
+        ("standbys connect to", or_none(&told.ship_address)),
+        ("durable LSN", grouped(told.durable_lsn.0)),
+        ("acked LSN", grouped(told.acked_lsn.0)),
+        ("committed LSN", grouped(told.committed_lsn.0)),
+    ])?;
+    if told.standbys.is_empty() {
+        return Ok(());
+    }
+    let mut table = table(&[
+        "standby",
+        "state",
+        "shipped",
+        "persisted",
+        "replayed",
+        "view",
+        "lag",
+        "behind",
+        "freshness",
+    ]);
+    for standby in &told.standbys {
+        table.add_row([
+            standby.name.clone(),
+            state(standby),
+            grouped(standby.shipped_lsn.0),
+            grouped(standby.persisted_lsn.0),
+            grouped(standby.replayed_lsn.0),
+            grouped(standby.view_lsn.0),
+            format!("{:.1} ms", standby.lag_ms),
+            format!("{} records, {}", grouped(standby.lag_txns), bytes(standby.lag_bytes)),
+            standby
+                .freshness
+                .map_or_else(|| "-".to_owned(), |share| format!("{:.2} %", share * 100.0)),
+        ]);
+    }
+    print_table(&table)
+}
+
+fn state(standby: &Standby) -> String {
+    let name = match standby.state {
+        StandbyState::Joining => "joining",
+        StandbyState::CatchingUp => "catching up",
+        StandbyState::Streaming => "streaming",
+        StandbyState::Lost => "lost",
+    };
+    match &standby.error {
+        Some(error) => format!("{name}: {error}"),
+        None => name.to_owned(),
+    }
+}

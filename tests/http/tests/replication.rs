@@ -1,0 +1,84 @@
+//! What a server tells of replication, and what it refuses, while no standby is there.
+
+use reprise_test_http::{Options, Server, probe};
+use reqwest::Method;
+use serde_json::json;
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+#[test]
+fn a_server_alone_is_the_primary_of_nobody() {
+    let server = Server::start();
+    let told = server.get("/v1/replication").ok(200);
+    assert_eq!(
+        (&told["role"], &told["epoch"], &told["safety"], &told["standbys"]),
+        (&json!("primary"), &json!(1), &json!("local-sync"), &json!([]))
+    );
+    assert_eq!((&told["primary"], &told["ship_address"]), (&json!(null), &json!(null)));
+    assert_eq!(told["durable_lsn"], told["committed_lsn"]);
+    let promoted = server.send(Method::POST, "/v1/replication/promote", &[], Vec::new());
+    let refused = promoted.problem("not-standby", 409);
+    assert!(refused["detail"].as_str().is_some_and(|text| text.contains("epoch 1")));
+    let server = server.restart();
+    assert_eq!(server.get("/v1/replication").ok(200)["epoch"], 2);
+}
+
+#[test]
+fn who_would_join_is_judged_first() {
+    let server = Server::start_with(Options {
+        tokens: true,
+        ..Options::default()
+    });
+    let join = |token: &str, body: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", &*bearer), JSON];
+        server.send(Method::POST, "/v1/replication/join", &headers, body.as_bytes().to_vec())
+    };
+    for token in ["secret-read", "secret-write"] {
+        join(token, r#"{"name": "b"}"#).problem("forbidden", 403);
+    }
+    for bad in [
+        "",
+        "{}",
+        "[]",
+        r#"{"name": 1}"#,
+        r#"{"name": ""}"#,
+        r#"{"name": "a b"}"#,
+        r#"{"name": "b", "more": 1}"#,
+    ] {
+        join("secret-admin", bad).problem("malformed-request", 400);
+    }
+    let long = format!(r#"{{"name": "{}"}}"#, "x".repeat(5_000));
+    join("secret-admin", &long).problem("too-large", 413);
+    let refused = join("secret-admin", r#"{"name": "b"}"#).problem("not-found", 404);
+    assert!(
+        refused["detail"]
+            .as_str()
+            .is_some_and(|text| text.contains("--ship-listen"))
+    );
+    let bearer = [("authorization", "Bearer secret-write")];
+    let promoted = server.send(Method::POST, "/v1/replication/promote", &bearer, Vec::new());
+    promoted.problem("forbidden", 403);
+}
+
+#[test]
+fn a_primary_is_never_behind_itself() {
+    let server = Server::start();
+    server.put_module("probe", probe()).ok(201);
+    server.call("put", json!({"id": 1, "amount": 5})).ok(200);
+    let read = |lag: &str| server.call_with("echo", json!({"id": 1}), &[("reprise-max-lag-ms", lag)]);
+    let answer = read("0");
+    answer.ok(200);
+    assert_eq!(
+        (answer.header("reprise-view-lsn"), answer.header("reprise-lag-ms")),
+        (None, None)
+    );
+    read("soon").problem("malformed-request", 400);
+    let rows = server.send(
+        Method::GET,
+        "/v1/tables/items/rows",
+        &[("reprise-max-lag-ms", "x")],
+        Vec::new(),
+    );
+    rows.problem("malformed-request", 400);
+}
