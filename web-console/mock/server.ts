@@ -26,11 +26,12 @@ import {
   send,
   sendFile,
 } from './replies';
+import { promoted, replicationNow, standbyNow } from './replication';
 
-/** What the mock pretends: `locked` asks for the token `secret`; `silent` has no event stream. */
-export const states = ['ready', 'empty', 'recovering', 'log-error', 'locked', 'silent'] satisfies State[];
+/** What the mock pretends: `locked` asks for the token `secret`; `silent` has no event stream; `standby` follows another server. */
+export const states = ['ready', 'empty', 'recovering', 'log-error', 'locked', 'silent', 'standby'] satisfies State[];
 
-export type State = 'ready' | 'empty' | 'recovering' | 'log-error' | 'locked' | 'silent';
+export type State = 'ready' | 'empty' | 'recovering' | 'log-error' | 'locked' | 'silent' | 'standby';
 
 export function stateNamed(name: string): State {
   const found = states.find((state) => state === name);
@@ -91,17 +92,24 @@ class MockServer {
     if (kind === 'call' && name !== undefined && more !== undefined) return this.#call(name, more, body, request);
     if (kind === 'tables') return this.#table(name, more, url.searchParams, request.headers.accept);
     if (kind === 'calls') return this.#calls(method, name);
+    if (kind === 'replication') return this.#replication(method, name);
     if (kind === 'checkpoints') return this.#checkpoints(method);
     if (kind === 'log') return this.#log(name, url.searchParams);
     if (kind === 'procedure-log') return ok({ lines: this.#state === 'empty' ? [] : outputLines() });
     return notFound(url.pathname);
   }
 
+  #replication(method: string, name: string | undefined): Reply {
+    const isStandby = this.#state === 'standby';
+    if (name === 'promote' && method === 'POST') return ok(promoted());
+    return ok(isStandby ? standbyNow() : replicationNow(this.#state === 'empty'));
+  }
+
   #status(): Status {
     const newest = newestPosition();
     const behind = this.#state === 'log-error' ? 1 : 0;
     return {
-      role: 'primary',
+      role: this.#state === 'standby' ? 'standby' : 'primary',
       epoch: 3,
       phase: this.#readiness().body.phase,
       log: 'command',

@@ -30,6 +30,7 @@ const routes: Route[] = [
   { page: 'output', procedure: 'vote', level: 'warn', transaction: '7' },
   { page: 'calls' },
   { page: 'checkpoints' },
+  { page: 'replication' },
   { page: 'record', lsn: '18446744073709551615' },
 ];
 

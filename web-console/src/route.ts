@@ -32,6 +32,7 @@ export type Route =
   | { page: 'output'; procedure: string | null; level: string | null; transaction: string | null }
   | { page: 'calls' }
   | { page: 'checkpoints' }
+  | { page: 'replication' }
   | { page: 'record'; lsn: string }
   | { page: 'unknown'; path: string };
 
@@ -79,6 +80,8 @@ export function parseRoute(hash: string): Route {
       return name === null ? { page: 'calls' } : unknown;
     case 'checkpoints':
       return name === null ? { page: 'checkpoints' } : unknown;
+    case 'replication':
+      return name === null ? { page: 'replication' } : unknown;
     case 'output':
       return name === null
         ? {
@@ -124,6 +127,8 @@ export function hrefOf(route: Route): string {
       return '#/calls';
     case 'checkpoints':
       return '#/checkpoints';
+    case 'replication':
+      return '#/replication';
     case 'output':
       return `#/output${queryOf({ procedure: route.procedure, level: route.level, transaction: route.transaction })}`;
     case 'unknown':

@@ -57,6 +57,18 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
       await page.getByRole('heading', { name: 'Where it lies' }).waitFor();
     }));
 
+  test('makes a standby the primary once somebody has said so twice', () =>
+    at('standby', '/replication', async (page) => {
+      await page.getByText('http://db-1.example:8080').waitFor();
+      await page.getByRole('button', { name: 'Make this the primary…' }).click();
+      await page.getByText('It is behind by 14 records').waitFor();
+      expect(await violations(page)).toEqual([]);
+      await page.getByRole('button', { name: 'Leave it a standby' }).click();
+      await page.getByRole('button', { name: 'Make this the primary…' }).click();
+      await page.getByRole('button', { name: 'Make it the primary' }).click();
+      await page.getByText('This server is the primary, in epoch 4').waitFor();
+    }));
+
   test('tells what the log holds of a procedure’s calls, and why', () =>
     at('ready', '/modules/voter?procedure=vote', async (page) => {
       await page.getByText('Logged now as command: of the last 256 measured calls').waitFor();

@@ -76,6 +76,11 @@ describe.skipIf(path === null)('every page', () => {
     const published = page.getByRole('region', { name: 'Checkpoints', exact: true });
     await published.or(page.getByText('There are no checkpoints yet')).first().waitFor();
     await check();
+    await page.getByRole('link', { name: 'Replication', exact: true }).click();
+    await page.getByRole('heading', { name: 'This server' }).waitFor();
+    const standbys = page.getByRole('region', { name: 'Standbys', exact: true });
+    await standbys.or(page.getByText('No standby follows this server')).first().waitFor();
+    await check();
     expect(complaints).toEqual([]);
     await close();
   });

@@ -510,13 +510,33 @@ impl Client {
         read(self.send(request)?)
     }
 
+    /// What a standby refuses because it writes is sent once more, to the primary that it names.
     fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let again = request.try_clone();
         let response = self.exchange(request)?;
         if response.status().is_success() {
-            Ok(response)
-        } else {
-            Err(refusal(response))
+            return Ok(response);
         }
+        let refused = refusal(response);
+        let Some((again, primary)) = again.zip(primary_of(&refused)) else {
+            return Err(refused);
+        };
+        let response = self.exchange(self.moved(again, &primary)?)?;
+        match response.status().is_success() {
+            true => Ok(response),
+            false => Err(refusal(response)),
+        }
+    }
+
+    /// The same request to another server.
+    fn moved(&self, request: RequestBuilder, server: &Url) -> Result<RequestBuilder, ClientError> {
+        let (client, request) = request.build_split();
+        let mut request = request.map_err(|error| ClientError::Http(chain(&error)))?;
+        let mut url = server.clone();
+        url.set_path(request.url().path());
+        url.set_query(request.url().query());
+        *request.url_mut() = url;
+        Ok(RequestBuilder::from_parts(client, request))
     }
 
     fn exchange(&self, request: RequestBuilder) -> Result<Response, ClientError> {
@@ -584,6 +604,18 @@ impl Iterator for BatchAnswers {
     }
 }
 
+/// Where a write goes that a standby refused.
+fn primary_of(refused: &ClientError) -> Option<Url> {
+    let ClientError::Problem(problem) = refused else {
+        return None;
+    };
+    let primary = problem
+        .primary
+        .as_deref()
+        .filter(|_| refused.kind() == Some(ProblemKind::NotPrimary))?;
+    Url::parse(primary).ok().filter(|url| url.scheme() == "http")
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -595,7 +627,8 @@ mod tests {
     use super::*;
 
     /// A server that gives one answer, whatever it is asked; returns its URL and the request's first line.
-    fn one_answer(answer: &'static str) -> (String, thread::JoinHandle<String>) {
+    fn one_answer(answer: impl Into<String>) -> (String, thread::JoinHandle<String>) {
+        let answer = answer.into();
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let url = format!("http://{}/", listener.local_addr().expect("address"));
         let server = thread::spawn(move || {
@@ -666,6 +699,42 @@ mod tests {
         assert!(matches!(answers.next(), Some(Err(ClientError::Http(_)))));
         assert!(answers.next().is_none());
         server.join().expect("server");
+    }
+
+    #[test]
+    fn what_a_standby_refuses_goes_to_its_primary_and_no_further() {
+        let refuse = |primary: &str| {
+            let body = format!(
+                r#"{{"type": "/problems/not-primary", "title": "", "status": 421, "detail": "no", "primary": "{primary}"}}"#
+            );
+            format!(
+                "HTTP/1.1 421 Misdirected Request\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            )
+        };
+        let answer = r#"{"result": 1, "txn_id": "7", "lsn": "8", "partition": 0}"#;
+        let length = answer.len();
+        let (primary, first) = one_answer(format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{answer}"
+        ));
+        let (standby, second) = one_answer(refuse(&primary));
+        let client = Client::new(&standby, None).expect("client");
+        let called = client
+            .call("bank", "open", &serde_json::json!({"account": 1}))
+            .expect("it followed");
+        assert_eq!(called.answer.lsn.0, 8);
+        first.join().expect("server");
+        second.join().expect("server");
+        // A primary that refuses as well is not asked on.
+        let (far, third) = one_answer(refuse("http://127.0.0.1:1"));
+        let (near, fourth) = one_answer(refuse(&far));
+        let refused = Client::new(&near, None)
+            .expect("client")
+            .remove_module("bank")
+            .expect_err("refused twice");
+        assert_eq!(refused.kind(), Some(ProblemKind::NotPrimary));
+        third.join().expect("server");
+        fourth.join().expect("server");
     }
 
     #[test]

@@ -11,6 +11,9 @@ import type {
   ModuleInstalled,
   ModulePlanned,
   ModuleUploaded,
+  PromoteData,
+  PromoteResponses,
+  Promotion,
   PutModuleData,
   PutModuleResponses,
   RunningCall,
@@ -50,6 +53,12 @@ export async function removeModule(module: string): Promise<void> {
   const place: Place<DeleteModuleData> = { url: '/v1/modules/{module}', path: { module } };
   const response = await send(place, { method: 'DELETE' });
   if (!response.ok) throw await refusal(response);
+}
+
+/** Makes this server, a standby, the primary. */
+export async function promote(): Promise<Promotion> {
+  const place: Place<PromoteData> = { url: '/v1/replication/promote' };
+  return (await request<PromoteData, PromoteResponses>(place, { method: 'POST' })).data;
 }
 
 /** By its own id or its transaction's; what is answered tells how far it had got. */

@@ -23,6 +23,8 @@ import type {
   ShowModuleResponses,
   ShowRecordData,
   ShowRecordResponses,
+  ShowReplicationData,
+  ShowReplicationResponses,
   ShowTableData,
   ShowTableResponses,
   StatusData,
@@ -161,6 +163,14 @@ export const checkpointsQuery = queryOptions({
     get<ListCheckpointsData, ListCheckpointsResponses>({ url: '/v1/checkpoints' }, signal),
   refetchInterval: (query) =>
     query.state.data?.checkpoints.some(({ state }) => state === 'running') === true ? 500 : 2000,
+});
+
+/** Standbys move all the time. */
+export const replicationQuery = queryOptions({
+  queryKey: ['replication'],
+  queryFn: ({ signal }) =>
+    get<ShowReplicationData, ShowReplicationResponses>({ url: '/v1/replication' }, signal),
+  refetchInterval: 1000,
 });
 
 const linesMax = 200;

@@ -10,6 +10,7 @@ import { ModulesPage } from '../pages/modules';
 import { OutputPage } from '../pages/output';
 import { OverviewPage } from '../pages/overview';
 import { RecordPage } from '../pages/record';
+import { ReplicationPage } from '../pages/replication';
 import { TablePage } from '../pages/table';
 import { TablesPage } from '../pages/tables';
 import { UnknownPage } from '../pages/unknown';
@@ -27,6 +28,7 @@ const sections: { route: Route; name: string; pages: Route['page'][] }[] = [
   { route: { page: 'calls' }, name: 'Calls', pages: ['calls'] },
   { route: logRoute, name: 'Log', pages: ['log', 'record', 'output'] },
   { route: { page: 'checkpoints' }, name: 'Checkpoints', pages: ['checkpoints'] },
+  { route: { page: 'replication' }, name: 'Replication', pages: ['replication'] },
 ];
 
 export function Shell() {
@@ -94,6 +96,8 @@ function Page({ route }: { route: Route }) {
       return <CallsPage />;
     case 'checkpoints':
       return <CheckpointsPage />;
+    case 'replication':
+      return <ReplicationPage />;
     case 'output':
       return <OutputPage route={route} />;
     case 'unknown':
@@ -121,6 +125,8 @@ function titleOf(route: Route): string {
       return 'Calls';
     case 'checkpoints':
       return 'Checkpoints';
+    case 'replication':
+      return 'Replication';
     case 'output':
       return 'Procedure output';
     case 'unknown':

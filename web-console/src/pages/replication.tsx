@@ -1,0 +1,225 @@
+// Who is the primary, how far each standby is, and the way to make a standby the primary.
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useRef, useState } from 'react';
+import { promote } from '../api/commands';
+import { replicationQuery } from '../api/queries';
+import { formatBytes, formatCount, formatMicros, plural } from '../format';
+import type { Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
+import { Badge, type Tone } from '../ui/badge';
+import { Command } from '../ui/command';
+import { Empty } from '../ui/empty';
+import { Facts } from '../ui/facts';
+import { Loaded } from '../ui/loaded';
+import { Panel } from '../ui/panel';
+import { ProblemNotice } from '../ui/problem-notice';
+import { Scroll } from '../ui/scroll';
+
+export function ReplicationPage() {
+  const replication = useQuery(replicationQuery);
+  const [told, setTold] = useState<Promotion | null>(null);
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [asks, setAsks] = useState(0);
+  const isStandby = replication.data?.role === 'standby';
+  const ask = () => {
+    setAsks(asks + 1);
+    dialog.current?.showModal();
+  };
+  return (
+    <>
+      <div className="page-head">
+        <h1>Replication</h1>
+        {isStandby && (
+          <button className="button danger" type="button" onClick={ask}>
+            Make this the primary…
+          </button>
+        )}
+      </div>
+      {told !== null && <Told promotion={told} />}
+      <Panel title="This server">
+        <div className="panel-body">
+          <Loaded query={replication}>{(node) => <Node node={node} />}</Loaded>
+        </div>
+      </Panel>
+      <Panel title={isStandby ? 'This standby' : 'Standbys'}>
+        <Loaded query={replication}>
+          {(node) =>
+            node.standbys.length === 0 ? (
+              <None takes={node.ship_address !== null && node.ship_address !== undefined} />
+            ) : (
+              <StandbyTable standbys={node.standbys} />
+            )
+          }
+        </Loaded>
+      </Panel>
+      <dialog ref={dialog} aria-labelledby="promote-title">
+        {replication.data !== undefined && (
+          <Promote
+            key={asks}
+            node={replication.data}
+            onClose={() => dialog.current?.close()}
+            onPromoted={(promotion) => {
+              setTold(promotion);
+              dialog.current?.close();
+            }}
+          />
+        )}
+      </dialog>
+    </>
+  );
+}
+
+function Node({ node }: { node: Replication }) {
+  return (
+    <Facts
+      facts={[
+        { label: 'Role', value: node.role },
+        { label: 'Epoch', value: formatCount(node.epoch) },
+        { label: 'An answered write is safe as', value: node.safety },
+        { label: 'Writes go to', value: node.primary ?? (node.role === 'primary' ? 'this server' : 'not known') },
+        { label: 'Standbys connect to', value: node.ship_address ?? 'none may' },
+        { label: 'Durable here, before LSN', value: formatCount(node.durable_lsn) },
+        { label: 'Committed, before LSN', value: formatCount(node.committed_lsn) },
+      ]}
+    />
+  );
+}
+
+function None({ takes }: { takes: boolean }) {
+  return (
+    <Empty title="No standby follows this server">
+      <p>
+        {takes
+          ? 'Start another server that receives its log, replays it and serves reads:'
+          : 'Start this server so that it takes standbys, and another one that follows it:'}
+      </p>
+      {!takes && <Command text="reprise serve --ship-listen 127.0.0.1:7000" />}
+      <Command text="reprise serve --standby-of http://127.0.0.1:8080 --name b --data-dir ./standby --listen 127.0.0.1:8081" />
+    </Empty>
+  );
+}
+
+function StandbyTable({ standbys }: { standbys: Standby[] }) {
+  return (
+    <Scroll label="Standbys">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Name</th>
+            <th scope="col">State</th>
+            <th scope="col" className="number">
+              Fresh
+            </th>
+            <th scope="col" className="number">
+              Lag
+            </th>
+            <th scope="col" className="number">
+              Behind
+            </th>
+            <th scope="col" className="number">
+              Received
+            </th>
+            <th scope="col" className="number">
+              Durable
+            </th>
+            <th scope="col" className="number">
+              Replayed
+            </th>
+            <th scope="col" className="number">
+              Readers see
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {standbys.map((standby) => (
+            <tr key={standby.name}>
+              <th scope="row">{standby.name}</th>
+              <td>
+                <Badge tone={toneOf(standby.state)}>{standby.state}</Badge>
+                {standby.error !== null && standby.error !== undefined && (
+                  <p className="muted">{standby.error}</p>
+                )}
+              </td>
+              <td className="number">{freshText(standby.freshness ?? null)}</td>
+              <td className="number">{formatMicros(standby.lag_ms * 1000)}</td>
+              <td className="number nowrap">
+                {plural(standby.lag_txns, 'record')}, {formatBytes(standby.lag_bytes)}
+              </td>
+              <td className="number">{formatCount(standby.shipped_lsn)}</td>
+              <td className="number">{formatCount(standby.persisted_lsn)}</td>
+              <td className="number">{formatCount(standby.replayed_lsn)}</td>
+              <td className="number">{formatCount(standby.view_lsn)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}
+
+type PromoteProps = { node: Replication; onClose: () => void; onPromoted: (promotion: Promotion) => void };
+
+function Promote({ node, onClose, onPromoted }: PromoteProps) {
+  const queries = useQueryClient();
+  const promoting = useMutation({
+    mutationFn: promote,
+    onSuccess: onPromoted,
+    onSettled: () => queries.invalidateQueries({ queryKey: replicationQuery.queryKey }),
+  });
+  const own = node.standbys[0];
+  return (
+    <div className="dialog-body">
+      <h2 id="promote-title">Make this server the primary?</h2>
+      <p>
+        It replays what it has received, then takes writes in epoch {formatCount(node.epoch + 1)}. Writes that the old
+        primary answered and has not shipped are not here.
+      </p>
+      {own !== undefined && own.lag_txns > 0 && (
+        <p className="notice">
+          It is behind by {plural(own.lag_txns, 'record')} that it knows of, {formatMicros(own.lag_ms * 1000)}.
+        </p>
+      )}
+      <p className="muted">
+        Stop the old primary first: until it is stopped it goes on to answer writes that will be lost.
+      </p>
+      {promoting.isError && <ProblemNotice error={promoting.error} />}
+      <div className="dialog-actions">
+        <button className="button" type="button" onClick={onClose}>
+          Leave it a standby
+        </button>
+        <button
+          className="button danger"
+          type="button"
+          disabled={promoting.isPending}
+          onClick={() => promoting.mutate()}
+        >
+          Make it the primary
+        </button>
+      </div>
+    </div>
+  );
+}
+
+function Told({ promotion }: { promotion: Promotion }) {
+  return (
+    <div className="notice good" role="status">
+      <strong>This server is the primary, in epoch {formatCount(promotion.epoch)}</strong>
+      <p className="muted">It takes writes from LSN {formatCount(promotion.lsn)} on. Point clients and standbys here.</p>
+    </div>
+  );
+}
+
+function freshText(freshness: number | null): string {
+  return freshness === null ? 'not measured' : `${(freshness * 100).toFixed(1)} %`;
+}
+
+function toneOf(state: StandbyState): Tone {
+  switch (state) {
+    case 'streaming':
+      return 'good';
+    case 'joining':
+    case 'catching-up':
+      return 'accent';
+    case 'lost':
+      return 'bad';
+  }
+}
