@@ -190,6 +190,11 @@ impl<P: Send + 'static> Log<P> {
         self.filled_mark().when(lsn.0, hook)
     }
 
+    /// Runs `hook` once everything before `end` is durable in the log's files, on the thread that writes them. None: it is already.
+    pub fn when_durable(&self, end: Lsn, hook: OnReached) -> Option<Waiter> {
+        self.shared.durable.lsn.when(end.0, hook)
+    }
+
     /// Everything before it is durable.
     pub fn durable(&self) -> Lsn {
         match self.front.get() {

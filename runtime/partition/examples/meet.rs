@@ -90,6 +90,7 @@ fn shared() -> Arc<Shared> {
         sites_count: 2,
         waiting: (0..2).map(|_| AtomicUsize::new(1 << 40)).collect(),
         multi_tick: AtomicU64::new(0),
+        replay_failed: Default::default(),
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),

@@ -86,6 +86,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         sites_count: 1,
         waiting: vec![AtomicUsize::new(usize::MAX / 2)],
         multi_tick: AtomicU64::new(0),
+        replay_failed: Default::default(),
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),

@@ -28,6 +28,8 @@ pub enum ReplyOutcome {
     OutcomeUnknown(Arc<str>),
     /// Nothing of it was kept: the log is read alone.
     ReadOnly(Arc<str>),
+    /// It did not run: this node is a standby. With its primary's URL, if that is known.
+    NotPrimary(Option<Arc<str>>),
     /// Too many calls wait for the partition, or answers for their clients; this one was not run.
     Overloaded {
         retry_after_s: u32,
@@ -402,6 +404,18 @@ impl CallBatch {
     pub fn turn_away(mut self: Box<Self>, outcome: &ReplyOutcome) {
         for slot in &mut self.calls {
             slot.outcome = outcome.clone();
+        }
+        self.finish();
+    }
+
+    /// Answers every call that ran as if it had not: what it saw is shown to nobody.
+    #[cold]
+    pub(crate) fn withdraw(mut self: Box<Self>, reason: &str) {
+        use ReplyOutcome::{Committed, Failed, Waiting};
+        let ran = self.calls.iter_mut();
+        for slot in ran.filter(|slot| matches!(slot.outcome, Committed | Waiting | Failed(_))) {
+            slot.outcome = ReplyOutcome::Unavailable(reason.into());
+            (slot.txn_id, slot.lsn) = (TxnId(0), Lsn(0));
         }
         self.finish();
     }

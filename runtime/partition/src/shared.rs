@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicU64, AtomicUsize},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize},
 };
 
 use arc_swap::ArcSwap;
@@ -30,6 +30,8 @@ pub struct Shared {
     pub waiting: Vec<AtomicUsize>,
     /// The last tick that a multi-partition transaction took.
     pub multi_tick: AtomicU64,
+    /// A record could not be replayed: what the partitions hold is shown to nobody.
+    pub replay_failed: AtomicBool,
     /// Partitions whose tables are being copied.
     pub copying: AtomicUsize,
     /// The bytes of every module version, by `ModuleId`, for checkpoints; none of those that are out of service.

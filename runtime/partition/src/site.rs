@@ -36,6 +36,9 @@ const LOOK: Duration = Duration::from_micros(50);
 /// The same while a partition is at a rendezvous, which is over when what runs there is.
 const LOOK_AWAY: Duration = Duration::from_micros(500);
 
+/// Why a read on a standby is not answered.
+const REPLAY_FAILED: &str = "the primary's log could not be replayed here; /readyz has the report";
+
 /// What arrives in a site's inbox, in the order in which it is done.
 pub enum SiteMessage {
     Batch(Box<CallBatch>),
@@ -377,6 +380,11 @@ impl Site {
             let held = self.table.iter_mut();
             held.for_each(|partition| partition.store.retain_undo());
         }
+        self.serve();
+    }
+
+    /// What recovery put in place is told of. Called once it is through.
+    pub fn serve(&mut self) {
         self.table.iter_mut().for_each(Partition::note_change);
         self.tell();
     }
@@ -445,6 +453,9 @@ impl Site {
 
 /// Publishes a run batch. A refused append takes the whole turn back: nothing of it was acknowledged.
 fn publish(tools: &mut ExecContext, records: &RecordBatch, partitions: &mut [&mut Partition], batch: Box<CallBatch>) {
+    if tools.shared.replay_failed.load(Ordering::Acquire) {
+        return batch.withdraw(REPLAY_FAILED);
+    }
     tools.recorder.logged(records.bytes().len() as u64);
     let retains = tools.sink.settled().is_some();
     match tools.sink.publish(records, partitions, batch) {
@@ -523,6 +534,9 @@ impl ExclusivePartitions<'_> {
     /// Calls `then` once everything that these partitions show is durable (at once where nobody waits for that), or, with the
     /// reason, when it never will be.
     pub fn when_durable(&mut self, then: impl FnOnce(Result<(), Arc<str>>) + Send + Sync + 'static) {
+        if self.tools.shared.replay_failed.load(Ordering::Acquire) {
+            return then(Err(REPLAY_FAILED.into()));
+        }
         let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
         let published = self
             .tools

@@ -17,7 +17,7 @@ pub fn feed(
 ) -> Result<(), RecoveryError> {
     loop {
         let mut window = replayer.window()?;
-        let has_more = read(&mut reader, window_bytes, &mut window)?;
+        let has_more = read_window(&mut reader, window_bytes, &mut window)?;
         let end = window.end();
         replayer.feed(window, until)?;
         if end > Lsn(0) {
@@ -29,8 +29,8 @@ pub fn feed(
     }
 }
 
-/// Fills the window; false where that was the last that can be read.
-fn read(reader: &mut LogReader, bytes: usize, window: &mut Window) -> Result<bool, LogError> {
+/// Fills an empty window with what comes next, about so much; false where that was the last that can be read now.
+pub fn read_window(reader: &mut LogReader, bytes: usize, window: &mut Window) -> Result<bool, LogError> {
     let end = window.fill(|buffer, note| {
         reader.read_blocks(buffer, bytes, |block| {
             note(block.lsn..block.end, block.version, block.place.clone());

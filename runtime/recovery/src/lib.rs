@@ -12,7 +12,7 @@ mod load;
 mod ready;
 
 pub use error::RecoveryError;
-pub use feed::feed;
+pub use feed::{feed, read_window};
 pub use fill::{load_sample, load_threads};
 pub use load::{Loaded, LoadedKey, check_descriptions, load, reset};
 pub use ready::make_ready;

@@ -12,6 +12,7 @@ mod assist;
 mod batch;
 mod command;
 mod control;
+mod cut;
 mod deploy;
 mod error;
 mod outcome;
@@ -20,6 +21,7 @@ mod replayer;
 mod window;
 
 pub use command::{Divergence, ReplayOutcome};
+pub use cut::OnCut;
 pub use error::ReplayError;
 pub use outcome::Remember;
 pub use replayer::{RecoverFrom, Replayer, STRETCH_BYTES_MIN};

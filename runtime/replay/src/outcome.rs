@@ -5,7 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use reprise_base::{Lsn, MemoryLedger};
+use reprise_base::Lsn;
+use reprise_partition::Shared;
 
 use crate::{
     command::{Divergence, ReplayOutcome},
@@ -20,7 +21,7 @@ pub type Remember = Arc<dyn Fn(ReplayOutcome) + Send + Sync>;
 const NOTHING: u64 = u64::MAX;
 
 pub(crate) struct Outcome {
-    memory: Arc<MemoryLedger>,
+    shared: Arc<Shared>,
     remember: Remember,
     /// The earliest record that could not be replayed.
     failed_at: AtomicU64,
@@ -29,9 +30,9 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    pub fn new(memory: Arc<MemoryLedger>, remember: Remember) -> Self {
+    pub fn new(shared: Arc<Shared>, remember: Remember) -> Self {
         Self {
-            memory,
+            shared,
             remember,
             failed_at: AtomicU64::new(NOTHING),
             error: Mutex::default(),
@@ -42,6 +43,8 @@ impl Outcome {
     /// Keeps the error of the earliest position: later ones may follow from it.
     pub fn fail(&self, error: ReplayError) {
         let mut kept = self.error.lock().expect("held for a store");
+        // First: who leaves something out for the other has seen this, too.
+        self.shared.replay_failed.store(true, Ordering::Release);
         self.failed_at.fetch_min(error.lsn().0, Ordering::AcqRel);
         if kept.as_ref().is_none_or(|kept| error.lsn() < kept.lsn()) {
             *kept = Some(error);
@@ -81,8 +84,8 @@ impl Outcome {
     }
 
     fn failed_at(&self) -> u64 {
-        if self.memory.is_over() {
-            let max = self.memory.max_bytes();
+        if self.shared.memory.is_over() {
+            let max = self.shared.memory.max_bytes();
             self.fail(ReplayError::Memory { max });
         }
         self.failed_at.load(Ordering::Acquire)

@@ -18,6 +18,7 @@ use crate::{
     assist::{Ahead, Assist},
     batch::Batch,
     command::{Command, LoggedChanges, replay_multi},
+    cut::Cuts,
     error::ReplayError,
     outcome::{Outcome, Remember},
     redo::{Part, Seen},
@@ -49,7 +50,7 @@ pub struct Replayer {
     pub(crate) compiler: Arc<dyn Compiler>,
     from: RecoverFrom,
     quarantine: BTreeSet<(ModuleId, u16)>,
-    sites: Vec<SiteFeed>,
+    pub(crate) sites: Vec<SiteFeed>,
     /// Something that is gathered and not sent yet is with several sites: what goes to one of them has to go to all.
     has_rendezvous: bool,
     /// The command before, which may turn out to have been logged by its changes, too.
@@ -57,7 +58,7 @@ pub struct Replayer {
     /// Where the log probably ends: tables make ready for what is still to come.
     log_end: Lsn,
     /// Behind the last record that was fed.
-    fed: Lsn,
+    pub(crate) fed: Lsn,
     stretch: Stretch,
     pub(crate) outcome: Arc<Outcome>,
     /// Batches that were done, for their memory.
@@ -66,16 +67,19 @@ pub struct Replayer {
     windows: (Sender<Window>, Receiver<Window>),
     /// A token per job that may yet be sent.
     tokens: (Sender<()>, Receiver<()>),
-    jobs_in_flight_max: usize,
+    /// Those that there are.
+    tokens_count: usize,
+    /// None: the sites get everything at once.
+    pub(crate) cuts: Option<Cuts>,
     /// Jobs over several sites so far, each of which may change the tables.
     jobs: u64,
-    assist: Arc<Assist>,
+    pub(crate) assist: Arc<Assist>,
     /// Batches on their way that may be demultiplexed before their sites come to them, the next ones first.
-    aheads: VecDeque<Arc<Ahead>>,
+    pub(crate) aheads: VecDeque<Arc<Ahead>>,
 }
 
 /// What goes to one site.
-struct SiteFeed {
+pub(crate) struct SiteFeed {
     inbox: Sender<SiteMessage>,
     /// What is gathered for it, in order, and not sent yet.
     pending: Batch,
@@ -149,10 +153,11 @@ impl Replayer {
         compiler: Arc<dyn Compiler>,
         remember: Remember,
     ) -> Self {
-        let jobs_in_flight_max = JOBS_IN_FLIGHT.max(2 * inboxes.len());
-        let tokens = crossbeam_channel::bounded(jobs_in_flight_max);
-        for _ in 0..jobs_in_flight_max {
-            tokens.0.send(()).expect("the channel has room for all");
+        shared.replay_failed.store(false, Ordering::Release);
+        let tokens_count = JOBS_IN_FLIGHT.max(2 * inboxes.len());
+        let tokens = crossbeam_channel::unbounded();
+        for _ in 0..tokens_count {
+            tokens.0.send(()).expect("the receiver is beside it");
         }
         let windows = crossbeam_channel::bounded(WINDOWS_IN_FLIGHT);
         for _ in 0..WINDOWS_IN_FLIGHT {
@@ -173,7 +178,7 @@ impl Replayer {
             fed: Lsn(0),
             stretch: Stretch::default(),
             spares: crossbeam_channel::unbounded(),
-            outcome: Arc::new(Outcome::new(shared.memory.clone(), remember)),
+            outcome: Arc::new(Outcome::new(shared.clone(), remember)),
             jobs: 0,
             assist: Arc::new(Assist::new(shared.threads.clone())),
             aheads: VecDeque::new(),
@@ -181,7 +186,8 @@ impl Replayer {
             compiler,
             windows,
             tokens,
-            jobs_in_flight_max,
+            tokens_count,
+            cuts: None,
         }
     }
 
@@ -213,6 +219,11 @@ impl Replayer {
             true => RecoverFrom::Changes,
             false => self.from,
         }
+    }
+
+    /// Behind the last record that was fed; 0 before the first.
+    pub fn fed(&self) -> Lsn {
+        self.fed
     }
 
     /// Transactions that the sites have replayed so far.
@@ -319,8 +330,9 @@ impl Replayer {
         }
         let decoded = record.decode().map_err(malformed)?;
         if let RecordRef::Changes(changes) = &decoded
-            && let Some((command, target)) = self.take_twin(changes)
+            && let Some((mut command, target)) = self.take_twin(changes)
         {
+            command.end = place.end;
             return match self.from_of(&command) {
                 RecoverFrom::Command => self.dispatch(command, target),
                 RecoverFrom::Changes => self.feed_changes(place, changes),
@@ -399,7 +411,7 @@ impl Replayer {
     }
 
     /// Lets the command that was held go to where it is run.
-    fn release_held(&mut self) -> Result<(), ReplayError> {
+    pub(crate) fn release_held(&mut self) -> Result<(), ReplayError> {
         match self.held.take() {
             Some((command, place)) => self.dispatch(command, place),
             None => Ok(()),
@@ -542,11 +554,12 @@ impl Replayer {
         }
     }
 
-    fn wait_for_sites(&self) -> Result<(), ReplayError> {
-        for _ in 0..self.jobs_in_flight_max {
-            self.take_token()?;
+    fn wait_for_sites(&mut self) -> Result<(), ReplayError> {
+        self.send_held_back()?;
+        for _ in 0..self.tokens_count {
+            self.assist.receive(&self.tokens.1).ok_or(ReplayError::Stopped)?;
         }
-        for _ in 0..self.jobs_in_flight_max {
+        for _ in 0..self.tokens_count {
             self.tokens.0.send(()).map_err(|_| ReplayError::Stopped)?;
         }
         Ok(())
@@ -554,7 +567,7 @@ impl Replayer {
 
     /// The earliest failure, once what lies before it is replayed.
     #[cold]
-    fn fail(&mut self, found: Option<ReplayError>) -> ReplayError {
+    pub(crate) fn fail(&mut self, found: Option<ReplayError>) -> ReplayError {
         if matches!(found, Some(ReplayError::Stopped)) {
             return ReplayError::Stopped; // nobody is left who would be waited for
         }
@@ -592,7 +605,15 @@ impl Replayer {
         self.send(site, SiteMessage::Job(Box::new(move |site| job.run(site))))
     }
 
-    fn send(&self, site: usize, message: SiteMessage) -> Result<(), ReplayError> {
+    fn send(&mut self, site: usize, message: SiteMessage) -> Result<(), ReplayError> {
+        match &mut self.cuts {
+            Some(cuts) => cuts.held_back.push((site, message)),
+            None => return self.send_now(site, message),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn send_now(&self, site: usize, message: SiteMessage) -> Result<(), ReplayError> {
         self.sites[site].inbox.send(message).map_err(|_| {
             self.outcome.fail(ReplayError::Stopped); // nobody waits for a site that is gone
             ReplayError::Stopped
@@ -609,7 +630,7 @@ impl Replayer {
         }
     }
 
-    fn send_all_pending(&mut self) -> Result<(), ReplayError> {
+    pub(crate) fn send_all_pending(&mut self) -> Result<(), ReplayError> {
         self.has_rendezvous = false;
         (0..self.sites.len()).try_for_each(|site| self.send_pending(site))
     }
@@ -633,8 +654,16 @@ impl Replayer {
             .try_for_each(|site| self.send(site, SiteMessage::Multi(txn.clone())))
     }
 
-    fn take_token(&self) -> Result<(), ReplayError> {
-        self.assist.receive(&self.tokens.1).ok_or(ReplayError::Stopped)
+    /// Waits for a job that may be sent. Between two cuts, which bound what is on its way, none comes back of those held back: then there is
+    /// one more.
+    fn take_token(&mut self) -> Result<(), ReplayError> {
+        if self.cuts.is_none() {
+            return self.assist.receive(&self.tokens.1).ok_or(ReplayError::Stopped);
+        }
+        if self.tokens.1.try_recv().is_err() {
+            self.tokens_count += 1;
+        }
+        Ok(())
     }
 }
 

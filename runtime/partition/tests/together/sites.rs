@@ -39,6 +39,7 @@ impl Sites {
             sites_count,
             waiting: (0..4).map(|_| AtomicUsize::new(0)).collect(),
             multi_tick: AtomicU64::new(0),
+            replay_failed: Default::default(),
             copying: AtomicUsize::new(0),
             binaries: Mutex::default(),
             lines: Arc::new(RecentLines::new()),
