@@ -233,6 +233,7 @@ pub(crate) fn describe(outcome: &ReplyOutcome) -> String {
         ReplyOutcome::IdempotencyConflict => "the idempotency key was used before".into(),
         ReplyOutcome::IdempotencyFull => "there is no room for another idempotency key".into(),
         ReplyOutcome::LogUnavailable(reason) => format!("the log can't be written: {reason}"),
+        ReplyOutcome::NotPrimary(_) => "this is a standby".into(),
         ReplyOutcome::Unavailable(reason)
         | ReplyOutcome::OutcomeUnknown(reason)
         | ReplyOutcome::ReadOnly(reason)

@@ -18,7 +18,10 @@ use reprise_storage::{Conflict, Store};
 use reprise_txn::{Candidate, Failure, Judge, Module, PlanSummary, apply_drop, check_drop, remove};
 use reprise_wire::{DeployRef, DropTableRef, MigrationRef, PLAN_BYTES_MAX, RecordBatch, RecordRef, RemoveRef};
 
-use crate::router::{Router, Unavailable};
+use crate::{
+    router::{Router, Unavailable},
+    standby::NotPrimary,
+};
 
 /// A deployment that is durable.
 #[derive(Clone)]
@@ -58,6 +61,8 @@ pub enum DeployError {
     LogUnavailable(Arc<str>),
     #[error("{0}")]
     ReadOnly(Arc<str>),
+    #[error(transparent)]
+    NotPrimary(#[from] NotPrimary),
     /// The log failed while it wrote the record: whether that is kept shows after a restart.
     #[error("{reason}")]
     OutcomeUnknown { reason: Arc<str>, txn_id: TxnId, lsn: Lsn },
@@ -117,6 +122,7 @@ impl Router {
     }
 
     fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, DeployError> {
+        self.check_primary()?;
         check_name(name)?;
         if wasm.len() > MODULE_BYTES_MAX {
             return Err(DeployError::TooLarge { max: MODULE_BYTES_MAX });
@@ -132,6 +138,7 @@ impl Router {
 
     /// Installs code that need not be wasm (native procedures, for comparison). `wasm` is what the log keeps for replay.
     pub fn deploy_candidate(&self, candidate: Candidate, wasm: &Arc<[u8]>) -> Result<Deployment, DeployError> {
+        self.check_primary()?;
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let before = self.deployed().current.get(&candidate.name).cloned();
         if let Some(module) = &before
@@ -170,6 +177,7 @@ impl Router {
 
     /// Takes a module out of service. Its versions stay known to the log, its tables stay stored.
     pub fn remove(&self, name: &str) -> Result<Lsn, DeployError> {
+        self.check_primary()?;
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let (name, module) = (name.to_owned(), name.to_owned());
         let lsn = self.run_on_all(move |held| uninstall(held, &name))??;
@@ -181,6 +189,7 @@ impl Router {
     /// Drops a table and its rows, unless a module in service declares it. `name` is `module.table`, or the table's name alone where one
     /// module has it. Blocks until it is durable.
     pub fn drop_table(&self, name: &str) -> Result<Lsn, DeployError> {
+        self.check_primary()?;
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let (name, table) = (name.to_owned(), name.to_owned());
         let lsn = self.run_on_all(move |held| drop_table(held, &name))??;

@@ -219,24 +219,30 @@ impl BatchBuilder {
         partition: PartitionId,
         args: &[u8],
     ) -> usize {
-        if !self.refuse_quarantined(module, procedure) {
+        if !self.refuse_unserved(module, procedure) {
             self.place(module, procedure, None, args, Bound::One(partition));
         }
         self.places.len() - 1
     }
 
-    /// True: the procedure is kept from running, and the call has its answer.
-    fn refuse_quarantined(&mut self, module: &Module, procedure: usize) -> bool {
-        let reason = self.router.quarantined(module.id, procedure);
-        let is_kept = reason.is_some();
-        if let Some(reason) = reason {
-            self.place_ready(Ready::Refused(ReplyOutcome::Quarantined(reason)));
+    /// True: the procedure is kept from running, or writes and this is a standby; the call has its answer.
+    fn refuse_unserved(&mut self, module: &Module, procedure: usize) -> bool {
+        let quarantined = self.router.quarantined(module.id, procedure);
+        let refused = match quarantined.map(ReplyOutcome::Quarantined) {
+            None if self.router.is_standby() && !module.schema.procedures[procedure].read_only => {
+                Some(ReplyOutcome::NotPrimary(self.router.primary_url()))
+            }
+            quarantined => quarantined,
+        };
+        let is_refused = refused.is_some();
+        if let Some(outcome) = refused {
+            self.place_ready(Ready::Refused(outcome));
         }
-        is_kept
+        is_refused
     }
 
     fn add(&mut self, module: &Arc<Module>, procedure: usize, key: Option<&str>, args: &[u8]) {
-        if self.refuse_quarantined(module, procedure) {
+        if self.refuse_unserved(module, procedure) {
             return;
         }
         // What writes nothing may run again: nothing is kept of it.

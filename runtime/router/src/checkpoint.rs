@@ -1,6 +1,6 @@
 //! The engine's side of a checkpoint: the moment that is copied, and who is asked for one.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, atomic::Ordering};
 
 use crossbeam_channel::Sender;
 use reprise_backup::ArchiveStatus;
@@ -64,13 +64,16 @@ impl From<Unavailable> for CopyError {
 
 impl Router {
     /// Marks a moment in the log and on all partitions; the engine threads then send what the tables held, while they go on.
-    /// `told` runs once every earlier call has been answered, or never will be.
+    /// `told` runs once every earlier call has been answered, or never will be. On a standby the moment is a cut, and nothing is marked.
     pub fn begin_copy(
         &self,
         to: Sender<Copied>,
         told: Box<dyn FnOnce() + Send + Sync>,
     ) -> Result<CopyStart, CopyError> {
-        self.run_on_all(move |held| begin_copy(held, &to, told))?
+        match self.is_standby() {
+            true => self.run_at_cut(move |held, cut| begin_copy_at(held, cut, &to, told))?,
+            false => self.run_on_all(move |held| begin_copy(held, &to, told))?,
+        }
     }
 }
 
@@ -79,9 +82,7 @@ fn begin_copy(
     to: &Sender<Copied>,
     told: Box<dyn FnOnce() + Send + Sync>,
 ) -> Result<CopyStart, CopyError> {
-    if held.partitions.iter().any(|partition| partition.is_copying()) {
-        return Err(CopyError::Busy);
-    }
+    judge_copy(held)?;
     if let Some(reason) = held.tools.sink.refusal() {
         return Err(reason.into());
     }
@@ -92,26 +93,54 @@ fn begin_copy(
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     let published = held.tools.sink.publish(&record, &mut partitions, waiting);
     published.map_err(|(reason, _)| CopyError::from(reason))?;
+    // The mark is the last record of every partition.
+    let lsn = partitions[0].last_end;
+    Ok(copy_start(held, lsn, txn_id, to))
+}
+
+/// What was replayed is durable, and no call before it waits for an answer.
+fn begin_copy_at(
+    held: &mut ExclusivePartitions<'_>,
+    cut: Lsn,
+    to: &Sender<Copied>,
+    told: Box<dyn FnOnce() + Send + Sync>,
+) -> Result<CopyStart, CopyError> {
+    judge_copy(held)?;
+    if held.tools.shared.replay_failed.load(Ordering::Acquire) {
+        return Err(CopyError::Unavailable(
+            "a record of the primary's log could not be replayed".into(),
+        ));
+    }
+    told();
+    let txn_id = held.tools.next_multi_id(held.partitions);
+    Ok(copy_start(held, cut, txn_id, to))
+}
+
+fn judge_copy(held: &ExclusivePartitions<'_>) -> Result<(), CopyError> {
+    match held.partitions.iter().any(|partition| partition.is_copying()) {
+        true => Err(CopyError::Busy),
+        false => Ok(()),
+    }
+}
+
+fn copy_start(held: &mut ExclusivePartitions<'_>, lsn: Lsn, txn_id: TxnId, to: &Sender<Copied>) -> CopyStart {
     let shared = held.tools.shared.clone();
-    let partitions: Vec<_> = partitions
-        .into_iter()
-        .map(|partition| PartitionStart {
-            id: partition.id,
-            last_tick: partition.clock.last_tick(),
-            last_end: partition.last_end,
-            tables: partition.begin_copy(&shared, to.clone()),
-        })
-        .collect();
+    let partitions = held.partitions.iter_mut().map(|partition| PartitionStart {
+        id: partition.id,
+        last_tick: partition.clock.last_tick(),
+        last_end: partition.last_end,
+        tables: partition.begin_copy(&shared, to.clone()),
+    });
+    let partitions = partitions.collect();
     let binaries = shared.binaries.lock().expect("held for a look").clone();
-    Ok(CopyStart {
-        // The mark is the last record of every partition.
-        lsn: partitions[0].last_end,
+    CopyStart {
+        lsn,
         txn_id,
         deployed: held.tools.deployed().clone(),
         binaries,
         multi_tick: txn_id.tick(),
         partitions,
-    })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

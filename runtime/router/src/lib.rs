@@ -15,6 +15,7 @@ mod pace;
 mod query;
 mod replication;
 mod router;
+mod standby;
 
 pub use admin::{DeployError, Deployment, Planned};
 pub use backup::{BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState};
@@ -32,6 +33,7 @@ pub use replication::{
     JoinTicket, Promoted, ReplicationError, ReplicationInfo, ReplicationService, StandbyInfo, StandbyState,
 };
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
+pub use standby::NotPrimary;
 
 pub use reprise_backup::ArchiveStatus;
 pub use reprise_log::FrontStatus;

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock, RwLock, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use std::{
 use crossbeam_channel::Sender;
 use reprise_backup::ArchiveStatus;
 use reprise_base::{
-    Budget, Epoch, Lsn, MemoryLedger, OnReached, PartitionId, Role, Waiter,
+    Budget, Epoch, Lsn, MemoryLedger, PartitionId, Role,
     limits::{DEPLOY_TIME_MAX_S, WAITING_TXNS_MAX},
 };
 use reprise_log::{FrontStatus, Log};
@@ -32,6 +32,7 @@ use crate::{
     pace::Pace,
     query::RowsError,
     replication::ReplicationService,
+    standby,
 };
 
 /// What a recovery is at; its bytes are those of this step.
@@ -143,7 +144,7 @@ pub struct Router(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub config: RouterConfig,
     phase: RwLock<Phase>,
-    /// ExclusivePartitions while a multi-partition job enters the inboxes: one order for all.
+    /// Held while a multi-partition job enters the inboxes, and on a standby while anything does: one order for all.
     order: Mutex<()>,
     /// The next stream's number.
     streams: AtomicU64,
@@ -153,6 +154,7 @@ pub(crate) struct Inner {
     pub checkpoints: OnceLock<Weak<dyn CheckpointService>>,
     pub backups: OnceLock<Weak<dyn BackupService>>,
     pub replication: OnceLock<Weak<dyn ReplicationService>>,
+    pub part: standby::Part,
     /// Procedures that take no calls, by version and number, and why. Set before the first call is taken.
     quarantine: OnceLock<BTreeMap<(ModuleId, u16), Arc<str>>>,
     started_unix_us: i64,
@@ -188,6 +190,7 @@ impl Router {
             checkpoints: OnceLock::new(),
             backups: OnceLock::new(),
             replication: OnceLock::new(),
+            part: standby::Part::default(),
             quarantine: OnceLock::new(),
             started_unix_us,
             pace: Pace::default(),
@@ -254,10 +257,7 @@ impl Router {
         let checkpoints = self.0.checkpoints.get().and_then(Weak::upgrade);
         let checkpoints = checkpoints.as_deref();
         Status {
-            role: match log.is_some_and(Log::is_read_only) {
-                true => Role::ReadOnly,
-                false => Role::Primary,
-            },
+            role: self.role(),
             epoch: log.map(Log::epoch),
             log: self.0.config.shared.logging.rule.name(),
             device: log.map(|_| if config.nvram.is_some() { "nvram" } else { "file" }),
@@ -265,7 +265,7 @@ impl Router {
             commit: config.commit,
             partitions: config.shared.partitions_count,
             sites: config.shared.sites_count,
-            committed_lsn: log.map_or(Lsn(0), Log::filled),
+            committed_lsn: self.view(),
             durable_lsn: log.map_or(Lsn(0), Log::durable),
             checkpointed_lsn: checkpoints.and_then(|service| service.newest()),
             restart: checkpoints.map(|service| service.restart()),
@@ -314,30 +314,10 @@ impl Router {
         self.0.config.log.is_some()
     }
 
-    /// How far the view of reads is: all records before it, which is all that was committed. 0 without a log.
-    pub fn view(&self) -> Lsn {
-        self.0.config.log.as_deref().map_or(Lsn(0), Log::filled)
-    }
-
     /// Bytes of the log's files in which the records from `from` to `to` lie; 0 without a log.
     pub fn log_bytes_between(&self, from: Lsn, to: Lsn) -> u64 {
         let log = self.0.config.log.as_deref();
         log.map_or(0, |log| log.bytes_between(from, to))
-    }
-
-    /// True once reads see the record at `lsn`. Without a log there is none: answers tell LSN 0, which is always seen.
-    pub fn is_in_view(&self, lsn: Lsn) -> bool {
-        lsn == Lsn(0) || self.view() > lsn
-    }
-
-    /// Runs `hook` once reads see the record at `lsn`, on an engine thread: it must only hand over. None: they do already,
-    /// or nothing is logged and they never will.
-    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<Waiter> {
-        self.0
-            .config
-            .log
-            .as_deref()?
-            .when_filled(Lsn(lsn.0.saturating_add(1)), hook)
     }
 
     /// Calls on their way, those that were accepted first before others, and how many there are in all.
@@ -413,7 +393,7 @@ impl Router {
         match &*self.0.phase.read().expect("held for a look") {
             Phase::Ready => None,
             Phase::Recovering { .. } => Some("the node recovers; /readyz shows the progress"),
-            Phase::Failed { .. } => Some("the node could not open its log; /readyz has the report"),
+            Phase::Failed { .. } => Some("the node could not replay its log; /readyz has the report"),
             Phase::Stopping => Some("the node is stopping"),
         }
         .map(|reason| ReplyOutcome::Unavailable(reason.into()))
@@ -446,7 +426,13 @@ impl Router {
         }
         batch.enter(&shared.calls, shared.clock.monotonic_ns());
         let site = partition.site(shared.sites_count).index();
+        let _order = self.is_standby().then(|| self.in_order());
         self.send(site, SiteMessage::Batch(batch));
+    }
+
+    /// What enters the inboxes while it is held comes behind what did before, and before what does later, on all sites.
+    pub(crate) fn in_order(&self) -> MutexGuard<'_, ()> {
+        self.0.order.lock().expect("held for sends alone")
     }
 
     #[cold]
@@ -485,9 +471,12 @@ impl Router {
 
     /// Sends a transaction over several partitions on its way; it runs once all are held.
     fn send_multi(&self, txn: MultiPartitionTxn) {
+        self.send_multi_in(&self.in_order(), txn);
+    }
+
+    pub(crate) fn send_multi_in(&self, _order: &MutexGuard<'_, ()>, txn: MultiPartitionTxn) {
         let sites = txn.touched().sites(self.0.config.shared.sites_count);
         let txn = Arc::new(txn);
-        let _order = self.0.order.lock().expect("held for sends alone");
         for site in sites {
             self.send(site, SiteMessage::Multi(txn.clone()));
         }
@@ -554,7 +543,7 @@ impl Router {
     /// Tells the sites to end once they have done what lies in their inboxes.
     pub fn stop(&self) {
         self.set_phase(Phase::Stopping);
-        let _order = self.0.order.lock().expect("held for sends alone");
+        let _order = self.in_order();
         for site in 0..self.0.config.inboxes.len() {
             self.send(site, SiteMessage::Stop);
         }

@@ -189,6 +189,7 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
         ReplyOutcome::LogUnavailable(reason) => *Refusal::log_unavailable(reason).problem,
         ReplyOutcome::OutcomeUnknown(reason) => Problem::new(ProblemKind::OutcomeUnknown, &**reason),
         ReplyOutcome::ReadOnly(reason) => *Refusal::read_only(reason).problem,
+        ReplyOutcome::NotPrimary(primary) => *Refusal::not_primary(primary.as_deref()).problem,
         ReplyOutcome::Quarantined(reason) => Problem::new(ProblemKind::Quarantined, &**reason),
         ReplyOutcome::Unavailable(reason) => *Refusal::unavailable(reason).problem,
     })
@@ -302,6 +303,7 @@ impl From<DeployError> for Refusal {
                 "what the module runs when it is deployed left different rows of {table}, which is replicated, on the partitions; write there                  what depends on its own rows and on from_version alone"
             )),
             DeployError::ReadOnly(reason) => Self::read_only(&reason),
+            DeployError::NotPrimary(refused) => Self::not_primary(refused.primary.as_deref()),
             DeployError::OutcomeUnknown { reason, txn_id, lsn } => Self::outcome_unknown(&reason, txn_id, lsn),
             DeployError::Unavailable(reason) => Self::unavailable(&reason),
         }
@@ -405,6 +407,8 @@ mod tests {
             ReplyOutcome::LogUnavailable("disk full".into()),
             ReplyOutcome::OutcomeUnknown("write failed".into()),
             ReplyOutcome::ReadOnly("read alone".into()),
+            ReplyOutcome::NotPrimary(Some("http://other:8080".into())),
+            ReplyOutcome::NotPrimary(None),
             ReplyOutcome::Quarantined("in quarantine".into()),
             ReplyOutcome::Unavailable("the node stops".into()),
         ];
@@ -425,6 +429,8 @@ mod tests {
             503 /problems/log-unavailable None
             503 /problems/outcome-unknown None
             503 /problems/read-only None
+            421 /problems/not-primary None
+            421 /problems/not-primary None
             503 /problems/quarantined None
             503 /problems/unavailable Some(1)"#]]
         .assert_eq(&lines.collect::<Vec<_>>().join("\n"));

@@ -1,0 +1,134 @@
+//! What a router does on a standby: it turns writes away, and has every read see one prefix of the primary's log.
+//!
+//! Reads and the windows of the log that is replayed go into the inboxes in one order (`Inner::order`), each window whole. A site does what
+//! is in its inbox in that order, so a read sees all windows that were sent before it and nothing of later ones, on all partitions that it
+//! touches, and no read sees less than one that was answered before it was sent.
+
+use std::sync::{
+    Arc, RwLock,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use reprise_base::{Lsn, OnReached, Role, Waiter, Watermark};
+use reprise_log::Log;
+use reprise_partition::{ExclusivePartitions, Job, MultiPartitionTxn, Touched};
+
+use crate::router::{Router, Unavailable};
+
+/// A write reached a standby.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this server is a standby{}", .primary.as_deref().map(|url| format!("; its primary is {url}")).unwrap_or_default())]
+pub struct NotPrimary {
+    /// Where to go, if that is known.
+    pub primary: Option<Arc<str>>,
+}
+
+/// The node's part in replication.
+#[derive(Default)]
+pub(crate) struct Part {
+    is_standby: AtomicBool,
+    primary: RwLock<Option<Arc<str>>>,
+    /// On a standby: all that was sent to the sites ends here. Raised under `Inner::order`.
+    sent: AtomicU64,
+    /// On a standby: readers see everything before it.
+    view: Arc<Watermark>,
+}
+
+impl Router {
+    pub fn role(&self) -> Role {
+        if self.is_standby() {
+            return Role::Standby;
+        }
+        match self.0.config.log.as_deref().is_some_and(Log::is_read_only) {
+            true => Role::ReadOnly,
+            false => Role::Primary,
+        }
+    }
+
+    /// `Standby`: calls that write are turned away from now on, and reads see what `raise_view` says. Anything else: neither.
+    pub fn set_role(&self, role: Role) {
+        self.0.part.is_standby.store(role == Role::Standby, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_standby(&self) -> bool {
+        self.0.part.is_standby.load(Ordering::Acquire)
+    }
+
+    /// Where clients of a standby send their writes.
+    pub fn set_primary_url(&self, url: Option<Arc<str>>) {
+        *self.0.part.primary.write().expect("held for a store") = url;
+    }
+
+    pub fn primary_url(&self) -> Option<Arc<str>> {
+        self.0.part.primary.read().expect("held for a copy").clone()
+    }
+
+    /// Err on a standby.
+    pub fn check_primary(&self) -> Result<(), NotPrimary> {
+        match self.is_standby() {
+            false => Ok(()),
+            true => Err(NotPrimary {
+                primary: self.primary_url(),
+            }),
+        }
+    }
+
+    /// Has `send` put what is replayed up to `end` into the inboxes, whole: no read comes between. It must not wait for anything.
+    pub fn send_window(&self, end: Lsn, send: &mut dyn FnMut()) {
+        let _order = self.in_order();
+        self.0.part.sent.store(end.0, Ordering::Release);
+        send();
+    }
+
+    /// On a standby: runs `job` over all partitions at a cut, and waits for its result. It is given where the cut lies.
+    pub(crate) fn run_at_cut<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut ExclusivePartitions<'_>, Lsn) -> T + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.check_ready()?;
+        let shared = &self.0.config.shared;
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        {
+            let order = self.in_order();
+            let cut = Lsn(self.0.part.sent.load(Ordering::Acquire));
+            let job: Job = Box::new(move |held| {
+                let _ = sender.send(job(held, cut)); // the caller may have gone
+            });
+            let txn = MultiPartitionTxn::barrier(Touched::All, shared.partitions_count, job);
+            self.send_multi_in(&order, txn);
+        }
+        let received = shared.threads.receive(&receiver);
+        received.map_err(|_| Unavailable("the engine has stopped".into()))
+    }
+
+    /// Readers of a standby see everything before it. It never goes back.
+    pub fn raise_view(&self, end: Lsn) {
+        self.0.part.sent.fetch_max(end.0, Ordering::AcqRel);
+        self.0.part.view.raise(end.0);
+    }
+
+    /// How far the view of reads is: all records before it. On a primary that is all that was committed, on a standby what was replayed, which
+    /// is durable there. 0 without a log.
+    pub fn view(&self) -> Lsn {
+        match self.is_standby() {
+            true => Lsn(self.0.part.view.get()),
+            false => self.0.config.log.as_deref().map_or(Lsn(0), Log::filled),
+        }
+    }
+
+    /// True once reads see the record at `lsn`. Without a log there is none: answers tell LSN 0, which is always seen.
+    pub fn is_in_view(&self, lsn: Lsn) -> bool {
+        lsn == Lsn(0) || self.view() > lsn
+    }
+
+    /// Runs `hook` once reads see the record at `lsn`, on an engine thread: it must only hand over. None: they do already,
+    /// or nothing is logged and they never will.
+    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<Waiter> {
+        let end = Lsn(lsn.0.saturating_add(1));
+        match self.is_standby() {
+            true => self.0.part.view.when(end.0, hook),
+            false => self.0.config.log.as_deref()?.when_filled(end, hook),
+        }
+    }
+}
