@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam_channel::Sender;
 use reprise_backup::{Archive, ArchiveError, MANIFEST_NAME, Origin, Place, RealTree, Tree};
-use reprise_base::{MemoryKind, MemoryLedger};
+use reprise_base::{MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::Started;
 use reprise_log::{Drained, FrontStatus, Log, LogError, OpenReport};
@@ -33,6 +33,7 @@ use crate::{
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
     quarantine::{self, Quarantined},
     report::{ReadOnly, RecoveryReport},
+    standby::Standby,
 };
 
 /// What is kept beside the engine.
@@ -49,6 +50,8 @@ pub(crate) struct Upkeep {
     pub nvram: Option<NvramInUse>,
     /// What an earlier region had that the files had not.
     pub drained: Drained,
+    /// Where it was opened as one.
+    pub standby: Option<Standby>,
 }
 
 /// The engine's parts over one directory.
@@ -76,22 +79,31 @@ impl Database {
         if config.log != LogPolicy::None && config.dir.is_none() {
             return Err(OpenError::Config("a log needs a data directory".into()));
         }
-        if let Some(dir) = config.dir.as_ref().filter(|dir| dir.join(MANIFEST_NAME).exists()) {
-            return Err(OpenError::IsBackup(dir.clone()));
-        }
+        Self::judge_directory(&config)?;
         let environment = Environment::real(&config)?;
         Self::open_in(config, environment)
     }
 
+    pub(crate) fn judge_directory(config: &DatabaseConfig) -> Result<(), OpenError> {
+        match config.dir.as_ref().filter(|dir| dir.join(MANIFEST_NAME).exists()) {
+            Some(dir) => Err(OpenError::IsBackup(dir.clone())),
+            None => Ok(()),
+        }
+    }
+
     /// As `open`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
     pub fn open_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
+        Self::open_as(config, around, Role::Primary)
+    }
+
+    pub(crate) fn open_as(config: DatabaseConfig, around: Environment, role: Role) -> Result<Self, OpenError> {
         check(&config)?;
         let root = around.folders.as_ref().map(|folders| folders.root.clone());
         let quarantine = root.as_deref().map_or_else(|| Ok(Vec::new()), quarantine::load)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
         let opened = match config.log {
             LogPolicy::None => None,
-            _ => Some(open_log(&config, &around, &memory)?),
+            _ => Some(open_log(&config, &around, &memory, role)?),
         };
         let mut upkeep = Upkeep::default();
         let (genesis, log, report, files) = match opened {
@@ -107,6 +119,7 @@ impl Database {
         let registry = Arc::new(Registry::new());
         if let Some(log) = &log {
             registry.attach_flush(log.stats());
+            upkeep.standby = (role == Role::Standby).then(|| Standby::new(log));
         }
         let shared = shared(&config, &around, genesis.secret, memory);
         let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref())?;
@@ -208,8 +221,11 @@ impl Database {
         &self.router
     }
 
-    /// Replays the log, then lets calls in. On an error the phase says so, and no call is ever taken.
+    /// Replays the log, then lets calls in; a standby goes on to replay. On an error the phase says so, and no call is ever taken.
     pub fn recover(&self) -> Result<RecoveryReport, OpenError> {
+        if let Some(standby) = &self.upkeep.standby {
+            return self.recover_standby(standby);
+        }
         match self.replay(None) {
             Ok(report) => {
                 self.let_calls_in()?;
@@ -327,10 +343,16 @@ impl Database {
         made.map_err(|error| self.fail(error.into()))?;
         self.shared.memory.tell(MemoryKind::Ready, ready_bytes);
         self.shared.count_binaries();
-        // What was acknowledged is there: from now on the data grows as far as the limit lets it.
-        self.shared.memory.enforce();
+        let is_standby = self.router.role() == Role::Standby;
+        if !is_standby {
+            // What was acknowledged is there: from now on the data grows as far as the limit lets it.
+            self.shared.memory.enforce();
+        }
         for inbox in &self.inboxes {
-            let begin = SiteMessage::Job(Box::new(Site::retain_undo));
+            let begin = SiteMessage::Job(Box::new(match is_standby {
+                true => Site::serve,
+                false => Site::retain_undo,
+            }));
             inbox
                 .send(begin)
                 .map_err(|_| RecoveryError::from(ReplayError::Stopped))?;
@@ -369,6 +391,9 @@ impl Database {
     pub fn close(&self) -> Result<(), LogError> {
         if let Some(backups) = self.upkeep.backups.get() {
             backups.stop();
+        }
+        if let Some(standby) = &self.upkeep.standby {
+            standby.stop(); // it waits for the sites
         }
         self.router.stop();
         let sites = std::mem::take(&mut *self.sites.lock().expect("held to take"));

@@ -30,6 +30,10 @@ pub enum OpenError {
         .0.display(), .0.display()
     )]
     IsBackup(PathBuf),
+    #[error(
+        "{0} holds no log: a standby's directory is bootstrapped from its primary first, or is a restored backup of it. Nothing was made in it"
+    )]
+    NotBootstrapped(String),
     #[error("the log begins at LSN {lsn} with a record of kind {kind}, not with its genesis")]
     NoGenesis { lsn: Lsn, kind: &'static str },
     #[error(

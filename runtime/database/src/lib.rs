@@ -13,6 +13,7 @@ mod device;
 mod environment;
 mod error;
 mod estimate;
+mod following;
 mod inspect;
 mod memory;
 mod opening;
@@ -20,6 +21,7 @@ mod quarantine;
 mod recover;
 mod report;
 mod small_file;
+mod standby;
 mod writing;
 
 pub use config::{CheckpointConfig, CommitMode, DatabaseConfig, RedoConfig};
@@ -31,7 +33,9 @@ pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
 pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
 pub use quarantine::Quarantined;
 pub use report::{LoadedCheckpoint, ReadOnly, RecoveryReport};
+pub use standby::StandbyPositions;
 
+pub use reprise_log::{Group, GroupSink, PlaceError, Placed, Position};
 pub use reprise_partition::LogPolicy;
 pub use reprise_partition::Sampling;
 pub use reprise_recovery::RecoveryError;

@@ -11,10 +11,10 @@ use std::{
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
 use reprise_abi::SEMANTICS;
-use reprise_base::{Lsn, MemoryLedger, SiteId};
+use reprise_base::{Lsn, MemoryLedger, Role, SiteId};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::Started;
-use reprise_log::{Drained, Log, LogConfig, LogError, OpenReport};
+use reprise_log::{Drained, Log, LogConfig, LogError, OpenReport, database_id};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
     AsyncSink, CallBatch, Coordinator, Logging, NoLog, NvramSink, Shared, Sink, SiteMessage, SyncSink, Told, Unlogged,
@@ -24,8 +24,8 @@ use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
 use crate::{
     config::{CommitMode, DatabaseConfig},
-    device::{Device, NvramInUse},
-    environment::{Environment, SiteWork},
+    device::{Device, DeviceConfig, NvramInUse, RegionNote},
+    environment::{Environment, Folders, SiteWork},
     error::OpenError,
 };
 
@@ -42,9 +42,13 @@ pub(crate) fn open_log(
     config: &DatabaseConfig,
     around: &Environment,
     memory: &Arc<MemoryLedger>,
+    role: Role,
 ) -> Result<OpenedLog, OpenError> {
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
+    if role == Role::Standby {
+        judge_standby(config, folders)?;
+    }
     let files = Checkpoints::new(folders.checkpoints.clone());
     let readable = readable(&files)?;
     let known = readable.last().map(|(_, genesis)| *genesis);
@@ -60,6 +64,7 @@ pub(crate) fn open_log(
         // Beside checkpoints an empty log would begin at a position that they have passed.
         expected_database_id: known.as_ref().map(|known| known.database_id),
         memory: memory.clone(),
+        role,
         ..LogConfig::new(genesis.database_id)
     };
     let on_durable = Box::new(|end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
@@ -71,7 +76,7 @@ pub(crate) fn open_log(
     let (log, report) = Log::open_on(disk, clock, threads, log_config.clone(), on_durable)?;
     let log = Arc::new(log);
     let genesis = match (log.start(), known) {
-        (Lsn(0), _) => first_record(&log, genesis)?,
+        (Lsn(0), _) => first_record(&log, genesis, role)?,
         (_, Some(known)) => known,
         (start, None) => {
             let reasons = reasons_against(&files)?;
@@ -96,6 +101,24 @@ pub(crate) fn open_log(
     })
 }
 
+/// What a standby can't begin with: nothing is changed.
+fn judge_standby(config: &DatabaseConfig, folders: &Folders) -> Result<(), OpenError> {
+    if let DeviceConfig::Nvram(_) = config.device {
+        let reason =
+            "a standby's log lies in files: open it without an NVRAM device, and give it one once it is the primary";
+        return Err(OpenError::Config(reason.into()));
+    }
+    if RegionNote::load(&*folders.root)?.is_some() {
+        let reason =
+            "an NVRAM region may hold records of this directory: open it as a primary and close it, then as a standby";
+        return Err(OpenError::Config(reason.into()));
+    }
+    match database_id(&*folders.log)? {
+        Some(_) => Ok(()),
+        None => Err(OpenError::NotBootstrapped(folders.root.describe())),
+    }
+}
+
 /// The checkpoints whose descriptions can be read, the oldest first, with what each says of the database.
 fn readable(files: &Checkpoints) -> Result<Vec<(Lsn, Genesis)>, OpenError> {
     let stored = files.list()?;
@@ -111,7 +134,7 @@ fn reasons_against(files: &Checkpoints) -> Result<Vec<String>, OpenError> {
     Ok(errors.map(|error| error.to_string()).collect())
 }
 
-fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis, OpenError> {
+fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis, role: Role) -> Result<Genesis, OpenError> {
     match log.reader(log.start())?.next_record()? {
         Some(first) => match first.record {
             RecordRef::Genesis(stored) => Ok(stored),
@@ -120,6 +143,7 @@ fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis, 
                 kind: other.kind().name(),
             }),
         },
+        None if role == Role::Standby => Err(OpenError::NotBootstrapped("its folder of the log".into())),
         // A new log, or one whose maker crashed before its first record was durable.
         None => write_genesis(
             log,
@@ -188,6 +212,7 @@ pub(crate) fn shared(
         sites_count: config.sites,
         waiting: (0..config.partitions).map(|_| AtomicUsize::new(0)).collect(),
         multi_tick: AtomicU64::new(0),
+        replay_failed: Default::default(),
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),

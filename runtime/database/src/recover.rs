@@ -31,10 +31,20 @@ const PROGRESS_BYTES: u64 = 256 << 10;
 impl Database {
     /// `until`: records from there on are left out.
     pub(crate) fn replay(&self, until: Option<Lsn>) -> Result<RecoveryReport, OpenError> {
+        let (report, _) = self.replay_with(&mut self.replayer(), until)?;
+        Ok(report)
+    }
+
+    /// As `replay`, by a replayer that can go on; where that would be.
+    pub(crate) fn replay_with(
+        &self,
+        replayer: &mut Replayer,
+        until: Option<Lsn>,
+    ) -> Result<(RecoveryReport, Lsn), OpenError> {
         let begun = Instant::now();
         let mut report = RecoveryReport::default();
         let (Some(log), Some(opened)) = (&self.log, &self.opened) else {
-            return Ok(report);
+            return Ok((report, Lsn(0)));
         };
         report.torn_bytes = opened.found.torn.as_ref().map_or(0, |torn| torn.bytes);
         report.other_settings_hash = opened.other_settings_hash;
@@ -44,7 +54,6 @@ impl Database {
         let end = log.durable();
         report.log_bytes = log.bytes_behind(start);
         let replay_begun = Instant::now();
-        let mut replayer = self.replayer();
         replayer.set_log_end(until.map_or(end, |until| until.min(end)));
         let quarantine = self.quarantine();
         let places = quarantine
@@ -70,11 +79,11 @@ impl Database {
         if own > start {
             let own = until.map_or(own, |until| until.min(own));
             replayer.set_from(RecoverFrom::Changes);
-            fed = feed(&mut replayer, log.reader(start)?, bytes, Some(own), &mut show);
+            fed = feed(replayer, log.reader(start)?, bytes, Some(own), &mut show);
         }
         if fed.is_ok() {
             replayer.set_from(self.recover_from);
-            fed = feed(&mut replayer, log.reader(start.max(own))?, bytes, until, &mut show);
+            fed = feed(replayer, log.reader(start.max(own))?, bytes, until, &mut show);
         }
         fed.map_err(|error| match error {
             RecoveryError::Log(error) => OpenError::Log(error),
@@ -87,7 +96,7 @@ impl Database {
         report.module_versions = self.shared.deployed.load().versions.len();
         self.note_speeds(&report, replay_begun.elapsed().as_secs_f64());
         report.seconds = begun.elapsed().as_secs_f64();
-        Ok(report)
+        Ok((report, start.max(replayer.fed())))
     }
 
     /// Empties every partition and forgets every module.
@@ -96,7 +105,7 @@ impl Database {
         Ok(reset(&mut self.replayer())?)
     }
 
-    fn replayer(&self) -> Replayer {
+    pub(crate) fn replayer(&self) -> Replayer {
         let router = self.router.clone();
         let remember = Arc::new(move |replayed: ReplayOutcome| restore_key(&router, replayed));
         Replayer::new(

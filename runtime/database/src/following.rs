@@ -1,0 +1,170 @@
+//! The thread that replays what a standby receives: it reads what is durable in the log, and hands it to the engine threads, cut by cut.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crossbeam_channel::{Receiver, Sender};
+use reprise_base::{Lsn, Waiter};
+use reprise_env::{Step, Work};
+use reprise_log::{Log, LogReader};
+use reprise_partition::{CallBatch, Shared};
+use reprise_recovery::{RecoveryError, make_ready, read_window};
+use reprise_replay::Replayer;
+use reprise_router::{Phase, Router};
+
+/// Bytes of log that are replayed between two cuts at most: a read waits for some of these, and not longer.
+pub(crate) const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
+/// How often a thread that is woken by whatever it waits for looks by itself.
+const LOOK: Duration = Duration::from_millis(500);
+/// `Orders::until` while nobody wants the replay to end.
+const NEVER: u64 = u64::MAX;
+
+/// What others ask of the thread.
+pub(crate) struct Orders {
+    is_stopping: AtomicBool,
+    /// It ends once everything before this is replayed.
+    until: AtomicU64,
+    wake: Sender<()>,
+}
+
+impl Orders {
+    /// With where the thread is woken.
+    pub fn new() -> (Arc<Self>, Receiver<()>) {
+        // One is as good as many.
+        let (wake, woken) = crossbeam_channel::bounded(1);
+        let orders = Self {
+            is_stopping: AtomicBool::new(false),
+            until: AtomicU64::new(NEVER),
+            wake,
+        };
+        (Arc::new(orders), woken)
+    }
+
+    pub fn wake(&self) {
+        let _ = self.wake.try_send(()); // it is awake, or gone
+    }
+
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Replays what is durable before `end`, and ends.
+    pub fn finish(&self, end: Lsn) {
+        self.until.store(end.0, Ordering::Release);
+        self.wake();
+    }
+}
+
+/// How the replay ended: everything before an LSN is in the tables, or why not.
+pub(crate) type Ended = Result<Lsn, Arc<str>>;
+
+pub(crate) struct Follower {
+    pub router: Router,
+    pub shared: Arc<Shared>,
+    pub log: Arc<Log<Box<CallBatch>>>,
+    pub replayer: Replayer,
+    pub reader: LogReader,
+    pub window_bytes: usize,
+    pub orders: Arc<Orders>,
+    pub woken: Receiver<()>,
+    /// Told once, when the replay ends.
+    pub ended: Sender<Ended>,
+    /// Of the modules whose code is ready.
+    pub generation: u64,
+    /// Its place among those who wait for the log.
+    pub waiter: Option<Waiter>,
+}
+
+impl Follower {
+    fn follow(&mut self) -> Result<Step, RecoveryError> {
+        self.replayer.check()?;
+        self.make_code_ready();
+        let mut window = self.replayer.window()?;
+        let has_more = read_window(&mut self.reader, self.window_bytes, &mut window)?;
+        let is_empty = window.is_empty();
+        self.replayer.feed(window, None)?;
+        if !is_empty {
+            let router = &self.router;
+            self.replayer.cut(|end, send| router.send_window(end, send))?;
+            return Ok(Step::Done);
+        }
+        let until = self.orders.until.load(Ordering::Acquire);
+        if self.reader.position().0 >= until {
+            self.replayer.drain()?;
+            let _ = self.ended.send(Ok(self.reader.position())); // whoever asked may have gone
+            return Ok(Step::Over);
+        }
+        match has_more {
+            true => Ok(Step::Done), // what is there holds no records
+            false => Ok(Step::Idle),
+        }
+    }
+
+    /// No read waits for a compiler longer than it must: what was deployed is made ready here.
+    fn make_code_ready(&mut self) {
+        let generation = self.shared.generation.load(Ordering::Acquire);
+        if generation == self.generation {
+            return;
+        }
+        let deployed = self.shared.deployed.load_full();
+        let codes: Vec<_> = deployed.current.values().map(|module| &*module.code).collect();
+        // What can't be compiled is told to who calls it.
+        let _ = make_ready(&codes, &*self.shared.threads);
+        self.shared.count_binaries();
+        self.generation = generation;
+    }
+
+    fn fail(&mut self, error: &RecoveryError) {
+        let report = format!(
+            "the replay of the primary's log stopped behind LSN {}: {error}. The tables are not served; what is received is kept in the log",
+            self.router.view()
+        );
+        self.router.set_phase(Phase::Failed { report: report.clone() });
+        let _ = self.ended.send(Err(report.into())); // whoever asks finds it
+    }
+
+    /// Sleeps until there may be more to do.
+    fn wait(&mut self) {
+        let orders = self.orders.clone();
+        let next = Lsn(self.reader.position().0 + 1);
+        self.waiter = self.log.when_durable(next, Box::new(move || orders.wake()));
+        if self.waiter.is_some() {
+            let _ = self.woken.recv_timeout(LOOK);
+        }
+    }
+}
+
+impl Work for Follower {
+    fn run(mut self: Box<Self>) {
+        let follow = AssertUnwindSafe(|| {
+            loop {
+                match self.step() {
+                    Step::Done => {}
+                    Step::Idle => self.wait(),
+                    Step::Over => return,
+                }
+            }
+        });
+        if catch_unwind(follow).is_err() {
+            // A broken invariant: not one more byte is acknowledged. The panic's message is out already.
+            std::process::abort();
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        if self.orders.is_stopping.load(Ordering::Acquire) {
+            return Step::Over;
+        }
+        self.follow().unwrap_or_else(|error| {
+            self.fail(&error);
+            Step::Over
+        })
+    }
+}

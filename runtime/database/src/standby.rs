@@ -1,0 +1,301 @@
+//! A database as the standby of another one: it is fed the groups of its primary's log, replays them as they become durable, serves reads of what
+//! is replayed, and can become the primary.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use crossbeam_channel::RecvTimeoutError;
+use reprise_base::{Epoch, Lsn, Role};
+use reprise_env::Started;
+use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
+use reprise_partition::{CallBatch, LogPolicy, Site, SiteMessage};
+use reprise_replay::Replayer;
+use reprise_router::{Promoted, ReplicationError};
+
+use crate::{
+    config::DatabaseConfig,
+    database::Database,
+    environment::Environment,
+    error::OpenError,
+    following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
+    report::RecoveryReport,
+};
+
+/// Longest time for which a promotion waits for what was received to be durable, and longest look for the end of its replay.
+const DURABLE_WAIT_MAX: Duration = Duration::from_secs(60);
+const ENDED_LOOK: Duration = Duration::from_millis(100);
+
+/// How far a standby is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct StandbyPositions {
+    /// Of the newest record that was received.
+    pub epoch: Epoch,
+    /// Everything before it came in.
+    pub received: Lsn,
+    /// Everything before it is durable.
+    pub persisted: Lsn,
+    /// Everything before it is in the tables.
+    pub replayed: Lsn,
+    /// Readers see everything before it.
+    pub view: Lsn,
+}
+
+/// What a database has that was opened as a standby.
+pub(crate) struct Standby {
+    placing: Mutex<Placing>,
+    orders: Arc<Orders>,
+    woken: crossbeam_channel::Receiver<()>,
+    ended: (crossbeam_channel::Sender<Ended>, crossbeam_channel::Receiver<Ended>),
+    /// Why the replay ended, once somebody has asked.
+    failure: Mutex<Option<Arc<str>>>,
+    thread: Mutex<Option<Box<dyn Started>>>,
+    /// Held for a whole promotion.
+    promoting: Mutex<()>,
+}
+
+struct Placing {
+    receiver: Receiver<Box<CallBatch>>,
+    is_closed: bool,
+}
+
+impl Standby {
+    pub fn new(log: &Log<Box<CallBatch>>) -> Self {
+        let (orders, woken) = Orders::new();
+        Self {
+            placing: Mutex::new(Placing {
+                receiver: log.receiver(),
+                is_closed: false,
+            }),
+            orders,
+            woken,
+            ended: crossbeam_channel::unbounded(),
+            failure: Mutex::default(),
+            thread: Mutex::default(),
+            promoting: Mutex::default(),
+        }
+    }
+
+    fn placing(&self) -> MutexGuard<'_, Placing> {
+        self.placing.lock().expect("nothing panics while it places")
+    }
+
+    fn keep_failure(&self, failure: &Arc<str>) {
+        *self.failure.lock().expect("held for a store") = Some(failure.clone());
+    }
+
+    fn failure(&self) -> Option<Arc<str>> {
+        if let Ok(Err(failure)) = self.ended.1.try_recv() {
+            self.keep_failure(&failure);
+        }
+        self.failure.lock().expect("held for a copy").clone()
+    }
+
+    /// Ends the replay where it is.
+    pub fn stop(&self) {
+        self.orders.stop();
+        if let Some(thread) = self.thread.lock().expect("held to take").take() {
+            thread.join();
+        }
+    }
+}
+
+impl Database {
+    /// Opens a directory that was bootstrapped from a primary (a restored backup of it is one) as its standby: the log takes groups
+    /// (`place`) and nothing else, in the epochs that they have there. `recover` replays what is there, lets reads in, and goes on
+    /// with what comes. The same directory opened by `open` is a primary, in a new epoch.
+    pub fn open_standby(config: DatabaseConfig) -> Result<Self, OpenError> {
+        let Some(dir) = config.dir.as_deref() else {
+            return Err(OpenError::Config("a standby needs a data directory".into()));
+        };
+        // Before any folder is made in it.
+        if !dir.join("log").exists() {
+            return Err(not_bootstrapped(dir));
+        }
+        Self::judge_directory(&config)?;
+        let environment = Environment::real(&config)?;
+        Self::open_standby_in(config, environment)
+    }
+
+    /// As `open_standby`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
+    pub fn open_standby_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
+        if config.log == LogPolicy::None {
+            return Err(OpenError::Config(
+                "a standby keeps the log of its primary: --log none has none".into(),
+            ));
+        }
+        let database = Self::open_as(config, around, Role::Standby)?;
+        database.router.set_role(Role::Standby);
+        Ok(database)
+    }
+
+    /// Takes a group of the primary's log; it is replayed once it is durable here. Waits, within bounds, while the log's buffers are full.
+    pub fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
+        let Some(standby) = self.upkeep.standby.as_ref() else {
+            return Err(closed("this server was opened as a primary"));
+        };
+        let placing = standby.placing();
+        match placing.is_closed {
+            true => Err(closed("this standby becomes the primary, or is it already")),
+            false => placing.receiver.place(group),
+        }
+    }
+
+    /// From the next group on, `sink` gets all that are written here, as long as the database is open. Nothing without a log.
+    pub fn add_group_sink(&self, sink: Arc<dyn GroupSink>) {
+        if let Some(log) = &self.log {
+            log.add_sink(sink);
+        }
+    }
+
+    /// How far the log is as a standby's; none where it is none.
+    pub fn received(&self) -> Option<Position> {
+        self.log.as_ref()?.received()
+    }
+
+    /// How far this standby is; none where it is none.
+    pub fn standby_positions(&self) -> Option<StandbyPositions> {
+        let log = self.log.as_ref()?;
+        // In this order each is at most what comes before it.
+        let view = self.router.view();
+        let persisted = log.durable();
+        let received = log.received()?;
+        Some(StandbyPositions {
+            epoch: received.epoch,
+            received: received.lsn,
+            persisted,
+            replayed: view,
+            view,
+        })
+    }
+
+    /// As `recover`, of a standby.
+    pub(crate) fn recover_standby(&self, standby: &Standby) -> Result<RecoveryReport, OpenError> {
+        let mut replayer = self.replayer();
+        let until = self.log.as_ref().map(|log| log.durable());
+        let (report, end) = self
+            .replay_with(&mut replayer, until)
+            .map_err(|error| self.fail(error))?;
+        self.router.raise_view(end);
+        self.let_calls_in()?;
+        self.follow(standby, replayer, end).map_err(|error| self.fail(error))?;
+        if let Some(checkpointer) = &self.checkpointer {
+            checkpointer.start_schedule();
+        }
+        Ok(report)
+    }
+
+    /// Goes on with what becomes durable from `from` on.
+    fn follow(&self, standby: &Standby, mut replayer: Replayer, from: Lsn) -> Result<(), OpenError> {
+        let log = self.log.clone().expect("a standby has a log");
+        let (router, orders) = (self.router.clone(), standby.orders.clone());
+        replayer.begin_cuts(Arc::new(move |reached| match reached {
+            Ok(end) => router.raise_view(end),
+            Err(()) => orders.wake(), // it finds what failed
+        }));
+        let follower = Follower {
+            router: self.router.clone(),
+            shared: self.shared.clone(),
+            reader: log.reader(from)?,
+            log,
+            replayer,
+            window_bytes: self.redo_window_bytes.min(FOLLOW_WINDOW_BYTES),
+            orders: standby.orders.clone(),
+            woken: standby.woken.clone(),
+            ended: standby.ended.0.clone(),
+            generation: self.router.deployed().generation,
+            waiter: None,
+        };
+        let thread = self
+            .shared
+            .threads
+            .start("standby-replay", Box::new(move || Box::new(follower)));
+        let thread = thread.map_err(OpenError::Thread)?;
+        *standby.thread.lock().expect("held for a store") = Some(thread);
+        Ok(())
+    }
+
+    /// Makes this standby the primary, in a new epoch: it takes no more groups, what it received is made durable and replayed, and then it takes
+    /// writes. Blocks until then. Err: it goes on as a standby.
+    pub fn promote(&self) -> Result<Promoted, ReplicationError> {
+        let (Some(log), Some(standby)) = (&self.log, &self.upkeep.standby) else {
+            let epoch = self.log.as_ref().map(|log| log.epoch());
+            return Err(ReplicationError::IsPrimary(epoch.unwrap_or_default()));
+        };
+        let _promoting = standby.promoting.lock().expect("a promotion never panics");
+        if self.router.role() != Role::Standby {
+            return Err(ReplicationError::IsPrimary(log.epoch()));
+        }
+        if !self.router.is_recovered() {
+            return Err(unavailable("this standby is still being opened".into()));
+        }
+        standby.placing().is_closed = true;
+        let promoted = self.finish_replay(standby, log).and_then(|lsn| {
+            let epoch = log.promote().map_err(|error| unavailable(error.to_string().into()))?;
+            let epoch = epoch.ok_or_else(|| unavailable("its log is no standby's any more".into()))?;
+            Ok(Promoted { epoch, lsn })
+        });
+        match &promoted {
+            Ok(_) => self.take_writes()?,
+            Err(_) => standby.placing().is_closed = false,
+        }
+        promoted
+    }
+
+    /// Waits until all that was received is durable and replayed; where it ends.
+    fn finish_replay(&self, standby: &Standby, log: &Log<Box<CallBatch>>) -> Result<Lsn, ReplicationError> {
+        let received = self.received().map(|position| position.lsn).unwrap_or_default();
+        if !log.wait_durable(received, DURABLE_WAIT_MAX) {
+            let reason = log.refusal().filter(|_| log.is_stopped());
+            let reason = reason.unwrap_or_else(|| "the disk does not take it".into());
+            return Err(unavailable(
+                format!("what was received up to LSN {received} is not durable: {reason}").into(),
+            ));
+        }
+        standby.orders.finish(received);
+        loop {
+            if let Some(failure) = standby.failure() {
+                return Err(unavailable(failure));
+            }
+            let ended = self.shared.threads.receive_for(&standby.ended.1, ENDED_LOOK);
+            match ended {
+                Ok(Ok(end)) => {
+                    assert!(end == received, "nothing is placed meanwhile: {end} is not {received}");
+                    return Ok(end);
+                }
+                Ok(Err(failure)) => standby.keep_failure(&failure),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(unavailable("the replay has ended".into())),
+            }
+        }
+    }
+
+    /// From here on it is a primary.
+    fn take_writes(&self) -> Result<(), ReplicationError> {
+        self.shared.memory.enforce();
+        for inbox in &self.inboxes {
+            let retain = SiteMessage::Job(Box::new(Site::retain_undo));
+            let sent = inbox.send(retain);
+            sent.map_err(|_| unavailable("the engine has stopped".into()))?;
+        }
+        self.router.set_primary_url(None);
+        self.router.set_role(Role::Primary);
+        Ok(())
+    }
+}
+
+fn closed(reason: &str) -> PlaceError {
+    let kind = UnavailableKind::Closed;
+    let reason = reason.into();
+    LogError::Unavailable { kind, reason }.into()
+}
+
+fn unavailable(reason: Arc<str>) -> ReplicationError {
+    ReplicationError::Unavailable(reason)
+}
+
+pub(crate) fn not_bootstrapped(dir: &Path) -> OpenError {
+    OpenError::NotBootstrapped(dir.display().to_string())
+}
