@@ -24,6 +24,18 @@ function parameter(name: string, type: TypeInfo): ParameterInfo {
   return { name, type, required: type.kind !== 'option' };
 }
 
+const mockCalls = {
+  committed: 1_284_022,
+  aborted: 312,
+  trapped: 0,
+  limit: 1,
+  ended: 0,
+  refused: 4,
+  mean_queued_us: 41,
+  mean_running_us: 6,
+  mean_logging_us: 118,
+};
+
 function procedure(
   name: string,
   parameters: ParameterInfo[],
@@ -31,7 +43,7 @@ function procedure(
   more: Pick<ProcedureInfo, 'read_only' | 'partitioning'> & Partial<Pick<ProcedureInfo, 'log'>>,
 ): ProcedureInfo {
   const log = { kind: 'command', declared: null, reason: null };
-  return { name, parameters, result, log, ...more, signature: `${name}(${parameters.map((p) => p.name).join(', ')})` };
+  return { name, parameters, result, log, calls: mockCalls, ...more, signature: `${name}(${parameters.map((p) => p.name).join(', ')})` };
 }
 
 const tally: TypeInfo = {

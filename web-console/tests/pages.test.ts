@@ -44,6 +44,7 @@ describe.skipIf(path === null)('every page', () => {
     await page.getByRole('link', { name: 'Modules', exact: true }).click();
     await firstOrEmpty(page, 'Modules', 'No module is in service yet', check, async () => {
       await page.getByRole('heading', { name: 'Procedures' }).waitFor();
+      await page.getByRole('columnheader', { name: 'Committed' }).waitFor();
       await page.locator('details.procedure summary').first().click();
       await page
         .getByRole('button', { name: /^Call / })

@@ -1,18 +1,22 @@
 //! What the node counts and measures about itself, and the newest lines that procedures logged.
-//! Owns: counters per engine thread, latency histograms, recent lines of each procedure, notices for the operator.
+//! Owns: counters per engine thread, latency histograms, sums by procedure, recent lines of each procedure, notices for the operator.
 //! Does not: know HTTP, format anything, write files, slow down whoever counts.
-//! Invariants: counting takes no lock and no allocation; a counter has one writer; memory is bounded.
-//! Called by: `log`, `partition` (count), `database`, `router`, `http`, `node` (read snapshots).
+//! Invariants: counting takes no lock and no allocation; an engine thread's counter has one writer; memory is bounded.
+//! Called by: `log`, `partition` (count), `txn` (where a module's calls are counted), `database`, `router`, `http`, `node` (read snapshots).
 #![forbid(unsafe_code)]
 
 mod counter;
 mod histogram;
 mod lines;
 mod notices;
+mod procedures;
 mod registry;
 
 pub use counter::Counter;
 pub use histogram::{LatencyHistogram, LatencySummary};
 pub use lines::{LineFilter, RecentLine, RecentLines};
 pub use notices::{Notice, NoticeKind, Notices, Taken};
+pub use procedures::{
+    CallEnd, CallStage, CallSums, METERS_MAX, ModuleMeters, OTHER, ProcedureMeter, ProcedureMeters, ProcedureSums,
+};
 pub use registry::{FlushStats, Recorder, Registry, Snapshot, Totals};

@@ -8,7 +8,7 @@ use std::{
 use hdrhistogram::Histogram;
 
 use crate::{
-    Counter, LatencyHistogram, LatencySummary,
+    Counter, LatencyHistogram, LatencySummary, ProcedureMeters,
     histogram::{empty, nanoseconds},
 };
 
@@ -94,6 +94,8 @@ pub struct Registry {
     flush: Mutex<Option<Arc<FlushStats>>>,
     /// From the acceptance of a call to its answer; several threads write.
     answered: LatencyHistogram,
+    /// What became of calls, by procedure.
+    pub procedures: ProcedureMeters,
 }
 
 /// Sums over all engine threads since the start.

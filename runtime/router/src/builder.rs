@@ -370,6 +370,7 @@ impl BatchBuilder {
         }
         let pending = Pending {
             accepted_ns,
+            deployed: self.deployed.clone(),
             reply: BatchReply {
                 parts: Vec::with_capacity(parts.len()),
                 places: std::mem::take(&mut self.places),
@@ -401,6 +402,8 @@ fn scoped<'k>(scope: &'k Option<Arc<str>>, key: &'k str) -> ScopedKey<'k> {
 struct Pending {
     reply: BatchReply,
     accepted_ns: u64,
+    /// What its calls were encoded for.
+    deployed: Arc<Deployed>,
     done: OnReply,
 }
 
@@ -409,8 +412,7 @@ impl Pending {
     fn of_one(self, router: &Router, mut part: Part) -> Part {
         let router = router.clone();
         part.batch.done = Some(Box::new(move |mut batch| {
-            batch.times.durable_ns = router.monotonic_ns();
-            router.settle_keys(&batch);
+            router.note_done(&self.deployed, &mut batch);
             let durable_ns = batch.times.durable_ns;
             self.finish(&router, durable_ns, Some(batch));
         }));
@@ -444,6 +446,7 @@ impl Drop for BatchBuilder {
 /// Waits for all parts of a batch, and for the calls whose answers it shares.
 struct Collector {
     router: Router,
+    deployed: Arc<Deployed>,
     left: AtomicUsize,
     pending: Mutex<Option<Pending>>,
     slots: Vec<Mutex<Option<Box<CallBatch>>>>,
@@ -463,6 +466,7 @@ impl Collector {
             .collect();
         let collector = Arc::new(Self {
             router: router.clone(),
+            deployed: pending.deployed.clone(),
             left: AtomicUsize::new(parts.len() + awaited.len() + 1),
             pending: Mutex::new(Some(pending)),
             slots: parts.iter().map(|_| Mutex::new(None)).collect(),
@@ -470,8 +474,7 @@ impl Collector {
         for (at, mut part) in parts.into_iter().enumerate() {
             let collector = collector.clone();
             part.batch.done = Some(Box::new(move |mut batch| {
-                batch.times.durable_ns = collector.router.monotonic_ns();
-                collector.router.settle_keys(&batch);
+                collector.router.note_done(&collector.deployed, &mut batch);
                 *collector.slots[at].lock().expect("held for a store alone") = Some(batch);
                 collector.arrive();
             }));

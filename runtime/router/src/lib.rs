@@ -9,6 +9,7 @@ mod admin;
 mod backup;
 mod builder;
 mod checkpoint;
+mod done;
 mod idempotency;
 mod logs;
 mod pace;
@@ -37,6 +38,7 @@ pub use standby::NotPrimary;
 
 pub use reprise_backup::ArchiveStatus;
 pub use reprise_log::FrontStatus;
+pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
     CallInfo, CallPhase, CallTimes, Deadline, DeployProgress, RendezvousStats, ReplyOutcome, Stream, has_small_result,
 };

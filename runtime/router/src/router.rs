@@ -17,7 +17,7 @@ use reprise_base::{
     limits::{DEPLOY_TIME_MAX_S, WAITING_TXNS_MAX},
 };
 use reprise_log::{FrontStatus, Log};
-use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
+use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Registry};
 use reprise_partition::{
     CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, RendezvousStats,
     ReplyOutcome, Shared, SiteMessage, Stream, Touched,
@@ -28,7 +28,7 @@ use crate::{
     backup::BackupService,
     builder::{BatchBuilder, OnReply, Part},
     checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
-    idempotency::{Idempotency, IdempotencyStats, Remembered, ScopedKey},
+    idempotency::{Idempotency, IdempotencyStats},
     pace::Pace,
     query::RowsError,
     replication::ReplicationService,
@@ -285,6 +285,11 @@ impl Router {
 
     pub fn metrics(&self) -> MetricsSnapshot {
         self.0.config.registry.snapshot()
+    }
+
+    /// What became of the calls of each procedure since the start.
+    pub fn procedures(&self) -> &ProcedureMeters {
+        &self.0.config.registry.procedures
     }
 
     /// Rendezvous of sites so far, and how long calls of several partitions waited for one.
@@ -546,31 +551,6 @@ impl Router {
         let _order = self.in_order();
         for site in 0..self.0.config.inboxes.len() {
             self.send(site, SiteMessage::Stop);
-        }
-    }
-
-    /// Remembers or frees the idempotency keys of a finished part.
-    pub(crate) fn settle_keys(&self, batch: &CallBatch) {
-        for (at, key) in batch.keys() {
-            let (slot, scope) = (&batch.calls[at], batch.scope());
-            let key = ScopedKey { scope, key };
-            if slot.outcome != ReplyOutcome::Committed {
-                self.0.idempotency.release(key, &slot.outcome);
-                continue;
-            }
-            let deployed = self.deployed();
-            let Some(module) = deployed.module(slot.module) else {
-                unreachable!("a committed call names a module version that exists");
-            };
-            let outcome = Remembered {
-                module: module.clone(),
-                procedure: slot.procedure as usize,
-                result: batch.result(at).into(),
-                txn_id: slot.txn_id,
-                lsn: slot.lsn,
-                partition: batch.partition_of(at),
-            };
-            self.0.idempotency.finish(key, outcome);
         }
     }
 }

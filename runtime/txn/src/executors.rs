@@ -106,6 +106,7 @@ mod tests {
     use reprise_abi::{HostOps, ModuleSchema};
     use reprise_base::TxnId;
     use reprise_host::CallOutcome;
+    use reprise_observe::ModuleMeters;
 
     use super::*;
     use crate::module::Code;
@@ -159,6 +160,7 @@ mod tests {
             semantics: 1,
             tables: Vec::new(),
             prefetch: Vec::new(),
+            meters: ModuleMeters::new(0),
             code: code.clone(),
         };
         (Arc::new(module), code)

@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::TxnId;
+use reprise_observe::ModuleMeters;
 use reprise_storage::{Conflict, Prepared, Replaced, Store, TableId};
 
 use crate::{
@@ -144,6 +145,7 @@ pub fn apply(
         wasm_bytes: candidate.wasm_bytes,
         installed_by,
         prefetch: prefetch::rows_of(&candidate.schema, &plan.bindings),
+        meters: ModuleMeters::new(candidate.schema.procedures.len()),
         schema: candidate.schema,
         description: candidate.description,
         semantics: candidate.semantics,
@@ -213,6 +215,7 @@ impl Module {
     fn bound_to(&self, tables: Vec<TableBinding>) -> Self {
         Self {
             prefetch: prefetch::rows_of(&self.schema, &tables),
+            meters: ModuleMeters::new(self.schema.procedures.len()),
             tables,
             id: self.id,
             name: self.name.clone(),
@@ -257,6 +260,7 @@ pub fn restore(generation: u64, tables: Vec<TableSchema>, modules: Vec<Restored>
         let module = Arc::new(Module {
             id: ModuleId(number as u32),
             prefetch: vec![Vec::new(); found.schema.procedures.len()],
+            meters: ModuleMeters::new(found.schema.procedures.len()),
             tables: Vec::new(),
             name: found.name,
             version: found.version,

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use reprise_abi::{HostOps, ModuleSchema, Placement, ProcedureSchema, RowLayout, TableSchema};
 use reprise_base::TxnId;
 use reprise_host::CallOutcome;
+use reprise_observe::ModuleMeters;
 use reprise_storage::{RowProjection, TableId};
 
 use crate::{keyplace::KeyPlace, prefetch::PrefetchRow};
@@ -68,6 +69,8 @@ pub struct Module {
     pub tables: Vec<TableBinding>,
     /// By procedure: rows to prefetch before it runs.
     pub prefetch: Vec<Vec<PrefetchRow>>,
+    /// Where the router counts its calls.
+    pub meters: ModuleMeters,
     pub code: Arc<dyn Code>,
 }
 

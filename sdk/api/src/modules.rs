@@ -171,6 +171,31 @@ pub struct ProcedureInfo {
     pub signature: String,
     /// What its calls leave in the log.
     pub log: LogChoice,
+    /// What became of its calls since the server started, whichever version they ran.
+    pub calls: ProcedureCalls,
+}
+
+/// Calls of one procedure since the server started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProcedureCalls {
+    /// Those that committed.
+    pub committed: u64,
+    /// Those that the procedure rolled back.
+    pub aborted: u64,
+    /// Those that trapped.
+    pub trapped: u64,
+    /// Those that reached a limit of one transaction.
+    pub limit: u64,
+    /// Those that their time, their client or the memory limit ended.
+    pub ended: u64,
+    /// Those that did not run, or of which nothing could be kept.
+    pub refused: u64,
+    /// How long one that ran waited for its partition, on average, in microseconds.
+    pub mean_queued_us: u64,
+    /// How long one ran, on average, in microseconds.
+    pub mean_running_us: u64,
+    /// How long one that ran waited for the log, on average, in microseconds.
+    pub mean_logging_us: u64,
 }
 
 /// What a procedure's calls leave in the log.

@@ -19,7 +19,7 @@ use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Encoder, TextEncoder};
 use reprise_base::MemoryKind;
 use reprise_observe::{Snapshot, Totals};
-use reprise_router::{ArchiveStatus, IdempotencyStats};
+use reprise_router::{ArchiveStatus, CallEnd, CallStage, IdempotencyStats, ProcedureSums};
 
 use crate::{
     refusal::Refusal,
@@ -48,6 +48,7 @@ struct Sample {
     connections: u64,
     connections_open: u64,
     batch_calls: u64,
+    procedures: Vec<ProcedureSums>,
     answers: [u64; 6],
     memory: [u64; MemoryKind::ALL.len()],
     memory_peak: u64,
@@ -124,6 +125,7 @@ fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
         checkpointed_lsn: status.checkpointed_lsn.map_or(0, |lsn| lsn.0),
         restart_seconds: status.restart.and_then(|restart| restart.seconds()).unwrap_or(0.0),
         archive: status.archive.clone().unwrap_or_default(),
+        procedures: parts.router.procedures().sums(),
         connections: count(&parts.counts.connections),
         connections_open: count(&parts.counts.connections_open),
         batch_calls: count(&parts.counts.batch_calls),
@@ -132,6 +134,42 @@ fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
         memory_peak: memory.peak(),
         memory_max: Some(memory.max_bytes()).filter(|max| *max < u64::MAX).unwrap_or(0),
     }
+}
+
+/// Calls by procedure and end, and the seconds that they were at each stage.
+fn register_procedures(meter: &Meter, sample: &Shared) {
+    let labels = |own: &ProcedureSums, name: &'static str, value: &'static str| {
+        [
+            KeyValue::new("module", own.module.clone()),
+            KeyValue::new("procedure", own.procedure.clone()),
+            KeyValue::new(name, value),
+        ]
+    };
+    let calls = sample.clone();
+    meter
+        .u64_observable_counter("reprise.procedure.calls")
+        .with_description(PROCEDURE_CALLS)
+        .with_callback(move |observer| {
+            for own in &lock(&calls).procedures {
+                for end in CallEnd::ALL {
+                    observer.observe(own.sums.calls(end), &labels(own, "outcome", end.name()));
+                }
+            }
+        })
+        .build();
+    let seconds = sample.clone();
+    meter
+        .f64_observable_counter("reprise.procedure.seconds")
+        .with_description(PROCEDURE_SECONDS)
+        .with_callback(move |observer| {
+            for own in &lock(&seconds).procedures {
+                for stage in CallStage::ALL {
+                    let time = own.sums.time(stage);
+                    observer.observe(time.as_secs_f64(), &labels(own, "stage", stage.name()));
+                }
+            }
+        })
+        .build();
 }
 
 fn oldest_key_s(stats: &IdempotencyStats) -> u64 {
@@ -226,6 +264,10 @@ const GAUGES: [Instrument; 19] = [
 
 const RESTART: &str = "Seconds that a restart would take now; 0 until that was measured";
 const ANSWERS: &str = "Answers by class of status, as the label `status`";
+const PROCEDURE_CALLS: &str =
+    "Calls by `module`, `procedure` and `outcome`; beyond 255 procedures all others are `other`";
+const PROCEDURE_SECONDS: &str =
+    "Seconds that calls were `queued`, `running` and `logging`, as the label `stage`, by `module` and `procedure`";
 const MEMORY: &str = "Counted memory by what holds it, as the label `kind`";
 
 /// Name, kind and meaning of each, by name: for the documentation.
@@ -243,6 +285,12 @@ pub fn described() -> Vec<(String, &'static str, &'static str)> {
         ("reprise_restart_seconds".to_owned(), "gauge", RESTART),
         ("reprise_http_answers_total".to_owned(), "counter", ANSWERS),
         ("reprise_memory_bytes".to_owned(), "gauge", MEMORY),
+        ("reprise_procedure_calls_total".to_owned(), "counter", PROCEDURE_CALLS),
+        (
+            "reprise_procedure_seconds_total".to_owned(),
+            "counter",
+            PROCEDURE_SECONDS,
+        ),
     ];
     let mut all: Vec<_> = counters.chain(gauges).chain(histograms).chain(others).collect();
     all.sort_unstable();
@@ -274,6 +322,7 @@ fn register(meter: &Meter, sample: &Shared) {
         .build();
     register_answers(meter, sample);
     register_memory(meter, sample.clone());
+    register_procedures(meter, sample);
 }
 
 fn register_answers(meter: &Meter, sample: &Shared) {

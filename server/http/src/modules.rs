@@ -17,7 +17,7 @@ use reprise_api::{
 use reprise_base::limits::MODULE_BYTES_MAX;
 use reprise_catalog::CatalogModule;
 use reprise_codec::{hex, rfc3339};
-use reprise_router::{Deployed, Deployment, Module, Router};
+use reprise_router::{Deployed, Deployment, Module, ProcedureSums, Router};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -28,7 +28,7 @@ use crate::{
     front::{Name, Params},
     places::Operation,
     refusal::{Refusal, conflict},
-    schema::procedure_info,
+    schema::{procedure_calls, procedure_info},
     state::{AppState, Parts},
     target::no_module,
 };
@@ -220,6 +220,7 @@ fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleD
         txn_id: U64(version.installed_by.0),
         in_service: version.id == module.id,
     });
+    let sums = router.procedures().sums();
     let procedures = module.schema.procedures.iter().enumerate();
     let procedures = procedures.map(|(at, procedure)| {
         let (kind, reason) = router.explain_log(module, at as u16);
@@ -228,7 +229,9 @@ fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleD
             declared: procedure.log.name().map(str::to_owned),
             reason,
         };
-        procedure_info(procedure, log)
+        let own = |sums: &&ProcedureSums| sums.module == module.name && sums.procedure == procedure.name;
+        let calls = sums.iter().find(own).map(|own| procedure_calls(&own.sums));
+        procedure_info(procedure, log, calls.unwrap_or_default())
     });
     ModuleDetail {
         module: module.name.clone(),

@@ -7,10 +7,10 @@ use reprise_abi::{
 };
 use reprise_api::{
     ColumnInfo, FieldInfo, IndexInfo, Json, LogChoice, ParameterInfo, PartitioningInfo, Placement as PlacementInfo,
-    ProcedureInfo, TableInfo, TypeInfo,
+    ProcedureCalls, ProcedureInfo, TableInfo, TypeInfo,
 };
 use reprise_codec::{raw_json, read_scalar, write_column};
-use reprise_router::{Deployed, Module, TableId, TableStats};
+use reprise_router::{CallEnd, CallStage, CallSums, Deployed, Module, TableId, TableStats};
 
 /// Name of the index 0, the primary key.
 pub const PRIMARY: &str = "primary";
@@ -60,7 +60,7 @@ fn scalar_info(ty: ScalarType) -> TypeInfo {
     }
 }
 
-pub fn procedure_info(procedure: &ProcedureSchema, log: LogChoice) -> ProcedureInfo {
+pub fn procedure_info(procedure: &ProcedureSchema, log: LogChoice, calls: ProcedureCalls) -> ProcedureInfo {
     let parameters: Vec<_> = procedure.params.iter().map(parameter_info).collect();
     let result = type_info(&procedure.returns);
     let listed: Vec<_> = parameters.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect();
@@ -77,6 +77,22 @@ pub fn procedure_info(procedure: &ProcedureSchema, log: LogChoice) -> ProcedureI
         read_only: procedure.read_only,
         partitioning: partitioning_info(procedure),
         log,
+        calls,
+    }
+}
+
+pub fn procedure_calls(sums: &CallSums) -> ProcedureCalls {
+    let mean_us = |stage| sums.mean(stage).as_micros() as u64;
+    ProcedureCalls {
+        committed: sums.calls(CallEnd::Committed),
+        aborted: sums.calls(CallEnd::Aborted),
+        trapped: sums.calls(CallEnd::Trapped),
+        limit: sums.calls(CallEnd::Limit),
+        ended: sums.calls(CallEnd::Ended),
+        refused: sums.calls(CallEnd::Refused),
+        mean_queued_us: mean_us(CallStage::Queued),
+        mean_running_us: mean_us(CallStage::Running),
+        mean_logging_us: mean_us(CallStage::Logging),
     }
 }
 

@@ -344,6 +344,7 @@ fn status_metrics_and_events() {
     let fuel: f64 = fuel.expect("fuel is told").parse().expect("a number");
     assert!(fuel > 0.0, "{metrics}");
     assert!(!metrics.contains("otel_scope"), "{metrics}");
+    assert_eq!(procedure_sum(&metrics, "calls", "put", "committed"), 1.0, "{metrics}");
     let mut stream = TcpStream::connect(&server.address).expect("connect");
     stream.set_read_timeout(Some(LONG)).expect("set timeout");
     stream
@@ -362,6 +363,75 @@ fn status_metrics_and_events() {
     );
     // An open stream does not hold a stopping server back.
     assert_eq!(server.terminate(), Some(0));
+}
+
+/// Of one series of `/metrics`, by its last label.
+fn procedure_sum(metrics: &str, what: &str, procedure: &str, of: &str) -> f64 {
+    let name = format!("reprise_procedure_{what}_total{{");
+    let own = [format!("procedure=\"{procedure}\""), format!("\"{of}\"")];
+    let mut lines = metrics.lines().filter(|line| line.starts_with(&name));
+    let line = lines.find(|line| own.iter().all(|label| line.contains(label.as_str())));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("{what} of {procedure}, {of}: {metrics}"))
+}
+
+#[test]
+fn each_procedure_has_its_own_counts_and_times() {
+    let server = with_probe(2);
+    for id in 0..3 {
+        server.call("put", json!({"id": id, "amount": 1})).ok(200);
+    }
+    server
+        .call("put", json!({"id": 0, "amount": 1}))
+        .problem("procedure-aborted", 422);
+    server.call("everywhere", json!({"id": 0})).ok(200);
+    for procedure in ["stop", "trap", "spin"] {
+        assert_ne!(server.call(procedure, json!({"id": 7})).status, 200, "{procedure}");
+    }
+    let lines = (0..40).map(|id| json!({"module": "probe", "procedure": "echo", "args": {"id": id}}).to_string());
+    server.batch(&lines.collect::<Vec<_>>().join("\n"));
+    let metrics = server.get("/metrics").text();
+    let ends = [
+        ("put", "committed", 3.0),
+        ("put", "aborted", 1.0),
+        ("put", "refused", 0.0),
+        ("stop", "aborted", 1.0),
+        ("trap", "trapped", 1.0),
+        ("spin", "limit", 1.0),
+        ("everywhere", "committed", 1.0),
+        ("echo", "committed", 40.0),
+    ];
+    for (procedure, outcome, count) in ends {
+        let own = procedure_sum(&metrics, "calls", procedure, outcome);
+        assert_eq!(own, count, "{procedure}, {outcome}");
+    }
+    for stage in ["queued", "running", "logging"] {
+        assert!(
+            procedure_sum(&metrics, "seconds", "put", stage) > 0.0,
+            "{stage}: {metrics}"
+        );
+    }
+    assert!(
+        procedure_sum(&metrics, "seconds", "spin", "running") > 0.001,
+        "{metrics}"
+    );
+    assert!(!metrics.contains("procedure=\"sleepy\""), "not called: {metrics}");
+    // The same of whichever version ran.
+    server.put_module("probe", probe_grown()).ok(200);
+    let call = server.call("put", json!({"id": 3, "amount": 1}));
+    call.problem("procedure-trapped", 500);
+    let module = server.get("/v1/modules/probe").ok(200);
+    let procedures = module["procedures"].as_array().expect("procedures");
+    let calls = |name: &str| {
+        let own = procedures.iter().find(|procedure| procedure["name"] == name);
+        own.map(|own| own["calls"].clone()).expect("a procedure of the probe")
+    };
+    assert_eq!(
+        (&calls("put")["committed"], &calls("put")["trapped"]),
+        (&json!(3), &json!(1))
+    );
+    assert_eq!(calls("sleepy")["committed"], 0);
+    assert!(calls("spin")["mean_running_us"].as_u64() > Some(1_000), "{module:#}");
 }
 
 #[test]

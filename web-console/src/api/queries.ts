@@ -61,6 +61,7 @@ export function moduleQuery(module: string) {
     queryKey: ['modules', module],
     queryFn: ({ signal }) =>
       get<ShowModuleData, ShowModuleResponses>({ url: '/v1/modules/{module}', path: { module } }, signal),
+    refetchInterval: 5000,
   });
 }
 

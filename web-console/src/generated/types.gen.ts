@@ -1215,9 +1215,55 @@ export type Problem = {
 };
 
 /**
+ * Calls of one procedure since the server started.
+ */
+export type ProcedureCalls = {
+    /**
+     * Those that the procedure rolled back.
+     */
+    aborted: number;
+    /**
+     * Those that committed.
+     */
+    committed: number;
+    /**
+     * Those that their time, their client or the memory limit ended.
+     */
+    ended: number;
+    /**
+     * Those that reached a limit of one transaction.
+     */
+    limit: number;
+    /**
+     * How long one that ran waited for the log, on average, in microseconds.
+     */
+    mean_logging_us: number;
+    /**
+     * How long one that ran waited for its partition, on average, in microseconds.
+     */
+    mean_queued_us: number;
+    /**
+     * How long one ran, on average, in microseconds.
+     */
+    mean_running_us: number;
+    /**
+     * Those that did not run, or of which nothing could be kept.
+     */
+    refused: number;
+    /**
+     * Those that trapped.
+     */
+    trapped: number;
+};
+
+/**
  * A procedure as its module describes it.
  */
 export type ProcedureInfo = {
+    /**
+     * What became of its calls since the server started, whichever version they ran.
+     */
+    calls: ProcedureCalls;
     /**
      * What its module says of it; may be empty.
      */

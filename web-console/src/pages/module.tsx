@@ -12,6 +12,7 @@ import { Panel } from '../ui/panel';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
 import { Procedure } from './procedure';
+import { ProcedureCalls } from './procedure-calls';
 import { Upload } from './upload';
 
 export function ModulePage({ module, procedure }: { module: string; procedure: string | null }) {
@@ -42,6 +43,9 @@ function Detail({ detail, open }: { detail: ModuleDetail; open: string | null })
           <Procedure key={procedure.name} module={module} procedure={procedure} open={procedure.name === open} />
         ))}
         {procedures.length === 0 && <p className="loading">This module has no procedures.</p>}
+      </Panel>
+      <Panel title="Calls since the start">
+        <ProcedureCalls procedures={procedures} />
       </Panel>
       <div className="halves">
         <Panel title="Tables" side={plural(tables.length, 'table')}>

@@ -1,0 +1,100 @@
+//! What follows a batch that came back: its keys are settled, its calls counted by procedure.
+
+use std::time::Duration;
+
+use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureMeter};
+use reprise_partition::{CallBatch, ReplyOutcome};
+use reprise_txn::{Deployed, Failure, Module};
+
+use crate::{
+    idempotency::{Remembered, ScopedKey},
+    router::Router,
+};
+
+impl Router {
+    /// `deployed`: what the calls were encoded for.
+    pub(crate) fn note_done(&self, deployed: &Deployed, batch: &mut CallBatch) {
+        batch.times.durable_ns = self.monotonic_ns();
+        self.settle_keys(batch);
+        self.count_calls(deployed, batch);
+    }
+
+    /// Remembers or frees the idempotency keys of a finished part.
+    fn settle_keys(&self, batch: &CallBatch) {
+        for (at, key) in batch.keys() {
+            let (slot, scope) = (&batch.calls[at], batch.scope());
+            let key = ScopedKey { scope, key };
+            if slot.outcome != ReplyOutcome::Committed {
+                self.idempotency().release(key, &slot.outcome);
+                continue;
+            }
+            let deployed = self.deployed();
+            let Some(module) = deployed.module(slot.module) else {
+                unreachable!("a committed call names a module version that exists");
+            };
+            let outcome = Remembered {
+                module: module.clone(),
+                procedure: slot.procedure as usize,
+                result: batch.result(at).into(),
+                txn_id: slot.txn_id,
+                lsn: slot.lsn,
+                partition: batch.partition_of(at),
+            };
+            self.idempotency().finish(key, outcome);
+        }
+    }
+
+    /// Calls of one procedure that follow each other are counted together.
+    fn count_calls(&self, deployed: &Deployed, batch: &CallBatch) {
+        let stripe = batch.partition.map_or(0, |partition| partition.index());
+        let share_ns = nanoseconds(batch.times.running()) / batch.calls.len().max(1) as u64;
+        let (queued_ns, logging_ns) = (nanoseconds(batch.times.queued()), nanoseconds(batch.times.logging()));
+        let of_one = batch
+            .calls
+            .chunk_by(|a, b| a.procedure == b.procedure && a.module == b.module);
+        for calls in of_one {
+            let mut sums = CallSums::default();
+            for call in calls {
+                match end_of(&call.outcome) {
+                    Some(end) => sums.count(end),
+                    None => continue,
+                }
+            }
+            let ran = sums.ran();
+            sums.took(CallStage::Queued, ran * queued_ns);
+            sums.took(CallStage::Running, ran * share_ns);
+            sums.took(CallStage::Logging, ran * logging_ns);
+            if let Some(module) = deployed.module(calls[0].module) {
+                self.meter(module, calls[0].procedure).add(stripe, &sums);
+            }
+        }
+    }
+
+    fn meter<'m>(&self, module: &'m Module, procedure: u16) -> &'m ProcedureMeter {
+        let procedure = usize::from(procedure);
+        module.meters.get(procedure, || {
+            let name = &module.schema.procedures[procedure].name;
+            self.procedures().find(&module.name, name)
+        })
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What became of a call; None where it is to be submitted again, and counts then.
+#[inline]
+fn end_of(outcome: &ReplyOutcome) -> Option<CallEnd> {
+    match outcome {
+        ReplyOutcome::Committed => Some(CallEnd::Committed),
+        ReplyOutcome::Failed(failure) => Some(match **failure {
+            Failure::Aborted { .. } => CallEnd::Aborted,
+            Failure::Limit { .. } => CallEnd::Limit,
+            Failure::Trapped { .. } => CallEnd::Trapped,
+            Failure::Ended(_) => CallEnd::Ended,
+        }),
+        ReplyOutcome::Waiting | ReplyOutcome::Superseded => None,
+        _ => Some(CallEnd::Refused),
+    }
+}
