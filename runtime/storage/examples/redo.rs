@@ -1,4 +1,5 @@
-//! Redo of votes on one thread, without log and threads: `cargo run --release -p reprise-storage --example redo [MiB of a window]`.
+//! Redo of votes on one thread, without log and threads:
+//! `cargo run --release -p reprise-storage --example redo [MiB of a window [votes]]`.
 //!
 //! Nanoseconds a vote: demultiplexing its changes by table, applying them; and how many writes of counts are left.
 
@@ -80,7 +81,7 @@ fn push_vote(store: &Store, window: &mut Vec<u8>, n: u64) -> usize {
     ]);
     let insert = Change::Insert {
         table: 0,
-        number: None,
+        number: Some(n),
         row: &row,
     };
     insert.encode(window);
@@ -98,10 +99,12 @@ fn push_vote(store: &Store, window: &mut Vec<u8>, n: u64) -> usize {
 fn main() {
     let window_bytes = std::env::args().nth(1).and_then(|mib| mib.parse::<usize>().ok());
     let window_bytes = window_bytes.unwrap_or(4) << 20;
+    let votes_max = std::env::args().nth(2).and_then(|votes| votes.parse().ok());
+    let votes_max = votes_max.unwrap_or(VOTES);
     let mut store = store();
     let (mut last, mut redo) = (LastWrites::default(), PartitionRedo::default());
     let (mut told, mut applied, mut left, mut votes) = (0, 0, 0, 0);
-    while votes < VOTES {
+    while votes < votes_max {
         let (mut window, mut starts) = (Vec::with_capacity(window_bytes + 128), Vec::new());
         while window.len() < window_bytes {
             starts.push(push_vote(&store, &mut window, (votes + starts.len()) as u64));
@@ -117,7 +120,7 @@ fn main() {
         told += begun.elapsed().as_nanos();
         left += redo.len() - starts.len();
         let begun = Instant::now();
-        let growth_times = (VOTES - votes) as f64 / starts.len() as f64;
+        let growth_times = (votes_max - votes) as f64 / starts.len() as f64;
         redo.apply(&mut store, &window, growth_times.max(1.0)).expect("fits");
         applied += begun.elapsed().as_nanos();
         votes += starts.len();

@@ -11,7 +11,7 @@ mod run;
 use std::ops::Range;
 
 use reprise_abi::ScalarType;
-use reprise_wire::{Change, Changes, PatchColumns, RowName};
+use reprise_wire::{Change, ChangeSink, Changes, PatchColumns, RowName};
 
 use crate::{
     apply::{ApplyError, Target},
@@ -114,30 +114,24 @@ impl PartitionRedo {
     ) -> Result<(), RedoError> {
         let start = changes.start;
         let mut walk = Changes::new(&window[changes]);
-        let mut offset = 0;
         let at_error = |error: ApplyError| RedoError { txn, error };
         loop {
-            let mut found = Found {
+            let found = Found {
                 txn,
-                at: (start + offset) as u32,
-                end: 0,
+                at: (start + walk.offset()) as u32,
+                end: start as u32,
             };
-            if let Some((table, ..)) = walk.next_row() {
-                found.end = (start + walk.offset()) as u32;
-                self.list(schema, table, last).map_err(at_error)?.push_row(found);
-            } else if let Some((table, name, columns)) = walk.next_patch() {
-                found.end = (start + walk.offset()) as u32;
-                let list = self.list(schema, table, last).map_err(at_error)?;
-                list.push_patch(found, name, columns, last);
-            } else if let Some(change) = walk.next() {
-                let change = change.map_err(|error| at_error(error.into()))?;
-                found.end = (start + walk.offset()) as u32;
-                let list = self.list(schema, change.table(), last).map_err(at_error)?;
-                list.push(found, &change, last);
-            } else {
-                return Ok(());
+            let demux = Demux {
+                redo: self,
+                schema,
+                last,
+                found,
+            };
+            match walk.next_into(demux) {
+                None => return Ok(()),
+                Some(Ok(pushed)) => pushed.map_err(at_error)?,
+                Some(Err(error)) => return Err(at_error(error.into())),
             }
-            offset = walk.offset();
         }
     }
 
@@ -183,6 +177,72 @@ impl PartitionRedo {
             list.clear();
         }
         failed
+    }
+}
+
+/// Puts a change into the list of its table.
+struct Demux<'r> {
+    redo: &'r mut PartitionRedo,
+    schema: &'r RedoSchema,
+    last: &'r mut LastWrites,
+    /// It ends so many bytes before the change does.
+    found: Found,
+}
+
+impl<'w> ChangeSink<'w> for Demux<'_> {
+    type Out = Result<(), ApplyError>;
+
+    #[inline(always)]
+    fn take(mut self, end: usize, change: Change<'w>) -> Self::Out {
+        self.found.end += end as u32;
+        let list = self.redo.list(self.schema, change.table(), self.last)?;
+        match change {
+            Change::Insert { number: Some(_), .. } => list.push_row(self.found),
+            Change::Patch { name, columns, .. } => list.push_patch(self.found, name, columns, self.last),
+            Change::Insert { .. } => list.push(self.found, 1),
+            Change::Replace { .. } => list.push(self.found, 0),
+            Change::Delete { .. } => list.push(self.found, -1),
+        }
+        Ok(())
+    }
+}
+
+/// Applies a change as it is read.
+struct ApplyRead<'r, 's> {
+    redo: &'r mut TableRedo<'s>,
+    tag: Option<u32>,
+    hint: u32,
+}
+
+impl<'w> ChangeSink<'w> for ApplyRead<'_, '_> {
+    type Out = Result<(), ApplyError>;
+
+    #[inline(always)]
+    fn take(self, _: usize, change: Change<'w>) -> Self::Out {
+        match change {
+            Change::Insert {
+                number: Some(number),
+                row,
+                ..
+            } => self.redo.insert(row, number, self.tag),
+            Change::Patch { name, columns, .. } => self.redo.patch(name, columns, self.hint),
+            other => self.redo.apply_one(&other, self.hint),
+        }
+    }
+}
+
+/// The name of a changed row; None of an insertion.
+struct NameOf;
+
+impl<'w> ChangeSink<'w> for NameOf {
+    type Out = Option<RowName<'w>>;
+
+    #[inline(always)]
+    fn take(self, _: usize, change: Change<'w>) -> Self::Out {
+        match change {
+            Change::Insert { .. } => None,
+            Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => Some(name),
+        }
     }
 }
 
@@ -246,7 +306,7 @@ impl TableRedo<'_> {
     }
 
     /// The error comes with the number of the transaction that it belongs to.
-    fn apply_list(&mut self, window: &[u8], list: &RedoList) -> Result<(), (u32, ApplyError)> {
+    fn apply_list(mut self, window: &[u8], list: &RedoList) -> Result<(), (u32, ApplyError)> {
         let mut hints = [NO_RID; GROUP];
         let mut ahead = Ahead::default();
         (0..AHEAD).for_each(|at| ahead.note(at, self.touch_row(window, list, at)));
@@ -270,13 +330,8 @@ impl TableRedo<'_> {
                     ahead.note(at + AHEAD, self.touch_row(window, list, at + AHEAD));
                 }
                 let hint = if is_far { hints[at - group.start] } else { NO_RID };
-                let applied = if let Some((number, row)) = list.row(window, at) {
-                    self.insert(row, number, tag)
-                } else if let Some((name, columns)) = list.patch(window, at) {
-                    self.patch(name, columns, hint)
-                } else {
-                    self.apply_one(&list.change(window, at), hint)
-                };
+                let redo = &mut self;
+                let applied = list.read_into(window, at, ApplyRead { redo, tag, hint });
                 match applied {
                     Ok(()) => at += 1,
                     Err(ApplyError::Row {
@@ -334,22 +389,16 @@ impl TableRedo<'_> {
             if list.row(window, at).is_some() {
                 continue;
             }
-            let name = match list.patch(window, at) {
-                Some((name, _)) => name,
-                None => match list.change(window, at) {
-                    Change::Insert { .. } => continue,
-                    Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => name,
-                },
-            };
-            match name {
-                RowName::Key(key) => {
+            match list.read_into(window, at, NameOf) {
+                None => {}
+                Some(RowName::Key(key)) => {
                     if is_touched {
                         index.touch(key);
                     }
                     keys[place] = key;
                 }
-                RowName::Number(_) if !self.table.has_number() => {}
-                RowName::Number(number) => {
+                Some(RowName::Number(_)) if !self.table.has_number() => {}
+                Some(RowName::Number(number)) => {
                     hints[place] = self.prefetch_place(&number.to_be_bytes());
                 }
             }

@@ -20,10 +20,6 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    pub fn offset(&self) -> usize {
-        self.reader.offset()
-    }
-
     fn cut(&self) -> WireError {
         let at = format!("{} bytes", self.reader.offset());
         corrupt("record body", "more or other bytes after it", at)

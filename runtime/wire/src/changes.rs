@@ -5,19 +5,19 @@
 
 use reprise_abi::{
     key::KEY_BYTES_MAX,
-    row::{COLUMNS_MAX, ROW_BYTES_MAX},
+    row::COLUMNS_MAX,
     value::{RESULT_BYTES_MAX, push_bytes, push_varint},
 };
 use reprise_base::{
     PartitionId, TxnId,
-    limits::{PARTITIONS_MAX, RECORD_BYTES_MAX, TABLES_MAX},
+    limits::{PARTITIONS_MAX, RECORD_BYTES_MAX},
 };
 
 use crate::{
     PartitionSet, WireError,
     body::BodyReader,
     check, corrupt,
-    quick::QuickReader,
+    reader::{Reader, Unnamed},
     record::{
         PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_key, decode_partitions, key_bytes,
         key_flags, push_key, varint_bytes,
@@ -147,26 +147,12 @@ impl<'a> PatchColumns<'a> {
     /// Position and value (as in a row's slot, or the data of a text or bytes column), None for null.
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = (u16, Option<&'a [u8]>)> {
-        let mut reader = QuickReader::new(self.bytes);
-        std::iter::from_fn(move || (!reader.is_at_end()).then(|| reader.column().expect("checked when it was decoded")))
+        let mut reader = Reader::new(self.bytes);
+        std::iter::from_fn(move || {
+            let is_left = !reader.is_at_end();
+            is_left.then(|| reader.column::<Unnamed>().expect("checked when it was decoded"))
+        })
     }
-}
-
-fn read_column<'a>(reader: &mut BodyReader<'a>) -> Result<(u16, Option<&'a [u8]>), WireError> {
-    let column = reader.varint_u16()?;
-    if column as usize >= COLUMNS_MAX {
-        let bound = format!("below {COLUMNS_MAX}");
-        return Err(corrupt("changed column", bound, column));
-    }
-    let value = match reader.varint()? as usize {
-        0 => None,
-        length if length <= ROW_BYTES_MAX + 1 => Some(reader.take(length - 1)?),
-        length => {
-            let bound = format!("at most {ROW_BYTES_MAX} bytes");
-            return Err(corrupt("changed column's value", bound, length - 1));
-        }
-    };
-    Ok((column, value))
 }
 
 /// Writes a patch: its head at once, then each column.
@@ -247,21 +233,13 @@ impl<'a> Change<'a> {
     /// nothing, or a change whose columns panic when they are walked.
     #[inline]
     pub fn again(bytes: &'a [u8]) -> Option<Self> {
-        let again = QuickReader::new(bytes).whole_change();
-        again.or_else(|| Changes::new(bytes).next()?.ok())
+        Self::again_into(bytes, AsChange)
     }
 
-    /// As `again`, of a patch alone, which then passes through no memory on its way to who applies it; none of anything else.
+    /// As `again`, handed to `sink`.
     #[inline(always)]
-    pub fn patch_again(bytes: &'a [u8]) -> Option<(RowName<'a>, PatchColumns<'a>)> {
-        QuickReader::new(bytes).whole_patch()
-    }
-
-    /// As `again`, of an insertion with a number alone.
-    #[inline(always)]
-    pub fn row_again(bytes: &'a [u8]) -> Option<(u64, &'a [u8])> {
-        let (_, number, row) = QuickReader::new(bytes).row()?;
-        Some((number, row))
+    pub fn again_into<S: ChangeSink<'a>>(bytes: &'a [u8], sink: S) -> Option<S::Out> {
+        Reader::new(bytes).change::<Unnamed, S, true>(sink).ok()
     }
 
     /// Appends the change.
@@ -286,120 +264,61 @@ impl<'a> Change<'a> {
             Self::Delete { table, name } => push_head(out, DELETE, table, Some(name)),
         }
     }
-
-    /// By the reader that names errors; with where it ends.
-    #[cfg(test)]
-    pub(crate) fn read_whole(bytes: &'a [u8]) -> Result<(Self, usize), WireError> {
-        let mut reader = BodyReader::new(bytes);
-        let change = Self::read(&mut reader, bytes)?;
-        Ok((change, reader.offset()))
-    }
-
-    fn read(reader: &mut BodyReader<'a>, whole: &'a [u8]) -> Result<Self, WireError> {
-        let [op] = reader.array()?;
-        let table = reader.varint_u16()?;
-        if table as usize >= TABLES_MAX {
-            return Err(corrupt("changed table", format!("below {TABLES_MAX}"), table));
-        }
-        let form = NumberForm::of(op).filter(|_| (INSERT..=DELETE).contains(&(op & OP_MASK)));
-        let Some(form) = form else {
-            let kinds = "1 to 4, with 8 or up to 8 times 16";
-            return Err(corrupt("change of a row", kinds, op));
-        };
-        let number = read_number(reader, form)?;
-        if op & OP_MASK == INSERT {
-            let row = reader.bytes("row", ROW_BYTES_MAX)?;
-            return Ok(Self::Insert { table, number, row });
-        }
-        let name = match number {
-            Some(number) => RowName::Number(number),
-            None => RowName::Key(reader.bytes("primary key", KEY_BYTES_MAX)?),
-        };
-        match op & OP_MASK {
-            REPLACE => Ok(Self::Replace {
-                table,
-                name,
-                row: reader.bytes("row", ROW_BYTES_MAX)?,
-            }),
-            PATCH => Ok(Self::Patch {
-                table,
-                name,
-                columns: read_patch(reader, whole)?,
-            }),
-            _ => Ok(Self::Delete { table, name }),
-        }
-    }
 }
 
-fn read_number(reader: &mut BodyReader<'_>, form: NumberForm) -> Result<Option<u64>, WireError> {
-    let bytes = match form {
-        NumberForm::None => return Ok(None),
-        NumberForm::Wide => return reader.u64().map(Some),
-        NumberForm::Short(bytes) => bytes,
-    };
-    let digits = reader.take(bytes)?.iter().rev();
-    let number = digits.fold(0, |number, digit| number << 8 | u64::from(*digit));
-    check("bytes of a row's number", number_bytes(number), bytes)?;
-    Ok(Some(number))
+/// Takes a change as it is read. `take` is inlined where the decoder knows the kind, so no change passes through memory on its way.
+pub trait ChangeSink<'a>: Sized {
+    type Out;
+
+    /// The change ends at `end` of what was read.
+    fn take(self, end: usize, change: Change<'a>) -> Self::Out;
 }
 
-/// `whole` is what `reader` reads.
-fn read_patch<'a>(reader: &mut BodyReader<'a>, whole: &'a [u8]) -> Result<PatchColumns<'a>, WireError> {
-    let count = reader.varint_u16()?;
-    if count == 0 || count as usize > COLUMNS_MAX {
-        let bound = format!("1 to {COLUMNS_MAX}");
-        return Err(corrupt("columns of a patch", bound, count));
+struct AsChange;
+
+impl<'a> ChangeSink<'a> for AsChange {
+    type Out = Change<'a>;
+
+    #[inline(always)]
+    fn take(self, _: usize, change: Change<'a>) -> Change<'a> {
+        change
     }
-    let start = reader.offset();
-    let mut before = None;
-    for _ in 0..count {
-        let (column, _) = read_column(reader)?;
-        if before >= Some(column) {
-            return Err(corrupt("columns of a patch", "growing", column));
-        }
-        before = Some(column);
-    }
-    Ok(PatchColumns {
-        count,
-        bytes: &whole[start..reader.offset()],
-    })
 }
 
 /// Walks the changes of one partition; ends after the first error. Never an error behind a decoded record.
 #[derive(Clone, Debug)]
-pub struct Changes<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
+pub struct Changes<'a>(Reader<'a>);
 
 impl<'a> Changes<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self(Reader::new(bytes))
     }
 
     /// Where the next change begins.
     #[inline]
     pub fn offset(&self) -> usize {
-        self.at
+        self.0.at
     }
 
-    /// Takes the next change if it is an insertion in its usual form: its table, number and row. Else nothing happens;
-    /// so what most changes are passes through no memory on its way.
+    /// Hands the next change to `sink`; None behind the last one.
     #[inline(always)]
-    pub fn next_row(&mut self) -> Option<(u16, u64, &'a [u8])> {
-        let mut quick = QuickReader::new(&self.bytes[self.at..]);
-        let row = quick.row()?;
-        self.at += quick.at;
-        Some(row)
+    pub fn next_into<S: ChangeSink<'a>>(&mut self, sink: S) -> Option<Result<S::Out, WireError>> {
+        if self.0.is_at_end() {
+            return None;
+        }
+        let start = self.0.at;
+        Some(match self.0.change::<Unnamed, S, false>(sink) {
+            Ok(out) => Ok(out),
+            Err(Unnamed) => Err(self.fault_at(start)),
+        })
     }
 
-    /// As `next_row`, where it is a patch.
-    #[inline(always)]
-    pub fn next_patch(&mut self) -> Option<(u16, RowName<'a>, PatchColumns<'a>)> {
-        let mut quick = QuickReader::new(&self.bytes[self.at..]);
-        let patch = quick.patch()?;
-        self.at += quick.at;
-        Some(patch)
+    #[cold]
+    fn fault_at(&mut self, start: usize) -> WireError {
+        self.0.at = start;
+        let again = self.0.change::<WireError, AsChange, false>(AsChange);
+        self.0.skip_rest();
+        again.expect_err("the same decoder refused it")
     }
 }
 
@@ -408,23 +327,7 @@ impl<'a> Iterator for Changes<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let rest = &self.bytes[self.at..];
-        if rest.is_empty() {
-            return None;
-        }
-        let mut quick = QuickReader::new(rest);
-        if let Some(change) = quick.change() {
-            self.at += quick.at;
-            return Some(Ok(change));
-        }
-        // What the quick reader does not take is read again by the one that says why.
-        let mut reader = BodyReader::new(rest);
-        let change = Change::read(&mut reader, rest);
-        self.at = match &change {
-            Ok(_) => self.at + reader.offset(),
-            Err(_) => self.bytes.len(),
-        };
-        Some(change)
+        self.next_into(AsChange)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     body::{BodyReader, TABLE_NAME_BYTES_MAX},
     corrupt,
     deploy::{DEPLOY_MIGRATED, DEPLOY_MIGRATED_SINCE, DEPLOY_OLDEST, DEPLOY_UNDER, DeployRef},
-    quick::QuickReader,
+    reader::Reader,
 };
 
 /// First byte of a record's body. Numbers are never used again for something else.
@@ -593,7 +593,7 @@ impl<'a> RawRecord<'a> {
     #[inline]
     pub fn changes(&self) -> Result<ChangesRef<'a>, WireError> {
         if self.is_changes()
-            && let Some(changes) = QuickReader::new(&self.content[1..]).changes()
+            && let Some(changes) = Reader::new(&self.content[1..]).changes()
         {
             return Ok(changes);
         }
@@ -633,7 +633,7 @@ impl<'a> Iterator for RawRecords<'a> {
         if rest.is_empty() {
             return None;
         }
-        let mut quick = QuickReader::new(rest);
+        let mut quick = Reader::new(rest);
         let Some(content) = quick.record() else {
             return Some(self.next_checked());
         };

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use reprise_pages::{prefetch, prefetch_line};
-use reprise_wire::{Change, PatchColumns, RowName};
+use reprise_wire::{Change, ChangeSink, PatchColumns, RowName};
 
 /// Bytes of a window, at most; numbers of transactions are below it, too.
 pub const REDO_WINDOW_BYTES_MAX: usize = 1 << 31;
@@ -205,17 +205,12 @@ impl RedoList {
         self.growth.max(0) as u64
     }
 
-    /// Adds the next change, which lies where `found` says. Numbers of transactions grow.
+    /// Adds the next change, which lies where `found` says and is neither an insertion with a number nor a patch. Numbers of
+    /// transactions grow.
     #[inline]
-    pub fn push(&mut self, found: Found, change: &Change<'_>, last: &mut LastWrites) {
-        match change {
-            Change::Patch { name, columns, .. } => self.push_patch(found, *name, *columns, last),
-            _ => {
-                self.growth += matches!(change, Change::Insert { .. }) as i64;
-                self.growth -= matches!(change, Change::Delete { .. }) as i64;
-                self.push_any(found);
-            }
-        }
+    pub fn push(&mut self, found: Found, growth: i64) {
+        self.growth += growth;
+        self.push_any(found);
     }
 
     /// As `push`, of an insertion with a number.
@@ -287,14 +282,10 @@ impl RedoList {
         Change::again(bytes_of(window, self.entries[at])).expect("read when it was found")
     }
 
-    /// The change, where it is a patch.
+    /// As `change`, handed to `sink`.
     #[inline(always)]
-    pub(super) fn patch<'w>(&self, window: &'w [u8], at: usize) -> Option<(RowName<'w>, PatchColumns<'w>)> {
-        let entry = self.entries[at];
-        match entry.txn & ROW_ALONE {
-            0 => Change::patch_again(bytes_of(window, entry)),
-            _ => None,
-        }
+    pub(super) fn read_into<'w, S: ChangeSink<'w>>(&self, window: &'w [u8], at: usize, sink: S) -> S::Out {
+        Change::again_into(bytes_of(window, self.entries[at]), sink).expect("read when it was found")
     }
 
     /// Asks for a change's bytes.
@@ -321,7 +312,7 @@ impl RedoList {
         let entry = self.entries.get(at)?;
         match entry.txn & ROW_ALONE {
             0 => None,
-            _ => Change::row_again(bytes_of(window, *entry)),
+            _ => Change::again_into(bytes_of(window, *entry), NumberedRow)?,
         }
     }
 
@@ -336,6 +327,21 @@ impl RedoList {
         let txn = self.txn(from);
         let end = (from..self.len()).find(|at| self.txn(*at) != txn);
         from..end.unwrap_or(self.len())
+    }
+}
+
+/// The row of an insertion, and its number; None of what is none or has none.
+struct NumberedRow;
+
+impl<'w> ChangeSink<'w> for NumberedRow {
+    type Out = Option<(u64, &'w [u8])>;
+
+    #[inline(always)]
+    fn take(self, _: usize, change: Change<'w>) -> Self::Out {
+        match change {
+            Change::Insert { number, row, .. } => Some((number?, row)),
+            _ => None,
+        }
     }
 }
 
