@@ -30,16 +30,16 @@ impl<P: Send + 'static> Appender<P> {
     /// `pending` is completed with the LSN behind these records once they are durable, or with the error that stopped the log.
     /// Waits, within bounds, while both buffers are full. An error gives `pending` back: nothing was appended.
     pub fn append(&self, records: &RecordBatch, pending: Option<P>) -> Result<Lsn, (LogError, Option<P>)> {
-        self.append_held(records, pending, Duration::ZERO)
+        self.append_while_busy(records, pending, Duration::ZERO)
     }
 
-    /// As `append`. The flusher may delay these records until `hold` after its last write, so that more records share the next one: a busy
-    /// engine thread gains nothing from an earlier write, and each write costs it processor time.
-    pub fn append_held(
+    /// As `append`, by somebody who is busy for so long with calls that wait already: these records may wait for others, that
+    /// share their write.
+    pub fn append_while_busy(
         &self,
         records: &RecordBatch,
         pending: Option<P>,
-        hold: Duration,
+        busy: Duration,
     ) -> Result<Lsn, (LogError, Option<P>)> {
         assert!(!records.is_empty(), "append of no record");
         let shared = &*self.0;
@@ -54,12 +54,8 @@ impl<P: Send + 'static> Appender<P> {
         let end = state.filled();
         if let Some(waiting) = pending {
             state.fill_pending.push((end, waiting));
-            if state.awaited > 0 && state.fill_pending.len() >= state.awaited {
-                state.awaited = 0;
-                shared.work.notify_one();
-            }
         }
-        shared.note_hold(&mut state, hold);
+        shared.note_joined(&mut state, busy);
         self.note_filled(&mut state);
         Ok(start)
     }
@@ -130,8 +126,8 @@ impl<P: Send + 'static> Appender<P> {
     }
 
     /// Completes `pending` when everything before `end` is durable: at once, on this thread, where it already is. For
-    /// answers that tell of records which others appended. `hold` is as of `append_held`.
-    pub fn pend(&self, end: Lsn, pending: P, hold: Duration) {
+    /// answers that tell of records which others appended. `busy`: as of `append_while_busy`.
+    pub fn pend(&self, end: Lsn, pending: P, busy: Duration) {
         let shared = &*self.0;
         if shared.is_durable(end) {
             return (shared.complete)(end, Ok(()), pending);
@@ -146,7 +142,7 @@ impl<P: Send + 'static> Appender<P> {
             None => {
                 assert!(end <= state.filled(), "wait for LSN {end}, which nobody appended");
                 state.fill_pending.push((end, pending));
-                return shared.note_hold(&mut state, hold);
+                return shared.note_joined(&mut state, busy);
             }
         };
         drop(state);

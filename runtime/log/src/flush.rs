@@ -14,10 +14,10 @@ use reprise_wire::{
 
 use crate::{
     cursor::{Continuity, PlacedBlock},
+    delay::{Begun, CommitDelay},
     error::{LogError, UnavailableKind},
     group::{Group, Position},
     index::{SPARE_NAME, segment_name},
-    returns::{Returns, Wait},
     state::{Block, Shared, Spare, State},
 };
 
@@ -36,11 +36,7 @@ pub(crate) struct Flusher<P> {
     pub history: History,
     /// Whoever is told after the next write; kept for its allocation.
     pub told: Vec<(Lsn, P)>,
-    pub returns: Returns,
-    /// When the last write ended, and how long its block might have been kept.
-    pub last_write: (u64, Duration),
-    /// What is waited for, and since when; only where the flusher is stepped.
-    pub wait: Option<(Wait, u64)>,
+    pub delay: CommitDelay,
     /// Since when there was nothing to write; only where the flusher is stepped.
     pub idle_since_ns: Option<u64>,
 }
@@ -116,7 +112,7 @@ impl<P: Send + 'static> Work for Flusher<P> {
         match self.next(&state, is_quiet) {
             Next::Wait => Step::Idle,
             Next::Over => Step::Over,
-            Next::Write(BlockKind::Data) if self.still_awaits_returns(&state, now_ns) => Step::Idle,
+            Next::Write(BlockKind::Data) if self.delay.still_waits(&state, now_ns) => Step::Idle,
             Next::Write(kind) => {
                 self.idle_since_ns = None;
                 let block = self.take(state, kind);
@@ -169,20 +165,15 @@ impl<P: Send + 'static> Flusher<P> {
             match self.next(&state, is_quiet) {
                 Next::Over => return None,
                 Next::Wait => {
-                    // Who could keep the last block is about to append again, and need not wake this thread for it.
-                    let held = std::mem::take(&mut self.last_write.1);
-                    (state, is_quiet) = match held.is_zero() {
-                        true => self.sleep(state),
-                        false => (self.hold(&shared, state, held), false),
+                    (state, is_quiet) = match self.delay.begin_idle(shared.clock.monotonic_ns()) {
+                        None => self.sleep(state),
+                        Some(begun) => (self.pause(&shared, state, begun), false),
                     };
                 }
                 Next::Write(BlockKind::Data) => {
-                    let hold = Duration::from_nanos(state.hold_ns);
-                    state = match shared.config.group_commit_delay.is_zero() {
-                        true if hold.is_zero() => self.await_returns(&shared, state),
-                        true => self.hold(&shared, state, hold),
-                        false => self.gather(state),
-                    };
+                    if let Some(begun) = self.delay.begin(&state, shared.clock.monotonic_ns()) {
+                        state = self.pause(&shared, state, begun);
+                    }
                     return Some(self.take(state, BlockKind::Data));
                 }
                 Next::Write(kind) => return Some(self.take(state, kind)),
@@ -211,83 +202,21 @@ impl<P: Send + 'static> Flusher<P> {
         }
     }
 
-    /// Lets the group grow for the configured time, unless somebody waits for it.
-    fn gather<'a>(&self, state: MutexGuard<'a, State<P>>) -> MutexGuard<'a, State<P>> {
-        let delay = self.shared.config.group_commit_delay;
-        let grows = |state: &mut State<P>| state.may_grow();
-        let waited = self.shared.work.wait_timeout_while(state, delay, grows);
-        waited.expect("the log's state is whole").0
-    }
-
-    /// Lets the group grow for so long after the last write, unless somebody is in a hurry.
-    fn hold<'a>(
-        &self,
-        shared: &'a Shared<P>,
-        mut state: MutexGuard<'a, State<P>>,
-        hold: Duration,
-    ) -> MutexGuard<'a, State<P>> {
-        let since_ns = shared.clock.monotonic_ns() - self.last_write.0;
-        let left = hold.saturating_sub(Duration::from_nanos(since_ns));
-        if left.is_zero() || !state.may_hold() {
-            return state;
-        }
-        state.is_held = true;
-        let is_held = |state: &mut State<P>| state.is_held && state.may_hold();
-        let waited = shared.work.wait_timeout_while(state, left, is_held);
-        state = waited.expect("the log's state is whole").0;
-        state.is_held = false;
-        state
-    }
-
-    /// True where a group may wait for whoever was just told: by default, and unless somebody waits for this group itself.
-    fn is_patient(&self, state: &State<P>) -> bool {
-        let has_delay = !self.shared.config.group_commit_delay.is_zero();
-        !has_delay && state.may_grow() && state.durable_waiters == 0 && state.appenders_wait == 0
-    }
-
-    fn begin_wait(&mut self, state: &State<P>) -> Option<Wait> {
-        match self.is_patient(state) {
-            true => self.returns.begin_wait(state.fill_pending.len()),
-            false => None,
-        }
-    }
-
-    /// As `await_returns`, where the flusher is stepped: true while it waits.
-    fn still_awaits_returns(&mut self, state: &State<P>, now_ns: u64) -> bool {
-        let begun = match self.wait.take() {
-            None => self.begin_wait(state).map(|wait| (wait, now_ns)),
-            begun => begun,
-        };
-        let Some((wait, began_ns)) = begun else {
-            return false;
-        };
-        let (count, waited_ns) = (state.fill_pending.len(), now_ns - began_ns);
-        if count < wait.until_count && waited_ns < wait.ns_max && self.is_patient(state) {
-            self.wait = begun;
-            return true;
-        }
-        self.returns.note_wait(wait, count, waited_ns);
-        false
-    }
-
-    /// Waits for those who were just told and come back at once. Asleep: they may need this core for it.
-    fn await_returns<'a>(
+    /// Lets the group grow. Asleep: those for whom it waits may need this core.
+    fn pause<'a>(
         &mut self,
         shared: &'a Shared<P>,
         mut state: MutexGuard<'a, State<P>>,
+        begun: Begun,
     ) -> MutexGuard<'a, State<P>> {
-        let Some(wait) = self.begin_wait(&state) else {
-            return state;
-        };
-        let began_ns = shared.clock.monotonic_ns();
-        state.awaited = wait.until_count;
-        let grows = |state: &mut State<P>| state.awaited > 0 && state.may_grow();
-        let ns_max = Duration::from_nanos(wait.ns_max);
-        let waited = shared.work.wait_timeout_while(state, ns_max, grows);
+        state.pause = Some(begun.pause);
+        let is_paused = |state: &mut State<P>| state.pause.is_some() && state.may_pause(begun.pause);
+        let ns_max = Duration::from_nanos(begun.ns_max);
+        let waited = shared.work.wait_timeout_while(state, ns_max, is_paused);
         state = waited.expect("the log's state is whole").0;
-        state.awaited = 0;
-        let waited_ns = shared.clock.monotonic_ns() - began_ns;
-        self.returns.note_wait(wait, state.fill_pending.len(), waited_ns);
+        state.pause = None;
+        let now_ns = shared.clock.monotonic_ns();
+        self.delay.end(begun, state.fill_pending.len(), now_ns);
         state
     }
 
@@ -311,11 +240,7 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     fn take(&mut self, mut state: MutexGuard<'_, State<P>>, kind: BlockKind) -> Block {
-        let is_kept = state.fill_records > 0 && self.shared.config.group_commit_delay.is_zero();
-        self.last_write.1 = match is_kept {
-            true => Duration::from_nanos(state.hold_ns),
-            false => Duration::ZERO,
-        };
+        self.delay.note_taken(&state);
         let block = state.take_block(kind);
         self.shared.filled.advance(state.filled().0);
         if block.begins.is_some() {
@@ -375,7 +300,7 @@ impl<P: Send + 'static> Flusher<P> {
         }
         let ended_ns = self.shared.clock.monotonic_ns();
         let write_ns = ended_ns - began_ns;
-        self.last_write.0 = ended_ns;
+        self.delay.note_written(ended_ns);
         let stats = &self.shared.stats;
         stats.write.record(write_ns, 1);
         stats.flushes.add(1);
@@ -447,7 +372,7 @@ impl<P: Send + 'static> Flusher<P> {
         state.last_kind = block.kind;
         state.return_buffer(block.buffer);
         std::mem::swap(&mut self.told, &mut state.flight_pending);
-        self.returns
+        self.delay
             .note_told(self.told.len(), state.fill_pending.len(), write_ns);
         if state.durable_waiters > 0 {
             shared.durable_grew.notify_all();

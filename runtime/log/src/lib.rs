@@ -11,6 +11,7 @@ mod append;
 mod copier;
 mod copy;
 mod cursor;
+mod delay;
 mod drain;
 mod error;
 mod flush;

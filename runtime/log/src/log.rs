@@ -15,6 +15,7 @@ use reprise_wire::{
 use crate::{
     append::Appender,
     cursor::SegmentCursor,
+    delay::CommitDelay,
     error::{LogError, UnavailableKind, hex},
     flush::{Flusher, create_first_segment},
     front::Front,
@@ -22,7 +23,6 @@ use crate::{
     hold::Keeper,
     index::{Mark, RECYCLE_NAME, SPARE_NAME},
     prepare::Preparer,
-    returns::Returns,
     scan::{Scan, VerifyReport, scan},
     state::{Around, Shared, State},
 };
@@ -41,6 +41,8 @@ pub struct LogConfig {
     /// Time for which a group may grow before it is written. Zero: a group is what came in during the write before it, and
     /// whoever comes back at once of those that were told by that write.
     pub group_commit_delay: Duration,
+    /// Without such a time: the longest that a group is kept whose engine threads are all busy.
+    pub patience_max: Duration,
     /// Quiet time after which a block of records is sealed; zero: only at close.
     pub seal_after: Duration,
     /// Longest wait of an append for room.
@@ -68,6 +70,7 @@ impl LogConfig {
         Self {
             segment_bytes: SEGMENT_BYTES,
             group_commit_delay: Duration::ZERO,
+            patience_max: Duration::from_millis(4),
             seal_after: Duration::from_millis(5),
             append_wait_max: Duration::from_secs(10),
             settings_hash: 0,
@@ -470,6 +473,7 @@ impl Opened {
             self.report.database_id,
             complete,
         ));
+        let delay = CommitDelay::new(shared.config.group_commit_delay);
         let flusher = Flusher {
             shared: Arc::clone(&shared),
             segment: self.segment,
@@ -479,9 +483,7 @@ impl Opened {
             next: self.scan.next,
             history: self.scan.history,
             told: Vec::new(),
-            returns: Returns::default(),
-            last_write: (0, Duration::ZERO),
-            wait: None,
+            delay,
             idle_since_ns: None,
         };
         let preparer = Preparer::new(Arc::clone(&shared));

@@ -100,7 +100,7 @@ impl<P: Send + 'static> Receiver<P> {
         state.epoch = group.end.epoch;
         state.received = Some(group.end);
         // Its primary may wait for this disk, though nobody does here: it is kept for no company.
-        self.0.0.note_hold(&mut state, Duration::ZERO);
+        self.0.0.note_joined(&mut state, Duration::ZERO);
         self.0.note_filled(&mut state);
         Ok(Placed::New)
     }

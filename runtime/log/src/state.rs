@@ -17,6 +17,7 @@ use reprise_observe::FlushStats;
 use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, block_bytes};
 
 use crate::{
+    delay::{Pause, patience},
     error::{LogError, UnavailableKind},
     group::{Position, Sinks},
     index::{LogIndex, Mark},
@@ -97,11 +98,9 @@ pub(crate) struct State<P> {
     pub is_hurried: bool,
     pub flusher_sleeps: bool,
     /// How long the block being filled may be kept for company: the least that any of its appenders allows.
-    pub hold_ns: u64,
-    /// The flusher keeps the block being filled, until somebody is in a hurry.
-    pub is_held: bool,
-    /// The flusher waits until so many wait for the block being filled. 0: it does not.
-    pub awaited: usize,
+    pub patience_ns: u64,
+    /// Why the flusher lets the block being filled grow, while it does.
+    pub pause: Option<Pause>,
     pub appenders_wait: u32,
     /// Appends that need a block of their own; smaller ones wait behind them, or they would never find it empty.
     pub large_wait: u32,
@@ -194,9 +193,8 @@ impl<P> State<P> {
             is_closing: false,
             is_hurried: false,
             flusher_sleeps: false,
-            hold_ns: u64::MAX,
-            is_held: false,
-            awaited: 0,
+            patience_ns: u64::MAX,
+            pause: None,
             appenders_wait: 0,
             large_wait: 0,
             durable_waiters: 0,
@@ -293,7 +291,7 @@ impl<P> State<P> {
         self.fill_place += bytes as u64;
         self.fill_start = filled;
         self.is_hurried = false;
-        self.hold_ns = u64::MAX;
+        self.patience_ns = u64::MAX;
         assert!(self.flight_pending.is_empty(), "one block in flight at most");
         std::mem::swap(&mut self.fill_pending, &mut self.flight_pending);
         block
@@ -309,9 +307,19 @@ impl<P> State<P> {
         self.idle_buffer = Some(buffer);
     }
 
-    /// True while nobody needs the block being filled to be written now.
-    pub fn may_hold(&self) -> bool {
-        self.hold_ns > 0 && self.may_grow() && self.durable_waiters == 0 && self.appenders_wait == 0
+    /// True while the flusher may let the block being filled grow, for this reason.
+    pub fn may_pause(&self, pause: Pause) -> bool {
+        self.may_grow()
+            && match pause {
+                Pause::Configured => true,
+                Pause::Busy => self.patience_ns > 0 && !self.is_awaited(),
+                Pause::Returns(wait) => self.fill_pending.len() < wait.until_count && !self.is_awaited(),
+            }
+    }
+
+    /// Somebody needs the block being filled to be written now.
+    pub fn is_awaited(&self) -> bool {
+        self.durable_waiters > 0 || self.appenders_wait > 0
     }
 
     /// True while a group may wait for more: it is not large yet, and nobody waits for room.
@@ -421,11 +429,17 @@ impl<P> Shared<P> {
         self.lock().stopped.clone()
     }
 
-    /// Somebody who joined the block being filled lets it be kept so long.
-    pub fn note_hold(&self, state: &mut State<P>, hold: Duration) {
-        state.hold_ns = state.hold_ns.min(hold.as_nanos() as u64);
-        if state.is_held && !state.may_hold() {
-            state.is_held = false;
+    /// Somebody joined the block being filled who is busy for so long.
+    pub fn note_joined(&self, state: &mut State<P>, busy: Duration) {
+        let patience_ns = patience(busy, self.config.patience_max);
+        state.patience_ns = state.patience_ns.min(patience_ns);
+        self.end_pause_if_due(state);
+    }
+
+    /// Behind every change of what a pause depends on.
+    pub fn end_pause_if_due(&self, state: &mut State<P>) {
+        if state.pause.is_some_and(|pause| !state.may_pause(pause)) {
+            state.pause = None;
             self.work.notify_one();
         }
     }
@@ -442,9 +456,7 @@ impl<P> Shared<P> {
         }
         let mut state = self.lock();
         state.durable_waiters += 1;
-        if std::mem::take(&mut state.awaited) > 0 || std::mem::take(&mut state.is_held) {
-            self.work.notify_one();
-        }
+        self.end_pause_if_due(&mut state);
         let began_ns = self.clock.monotonic_ns();
         while !self.is_durable(end) && state.stopped.is_none() {
             let waited = Duration::from_nanos(self.clock.monotonic_ns() - began_ns);

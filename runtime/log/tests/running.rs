@@ -81,32 +81,34 @@ fn everybody_is_told_once_and_in_order() {
     assert!(log.refusal().is_some());
 }
 
-/// Appends a word that may be kept for so long; where its record ends.
-fn append_held(log: &Log<String>, word: &str, hold: Duration) -> Lsn {
+/// Appends a word while busy for so long; where its record ends.
+fn append_while_busy(log: &Log<String>, word: &str, busy: Duration) -> Lsn {
     let records = encode(&[word]);
-    let appended = log.appender().append_held(&records, Some(word.into()), hold);
+    let appended = log.appender().append_while_busy(&records, Some(word.into()), busy);
     Lsn(appended.map_err(|e| e.0).expect("append").0 + 1)
 }
 
 #[test]
 fn a_group_is_kept_until_somebody_is_in_a_hurry() {
     const HOUR: Duration = Duration::from_secs(3600);
-    let (log, _, told) = open(&SimDisk::new()).expect("open");
+    let mut patient = config();
+    patient.patience_max = HOUR;
+    let (log, _, told) = open_with(&SimDisk::new(), patient).expect("open");
     let all_told = |count: usize| wait_until(|| told.lock().expect("test").len() == count);
     let hurries: [&dyn Fn(&Log<String>, Lsn); 4] = [
-        &|log, _| assert!(append_held(log, "hurry", Duration::ZERO).0 > 0),
+        &|log, _| assert!(append_while_busy(log, "hurry", Duration::ZERO).0 > 0),
         &|log, end| log.appender().pend(end, "read".into(), Duration::ZERO),
         &|log, end| assert!(log.wait_durable(end, HOUR)),
         &|log, _| log.close().expect("close"),
     ];
     let mut count = 0;
     for (at, hurry) in hurries.iter().enumerate() {
-        append_held(&log, "before", Duration::ZERO);
+        append_while_busy(&log, "before", Duration::ZERO);
         count += 1;
         all_told(count);
         let flushes = log.stats().flushes.get();
-        append_held(&log, "a", HOUR);
-        let end = append_held(&log, "b", HOUR);
+        append_while_busy(&log, "a", 4 * HOUR);
+        let end = append_while_busy(&log, "b", 4 * HOUR);
         assert!(log.durable() < end, "nobody is in a hurry");
         hurry(&log, end);
         count += 2 + usize::from(at < 2);
@@ -120,7 +122,7 @@ fn a_group_is_kept_until_somebody_is_in_a_hurry() {
 fn groups_are_kept_no_longer_than_they_may() {
     let (log, _, told) = open(&SimDisk::new()).expect("open");
     for round in 0..60 {
-        append_held(&log, "kept", Duration::from_micros(400 * (round % 3)));
+        append_while_busy(&log, "kept", Duration::from_micros(1_600 * (round % 3)));
         // Now and then while the flusher expects another one, now and then while it sleeps.
         if round % 7 == 0 {
             wait_until(|| told.lock().expect("test").len() as u64 == round + 1);

@@ -186,8 +186,8 @@ pub struct CallBatch {
     pub(crate) deadlines: Vec<(u32, Arc<Deadline>)>,
     /// Its place among the calls on their way, until it is answered.
     pub(crate) ticket: Option<Ticket>,
-    /// The log may keep it so long after its last write: others waited longer to be run.
-    pub hold: Duration,
+    /// For how long its engine thread is busy behind it, with calls that wait already.
+    pub busy: Duration,
     pub times: CallTimes,
 }
 
@@ -200,21 +200,6 @@ const RESULT_BYTES_COUNTED: usize = 16 << 10;
 /// Room that is made for a result before it is there: for a small one, and at most.
 const RESULT_BYTES_USUAL: usize = 8;
 const RESULT_BYTES_USUAL_MAX: usize = 1024;
-
-/// While calls wait to be run, a commit may wait for company by this part of that time, and at most.
-const HOLD_PART: u64 = 4;
-const HOLD_MAX: Duration = Duration::from_millis(4);
-/// What a write to the log takes about: less is not worth a timer.
-const HOLD_MIN: Duration = Duration::from_micros(100);
-
-/// How long the log may keep what was committed, when so many calls wait to be run of which each takes so long.
-pub(crate) fn hold_of(call_ns: u64, left: usize) -> Duration {
-    let wait_ns = call_ns.saturating_mul(left as u64);
-    match Duration::from_nanos(wait_ns / HOLD_PART).min(HOLD_MAX) {
-        hold if hold < HOLD_MIN => Duration::ZERO,
-        hold => hold,
-    }
-}
 
 impl CallBatch {
     /// Of the time for which the calls ran, the share of those that left records: each knows where its own begin among all
@@ -242,7 +227,7 @@ impl CallBatch {
             records: 0,
             deadlines: Vec::new(),
             ticket: None,
-            hold: Duration::ZERO,
+            busy: Duration::ZERO,
             times: CallTimes::default(),
         }
     }
@@ -445,14 +430,6 @@ impl CallBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_commit_is_kept_for_a_part_of_what_others_wait() {
-        assert_eq!(hold_of(10_000, 0), Duration::ZERO);
-        assert_eq!(hold_of(10_000, 39), Duration::ZERO, "less than a write takes");
-        assert_eq!(hold_of(10_000, 400), Duration::from_millis(1));
-        assert_eq!(hold_of(10_000, usize::MAX), HOLD_MAX);
-    }
 
     #[test]
     fn a_call_that_never_ran_took_no_time() {

@@ -140,12 +140,12 @@ impl Sink for SyncSink {
         batch.records = records.count();
         if records.is_empty() {
             // A read waits for the writes that it saw: it must not tell of a transaction that a crash could still take back.
-            let hold = batch.hold;
-            self.0.pend(end_of(partitions), batch, hold);
+            let busy = batch.busy;
+            self.0.pend(end_of(partitions), batch, busy);
             return Ok(());
         }
-        let hold = batch.hold;
-        match self.0.append_held(records, Some(batch), hold) {
+        let busy = batch.busy;
+        match self.0.append_while_busy(records, Some(batch), busy) {
             Ok(start) => {
                 note_end(partitions, end_behind(start, records));
                 Ok(())

@@ -15,7 +15,7 @@ use reprise_txn::{Deployed, Executors, Module, ModuleId, Outcome, TxnScratch, ru
 use reprise_wire::{PartitionList, PartitionSet, RecordBatch};
 
 use crate::{
-    batch::{CallBatch, ReplyOutcome, hold_of},
+    batch::{CallBatch, ReplyOutcome},
     copy::{Copying, Slice},
     logging::Choice,
     partition_table::PartitionTable,
@@ -438,7 +438,7 @@ impl Site {
         batch.note_ran();
         let ran = batch.times.ran(started_ns, tools.shared.clock.monotonic_ns());
         tools.call_ns = ran.as_nanos() as u64 / count.max(1) as u64;
-        batch.hold = hold_of(tools.call_ns, waited.saturating_sub(count));
+        batch.busy = busy_with(waited.saturating_sub(count), tools.call_ns);
         let fuel = tools.frame.take_fuel();
         tools.shared.coordinator.note_fuel(id, fuel / count.max(1) as u64);
         tools.recorder.ran(count as u64, ran, fuel);
@@ -449,6 +449,11 @@ impl Site {
         partition.note_change();
         partition.tell_if_due(&tools.shared, started_ns);
     }
+}
+
+/// What so many calls take that wait to be run, of which each takes so long.
+fn busy_with(calls: usize, call_ns: u64) -> Duration {
+    Duration::from_nanos(call_ns.saturating_mul(calls as u64))
 }
 
 /// Publishes a run batch. A refused append takes the whole turn back: nothing of it was acknowledged.
@@ -520,7 +525,7 @@ impl ExclusivePartitions<'_> {
         }
         tools.recorder.ran(count as u64, ran, fuel);
         tools.recorder.wrote(batch.share_of_writes(ran, tools.records.count()));
-        batch.hold = hold_of(self.tools.call_ns, self.fewest_waiting());
+        batch.busy = busy_with(self.fewest_waiting(), self.tools.call_ns);
         let records = std::mem::take(&mut self.tools.records);
         let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
         publish(self.tools, &records, &mut partitions, batch);

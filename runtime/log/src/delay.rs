@@ -1,0 +1,174 @@
+//! For how long a group may grow before it is written: decided here and nowhere else.
+//!
+//! A configured delay counts alone. Else a group is kept while all who appended to it are busy: for a part of the time that the
+//! calls take which already wait for them, from the last write on, since they gain nothing from an earlier write and each write costs
+//! them processor time. Else it waits for those who were just told, as long as that is worth it (`returns`).
+//! Whoever needs the group itself ends every wait but a configured one.
+
+use std::time::Duration;
+
+use crate::{
+    returns::{Returns, Wait},
+    state::State,
+};
+
+/// A commit waits by this part of the time for which its engine thread is busy; the setting `patience_max` is the most.
+const BUSY_PART: u32 = 4;
+/// What a write takes about: less is not worth a timer.
+const PATIENCE_MIN: Duration = Duration::from_micros(100);
+
+/// How long the records of somebody may be kept who is busy for so long.
+pub(crate) fn patience(busy: Duration, max: Duration) -> u64 {
+    match (busy / BUSY_PART).min(max) {
+        patience if patience < PATIENCE_MIN => 0,
+        patience => patience.as_nanos() as u64,
+    }
+}
+
+/// Why the flusher lets a group grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    Configured,
+    /// Whoever appended has other calls to run.
+    Busy,
+    /// For those who were just told.
+    Returns(Wait),
+}
+
+/// A wait that has begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pub pause: Pause,
+    began_ns: u64,
+    pub ns_max: u64,
+}
+
+pub(crate) struct CommitDelay {
+    configured_ns: u64,
+    returns: Returns,
+    /// When the last write ended, and how long its block might have been kept.
+    last_write_ns: u64,
+    kept_ns: u64,
+    /// What is waited for; only where the flusher is stepped.
+    stepped: Option<Begun>,
+}
+
+impl CommitDelay {
+    pub fn new(configured: Duration) -> Self {
+        Self {
+            configured_ns: configured.as_nanos() as u64,
+            returns: Returns::default(),
+            last_write_ns: 0,
+            kept_ns: 0,
+            stepped: None,
+        }
+    }
+
+    /// What the group that is to be written next had better wait for. Its outcome is told by `end`.
+    pub fn begin<P>(&mut self, state: &State<P>, now_ns: u64) -> Option<Begun> {
+        let (pause, ns_max) = match (self.configured_ns, state.patience_ns) {
+            (0, 0) => self.begin_returns(state)?,
+            (0, patience_ns) => (Pause::Busy, self.left_of(patience_ns, now_ns)),
+            (configured_ns, _) => (Pause::Configured, configured_ns),
+        };
+        let begun = Begun {
+            pause,
+            began_ns: now_ns,
+            ns_max,
+        };
+        (ns_max > 0 && state.may_pause(pause)).then_some(begun)
+    }
+
+    fn begin_returns<P>(&mut self, state: &State<P>) -> Option<(Pause, u64)> {
+        if !state.may_grow() || state.is_awaited() {
+            return None;
+        }
+        let wait = self.returns.begin_wait(state.fill_pending.len())?;
+        Some((Pause::Returns(wait), wait.ns_max))
+    }
+
+    /// While there is nothing to write: whoever could keep the last block is about to append again, and need not wake the flusher
+    /// for it. Once behind each block.
+    pub fn begin_idle(&mut self, now_ns: u64) -> Option<Begun> {
+        let kept_ns = std::mem::take(&mut self.kept_ns);
+        let begun = Begun {
+            pause: Pause::Busy,
+            began_ns: now_ns,
+            ns_max: self.left_of(kept_ns, now_ns),
+        };
+        (begun.ns_max > 0).then_some(begun)
+    }
+
+    fn left_of(&self, patience_ns: u64, now_ns: u64) -> u64 {
+        patience_ns.saturating_sub(now_ns - self.last_write_ns)
+    }
+
+    /// Of a wait that is over, with so many in the group.
+    pub fn end(&mut self, begun: Begun, count: usize, now_ns: u64) {
+        if let Pause::Returns(wait) = begun.pause {
+            self.returns.note_wait(wait, count, now_ns - begun.began_ns);
+        }
+    }
+
+    /// As `begin` and `end`, where the flusher is stepped: true while the group waits.
+    pub fn still_waits<P>(&mut self, state: &State<P>, now_ns: u64) -> bool {
+        let begun = match self.stepped.take() {
+            None => self.begin(state, now_ns),
+            begun => begun,
+        };
+        let Some(begun) = begun else {
+            return false;
+        };
+        if now_ns - begun.began_ns < begun.ns_max && state.may_pause(begun.pause) {
+            self.stepped = Some(begun);
+            return true;
+        }
+        self.end(begun, state.fill_pending.len(), now_ns);
+        false
+    }
+
+    /// A group is taken to be written.
+    pub fn note_taken<P>(&mut self, state: &State<P>) {
+        self.kept_ns = match (state.fill_records, self.configured_ns) {
+            (1.., 0) => state.patience_ns,
+            _ => 0,
+        };
+    }
+
+    /// A write is over at `now_ns`.
+    pub fn note_written(&mut self, now_ns: u64) {
+        self.last_write_ns = now_ns;
+    }
+
+    /// So many are told of a write of `write_ns`, and so many others wait already.
+    pub fn note_told(&mut self, told: usize, waiting: usize, write_ns: u64) {
+        self.returns.note_told(told, waiting, write_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_is_kept_for_a_part_of_what_others_wait() {
+        const MAX: Duration = Duration::from_millis(4);
+        let of = |busy_us: u64| patience(Duration::from_micros(busy_us), MAX);
+        assert_eq!(of(0), 0);
+        assert_eq!(of(390), 0, "less than a write takes");
+        assert_eq!(of(4_000), 1_000_000);
+        assert_eq!(of(u64::MAX), MAX.as_nanos() as u64);
+    }
+
+    #[test]
+    fn behind_a_block_that_was_kept_the_flusher_rests_once() {
+        let mut delay = CommitDelay::new(Duration::ZERO);
+        delay.kept_ns = 500;
+        delay.note_written(1_000);
+        let begun = delay.begin_idle(1_200).expect("a rest");
+        assert_eq!((begun.pause, begun.ns_max), (Pause::Busy, 300));
+        assert!(delay.begin_idle(1_200).is_none());
+        delay.kept_ns = 500;
+        assert!(delay.begin_idle(1_500).is_none(), "it is over");
+    }
+}
