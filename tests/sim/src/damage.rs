@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use reprise_abi::{Field, RowLayout};
+use reprise_abi::{Field, RowLayout, SEMANTICS};
 use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
 use reprise_env::{Disk, SimClock, SimDisk, Stepper, sim::FaultRandom};
 use reprise_host::describe;
 use reprise_log::{Log, LogConfig, LogReader};
 use reprise_wire::{
-    BlockHeader, BlockKind, CheckpointBlockKind, CheckpointRows, RecordBatch, RecordRef, SEGMENT_HEADER_BYTES,
+    BlockHeader, BlockKind, Change, Changes, ChangesRef, CheckpointBlockKind, CheckpointRows, CommandRef, PartitionSet,
+    RecordBatch, RecordRef, SEGMENT_HEADER_BYTES,
 };
 
 /// What was done, and what an opening must do about it.
@@ -124,30 +125,63 @@ fn change(folder: &SimDisk, file: &str, from: usize, count: usize, random: &mut 
     Some(format!("bit {bit} of byte {at} is flipped"))
 }
 
-/// Writes the log anew without its `number`-th command from the end, or with it twice; every checksum holds.
-pub fn rewrite_log(disk: &SimDisk, number: usize, copies: usize) -> Option<SimDisk> {
+/// What is done to a record of the log, under checksums that hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogForgery {
+    /// It stands there so many times.
+    Copies(usize),
+    /// The one behind it stands before it.
+    Swaps,
+    /// The log ends before it.
+    EndsBefore,
+    Arguments,
+    Digest,
+    /// A row that it changed.
+    Change,
+}
+
+/// Writes the log anew, with the `number`-th record of a call from the end forged.
+pub fn rewrite_log(disk: &SimDisk, number: usize, forgery: LogForgery) -> Option<SimDisk> {
     let old = disk.folder("log");
     let (mut reader, report) = LogReader::open(Arc::new(old), Lsn(0)).ok()?;
     let mut records = Vec::new();
     while let Some(record) = reader.next_record().ok()? {
-        let is_command = matches!(record.record, RecordRef::Command(_) | RecordRef::Changes(_));
-        records.push((is_command, RecordBatch::of(&record.record)));
+        let is_call = match forgery {
+            LogForgery::Arguments | LogForgery::Digest => matches!(record.record, RecordRef::Command(_)),
+            LogForgery::Change => matches!(record.record, RecordRef::Changes(_)),
+            _ => matches!(record.record, RecordRef::Command(_) | RecordRef::Changes(_)),
+        };
+        let forged = is_call.then(|| forged(&record.record, forgery)).flatten();
+        records.push((is_call, RecordBatch::of(&record.record), forged));
     }
-    let commands: Vec<_> = (0..records.len()).filter(|at| records[*at].0).collect();
-    let chosen = *commands.get(commands.len().checked_sub(number + 1)?)?;
+    let calls: Vec<_> = (0..records.len()).filter(|at| records[*at].0).collect();
+    let chosen = *calls.get(calls.len().checked_sub(number + 1)?)?;
+    match forgery {
+        LogForgery::Copies(0) => drop(records.remove(chosen)),
+        LogForgery::Copies(count) => (1..count).for_each(|_| {
+            let again = records[chosen].1.clone();
+            records.insert(chosen, (true, again, None));
+        }),
+        LogForgery::Swaps => {
+            let next = *calls.iter().find(|at| **at > chosen)?;
+            records.swap(chosen, next);
+        }
+        LogForgery::EndsBefore => records.truncate(chosen),
+        _ => records[chosen].1 = records[chosen].2.take()?,
+    }
     let fresh = SimDisk::new();
     let clock = Arc::new(SimClock::at_us(0));
     let stepper = Stepper::new(1, clock.clone());
     let mut config = LogConfig::new(report.database_id?);
     config.settings_hash = report.segments.last()?.settings_hash;
     config.segment_bytes = 1 << 20;
+    config.semantics = SEMANTICS;
     let folder = Arc::new(fresh.folder("log"));
     let complete = Box::new(|_: Lsn, _: Result<(), &_>, (): ()| {});
     let opened = Log::open_on(folder, clock, Arc::new(stepper.clone()), config, complete);
     let (log, _) = opened.expect("a fresh log");
-    for (at, (_, record)) in records.iter().enumerate() {
-        let times = if at == chosen { copies } else { 1 };
-        (0..times).for_each(|_| drop(log.appender().append(record, None)));
+    for (_, record, _) in &records {
+        drop(log.appender().append(record, None));
     }
     log.close().expect("close");
     drop(log);
@@ -156,8 +190,58 @@ pub fn rewrite_log(disk: &SimDisk, number: usize, copies: usize) -> Option<SimDi
     Some(fresh)
 }
 
-/// Changes the value of an item in the newest checkpoint; every checksum holds.
-pub fn forge_checkpoint(disk: &SimDisk) -> Option<()> {
+/// A record with another content; None where it has nothing of the kind.
+fn forged(record: &RecordRef<'_>, forgery: LogForgery) -> Option<RecordBatch> {
+    match (record, forgery) {
+        (RecordRef::Command(command), LogForgery::Arguments) => {
+            let mut args = command.args.to_vec();
+            *args.last_mut()? ^= 1;
+            let command = CommandRef {
+                args: &args,
+                ..*command
+            };
+            Some(RecordBatch::of(&RecordRef::Command(command)))
+        }
+        (RecordRef::Command(command), LogForgery::Digest) => {
+            let digest = command.digest ^ 1;
+            let command = CommandRef { digest, ..*command };
+            Some(RecordBatch::of(&RecordRef::Command(command)))
+        }
+        (RecordRef::Changes(found), LogForgery::Change) => {
+            let mut bytes = found.changes.to_vec();
+            let PartitionSet::One(_) = found.partitions else {
+                return None;
+            };
+            let mut walk = Changes::new(found.changes);
+            let row = walk.find_map(|change| match change.ok()? {
+                Change::Insert { row, .. } => Some(row),
+                _ => None,
+            })?;
+            let at = row.as_ptr() as usize - found.changes.as_ptr() as usize;
+            bytes[at] ^= 1;
+            let changes = ChangesRef {
+                changes: &bytes,
+                ..*found
+            };
+            Some(RecordBatch::of(&RecordRef::Changes(changes)))
+        }
+        _ => None,
+    }
+}
+
+/// What is done to a checkpoint, under checksums that hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointForgery {
+    /// An item has another value.
+    Row,
+    /// A block of items is left out.
+    WithoutRows,
+    /// All idempotency keys are left out.
+    WithoutKeys,
+}
+
+/// Writes the newest checkpoint anew.
+pub fn forge_checkpoint(disk: &SimDisk, forgery: CheckpointForgery) -> Option<()> {
     let folder = disk.folder("checkpoints");
     let files = Checkpoints::new(Arc::new(folder.clone()));
     let lsn = *files.list().ok()?.last()?;
@@ -173,10 +257,18 @@ pub fn forge_checkpoint(disk: &SimDisk) -> Option<()> {
     let mut writer = files.begin(*reader.header()).ok()?;
     for (number, entry) in reader.entries().iter().enumerate() {
         let mut raw = blocks.read(number).ok()?.to_vec();
-        if entry.kind == CheckpointBlockKind::Index {
+        let is_items = entry.kind == CheckpointBlockKind::Rows && entry.table as usize == items;
+        let is_left_out = match (entry.kind, forgery) {
+            (CheckpointBlockKind::Index, _) => continue,
+            (CheckpointBlockKind::Keys, CheckpointForgery::WithoutKeys) => true,
+            (_, CheckpointForgery::WithoutRows) => is_items && !is_forged,
+            _ => false,
+        };
+        is_forged |= is_left_out;
+        if is_left_out {
             continue;
         }
-        if entry.kind == CheckpointBlockKind::Rows && entry.table as usize == items && !is_forged {
+        if forgery == CheckpointForgery::Row && is_items && !is_forged {
             is_forged = forge_row(&mut raw, &layout);
         }
         writer

@@ -9,6 +9,7 @@ mod damage;
 mod ledger;
 mod model;
 mod module;
+mod mutant;
 mod op;
 mod region;
 mod run;
@@ -16,5 +17,6 @@ mod schemas;
 mod tree;
 mod world;
 
-pub use run::{Found, Mutant, Options, Stats, run};
+pub use mutant::Mutant;
+pub use run::{Found, Options, Stats, run};
 pub use schemas::{ChainStats, run_chain};

@@ -14,19 +14,52 @@ use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule};
 use reprise_procedure::native::{self, NativeFault, NativeModule};
 use reprise_txn::{Candidate, Code, Compiler, Executor};
 
+use crate::mutant::Mutant;
+
 pub const NAME: &str = "sim";
 /// What stands in the log for each version's wasm.
 pub const BYTES: [&[u8]; 2] = [b"native sim 1", b"native sim 2"];
 /// What the second version's new column holds in rows of the first.
 pub const LATER: i64 = 7;
 
-thread_local! {
-    static DRIFT: Cell<i64> = const { Cell::new(0) };
+/// How procedures run: as they are written, or wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Sound,
+    /// State survives a call.
+    Smuggles,
+    /// `add` does not do again what it did.
+    Drifts,
+    /// What aborts is committed.
+    KeepsAborts,
+    /// `put` writes the first of its items alone.
+    TearsWrites,
+    /// `add` does not write the value back.
+    LosesUpdates,
+    /// Now and then a call ends the process.
+    Crashes,
 }
 
-/// What a program that drifts adds.
-fn drift() -> i64 {
-    DRIFT.get()
+impl Way {
+    pub fn of(mutant: Option<Mutant>) -> Self {
+        match mutant {
+            Some(Mutant::SmuggledState) => Self::Smuggles,
+            Some(Mutant::KeptAbort) => Self::KeepsAborts,
+            Some(Mutant::TornWrite) => Self::TearsWrites,
+            Some(Mutant::LostUpdate) => Self::LosesUpdates,
+            Some(Mutant::CrashingCall) => Self::Crashes,
+            _ => Self::Sound,
+        }
+    }
+}
+
+thread_local! {
+    /// Of the call that runs.
+    static WAY: Cell<Way> = const { Cell::new(Way::Sound) };
+}
+
+fn is(way: Way) -> bool {
+    WAY.get() == way
 }
 
 macro_rules! version {
@@ -132,6 +165,9 @@ macro_rules! version {
                     mark(tx, *id, nonce)?;
                     let found = Item::get(tx, *id);
                     before.push(found.as_ref().map(|row| row.value));
+                    if before.len() > 1 && super::is(super::Way::TearsWrites) {
+                        continue;
+                    }
                     match (found, value) {
                         (Some(mut row), Some(value)) => {
                             let handle = item(*id, value, note, nonce);
@@ -155,7 +191,7 @@ macro_rules! version {
             #[procedure(partition_by(id))]
             pub fn add(tx: &Txn, id: i64, nonce: i64, amount: i64) -> Result<i64, Abort> {
                 mark(tx, id, nonce)?;
-                let amount = amount + super::drift();
+                let amount = amount + i64::from(super::is(super::Way::Drifts));
                 let Some(mut row) = Item::get(tx, id) else {
                     if amount < 0 {
                         return Err(Abort::new("negative", "there is nothing to take from"));
@@ -166,7 +202,7 @@ macro_rules! version {
                 if row.value + amount < 0 {
                     return Err(Abort::new("negative", "there is less than is to be taken"));
                 }
-                if amount % 3 == 0 {
+                if amount % 3 == 0 && !super::is(super::Way::LosesUpdates) {
                     row.value += amount;
                     row.update(tx)?;
                 }
@@ -269,10 +305,7 @@ version!(
 
 /// Makes code of [`BYTES`]: for the simulation what the engine of wasm is for the server.
 pub struct NativeCompiler {
-    /// Procedures that do something else each time: a mutant.
-    pub smuggles: bool,
-    /// `add` does not do again what it did.
-    pub drifts: bool,
+    pub way: Way,
     pub clock: Arc<SimClock>,
     /// Microseconds that each call takes.
     pub pace_us: Arc<AtomicU64>,
@@ -283,8 +316,7 @@ struct NativeCode(&'static NativeModule, Ways);
 /// How a module's procedures run.
 #[derive(Clone)]
 struct Ways {
-    smuggles: bool,
-    drifts: bool,
+    way: Way,
     clock: Arc<SimClock>,
     pace_us: Arc<AtomicU64>,
 }
@@ -312,8 +344,7 @@ impl Compiler for NativeCompiler {
             code: Arc::new(NativeCode(
                 module,
                 Ways {
-                    smuggles: self.smuggles,
-                    drifts: self.drifts,
+                    way: self.way,
                     clock: self.clock.clone(),
                     pace_us: self.pace_us.clone(),
                 },
@@ -347,14 +378,20 @@ impl Executor for NativeExecutor {
     fn call(&mut self, procedure: usize, ops: &mut dyn HostOps) -> CallOutcome {
         self.calls += 1;
         let name = self.module.procedures[procedure].info.name;
-        DRIFT.set((self.ways.drifts && name == "add") as i64);
+        WAY.set(self.ways.way);
+        let crashes = is(Way::Crashes) && self.calls.is_multiple_of(100);
+        assert!(!crashes, "what a call must not be able to");
         let pace_us = self.ways.pace_us.load(Ordering::Relaxed);
         self.ways.clock.advance_us(pace_us as i64);
         let kind = match self.module.call(procedure, ops) {
             Ok(native::CallEnd::Done) => {
-                if self.ways.smuggles && name == "add" {
+                if is(Way::Smuggles) && name == "add" {
                     ops.set_result(&self.calls.to_le_bytes()).expect("short enough");
                 }
+                Ok(CallEnd::Returned)
+            }
+            Ok(native::CallEnd::Aborted) if is(Way::KeepsAborts) && name == "put" => {
+                ops.set_result(&[0]).expect("short enough");
                 Ok(CallEnd::Returned)
             }
             Ok(native::CallEnd::Aborted) => Ok(CallEnd::Aborted),

@@ -13,34 +13,18 @@ use reprise_env::{
     sim::{CrashPolicy, FaultPlan, FaultRandom},
 };
 use reprise_log::verify;
-use reprise_router::{CheckpointState, ReplyOutcome};
+use reprise_router::{CallReply, CheckpointState, ReplyOutcome};
 
 use crate::{
     damage::{self, Harm},
     ledger::{Attempt, Call, Fate, Ledger},
     model::{Item, Model, Tables, difference},
-    module::{BYTES, NAME},
+    module::{BYTES, NAME, Way},
+    mutant::{Mutant, Tampering},
     op::{Op, decode_everywhere, decode_here},
     region::region_end,
     world::{Refused, Settings, World},
 };
-
-/// A known bug, armed to see it caught.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutant {
-    /// The product's own weaker mode, while the checkers hold it to the stronger one.
-    AcknowledgesBeforeSync,
-    /// A disk that promises syncs and does none.
-    LyingDisk,
-    /// A record is left out at replay.
-    DroppedRecord,
-    /// A record is replayed twice.
-    RepeatedRecord,
-    /// A checkpoint's row is changed under a checksum that holds: what a skipped checksum would let in.
-    ForgedCheckpoint,
-    /// Procedures whose state survives a call.
-    SmuggledState,
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -97,6 +81,9 @@ pub fn run(seed: u64, options: Options) -> Result<Stats, Found> {
     Err(Found { seed, what })
 }
 
+/// Turns of all threads within which every call is answered.
+const QUIESCE_TURNS_MAX: u32 = 200_000;
+
 struct Run {
     options: Options,
     random: FaultRandom,
@@ -119,6 +106,7 @@ struct Run {
     removed: Vec<String>,
     /// By procedure: `auto` logs its changes.
     choices: Vec<bool>,
+    tampering: Tampering,
 }
 
 type Life = World<Attempt>;
@@ -140,14 +128,16 @@ impl Run {
                 0 => 0,
                 _ => one_of(&[6 << 10, 20 << 10]),
             },
-            smuggles: options.mutant == Some(Mutant::SmuggledState),
-            log: LogPolicy::Command,
+            way: Way::of(options.mutant),
+            log: match options.mutant {
+                Some(Mutant::ForgedChange) => LogPolicy::Physiological,
+                _ => LogPolicy::Command,
+            },
             redo: RedoConfig::default(),
             sampling: Sampling {
                 every: one_of(&[1, 2, 5]) as u32,
                 window: one_of(&[1, 3, 10]) as u32,
             },
-            drifts: false,
             quarantines: false,
         };
         let logs_both = one_of(&[0, 0, 0, 1]) == 1;
@@ -172,6 +162,7 @@ impl Run {
             told: backups::Told::default(),
             removed: Vec::new(),
             choices: Vec::new(),
+            tampering: Tampering::default(),
         }
     }
 
@@ -246,7 +237,10 @@ impl Run {
 
     /// What the next life logs, and which of two records its recovery believes.
     fn choose_log(&mut self) {
-        if self.options.mutant.is_some() {
+        if let Some(mutant) = self.options.mutant {
+            if mutant == Mutant::DriftingCode && self.life.is_multiple_of(2) {
+                self.settings.way = Way::Drifts;
+            }
             return; // one record a transaction, so that each is missed
         }
         // On the same region, another, or none: whatever one life leaves there the next one brings home.
@@ -316,39 +310,53 @@ impl Run {
 
     /// Lets time go on until every call is answered.
     fn quiesce(&mut self, world: &Life) -> Result<(), String> {
-        while self.ledger.flying() > 0 {
+        for _ in 0..QUIESCE_TURNS_MAX {
+            if self.ledger.flying() == 0 {
+                return Ok(());
+            }
             world.stepper.help();
             self.settle(world)?;
         }
-        Ok(())
+        Err(format!("{} calls are never answered", self.ledger.flying()))
     }
 
     fn settle(&mut self, world: &Life) -> Result<(), String> {
         for arrived in world.take_arrived() {
             for (at, attempt) in arrived.attempts.iter().enumerate() {
-                let reply = arrived.reply.get(at);
-                self.note(|| {
-                    format!(
-                        "{attempt:?} after {} operations: {:?} {}",
-                        arrived.ops, reply.outcome, reply.txn_id
-                    )
-                });
-                self.stats.refused_calls += matches!(
-                    reply.outcome,
-                    ReplyOutcome::LogUnavailable(_) | ReplyOutcome::OutcomeUnknown(_)
-                ) as u64;
-                let durable = world.router().status().durable_lsn;
-                let is_write = !self.ledger.calls[attempt.call].op.is_read();
-                if *reply.outcome == ReplyOutcome::Committed && is_write && reply.lsn >= durable {
-                    return Err(format!(
-                        "{attempt:?} was acknowledged at {}, durable is {durable}",
-                        reply.lsn
-                    ));
+                let mut reply = arrived.reply.get(at);
+                let mut tampering = std::mem::take(&mut self.tampering);
+                let op = &self.ledger.calls[attempt.call].op;
+                let mutant = self.options.mutant;
+                let is_told = mutant.is_none_or(|mutant| tampering.tamper(mutant, op, &mut reply));
+                if is_told {
+                    self.settle_one(world, *attempt, &reply, arrived.ops)?;
                 }
-                self.ledger.answered(*attempt, &reply, arrived.ops)?;
+                self.tampering = tampering;
             }
         }
         Ok(())
+    }
+
+    fn settle_one(&mut self, world: &Life, attempt: Attempt, reply: &CallReply<'_>, ops: usize) -> Result<(), String> {
+        self.note(|| {
+            format!(
+                "{attempt:?} after {ops} operations: {:?} {}",
+                reply.outcome, reply.txn_id
+            )
+        });
+        self.stats.refused_calls += matches!(
+            reply.outcome,
+            ReplyOutcome::LogUnavailable(_) | ReplyOutcome::OutcomeUnknown(_)
+        ) as u64;
+        let durable = world.router().status().durable_lsn;
+        let is_write = !self.ledger.calls[attempt.call].op.is_read();
+        if *reply.outcome == ReplyOutcome::Committed && is_write && reply.lsn >= durable {
+            return Err(format!(
+                "{attempt:?} was acknowledged at {}, durable is {durable}",
+                reply.lsn
+            ));
+        }
+        self.ledger.answered(attempt, reply, ops)
     }
 
     /// Reads every table on every partition.
@@ -537,7 +545,8 @@ impl Run {
             }
             let mut args = Vec::new();
             call.op.encode(Ledger::nonce(*at), &mut args);
-            calls.push((call.op.procedure(), call.key.clone(), args));
+            let forgets = is_known && self.options.mutant == Some(Mutant::ForgottenKey);
+            calls.push((call.op.procedure(), call.key.clone().filter(|_| !forgets), args));
         }
         let calls: Vec<_> = calls
             .iter()
@@ -772,11 +781,11 @@ impl Run {
 
     /// Arms what can only be armed on files.
     fn mutate(&mut self, disk: &SimDisk) -> Option<SimDisk> {
-        match self.options.mutant? {
-            Mutant::DroppedRecord => damage::rewrite_log(disk, self.random.below(3) as usize, 0),
-            Mutant::RepeatedRecord => damage::rewrite_log(disk, self.random.below(3) as usize, 2),
-            Mutant::ForgedCheckpoint => damage::forge_checkpoint(disk).map(|()| disk.clone()),
-            _ => None,
+        let mutant = self.options.mutant?;
+        if let Some(forgery) = mutant.log_forgery() {
+            return damage::rewrite_log(disk, self.random.below(3) as usize, forgery);
         }
+        let forged = damage::forge_checkpoint(disk, mutant.checkpoint_forgery()?);
+        forged.map(|()| disk.clone())
     }
 }

@@ -10,7 +10,7 @@ use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
 use reprise_router::{BatchBuilder, BatchReply, Router};
 
 use crate::{
-    module::{NAME, NativeCompiler},
+    module::{NAME, NativeCompiler, Way},
     region::{REGION_BYTES, SimRegions, region_path},
     tree::{CHECKPOINTS, LOG, ROOT, SimTree},
 };
@@ -26,13 +26,12 @@ pub struct Settings {
     pub commit: CommitMode,
     /// NVRAM before the log's files, in a region of this number; each life may have others.
     pub nvram: Option<u64>,
-    pub smuggles: bool,
+    /// How its procedures run.
+    pub way: Way,
     /// Each life may have others.
     pub log: LogPolicy,
     pub redo: RedoConfig,
     pub sampling: Sampling,
-    /// The program does not do again what it did.
-    pub drifts: bool,
     /// Where replay diverges, the procedure goes into quarantine.
     pub quarantines: bool,
 }
@@ -199,8 +198,7 @@ fn open(
         }),
         nvram: Arc::new(SimRegions(disk.clone())),
         compiler: Arc::new(NativeCompiler {
-            smuggles: settings.smuggles,
-            drifts: settings.drifts,
+            way: settings.way,
             clock: clock.clone(),
             pace_us: pace_us.clone(),
         }),

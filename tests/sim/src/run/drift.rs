@@ -10,7 +10,7 @@ use reprise_router::ReplyOutcome;
 use super::{Life, Run};
 use crate::{
     ledger::Ledger,
-    module::{BYTES, NAME},
+    module::{BYTES, NAME, Way},
     op::Op,
     world::Refused,
 };
@@ -19,7 +19,7 @@ impl Run {
     /// Opens a copy of the disk with a program whose `add` adds more than it did.
     pub(super) fn check_drift(&mut self, disk: &SimDisk) -> Result<(), String> {
         let settings = self.settings;
-        self.settings.drifts = true;
+        self.settings.way = Way::Drifts;
         let checked = self.open_drifting(&disk.copy());
         self.settings = settings;
         checked.map_err(|what| format!("a program that drifts: {what}"))
