@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod bolt;
+pub mod coverage;
 pub mod fuzz;
 pub mod package;
+mod rustc;
 pub mod tasks;
 pub mod tidy;
 

@@ -9,7 +9,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use reprise_build::Choice;
-use xtask::{fuzz, package, root, tasks, tidy};
+use xtask::{coverage, fuzz, package, root, tasks, tidy};
 
 /// One command per task of the project.
 #[derive(Parser)]
@@ -99,6 +99,16 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Print which lines of the engine the seeds of the simulation reach, by crate
+    #[command(after_help = "Example:\n  cargo xtask sim-coverage --seeds 2000 --threads 2")]
+    SimCoverage {
+        /// How many seeds
+        #[arg(long, default_value_t = 1_000)]
+        seeds: u64,
+        /// Seeds that run at once
+        #[arg(long, default_value_t = 1)]
+        threads: u64,
+    },
     /// Run chains of deployments that change tables, with checkpoints and kills, beside a model
     #[command(
         after_help = "Examples:\n  cargo xtask schemas --chains 10000\n  cargo xtask schemas --chains 1 --seed 4711 --verbose"
@@ -166,6 +176,7 @@ fn main() -> ExitCode {
         Task::Full { mib } => tasks::full(&root(), mib),
         Task::Skipped => tasks::skipped(&root()),
         Task::Sim { args } => tasks::sim(&root(), "sim", &args),
+        Task::SimCoverage { seeds, threads } => coverage::sim(&root(), seeds, threads),
         Task::Schemas { args } => tasks::sim(&root(), "schemas", &args),
         Task::Fuzz {
             target,
