@@ -1,0 +1,44 @@
+//! What both ends of a connection keep to.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Select};
+use reprise_env::{Connection, NetError, NetLimits};
+use reprise_wire::{FRAME_BYTES_MAX, Frame, STANDBY_FRAME_BYTES_MAX};
+
+/// A peer from whom nothing came for so long is lost.
+pub const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// Longest time for which one frame is being sent.
+pub const SEND_TIME: Duration = Duration::from_secs(10);
+/// How often a primary tells that it is there.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(20);
+
+/// Of a primary's end: a standby's frames are short.
+pub const SHIP_LIMITS: NetLimits = NetLimits {
+    frame_bytes: STANDBY_FRAME_BYTES_MAX,
+    sent_bytes: FRAME_BYTES_MAX,
+    frames_waiting: 64,
+    send_time: SEND_TIME,
+};
+
+/// Of a standby's end. The groups that wait here are bounded by the room that it tells.
+pub const STANDBY_LIMITS: NetLimits = NetLimits {
+    frame_bytes: FRAME_BYTES_MAX,
+    sent_bytes: STANDBY_FRAME_BYTES_MAX,
+    frames_waiting: 4,
+    send_time: SEND_TIME,
+};
+
+pub(crate) fn send(connection: &mut Connection, frame: &Frame<'_>) -> Result<(), NetError> {
+    connection.sender.send(&[&frame.encode()])
+}
+
+/// Sleeps until a frame has come, or somebody wakes, or the time is over. For threads of their own; a step never waits.
+pub(crate) fn wait(frames: &Receiver<Vec<u8>>, woken: &Receiver<()>, time: Duration) {
+    let mut select = Select::new();
+    select.recv(frames);
+    select.recv(woken);
+    if select.ready_timeout(time).is_ok() {
+        let _ = woken.try_recv();
+    }
+}

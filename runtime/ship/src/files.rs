@@ -1,0 +1,285 @@
+//! The files that a standby begins with: a checkpoint, and of the log the block before it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use reprise_base::{Epoch, Lsn};
+use reprise_env::{Connection, Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
+use reprise_log::{CopyRange, Hold, LogError};
+use reprise_wire::{FILE_CHUNK_BYTES_MAX, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Refusal, SegmentHeader};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    connection::send,
+    judge::Verdict,
+    session::End,
+    source::{CheckpointSource, ChosenCheckpoint, ShippedLog},
+};
+
+/// A standby's first files on their way.
+pub(crate) struct Sending {
+    /// None until a checkpoint is there.
+    files: Option<Files>,
+}
+
+struct Files {
+    waiting: Vec<Outgoing>,
+    count: u32,
+    end: (Epoch, Lsn),
+}
+
+struct Outgoing {
+    path: String,
+    file: Arc<dyn DiskFile>,
+    bytes: u64,
+    offset: u64,
+    sum: Sha256,
+}
+
+/// What a step of it did.
+pub(crate) enum Sent {
+    /// There is no checkpoint yet.
+    Nothing,
+    Part,
+    All,
+}
+
+impl Sending {
+    pub fn new() -> Self {
+        Self { files: None }
+    }
+
+    /// There is a checkpoint.
+    pub fn has_begun(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// Chooses the files, or sends a part of one. `keep` is told what must be held for the standby.
+    pub fn step(
+        &mut self,
+        (log, checkpoints): (&dyn ShippedLog, &dyn CheckpointSource),
+        (name, connection): (&str, &mut Connection),
+        keep: impl FnOnce(Arc<Hold>, Lsn),
+    ) -> Result<Sent, End> {
+        let Some(files) = &mut self.files else {
+            let chosen = checkpoints.choose().map_err(|reason| unavailable(&reason))?;
+            let Some(chosen) = chosen else {
+                return Ok(Sent::Nothing);
+            };
+            self.files = Some(Files::begin(log, chosen, name, keep)?);
+            return Ok(Sent::Part);
+        };
+        let Some(outgoing) = files.waiting.last_mut() else {
+            let (epoch, lsn) = files.end;
+            let count = files.count;
+            send(connection, &Frame::FilesEnd(FilesEnd { count, epoch, lsn }))?;
+            return Ok(Sent::All);
+        };
+        if outgoing.send_part(connection)? {
+            files.waiting.pop();
+        }
+        Ok(Sent::Part)
+    }
+}
+
+fn unavailable(reason: &str) -> End {
+    End::Refused(Verdict::new(
+        Refusal::Unavailable,
+        format!("the files to begin with: {reason}"),
+    ))
+}
+
+impl Files {
+    fn begin(
+        log: &dyn ShippedLog,
+        chosen: ChosenCheckpoint,
+        name: &str,
+        keep: impl FnOnce(Arc<Hold>, Lsn),
+    ) -> Result<Self, End> {
+        // Also the record before it, which goes into the files.
+        let before = Lsn(chosen.lsn.0.saturating_sub(1));
+        let hold = log.hold(name, before).or_else(|_| log.hold(name, chosen.lsn))?;
+        let stub = stub(log, chosen.lsn)?;
+        hold.advance(chosen.lsn)?;
+        keep(Arc::new(hold), chosen.lsn);
+        // An open file can be read to its end, also once others have removed it.
+        let checkpoint = Outgoing::new(format!("checkpoints/{}", chosen.name), chosen.file)?;
+        let mut waiting = vec![checkpoint];
+        for (name, file) in stub.files {
+            waiting.push(Outgoing::new(format!("log/{name}"), file)?);
+        }
+        Ok(Self {
+            count: waiting.len() as u32,
+            waiting,
+            end: (log.epoch(), stub.end),
+        })
+    }
+}
+
+/// The least of a log that goes on at an LSN.
+struct Stub {
+    files: Vec<(String, Arc<dyn DiskFile>)>,
+    end: Lsn,
+}
+
+fn stub(log: &dyn ShippedLog, lsn: Lsn) -> Result<Stub, End> {
+    let copy = |until| {
+        let memory = MemoryDisk::default();
+        let range = CopyRange { from: lsn, until };
+        let copied = log.reader(lsn)?.copy(range, &memory, &mut |_| true)?;
+        Ok((memory, copied))
+    };
+    // Where the segment with the record before is gone, the first behind it does.
+    let (memory, copied) = match copy(lsn) {
+        Err(LogError::OutOfRange { .. }) => copy(Lsn(lsn.0 + 1))?,
+        copied => copied?,
+    };
+    let mut files = Vec::new();
+    for name in copied.files {
+        let file = memory.open_read(&name)?;
+        let mut header = vec![0; reprise_wire::SEGMENT_HEADER_BYTES];
+        file.read_at(0, &mut header)?;
+        let version = SegmentHeader::decode(&header)?.version;
+        if version != FORMAT_VERSION {
+            return Err(unavailable(
+                "the newest checkpoint is of an older program: take another one",
+            ));
+        }
+        files.push((name, file));
+    }
+    let end = copied.end;
+    Ok(Stub { files, end })
+}
+
+impl Outgoing {
+    fn new(path: String, file: Arc<dyn DiskFile>) -> Result<Self, DiskError> {
+        Ok(Self {
+            path,
+            bytes: file.len()?,
+            file,
+            offset: 0,
+            sum: Sha256::new(),
+        })
+    }
+
+    /// True behind the last one.
+    fn send_part(&mut self, connection: &mut Connection) -> Result<bool, End> {
+        let left = self.bytes - self.offset;
+        let mut part = vec![0; left.min(FILE_CHUNK_BYTES_MAX as u64) as usize];
+        let read = self.file.read_at(self.offset, &mut part)?;
+        if read < part.len() {
+            return Err(unavailable(&format!("{} became shorter", self.path)));
+        }
+        self.sum.update(&part);
+        let is_last = left == part.len() as u64;
+        let chunk = FileChunk {
+            path: &self.path,
+            offset: self.offset,
+            sum: is_last.then(|| self.sum.finalize_reset().into()),
+            bytes: &part,
+        };
+        connection.sender.send(&[&chunk.head(), &part])?;
+        self.offset += part.len() as u64;
+        Ok(is_last)
+    }
+}
+
+/// A folder in memory, for a file of a block: written once, then read.
+#[derive(Default)]
+struct MemoryDisk(Mutex<BTreeMap<String, Arc<MemoryFile>>>);
+
+#[derive(Default)]
+struct MemoryFile(Mutex<Vec<u8>>);
+
+fn no(action: &'static str, name: &str) -> DiskError {
+    DiskError::new(action, name, DiskErrorKind::Refused, "a folder in memory")
+}
+
+impl MemoryDisk {
+    fn find(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let found = self.0.lock().expect("held for a look").get(name).cloned();
+        let missing = || DiskError::new("open", name, DiskErrorKind::NotFound, "there is no such file");
+        found.map(|file| file as Arc<dyn DiskFile>).ok_or_else(missing)
+    }
+}
+
+impl Disk for MemoryDisk {
+    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let file = Arc::new(MemoryFile::default());
+        self.0
+            .lock()
+            .expect("held for a store")
+            .insert(name.to_owned(), Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        self.find(name)
+    }
+
+    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        self.find(name)
+    }
+
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        Ok(self.0.lock().expect("held for a look").keys().cloned().collect())
+    }
+
+    fn rename(&self, from: &str, _: &str) -> Result<(), DiskError> {
+        Err(no("rename", from))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        Err(no("remove", name))
+    }
+
+    fn sync_dir(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn lock(&self) -> Result<DiskLock, DiskError> {
+        Err(no("lock", ""))
+    }
+
+    fn describe(&self) -> String {
+        "memory".into()
+    }
+}
+
+impl DiskFile for MemoryFile {
+    fn len(&self) -> Result<u64, DiskError> {
+        Ok(self.0.lock().expect("held for a look").len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let bytes = self.0.lock().expect("held for a look");
+        let from = bytes.get(offset as usize..).unwrap_or_default();
+        let count = from.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&from[..count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, offset: u64, more: &[u8]) -> Result<(), DiskError> {
+        let mut bytes = self.0.lock().expect("held for a store");
+        let end = offset as usize + more.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[offset as usize..end].copy_from_slice(more);
+        Ok(())
+    }
+
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn preallocate(&self, _: u64) -> Result<(), DiskError> {
+        Err(no("preallocate", ""))
+    }
+}

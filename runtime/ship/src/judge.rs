@@ -1,0 +1,134 @@
+//! Whether a standby may have the log, and if not, what it is told.
+
+use reprise_base::Lsn;
+use reprise_log::{LogError, Position};
+use reprise_wire::{FORMAT_VERSION, Hello, Refusal, SHIP_PROTOCOL, STANDBY_NAME_BYTES_MAX, Wants};
+
+use crate::{source::ShippedLog, tickets::Tickets};
+
+/// Why a standby is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub refusal: Refusal,
+    pub reason: String,
+}
+
+impl Verdict {
+    pub fn new(refusal: Refusal, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { refusal, reason }
+    }
+}
+
+/// A standby's name is in file names, metrics and paths of URLs.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    match name.len() {
+        0 => Err("it is empty".into()),
+        len if len > STANDBY_NAME_BYTES_MAX => {
+            Err(format!("it has {len} bytes, {STANDBY_NAME_BYTES_MAX} are the most"))
+        }
+        _ if !name.bytes().all(is_good) => Err("letters, digits and `-_.` make a name".into()),
+        _ => Ok(()),
+    }
+}
+
+/// The greeting alone: who is it, and do we speak the same?
+pub(crate) fn judge_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) -> Result<(), Verdict> {
+    if hello.protocol != SHIP_PROTOCOL {
+        let reason = format!(
+            "this primary speaks protocol {SHIP_PROTOCOL}, the standby {}",
+            hello.protocol
+        );
+        return Err(Verdict::new(Refusal::Version, reason));
+    }
+    check_name(hello.name).map_err(|reason| Verdict::new(Refusal::Name, format!("the standby's name: {reason}")))?;
+    match tickets.redeem(&hello.ticket, hello.name, now_ns) {
+        true => Ok(()),
+        false => Err(Verdict::new(
+            Refusal::Ticket,
+            "the ticket is not one of this primary's for that name, or it is older than a minute, or used",
+        )),
+    }
+}
+
+/// What it holds beside what the log holds. None: it wants files. Else where it goes on.
+pub(crate) fn judge_position(
+    hello: &Hello<'_>,
+    log: &dyn ShippedLog,
+    partitions: u16,
+) -> Result<Option<Position>, Verdict> {
+    if hello.format != FORMAT_VERSION {
+        let found = hello.format;
+        let reason =
+            format!("this primary writes format version {FORMAT_VERSION}, the standby {found}: run the same program");
+        return Err(Verdict::new(Refusal::Version, reason));
+    }
+    if hello.wants == Wants::Files {
+        return Ok(None);
+    }
+    if hello.database_id != log.database_id() {
+        let reason = "the standby's files are another database's";
+        return Err(Verdict::new(Refusal::Database, reason));
+    }
+    if hello.partitions != partitions {
+        let reason = format!(
+            "the primary has {partitions} partitions, the standby {}",
+            hello.partitions
+        );
+        return Err(Verdict::new(Refusal::Partitions, reason));
+    }
+    let (epoch, lsn, history) = hello.position;
+    if epoch > log.epoch() {
+        let reason = format!(
+            "the standby has seen epoch {epoch}, this server is of epoch {}: it was deposed",
+            log.epoch()
+        );
+        return Err(Verdict::new(Refusal::Diverged, reason));
+    }
+    let known = match log.history_at(lsn) {
+        Ok(known) => known,
+        Err(error) => return Err(unreadable(&error)),
+    };
+    match known {
+        Some(known) if known == history => Ok(Some(Position { epoch, lsn, history })),
+        Some(_) => Err(diverged(lsn, log, "other records lie before it there than here")),
+        None if lsn > log.durable() => Err(diverged(lsn, log, "it is beyond what this primary holds")),
+        None => Err(gone(lsn)),
+    }
+}
+
+fn unreadable(error: &LogError) -> Verdict {
+    Verdict::new(
+        Refusal::Unavailable,
+        format!("the primary's log can't be read: {error}"),
+    )
+}
+
+fn diverged(lsn: Lsn, log: &dyn ShippedLog, why: &str) -> Verdict {
+    let durable = log.durable();
+    let reason =
+        format!("the standby is at LSN {lsn}, the primary at {durable}: {why}. It begins anew in an empty directory");
+    Verdict::new(Refusal::Diverged, reason)
+}
+
+/// The log that it needs is not kept any more.
+pub(crate) fn gone(lsn: Lsn) -> Verdict {
+    let reason = format!("the log from LSN {lsn} on is gone here: the standby begins anew in an empty directory");
+    Verdict::new(Refusal::Gone, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_into_paths() {
+        for good in ["s1", "db-2.eu_west", &"x".repeat(STANDBY_NAME_BYTES_MAX)] {
+            assert_eq!(check_name(good), Ok(()));
+        }
+        for bad in ["", "a b", "a/b", "ü", &"x".repeat(STANDBY_NAME_BYTES_MAX + 1)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! A primary's log on its way to its standbys: who may connect, what is sent to whom, how far each one is; and a standby's end of it.
+//! Owns: the groups that wait to be sent, the tickets, the named holds of the log, the table of standbys with their freshness.
+//! Does not: place groups, replay, decide who is primary, wait in anybody's commit, know HTTP.
+//! Invariants: what is sent follows without a gap from where the standby said it is; no frame is used before its checksum is checked;
+//! `view`, `replayed` and `persisted` <= `received` <= `shipped` of each standby; `acked` only grows.
+//! Called by: `database`.
+#![forbid(unsafe_code)]
+
+mod connection;
+mod files;
+mod freshness;
+mod judge;
+mod link;
+mod receive;
+mod ring;
+mod session;
+mod shipper;
+mod source;
+mod stream;
+mod table;
+mod tickets;
+mod views;
+
+pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
+pub use freshness::{FreshnessPoint, FreshnessSummary};
+pub use judge::check_name;
+pub use link::{BeatSeen, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, Streaming, Taker};
+pub use receive::{Bootstrapped, Bootstrapping};
+pub use shipper::{ShipError, ShipEvent, Shipper, ShipperConfig, Ticket};
+pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
+pub use table::{StandbyState, StandbyStatus};

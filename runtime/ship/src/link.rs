@@ -1,0 +1,389 @@
+//! A standby's end: asks the primary for the log behind its position, and hands the groups to whoever places them.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use reprise_backup::StagingError;
+use reprise_base::{Epoch, Lsn, Waiter};
+use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
+use reprise_log::{Group, LogError, PlaceError, Placed, Position, UnavailableKind};
+use reprise_wire::{
+    FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Progress, Refusal, SHIP_PROTOCOL, Wants, Welcome, WireError,
+};
+
+use crate::connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait};
+
+/// Between two reports at least that tell of nothing more on the disk.
+const REPORT_NS: u64 = 1_000_000;
+/// Frames that one step takes at most.
+const STEP_FRAMES_MAX: usize = 64;
+
+/// Runs once something is durable.
+pub type PersistedHook = Box<dyn FnOnce() + Send>;
+
+/// Whoever places the groups of a primary.
+pub trait Taker: Send + Sync {
+    /// Behind what was received.
+    fn position(&self) -> Position;
+    /// Places a group behind it. May wait, within bounds; less than the peer's patience, which is 3 s.
+    fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError>;
+    fn progress(&self) -> StandbyProgress;
+    /// The primary said that it is there, and how far.
+    fn note_heartbeat(&self, beat: &BeatSeen);
+    /// Has `hook` run once everything before `lsn` is durable. None: it is, or the next report finds out.
+    fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<Waiter>;
+}
+
+/// How far a standby is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StandbyProgress {
+    pub persisted: Lsn,
+    pub replayed: Lsn,
+    pub view: Lsn,
+    /// Bytes of records for which there is room behind what was received.
+    pub room_bytes: u64,
+}
+
+/// A primary's heartbeat, at the standby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BeatSeen {
+    /// Of the primary.
+    pub epoch: Epoch,
+    /// When it was sent, by the primary's clock, in microseconds since 1970.
+    pub sent_us: i64,
+    /// When it came, by this node's monotonic clock.
+    pub came_ns: u64,
+    /// Everything before it is durable on the primary.
+    pub durable: Lsn,
+    /// Everything before it may be read there.
+    pub committed: Lsn,
+    /// Bytes of log between this standby's view and the primary's end.
+    pub behind_bytes: u64,
+}
+
+/// What a connection to a primary needs.
+#[derive(Clone)]
+pub struct LinkConfig {
+    pub net: Arc<dyn Net>,
+    pub clock: Arc<dyn Clock>,
+    /// Where the primary takes standbys.
+    pub address: String,
+    /// Given out by the primary for this name, less than a minute ago.
+    pub ticket: [u8; 16],
+    pub name: String,
+    pub connect_time: Duration,
+}
+
+/// Why a connection is over.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    #[error("the primary refuses: {reason}")]
+    Refused { refusal: Refusal, reason: String },
+    #[error("connect to the primary: {0}")]
+    Net(#[from] NetError),
+    #[error("the primary was not heard for too long")]
+    Silent,
+    #[error("a frame of the primary is damaged: {0}")]
+    Wire(#[from] WireError),
+    #[error("the primary sent {0}, which was not its turn")]
+    Turn(&'static str),
+    #[error("a group is not placed: {0}")]
+    Place(#[from] PlaceError),
+    #[error("the file {path}: {what}")]
+    File { path: String, what: String },
+    #[error(transparent)]
+    Staging(#[from] StagingError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl LinkError {
+    /// The same again would end the same way: somebody has to do something.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Refused { refusal, .. } => match refusal {
+                Refusal::Ticket | Refusal::Unavailable | Refusal::Replaced => false,
+                Refusal::Name
+                | Refusal::Database
+                | Refusal::Version
+                | Refusal::Partitions
+                | Refusal::Gone
+                | Refusal::Diverged => true,
+            },
+            Self::Place(PlaceError::Log(LogError::Unavailable { kind, .. })) => {
+                !matches!(kind, UnavailableKind::Full | UnavailableKind::Stalled)
+            }
+            Self::Place(PlaceError::Log(_) | PlaceError::Version { .. }) | Self::Staging(_) | Self::Disk(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// A connection that was made, and whose greeting was sent.
+pub struct Link {
+    pub(crate) connection: Connection,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) heard_ns: u64,
+}
+
+impl Link {
+    pub(crate) fn connect(
+        config: &LinkConfig,
+        wants: Wants,
+        from: Option<(&Known, Position)>,
+    ) -> Result<Self, LinkError> {
+        let mut connection = config
+            .net
+            .connect(&config.address, config.connect_time, STANDBY_LIMITS)?;
+        let (known, position) = from.map_or((Known::default(), Position::default()), |(known, at)| (*known, at));
+        let hello = Hello {
+            protocol: SHIP_PROTOCOL,
+            wants,
+            format: FORMAT_VERSION,
+            database_id: known.database_id,
+            partitions: known.partitions,
+            position: (position.epoch, position.lsn, position.history),
+            ticket: config.ticket,
+            name: &config.name,
+        };
+        send(&mut connection, &Frame::Hello(hello))?;
+        Ok(Self {
+            connection,
+            heard_ns: config.clock.monotonic_ns(),
+            clock: Arc::clone(&config.clock),
+        })
+    }
+
+    /// Connects, to have the groups behind the taker's position placed.
+    pub fn stream(
+        config: &LinkConfig,
+        database_id: [u8; 16],
+        partitions: u16,
+        taker: Arc<dyn Taker>,
+    ) -> Result<Streaming, LinkError> {
+        let known = Known {
+            database_id,
+            partitions,
+        };
+        let link = Self::connect(config, Wants::Log, Some((&known, taker.position())))?;
+        let (wake, woken) = crossbeam_channel::bounded(1);
+        Ok(Streaming {
+            link,
+            taker,
+            wake,
+            woken,
+            waiter: None,
+            welcome: None,
+            beat: None,
+            told: Progress::default(),
+            told_ns: 0,
+        })
+    }
+
+    /// The next frame that has come. None: not yet.
+    pub(crate) fn next(&mut self, silence_max: Duration) -> Result<Option<Vec<u8>>, LinkError> {
+        let now_ns = self.clock.monotonic_ns();
+        match self.connection.frames.try_recv() {
+            Ok(bytes) => {
+                self.heard_ns = now_ns;
+                Ok(Some(bytes))
+            }
+            Err(TryRecvError::Disconnected) => Err(NetError::Closed.into()),
+            Err(TryRecvError::Empty) => match now_ns.saturating_sub(self.heard_ns) > silence_max.as_nanos() as u64 {
+                true => Err(LinkError::Silent),
+                false => Ok(None),
+            },
+        }
+    }
+}
+
+/// What a standby says of its files.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Known {
+    database_id: [u8; 16],
+    partitions: u16,
+}
+
+/// What the primary says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Welcomed {
+    epoch: Epoch,
+    primary: String,
+}
+
+/// The log of a primary, coming in.
+pub struct Streaming {
+    link: Link,
+    taker: Arc<dyn Taker>,
+    wake: Sender<()>,
+    woken: Receiver<()>,
+    /// For what was received when it was set.
+    waiter: Option<(Lsn, Option<Waiter>)>,
+    welcome: Option<Welcomed>,
+    /// `sent_ns` of the newest, and when it came.
+    beat: Option<(u64, u64)>,
+    told: Progress,
+    told_ns: u64,
+}
+
+impl fmt::Debug for Streaming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Streaming({})", self.link.connection.peer)
+    }
+}
+
+impl Streaming {
+    /// The primary's URL for clients, once it was heard and has told it.
+    pub fn primary(&self) -> Option<&str> {
+        let welcome = self.welcome.as_ref()?;
+        Some(&*welcome.primary).filter(|url| !url.is_empty())
+    }
+
+    /// True once the primary has taken this standby.
+    pub fn is_welcome(&self) -> bool {
+        self.welcome.is_some()
+    }
+
+    /// Places what has come, and says how far it is. Waits for nothing but the taker.
+    pub fn step(&mut self) -> Result<Step, LinkError> {
+        let mut is_anything = false;
+        for _ in 0..STEP_FRAMES_MAX {
+            let Some(bytes) = self.link.next(SILENCE_MAX)? else {
+                break;
+            };
+            is_anything = true;
+            self.take(Frame::decode(&bytes)?)?;
+        }
+        let is_told = self.report_if_due()?;
+        self.watch();
+        match is_anything || is_told {
+            true => Ok(Step::Done),
+            false => Ok(Step::Idle),
+        }
+    }
+
+    /// Until the connection ends, or `goes_on` says no.
+    pub fn run(&mut self, goes_on: &dyn Fn() -> bool) -> Result<(), LinkError> {
+        while goes_on() {
+            if self.step()? == Step::Idle {
+                self.wait();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until there is something to do, about. For threads of their own.
+    pub fn wait(&self) {
+        wait(&self.link.connection.frames, &self.woken, HEARTBEAT);
+    }
+
+    fn take(&mut self, frame: Frame<'_>) -> Result<(), LinkError> {
+        match frame {
+            Frame::Refused(refused) => Err(LinkError::Refused {
+                refusal: refused.refusal,
+                reason: refused.reason.to_owned(),
+            }),
+            Frame::Welcome(welcome) if self.welcome.is_none() => {
+                let Welcome { epoch, primary, .. } = welcome;
+                let primary = primary.to_owned();
+                self.welcome = Some(Welcomed { epoch, primary });
+                self.report()
+            }
+            Frame::Group(group) if self.welcome.is_some() => self.place(&group),
+            Frame::Heartbeat(beat) => self.note_beat(&beat),
+            Frame::Group(_) => Err(LinkError::Turn("a group")),
+            Frame::Hello(_) | Frame::Progress(_) => Err(LinkError::Turn("a standby's frame")),
+            Frame::Welcome(_) | Frame::File(_) | Frame::FilesEnd(_) => Err(LinkError::Turn("a file, or a welcome")),
+        }
+    }
+
+    fn place(&mut self, group: &GroupFrame<'_>) -> Result<(), LinkError> {
+        let placed = self.taker.place(&Group {
+            first: group.first,
+            end: Position {
+                epoch: group.epoch,
+                lsn: group.end,
+                history: group.history,
+            },
+            version: group.format,
+            records: group.records,
+        })?;
+        match placed {
+            Placed::New | Placed::Known => Ok(()),
+        }
+    }
+
+    fn note_beat(&mut self, beat: &Heartbeat) -> Result<(), LinkError> {
+        let Some(welcome) = &self.welcome else {
+            return Err(LinkError::Turn("a heartbeat"));
+        };
+        let came_ns = self.link.clock.monotonic_ns();
+        self.beat = Some((beat.sent_ns, came_ns));
+        self.taker.note_heartbeat(&BeatSeen {
+            epoch: welcome.epoch,
+            sent_us: beat.sent_us,
+            came_ns,
+            durable: beat.durable,
+            committed: beat.committed,
+            behind_bytes: beat.behind_bytes,
+        });
+        self.report()
+    }
+
+    /// As of now.
+    fn progress(&self, now_ns: u64) -> Progress {
+        // First what is asked for, then how much was received: nothing is beyond that.
+        let found = self.taker.progress();
+        let received = self.taker.position().lsn;
+        let (echo_ns, came_ns) = self.beat.unwrap_or((0, now_ns));
+        Progress {
+            at_ns: now_ns,
+            echo_ns,
+            held_ns: now_ns - came_ns,
+            received,
+            persisted: found.persisted.min(received),
+            replayed: found.replayed.min(received),
+            view: found.view.min(received),
+            room_bytes: found.room_bytes,
+        }
+    }
+
+    fn report(&mut self) -> Result<(), LinkError> {
+        let now_ns = self.link.clock.monotonic_ns();
+        let progress = self.progress(now_ns);
+        send(&mut self.link.connection, &Frame::Progress(progress))?;
+        (self.told, self.told_ns) = (progress, now_ns);
+        Ok(())
+    }
+
+    /// True where something was to tell.
+    fn report_if_due(&mut self) -> Result<bool, LinkError> {
+        let now_ns = self.link.clock.monotonic_ns();
+        let (now, told) = (self.progress(now_ns), &self.told);
+        // Somebody may wait for what is on the disk here.
+        let is_awaited = now.persisted > told.persisted;
+        let is_more = (now.received, now.view, now.room_bytes) != (told.received, told.view, told.room_bytes);
+        let is_time = now_ns.saturating_sub(self.told_ns) >= REPORT_NS;
+        let is_due = self.welcome.is_some() && (is_awaited || is_more && is_time);
+        if is_due {
+            self.report()?;
+        }
+        Ok(is_due)
+    }
+
+    /// Has this thread woken once what was received is durable.
+    fn watch(&mut self) {
+        let persisted = self.taker.progress().persisted;
+        if self.waiter.as_ref().is_some_and(|(lsn, _)| *lsn > persisted) {
+            return;
+        }
+        let received = self.taker.position().lsn;
+        self.waiter = (received > persisted).then(|| {
+            let wake = self.wake.clone();
+            let hook = Box::new(move || {
+                let _ = wake.try_send(()); // full: it is awake already
+            });
+            (received, self.taker.when_persisted(received, hook))
+        });
+    }
+}

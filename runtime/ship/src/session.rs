@@ -1,0 +1,346 @@
+//! One connection of a standby, from its greeting to its end.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use reprise_env::{Connection, DiskError, NetError, Step, Work};
+use reprise_log::{LogError, Position};
+use reprise_wire::{Frame, Heartbeat, Hello, Progress, Refusal, Refused, Welcome, WireError};
+
+use crate::{
+    connection::{HEARTBEAT, SILENCE_MAX, send, wait},
+    files::{Sending, Sent},
+    judge::{Verdict, gone, judge_greeting, judge_position},
+    shipper::{Inner, ShipEvent},
+    stream::Stream,
+    table::StandbyState,
+};
+
+/// Files are written and synced at the other end: it may be silent for longer.
+const FILES_SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// Why a connection is over.
+#[derive(Debug)]
+pub(crate) enum End {
+    Refused(Verdict),
+    /// It was sent what it asked for.
+    Done,
+    Silent,
+    Net(NetError),
+    Wire(WireError),
+    /// A frame that is not of its turn.
+    Turn,
+    Log(LogError),
+    Disk(DiskError),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(verdict) => f.write_str(&verdict.reason),
+            Self::Done => f.write_str("it has its first files"),
+            Self::Silent => f.write_str("it was not heard for too long"),
+            Self::Net(error) => error.fmt(f),
+            Self::Wire(error) => write!(f, "a frame of it is damaged: {error}"),
+            Self::Turn => f.write_str("it sent a frame that was not of its turn"),
+            Self::Log(error) => write!(f, "the primary's log: {error}"),
+            Self::Disk(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<NetError> for End {
+    fn from(error: NetError) -> Self {
+        Self::Net(error)
+    }
+}
+
+impl From<WireError> for End {
+    fn from(error: WireError) -> Self {
+        Self::Wire(error)
+    }
+}
+
+impl From<LogError> for End {
+    fn from(error: LogError) -> Self {
+        Self::Log(error)
+    }
+}
+
+impl From<DiskError> for End {
+    fn from(error: DiskError) -> Self {
+        Self::Disk(error)
+    }
+}
+
+enum Stage {
+    Greeting,
+    Files {
+        sending: Sending,
+        beaten_ns: u64,
+    },
+    Log {
+        stream: Stream,
+        is_streaming: bool,
+    },
+    /// The last word was said: the standby ends the connection, or its time is over.
+    Leaving {
+        until_ns: u64,
+    },
+}
+
+/// What comes meanwhile is read, or the standby would not get the last word.
+const LEAVE_TIME: Duration = Duration::from_secs(1);
+
+pub(crate) struct Session {
+    shipper: Arc<Inner>,
+    number: u64,
+    connection: Connection,
+    woken: (Sender<()>, Receiver<()>),
+    heard_ns: u64,
+    /// Once it was let in.
+    name: Option<Arc<str>>,
+    stage: Stage,
+}
+
+impl Session {
+    pub fn new(shipper: Arc<Inner>, number: u64, connection: Connection) -> Self {
+        let (wake, woken) = crossbeam_channel::bounded(1);
+        Self {
+            heard_ns: shipper.clock.monotonic_ns(),
+            shipper,
+            number,
+            connection,
+            woken: (wake, woken),
+            name: None,
+            stage: Stage::Greeting,
+        }
+    }
+
+    /// None: it is over.
+    fn leave(&mut self, until_ns: u64) -> Option<bool> {
+        match self.connection.frames.try_recv() {
+            Ok(_) => Some(true),
+            Err(TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty) => (self.shipper.clock.monotonic_ns() < until_ns).then_some(false),
+        }
+    }
+
+    fn go_on(&mut self) -> Result<bool, End> {
+        let now_ns = self.shipper.clock.monotonic_ns();
+        if self.shipper.is_stopping() {
+            let verdict = Verdict::new(Refusal::Unavailable, "the primary stops");
+            return Err(End::Refused(verdict));
+        }
+        if let Some(name) = &self.name
+            && !self.shipper.table.speaks(name, self.number)
+        {
+            let verdict = Verdict::new(Refusal::Replaced, "another connection of that name was made");
+            return Err(End::Refused(verdict));
+        }
+        let is_heard = self.take_frames(now_ns)?;
+        let silence_max = match self.stage {
+            Stage::Files { .. } => FILES_SILENCE_MAX,
+            Stage::Greeting | Stage::Log { .. } | Stage::Leaving { .. } => SILENCE_MAX,
+        };
+        if now_ns.saturating_sub(self.heard_ns) > silence_max.as_nanos() as u64 {
+            return Err(End::Silent);
+        }
+        Ok(self.send(now_ns)? || is_heard)
+    }
+
+    /// True where any came.
+    fn take_frames(&mut self, now_ns: u64) -> Result<bool, End> {
+        let mut is_heard = false;
+        loop {
+            let bytes = match self.connection.frames.try_recv() {
+                Ok(bytes) => bytes,
+                Err(TryRecvError::Empty) => return Ok(is_heard),
+                Err(TryRecvError::Disconnected) => return Err(End::Net(NetError::Closed)),
+            };
+            is_heard = true;
+            self.heard_ns = now_ns;
+            match (Frame::decode(&bytes)?, &mut self.stage) {
+                (Frame::Hello(hello), Stage::Greeting) => self.greet(&hello, now_ns)?,
+                (Frame::Progress(_), Stage::Files { .. }) => {}
+                (Frame::Progress(progress), Stage::Log { stream, .. }) => {
+                    stream.note(&progress)?;
+                    self.note_progress(&progress, now_ns)?;
+                }
+                _ => return Err(End::Turn),
+            }
+        }
+    }
+
+    fn note_progress(&self, progress: &Progress, now_ns: u64) -> Result<(), End> {
+        let (table, name) = (&self.shipper.table, self.name());
+        if let Some(hold) = table.note_progress(name, self.number, progress, now_ns) {
+            hold.advance(progress.persisted)?;
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    fn greet(&mut self, hello: &Hello<'_>, now_ns: u64) -> Result<(), End> {
+        let shipper = Arc::clone(&self.shipper);
+        judge_greeting(hello, &shipper.tickets, now_ns).map_err(End::Refused)?;
+        shipper.table.begin(hello.name, self.number).map_err(End::Refused)?;
+        self.name = Some(hello.name.into());
+        let position = judge_position(hello, &*shipper.log, shipper.partitions).map_err(End::Refused)?;
+        if let Some(position) = position {
+            self.keep_log(position)?;
+        }
+        let welcome = Welcome {
+            epoch: shipper.log.epoch(),
+            durable: shipper.log.durable(),
+            primary: &shipper.primary,
+        };
+        send(&mut self.connection, &Frame::Welcome(welcome))?;
+        self.stage = match position {
+            None => Stage::Files {
+                sending: Sending::new(),
+                beaten_ns: 0,
+            },
+            Some(position) => Stage::Log {
+                stream: Stream::new(position),
+                is_streaming: false,
+            },
+        };
+        (shipper.tell)(ShipEvent::Connected {
+            name: self.name().into(),
+            peer: self.connection.peer.clone(),
+            position: position.map(|position| position.lsn),
+        });
+        Ok(())
+    }
+
+    /// The log behind its position is kept from here on.
+    fn keep_log(&self, position: Position) -> Result<(), End> {
+        let (shipper, lsn) = (&self.shipper, position.lsn);
+        let hold = match shipper.log.hold(self.name(), lsn) {
+            Err(LogError::OutOfRange { .. }) => return Err(End::Refused(gone(lsn))),
+            hold => Arc::new(hold?),
+        };
+        shipper.ring.add_reader(self.number, self.woken.0.clone());
+        shipper.table.begin_log(self.name(), self.number, lsn);
+        shipper.table.set_hold(self.name(), self.number, hold, lsn);
+        Ok(())
+    }
+
+    /// True where anything was.
+    fn send(&mut self, now_ns: u64) -> Result<bool, End> {
+        let (shipper, name) = (&*self.shipper, self.name.as_deref().unwrap_or_default());
+        let number = self.number;
+        match &mut self.stage {
+            Stage::Greeting | Stage::Leaving { .. } => Ok(false),
+            Stage::Files { sending, beaten_ns } => {
+                let is_due = now_ns.saturating_sub(*beaten_ns) >= HEARTBEAT.as_nanos() as u64;
+                if !is_due && !sending.has_begun() {
+                    return Ok(false);
+                }
+                let (log, checkpoints) = (&*shipper.log, &*shipper.checkpoints);
+                let keep = |hold, from| shipper.table.set_hold(name, number, hold, from);
+                match sending.step((log, checkpoints), (name, &mut self.connection), keep)? {
+                    Sent::Part => Ok(true),
+                    Sent::All => Err(End::Done),
+                    Sent::Nothing => {
+                        // The other end waits, and is to know for whom.
+                        *beaten_ns = now_ns;
+                        send(&mut self.connection, &Frame::Heartbeat(shipper.beat(now_ns)))?;
+                        Ok(false)
+                    }
+                }
+            }
+            Stage::Log { stream, is_streaming } => {
+                let beat = || shipper.beat(now_ns);
+                let sent = stream.step((&*shipper.log, &shipper.ring), &mut self.connection, beat)?;
+                if sent.is_anything {
+                    shipper.table.note_shipped(name, number, sent.shipped);
+                }
+                if sent.is_streaming != *is_streaming {
+                    *is_streaming = sent.is_streaming;
+                    let state = match sent.is_streaming {
+                        true => StandbyState::Streaming,
+                        false => StandbyState::CatchingUp,
+                    };
+                    shipper.table.set_state(name, number, state);
+                }
+                Ok(sent.is_anything)
+            }
+        }
+    }
+
+    /// Tells both sides why it is over. True where the standby is to hear of it.
+    fn end(&mut self, end: &End) -> bool {
+        self.shipper.ring.remove_reader(self.number);
+        if let End::Refused(verdict) = end {
+            let refused = Refused {
+                refusal: verdict.refusal,
+                reason: &verdict.reason,
+            };
+            // It may be gone by now.
+            let _ = send(&mut self.connection, &Frame::Refused(refused));
+        }
+        let reason = end.to_string();
+        if let Some(name) = &self.name {
+            self.shipper.table.end(name, self.number, &reason);
+        }
+        let name = self.name.clone();
+        let peer = self.connection.peer.clone();
+        (self.shipper.tell)(match name {
+            Some(name) => ShipEvent::Ended { name, reason },
+            None => ShipEvent::TurnedAway { peer, reason },
+        });
+        matches!(end, End::Refused(_) | End::Done)
+    }
+}
+
+impl Work for Session {
+    fn run(mut self: Box<Self>) {
+        loop {
+            match self.step() {
+                Step::Done => {}
+                Step::Idle => wait(&self.connection.frames, &self.woken.1, HEARTBEAT),
+                Step::Over => return,
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        if let Stage::Leaving { until_ns } = self.stage {
+            return match self.leave(until_ns) {
+                Some(true) => Step::Done,
+                Some(false) => Step::Idle,
+                None => Step::Over,
+            };
+        }
+        match self.go_on() {
+            Ok(true) => Step::Done,
+            Ok(false) => Step::Idle,
+            Err(end) => match self.end(&end) {
+                true => {
+                    let until_ns = self.shipper.clock.monotonic_ns() + LEAVE_TIME.as_nanos() as u64;
+                    self.stage = Stage::Leaving { until_ns };
+                    Step::Done
+                }
+                false => Step::Over,
+            },
+        }
+    }
+}
+
+impl Inner {
+    pub fn beat(&self, now_ns: u64) -> Heartbeat {
+        let durable = self.log.durable();
+        Heartbeat {
+            sent_ns: now_ns.max(1),
+            sent_us: self.clock.now_us(),
+            durable,
+            committed: self.committed(durable),
+            behind_bytes: 0,
+        }
+    }
+}

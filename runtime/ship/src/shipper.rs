@@ -1,0 +1,319 @@
+//! The primary's side: takes connections of standbys, and knows how far each is.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use crossbeam_channel::RecvTimeoutError;
+use reprise_base::{Lsn, Watermark};
+use reprise_env::{Clock, Connection, Listener, Net, NetError, Started, Step, Threads, Work};
+
+use crate::{
+    connection::SHIP_LIMITS,
+    freshness::FreshnessPoint,
+    judge::check_name,
+    ring::Ring,
+    session::Session,
+    source::{CheckpointSource, ShippedLog},
+    table::{StandbyStatus, Table},
+    tickets::Tickets,
+    views::{SAMPLE_NS, Views},
+};
+
+/// Connections at most, greeted or not: further ones are closed at once.
+const CONNECTIONS_MAX: usize = 32;
+
+/// What an operator may want to know as it happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShipEvent {
+    Connected {
+        name: Arc<str>,
+        peer: String,
+        /// None: it gets its first files.
+        position: Option<Lsn>,
+    },
+    Ended {
+        name: Arc<str>,
+        reason: String,
+    },
+    /// Somebody without a good ticket.
+    TurnedAway {
+        peer: String,
+        reason: String,
+    },
+    /// The log that the standby lacks is kept no longer.
+    HoldLetGo {
+        name: Arc<str>,
+    },
+}
+
+pub struct ShipperConfig {
+    pub net: Arc<dyn Net>,
+    pub clock: Arc<dyn Clock>,
+    pub threads: Arc<dyn Threads>,
+    pub log: Arc<dyn ShippedLog>,
+    pub checkpoints: Arc<dyn CheckpointSource>,
+    /// `host:port`; port 0: any that is free.
+    pub listen: String,
+    /// URL of this server for clients; empty: not known.
+    pub primary: String,
+    pub partitions: u16,
+    /// Groups that are kept for standbys that are not far behind: their bytes.
+    pub ring_bytes: usize,
+    /// For tickets.
+    pub entropy: Box<dyn Fn() -> io::Result<[u8; 16]> + Send + Sync>,
+    /// Must not wait.
+    pub tell: Box<dyn Fn(ShipEvent) + Send + Sync>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ShipError {
+    #[error("listen for standbys at {address}: {error}")]
+    Listen { address: String, error: NetError },
+    #[error("start a thread: {0}")]
+    Thread(io::Error),
+    #[error("{0}")]
+    Name(String),
+    #[error("no ticket can be drawn: {0}")]
+    Entropy(io::Error),
+}
+
+/// What a standby shows when it connects: once, within a minute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    pub ticket: [u8; 16],
+    pub ship_address: String,
+    pub database_id: [u8; 16],
+    pub partitions: u16,
+}
+
+pub(crate) struct Inner {
+    pub clock: Arc<dyn Clock>,
+    threads: Arc<dyn Threads>,
+    pub log: Arc<dyn ShippedLog>,
+    pub checkpoints: Arc<dyn CheckpointSource>,
+    pub primary: String,
+    pub partitions: u16,
+    pub tell: Box<dyn Fn(ShipEvent) + Send + Sync>,
+    pub ring: Arc<Ring>,
+    pub tickets: Tickets,
+    pub table: Table,
+    is_stopping: AtomicBool,
+    /// A commit asks for so many standbys. 0: for none.
+    acks_wanted: AtomicUsize,
+    sessions: Mutex<BTreeMap<u64, Box<dyn Started>>>,
+    next_number: AtomicU64,
+}
+
+impl Inner {
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Everything before it may be told.
+    pub fn committed(&self, durable: Lsn) -> Lsn {
+        let wanted = self.acks_wanted.load(Ordering::Relaxed);
+        let acked = self.table.acked(wanted);
+        acked.map_or(durable, |acked| durable.min(Lsn(acked.get())))
+    }
+}
+
+/// Sends the log of a primary to its standbys.
+pub struct Shipper {
+    inner: Arc<Inner>,
+    address: String,
+    entropy: Box<dyn Fn() -> io::Result<[u8; 16]> + Send + Sync>,
+    thread: Mutex<Option<Box<dyn Started>>>,
+}
+
+impl Shipper {
+    /// Listens, and takes standbys from here on.
+    pub fn start(config: ShipperConfig) -> Result<Self, ShipError> {
+        let listener = config.net.listen(&config.listen, SHIP_LIMITS);
+        let listener = listener.map_err(|error| ShipError::Listen {
+            address: config.listen.clone(),
+            error,
+        })?;
+        let inner = Arc::new(Inner {
+            clock: config.clock,
+            threads: config.threads,
+            log: config.log,
+            checkpoints: config.checkpoints,
+            primary: config.primary,
+            partitions: config.partitions,
+            tell: config.tell,
+            ring: Arc::new(Ring::new(config.ring_bytes)),
+            tickets: Tickets::default(),
+            table: Table::new(),
+            is_stopping: AtomicBool::new(false),
+            acks_wanted: AtomicUsize::new(0),
+            sessions: Mutex::default(),
+            // 0 is nobody.
+            next_number: AtomicU64::new(1),
+        });
+        let address = listener.address.clone();
+        // The ring alone: the log lives no longer for it.
+        inner.log.add_sink(inner.ring.clone());
+        let accepting = Accepting {
+            inner: Arc::clone(&inner),
+            listener,
+            views: Views::default(),
+            sampled_ns: 0,
+            came: None,
+        };
+        let make = Box::new(move || Box::new(accepting) as Box<dyn Work>);
+        let thread = inner.threads.start("ship-accept", make).map_err(ShipError::Thread)?;
+        Ok(Self {
+            inner,
+            address,
+            entropy: config.entropy,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Where standbys connect to.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Lets a standby of this name connect, once, within a minute.
+    pub fn join(&self, name: &str) -> Result<Ticket, ShipError> {
+        check_name(name).map_err(ShipError::Name)?;
+        let ticket = (self.entropy)().map_err(ShipError::Entropy)?;
+        let inner = &self.inner;
+        inner.tickets.issue(ticket, name, inner.clock.monotonic_ns());
+        Ok(Ticket {
+            ticket,
+            ship_address: self.address.clone(),
+            database_id: inner.log.database_id(),
+            partitions: inner.partitions,
+        })
+    }
+
+    /// By name.
+    pub fn standbys(&self) -> Vec<StandbyStatus> {
+        self.inner.table.statuses(&*self.inner.log)
+    }
+
+    /// One point a second for the last hour, the oldest first. None: no such standby.
+    pub fn freshness(&self, name: &str) -> Option<Vec<FreshnessPoint>> {
+        self.inner.table.points(name)
+    }
+
+    /// Forgets a lost standby, and what is held for it. False: there is none of that name.
+    pub fn forget(&self, name: &str) -> bool {
+        self.inner.table.forget(name)
+    }
+
+    /// Everything before it is durable on at least `count` standbys. None: there can't be so many.
+    pub fn acked(&self, count: usize) -> Option<Arc<Watermark>> {
+        self.inner.table.acked(count)
+    }
+
+    /// From here on something is committed once it is durable here and on so many standbys.
+    pub fn set_acks_wanted(&self, count: usize) {
+        self.inner.acks_wanted.store(count, Ordering::Relaxed);
+    }
+
+    /// Everything before it is committed, as standbys are told.
+    pub fn committed(&self) -> Lsn {
+        self.inner.committed(self.inner.log.durable())
+    }
+
+    /// Ends all connections. Before the log is closed.
+    pub fn stop(&self) {
+        self.inner.is_stopping.store(true, Ordering::Release);
+        self.inner.ring.wake_all();
+        if let Some(thread) = self.thread.lock().expect("held to take").take() {
+            thread.join();
+        }
+        let sessions = std::mem::take(&mut *self.inner.sessions.lock().expect("held to take"));
+        for session in sessions.into_values() {
+            session.join();
+        }
+    }
+}
+
+impl Drop for Shipper {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.stop();
+        }
+    }
+}
+
+/// Takes connections, and the samples.
+struct Accepting {
+    inner: Arc<Inner>,
+    listener: Listener,
+    views: Views,
+    sampled_ns: u64,
+    came: Option<Connection>,
+}
+
+impl Accepting {
+    fn begin(&self, connection: Connection) {
+        let inner = &self.inner;
+        let mut sessions = inner.sessions.lock().expect("held to count");
+        sessions.retain(|_, session| !session.is_over());
+        if sessions.len() >= CONNECTIONS_MAX {
+            return; // dropped, it ends
+        }
+        let number = inner.next_number.fetch_add(1, Ordering::Relaxed);
+        let shipper = Arc::clone(inner);
+        let make = Box::new(move || Box::new(Session::new(shipper, number, connection)) as Box<dyn Work>);
+        // Without a thread it ends, too.
+        if let Ok(started) = inner.threads.start(&format!("ship-{number}"), make) {
+            sessions.insert(number, started);
+        }
+    }
+
+    fn sample_if_due(&mut self) {
+        let inner = &self.inner;
+        let now_ns = inner.clock.monotonic_ns();
+        if now_ns.saturating_sub(self.sampled_ns) < SAMPLE_NS || inner.table.is_empty() {
+            return;
+        }
+        self.sampled_ns = now_ns;
+        self.views.note(now_ns, inner.log.durable());
+        inner
+            .table
+            .sample((now_ns, inner.clock.now_us()), &self.views, &*inner.log);
+        for name in inner.table.take_let_go() {
+            (inner.tell)(ShipEvent::HoldLetGo { name });
+        }
+    }
+}
+
+impl Work for Accepting {
+    fn run(mut self: Box<Self>) {
+        let look = Duration::from_nanos(SAMPLE_NS);
+        while self.step() != Step::Over {
+            match self.listener.accepted.recv_timeout(look) {
+                Ok(connection) => self.came = Some(connection),
+                Err(RecvTimeoutError::Timeout) => {}
+                // Nobody comes any more; the samples go on.
+                Err(RecvTimeoutError::Disconnected) => self.inner.threads.sleep(look),
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        if self.inner.is_stopping() {
+            return Step::Over;
+        }
+        let came = self.came.take().or_else(|| self.listener.accepted.try_recv().ok());
+        let is_new = came.is_some();
+        if let Some(connection) = came {
+            self.begin(connection);
+        }
+        self.sample_if_due();
+        if is_new { Step::Done } else { Step::Idle }
+    }
+}

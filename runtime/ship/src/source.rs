@@ -1,0 +1,71 @@
+//! What a shipper needs of the database whose log it sends.
+
+use std::sync::Arc;
+
+use reprise_base::{Epoch, Lsn};
+use reprise_env::DiskFile;
+use reprise_log::{GroupSink, Hold, Log, LogError, LogReader};
+use reprise_wire::History;
+
+/// The primary's log, whoever waits for it.
+pub trait ShippedLog: Send + Sync {
+    fn database_id(&self) -> [u8; 16];
+    fn epoch(&self) -> Epoch;
+    /// Everything before it is durable.
+    fn durable(&self) -> Lsn;
+    /// None where the log does not hold it.
+    fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError>;
+    fn reader(&self, from: Lsn) -> Result<LogReader, LogError>;
+    fn hold(&self, name: &str, from: Lsn) -> Result<Hold, LogError>;
+    fn bytes_between(&self, from: Lsn, to: Lsn) -> u64;
+    fn add_sink(&self, sink: Arc<dyn GroupSink>);
+}
+
+impl<P: Send + 'static> ShippedLog for Log<P> {
+    fn database_id(&self) -> [u8; 16] {
+        Log::database_id(self)
+    }
+
+    fn epoch(&self) -> Epoch {
+        Log::epoch(self)
+    }
+
+    fn durable(&self) -> Lsn {
+        Log::durable(self)
+    }
+
+    fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {
+        Log::history_at(self, lsn)
+    }
+
+    fn reader(&self, from: Lsn) -> Result<LogReader, LogError> {
+        Log::reader(self, from)
+    }
+
+    fn hold(&self, name: &str, from: Lsn) -> Result<Hold, LogError> {
+        Log::hold(self, name, from)
+    }
+
+    fn bytes_between(&self, from: Lsn, to: Lsn) -> u64 {
+        Log::bytes_between(self, from, to)
+    }
+
+    fn add_sink(&self, sink: Arc<dyn GroupSink>) {
+        Log::add_sink(self, sink);
+    }
+}
+
+/// A checkpoint that a standby begins with. The log behind it is not let go of before `kept` is.
+pub struct ChosenCheckpoint {
+    pub lsn: Lsn,
+    /// Of its file.
+    pub name: String,
+    pub file: Arc<dyn DiskFile>,
+    pub kept: Box<dyn Send>,
+}
+
+/// Where a standby's first checkpoint comes from.
+pub trait CheckpointSource: Send + Sync {
+    /// One that is nearly as new as the log; where there is none it is begun, or waited for. None: not yet, ask again. Never blocks for long.
+    fn choose(&self) -> Result<Option<ChosenCheckpoint>, String>;
+}

@@ -1,0 +1,189 @@
+//! The log behind a standby's position on its way: from the ring where it has it, else from the log's files.
+
+use std::collections::VecDeque;
+
+use reprise_base::Lsn;
+use reprise_env::Connection;
+use reprise_log::{LogError, LogReader, Position};
+use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Progress, Refusal};
+
+use crate::{
+    connection::{HEARTBEAT, send},
+    judge::{Verdict, gone},
+    ring::{Found, Ring},
+    session::End,
+    source::ShippedLog,
+};
+
+/// Groups that one step sends at most, before it looks at what came.
+const STEP_GROUPS_MAX: usize = 16;
+
+pub(crate) struct Stream {
+    /// Behind the last group that was sent.
+    next: Position,
+    /// What was sent and not told to be received: ends and bytes.
+    on_the_way: VecDeque<(Lsn, usize)>,
+    on_the_way_bytes: u64,
+    /// As the standby told last.
+    room_bytes: u64,
+    view: Lsn,
+    from: From,
+    beaten_ns: Option<u64>,
+}
+
+enum From {
+    Ring,
+    Files(Option<LogReader>),
+}
+
+/// What a step did, if anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub is_anything: bool,
+    /// It gets groups as they are sealed.
+    pub is_streaming: bool,
+    pub shipped: Lsn,
+}
+
+impl Stream {
+    pub fn new(position: Position) -> Self {
+        Self {
+            next: position,
+            on_the_way: VecDeque::new(),
+            on_the_way_bytes: 0,
+            room_bytes: 0,
+            view: Lsn(0),
+            from: From::Files(None),
+            beaten_ns: None,
+        }
+    }
+
+    pub fn note(&mut self, progress: &Progress) -> Result<(), End> {
+        if progress.received > self.next.lsn {
+            let (found, next) = (progress.received, self.next.lsn);
+            let reason = format!("the standby tells of LSN {found}, and was sent everything before {next} alone");
+            return Err(End::Refused(Verdict::new(Refusal::Diverged, reason)));
+        }
+        while let Some((end, bytes)) = self.on_the_way.front().copied()
+            && end <= progress.received
+        {
+            self.on_the_way.pop_front();
+            self.on_the_way_bytes -= bytes as u64;
+        }
+        self.room_bytes = progress.room_bytes;
+        self.view = progress.view;
+        Ok(())
+    }
+
+    /// Sends what there is and the standby has room for.
+    pub fn step(
+        &mut self,
+        (log, ring): (&dyn ShippedLog, &Ring),
+        connection: &mut Connection,
+        beat: impl FnOnce() -> Heartbeat,
+    ) -> Result<Sent, End> {
+        let mut is_anything = self.beat_if_due(log, connection, beat)?;
+        for _ in 0..STEP_GROUPS_MAX {
+            if self.on_the_way_bytes >= self.room_bytes || !self.send_next(log, ring, connection)? {
+                break;
+            }
+            is_anything = true;
+        }
+        Ok(Sent {
+            is_anything,
+            is_streaming: matches!(self.from, From::Ring),
+            shipped: self.next.lsn,
+        })
+    }
+
+    fn beat_if_due(
+        &mut self,
+        log: &dyn ShippedLog,
+        connection: &mut Connection,
+        beat: impl FnOnce() -> Heartbeat,
+    ) -> Result<bool, End> {
+        let beat = beat();
+        let is_due = |last: u64| beat.sent_ns.saturating_sub(last) >= HEARTBEAT.as_nanos() as u64;
+        if !self.beaten_ns.is_none_or(is_due) {
+            return Ok(false);
+        }
+        self.beaten_ns = Some(beat.sent_ns);
+        let behind_bytes = match self.view < beat.durable {
+            true => log.bytes_between(self.view, beat.durable),
+            false => 0,
+        };
+        send(connection, &Frame::Heartbeat(Heartbeat { behind_bytes, ..beat }))?;
+        Ok(true)
+    }
+
+    /// False where there is nothing to send now.
+    fn send_next(&mut self, log: &dyn ShippedLog, ring: &Ring, connection: &mut Connection) -> Result<bool, End> {
+        match ring.find(self.next.lsn) {
+            Found::Group(group) => {
+                connection.sender.send(&[&group.head()[..], &group.records])?;
+                self.from = From::Ring;
+                self.sent(group.end, group.records.len());
+                Ok(true)
+            }
+            Found::Nothing | Found::Missing if log.durable() > self.next.lsn => self.send_from_files(log, connection),
+            Found::Nothing => {
+                self.from = From::Ring;
+                Ok(false)
+            }
+            // What was sealed before the ring was filled is in the files once it is durable.
+            Found::Missing => Ok(false),
+        }
+    }
+
+    fn sent(&mut self, end: Position, bytes: usize) {
+        self.next = end;
+        self.on_the_way.push_back((end.lsn, bytes));
+        self.on_the_way_bytes += bytes as u64;
+    }
+
+    fn send_from_files(&mut self, log: &dyn ShippedLog, connection: &mut Connection) -> Result<bool, End> {
+        let next = self.next;
+        let lost = |error: LogError| match error {
+            LogError::OutOfRange { .. } => End::Refused(gone(next.lsn)),
+            error => End::Log(error),
+        };
+        let reader = match &mut self.from {
+            From::Files(Some(reader)) => reader,
+            from => {
+                *from = From::Files(Some(log.reader(next.lsn).map_err(lost)?));
+                let From::Files(Some(reader)) = from else {
+                    unreachable!("just set")
+                };
+                reader
+            }
+        };
+        let Some(block) = reader.next_block().map_err(lost)? else {
+            // The next look may find more than this reader does.
+            self.from = From::Files(None);
+            return Ok(false);
+        };
+        if block.version != FORMAT_VERSION {
+            let reason =
+                "the log that it lacks is of an older format: take a checkpoint, and begin anew in an empty directory";
+            return Err(End::Refused(Verdict::new(Refusal::Gone, reason)));
+        }
+        assert_eq!(block.lsn, next.lsn, "a group follows what was sent");
+        let end = Position {
+            epoch: block.epoch,
+            lsn: block.end,
+            history: next.history.then(block.records),
+        };
+        let frame = GroupFrame {
+            epoch: end.epoch,
+            first: block.lsn,
+            end: end.lsn,
+            history: end.history,
+            format: block.version,
+            records: block.records,
+        };
+        connection.sender.send(&[&frame.head(), block.records])?;
+        let bytes = block.records.len();
+        self.sent(end, bytes);
+        Ok(true)
+    }
+}

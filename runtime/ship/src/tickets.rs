@@ -1,0 +1,78 @@
+//! Tickets: who was let in over another way shows one, once, within a minute.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+/// How long a ticket holds.
+const HOLDS: Duration = Duration::from_secs(60);
+/// Tickets that nobody has shown yet, at most: of more the oldest is void.
+const TICKETS_MAX: usize = 64;
+
+struct Issued {
+    ticket: [u8; 16],
+    name: Arc<str>,
+    until_ns: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Tickets(Mutex<Vec<Issued>>);
+
+impl Tickets {
+    fn lock(&self) -> MutexGuard<'_, Vec<Issued>> {
+        self.0.lock().expect("held for a look")
+    }
+
+    pub fn issue(&self, ticket: [u8; 16], name: &str, now_ns: u64) {
+        let mut issued = self.lock();
+        issued.retain(|issued| issued.until_ns > now_ns);
+        if issued.len() >= TICKETS_MAX {
+            issued.remove(0);
+        }
+        issued.push(Issued {
+            ticket,
+            name: name.into(),
+            until_ns: now_ns + HOLDS.as_nanos() as u64,
+        });
+    }
+
+    /// True where the ticket was given out for this name; it is used up then, also where it comes too late or with another name.
+    pub fn redeem(&self, ticket: &[u8; 16], name: &str, now_ns: u64) -> bool {
+        let mut issued = self.lock();
+        let Some(at) = issued.iter().position(|issued| is_same(&issued.ticket, ticket)) else {
+            return false;
+        };
+        let found = issued.remove(at);
+        found.until_ns > now_ns && *found.name == *name
+    }
+}
+
+/// In a time that tells nothing of where they differ.
+fn is_same(one: &[u8; 16], other: &[u8; 16]) -> bool {
+    one.iter().zip(other).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_holds_once_for_its_name_and_a_minute() {
+        let tickets = Tickets::default();
+        let minute = HOLDS.as_nanos() as u64;
+        for byte in 0..4 {
+            tickets.issue([byte; 16], "s1", 0);
+        }
+        assert!(tickets.redeem(&[0; 16], "s1", minute - 1));
+        assert!(!tickets.redeem(&[0; 16], "s1", 1));
+        assert!(!tickets.redeem(&[1; 16], "s2", 1) && !tickets.redeem(&[1; 16], "s1", 1));
+        assert!(!tickets.redeem(&[2; 16], "s1", minute));
+        assert!(!tickets.redeem(&[9; 16], "s1", 1));
+        for number in 0..TICKETS_MAX as u8 {
+            tickets.issue([100 + number; 16], "s1", 2);
+        }
+        assert!(!tickets.redeem(&[3; 16], "s1", 3), "the oldest gave way");
+        assert!(tickets.redeem(&[100; 16], "s1", 3));
+    }
+}

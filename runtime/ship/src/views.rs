@@ -1,0 +1,86 @@
+//! How far the primary was when: what a standby's freshness is measured against (Query Fresh, section 4).
+
+use std::collections::VecDeque;
+
+use reprise_base::Lsn;
+
+/// Between two samples, in nanoseconds.
+pub(crate) const SAMPLE_NS: u64 = 20_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+/// Samples that are kept: 12 s. The score looks back 10 s.
+const RECENT_MAX: usize = 600;
+/// One a second is kept for an hour.
+const COARSE_MAX: usize = 3_600;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sample {
+    at_ns: u64,
+    lsn: Lsn,
+}
+
+/// Samples of the primary's view, oldest first.
+#[derive(Default)]
+pub(crate) struct Views {
+    recent: VecDeque<Sample>,
+    coarse: VecDeque<Sample>,
+}
+
+impl Views {
+    pub fn note(&mut self, at_ns: u64, lsn: Lsn) {
+        let sample = Sample { at_ns, lsn };
+        let is_second = self.coarse.back().is_none_or(|last| at_ns >= last.at_ns + SECOND_NS);
+        push(&mut self.recent, sample, RECENT_MAX);
+        if is_second {
+            push(&mut self.coarse, sample, COARSE_MAX);
+        }
+    }
+
+    /// The view at a time of the last seconds; of an earlier one, where the samples begin.
+    pub fn at(&self, at_ns: u64) -> Option<Lsn> {
+        let after = self.recent.partition_point(|sample| sample.at_ns <= at_ns);
+        Some(self.recent.get(after.saturating_sub(1))?.lsn)
+    }
+
+    /// When the view was last no further than `lsn`, by the samples; the oldest of them where it was further by then.
+    pub fn last_at(&self, lsn: Lsn) -> Option<u64> {
+        let last_in = |samples: &VecDeque<Sample>| {
+            let after = samples.partition_point(|sample| sample.lsn <= lsn);
+            after.checked_sub(1).map(|at| samples[at].at_ns)
+        };
+        let oldest = self.coarse.front().map(|sample| sample.at_ns);
+        last_in(&self.recent).or_else(|| last_in(&self.coarse)).or(oldest)
+    }
+}
+
+fn push(samples: &mut VecDeque<Sample>, sample: Sample, max: usize) {
+    if samples.len() == max {
+        samples.pop_front();
+    }
+    samples.push_back(sample);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_are_known_for_seconds_finely_and_for_an_hour_coarsely() {
+        let mut views = Views::default();
+        assert_eq!((views.at(5), views.last_at(Lsn(5))), (None, None));
+        // 100 records a second, for two hours.
+        let samples = 2 * 3_600 * 50;
+        (0..samples).for_each(|n| views.note(n * SAMPLE_NS, Lsn(2 * n)));
+        let now_ns = (samples - 1) * SAMPLE_NS;
+        assert_eq!(views.at(now_ns), Some(Lsn(2 * (samples - 1))));
+        assert_eq!(
+            views.at(now_ns - 10 * SECOND_NS + 1),
+            Some(Lsn(2 * (samples - 1 - 500)))
+        );
+        assert_eq!(views.last_at(Lsn(2 * samples - 7)), Some(now_ns - 3 * SAMPLE_NS));
+        // Ten minutes behind: to the second. Three hours: as far as it is known.
+        let behind = now_ns - views.last_at(Lsn(2 * samples - 60_000)).expect("known");
+        assert!((599 * SECOND_NS..=601 * SECOND_NS).contains(&behind), "{behind}");
+        assert_eq!(views.last_at(Lsn(0)), views.coarse.front().map(|sample| sample.at_ns));
+        assert_eq!((views.recent.len(), views.coarse.len()), (RECENT_MAX, COARSE_MAX));
+    }
+}

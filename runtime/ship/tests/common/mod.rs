@@ -1,0 +1,235 @@
+//! A primary and its standbys, whose logs hold words.
+#![allow(dead_code)]
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use reprise_base::{Lsn, Role, TxnId, Waiter};
+use reprise_env::{Clock, Disk, Net, SimDisk, Threads};
+use reprise_log::{Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, Receiver};
+use reprise_ship::{
+    BeatSeen, CheckpointSource, ChosenCheckpoint, Link, LinkConfig, LinkError, PersistedHook, ShipEvent, Shipper,
+    ShipperConfig, StandbyProgress, StandbyStatus, Streaming, Taker,
+};
+use reprise_wire::{DeployRef, RecordBatch, RecordRef};
+
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
+pub const DATABASE: [u8; 16] = *b"a log in a test!";
+pub const PARTITIONS: u16 = 4;
+
+pub type TestLog = Log<()>;
+
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + WAIT_MAX;
+    while Instant::now() < until {
+        if holds() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    panic!("waited in vain: {what}");
+}
+
+pub fn open_log(disk: &SimDisk, role: Role, (clock, threads): (Arc<dyn Clock>, Arc<dyn Threads>)) -> Arc<TestLog> {
+    let config = LogConfig {
+        segment_bytes: 64 << 10,
+        role,
+        new_block_key: 7,
+        ..LogConfig::new(DATABASE)
+    };
+    let complete = Box::new(|_: Lsn, _: Result<(), &LogError>, ()| {});
+    let opened = Log::open_on(Arc::new(disk.clone()), clock, threads, config, complete);
+    Arc::new(opened.expect("open").0)
+}
+
+/// Appends a record of a word; its end.
+pub fn append(log: &TestLog, word: &str) -> Lsn {
+    append_with(log, word, 0)
+}
+
+/// The same with so many bytes more.
+pub fn append_with(log: &TestLog, word: &str, bytes: usize) -> Lsn {
+    let wasm = vec![0xee; bytes];
+    let records = RecordBatch::of(&RecordRef::Deploy(DeployRef {
+        txn_id: TxnId::new(0, 0),
+        module_id: 1,
+        version: 1,
+        semantics: 1,
+        name: word,
+        hash: [0; 32],
+        wasm: &wasm,
+        migration: None,
+    }));
+    let start = log.appender().append(&records, None).map_err(|e| e.0).expect("append");
+    Lsn(start.0 + 1)
+}
+
+pub fn words(mut reader: LogReader) -> Vec<String> {
+    let mut words = Vec::new();
+    while let Some(record) = reader.next_record().expect("read") {
+        match record.record {
+            RecordRef::Deploy(deploy) => words.push(deploy.name.to_owned()),
+            other => panic!("nobody wrote {other:?}"),
+        }
+    }
+    words
+}
+
+pub fn words_of(log: &TestLog, from: Lsn) -> Vec<String> {
+    words(log.reader(from).expect("reader"))
+}
+
+/// A file that passes for a checkpoint.
+pub struct FakeCheckpoints {
+    pub disk: SimDisk,
+    pub lsn: AtomicU64,
+}
+
+impl CheckpointSource for FakeCheckpoints {
+    fn choose(&self) -> Result<Option<ChosenCheckpoint>, String> {
+        let lsn = Lsn(self.lsn.load(Ordering::Acquire));
+        if lsn == Lsn(0) {
+            return Ok(None);
+        }
+        let name = "checkpoint-of-words.ckpt".to_owned();
+        let file = self.disk.open_read(&name).map_err(|error| error.to_string())?;
+        let kept = Box::new(());
+        Ok(Some(ChosenCheckpoint { lsn, name, file, kept }))
+    }
+}
+
+pub struct Primary {
+    pub disk: SimDisk,
+    pub log: Arc<TestLog>,
+    pub checkpoints: Arc<FakeCheckpoints>,
+    pub shipper: Shipper,
+    pub events: Arc<Mutex<Vec<ShipEvent>>>,
+}
+
+pub struct Around {
+    pub net: Arc<dyn Net>,
+    pub clock: Arc<dyn Clock>,
+    pub threads: Arc<dyn Threads>,
+    pub listen: &'static str,
+}
+
+impl Primary {
+    pub fn start(disk: &SimDisk, around: &Around, ring_bytes: usize) -> Self {
+        let log = open_log(disk, Role::Primary, (around.clock.clone(), around.threads.clone()));
+        let checkpoints = Arc::new(FakeCheckpoints {
+            disk: SimDisk::new(),
+            lsn: AtomicU64::new(0),
+        });
+        let events: Arc<Mutex<Vec<ShipEvent>>> = Arc::default();
+        let told = events.clone();
+        let drawn = AtomicU64::new(1);
+        let shipper = Shipper::start(ShipperConfig {
+            net: around.net.clone(),
+            clock: around.clock.clone(),
+            threads: around.threads.clone(),
+            log: log.clone(),
+            checkpoints: checkpoints.clone(),
+            listen: around.listen.into(),
+            primary: "http://primary:1".into(),
+            partitions: PARTITIONS,
+            ring_bytes,
+            entropy: Box::new(move || -> io::Result<[u8; 16]> {
+                Ok([drawn.fetch_add(1, Ordering::Relaxed) as u8; 16])
+            }),
+            tell: Box::new(move |event| told.lock().expect("test").push(event)),
+        });
+        Self {
+            disk: disk.clone(),
+            log,
+            checkpoints,
+            shipper: shipper.expect("start"),
+            events,
+        }
+    }
+
+    pub fn link(&self, around: &Around, name: &str) -> LinkConfig {
+        let ticket = self.shipper.join(name).expect("a good name");
+        LinkConfig {
+            net: around.net.clone(),
+            clock: around.clock.clone(),
+            address: ticket.ship_address,
+            ticket: ticket.ticket,
+            name: name.into(),
+            connect_time: Duration::from_secs(2),
+        }
+    }
+
+    pub fn find(&self, name: &str) -> Option<StandbyStatus> {
+        let all = self.shipper.standbys();
+        all.into_iter().find(|status| *status.name == *name)
+    }
+
+    pub fn status(&self, name: &str) -> StandbyStatus {
+        self.find(name).expect("known")
+    }
+}
+
+/// Places groups into a log.
+pub struct LogTaker {
+    pub log: Arc<TestLog>,
+    receiver: Receiver<()>,
+    pub room_bytes: AtomicU64,
+    /// Each group takes so long.
+    pub slow: Mutex<Duration>,
+    pub beats: Mutex<Vec<BeatSeen>>,
+}
+
+impl LogTaker {
+    pub fn new(log: &Arc<TestLog>) -> Arc<Self> {
+        Arc::new(Self {
+            log: log.clone(),
+            receiver: log.receiver(),
+            room_bytes: AtomicU64::new(1 << 20),
+            slow: Mutex::default(),
+            beats: Mutex::default(),
+        })
+    }
+}
+
+impl Taker for LogTaker {
+    fn position(&self) -> Position {
+        self.log.received().expect("a standby's")
+    }
+
+    fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
+        let slow = *self.slow.lock().expect("test");
+        if !slow.is_zero() {
+            thread::sleep(slow);
+        }
+        self.receiver.place(group)
+    }
+
+    fn progress(&self) -> StandbyProgress {
+        let durable = self.log.durable();
+        StandbyProgress {
+            persisted: durable,
+            replayed: durable,
+            view: durable,
+            room_bytes: self.room_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    fn note_heartbeat(&self, beat: &BeatSeen) {
+        self.beats.lock().expect("test").push(*beat);
+    }
+
+    fn when_persisted(&self, _: Lsn, _: PersistedHook) -> Option<Waiter> {
+        None
+    }
+}
+
+pub fn stream(link: &LinkConfig, taker: &Arc<LogTaker>) -> Result<Streaming, LinkError> {
+    Link::stream(link, DATABASE, PARTITIONS, taker.clone())
+}
