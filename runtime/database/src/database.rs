@@ -33,6 +33,7 @@ use crate::{
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
     quarantine::{self, Quarantined},
     report::{ReadOnly, RecoveryReport},
+    shipping::Replication,
     standby::Standby,
 };
 
@@ -52,6 +53,8 @@ pub(crate) struct Upkeep {
     pub drained: Drained,
     /// Where it was opened as one.
     pub standby: Option<Standby>,
+    /// Where standbys are served.
+    pub replication: OnceLock<Arc<Replication>>,
 }
 
 /// The engine's parts over one directory.
@@ -389,6 +392,9 @@ impl Database {
 
     /// Lets the engine threads finish what they were given, writes it out and seals the log.
     pub fn close(&self) -> Result<(), LogError> {
+        if let Some(replication) = self.upkeep.replication.get() {
+            replication.stop();
+        }
         if let Some(backups) = self.upkeep.backups.get() {
             backups.stop();
         }

@@ -56,6 +56,12 @@ pub enum Notice {
     ArchiveFailed {
         reason: String,
     },
+    /// A connection between a primary and a standby began or ended, or what is held for one was let go.
+    Standby {
+        /// The standby's; empty of who was not let in.
+        name: String,
+        what: String,
+    },
     /// Somebody did something beside calls.
     Controlled {
         /// Who.
@@ -77,17 +83,19 @@ pub enum NoticeKind {
     SlowCall,
     Checkpoint,
     Archive,
+    Standby,
     /// What nobody may do unseen: as many are kept as may be done between two takings.
     Control,
 }
 
 impl NoticeKind {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Schema,
         Self::Trap,
         Self::SlowCall,
         Self::Checkpoint,
         Self::Archive,
+        Self::Standby,
         Self::Control,
     ];
 
@@ -99,6 +107,7 @@ impl NoticeKind {
             Self::SlowCall => "slow calls",
             Self::Checkpoint => "checkpoints",
             Self::Archive => "failures of the archive",
+            Self::Standby => "notes of standbys",
             Self::Control => "control operations",
         }
     }
@@ -116,7 +125,8 @@ impl Notice {
     fn bounded(mut self) -> Self {
         if let Self::Trapped { message: text, .. }
         | Self::CheckpointFailed { reason: text }
-        | Self::ArchiveFailed { reason: text } = &mut self
+        | Self::ArchiveFailed { reason: text }
+        | Self::Standby { what: text, .. } = &mut self
         {
             let end = text.floor_char_boundary(TEXT_BYTES_MAX);
             text.truncate(end);

@@ -113,6 +113,10 @@ fn line(notice: &Notice) -> String {
             bytes(*file_bytes)
         ),
         Notice::CheckpointFailed { reason } => format!("checkpoint failed: {reason}"),
+        Notice::Standby { name, what } => match name.as_str() {
+            "" => format!("standby turned away: {what}"),
+            name => format!("standby {name:?}: {what}"),
+        },
         Notice::Controlled {
             principal,
             operation,
