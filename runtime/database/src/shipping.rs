@@ -1,22 +1,27 @@
 //! A database that ships its log to standbys, and whoever is asked about them.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+};
 
-use reprise_base::Lsn;
+use reprise_base::{Lsn, Role};
 use reprise_checkpoint::checkpoint_name;
 use reprise_env::{Disk, Net, entropy};
 use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{
-    CheckpointService, CheckpointState, JoinTicket, Promoted, ReplicationError, ReplicationInfo, ReplicationService,
-    Router, StandbyInfo, StandbyState,
+    CheckpointService, CheckpointState, FreshnessHistory, JoinTicket, Promoted, ReplicationError, ReplicationInfo,
+    ReplicationService, Router, StandbyInfo, StandbyState,
 };
-use reprise_ship::{
-    CheckpointSource, ChosenCheckpoint, FreshnessPoint, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus,
-};
+use reprise_ship::{CheckpointSource, ChosenCheckpoint, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
 
-use crate::{checkpoint::Checkpointer, database::Database};
+use crate::{
+    checkpoint::Checkpointer,
+    database::Database,
+    linking::{self, FollowPrimary, Linked},
+};
 
 /// With more log behind it, another checkpoint is taken before a standby begins with one.
 const BEHIND_BYTES_MAX: u64 = 64 << 20;
@@ -36,29 +41,44 @@ pub struct ServeStandbys {
     pub hold_bytes_max: u64,
 }
 
-/// Why a database takes no standbys.
+/// Why a database takes no standbys, or follows nobody.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeStandbysError {
     #[error("a server without a log has nothing to send to standbys")]
     NoLog,
     #[error("standbys are served already")]
     Served,
+    #[error("this server follows a primary already, or is none's standby")]
+    NoStandby,
     #[error(transparent)]
     Ship(#[from] ShipError),
     #[error(transparent)]
     Log(#[from] LogError),
+    #[error("start a thread: {0}")]
+    Thread(io::Error),
 }
 
 /// This node's part in replication, as the router's callers see it.
 pub(crate) struct Replication {
+    /// For a promotion.
+    database: Weak<Database>,
+    shared: Arc<Shared>,
     log: Arc<Log<Box<CallBatch>>>,
     router: Router,
+    checkpointer: Arc<Checkpointer>,
+    checkpoints: Arc<dyn Disk>,
     state: Mutex<State>,
+    linked: OnceLock<Arc<Linked>>,
+    safety: &'static str,
 }
 
 #[derive(Default)]
-struct State {
-    serving: Option<Serving>,
+enum State {
+    #[default]
+    NotServed,
+    /// Once this is the primary.
+    Waiting(ServeStandbys),
+    Serving(Serving),
 }
 
 #[derive(Clone)]
@@ -69,64 +89,57 @@ struct Serving {
 }
 
 impl Database {
-    /// Takes standbys from now on. Once.
-    pub fn serve_standbys(&self, config: ServeStandbys) -> Result<(), ServeStandbysError> {
-        let (Some(log), Some(checkpointer)) = (&self.log, &self.checkpointer) else {
+    fn replication(self: &Arc<Self>) -> Result<&Arc<Replication>, ServeStandbysError> {
+        let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
+        else {
             return Err(ServeStandbysError::NoLog);
         };
-        let replication = Arc::new(Replication {
-            log: log.clone(),
-            router: self.router.clone(),
-            state: Mutex::default(),
-        });
-        if self.upkeep.replication.set(replication.clone()).is_err() {
+        Ok(self.upkeep.replication.get_or_init(|| {
+            let replication = Arc::new(Replication {
+                database: Arc::downgrade(self),
+                shared: self.shared.clone(),
+                log: log.clone(),
+                router: self.router.clone(),
+                checkpointer: checkpointer.clone(),
+                checkpoints: folders.checkpoints.clone(),
+                state: Mutex::default(),
+                linked: OnceLock::new(),
+                safety: match self.router.status().commit {
+                    "async" => "local-async",
+                    _ => "local-sync",
+                },
+            });
+            let service: Arc<dyn ReplicationService> = replication.clone();
+            self.router.set_replication(Arc::downgrade(&service));
+            replication
+        }))
+    }
+
+    /// Takes standbys from now on; a standby itself does once it is promoted. Once.
+    pub fn serve_standbys(self: &Arc<Self>, config: ServeStandbys) -> Result<(), ServeStandbysError> {
+        let replication = self.replication()?;
+        let mut state = replication.lock();
+        if !matches!(*state, State::NotServed) {
             return Err(ServeStandbysError::Served);
         }
-        log.set_hold_bytes_max(config.hold_bytes_max)?;
-        let folders = self.upkeep.folders.as_ref().ok_or(ServeStandbysError::NoLog)?;
-        let source = Checkpoints {
-            checkpointer: checkpointer.clone(),
-            disk: folders.checkpoints.clone(),
-            awaited: Mutex::default(),
+        *state = match self.router.role() {
+            Role::Standby => State::Waiting(config),
+            Role::Primary | Role::ReadOnly => State::Serving(replication.serve(config)?),
         };
-        let serving = serve(&self.shared, log.clone(), source, config)?;
-        replication.lock().serving = Some(serving);
-        let service: Arc<dyn ReplicationService> = replication;
-        self.router.set_replication(Arc::downgrade(&service));
         Ok(())
     }
 
-    /// How fresh a standby was, a point a second for the last hour. None: there is no standby of that name.
-    pub fn freshness(&self, name: &str) -> Option<Vec<FreshnessPoint>> {
-        self.upkeep.replication.get()?.serving()?.shipper.freshness(name)
+    /// Follows a primary from now on, as its standby, until this one is promoted. Once, after `recover`.
+    pub fn follow_primary(self: &Arc<Self>, config: FollowPrimary) -> Result<(), ServeStandbysError> {
+        let replication = self.replication()?;
+        if self.router.role() != Role::Standby || replication.linked.get().is_some() {
+            return Err(ServeStandbysError::NoStandby);
+        }
+        let linked = linking::follow(self, (&replication.log, &self.router), &self.shared, config);
+        let linked = linked.map_err(ServeStandbysError::Thread)?;
+        assert!(replication.linked.set(linked).is_ok(), "looked at above");
+        Ok(())
     }
-}
-
-fn serve(
-    shared: &Arc<Shared>,
-    log: Arc<Log<Box<CallBatch>>>,
-    checkpoints: Checkpoints,
-    config: ServeStandbys,
-) -> Result<Serving, ShipError> {
-    let telling = shared.clone();
-    let shipper = Shipper::start(ShipperConfig {
-        net: config.net,
-        clock: shared.clock.clone(),
-        threads: shared.threads.clone(),
-        log,
-        checkpoints: Arc::new(checkpoints),
-        listen: config.listen,
-        primary: config.url.as_deref().unwrap_or_default().to_owned(),
-        partitions: shared.partitions_count,
-        ring_bytes: RING_BYTES,
-        entropy: Box::new(entropy),
-        tell: Box::new(move |event| telling.notices.tell(NoticeKind::Standby, || notice(event))),
-    })?;
-    Ok(Serving {
-        ship_address: config.ship_address.unwrap_or_else(|| shipper.address().to_owned()),
-        shipper: Arc::new(shipper),
-        url: config.url,
-    })
 }
 
 fn notice(event: ShipEvent) -> Notice {
@@ -147,48 +160,133 @@ fn notice(event: ShipEvent) -> Notice {
 
 impl Replication {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("held for a look or a store")
+        self.state.lock().expect("nothing panics under this lock")
     }
 
     fn serving(&self) -> Option<Serving> {
-        self.lock().serving.clone()
+        match &*self.lock() {
+            State::Serving(serving) => Some(serving.clone()),
+            State::NotServed | State::Waiting(_) => None,
+        }
+    }
+
+    fn serve(&self, config: ServeStandbys) -> Result<Serving, ServeStandbysError> {
+        self.log.set_hold_bytes_max(config.hold_bytes_max)?;
+        let checkpoints = Checkpoints {
+            checkpointer: self.checkpointer.clone(),
+            disk: self.checkpoints.clone(),
+            awaited: Mutex::default(),
+        };
+        let shared = self.shared.clone();
+        let shipper = Shipper::start(ShipperConfig {
+            net: config.net,
+            clock: shared.clock.clone(),
+            threads: shared.threads.clone(),
+            log: self.log.clone(),
+            checkpoints: Arc::new(checkpoints),
+            listen: config.listen,
+            primary: config.url.as_deref().unwrap_or_default().to_owned(),
+            partitions: shared.partitions_count,
+            ring_bytes: RING_BYTES,
+            entropy: Box::new(entropy),
+            tell: Box::new(move |event| shared.notices.tell(NoticeKind::Standby, || notice(event))),
+        })?;
+        Ok(Serving {
+            ship_address: config.ship_address.unwrap_or_else(|| shipper.address().to_owned()),
+            shipper: Arc::new(shipper),
+            url: config.url,
+        })
+    }
+
+    /// It is the primary now: standbys that waited for one are taken.
+    fn serve_if_waiting(&self) {
+        let mut state = self.lock();
+        let State::Waiting(config) = std::mem::take(&mut *state) else {
+            return;
+        };
+        match self.serve(config) {
+            Ok(serving) => *state = State::Serving(serving),
+            Err(error) => self.shared.notices.tell(NoticeKind::Standby, || Notice::Standby {
+                name: String::new(),
+                what: format!("this server is the primary now, and takes no standbys: {error}"),
+            }),
+        }
     }
 
     /// Ends all connections.
     pub fn stop(&self) {
+        if let Some(linked) = self.linked.get() {
+            linked.stop();
+        }
         if let Some(serving) = self.serving() {
             serving.shipper.stop();
         }
+    }
+
+    /// Of the log of a standby, where this is one.
+    fn standby_info(&self) -> Option<StandbyInfo> {
+        let linked = self.linked.get().filter(|_| self.router.role() == Role::Standby)?;
+        // In this order each is at most what comes before it.
+        let (view, persisted) = (self.router.view(), self.log.durable());
+        let received = self.log.received()?.lsn;
+        Some(linked.info((received, persisted, view)))
     }
 }
 
 impl ReplicationService for Replication {
     fn info(&self) -> ReplicationInfo {
+        let (role, durable) = (self.router.role(), self.log.durable());
         let serving = self.serving();
-        let durable = self.log.durable();
-        let standbys = serving.as_ref().map(|serving| serving.shipper.standbys());
+        let own_url = serving.as_ref().and_then(|serving| serving.url.clone());
+        let standbys = match (&serving, self.standby_info()) {
+            (_, Some(own)) => vec![own],
+            (Some(serving), None) => serving.shipper.standbys().into_iter().map(info_of).collect(),
+            (None, None) => Vec::new(),
+        };
+        // On a primary no standby is waited for; a standby knows what it was told.
+        let told = self
+            .linked
+            .get()
+            .filter(|_| role == Role::Standby)
+            .and_then(|linked| linked.beat());
+        let committed = told.map_or(durable, |beat| beat.committed.min(durable));
         ReplicationInfo {
-            role: self.router.status().role,
-            epoch: self.log.epoch(),
-            safety: match self.router.status().commit {
-                "async" => "local-async",
-                _ => "local-sync",
+            role,
+            epoch: self
+                .log
+                .received()
+                .map_or_else(|| self.log.epoch(), |received| received.epoch),
+            safety: self.safety,
+            primary: match role {
+                Role::Standby => self.router.primary_url(),
+                Role::Primary | Role::ReadOnly => own_url,
             },
-            primary: serving.as_ref().and_then(|serving| serving.url.clone()),
             ship_address: serving.map(|serving| serving.ship_address),
             durable,
-            // No standby is waited for.
-            acked: durable,
-            committed: durable,
-            standbys: standbys.unwrap_or_default().into_iter().map(info_of).collect(),
+            acked: committed,
+            committed,
+            standbys,
         }
     }
 
     fn own(&self) -> Option<StandbyInfo> {
-        None
+        self.standby_info()
+    }
+
+    fn freshness(&self, name: &str) -> Option<FreshnessHistory> {
+        let linked = self.linked.get().filter(|_| self.router.role() == Role::Standby);
+        let (points, last_minute) = match linked {
+            Some(linked) if linked.name == name => linked.freshness(),
+            Some(_) => return None,
+            None => self.serving()?.shipper.freshness(name)?,
+        };
+        Some(FreshnessHistory { points, last_minute })
     }
 
     fn join(&self, name: &str) -> Result<JoinTicket, ReplicationError> {
+        if self.router.role() == Role::Standby {
+            return Err(ReplicationError::NotPrimary(self.router.primary_url()));
+        }
         let serving = self.serving().ok_or(ReplicationError::NotServed)?;
         let ticket = serving.shipper.join(name).map_err(|error| match error {
             ShipError::Name(reason) => ReplicationError::Name(reason.into()),
@@ -203,7 +301,14 @@ impl ReplicationService for Replication {
     }
 
     fn promote(&self) -> Result<Promoted, ReplicationError> {
-        Err(ReplicationError::IsPrimary(self.log.epoch()))
+        let database = self.database.upgrade();
+        let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
+        let promoted = database.promote()?;
+        if let Some(linked) = self.linked.get() {
+            linked.stop();
+        }
+        self.serve_if_waiting();
+        Ok(promoted)
     }
 }
 

@@ -2,12 +2,17 @@
 
 mod common;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
 
 use common::{config, fill, open, take, transfer, wasm};
 use reprise_backup::Place;
-use reprise_base::Role;
-use reprise_database::{Database, LogPolicy, ServeStandbys, ServeStandbysError};
+use reprise_base::{Epoch, Role};
+use reprise_database::{Database, FollowPrimary, LogPolicy, ServeStandbys, ServeStandbysError, TicketError};
 use reprise_env::{RealClock, RealNet};
 use reprise_observe::Notice;
 use reprise_router::{ReplicationError, ReplicationService, StandbyState};
@@ -52,7 +57,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
         tempfile::tempdir().expect("a directory"),
         tempfile::tempdir().expect("a directory"),
     );
-    let (database, _) = open(dir.path(), 2);
+    let database = Arc::new(open(dir.path(), 2).0);
     assert!(database.router().replication().is_none());
     database.serve_standbys(serving("http://p:1")).expect("served");
     let again = database.serve_standbys(serving("http://p:1"));
@@ -111,16 +116,240 @@ fn a_server_without_a_log_takes_no_standbys() {
         log: LogPolicy::None,
         ..config(Path::new("/nowhere"), 1)
     });
-    let database = database.expect("open");
+    let database = Arc::new(database.expect("open"));
     let refused = database.serve_standbys(serving(""));
     assert!(matches!(refused, Err(ServeStandbysError::NoLog)), "{refused:?}");
     let busy = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let dir = tempfile::tempdir().expect("a directory");
-    let (database, _) = open(dir.path(), 1);
+    let database = Arc::new(open(dir.path(), 1).0);
     let refused = database.serve_standbys(ServeStandbys {
         listen: busy.local_addr().expect("bound").to_string(),
         ..serving("")
     });
     assert!(matches!(refused, Err(ServeStandbysError::Ship(_))), "{refused:?}");
     database.close().expect("close");
+}
+
+/// Where tickets are asked for: the primary of the moment.
+type Primary = Arc<Mutex<Option<Arc<Database>>>>;
+
+fn follow_primary(primary: &Primary, name: &str) -> FollowPrimary {
+    let (primary, asked) = (primary.clone(), name.to_owned());
+    FollowPrimary {
+        net: Arc::new(RealNet),
+        name: name.into(),
+        primary: Some("http://p:1".into()),
+        ticket: Box::new(move || {
+            let passing = |reason: String| TicketError {
+                reason: reason.into(),
+                is_final: false,
+            };
+            let primary = primary.lock().expect("test").clone();
+            let primary = primary.ok_or_else(|| passing("there is none now".into()))?;
+            service(&primary)
+                .join(&asked)
+                .map_err(|error| passing(error.to_string()))
+        }),
+    }
+}
+
+fn start_primary(dir: &Path, url: &str) -> Arc<Database> {
+    let database = Arc::new(open(dir, 2).0);
+    database.serve_standbys(serving(url)).expect("served");
+    database
+}
+
+/// A standby on another number of sites.
+fn start_standby(dir: &Path, primary: &Primary, name: &str) -> Arc<Database> {
+    let standby = Database::open_standby(config(dir, 3)).expect("open");
+    standby.recover().expect("recover");
+    let standby = Arc::new(standby);
+    standby
+        .follow_primary(follow_primary(primary, name))
+        .expect("a standby follows");
+    standby
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < until {
+        if holds() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    panic!("waited in vain: {what}");
+}
+
+/// Its readers see what the primary has.
+fn wait_seen(primary: &Database, standby: &Database) {
+    let end = primary.router().view();
+    wait_until("the standby sees it", || standby.router().view() >= end);
+}
+
+#[test]
+fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
+    let dirs = tempfile::tempdir().expect("a directory");
+    let place = |name: &str| dirs.path().join(name);
+    let first = start_primary(&place("p"), "http://p:1");
+    first.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&first, 0, 200);
+    for name in ["s1", "s2"] {
+        bootstrap(&first, name, &place(name));
+    }
+    let primary: Primary = Arc::new(Mutex::new(Some(first)));
+    let now = |primary: &Primary| primary.lock().expect("test").clone().expect("a primary");
+    let standbys = ["s1", "s2"].map(|name| start_standby(&place(name), &primary, name));
+    let again = standbys[0].follow_primary(follow_primary(&primary, "s1"));
+    assert!(matches!(again, Err(ServeStandbysError::NoStandby)), "{again:?}");
+    assert!(matches!(
+        now(&primary).follow_primary(follow_primary(&primary, "x")),
+        Err(ServeStandbysError::NoStandby)
+    ));
+    for round in 0..3 {
+        // While they follow, while a checkpoint is taken, and while they can't.
+        (0..20).for_each(|n| transfer(&now(&primary), round * 100 + n));
+        take(&now(&primary));
+        (0..20).for_each(|n| transfer(&now(&primary), round * 100 + 50 + n));
+        for standby in &standbys {
+            wait_seen(&now(&primary), standby);
+            let (expected, found) = (now(&primary).router().digest(), standby.router().digest());
+            assert_eq!(found.expect("ready"), expected.expect("ready"));
+        }
+        let old = primary.lock().expect("test").take().expect("a primary");
+        let all = service(&old).info().standbys;
+        let seen: Vec<_> = all.iter().map(|s| (&*s.name, s.state, s.error.clone())).collect();
+        assert_eq!(
+            seen,
+            [
+                ("s1", StandbyState::Streaming, None),
+                ("s2", StandbyState::Streaming, None)
+            ]
+        );
+        old.close().expect("close");
+        drop(old);
+        wait_until("they know that it is gone", || {
+            standbys
+                .iter()
+                .all(|s| service(s).own().is_some_and(|own| own.state == StandbyState::Lost))
+        });
+        // A new opening: another epoch at another port.
+        let next = start_primary(&place("p"), "http://p:2");
+        assert_eq!(service(&next).info().epoch, Epoch(round as u32 + 2));
+        *primary.lock().expect("test") = Some(next);
+    }
+    wait_until("they follow", || service(&now(&primary)).info().standbys.len() == 2);
+    fill(&now(&primary), 1_000, 50);
+    wait_seen(&now(&primary), &standbys[0]);
+    wait_seen(&now(&primary), &standbys[1]);
+    check_own(&standbys[0]);
+    // The primary is gone for good; what it acknowledged is on the standby, which takes others as its standbys.
+    let [one, two] = standbys;
+    one.serve_standbys(serving("http://s1:1")).expect("once it is promoted");
+    assert!(matches!(service(&one).join("s2"), Err(ReplicationError::NotPrimary(Some(url))) if &*url == "http://p:2"));
+    let old = primary.lock().expect("test").take().expect("a primary");
+    let digest = old.router().digest().expect("ready");
+    old.close().expect("close");
+    drop(old);
+    let promoted = service(&one).promote().expect("promoted");
+    assert_eq!(
+        (promoted.epoch, one.router().digest().expect("ready")),
+        (Epoch(5), digest)
+    );
+    assert!(matches!(
+        service(&one).promote(),
+        Err(ReplicationError::IsPrimary(Epoch(5)))
+    ));
+    fill(&one, 2_000, 50);
+    *primary.lock().expect("test") = Some(one.clone());
+    wait_seen(&one, &two);
+    assert_eq!(
+        two.router().digest().expect("ready"),
+        one.router().digest().expect("ready")
+    );
+    wait_until("its primary is known", || {
+        two.router().primary_url().as_deref() == Some("http://s1:1")
+    });
+    let info = service(&one).info();
+    assert_eq!((info.role, &*info.standbys[0].name), (Role::Primary, "s2"));
+    assert!(service(&one).freshness("s2").is_some() && service(&one).freshness("s1").is_none());
+    two.close().expect("close");
+    one.close().expect("close");
+}
+
+/// What a standby says of itself.
+fn check_own(standby: &Database) {
+    wait_until("it is fresh", || {
+        let own = service(standby).own().expect("a standby");
+        (own.state, own.freshness, own.lag_us) == (StandbyState::Streaming, Some(1.0), 0)
+    });
+    let info = service(standby).info();
+    assert_eq!(
+        (info.role, info.epoch, info.ship_address),
+        (Role::Standby, Epoch(4), None)
+    );
+    assert_eq!((info.primary.as_deref(), info.standbys.len()), (Some("http://p:2"), 1));
+    wait_until("a second is over", || {
+        service(standby)
+            .freshness(&info.standbys[0].name)
+            .is_some_and(|told| !told.points.is_empty())
+    });
+    assert!(service(standby).freshness("nobody").is_none());
+    let own = &info.standbys[0];
+    assert_eq!((own.lag_bytes, own.lag_records, own.error.clone()), (0, 0, None));
+    assert_eq!(
+        (own.view, own.persisted, own.shipped),
+        (info.durable, info.durable, info.durable)
+    );
+    assert_eq!(info.acked, info.committed);
+}
+
+#[test]
+fn a_standby_that_may_not_follow_says_why_and_serves_what_it_has() {
+    let dirs = tempfile::tempdir().expect("a directory");
+    let place = |name: &str| dirs.path().join(name);
+    let first = start_primary(&place("p"), "");
+    first.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&first, 0, 20);
+    bootstrap(&first, "s1", &place("s1"));
+    bootstrap(&first, "s2", &place("s2"));
+    let digest = first.router().digest().expect("ready");
+    // Somebody else's primary, and one that has gone another way.
+    let other = start_primary(&place("o"), "");
+    first.close().expect("close");
+    drop(first);
+    let promoted = Database::open_standby(config(&place("s2"), 1)).expect("open");
+    promoted.recover().expect("recover");
+    promoted.promote().expect("promoted");
+    let promoted = Arc::new(promoted);
+    fill(&promoted, 500, 5);
+    let first = start_primary(&place("p"), "");
+    fill(&first, 700, 9);
+    promoted.serve_standbys(serving("")).expect("served");
+    for (primary, reason) in [(other, "another database"), (promoted, "at LSN")] {
+        // It is where the first primary was when it left; the other way begins there.
+        let standby = match reason {
+            "at LSN" => {
+                let standby = start_standby(&place("s1"), &Arc::new(Mutex::new(Some(first.clone()))), "s1");
+                wait_seen(&first, &standby);
+                standby.close().expect("close");
+                drop(standby);
+                start_standby(&place("s1"), &Arc::new(Mutex::new(Some(primary.clone()))), "s1")
+            }
+            _ => start_standby(&place("s1"), &Arc::new(Mutex::new(Some(primary.clone()))), "s1"),
+        };
+        wait_until("it was refused", || {
+            service(&standby).own().is_some_and(|own| own.error.is_some())
+        });
+        let own = service(&standby).own().expect("a standby");
+        let error = own.error.expect("refused");
+        assert!(error.contains(reason), "{error}");
+        assert_eq!((own.state, own.freshness), (StandbyState::Lost, None));
+        if reason == "another database" {
+            assert_eq!(standby.router().digest().expect("ready"), digest);
+        }
+        standby.close().expect("close");
+        primary.close().expect("close");
+    }
+    first.close().expect("close");
 }

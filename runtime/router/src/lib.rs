@@ -31,7 +31,8 @@ pub use logs::{
 };
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use replication::{
-    JoinTicket, Promoted, ReplicationError, ReplicationInfo, ReplicationService, StandbyInfo, StandbyState,
+    FreshnessHistory, JoinTicket, Promoted, ReplicationError, ReplicationInfo, ReplicationService, StandbyInfo,
+    StandbyState,
 };
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 pub use standby::NotPrimary;
@@ -42,5 +43,6 @@ pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
     CallInfo, CallPhase, CallTimes, Deadline, DeployProgress, RendezvousStats, ReplyOutcome, Stream, has_small_result,
 };
+pub use reprise_ship::{FreshnessPoint, FreshnessSummary};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
 pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan};

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use reprise_base::{Epoch, Lsn, Role};
+use reprise_ship::{FreshnessPoint, FreshnessSummary};
 
 use crate::router::Router;
 
@@ -36,7 +37,7 @@ pub struct StandbyInfo {
     pub view: Lsn,
     /// From 0 to 1 (Query Fresh, section 4; counted from the primary's view 10 s ago). None: not measured yet.
     pub freshness: Option<f64>,
-    /// Age of the newest record of the primary that readers there do not see; 0: they see all.
+    /// Age of the oldest record of the primary that readers there do not see; 0: they see all.
     pub lag_us: u64,
     /// Bytes of log that readers there do not see.
     pub lag_bytes: u64,
@@ -96,11 +97,24 @@ pub enum ReplicationError {
     Unavailable(Arc<str>),
 }
 
+/// How fresh a standby was.
+#[derive(Clone, Debug, Default)]
+pub struct FreshnessHistory {
+    /// One a second for the last hour, the oldest first.
+    pub points: Vec<FreshnessPoint>,
+    /// Of the samples one by one; none where there are none.
+    pub last_minute: Option<FreshnessSummary>,
+}
+
 /// Whoever ships the log, or follows a primary.
 pub trait ReplicationService: Send + Sync {
     fn info(&self) -> ReplicationInfo;
     /// On a standby: how far it is itself; none on a primary. Asked for each answer, so it waits for nothing.
     fn own(&self) -> Option<StandbyInfo>;
+    /// How fresh the standby of this name was: one of this primary's, or this standby itself. None: there is none of that name.
+    fn freshness(&self, _name: &str) -> Option<FreshnessHistory> {
+        None
+    }
     /// Lets a standby of this name connect.
     fn join(&self, name: &str) -> Result<JoinTicket, ReplicationError>;
     /// Makes this standby the primary: what was received is replayed first. Blocks until writes are taken.

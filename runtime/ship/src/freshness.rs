@@ -1,11 +1,14 @@
 //! How fresh a standby's view is, sample by sample, and its history.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Mutex};
 
 use reprise_base::Lsn;
 use reprise_wire::Progress;
 
-use crate::views::{SAMPLE_NS, Views};
+use crate::{
+    link::BeatSeen,
+    views::{SAMPLE_NS, Views},
+};
 
 /// The score counts from the primary's view so long ago: in a long run the plain ratio of the views would be one.
 const LOOK_BACK_NS: u64 = 10_000_000_000;
@@ -175,13 +178,12 @@ impl Freshness {
         self.now.map(|sample| (f64::from(sample.score), sample.lag_us))
     }
 
-    /// One point a second, the oldest first.
-    pub fn points(&self) -> Vec<FreshnessPoint> {
-        self.points.iter().copied().collect()
+    /// One point a second, the oldest first, and the last minute in one.
+    pub fn history(&self) -> (Vec<FreshnessPoint>, Option<FreshnessSummary>) {
+        (self.points.iter().copied().collect(), self.summary())
     }
 
-    /// Over the last minute.
-    pub fn summary(&self) -> Option<FreshnessSummary> {
+    fn summary(&self) -> Option<FreshnessSummary> {
         let (scores, lags) = sorted(self.samples.iter());
         let samples = scores.len();
         // Scores fall from fresh to stale: so many of a hundred are at least as good as this.
@@ -228,8 +230,48 @@ fn point(at_us: i64, samples: &[Sample]) -> FreshnessPoint {
     }
 }
 
+/// How fresh a standby takes itself to be, by its primary's heartbeats. The way of a heartbeat counts as no time.
+#[derive(Default)]
+pub struct OwnFreshness(Mutex<(Views, Freshness)>);
+
+impl OwnFreshness {
+    pub fn note(&self, beat: &BeatSeen, now_us: i64, view: Lsn) {
+        let mut both = self.0.lock().expect("nothing panics under this lock");
+        let (views, freshness) = &mut *both;
+        views.note(beat.came_ns, beat.durable);
+        freshness.seen = Some((beat.came_ns, view));
+        freshness.heard_ns = Some(beat.came_ns);
+        freshness.sample((beat.came_ns, now_us), views, |_| beat.behind_bytes);
+    }
+
+    /// The score, where the primary was heard within a second; and for how many microseconds it may have had something that this view does
+    /// not show.
+    pub fn now(&self, now_ns: u64, view: Lsn) -> (Option<f64>, u64) {
+        let both = self.0.lock().expect("nothing panics under this lock");
+        let (views, freshness) = &*both;
+        let heard_ns = freshness.heard_ns;
+        let is_heard = heard_ns.is_some_and(|heard| now_ns.saturating_sub(heard) <= HEARD_NS);
+        let sees_all = heard_ns
+            .and_then(|heard| views.at(heard))
+            .is_some_and(|primary| view >= primary);
+        let lag_us = match is_heard && sees_all {
+            true => 0,
+            false => views.last_at(view).map_or(0, |at| now_ns.saturating_sub(at) / 1_000),
+        };
+        let score = freshness.now().filter(|_| is_heard).map(|(score, _)| score);
+        (score, lag_us)
+    }
+
+    /// One point a second, the oldest first, and the last minute in one.
+    pub fn history(&self) -> (Vec<FreshnessPoint>, Option<FreshnessSummary>) {
+        self.0.lock().expect("nothing panics under this lock").1.history()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use reprise_base::Epoch;
+
     use super::*;
 
     const MS: u64 = 1_000_000;
@@ -316,12 +358,32 @@ mod tests {
             (summary.lag_us_median, summary.lag_us_p95, summary.lag_us_p99),
             (0, 200_000, 200_000)
         );
-        let points = fresh.points();
+        let (points, _) = fresh.history();
         assert_eq!(points.len(), 61);
         let last = points[60];
         assert_eq!(
             (last.score_median, last.lag_us_max, last.lag_bytes_max),
             (1.0, 200_000, 1_000)
         );
+    }
+
+    #[test]
+    fn a_standby_that_hears_nothing_takes_itself_to_grow_older() {
+        let own = OwnFreshness::default();
+        let beat = |came_ms, durable| BeatSeen {
+            epoch: Epoch(1),
+            sent_us: 0,
+            came_ns: came_ms * MS,
+            durable: Lsn(durable),
+            committed: Lsn(durable),
+            behind_bytes: 7,
+        };
+        assert_eq!(own.now(5, Lsn(0)), (None, 0));
+        own.note(&beat(1_000, 100), 0, Lsn(100));
+        assert_eq!(own.now(1_010 * MS, Lsn(100)), (Some(1.0), 0));
+        own.note(&beat(1_020, 150), 0, Lsn(100));
+        assert_eq!(own.now(1_030 * MS, Lsn(100)), (Some(0.0), 30_000));
+        assert_eq!(own.now(1_030 * MS, Lsn(150)).1, 0);
+        assert_eq!(own.now(5_000 * MS, Lsn(150)), (None, 3_980_000));
     }
 }

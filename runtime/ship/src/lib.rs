@@ -3,7 +3,7 @@
 //! Does not: place groups, replay, decide who is primary, wait in anybody's commit, know HTTP.
 //! Invariants: what is sent follows without a gap from where the standby said it is; no frame is used before its checksum is checked;
 //! `view`, `replayed` and `persisted` <= `received` <= `shipped` of each standby; `acked` only grows.
-//! Called by: `database`.
+//! Called by: `router` (what is told of freshness), `database`.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -22,7 +22,7 @@ mod tickets;
 mod views;
 
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
-pub use freshness::{FreshnessPoint, FreshnessSummary};
+pub use freshness::{FreshnessPoint, FreshnessSummary, OwnFreshness};
 pub use judge::check_name;
 pub use link::{BeatSeen, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, Streaming, Taker};
 pub use receive::{Bootstrapped, Bootstrapping};

@@ -16,7 +16,7 @@ use reprise_env::{Clock, Connection, Listener, Net, NetError, Started, Step, Thr
 
 use crate::{
     connection::SHIP_LIMITS,
-    freshness::FreshnessPoint,
+    freshness::{FreshnessPoint, FreshnessSummary},
     judge::check_name,
     ring::Ring,
     session::Session,
@@ -201,9 +201,9 @@ impl Shipper {
         self.inner.table.statuses(&*self.inner.log)
     }
 
-    /// One point a second for the last hour, the oldest first. None: no such standby.
-    pub fn freshness(&self, name: &str) -> Option<Vec<FreshnessPoint>> {
-        self.inner.table.points(name)
+    /// One point a second for the last hour, the oldest first, and the last minute in one. None: no such standby.
+    pub fn freshness(&self, name: &str) -> Option<(Vec<FreshnessPoint>, Option<FreshnessSummary>)> {
+        self.inner.table.history(name)
     }
 
     /// Forgets a lost standby, and what is held for it. False: there is none of that name.

@@ -51,7 +51,6 @@ pub struct StandbyStatus {
     pub lag_records: u64,
     /// The log is kept for it from here on. None: it is not, or not any more.
     pub held_from: Option<Lsn>,
-    pub summary: Option<FreshnessSummary>,
     /// Why the last connection ended, or what is wrong.
     pub error: Option<Arc<str>>,
 }
@@ -220,8 +219,8 @@ impl Table {
         self.acked.get(count.checked_sub(1)?).cloned()
     }
 
-    pub fn points(&self, name: &str) -> Option<Vec<FreshnessPoint>> {
-        self.lock().get(name).map(|standby| standby.freshness.points())
+    pub fn history(&self, name: &str) -> Option<(Vec<FreshnessPoint>, Option<FreshnessSummary>)> {
+        self.lock().get(name).map(|standby| standby.freshness.history())
     }
 
     pub fn statuses(&self, log: &dyn ShippedLog) -> Vec<StandbyStatus> {
@@ -245,7 +244,6 @@ impl Table {
                 },
                 lag_records: durable.0.saturating_sub(view.0),
                 held_from: standby.hold.as_ref().map(|(_, from)| *from),
-                summary: standby.freshness.summary(),
                 error: standby.error.clone(),
             }
         };

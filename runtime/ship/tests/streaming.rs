@@ -124,7 +124,10 @@ fn two_standbys_get_what_was_written_and_what_is() {
         told == Some((Epoch(1), end, 0))
     });
     wait_until("a second is over", || {
-        primary.shipper.freshness("s1").is_some_and(|points| !points.is_empty())
+        primary
+            .shipper
+            .freshness("s1")
+            .is_some_and(|(points, minute)| !points.is_empty() && minute.is_some())
     });
     assert!(primary.shipper.freshness("nobody").is_none());
     running

@@ -1,0 +1,353 @@
+//! Keeps a standby connected to its primary: asks for a ticket, connects, places what comes, and begins again when it breaks.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use reprise_base::{Lsn, Waiter};
+use reprise_env::{Clock, Net, Started, Step, Work};
+use reprise_log::{Group, Log, LogError, PlaceError, Placed, Position, UnavailableKind};
+use reprise_observe::{Notice, NoticeKind};
+use reprise_partition::{CallBatch, Shared};
+use reprise_router::{JoinTicket, Router, StandbyInfo, StandbyState};
+use reprise_ship::{
+    BeatSeen, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LinkError, OwnFreshness, PersistedHook,
+    StandbyProgress, Streaming, Taker,
+};
+
+use crate::database::Database;
+
+/// Bytes of records that may be on their way to the disk here, before the primary waits.
+const ROOM_BYTES: u64 = 6 << 20;
+/// Further behind than so many bytes of log, a standby catches up.
+const BEHIND_BYTES_MAX: u64 = 16 << 20;
+/// Longest time for a connection to come about.
+const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// Between two attempts, at first and at last.
+const REST_MIN: Duration = Duration::from_millis(50);
+const REST_MAX: Duration = Duration::from_secs(2);
+/// How often a thread that rests looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Why a primary gives no ticket.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct TicketError {
+    pub reason: Arc<str>,
+    /// It would say the same again.
+    pub is_final: bool,
+}
+
+/// Asks the primary to let this standby connect. May block, within bounds.
+pub type AskTicket = Box<dyn FnMut() -> Result<JoinTicket, TicketError> + Send>;
+
+/// How a standby follows its primary.
+pub struct FollowPrimary {
+    pub net: Arc<dyn Net>,
+    /// Of this standby, at its primary.
+    pub name: String,
+    /// URL of the primary for clients, until it tells its own.
+    pub primary: Option<Arc<str>>,
+    pub ticket: AskTicket,
+}
+
+/// Where the connection is at, for all who ask.
+pub(crate) struct Linked {
+    pub name: String,
+    clock: Arc<dyn Clock>,
+    is_stopping: AtomicBool,
+    state: Mutex<State>,
+    freshness: OwnFreshness,
+    thread: Mutex<Option<Box<dyn Started>>>,
+}
+
+#[derive(Default)]
+struct State {
+    is_connected: bool,
+    /// It has had all that its primary had, on this connection.
+    has_caught_up: bool,
+    beat: Option<BeatSeen>,
+    error: Option<Arc<str>>,
+}
+
+impl Linked {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("held for a look or a store")
+    }
+
+    /// The last thing that the primary told, if anything.
+    pub fn beat(&self) -> Option<BeatSeen> {
+        self.lock().beat
+    }
+
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.lock().expect("held to take").take() {
+            thread.join();
+        }
+    }
+
+    /// This standby, as it knows itself.
+    pub fn info(&self, (received, persisted, view): (Lsn, Lsn, Lsn)) -> StandbyInfo {
+        let state = self.lock();
+        let durable = state.beat.map_or(view, |beat| beat.durable);
+        let (freshness, lag_us) = self.freshness.now(self.clock.monotonic_ns(), view);
+        StandbyInfo {
+            name: self.name.clone(),
+            state: match (state.is_connected, state.has_caught_up) {
+                (false, _) => StandbyState::Lost,
+                (true, false) => StandbyState::CatchingUp,
+                (true, true) => StandbyState::Streaming,
+            },
+            transport: "tcp",
+            shipped: received,
+            persisted,
+            replayed: view,
+            view,
+            freshness,
+            lag_us,
+            lag_bytes: match view < durable {
+                true => state.beat.map_or(0, |beat| beat.behind_bytes),
+                false => 0,
+            },
+            lag_records: durable.0.saturating_sub(view.0),
+            error: state.error.clone(),
+        }
+    }
+
+    /// One point a second for the last hour, and the last minute in one.
+    pub fn freshness(&self) -> (Vec<FreshnessPoint>, Option<FreshnessSummary>) {
+        self.freshness.history()
+    }
+
+    fn note_beat(&self, beat: &BeatSeen, (received, view): (Lsn, Lsn)) {
+        self.freshness.note(beat, self.clock.now_us(), view);
+        let mut state = self.lock();
+        state.has_caught_up |= received >= beat.durable;
+        state.has_caught_up &= beat.behind_bytes <= BEHIND_BYTES_MAX;
+        state.beat = Some(*beat);
+    }
+}
+
+/// Places groups into the database.
+struct DatabaseTaker {
+    database: Weak<Database>,
+    log: Arc<Log<Box<CallBatch>>>,
+    router: Router,
+    linked: Arc<Linked>,
+    /// What was placed, as far as it may not be durable: ends and bytes.
+    on_the_way: Mutex<VecDeque<(Lsn, u64)>>,
+}
+
+impl Taker for DatabaseTaker {
+    fn position(&self) -> Position {
+        // Of a primary by now there is nothing to tell.
+        self.log.received().unwrap_or_default()
+    }
+
+    fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
+        let Some(database) = self.database.upgrade() else {
+            let kind = UnavailableKind::Closed;
+            let reason = "the server stops".into();
+            return Err(LogError::Unavailable { kind, reason }.into());
+        };
+        let placed = database.place(group)?;
+        if placed == Placed::New {
+            let bytes = group.records.len() as u64;
+            let mut on_the_way = self.on_the_way.lock().expect("held to count");
+            on_the_way.push_back((group.end.lsn, bytes));
+        }
+        Ok(placed)
+    }
+
+    fn progress(&self) -> StandbyProgress {
+        let (view, persisted) = (self.router.view(), self.log.durable());
+        let mut on_the_way = self.on_the_way.lock().expect("held to count");
+        while on_the_way.front().is_some_and(|(end, _)| *end <= persisted) {
+            on_the_way.pop_front();
+        }
+        let bytes: u64 = on_the_way.iter().map(|(_, bytes)| bytes).sum();
+        StandbyProgress {
+            persisted,
+            replayed: view,
+            view,
+            room_bytes: ROOM_BYTES.saturating_sub(bytes),
+        }
+    }
+
+    fn note_heartbeat(&self, beat: &BeatSeen) {
+        self.linked.note_beat(beat, (self.position().lsn, self.router.view()));
+    }
+
+    fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<Waiter> {
+        self.log.when_durable(lsn, hook)
+    }
+}
+
+/// The thread that follows.
+struct Following {
+    taker: Arc<DatabaseTaker>,
+    shared: Arc<Shared>,
+    config: FollowPrimary,
+    database_id: [u8; 16],
+    streaming: Option<Streaming>,
+    rest: Duration,
+    rests_until_ns: u64,
+}
+
+/// Begins to follow; `Linked::stop` ends it.
+pub(crate) fn follow(
+    database: &Arc<Database>,
+    (log, router): (&Arc<Log<Box<CallBatch>>>, &Router),
+    shared: &Arc<Shared>,
+    config: FollowPrimary,
+) -> std::io::Result<Arc<Linked>> {
+    let linked = Arc::new(Linked {
+        name: config.name.clone(),
+        clock: shared.clock.clone(),
+        is_stopping: AtomicBool::new(false),
+        state: Mutex::default(),
+        freshness: OwnFreshness::default(),
+        thread: Mutex::default(),
+    });
+    router.set_primary_url(config.primary.clone());
+    let following = Following {
+        taker: Arc::new(DatabaseTaker {
+            database: Arc::downgrade(database),
+            log: log.clone(),
+            router: router.clone(),
+            linked: linked.clone(),
+            on_the_way: Mutex::default(),
+        }),
+        shared: shared.clone(),
+        config,
+        database_id: log.database_id(),
+        streaming: None,
+        rest: REST_MIN,
+        rests_until_ns: 0,
+    };
+    let make = Box::new(move || Box::new(following) as Box<dyn Work>);
+    *linked.thread.lock().expect("held for a store") = Some(shared.threads.start("standby-link", make)?);
+    Ok(linked)
+}
+
+impl Following {
+    fn linked(&self) -> &Linked {
+        &self.taker.linked
+    }
+
+    fn tell(&self, what: String) {
+        let name = self.config.name.clone();
+        self.shared
+            .notices
+            .tell(NoticeKind::Standby, || Notice::Standby { name, what });
+    }
+
+    fn connect(&mut self) -> Result<Streaming, Failure> {
+        let ticket = (self.config.ticket)()?;
+        let link = LinkConfig {
+            net: self.config.net.clone(),
+            clock: self.shared.clock.clone(),
+            address: ticket.ship_address,
+            ticket: ticket.ticket,
+            name: self.config.name.clone(),
+            connect_time: CONNECT_TIME,
+        };
+        let partitions = self.shared.partitions_count;
+        Ok(Link::stream(&link, self.database_id, partitions, self.taker.clone())?)
+    }
+
+    /// Places what has come; the first answer is told.
+    fn go_on(&mut self, mut streaming: Streaming) -> Result<Step, Failure> {
+        let was_welcome = streaming.is_welcome();
+        let step = streaming.step()?;
+        if streaming.is_welcome() && !was_welcome {
+            self.rest = REST_MIN;
+            if let Some(url) = streaming.primary() {
+                self.taker.router.set_primary_url(Some(url.into()));
+            }
+            let mut state = self.linked().lock();
+            (state.is_connected, state.has_caught_up, state.error) = (true, false, None);
+            drop(state);
+            self.tell(format!("follows its primary from LSN {}", self.taker.position().lsn));
+        }
+        self.streaming = Some(streaming);
+        Ok(step)
+    }
+
+    /// The connection is over, or did not come about.
+    fn note(&mut self, failure: &Failure) -> Step {
+        let reason: Arc<str> = failure.to_string().into();
+        let mut state = self.linked().lock();
+        state.is_connected = false;
+        let is_new = state.error.as_ref() != Some(&reason);
+        state.error = Some(reason.clone());
+        drop(state);
+        if is_new {
+            self.tell(match failure.is_final() {
+                true => format!("follows no longer: {reason}"),
+                false => format!("its connection is over, and is tried again: {reason}"),
+            });
+        }
+        if failure.is_final() {
+            return Step::Over;
+        }
+        let now_ns = self.shared.clock.monotonic_ns();
+        self.rests_until_ns = now_ns + self.rest.as_nanos() as u64;
+        self.rest = (2 * self.rest).min(REST_MAX);
+        Step::Done
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("ask the primary for a ticket: {0}")]
+    Ticket(#[from] TicketError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}
+
+impl Failure {
+    fn is_final(&self) -> bool {
+        match self {
+            Self::Ticket(error) => error.is_final,
+            Self::Link(error) => error.is_final(),
+        }
+    }
+}
+
+impl Work for Following {
+    fn run(mut self: Box<Self>) {
+        loop {
+            match self.step() {
+                Step::Done => {}
+                Step::Over => return,
+                Step::Idle => match &self.streaming {
+                    Some(streaming) => streaming.wait(),
+                    None => self.shared.threads.sleep(LOOK),
+                },
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        if self.linked().is_stopping.load(Ordering::Acquire) {
+            return Step::Over;
+        }
+        let done = match self.streaming.take() {
+            Some(streaming) => self.go_on(streaming),
+            None if self.shared.clock.monotonic_ns() < self.rests_until_ns => return Step::Idle,
+            None => self.connect().map(|streaming| {
+                self.streaming = Some(streaming);
+                Step::Done
+            }),
+        };
+        done.unwrap_or_else(|failure| self.note(&failure))
+    }
+}
