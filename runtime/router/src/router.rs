@@ -274,7 +274,10 @@ impl Router {
             archive: checkpoints.and_then(|service| service.archive()),
             started_unix_us: self.0.started_unix_us,
             phase: self.phase(),
-            log_error: log.and_then(Log::refusal),
+            // That a standby's log takes no appends is no error.
+            log_error: log
+                .filter(|log| !self.is_standby() || log.is_stopped())
+                .and_then(Log::refusal),
             database_id: config.database_id,
             settings_hash: config.settings_hash,
             idempotency: self.0.idempotency.stats(),

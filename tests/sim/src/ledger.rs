@@ -264,6 +264,15 @@ impl Ledger {
         Ok(())
     }
 
+    /// What was acknowledged from `lsn` on is lost for good, and so is what was read meanwhile: as if it had never been sent.
+    pub fn lose_from(&mut self, lsn: Lsn) {
+        self.positions.retain(|_, position| *position < lsn);
+        let calls = &self.calls;
+        self.randoms
+            .retain(|nonce, _| matches!(calls[(nonce - 1) as usize].fate, Fate::Committed { .. }));
+        self.seen.clear();
+    }
+
     /// What was read and aborted, to be given back: where not all is there, it can't be told what it must have been.
     pub fn take_seen(&mut self) -> Vec<Seen> {
         std::mem::take(&mut self.seen)

@@ -3,6 +3,7 @@
 mod auto;
 mod backups;
 mod drift;
+mod standby;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -47,6 +48,7 @@ stats! {
     seeds, lives, calls, commits, repeats, steps, crashes, closes, checkpoints, loaded_checkpoints, passed_over,
     released_logs, harms, refusals, log_failures, full_disks, refused_calls, checks, upgrades, torn_tails,
     auto_switches, backups, failed_backups, verified_backups, restores, divergences, quarantines,
+    standbys, standby_checks, standby_restarts, promotions, failovers,
 }
 
 /// What a seed found, with the way to see it again.
@@ -107,6 +109,8 @@ struct Run {
     /// By procedure: `auto` logs its changes.
     choices: Vec<bool>,
     tampering: Tampering,
+    /// Of this life's primary.
+    standby: Option<standby::Standby>,
 }
 
 type Life = World<Attempt>;
@@ -163,6 +167,7 @@ impl Run {
             removed: Vec::new(),
             choices: Vec::new(),
             tampering: Tampering::default(),
+            standby: None,
         }
     }
 
@@ -182,8 +187,13 @@ impl Run {
         for _ in 0..lives {
             self.life += 1;
             let mut world = self.open(&disk)?;
+            self.begin_standby(&world)?;
             self.check_restart(&world)?;
             self.live(&mut world)?;
+            if let Some(taken_over) = self.fail_over(&world)? {
+                disk = taken_over;
+                continue;
+            }
             disk = self.end(world)?;
             if let Some(mutated) = self.mutate(&disk) {
                 disk = mutated;
@@ -482,7 +492,7 @@ impl Run {
         if self.below(100) < self.fault_percent {
             self.break_disk(world);
         }
-        match self.below(104) {
+        match self.below(124) {
             0..40 => self.call(world),
             40..80 => {
                 for _ in 0..self.below(12) {
@@ -505,6 +515,7 @@ impl Run {
             }
             97..100 => self.check_durable(world)?,
             100..102 => self.back_up(world),
+            104.. => self.act_on_standby(world)?,
             _ => self.change_pace(world),
         }
         Ok(())
@@ -722,6 +733,19 @@ impl Run {
             names.iter().any(|name| name.starts_with("log-")) && !names.contains(&"log-0000000000000000.seg".into())
         }) as u64;
         Ok(image)
+    }
+
+    /// A promoted standby goes on in the place of the primary, with everything before `lsn`: what was acknowledged behind it is lost.
+    fn take_over(&mut self, lsn: Lsn, found: &Tables) -> Result<(), String> {
+        self.stats.failovers += 1;
+        self.ledger.died_after(usize::MAX);
+        self.ledger.resolve(found);
+        self.ledger.cut_at(lsn, found)?;
+        self.ledger.lose_from(lsn);
+        self.choices.clear();
+        self.upgraded_at = None;
+        self.told = backups::Told::default();
+        Ok(())
     }
 
     fn crash_policy(&mut self, disk: &SimDisk, ops: usize) -> CrashPolicy {

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
+use reprise_base::Role;
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, Folders, LogPolicy, NvramConfig,
     OpenError, RecoveryReport, RedoConfig, Sampling,
@@ -91,10 +92,31 @@ impl<A: Send + Sync + 'static> World<A> {
         now_us: i64,
         seed: u64,
     ) -> Result<(Self, RecoveryReport), Refused> {
+        Self::open_as(disk, (settings, Role::Primary), sites, now_us, seed)
+    }
+
+    /// As `open`, as a standby.
+    pub fn open_standby(
+        disk: &SimDisk,
+        settings: Settings,
+        sites: u16,
+        now_us: i64,
+        seed: u64,
+    ) -> Result<(Self, RecoveryReport), Refused> {
+        Self::open_as(disk, (settings, Role::Standby), sites, now_us, seed)
+    }
+
+    fn open_as(
+        disk: &SimDisk,
+        (settings, role): (Settings, Role),
+        sites: u16,
+        now_us: i64,
+        seed: u64,
+    ) -> Result<(Self, RecoveryReport), Refused> {
         let clock = Arc::new(SimClock::at_us(now_us));
         let stepper = Stepper::new(seed, clock.clone());
         let pace_us = Arc::new(AtomicU64::new(0));
-        let opened = open(disk, settings, sites, (&clock, &pace_us), &stepper, seed);
+        let opened = open(disk, (settings, role), sites, (&clock, &pace_us), &stepper, seed);
         let (database, report) = match opened {
             Ok(opened) => opened,
             Err(refused) => {
@@ -179,7 +201,7 @@ impl<A> Drop for World<A> {
 
 fn open(
     disk: &SimDisk,
-    settings: Settings,
+    (settings, role): (Settings, Role),
     sites: u16,
     (clock, pace_us): (&Arc<SimClock>, &Arc<AtomicU64>),
     stepper: &Stepper,
@@ -230,7 +252,11 @@ fn open(
         },
         memory_max_bytes: u64::MAX,
     };
-    let database = Database::open_in(config, around).map_err(Refused::Open)?;
+    let opened = match role {
+        Role::Standby => Database::open_standby_in(config, around),
+        Role::Primary | Role::ReadOnly => Database::open_in(config, around),
+    };
+    let database = opened.map_err(Refused::Open)?;
     database.serve_backups_in(Arc::new(SimTree::new(disk)));
     let recovered = match settings.quarantines {
         false => database.recover(),

@@ -200,7 +200,7 @@ impl Run {
         world.close()
     }
 
-    fn check_restored(&mut self, world: &Life, cut: Lsn, is_deployed: bool) -> Result<(), String> {
+    pub(super) fn check_restored(&mut self, world: &Life, cut: Lsn, is_deployed: bool) -> Result<(), String> {
         let found = match is_deployed {
             true => self.read_all(world)?.ok_or("the log stopped at once")?,
             false => Default::default(),

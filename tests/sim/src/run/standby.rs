@@ -1,0 +1,328 @@
+//! A standby beside a life's primary, fed by hand: late, twice, out of order, damaged; on a disk that fails and crashes. What it shows is what
+//! the primary was at some moment, and it takes over.
+
+use std::sync::{Arc, Mutex};
+
+use reprise_base::Lsn;
+use reprise_database::{Group, GroupSink, PlaceError, Placed, Position};
+use reprise_env::{
+    SimDisk,
+    sim::{CrashPolicy, FaultPlan},
+};
+use reprise_router::{Phase, ReplyOutcome};
+
+use super::{Life, Run};
+use crate::{
+    op::Op,
+    world::{Settings, World},
+};
+
+/// Calls of its own on a promoted standby have numbers from here on.
+const OWN_NONCE: i64 = 1 << 40;
+
+#[derive(Clone)]
+struct Sent {
+    first: Lsn,
+    end: Position,
+    version: u32,
+    records: Vec<u8>,
+}
+
+impl Sent {
+    fn get(&self) -> Group<'_> {
+        Group {
+            first: self.first,
+            end: self.end,
+            version: self.version,
+            records: &self.records,
+        }
+    }
+}
+
+/// All groups of a life, in order.
+#[derive(Default)]
+struct Line(Mutex<Vec<Sent>>);
+
+impl GroupSink for Line {
+    fn take(&self, group: &Group<'_>) {
+        self.0.lock().expect("one thread").push(Sent {
+            first: group.first,
+            end: group.end,
+            version: group.version,
+            records: group.records.to_vec(),
+        });
+    }
+}
+
+impl Line {
+    /// The first one that is not wholly before `lsn`.
+    fn behind(&self, lsn: Lsn) -> Option<Sent> {
+        let sent = self.0.lock().expect("one thread");
+        sent.iter().find(|sent| sent.end.lsn > lsn).cloned()
+    }
+
+    fn any(&self, random: u64) -> Option<Sent> {
+        let sent = self.0.lock().expect("one thread");
+        let at = random as usize % sent.len().max(1);
+        sent.get(at).cloned()
+    }
+}
+
+/// See the module's header.
+pub(super) struct Standby {
+    world: Life,
+    line: Arc<Line>,
+    settings: Settings,
+}
+
+impl Standby {
+    fn received(&self) -> Lsn {
+        let received = self.world.database().received();
+        received.expect("it is a standby").lsn
+    }
+}
+
+impl Run {
+    /// Some lives have one. Its directory is the primary's as that was opened.
+    pub(super) fn begin_standby(&mut self, world: &Life) -> Result<(), String> {
+        self.standby = None;
+        if self.options.mutant.is_some() || self.settings.nvram.is_some() || self.below(2) == 0 {
+            return Ok(());
+        }
+        let line = Arc::new(Line::default());
+        world.database().add_group_sink(line.clone());
+        let disk = world.disk.copy();
+        let settings = Settings {
+            quarantines: false,
+            redo: self.settings.redo,
+            ..self.settings
+        };
+        self.stats.standbys += 1;
+        self.standby = Some(self.open_standby(&disk, settings, line)?);
+        Ok(())
+    }
+
+    fn open_standby(&mut self, disk: &SimDisk, settings: Settings, line: Arc<Line>) -> Result<Standby, String> {
+        disk.set_faults(FaultPlan::default());
+        let sites = 1 + self.below(settings.partitions as u64) as u16;
+        let seed = self.random.next_u64();
+        let opened = World::open_standby(disk, settings, sites, self.now_us, seed);
+        let (world, report) = opened.map_err(|refused| format!("a standby: {}", refused.text()))?;
+        self.note(|| {
+            format!(
+                "standby opened on {sites} sites: {} commands behind {:?}",
+                report.commands, report.checkpoint
+            )
+        });
+        Ok(Standby { world, line, settings })
+    }
+
+    pub(super) fn act_on_standby(&mut self, world: &Life) -> Result<(), String> {
+        let Some(standby) = self.standby.take() else {
+            return Ok(());
+        };
+        let standby = match self.below(15) {
+            0..5 => {
+                self.feed(&standby)?;
+                standby
+            }
+            5..8 => {
+                for _ in 0..self.below(20) {
+                    standby.world.stepper.step();
+                }
+                standby
+            }
+            8 => {
+                let taken = standby.world.router().take_checkpoint();
+                self.note(|| format!("checkpoint of the standby: {:?}", taken.as_ref().map(|info| info.lsn)));
+                standby
+            }
+            9 => self.restart_standby(standby)?,
+            10 if self.fault_percent > 0 => {
+                standby.world.disk.set_faults(FaultPlan {
+                    sync_error_in: (self.below(2) == 0).then(|| self.random.below(6)),
+                    write_error_in: (self.below(3) == 0).then(|| self.random.below(6)),
+                    ..FaultPlan::default()
+                });
+                standby
+            }
+            _ => {
+                self.check_standby(world, &standby)?;
+                standby
+            }
+        };
+        let standby = match standby.world.is_log_stopped() {
+            true => self.restart_standby(standby)?,
+            false => standby,
+        };
+        self.standby = Some(standby);
+        Ok(())
+    }
+
+    /// Some groups; now and then one that must not be taken.
+    fn feed(&mut self, standby: &Standby) -> Result<(), String> {
+        let database = standby.world.database();
+        for _ in 0..self.below(6) {
+            let received = standby.received();
+            let Some(next) = standby.line.behind(received) else {
+                return Ok(());
+            };
+            let is_odd = self.below(4) == 0;
+            if let (true, Some(mut odd)) = (is_odd, standby.line.any(self.random.next_u64())) {
+                let bit = self.random.next_u64() as usize;
+                let is_damaged = odd.first >= received && !odd.records.is_empty();
+                if is_damaged {
+                    let at = bit % odd.records.len();
+                    odd.records[at] ^= 1 << (bit % 8);
+                }
+                match database.place(&odd.get()) {
+                    Ok(Placed::Known) if odd.end.lsn <= received => {}
+                    Err(PlaceError::Log(_)) => return Ok(()),
+                    Err(_) if odd.end.lsn > received => {}
+                    other => return Err(format!("a group to {} came to {other:?} at {received}", odd.end.lsn)),
+                }
+            }
+            match database.place(&next.get()) {
+                Ok(Placed::New) => {}
+                Err(PlaceError::Log(_)) => return Ok(()), // its disk failed
+                other => return Err(format!("the group to {} came to {other:?}", next.end.lsn)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the standby replay all that it received; false where its disk failed.
+    fn settle_standby(&self, standby: &Standby) -> Result<bool, String> {
+        let received = standby.received();
+        loop {
+            if let Phase::Failed { report } = standby.world.router().phase() {
+                return Err(format!("the standby stopped: {report}"));
+            }
+            if standby.world.is_log_stopped() {
+                return Ok(false);
+            }
+            if standby.world.router().view() >= received {
+                return Ok(true);
+            }
+            standby.world.stepper.help();
+        }
+    }
+
+    /// At some LSN the standby is what the primary was.
+    fn check_standby(&mut self, world: &Life, standby: &Standby) -> Result<(), String> {
+        self.quiesce(world)?;
+        self.feed(standby)?;
+        if self.ledger.is_doubtful || !self.settle_standby(standby)? {
+            return Ok(());
+        }
+        let view = standby.world.router().view();
+        let second_from = self.ledger.second_from;
+        let version = self.look_at_versions(&standby.world);
+        let checked = self.check_restored(&standby.world, view, version.is_some());
+        self.ledger.second_from = second_from;
+        self.stats.standby_checks += 1;
+        checked.map_err(|what| format!("the standby at LSN {view}: {what}"))
+    }
+
+    /// It crashes, or is closed; what it had received and not made durable comes once more.
+    fn restart_standby(&mut self, standby: Standby) -> Result<Standby, String> {
+        let Standby {
+            mut world,
+            line,
+            settings,
+        } = standby;
+        let persisted = world
+            .database()
+            .standby_positions()
+            .map(|positions| positions.persisted);
+        let policy = CrashPolicy::Random(self.random.next_u64());
+        if self.below(3) == 0 {
+            world.disk.set_faults(FaultPlan::default());
+            let _ = world.close(); // its log may have failed before
+        }
+        let image = world.disk.crash(&policy);
+        self.note(|| format!("the standby ends at {persisted:?}"));
+        drop(world);
+        self.stats.standby_restarts += 1;
+        let standby = self.open_standby(&image, settings, line)?;
+        match persisted.is_some_and(|persisted| standby.received() < persisted) {
+            true => Err(format!("a standby lost what was durable up to {persisted:?}")),
+            false => Ok(standby),
+        }
+    }
+
+    /// The end of the primary's life: now and then its standby takes over. The disk that the next life goes on with then.
+    pub(super) fn fail_over(&mut self, world: &Life) -> Result<Option<SimDisk>, String> {
+        let Some(standby) = self.standby.take() else {
+            return Ok(None);
+        };
+        if self.below(2) == 0 {
+            return Ok(None);
+        }
+        self.quiesce(world)?;
+        self.feed(&standby)?;
+        standby.world.disk.set_faults(FaultPlan::default());
+        let received = standby.received();
+        let promoted = match standby.world.database().promote() {
+            Ok(promoted) => promoted,
+            Err(_) if standby.world.is_log_stopped() => return Ok(None),
+            Err(error) => return Err(format!("promote: {error}")),
+        };
+        self.note(|| format!("promoted: {promoted:?}"));
+        if promoted.lsn != received || standby.world.database().promote().is_ok() {
+            return Err(format!("{received} was received, and it was promoted as {promoted:?}"));
+        }
+        self.stats.promotions += 1;
+        let Standby { mut world, .. } = {
+            let second_from = self.ledger.second_from;
+            let version = self.look_at_versions(&standby.world);
+            if !self.ledger.is_doubtful {
+                let checked = self.check_restored(&standby.world, promoted.lsn, version.is_some());
+                checked.map_err(|what| format!("promoted at {}: {what}", promoted.lsn))?;
+            }
+            self.ledger.second_from = second_from;
+            standby
+        };
+        if self.below(2) == 0 {
+            return self.check_writes(&world, promoted.lsn).map(|()| None);
+        }
+        let found = match self.look_at_versions(&world) {
+            Some(_) => self.read_all(&world)?.ok_or("the log stopped at once")?,
+            None => Default::default(),
+        };
+        self.take_over(promoted.lsn, &found)?;
+        let image = match self.below(2) {
+            0 => world.disk.crash(&CrashPolicy::Random(self.random.next_u64())),
+            _ => {
+                world.close()?;
+                world.disk.crash(&CrashPolicy::LoseAll)
+            }
+        };
+        Ok(Some(image))
+    }
+
+    /// A promoted standby takes writes, from the first LSN of its epoch on.
+    fn check_writes(&mut self, world: &Life, lsn: Lsn) -> Result<(), String> {
+        if self.look_at_versions(world).is_none() {
+            return Ok(());
+        }
+        let op = Op::Announce { value: 1 };
+        let mut args = Vec::new();
+        op.encode(OWN_NONCE, &mut args);
+        world.submit(&[(op.procedure(), None, args)], Vec::new());
+        let reply = loop {
+            match world.take_arrived().pop() {
+                Some(arrived) => break arrived.reply,
+                None => world.stepper.help(),
+            }
+        };
+        let answer = reply.get(0);
+        match *answer.outcome == ReplyOutcome::Committed && answer.lsn == lsn {
+            true => Ok(()),
+            false => Err(format!(
+                "a write on a promoted standby: {:?} at {}, not {lsn}",
+                answer.outcome, answer.lsn
+            )),
+        }
+    }
+}
