@@ -85,8 +85,13 @@ impl Linked {
         self.lock().beat
     }
 
-    pub fn stop(&self) {
+    /// It ends soon; whoever asks the primary for a ticket just now is not waited for.
+    pub fn end(&self) {
         self.is_stopping.store(true, Ordering::Release);
+    }
+
+    pub fn stop(&self) {
+        self.end();
         if let Some(thread) = self.thread.lock().expect("held to take").take() {
             thread.join();
         }

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
 };
 
@@ -33,7 +34,7 @@ pub struct ServeStandbys {
     pub net: Arc<dyn Net>,
     /// `host:port` to listen at; port 0: any that is free.
     pub listen: String,
-    /// `host:port` under which standbys find it, where that is another one.
+    /// `host:port` under which standbys find it. None: where it listens; at all addresses, the host of `url`.
     pub ship_address: Option<String>,
     /// URL of this server for its clients, which standbys tell theirs.
     pub url: Option<Arc<str>>,
@@ -142,6 +143,23 @@ impl Database {
     }
 }
 
+/// The address of a listener, as others reach it: at all addresses is at none that could be told.
+fn reachable(address: &str, url: Option<&str>) -> String {
+    let listening: Option<SocketAddr> = address.parse().ok();
+    let everywhere = listening.filter(|at| at.ip().is_unspecified());
+    let host = url.and_then(|url| url.split_once("://")).map(|(_, rest)| {
+        let authority = rest.split('/').next().unwrap_or_default();
+        match authority.rfind(':').filter(|at| !authority[*at..].contains(']')) {
+            Some(port) => &authority[..port],
+            None => authority,
+        }
+    });
+    match (everywhere, host) {
+        (Some(at), Some(host)) if !host.is_empty() => format!("{host}:{}", at.port()),
+        _ => address.to_owned(),
+    }
+}
+
 fn notice(event: ShipEvent) -> Notice {
     let (name, what) = match event {
         ShipEvent::Connected { name, peer, position } => {
@@ -192,7 +210,9 @@ impl Replication {
             tell: Box::new(move |event| shared.notices.tell(NoticeKind::Standby, || notice(event))),
         })?;
         Ok(Serving {
-            ship_address: config.ship_address.unwrap_or_else(|| shipper.address().to_owned()),
+            ship_address: config
+                .ship_address
+                .unwrap_or_else(|| reachable(shipper.address(), config.url.as_deref())),
             shipper: Arc::new(shipper),
             url: config.url,
         })
@@ -305,7 +325,7 @@ impl ReplicationService for Replication {
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
         let promoted = database.promote()?;
         if let Some(linked) = self.linked.get() {
-            linked.stop();
+            linked.end();
         }
         self.serve_if_waiting();
         Ok(promoted)
@@ -389,5 +409,27 @@ impl CheckpointSource for Checkpoints {
         let name = checkpoint_name(lsn);
         let file = self.disk.open_read(&name).map_err(|error| error.to_string())?;
         Ok(Some(ChosenCheckpoint { lsn, name, file, kept }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reachable;
+
+    #[test]
+    fn who_listens_everywhere_is_found_where_its_clients_find_it() {
+        let cases = [
+            ("127.0.0.1:7", Some("http://db.example:80"), "127.0.0.1:7"),
+            ("0.0.0.0:7", Some("http://db.example:80/x"), "db.example:7"),
+            ("0.0.0.0:7", Some("https://db.example"), "db.example:7"),
+            ("[::]:7", Some("http://[fe80::1]:80"), "[fe80::1]:7"),
+            ("[::]:7", Some("http://[fe80::1]"), "[fe80::1]:7"),
+            ("0.0.0.0:7", Some("nonsense"), "0.0.0.0:7"),
+            ("0.0.0.0:7", None, "0.0.0.0:7"),
+            ("a:1", None, "a:1"),
+        ];
+        for (address, url, expected) in cases {
+            assert_eq!(reachable(address, url), expected);
+        }
     }
 }

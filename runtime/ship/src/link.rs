@@ -110,9 +110,11 @@ impl LinkError {
                 | Refusal::Gone
                 | Refusal::Diverged => true,
             },
-            Self::Place(PlaceError::Log(LogError::Unavailable { kind, .. })) => {
-                !matches!(kind, UnavailableKind::Full | UnavailableKind::Stalled)
-            }
+            // Closed: a promotion begins or the node stops, and either may fail.
+            Self::Place(PlaceError::Log(LogError::Unavailable { kind, .. })) => !matches!(
+                kind,
+                UnavailableKind::Full | UnavailableKind::Stalled | UnavailableKind::Closed
+            ),
             Self::Place(PlaceError::Log(_) | PlaceError::Version { .. }) | Self::Staging(_) | Self::Disk(_) => true,
             _ => false,
         }
