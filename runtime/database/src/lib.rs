@@ -13,6 +13,7 @@ mod device;
 mod environment;
 mod error;
 mod estimate;
+mod expected;
 mod following;
 mod inspect;
 mod linking;

@@ -21,6 +21,7 @@ use reprise_ship::{CheckpointSource, ChosenCheckpoint, ShipError, ShipEvent, Shi
 use crate::{
     checkpoint::Checkpointer,
     database::Database,
+    expected,
     linking::{self, FollowPrimary, Linked},
 };
 
@@ -68,6 +69,8 @@ pub(crate) struct Replication {
     router: Router,
     checkpointer: Arc<Checkpointer>,
     checkpoints: Arc<dyn Disk>,
+    /// Of the directory itself.
+    root: Arc<dyn Disk>,
     state: Mutex<State>,
     linked: OnceLock<Arc<Linked>>,
     safety: &'static str,
@@ -103,6 +106,7 @@ impl Database {
                 router: self.router.clone(),
                 checkpointer: checkpointer.clone(),
                 checkpoints: folders.checkpoints.clone(),
+                root: folders.root.clone(),
                 state: Mutex::default(),
                 linked: OnceLock::new(),
                 safety: match self.router.status().commit {
@@ -160,6 +164,12 @@ fn reachable(address: &str, url: Option<&str>) -> String {
     }
 }
 
+/// Of no standby in particular.
+fn nobody(what: String) -> Notice {
+    let name = String::new();
+    Notice::Standby { name, what }
+}
+
 fn notice(event: ShipEvent) -> Notice {
     let (name, what) = match event {
         ShipEvent::Connected { name, peer, position } => {
@@ -167,7 +177,7 @@ fn notice(event: ShipEvent) -> Notice {
             (name.to_string(), format!("connected from {peer}, {at}"))
         }
         ShipEvent::Ended { name, reason } => (name.to_string(), format!("its connection is over: {reason}")),
-        ShipEvent::TurnedAway { peer, reason } => (String::new(), format!("{peer}: {reason}")),
+        ShipEvent::TurnedAway { peer, reason } => (String::new(), format!("{peer} is turned away: {reason}")),
         ShipEvent::HoldLetGo { name } => {
             let what = "the log that it lacks is kept no longer, since it would be too much: it begins anew";
             (name.to_string(), what.into())
@@ -196,6 +206,18 @@ impl Replication {
             awaited: Mutex::default(),
         };
         let shared = self.shared.clone();
+        let expected = expected::load(&*self.root).unwrap_or_else(|error| {
+            // They are told that their log is gone, if it is.
+            self.tell(format!("no standby is expected: {error}"));
+            Vec::new()
+        });
+        let (root, telling) = (self.root.clone(), self.shared.clone());
+        let keep = move |standbys: &[_]| {
+            if let Err(error) = expected::save(&*root, standbys) {
+                let what = format!("who is expected can't be kept: {error}");
+                telling.notices.tell(NoticeKind::Standby, || nobody(what));
+            }
+        };
         let shipper = Shipper::start(ShipperConfig {
             net: config.net,
             clock: shared.clock.clone(),
@@ -206,6 +228,8 @@ impl Replication {
             primary: config.url.as_deref().unwrap_or_default().to_owned(),
             partitions: shared.partitions_count,
             ring_bytes: RING_BYTES,
+            expected,
+            keep: Box::new(keep),
             entropy: Box::new(entropy),
             tell: Box::new(move |event| shared.notices.tell(NoticeKind::Standby, || notice(event))),
         })?;
@@ -226,11 +250,14 @@ impl Replication {
         };
         match self.serve(config) {
             Ok(serving) => *state = State::Serving(serving),
-            Err(error) => self.shared.notices.tell(NoticeKind::Standby, || Notice::Standby {
-                name: String::new(),
-                what: format!("this server is the primary now, and takes no standbys: {error}"),
-            }),
+            Err(error) => self.tell(format!(
+                "this server is the primary now, and takes no standbys: {error}"
+            )),
         }
+    }
+
+    fn tell(&self, what: String) {
+        self.shared.notices.tell(NoticeKind::Standby, || nobody(what));
     }
 
     /// Ends all connections.
@@ -318,6 +345,12 @@ impl ReplicationService for Replication {
             database_id: ticket.database_id,
             partitions: ticket.partitions,
         })
+    }
+
+    fn forget(&self, name: &str) -> Result<(), ReplicationError> {
+        let serving = self.serving().ok_or(ReplicationError::NotServed)?;
+        let missing = || ReplicationError::Name("no standby of that name is lost".into());
+        serving.shipper.forget(name).then_some(()).ok_or_else(missing)
     }
 
     fn promote(&self) -> Result<Promoted, ReplicationError> {

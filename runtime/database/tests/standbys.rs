@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{config, fill, open, take, transfer, wasm};
+use common::{config, files, fill, open, take, transfer, wasm};
 use reprise_backup::Place;
 use reprise_base::{Epoch, Role};
 use reprise_database::{Database, FollowPrimary, LogPolicy, ServeStandbys, ServeStandbysError, TicketError};
@@ -352,4 +352,66 @@ fn a_standby_that_may_not_follow_says_why_and_serves_what_it_has() {
         primary.close().expect("close");
     }
     first.close().expect("close");
+}
+
+#[test]
+fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_forgotten() {
+    let dirs = tempfile::tempdir().expect("a directory");
+    let place = |name: &str| dirs.path().join(name);
+    let first = start_primary(&place("p"), "");
+    first.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&first, 0, 200);
+    for name in ["s1", "s2"] {
+        bootstrap(&first, name, &place(name));
+    }
+    first.close().expect("close");
+    drop(first);
+    let next = start_primary(&place("p"), "");
+    let lost = service(&next).info().standbys;
+    let states: Vec<_> = lost.iter().map(|s| (&*s.name, s.state)).collect();
+    assert_eq!(states, [("s1", StandbyState::Lost), ("s2", StandbyState::Lost)]);
+    assert!(
+        lost[0]
+            .error
+            .as_ref()
+            .is_some_and(|error| error.contains("has not come back")),
+        "{lost:?}"
+    );
+    // Far more than what two checkpoints keep.
+    for round in 0..4 {
+        (0..100).for_each(|n| transfer(&next, round * 100 + n));
+        take(&next);
+    }
+    let primary: Primary = Arc::new(Mutex::new(Some(next.clone())));
+    let standby = start_standby(&place("s1"), &primary, "s1");
+    wait_seen(&next, &standby);
+    assert_eq!(
+        standby.router().digest().expect("ready"),
+        next.router().digest().expect("ready")
+    );
+    let connected = service(&next).forget("s1");
+    assert!(matches!(connected, Err(ReplicationError::Name(_))), "{connected:?}");
+    let segments = || files(&place("p"), "log").len();
+    let before = segments();
+    service(&next).forget("s2").expect("it is lost");
+    assert!(segments() < before, "what was held for it is gone");
+    assert_eq!(service(&next).info().standbys.len(), 1);
+    let late = start_standby(&place("s2"), &primary, "s2");
+    wait_until("it is told", || {
+        service(&late).own().is_some_and(|own| own.error.is_some())
+    });
+    let error = service(&late).own().and_then(|own| own.error).expect("told");
+    assert!(error.contains("is gone here"), "{error}");
+    for database in [standby, late, next] {
+        database.close().expect("close");
+    }
+    // Who is expected can't be read: it is said, and nobody is.
+    std::fs::write(place("p").join("standbys.json"), "garbage").expect("written");
+    let again = start_primary(&place("p"), "");
+    let told = again.router().notices().take().notices;
+    let is_said = told
+        .iter()
+        .any(|notice| matches!(notice, Notice::Standby { what, .. } if what.contains("standbys.json")));
+    assert!(is_said && service(&again).info().standbys.is_empty(), "{told:?}");
+    again.close().expect("close");
 }

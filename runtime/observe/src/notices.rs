@@ -58,7 +58,7 @@ pub enum Notice {
     },
     /// A connection between a primary and a standby began or ended, or what is held for one was let go.
     Standby {
-        /// The standby's; empty of who was not let in.
+        /// The standby's; empty of none in particular, and of who was not let in.
         name: String,
         what: String,
     },

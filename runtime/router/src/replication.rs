@@ -117,6 +117,10 @@ pub trait ReplicationService: Send + Sync {
     }
     /// Lets a standby of this name connect.
     fn join(&self, name: &str) -> Result<JoinTicket, ReplicationError>;
+    /// A lost standby is not expected any more, and no log is held for it.
+    fn forget(&self, _name: &str) -> Result<(), ReplicationError> {
+        Err(ReplicationError::NotServed)
+    }
     /// Makes this standby the primary: what was received is replayed first. Blocks until writes are taken.
     fn promote(&self) -> Result<Promoted, ReplicationError>;
 }

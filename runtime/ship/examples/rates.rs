@@ -108,6 +108,8 @@ fn start(primary: &Arc<Log<()>>, clock: &Arc<dyn Clock>) -> Shipper {
         primary: String::new(),
         partitions: 1,
         ring_bytes: 16 << 20,
+        expected: Vec::new(),
+        keep: Box::new(|_| {}),
         entropy: Box::new(entropy),
         tell: Box::new(|event| eprintln!("{event:?}")),
     });
@@ -154,7 +156,8 @@ fn main() {
     let large = batch(100 << 10);
     let begun = Instant::now();
     for _ in 0..mib * 10 {
-        appender
+        primary
+            .appender()
             .append(&large, None)
             .map_err(|(error, _)| error)
             .expect("append");

@@ -26,6 +26,6 @@ pub use freshness::{FreshnessPoint, FreshnessSummary, OwnFreshness};
 pub use judge::check_name;
 pub use link::{BeatSeen, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, Streaming, Taker};
 pub use receive::{Bootstrapped, Bootstrapping};
-pub use shipper::{ShipError, ShipEvent, Shipper, ShipperConfig, Ticket};
+pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig, Ticket};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
 pub use table::{StandbyState, StandbyStatus};

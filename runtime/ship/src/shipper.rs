@@ -28,6 +28,8 @@ use crate::{
 
 /// Connections at most, greeted or not: further ones are closed at once.
 const CONNECTIONS_MAX: usize = 32;
+/// How often it is kept who is expected, in nanoseconds.
+const KEEP_EVERY_NS: u64 = 10_000_000_000;
 
 /// What an operator may want to know as it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +55,9 @@ pub enum ShipEvent {
     },
 }
 
+/// Keeps a list of standbys, and from where on each needs the log.
+pub type Keep = Box<dyn Fn(&[(Arc<str>, Lsn)]) + Send + Sync>;
+
 pub struct ShipperConfig {
     pub net: Arc<dyn Net>,
     pub clock: Arc<dyn Clock>,
@@ -66,6 +71,10 @@ pub struct ShipperConfig {
     pub partitions: u16,
     /// Groups that are kept for standbys that are not far behind: their bytes.
     pub ring_bytes: usize,
+    /// Standbys of an earlier run, and from where on each needs the log.
+    pub expected: Vec<(Arc<str>, Lsn)>,
+    /// Keeps that list for the next run, every 10 s where it changed, and at the end.
+    pub keep: Keep,
     /// For tickets.
     pub entropy: Box<dyn Fn() -> io::Result<[u8; 16]> + Send + Sync>,
     /// Must not wait.
@@ -157,6 +166,11 @@ impl Shipper {
             // 0 is nobody.
             next_number: AtomicU64::new(1),
         });
+        for (name, from) in &config.expected {
+            // What is gone can't be held: the standby is told so when it comes.
+            let hold = inner.log.hold(name, *from).ok();
+            inner.table.expect(name, hold.map(|hold| (Arc::new(hold), *from)));
+        }
         let address = listener.address.clone();
         // The ring alone: the log lives no longer for it.
         inner.log.add_sink(inner.ring.clone());
@@ -165,6 +179,9 @@ impl Shipper {
             listener,
             views: Views::default(),
             sampled_ns: 0,
+            keep: config.keep,
+            kept: config.expected,
+            kept_ns: 0,
             came: None,
         };
         let make = Box::new(move || Box::new(accepting) as Box<dyn Work>);
@@ -254,6 +271,9 @@ struct Accepting {
     listener: Listener,
     views: Views,
     sampled_ns: u64,
+    keep: Keep,
+    kept: Vec<(Arc<str>, Lsn)>,
+    kept_ns: u64,
     came: Option<Connection>,
 }
 
@@ -274,9 +294,17 @@ impl Accepting {
         }
     }
 
-    fn sample_if_due(&mut self) {
+    fn keep_if_changed(&mut self, now_ns: u64) {
+        self.kept_ns = now_ns;
+        let held = self.inner.table.held();
+        if held != self.kept {
+            (self.keep)(&held);
+            self.kept = held;
+        }
+    }
+
+    fn sample_if_due(&mut self, now_ns: u64) {
         let inner = &self.inner;
-        let now_ns = inner.clock.monotonic_ns();
         if now_ns.saturating_sub(self.sampled_ns) < SAMPLE_NS || inner.table.is_empty() {
             return;
         }
@@ -306,6 +334,7 @@ impl Work for Accepting {
 
     fn step(&mut self) -> Step {
         if self.inner.is_stopping() {
+            self.keep_if_changed(0);
             return Step::Over;
         }
         let came = self.came.take().or_else(|| self.listener.accepted.try_recv().ok());
@@ -313,7 +342,11 @@ impl Work for Accepting {
         if let Some(connection) = came {
             self.begin(connection);
         }
-        self.sample_if_due();
+        let now_ns = self.inner.clock.monotonic_ns();
+        self.sample_if_due(now_ns);
+        if now_ns.saturating_sub(self.kept_ns) >= KEEP_EVERY_NS {
+            self.keep_if_changed(now_ns);
+        }
         if is_new { Step::Done } else { Step::Idle }
     }
 }

@@ -66,6 +66,20 @@ struct Standby {
     error: Option<Arc<str>>,
 }
 
+impl Standby {
+    fn new(connection: u64) -> Self {
+        Self {
+            state: StandbyState::Joining,
+            connection,
+            shipped: Lsn(0),
+            progress: Progress::default(),
+            hold: None,
+            freshness: Freshness::default(),
+            error: None,
+        }
+    }
+}
+
 pub(crate) struct Table {
     standbys: Mutex<BTreeMap<Arc<str>, Standby>>,
     /// By how many standbys, less one: so many persisted everything before it.
@@ -93,6 +107,30 @@ impl Table {
         Some(change(standby))
     }
 
+    /// A standby of an earlier run is not here yet.
+    pub fn expect(&self, name: &Arc<str>, hold: Option<(Arc<Hold>, Lsn)>) {
+        let mut standbys = self.lock();
+        if standbys.len() < STANDBYS_MAX {
+            let error = "it has not come back since this server was started";
+            standbys.entry(Arc::clone(name)).or_insert_with(|| Standby {
+                state: StandbyState::Lost,
+                hold,
+                error: Some(error.into()),
+                ..Standby::new(0)
+            });
+        }
+    }
+
+    /// What is held, by name.
+    pub fn held(&self) -> Vec<(Arc<str>, Lsn)> {
+        let standbys = self.lock();
+        let held = standbys.iter().filter_map(|(name, standby)| {
+            let (_, from) = standby.hold.as_ref()?;
+            Some((Arc::clone(name), *from))
+        });
+        held.collect()
+    }
+
     /// From here on `connection` speaks for the standby.
     pub fn begin(&self, name: &str, connection: u64) -> Result<(), Verdict> {
         let mut standbys = self.lock();
@@ -100,15 +138,7 @@ impl Table {
             let reason = format!("this primary knows {STANDBYS_MAX} standbys already, and takes no more");
             return Err(Verdict::new(Refusal::Unavailable, reason));
         }
-        let standby = standbys.entry(name.into()).or_insert_with(|| Standby {
-            state: StandbyState::Joining,
-            connection,
-            shipped: Lsn(0),
-            progress: Progress::default(),
-            hold: None,
-            freshness: Freshness::default(),
-            error: None,
-        });
+        let standby = standbys.entry(name.into()).or_insert_with(|| Standby::new(connection));
         standby.connection = connection;
         standby.state = StandbyState::Joining;
         Ok(())

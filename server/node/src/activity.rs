@@ -114,7 +114,7 @@ fn line(notice: &Notice) -> String {
         ),
         Notice::CheckpointFailed { reason } => format!("checkpoint failed: {reason}"),
         Notice::Standby { name, what } => match name.as_str() {
-            "" => format!("standby turned away: {what}"),
+            "" => format!("standbys: {what}"),
             name => format!("standby {name:?}: {what}"),
         },
         Notice::Controlled {

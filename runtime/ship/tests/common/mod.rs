@@ -140,6 +140,8 @@ impl Primary {
             primary: "http://primary:1".into(),
             partitions: PARTITIONS,
             ring_bytes,
+            expected: Vec::new(),
+            keep: Box::new(|_| {}),
             entropy: Box::new(move || -> io::Result<[u8; 16]> {
                 Ok([drawn.fetch_add(1, Ordering::Relaxed) as u8; 16])
             }),
