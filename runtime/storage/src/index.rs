@@ -311,7 +311,7 @@ impl Index {
     }
 
     /// Prefetches what an insertion of the row will write, where that lies anywhere. Of a hash of integer keys only what leads
-    /// there: the tag that is returned is to be given to `touch_tag` when that may have come, and to `insert_tagged`.
+    /// there: the tag that is returned is to be given to `touch_tag` when that may have come.
     #[inline]
     pub fn touch_of(&self, row: RowRef<'_>) -> Option<u32> {
         match &self.body {
@@ -371,7 +371,7 @@ impl Index {
         hash.insert(tag, rid.0, is_same).map_err(|_| Refused::Taken)
     }
 
-    /// As `insert`, of a row whose tag `touch_of` returned.
+    /// As `insert`, of a row of that tag.
     #[inline(always)]
     pub fn insert_tagged(&mut self, rows: &Rows, row: RowRef<'_>, rid: Rid, tag: u32) -> Result<(), Refused> {
         let Body::HashInts(hash) = &mut self.body else {

@@ -52,7 +52,7 @@ pub use project::{DefaultError, RowProjection};
 pub use redo::{LastWrites, LentTable, PartitionRedo, REDO_WINDOW_BYTES_MAX, RedoError, RedoSchema};
 pub use schema::{Conflict, check_limits, stored_json};
 pub use snapshot::{SnapshotPage, SnapshotTable};
-pub use store::{Replaced, Store, TableId, VisitFound};
+pub use store::{Replaced, Store, TableId};
 pub use table::{ColumnProblem, TableStats, WriteError};
 pub use writeset::AfterImage;
 

@@ -210,7 +210,6 @@ impl<'w> ChangeSink<'w> for Demux<'_> {
 /// Applies a change as it is read.
 struct ApplyRead<'r, 's> {
     redo: &'r mut TableRedo<'s>,
-    tag: Option<u32>,
     hint: u32,
 }
 
@@ -224,7 +223,7 @@ impl<'w> ChangeSink<'w> for ApplyRead<'_, '_> {
                 number: Some(number),
                 row,
                 ..
-            } => self.redo.insert(row, number, self.tag),
+            } => self.redo.insert(row, number),
             Change::Patch { name, columns, .. } => self.redo.patch(name, columns, self.hint),
             other => self.redo.apply_one(&other, self.hint),
         }
@@ -322,7 +321,6 @@ impl TableRedo<'_> {
                 self.prefetch(window, list, group.clone(), &mut hints);
             }
             while at < group.end {
-                let tag = ahead.tag(at);
                 if is_far {
                     if let Some(tag) = ahead.tag(at + GROUP) {
                         self.table.indexes[0].touch_tag(tag);
@@ -331,7 +329,7 @@ impl TableRedo<'_> {
                 }
                 let hint = if is_far { hints[at - group.start] } else { NO_RID };
                 let redo = &mut self;
-                let applied = list.read_into(window, at, ApplyRead { redo, tag, hint });
+                let applied = list.read_into(window, at, ApplyRead { redo, hint });
                 match applied {
                     Ok(()) => at += 1,
                     Err(ApplyError::Row {
@@ -366,12 +364,9 @@ impl TableRedo<'_> {
     }
 
     #[inline]
-    fn insert(&mut self, row: &[u8], number: u64, tag: Option<u32>) -> Result<(), ApplyError> {
+    fn insert(&mut self, row: &[u8], number: u64) -> Result<(), ApplyError> {
         let rid = self.table.rows.next_rid();
-        let loaded = match tag {
-            Some(tag) if self.table.indexes.len() == 1 => self.table.load_tagged(row, number, tag),
-            _ => self.table.load(row, number, self.scratch),
-        };
+        let loaded = self.table.load(row, number, self.scratch);
         loaded.map_err(|error| self.table.unfit(error))?;
         self.keep_before(rid, true);
         Ok(())

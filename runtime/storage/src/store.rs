@@ -32,16 +32,9 @@ pub struct Replaced {
     before: Option<Table>,
 }
 
-/// Is shown what each of several keys finds. A trait, for a closure could not be made part of the loop that shows it.
-pub trait VisitFound {
-    fn on_found(&mut self, found: Option<(Rid, &[u8])>);
-}
-
 /// Keys of one look-up of many whose memory is waited for together. The processor has room for about as many lines on
 /// their way.
 const NEAR_KEYS: usize = 16;
-/// Places of rows that came one behind the other, as most do that are read so, that lie in one line of the cache.
-const PLACES_A_LINE: usize = 8;
 /// How far what is counted of undo may be from what there is.
 const UNDO_STEP_BYTES: usize = 256 << 10;
 
@@ -356,7 +349,7 @@ impl Store {
         index: u16,
         keys: EqualKeys<'_>,
         prefetch: ReadSpan<'_>,
-        visit: &mut impl VisitFound,
+        mut visit: impl FnMut(Option<(Rid, &[u8])>),
     ) {
         let (table, mut rest) = (self.table(id), Some(keys));
         let (mut rids, mut slots) = ([Rid(0); NEAR_KEYS], [&0; NEAR_KEYS]);
@@ -366,7 +359,7 @@ impl Store {
             rest = behind;
             let found = &table.indexes[index as usize];
             if !found.get_whole_batch(&table.rows, &keys, (&mut rids, &mut slots)) {
-                self.multi_get_each(id, index, keys, prefetch, visit);
+                self.multi_get(id, index, keys.iter(), prefetch, &mut visit);
                 continue;
             }
             let rows = &mut rows[..keys.count()];
@@ -375,22 +368,9 @@ impl Store {
             }
             prefetch_rest(rows, &prefetch);
             for (row, rid) in rows.iter().zip(&rids) {
-                visit.on_found(Some((*rid, row)));
+                visit(Some((*rid, row)));
             }
         }
-    }
-
-    /// Out of line, for `multi_get_equal` has its visitor in its loop.
-    #[inline(never)]
-    fn multi_get_each(
-        &self,
-        id: TableId,
-        index: u16,
-        keys: EqualKeys<'_>,
-        prefetch: ReadSpan<'_>,
-        visit: &mut dyn VisitFound,
-    ) {
-        self.multi_get(id, index, keys.iter(), prefetch, |found| visit.on_found(found));
     }
 
     /// A row's bytes; none when it is not live.
@@ -439,8 +419,7 @@ impl Store {
         self.table(table).indexes[index as usize].scan_page(range, position, rids)
     }
 
-    /// Shows rows that an index named, some at once; what is `prefetch` of all of these is asked for before those in front of them
-    /// are shown, and their places while the ones before these are.
+    /// Shows rows that an index named, some at once; what is `prefetch` of all of these is asked for before they are shown.
     #[inline]
     pub fn read_rows(
         &self,
@@ -450,22 +429,12 @@ impl Store {
         mut visit: impl FnMut(&[Rid], &[&[u8]]),
     ) {
         let rows_of = &self.table(table).rows;
-        let mut rows = [[&[][..]; NEAR_KEYS]; 2];
-        let (mut shown, mut ahead): (&[Rid], &[Rid]) = (&[], rids);
-        for side in [0, 1].into_iter().cycle() {
-            let (next, rest) = ahead.split_at(ahead.len().min(NEAR_KEYS));
-            let places = rest.iter().take(NEAR_KEYS).step_by(PLACES_A_LINE);
-            places.for_each(|rid| rows_of.touch_place(*rid));
-            for (rid, row) in next.iter().zip(&mut rows[side]) {
+        let mut rows = [&[][..]; NEAR_KEYS];
+        for rids in rids.chunks(NEAR_KEYS) {
+            for (rid, row) in rids.iter().zip(&mut rows) {
                 *row = rows_of.prefetch_row_of(*rid, &prefetch);
             }
-            if !shown.is_empty() {
-                visit(shown, &rows[1 - side][..shown.len()]);
-            }
-            if next.is_empty() {
-                return;
-            }
-            (shown, ahead) = (next, rest);
+            visit(rids, &rows[..rids.len()]);
         }
     }
 

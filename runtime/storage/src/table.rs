@@ -290,24 +290,6 @@ impl Table {
         self.next_number = self.next_number.max(number.saturating_add(1));
     }
 
-    /// As `load`, of a table whose only index has the tag for the row (`Index::touch_of`).
-    #[inline]
-    pub fn load_tagged(&mut self, row: &[u8], number: u64, tag: u32) -> Result<(), WriteError> {
-        self.validate(row)?;
-        if self.rows.is_full() {
-            return Err(WriteError::Full);
-        }
-        let [index] = &mut self.indexes[..] else {
-            unreachable!("asked of tables with one index");
-        };
-        let (row, rid) = (RowRef { row, number }, self.rows.next_rid());
-        let linked = index.insert_tagged(&self.rows, row, rid, tag);
-        linked.map_err(|refused| write_error(refused, 0))?;
-        self.rows.insert(row);
-        self.note_number(number);
-        Ok(())
-    }
-
     /// False where it would fall.
     pub fn raise_next_number(&mut self, number: u64) -> bool {
         let is_raised = number >= self.next_number;

@@ -24,7 +24,6 @@ mod run;
 mod scan;
 mod scratch;
 mod single;
-mod slots;
 mod wasm;
 mod watch;
 

@@ -19,7 +19,6 @@ use crate::{
     run::TxnInput,
     scan::{Cursor, Leg, OwnedRange, count_rows, range_of, read_columns, read_on_one, run_on_one, show},
     scratch::{AT_ONCE_MAX, Handle, TxnScratch},
-    slots::IntoSlots,
 };
 
 /// Rows whose handles are looked at before they are written.
@@ -372,12 +371,17 @@ impl HostOps for SingleTxn<'_> {
         if binding.projection.is_some() || !self.frame.count_many(keys.count()) {
             return fill_slots(self, target, keys, slots);
         }
-        let (frame, table) = (&mut *self.frame, target.table);
-        let mut into = IntoSlots { frame, table, slots };
-        let prefetch = into.slots.plan().prefetch();
-        self.store
-            .multi_get_equal(binding.table, index, keys, prefetch, &mut into);
-        Ok(into.slots.misfits())
+        let (frame, table, mut slots) = (&mut *self.frame, target.table, slots);
+        let prefetch = slots.plan().prefetch();
+        let visit = |found: Option<(Rid, &[u8])>| match found {
+            None => slots.put(HANDLE_NONE, &[]),
+            Some((rid, row)) => {
+                let handle = frame.push_counted(Handle { table, store: 0, rid });
+                slots.put(handle, row);
+            }
+        };
+        self.store.multi_get_equal(binding.table, index, keys, prefetch, visit);
+        Ok(slots.misfits())
     }
 
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {

@@ -112,12 +112,12 @@ mod tests {
     use proptest::prelude::*;
     use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ReadSpan, ScalarType, TableSchema, calls::EqualKeys};
 
-    use crate::{Rid, Store, TableId, VisitFound};
+    use crate::{Rid, Store, TableId};
 
     struct Found(Vec<Option<(Rid, Vec<u8>)>>);
 
-    impl VisitFound for Found {
-        fn on_found(&mut self, found: Option<(Rid, &[u8])>) {
+    impl Found {
+        fn push(&mut self, found: Option<(Rid, &[u8])>) {
             self.0.push(found.map(|(rid, bytes)| (rid, bytes.to_vec())));
         }
     }
@@ -215,7 +215,7 @@ mod tests {
             prop_assert!(!is_whole || expected.iter().all(Option::is_some));
             let (bytes, mut found) = (keys.concat(), Found(Vec::new()));
             let equal = EqualKeys::new(&bytes, keys.len()).expect("keys of one length");
-            store.multi_get_equal(table, 0, equal, ReadSpan::ALL, &mut found);
+            store.multi_get_equal(table, 0, equal, ReadSpan::ALL, |one| found.push(one));
             prop_assert_eq!(found.0.len(), keys.len());
             for (found, expected) in found.0.into_iter().zip(expected) {
                 let expected = expected.map(|rid| (rid, store.row(table, rid).expect("live").to_vec()));
@@ -225,7 +225,7 @@ mod tests {
             let short = bytes.len() - bytes.len() % (keys[0].len() + 1);
             if let Some(other) = EqualKeys::new(&bytes[..short], short / (keys[0].len() + 1)).filter(|_| short > 0) {
                 let mut found = Found(Vec::new());
-                store.multi_get_equal(table, 0, other, ReadSpan::ALL, &mut found);
+                store.multi_get_equal(table, 0, other, ReadSpan::ALL, |one| found.push(one));
                 prop_assert!(found.0.iter().all(Option::is_none));
             }
             store.rollback();

@@ -1,11 +1,10 @@
 //! The changes of one table in a window of the log: where they lie, in their order, without those that a later one overwrites.
 //!
-//! After-images are absolute. Of two patches of one row that write the same columns, each with a value of the same length, the
-//! first leaves nothing, if the row has none between them, and all that comes between is patches, too, none of which writes what
-//! an index or a length depends on: such patches ask for nothing but their rows and leave them where they are. The later one then
-//! takes the place of the earlier one, under its transaction: what is wrong with one is wrong with both, and so found and told
-//! as if both were applied. Which row a patch is of, and which columns it writes, is kept in a few words: the bytes of the
-//! earlier one are long gone from the caches. What does not fit them is not overwritten.
+//! Values in the log are whole, not differences. So an earlier patch of a row may be left out where a later patch of that row writes the
+//! same columns with values of the same lengths, if the changes between them are patches, too, and if no index and no length depends on the
+//! columns. The later patch takes the earlier one's place and its transaction's number: an error in either is an error in both, and is
+//! reported as if both were applied. The list keeps each patch's row and columns in three words, since the patch's bytes have
+//! left the caches. A patch that does not fit three words is never left out.
 
 use std::ops::Range;
 
@@ -15,14 +14,14 @@ use reprise_wire::{Change, ChangeSink, PatchColumns, RowName};
 /// Bytes of a window, at most; numbers of transactions are below it, too.
 pub const REDO_WINDOW_BYTES_MAX: usize = 1 << 31;
 
-/// In `Found::txn` of an entry: an insertion with a number.
+/// A flag in `Found::txn`: the change is an insertion with a number.
 const ROW_ALONE: u32 = REDO_WINDOW_BYTES_MAX as u32;
 
-/// Bytes of a window for each pair of places in which its last writes are looked for.
+/// `LastWrites` has one pair of places for so many bytes of a window.
 const PAIR_BYTES: usize = 256;
 const PAIRS_MAX: usize = 1 << 13;
-/// Looks in vain after which a table's changes are looked at no more, unless one in so many found something: of so few that are
-/// looked at first, most are of rows that come again later.
+/// After this many misses the search for earlier patches stops in a table, unless at least one search in `HITS_SHARE` hit. Rows seen for
+/// the first time miss, so the first searches of a window say little.
 const MISSES_MIN: u32 = 512;
 const HITS_SHARE: u32 = 16;
 
@@ -30,24 +29,24 @@ const HITS_SHARE: u32 = 16;
 #[derive(Default)]
 pub struct RedoList {
     entries: Vec<Found>,
-    /// Rows that come, less those that go.
+    /// Insertions less deletions.
     growth: i64,
     number: u32,
-    /// Columns of which the last value is all that counts, as a `ColumnSet`.
+    /// Columns whose earlier values nothing depends on, one bit each.
     overwritable: u64,
-    /// What lies before is not overwritten any more.
+    /// Entries before it stay: a change that is no patch came behind them.
     run_start: usize,
     misses: u32,
     hits: u32,
     looks_back: bool,
 }
 
-/// Where the latest patch of each row of a window is, for all of its lists. It is looked for in two places, and forgotten where
-/// others took both: then it is applied without need. What an earlier window left is of lists that are no more.
+/// The latest patch of each row of a window, for all of its lists: a hash table of pairs of places. Where other rows took both places, a
+/// row's patch is forgotten, and applied although it need not be. Entries of earlier windows name lists that no longer exist.
 #[derive(Default)]
 pub struct LastWrites {
     pairs: Vec<Pair>,
-    /// Lists so far; 0 is none's number.
+    /// The number of the newest list; numbers begin with 1.
     lists: u32,
 }
 
@@ -63,12 +62,13 @@ struct Place {
     at: u32,
 }
 
-/// What a patch is of.
+/// A patch's row and columns.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Mark {
     /// The key's bytes, or the number.
     key: [u64; 2],
-    /// The columns, 11 bits each; from `KEY_SHIFT` on how long the key is; from `COUNT_SHIFT` on how many columns. 0: no mark.
+    /// Each column's number and length in 11 bits; from `KEY_SHIFT` on the key's length; from `COUNT_SHIFT` on the number of columns. 0: no
+    /// mark.
     shape: u64,
 }
 
@@ -79,11 +79,11 @@ const VALUE_BYTES_MAX: usize = 16;
 const KEY_SHIFT: u32 = COLUMN_BITS * COLUMNS_MAX as u32;
 const KEY_MASK: u64 = 31;
 const COUNT_SHIFT: u32 = KEY_SHIFT + 5;
-/// In place of a key's length and 1: the row has a number.
+/// In the place of a key's length plus 1: the row is named by its number.
 const NUMBERED: u64 = 31;
 
 impl Mark {
-    /// None: the columns are not all `overwritable`, or too many, or the key is too long.
+    /// None where a column is not `overwritable`, there are too many columns, or the key is too long.
     #[inline(always)]
     fn of(name: RowName<'_>, columns: PatchColumns<'_>, overwritable: u64) -> Option<Self> {
         if columns.count() > COLUMNS_MAX {
@@ -120,7 +120,7 @@ impl Mark {
     }
 }
 
-/// The first eight bytes, or what there is, and what comes behind.
+/// The first eight bytes as a number, fewer where there are fewer, and the rest.
 #[inline(always)]
 fn word_of(bytes: &[u8]) -> (u64, &[u8]) {
     match bytes.split_first_chunk() {
@@ -133,7 +133,7 @@ fn word_of(bytes: &[u8]) -> (u64, &[u8]) {
 }
 
 impl LastWrites {
-    /// A window of so many bytes comes, which has no lists yet.
+    /// Begins a window of so many bytes.
     pub fn begin(&mut self, window_bytes: usize) {
         if self.lists > u32::MAX / 2 {
             self.pairs.clear();
@@ -145,7 +145,7 @@ impl LastWrites {
         }
     }
 
-    /// A number that no other list has.
+    /// The number of a new list.
     pub fn list(&mut self) -> u32 {
         self.lists += 1;
         self.lists
@@ -165,7 +165,7 @@ fn mix(hash: u64, word: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Where a change lies in its window, and a number of its transaction.
+/// Where a change lies in its window, and the number of its transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     pub txn: u32,
@@ -174,7 +174,8 @@ pub struct Found {
 }
 
 impl RedoList {
-    /// Forgets what it held; `number` is of `LastWrites::list`, `overwritable` tells the table's columns of which the last value is all that counts.
+    /// Empties the list for a window. `number` comes from `LastWrites::list`; `overwritable` has a bit for each column whose earlier values
+    /// nothing depends on.
     pub fn begin(&mut self, number: u32, overwritable: u64) {
         self.entries.clear();
         *self = Self {
@@ -186,12 +187,12 @@ impl RedoList {
         };
     }
 
-    /// Forgets what it held, but for its memory.
+    /// Empties the list and keeps its memory.
     pub fn clear(&mut self) {
         self.entries.clear();
     }
 
-    /// Changes that are left.
+    /// Changes to apply.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -237,14 +238,14 @@ impl RedoList {
         self.entries.push(found);
     }
 
-    /// A change that is not looked for, and behind which others do not look.
+    /// Adds a change that stays, as do all before it.
     #[inline(always)]
     fn push_any(&mut self, entry: Found) {
         self.run_start = self.entries.len() + 1;
         self.entries.push(entry);
     }
 
-    /// Puts the patch where the row's last one stands, if it overwrites that; else notes that it will stand at the end.
+    /// True: the patch took the place of the row's last patch. False: it is to be added at the end, where the next one will look for it.
     #[inline(always)]
     fn take_place(&mut self, entry: Found, mark: Mark, last: &mut LastWrites) -> bool {
         let at_end = Place {
@@ -253,7 +254,7 @@ impl RedoList {
             at: self.entries.len() as u32,
         };
         let pair = last.pair(self.number, mark.key);
-        // Which of the two it is can't be foretold: both are looked at, without a jump.
+        // Both places are compared without a branch: which of them matches is random.
         let is_of_row = |place: &Place| {
             let is_ours = (place.list == self.number) & (place.at as usize >= self.run_start);
             is_ours & place.mark.is_of_same_row(&mark)
@@ -276,7 +277,7 @@ impl RedoList {
         false
     }
 
-    /// One of the changes that are left.
+    /// The change at a position.
     #[inline(always)]
     pub fn change<'w>(&self, window: &'w [u8], at: usize) -> Change<'w> {
         Change::again(bytes_of(window, self.entries[at])).expect("read when it was found")
@@ -288,7 +289,7 @@ impl RedoList {
         Change::again_into(bytes_of(window, self.entries[at]), sink).expect("read when it was found")
     }
 
-    /// Asks for a change's bytes.
+    /// Prefetches a change's bytes.
     #[inline]
     pub(super) fn prefetch_line(&self, window: &[u8], at: usize) {
         if let Some(entry) = self.entries.get(at) {
@@ -296,7 +297,7 @@ impl RedoList {
         }
     }
 
-    /// Asks for where a change's bytes begin.
+    /// Prefetches the first line of a change's bytes.
     #[inline]
     pub(super) fn fetch_start(&self, window: &[u8], at: usize) {
         if let Some(entry) = self.entries.get(at)
@@ -306,7 +307,7 @@ impl RedoList {
         }
     }
 
-    /// The row of an insertion, and its number.
+    /// Row and number of an insertion that has one.
     #[inline]
     pub(super) fn row<'w>(&self, window: &'w [u8], at: usize) -> Option<(u64, &'w [u8])> {
         let entry = self.entries.get(at)?;
@@ -322,7 +323,7 @@ impl RedoList {
         self.entries[at].txn & !ROW_ALONE
     }
 
-    /// From a change to the end of its transaction.
+    /// The positions from a change to the end of its transaction.
     pub(super) fn rest_of_txn(&self, from: usize) -> Range<usize> {
         let txn = self.txn(from);
         let end = (from..self.len()).find(|at| self.txn(*at) != txn);
