@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{HUGE_BYTES, PAGE_BYTES, map, mappings};
+use crate::{HUGE_BYTES, PAGE_BYTES, array::map, mappings};
 
 /// Pieces that wait at most. One is enough for a table that grows, as the kernel clears one much faster than it is filled;
 /// several arrays may come to their ends together, so each piece that was asked for in vain raises the number by one.

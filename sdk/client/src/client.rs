@@ -1,0 +1,539 @@
+//! The requests.
+
+use std::{
+    io::{BufReader, Read},
+    time::Duration,
+};
+
+use reprise_api::{
+    Backup, BackupList, BatchCall, CallList, Checkpoint, CheckpointList, GroupsPage, JoinRequest, JoinTicket,
+    KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, NDJSON_MEDIA_TYPE,
+    ProcedureLog, Promotion, Readiness, Replication, RowsPage, RunningCall, Status, TableInfo, TableList, U64, headers,
+};
+use reqwest::{
+    StatusCode, Url,
+    blocking::{RequestBuilder, Response},
+    header::CONTENT_TYPE,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    answers::{BatchAnswers, chain, primary_of, read, refusal},
+    error::ClientError,
+    query::{CallOptions, Called, LinesQuery, LogQuery, RowsQuery, RowsText},
+};
+
+const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// A server, by its URL.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::blocking::Client,
+    url: Url,
+    token: Option<String>,
+}
+
+impl Client {
+    /// `url` is the server's, such as `http://127.0.0.1:8080`.
+    pub fn new(url: &str, token: Option<&str>) -> Result<Self, ClientError> {
+        let bad = |reason: &str| ClientError::Url {
+            url: url.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let parsed = Url::parse(url).map_err(|error| bad(&error.to_string()))?;
+        if parsed.scheme() != "http" || parsed.cannot_be_a_base() {
+            return Err(bad("it begins with http://"));
+        }
+        let http = reqwest::blocking::Client::builder()
+            .connect_timeout(CONNECT_WAIT_MAX)
+            .timeout(None) // a deployment or a batch takes as long as it takes
+            .tcp_nodelay(true)
+            .build()
+            .map_err(|error| ClientError::Http(chain(&error)))?;
+        Ok(Self {
+            http,
+            url: parsed,
+            token: token.map(str::to_owned),
+        })
+    }
+
+    /// Puts a module into service; the same bytes again change nothing.
+    pub fn deploy_module(&self, module: &str, wasm: Vec<u8>) -> Result<ModuleInstalled, ClientError> {
+        let request = self.http.put(self.at(&["v1", "modules", module]));
+        self.json(request.header(CONTENT_TYPE, "application/wasm").body(wasm))
+    }
+
+    /// What `deploy_module` would do; nothing is installed.
+    pub fn plan_module(&self, module: &str, wasm: Vec<u8>) -> Result<ModulePlanned, ClientError> {
+        let mut url = self.at(&["v1", "modules", module]);
+        url.query_pairs_mut().append_pair("dry_run", "true");
+        self.json(self.http.put(url).header(CONTENT_TYPE, "application/wasm").body(wasm))
+    }
+
+    /// Drops a table that no module in service declares, with its rows.
+    pub fn drop_table(&self, table: &str) -> Result<(), ClientError> {
+        self.send(self.http.delete(self.at(&["v1", "tables", table]))).map(drop)
+    }
+
+    /// The modules in service.
+    pub fn modules(&self) -> Result<ModuleList, ClientError> {
+        self.get(&["v1", "modules"])
+    }
+
+    /// A module with its versions, procedures and tables.
+    pub fn module(&self, module: &str) -> Result<ModuleDetail, ClientError> {
+        self.get(&["v1", "modules", module])
+    }
+
+    /// Takes a module out of service.
+    pub fn remove_module(&self, module: &str) -> Result<(), ClientError> {
+        self.send(self.http.delete(self.at(&["v1", "modules", module])))
+            .map(drop)
+    }
+
+    /// Runs one transaction; `args` serializes to an object of named arguments.
+    pub fn call(&self, module: &str, procedure: &str, args: &(impl Serialize + ?Sized)) -> Result<Called, ClientError> {
+        self.call_with(module, procedure, args, &CallOptions::default())
+    }
+
+    /// As `call`, with a key, a position to wait for, or a time limit.
+    pub fn call_with(
+        &self,
+        module: &str,
+        procedure: &str,
+        args: &(impl Serialize + ?Sized),
+        options: &CallOptions<'_>,
+    ) -> Result<Called, ClientError> {
+        let mut request = self.http.post(self.at(&["v1", "call", module, procedure])).json(args);
+        if let Some(key) = options.idempotency_key {
+            request = request.header(headers::IDEMPOTENCY_KEY, key);
+        }
+        if let Some(lsn) = options.min_lsn {
+            request = request.header(headers::MIN_LSN, lsn);
+        }
+        if let Some(wait) = options.max_wait_ms {
+            request = request.header(headers::MAX_WAIT_MS, wait);
+        }
+        let response = self.send(request)?;
+        let replayed = response
+            .headers()
+            .get(headers::IDEMPOTENT_REPLAYED)
+            .is_some_and(|value| value == "true");
+        let answer = read(response)?;
+        Ok(Called { answer, replayed })
+    }
+
+    /// Runs many calls; the answers come in their order, each `Ok` one with its own outcome.
+    pub fn batch(&self, calls: &[BatchCall]) -> Result<BatchAnswers, ClientError> {
+        let mut body = Vec::with_capacity(calls.len() * 128);
+        for call in calls {
+            serde_json::to_writer(&mut body, call).map_err(|error| ClientError::Protocol(error.to_string()))?;
+            body.push(b'\n');
+        }
+        let request = self.http.post(self.at(&["v1", "batch"]));
+        let response = self.send(request.header(CONTENT_TYPE, NDJSON_MEDIA_TYPE).body(body))?;
+        Ok(BatchAnswers {
+            lines: BufReader::new(response),
+            left: calls.len(),
+        })
+    }
+
+    /// The outcome kept under an idempotency key of this token.
+    pub fn idempotency(&self, key: &str) -> Result<KeptOutcome, ClientError> {
+        self.get(&["v1", "idempotency", key])
+    }
+
+    /// The tables that are stored.
+    pub fn tables(&self) -> Result<TableList, ClientError> {
+        self.get(&["v1", "tables"])
+    }
+
+    /// A table's columns, indexes and sizes.
+    pub fn table(&self, table: &str) -> Result<TableInfo, ClientError> {
+        self.get(&["v1", "tables", table])
+    }
+
+    /// A page of durable rows.
+    pub fn rows(&self, table: &str, query: &RowsQuery) -> Result<RowsPage, ClientError> {
+        self.json(
+            self.http
+                .get(self.at_with(&["v1", "tables", table, "rows"], &query.pairs())),
+        )
+    }
+
+    /// A page of rows as the media type says: lines of JSON, or CSV.
+    pub fn rows_text(&self, table: &str, query: &RowsQuery, media_type: &str) -> Result<RowsText, ClientError> {
+        let request = self
+            .http
+            .get(self.at_with(&["v1", "tables", table, "rows"], &query.pairs()));
+        let response = self.send(request.header("accept", media_type))?;
+        let cursor = response
+            .headers()
+            .get(headers::NEXT_CURSOR)
+            .and_then(|value| value.to_str().ok());
+        let next_cursor = cursor.map(str::to_owned);
+        let text = response.text().map_err(|error| ClientError::Http(error.to_string()))?;
+        Ok(RowsText { text, next_cursor })
+    }
+
+    /// Counts and sums of rows by the leading `by` columns of an index; `sum` are names of columns, separated by commas.
+    pub fn groups(
+        &self,
+        table: &str,
+        query: &RowsQuery,
+        by: u32,
+        sum: Option<&str>,
+    ) -> Result<GroupsPage, ClientError> {
+        let mut pairs = query.pairs();
+        pairs.push(("by", by.to_string()));
+        pairs.extend(sum.map(|sum| ("sum", sum.to_owned())));
+        self.json(self.http.get(self.at_with(&["v1", "tables", table, "groups"], &pairs)))
+    }
+
+    /// A page of the log's records.
+    pub fn log(&self, query: &LogQuery) -> Result<LogPage, ClientError> {
+        let from = query.from.map(|from| from.to_string());
+        let limit = query.limit.map(|limit| limit.to_string());
+        let partition = query.partition.map(|partition| partition.to_string());
+        let transaction = query.transaction.map(|transaction| transaction.to_string());
+        let pairs = [
+            ("from", from.as_deref()),
+            ("limit", limit.as_deref()),
+            ("partition", partition.as_deref()),
+            ("kind", query.kind.as_deref()),
+            ("transaction", transaction.as_deref()),
+            ("module", query.module.as_deref()),
+            ("procedure", query.procedure.as_deref()),
+            ("key", query.key.as_deref()),
+            ("argument", query.argument.as_deref()),
+            ("order", query.newest.then_some("newest")),
+        ];
+        self.get_with(&["v1", "log"], &pairs)
+    }
+
+    /// The record at this position.
+    pub fn log_record(&self, lsn: u64) -> Result<LogRecord, ClientError> {
+        self.get(&["v1", "log", &U64(lsn).to_string()])
+    }
+
+    /// What procedures logged, newest first.
+    pub fn procedure_log(&self, query: &LinesQuery) -> Result<ProcedureLog, ClientError> {
+        let limit = query.limit.map(|limit| limit.to_string());
+        let transaction = query.transaction.map(|transaction| transaction.to_string());
+        let since = query.since.map(|since| since.to_string());
+        let pairs = [
+            ("limit", limit.as_deref()),
+            ("module", query.module.as_deref()),
+            ("procedure", query.procedure.as_deref()),
+            ("level", query.level.as_deref()),
+            ("transaction", transaction.as_deref()),
+            ("since", since.as_deref()),
+        ];
+        self.get_with(&["v1", "procedure-log"], &pairs)
+    }
+
+    /// What the server is, and how far it has come.
+    pub fn status(&self) -> Result<Status, ClientError> {
+        self.get(&["v1", "status"])
+    }
+
+    /// Begins a checkpoint, or finds the one under way.
+    pub fn take_checkpoint(&self) -> Result<Checkpoint, ClientError> {
+        self.json(self.http.post(self.at(&["v1", "checkpoints"])))
+    }
+
+    /// A checkpoint, or its progress.
+    pub fn checkpoint(&self, id: &str) -> Result<Checkpoint, ClientError> {
+        self.get(&["v1", "checkpoints", id])
+    }
+
+    /// Calls that run or wait, the oldest first.
+    pub fn calls(&self, limit: usize) -> Result<CallList, ClientError> {
+        self.get_with(&["v1", "calls"], &[("limit", Some(&limit.to_string()))])
+    }
+
+    /// Ends a call by its own id or its transaction's; how far it had got.
+    pub fn cancel_call(&self, id: &str) -> Result<RunningCall, ClientError> {
+        self.json(self.http.delete(self.at(&["v1", "calls", id])))
+    }
+
+    /// The checkpoints, and what a restart would take with them.
+    pub fn checkpoints(&self) -> Result<CheckpointList, ClientError> {
+        self.get(&["v1", "checkpoints"])
+    }
+
+    /// Who is the primary, and how far each standby is.
+    pub fn replication(&self) -> Result<Replication, ClientError> {
+        self.get(&["v1", "replication"])
+    }
+
+    /// Makes the server, a standby, the primary. Returns once it takes writes.
+    pub fn promote(&self) -> Result<Promotion, ClientError> {
+        self.json(self.http.post(self.at(&["v1", "replication", "promote"])))
+    }
+
+    /// Asks a primary to let a standby of this name connect.
+    pub fn join(&self, name: &str) -> Result<JoinTicket, ClientError> {
+        let asked = JoinRequest { name: name.to_owned() };
+        self.json(self.http.post(self.at(&["v1", "replication", "join"])).json(&asked))
+    }
+
+    /// Begins a backup on the server, or finds the one under way.
+    /// `with_earlier`: it holds the log before its checkpoint, too, as far as there is any.
+    pub fn create_backup(&self, with_earlier: bool) -> Result<Backup, ClientError> {
+        let asked = with_earlier.then(|| ("earlier", "true".to_owned()));
+        self.json(self.http.post(self.at_with(&["v1", "backups"], asked.as_slice())))
+    }
+
+    /// A backup, or its progress.
+    pub fn backup(&self, id: &str) -> Result<Backup, ClientError> {
+        self.get(&["v1", "backups", id])
+    }
+
+    /// The backups, newest first.
+    pub fn backups(&self) -> Result<BackupList, ClientError> {
+        self.get(&["v1", "backups"])
+    }
+
+    /// Removes a backup from the server's disk.
+    pub fn remove_backup(&self, id: &str) -> Result<(), ClientError> {
+        self.send(self.http.delete(self.at(&["v1", "backups", id]))).map(drop)
+    }
+
+    /// The bytes of a backup's file, as they come.
+    pub fn backup_file(&self, id: &str, name: &str) -> Result<impl Read + use<>, ClientError> {
+        self.send(self.http.get(self.at(&["v1", "backups", id, "files", name])))
+    }
+
+    /// Whether calls are taken; also answers with the progress while they are not.
+    pub fn readiness(&self) -> Result<Readiness, ClientError> {
+        let response = self.exchange(self.http.get(self.at(&["readyz"])))?;
+        match response.status() {
+            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => read(response),
+            _ => Err(refusal(response)),
+        }
+    }
+
+    fn at(&self, segments: &[&str]) -> Url {
+        let mut url = self.url.clone();
+        url.path_segments_mut()
+            .expect("checked when the client was made")
+            .pop_if_empty()
+            .extend(segments);
+        url
+    }
+
+    fn get<T: DeserializeOwned>(&self, segments: &[&str]) -> Result<T, ClientError> {
+        self.get_with(segments, &[])
+    }
+
+    /// A path with a query.
+    fn at_with(&self, segments: &[&str], pairs: &[(&'static str, String)]) -> Url {
+        let mut url = self.at(segments);
+        if !pairs.is_empty() {
+            url.query_pairs_mut().extend_pairs(pairs);
+        }
+        url
+    }
+
+    fn get_with<T: DeserializeOwned>(
+        &self,
+        segments: &[&str],
+        pairs: &[(&str, Option<&str>)],
+    ) -> Result<T, ClientError> {
+        let mut url = self.at(segments);
+        for (name, value) in pairs {
+            if let Some(value) = value {
+                url.query_pairs_mut().append_pair(name, value);
+            }
+        }
+        self.json(self.http.get(url))
+    }
+
+    fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+        read(self.send(request)?)
+    }
+
+    /// What a standby refuses because it writes is sent once more, to the primary that it names.
+    fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let again = request.try_clone();
+        let response = self.exchange(request)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let refused = refusal(response);
+        let Some((again, primary)) = again.zip(primary_of(&refused)) else {
+            return Err(refused);
+        };
+        let response = self.exchange(self.moved(again, &primary)?)?;
+        match response.status().is_success() {
+            true => Ok(response),
+            false => Err(refusal(response)),
+        }
+    }
+
+    /// The same request to another server.
+    fn moved(&self, request: RequestBuilder, server: &Url) -> Result<RequestBuilder, ClientError> {
+        let (client, request) = request.build_split();
+        let mut request = request.map_err(|error| ClientError::Http(chain(&error)))?;
+        let mut url = server.clone();
+        url.set_path(request.url().path());
+        url.set_query(request.url().query());
+        *request.url_mut() = url;
+        Ok(RequestBuilder::from_parts(client, request))
+    }
+
+    fn exchange(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let request = match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        request.send().map_err(|error| match error.is_connect() {
+            true => ClientError::Connect {
+                url: self.url.to_string(),
+                error: chain(&error),
+            },
+            false => ClientError::Http(chain(&error)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+        thread,
+    };
+
+    use reprise_api::ProblemKind;
+
+    use super::*;
+
+    /// A server that gives one answer, whatever it is asked; returns its URL and the request's first line.
+    fn one_answer(answer: impl Into<String>) -> (String, thread::JoinHandle<String>) {
+        let answer = answer.into();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let url = format!("http://{}/", listener.local_addr().expect("address"));
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accept");
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).expect("read");
+            stream.write_all(answer.as_bytes()).expect("write");
+            let text = String::from_utf8_lossy(&request[..length]).into_owned();
+            text.lines().next().unwrap_or_default().to_owned()
+        });
+        (url, server)
+    }
+
+    #[test]
+    fn problems_keep_their_members() {
+        let (url, server) = one_answer(
+            "HTTP/1.1 422 Unprocessable Entity\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\r\n\
+             {\"type\":\"/problems/procedure-aborted\",\"title\":\"t\",\"status\":422,\"detail\":\"d\",\
+             \"code\":\"insufficient_funds\",\"message\":\"too little\"}",
+        );
+        let client = Client::new(&url, None).expect("client");
+        let error = client
+            .call("bank", "transfer", &serde_json::json!({"from": 1}))
+            .expect_err("aborted");
+        assert_eq!(error.kind(), Some(ProblemKind::ProcedureAborted));
+        let ClientError::Problem(problem) = error else {
+            panic!("a problem")
+        };
+        assert_eq!(problem.code.as_deref(), Some("insufficient_funds"));
+        assert_eq!(server.join().expect("server"), "POST /v1/call/bank/transfer HTTP/1.1");
+    }
+
+    #[test]
+    fn answers_are_typed_and_queries_encoded() {
+        let (url, server) = one_answer(
+            "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"rows\":[{\"b\":1,\"a\":\"2\"}],\"next_cursor\":null,\"lsn\":\"18446744073709551615\"}",
+        );
+        let query = RowsQuery {
+            prefix: Some("[\"a&b\"]".into()),
+            ..RowsQuery::default()
+        };
+        let page = Client::new(&url, None)
+            .expect("client")
+            .rows("votes", &query)
+            .expect("page");
+        assert_eq!(page.lsn, U64(u64::MAX));
+        assert_eq!(page.rows[0].get(), "{\"b\":1,\"a\":\"2\"}");
+        let asked = server.join().expect("server");
+        assert_eq!(asked, "GET /v1/tables/votes/rows?prefix=%5B%22a%26b%22%5D HTTP/1.1");
+    }
+
+    #[test]
+    fn a_broken_batch_says_how_much_is_missing() {
+        let (url, server) = one_answer(
+            "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"result\":1,\"txn_id\":\"5\",\"lsn\":\"6\",\"partition\":null}\n",
+        );
+        let call = |id: &str| BatchCall {
+            module: "m".into(),
+            procedure: "p".into(),
+            args: None,
+            id: Some(serde_json::value::to_raw_value(id).expect("JSON")),
+            idempotency_key: None,
+        };
+        let client = Client::new(&url, None).expect("client");
+        let mut answers = client.batch(&[call("a"), call("b")]).expect("answers");
+        let first = answers.next().expect("first").expect("committed");
+        assert_eq!((first.txn_id, first.partition), (Some(U64(5)), None));
+        assert!(matches!(answers.next(), Some(Err(ClientError::Http(_)))));
+        assert!(answers.next().is_none());
+        server.join().expect("server");
+    }
+
+    #[test]
+    fn what_a_standby_refuses_goes_to_its_primary_and_no_further() {
+        let refuse = |primary: &str| {
+            let body = format!(
+                r#"{{"type": "/problems/not-primary", "title": "", "status": 421, "detail": "no", "primary": "{primary}"}}"#
+            );
+            format!(
+                "HTTP/1.1 421 Misdirected Request\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            )
+        };
+        let answer = r#"{"result": 1, "txn_id": "7", "lsn": "8", "partition": 0}"#;
+        let length = answer.len();
+        let (primary, first) = one_answer(format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{answer}"
+        ));
+        let (standby, second) = one_answer(refuse(&primary));
+        let client = Client::new(&standby, None).expect("client");
+        let called = client
+            .call("bank", "open", &serde_json::json!({"account": 1}))
+            .expect("it followed");
+        assert_eq!(called.answer.lsn.0, 8);
+        first.join().expect("server");
+        second.join().expect("server");
+        // A primary that refuses as well is not asked on.
+        let (far, third) = one_answer(refuse("http://127.0.0.1:1"));
+        let (near, fourth) = one_answer(refuse(&far));
+        let refused = Client::new(&near, None)
+            .expect("client")
+            .remove_module("bank")
+            .expect_err("refused twice");
+        assert_eq!(refused.kind(), Some(ProblemKind::NotPrimary));
+        third.join().expect("server");
+        fourth.join().expect("server");
+    }
+
+    #[test]
+    fn nobody_there_and_nonsense_are_told_apart() {
+        assert!(matches!(Client::new("https://x", None), Err(ClientError::Url { .. })));
+        assert!(matches!(Client::new("nonsense", None), Err(ClientError::Url { .. })));
+        let free = TcpListener::bind("127.0.0.1:0")
+            .expect("bind")
+            .local_addr()
+            .expect("address");
+        let client = Client::new(&format!("http://{free}"), None).expect("client");
+        assert!(matches!(client.status(), Err(ClientError::Connect { .. })));
+        let (url, server) = one_answer("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n<html>");
+        let client = Client::new(&url, None).expect("client");
+        assert!(matches!(client.status(), Err(ClientError::Protocol(_))));
+        server.join().expect("server");
+    }
+}

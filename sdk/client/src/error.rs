@@ -1,0 +1,43 @@
+//! Why there is no answer.
+
+use reprise_api::{Problem, ProblemKind};
+
+/// Why a request has no answer that its caller could use.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The server's answer is no.
+    #[error("{}: {}", .0.title, .0.detail)]
+    Problem(Box<Problem>),
+    /// The address is none of a server.
+    #[error("{url:?} is no address of a server: {reason}")]
+    Url {
+        /// What was given.
+        url: String,
+        /// Why it is none.
+        reason: String,
+    },
+    /// No connection, or it ended before the answer.
+    #[error("reach {url}: {error}; is the server running there?")]
+    Connect {
+        /// The server's address.
+        url: String,
+        /// What the system said.
+        error: String,
+    },
+    /// What answered does not speak HTTP, or not as this client expects.
+    #[error("talk to the server: {0}")]
+    Http(String),
+    /// Not an answer of this API: another program listens there, or another version.
+    #[error("the answer is none of this API: {0}")]
+    Protocol(String),
+}
+
+impl ClientError {
+    /// The error's type, if the server named one of the API's.
+    pub fn kind(&self) -> Option<ProblemKind> {
+        match self {
+            Self::Problem(problem) => problem.kind(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What may be asked for, and what comes back of a call or as text.
+
+use reprise_api::CallAnswer;
+use serde::Serialize;
+
+/// What a call may ask for beside its arguments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallOptions<'a> {
+    /// A repeat with the same key answers the first outcome.
+    pub idempotency_key: Option<&'a str>,
+    /// For reads: wait until the read view holds this LSN.
+    pub min_lsn: Option<u64>,
+    /// Milliseconds that the read waits for `min_lsn`.
+    pub max_wait_ms: Option<u64>,
+}
+
+/// A committed call.
+#[derive(Clone, Debug, Serialize)]
+pub struct Called {
+    /// What the server answered.
+    #[serde(flatten)]
+    pub answer: CallAnswer,
+    /// True when the idempotency key was used before: this is the first outcome again.
+    pub replayed: bool,
+}
+
+/// Which rows of a table, and how.
+#[derive(Clone, Debug, Default)]
+pub struct RowsQuery {
+    /// Rows of a page at most.
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+    /// Name of the index that gives the order; the primary key unless given.
+    pub index: Option<String>,
+    /// Leading values of the index's columns: a JSON array, or a comma list.
+    pub prefix: Option<String>,
+    /// Values of the columns behind the prefix, from which on and up to which rows are wanted.
+    pub from: Option<String>,
+    /// Values of the columns behind the prefix up to which rows are shown, themselves included.
+    pub to: Option<String>,
+    /// Whether the last row comes first.
+    pub reverse: bool,
+    /// `column:op:value`, all of them.
+    pub conditions: Vec<String>,
+    /// Names, separated by commas.
+    pub columns: Option<String>,
+}
+
+impl RowsQuery {
+    pub(crate) fn pairs(&self) -> Vec<(&'static str, String)> {
+        let texts = [
+            ("limit", self.limit.map(|limit| limit.to_string())),
+            ("cursor", self.cursor.clone()),
+            ("index", self.index.clone()),
+            ("prefix", self.prefix.clone()),
+            ("from", self.from.clone()),
+            ("to", self.to.clone()),
+            ("reverse", self.reverse.then(|| "true".to_owned())),
+            ("columns", self.columns.clone()),
+        ];
+        let conditions = self.conditions.iter().map(|condition| ("where", condition.clone()));
+        texts
+            .into_iter()
+            .filter_map(|(name, text)| Some((name, text?)))
+            .chain(conditions)
+            .collect()
+    }
+}
+
+/// Rows as text, and where the next page begins.
+pub struct RowsText {
+    /// The page, in the form that was asked for.
+    pub text: String,
+    /// Where the next page begins; none on the last one.
+    pub next_cursor: Option<String>,
+}
+
+/// Which lines of procedures.
+#[derive(Clone, Debug, Default)]
+pub struct LinesQuery {
+    /// Lines at most.
+    pub limit: Option<u32>,
+    /// Only lines of this module's procedures.
+    pub module: Option<String>,
+    /// Only lines of procedures of this name.
+    pub procedure: Option<String>,
+    /// This level and above: `debug`, `info`, `warn` or `error`.
+    pub level: Option<String>,
+    /// Only this transaction's lines.
+    pub transaction: Option<u64>,
+    /// Lines with this number or a later one.
+    pub since: Option<u64>,
+}
+
+/// Which records of the log, and in which order.
+#[derive(Clone, Debug, Default)]
+pub struct LogQuery {
+    /// Position to begin at: `next` of the page before.
+    pub from: Option<u64>,
+    /// The last records, newest first.
+    pub newest: bool,
+    /// Records of a page at most.
+    pub limit: Option<u32>,
+    /// Only records that touch this partition.
+    pub partition: Option<u16>,
+    /// Only records of this kind.
+    pub kind: Option<String>,
+    /// Only this transaction's records.
+    pub transaction: Option<u64>,
+    /// Only calls of this module, and its deployments.
+    pub module: Option<String>,
+    /// Only calls of procedures of this name.
+    pub procedure: Option<String>,
+    /// An idempotency key, or the values of a changed row's primary key, separated by commas.
+    pub key: Option<String>,
+    /// `name:value`.
+    pub argument: Option<String>,
+}
