@@ -382,7 +382,8 @@ impl Live {
                 "longer than {DESCRIPTION_BYTES_MAX} bytes"
             )));
         }
-        let bytes = store.data().memory.read(packed);
+        // SAFETY: copied before the guest goes on.
+        let bytes = unsafe { store.data().memory.read(packed) };
         let bytes = bytes.map_err(|_| HostError::Describe("lies outside of the memory".to_owned()))?;
         Ok(bytes.to_vec())
     }
@@ -402,7 +403,7 @@ fn ask_buffer(
     let asked = ask.call(&mut *store, ()).and_then(|packed| {
         let (pointer, length) = unpack(packed);
         let state = store.data_mut();
-        let refusal = match state.memory.read(packed) {
+        let refusal = match state.memory.check(pointer, length) {
             Ok(_) if length as usize <= BUFFER_BYTES_MAX => return Ok(packed),
             Ok(_) => Refusal::Limit {
                 limit: "buffer_bytes",

@@ -55,25 +55,37 @@ impl GuestMemory {
 
     /// The bytes that a packed slice names.
     ///
-    /// The lifetime is free because a slice borrows from the mapping and not from the store; callers let go of it before
-    /// they write to these bytes of guest memory or return to the guest.
+    /// # Safety
+    /// The slice borrows from nothing: it is looked at for the last time before anybody writes to these bytes (an answer of a host call,
+    /// the guest, another instance in this memory).
     #[inline]
-    pub fn read<'a>(self, packed: u64) -> Result<&'a [u8], Refusal> {
+    pub unsafe fn read<'a>(self, packed: u64) -> Result<&'a [u8], Refusal> {
         let (pointer, length) = unpack(packed);
-        self.read_at(pointer, length)
+        // SAFETY: passed on.
+        unsafe { self.read_at(pointer, length) }
     }
 
+    /// As `read`.
+    ///
+    /// # Safety
+    /// That of `read`.
     #[inline]
-    pub fn read_at<'a>(self, pointer: u32, length: u32) -> Result<&'a [u8], Refusal> {
+    pub unsafe fn read_at<'a>(self, pointer: u32, length: u32) -> Result<&'a [u8], Refusal> {
         let start = self.span(pointer, length)?;
-        // SAFETY: the span is in range of the mapping (contract of `new`); nobody writes to it while the host call holds
-        // the slice, for only this thread runs the guest and writes come after (see above).
+        // SAFETY: the span is in range of the mapping (contract of `new`); nobody writes to it while the slice is looked at (contract).
         Ok(unsafe { slice::from_raw_parts(start, length as usize) })
+    }
+
+    /// Whether the bytes lie in the memory.
+    #[inline]
+    pub fn check(self, pointer: u32, length: u32) -> Result<(), Refusal> {
+        self.span(pointer, length).map(drop)
     }
 
     #[inline]
     pub fn read_u32(self, pointer: u32) -> Result<u32, Refusal> {
-        let bytes = self.read_at(pointer, 4)?;
+        // SAFETY: the bytes are copied at once.
+        let bytes = unsafe { self.read_at(pointer, 4) }?;
         Ok(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
     }
 
@@ -395,7 +407,8 @@ impl HostState {
 
     #[inline]
     pub fn result_write(&mut self, slice: u64) -> Answer<()> {
-        let bytes = self.memory.read(slice)?;
+        // SAFETY: looked at for the last time before this call writes to guest memory.
+        let bytes = unsafe { self.memory.read(slice) }?;
         if bytes.len() > RESULT_BYTES_MAX {
             return Err(Refusal::Limit {
                 limit: "result_bytes",
@@ -418,7 +431,8 @@ impl HostState {
 
     #[inline]
     pub fn get(&mut self, target: u32, key: u64, out: u64) -> Answer<i64> {
-        let key = self.memory.read(key)?;
+        // SAFETY: looked at for the last time before this call writes to guest memory.
+        let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
         let mut out = Output::new(self.memory, out)?;
         let Some((handle, row)) = self.ops()?.get(Target::unpack(target), key)? else {
@@ -434,13 +448,15 @@ impl HostState {
 
     #[inline]
     pub fn exists(&mut self, target: u32, key: u64) -> Answer<i32> {
-        let key = self.memory.read(key)?;
+        // SAFETY: looked at for the last time before this call writes to guest memory.
+        let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
         Ok(self.ops()?.exists(Target::unpack(target), key)? as i32)
     }
 
     pub fn multi_get(&mut self, target: u32, slice: u64, count: u32, out: u64) -> Answer<i64> {
-        let keys = self.memory.read(slice)?;
+        // SAFETY: looked at for the last time before this call writes to guest memory.
+        let keys = unsafe { self.memory.read(slice) }?;
         self.charge(keys.len())?;
         let mut out = Output::new(self.memory, out)?;
         // The rows are written to guest memory while the keys are still read, so these can't be borrowed from there.
@@ -477,7 +493,8 @@ impl HostState {
 
     #[inline]
     pub fn insert(&mut self, table: u32, row: u64) -> Answer<i64> {
-        let row = self.memory.read(row)?;
+        // SAFETY: looked at for the last time before this call writes to guest memory.
+        let row = unsafe { self.memory.read(row) }?;
         let table = narrow(table, "table")?;
         self.charge(row.len())?;
         let result = self.ops()?.insert(table, row);
@@ -485,7 +502,8 @@ impl HostState {
     }
 
     pub fn multi_insert(&mut self, table: u32, slice: u64, count: u32) -> Answer<i64> {
-        let rows = self.memory.read(slice)?;
+        // SAFETY: looked at for the last time before this call writes to guest memory.
+        let rows = unsafe { self.memory.read(slice) }?;
         let table = narrow(table, "table")?;
         self.charge(rows.len())?;
         let items = Packed::new(rows, count);
@@ -496,7 +514,8 @@ impl HostState {
 
     #[inline]
     pub fn update(&mut self, handle: u32, row: u64) -> Answer<i64> {
-        let row = self.memory.read(row)?;
+        // SAFETY: looked at for the last time before this call writes to guest memory.
+        let row = unsafe { self.memory.read(row) }?;
         self.charge(row.len())?;
         let result = self.ops()?.update(handle, row);
         or_duplicate(result.map(|()| 0))
@@ -515,7 +534,8 @@ impl HostState {
 
     #[inline]
     pub fn add_by_key(&mut self, what: u64, key: u64, delta: i64, out: u64) -> Answer<i32> {
-        let key = self.memory.read(key)?;
+        // SAFETY: looked at for the last time before this call writes to guest memory.
+        let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
         let mut out = Output::new(self.memory, out)?;
         let (target, column) = unpack(what);
@@ -588,7 +608,8 @@ impl HostState {
     }
 
     pub fn log(&mut self, level: u32, text: u64) -> Answer<()> {
-        let text = self.memory.read(text)?;
+        // SAFETY: looked at for the last time before this call writes to guest memory.
+        let text = unsafe { self.memory.read(text) }?;
         let level = LogLevel::from_bits(level).ok_or_else(|| Refusal::Guest(format!("unknown log level {level}")))?;
         self.log_bytes(level, text)
     }
@@ -606,7 +627,8 @@ impl HostState {
     /// Ends the guest, with its own words for it, of which the first are kept. They stand in the procedure's log, too, as far as
     /// that has room.
     pub fn panic(&mut self, text: u64) -> Answer<()> {
-        let text = self.memory.read(text)?;
+        // SAFETY: looked at for the last time before this call writes to guest memory.
+        let text = unsafe { self.memory.read(text) }?;
         let text = beginning_of(text, PANIC_TEXT_BYTES_MAX);
         self.charge(text.len())?;
         if let Ok(ops) = self.ops() {
@@ -616,12 +638,10 @@ impl HostState {
     }
 
     pub fn abort(&mut self, code: u64, message: u64) -> Answer<()> {
-        let code = text_within(self.memory.read(code)?, "abort_code_bytes", ABORT_CODE_BYTES_MAX)?;
-        let message = text_within(
-            self.memory.read(message)?,
-            "abort_message_bytes",
-            ABORT_MESSAGE_BYTES_MAX,
-        )?;
+        // SAFETY: this call writes nothing to guest memory.
+        let (code, message) = unsafe { (self.memory.read(code)?, self.memory.read(message)?) };
+        let code = text_within(code, "abort_code_bytes", ABORT_CODE_BYTES_MAX)?;
+        let message = text_within(message, "abort_message_bytes", ABORT_MESSAGE_BYTES_MAX)?;
         self.ops()?.abort(code, message);
         self.aborted = true;
         Ok(())
@@ -636,14 +656,16 @@ pub(crate) fn request_of<'a>(
     lower: &'a mut Vec<u8>,
     upper: &'a mut Vec<u8>,
 ) -> Answer<ScanRequest<'a>> {
-    let bytes = memory.read_at(pointer, SCAN_REQUEST_BYTES)?;
+    // SAFETY: nothing is written before the request and its bounds are copied.
+    let bytes = unsafe { memory.read_at(pointer, SCAN_REQUEST_BYTES) }?;
     let word = |index: usize| u32::from_le_bytes(bytes[index * 4..][..4].try_into().expect("4 bytes"));
     let flags = ScanFlags(word(1));
     if !flags.is_known() || word(7) != 0 {
         return Err(Refusal::Guest("scan request has unknown flags".to_owned()));
     }
     let (target, limit) = (Target::unpack(word(0)), word(2));
-    let bounds = (memory.read_at(word(3), word(4))?, memory.read_at(word(5), word(6))?);
+    // SAFETY: as above.
+    let bounds = unsafe { (memory.read_at(word(3), word(4))?, memory.read_at(word(5), word(6))?) };
     if bounds.0.len() > KEY_BYTES_MAX || bounds.1.len() > KEY_BYTES_MAX {
         return Err(Refusal::Guest("bound longer than any key".to_owned()));
     }
@@ -716,8 +738,8 @@ pub(crate) fn run_past_end(memory: GuestMemory, slice: u64, what: &str) -> Refus
     let end = u64::from(at) + u64::from(length);
     while u64::from(at) <= end {
         let item = memory.read_u32(at).and_then(|bytes| {
-            let item = memory.read_at(at.saturating_add(4), bytes)?;
-            Ok(item.len() as u32)
+            memory.check(at.saturating_add(4), bytes)?;
+            Ok(bytes)
         });
         match item {
             Ok(bytes) => at = at.saturating_add(4).saturating_add(bytes),

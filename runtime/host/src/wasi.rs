@@ -136,7 +136,7 @@ impl HostState {
     fn random_get(&mut self, out: u32, bytes: u32) -> Answer<i32> {
         self.charge(bytes as usize)?;
         let (mut at, mut left) = (out, bytes);
-        self.memory.read_at(at, left)?;
+        self.memory.check(at, left)?;
         while left > 0 {
             let word = self.random_u64().to_le_bytes();
             let take = left.min(8);
@@ -159,13 +159,14 @@ impl HostState {
         self.charge(count as usize * VECTOR_BYTES)?;
         let mut text = Vec::new();
         for index in 0..count {
-            let vector = self
-                .memory
-                .read_at(vectors.saturating_add(index * VECTOR_BYTES as u32), VECTOR_BYTES as u32)?;
+            let at = vectors.saturating_add(index * VECTOR_BYTES as u32);
+            // SAFETY: nothing is written before the text was copied.
+            let vector = unsafe { self.memory.read_at(at, VECTOR_BYTES as u32) }?;
             let (low, high) = vector.split_at(4);
             let pointer = u32::from_le_bytes(low.try_into().expect("4 bytes"));
             let length = u32::from_le_bytes(high.try_into().expect("4 bytes"));
-            let bytes = self.memory.read_at(pointer, length)?;
+            // SAFETY: as above.
+            let bytes = unsafe { self.memory.read_at(pointer, length) }?;
             self.charge(bytes.len())?;
             log_fits(text.len() + bytes.len())?;
             text.extend_from_slice(bytes);
@@ -196,7 +197,8 @@ impl HostState {
             return Ok(ERRNO_INVAL);
         }
         self.charge((count * (SUBSCRIPTION_BYTES + EVENT_BYTES)) as usize)?;
-        let subscriptions = self.memory.read_at(subs, count * SUBSCRIPTION_BYTES)?.to_vec();
+        // SAFETY: copied at once.
+        let subscriptions = unsafe { self.memory.read_at(subs, count * SUBSCRIPTION_BYTES) }?.to_vec();
         let chunks = subscriptions.chunks_exact(SUBSCRIPTION_BYTES as usize);
         if chunks.clone().any(|subscription| subscription[8] != 0) {
             return Ok(ERRNO_NOTSUP);
