@@ -1,13 +1,16 @@
 # Reprise: `make run` starts it, `make test` tests it.
 CARGO ?= cargo
 
-.PHONY: help run build test wasm console package check tidy
+.PHONY: help run cluster build test wasm console package check tidy
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 run: build ## Build and start the server with the sample modules deployed (LISTEN=ADDR, DATA_DIR=DIR)
 	@exec xtask/run.sh
+
+cluster: build ## Build and start a primary and two standbys on this machine (PORT=N, DATA_DIR=DIR)
+	@exec xtask/cluster.sh
 
 build: ## Build the server, the sample modules and the console
 	@xtask/bootstrap.sh run

@@ -14,11 +14,12 @@ use reprise_env::{Clock, Net, Started, Step, Work};
 use reprise_log::{Group, Log, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
-use reprise_router::{JoinTicket, Router, StandbyInfo, StandbyState};
+use reprise_router::{JoinTicket, Phase, Router, StandbyInfo, StandbyState};
 use reprise_ship::{
     BeatSeen, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LinkError, OwnFreshness, PersistedHook,
     StandbyProgress, Streaming, Taker,
 };
+use reprise_wire::Refusal;
 
 use crate::database::Database;
 
@@ -288,6 +289,11 @@ impl Following {
     /// The connection is over, or did not come about.
     fn note(&mut self, failure: &Failure) -> Step {
         let reason: Arc<str> = failure.to_string().into();
+        if failure.is_of_another_history() {
+            // What is here may never have been the primary's.
+            let report = format!("this standby shows nothing, since it can't follow: {reason}");
+            self.taker.router.set_phase(Phase::Failed { report });
+        }
         let mut state = self.linked().lock();
         state.is_connected = false;
         let is_new = state.error.as_ref() != Some(&reason);
@@ -319,6 +325,14 @@ enum Failure {
 }
 
 impl Failure {
+    /// The primary does not hold what is here.
+    fn is_of_another_history(&self) -> bool {
+        let Self::Link(LinkError::Refused { refusal, .. }) = self else {
+            return false;
+        };
+        matches!(refusal, Refusal::Diverged | Refusal::Database)
+    }
+
     fn is_final(&self) -> bool {
         match self {
             Self::Ticket(error) => error.is_final,

@@ -31,6 +31,7 @@ mod restore;
 mod rows;
 mod serve;
 mod spans;
+mod standby;
 mod tail;
 
 use std::process::ExitCode;

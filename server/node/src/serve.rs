@@ -35,6 +35,7 @@ use crate::{
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_text},
     reload::{Reloader, Reloading},
     spans::Spans,
+    standby::{self, Primary},
 };
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -44,6 +45,11 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let reloader = Reloader::new(args, matches.clone(), &config);
     start_tracing();
     config.warn_of_other_file();
+    let name = standby::name_of(&config.replication, config.address.port());
+    let primary = Primary::of(&config.replication, &name)?;
+    if let Some(primary) = &primary {
+        begin_as_standby(primary, &config)?;
+    }
     let partitions = partitions(&config)?;
     let sites = Setting {
         value: sites(config.place.sites.value, partitions.value)?,
@@ -70,9 +76,16 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     // So is memory that is not there, before anything is made.
     config.memory.check()?;
     let files = Files::prepare(&config)?;
-    let database = Database::open(config.database(files.log_dir.clone(), partitions.value, sites.value))
-        .with_context(|| format!("open the database under {}", config.place.data_dir.value.display()))?;
+    let opened = config.database(files.log_dir.clone(), partitions.value, sites.value);
+    let database = match &primary {
+        None => Database::open(opened),
+        Some(_) => Database::open_standby(opened),
+    };
+    let database =
+        database.with_context(|| format!("open the database under {}", config.place.data_dir.value.display()))?;
     let database = set_up(database, &config)?;
+    let address = listener.local_addr().context("ask for the address")?;
+    standby::serve_standbys(&database, &config.replication, own_url(&config, address))?;
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config)?;
     let activity = Activity::start(database.router().clone()).context("start a thread")?;
@@ -80,6 +93,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let opening = Opening {
         dir: config.place.data_dir.value,
         read_only: config.read_only,
+        primary,
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
     let reloading = Reloading {
@@ -125,6 +139,20 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
     tell_nvram(&database);
     config.backup.begin(&database, &config.place.data_dir.value)?;
     Ok(Arc::new(database))
+}
+
+/// Gets a new standby its first files, before anything is opened.
+fn begin_as_standby(primary: &Primary, config: &ServeConfig) -> Outcome {
+    let dir = &config.place.data_dir.value;
+    make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
+    primary.bootstrap(dir)
+}
+
+/// Where others reach this server, as far as it knows.
+fn own_url(config: &ServeConfig, address: SocketAddr) -> Option<Arc<str>> {
+    let told = config.replication.advertise.value.clone();
+    let own = || (!address.ip().is_unspecified()).then(|| format!("http://{address}"));
+    told.or_else(own).map(Into::into)
 }
 
 /// What an operator must know of the NVRAM.
@@ -268,7 +296,10 @@ fn recover(
 ) -> Result<(Recovered, JoinHandle<()>), Failure> {
     let (sender, receiver) = oneshot::channel();
     let work = move || {
-        let outcome = replay(&database, &catalog, &opening);
+        let outcome = replay(&database, &catalog, &opening).and_then(|()| match opening.primary {
+            Some(primary) => primary.follow(&database),
+            None => Ok(()),
+        });
         let _ = sender.send(outcome); // a server that was told to stop no longer listens
     };
     let spawned = thread::Builder::new().name("recovery".into()).spawn(work);
@@ -279,6 +310,8 @@ fn recover(
 struct Opening {
     dir: PathBuf,
     read_only: bool,
+    /// Whom it follows once it is open.
+    primary: Option<Primary>,
 }
 
 impl Opening {

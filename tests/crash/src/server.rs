@@ -24,6 +24,8 @@ const END_WAIT_MAX: Duration = Duration::from_secs(180);
 #[derive(Clone)]
 pub struct Launch {
     pub data_dir: PathBuf,
+    /// Port 0: any that is free.
+    pub listen: String,
     /// Behind `serve --data-dir … --listen …`.
     pub args: Vec<String>,
     /// Its limit of open files, if not ours.
@@ -40,6 +42,7 @@ impl Launch {
     pub fn new(data_dir: &Path) -> Self {
         Self {
             data_dir: data_dir.to_owned(),
+            listen: "127.0.0.1:0".into(),
             args: Vec::new(),
             files_max: None,
             survives_file_limit: false,
@@ -50,6 +53,11 @@ impl Launch {
 
     pub fn standing_in(mut self, dir: &Path) -> Self {
         self.working_dir = dir.to_owned();
+        self
+    }
+
+    pub fn listen(mut self, address: &str) -> Self {
+        self.listen = address.to_owned();
         self
     }
 
@@ -93,7 +101,7 @@ impl Spawned {
     pub fn start(launch: &Launch) -> Result<Self> {
         let mut command = Command::new(binary()?);
         command.arg("serve").arg("--data-dir").arg(&launch.data_dir);
-        command.args(["--listen", "127.0.0.1:0"]).args(&launch.args);
+        command.args(["--listen", &launch.listen]).args(&launch.args);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

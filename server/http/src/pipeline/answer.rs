@@ -7,6 +7,7 @@ use std::{
 
 use axum::http::Response;
 use reprise_api::headers;
+use reprise_base::Lsn;
 use reprise_codec::Format;
 use reprise_router::CallReply;
 
@@ -57,7 +58,7 @@ impl Answers<'_> {
         if let Some(staleness) = self.staleness {
             // What this call saw, which may be more than what was there before it.
             let seen = Staleness {
-                view: reply.lsn,
+                view: Lsn(reply.lsn.0 + 1),
                 ..staleness
             };
             seen.headers().for_each(|(name, value)| self.put_header(name, &value));

@@ -9,6 +9,7 @@ mod limits;
 pub mod log;
 pub mod memory;
 pub mod place;
+pub mod replication;
 mod setting;
 mod telemetry;
 mod tokens;
@@ -21,7 +22,7 @@ use std::{
 
 use clap::{ArgMatches, Args, parser::ValueSource};
 use reprise_base::limits::SEGMENT_BYTES;
-use reprise_database::{Database, DatabaseConfig, DeviceConfig};
+use reprise_database::{Database, DatabaseConfig, DeviceConfig, LogPolicy};
 
 use crate::output::{Failure, Outcome, usage};
 use setting::Layers;
@@ -78,6 +79,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     backup: backup::BackupArgs,
     #[command(flatten)]
+    replication: replication::ReplicationArgs,
+    #[command(flatten)]
     telemetry: telemetry::TelemetryArgs,
 }
 
@@ -94,6 +97,7 @@ pub struct ServeConfig {
     pub memory: memory::MemorySettings,
     checkpoints: checkpoints::CheckpointSettings,
     pub backup: backup::BackupSettings,
+    pub replication: replication::ReplicationSettings,
     pub telemetry: telemetry::TelemetrySettings,
     pub http: http::HttpSettings,
     pub tokens: tokens::TokenSettings,
@@ -136,10 +140,12 @@ impl ServeConfig {
         let memory = memory::MemorySettings::pick(args.memory, &mut layers)?;
         let checkpoints = checkpoints::CheckpointSettings::pick(args.checkpoints, &mut layers)?;
         let backup = backup::BackupSettings::pick(args.backup, &mut layers)?;
+        let replication = replication::ReplicationSettings::pick(args.replication, &mut layers)?;
         let telemetry = telemetry::TelemetrySettings::pick(args.telemetry, &mut layers)?;
         let http = http::HttpSettings::pick(&mut layers)?;
         let tokens = tokens::TokenSettings::pick(&mut layers, http.origins.clone())?;
         layers.finish()?;
+        replication.check(log.log.value != LogPolicy::None)?;
         let config = Self {
             address: place.address()?,
             place,
@@ -150,6 +156,7 @@ impl ServeConfig {
             memory,
             checkpoints,
             backup,
+            replication,
             telemetry,
             http,
             tokens,
@@ -235,6 +242,7 @@ impl ServeConfig {
             self.memory.entries(),
             self.checkpoints.entries(),
             self.backup.entries(),
+            self.replication.entries(),
             self.telemetry.entries(),
             self.http.entries(),
             self.tokens.entries(),

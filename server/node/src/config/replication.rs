@@ -1,0 +1,120 @@
+//! Which standbys follow this server, or which primary it follows.
+
+use std::net::ToSocketAddrs;
+
+use super::{
+    memory::size,
+    setting::{Show, settings},
+};
+use crate::output::{Failure, usage};
+
+/// Bytes of log that are kept for standbys that are behind, unless configured.
+const HOLD_MAX_DEFAULT: u64 = 4 << 30;
+
+/// A secret: never shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl Show for Secret {
+    fn shown(&self) -> String {
+        "(kept secret)".into()
+    }
+}
+
+settings! {
+    /// Which standbys follow this server, or which primary it follows.
+    ReplicationSettings from ReplicationArgs under "Replication" {
+        /// Follow the primary at this URL as a standby: receive its log, replay it, serve reads [default: none]
+        standby_of: String {
+            env: "REPRISE_STANDBY_OF",
+            takes: "URL",
+            judge: url,
+            marks: [where_said],
+        }
+        /// Token of the primary, of the role admin, for a standby [default: none]
+        standby_token: crate::config::replication::Secret {
+            env: "REPRISE_STANDBY_TOKEN",
+            takes: "TOKEN",
+            judge: secret,
+            marks: [where_said],
+        }
+        /// Name of this server among the primary and its standbys [default: the host's name and the port]
+        name: String {
+            env: "REPRISE_NAME",
+            takes: "NAME",
+            judge: name,
+            marks: [where_said],
+        }
+        /// URL under which others reach this server [default: none]
+        advertise: String {
+            env: "REPRISE_ADVERTISE",
+            takes: "URL",
+            judge: url,
+            marks: [where_said],
+        }
+        /// Address and port to which standbys connect; they get every row over it, unencrypted [default: none]
+        ship_listen: String {
+            env: "REPRISE_SHIP_LISTEN",
+            takes: "ADDR",
+            judge: ship_listen,
+            marks: [where_said],
+        }
+        /// Bytes of log that are kept at most for standbys that are behind, or a number with KiB, MiB or GiB [default: 4 GiB]
+        hold_max: u64 {
+            env: "REPRISE_HOLD_MAX",
+            takes: "SIZE",
+            judge: size,
+            default: HOLD_MAX_DEFAULT,
+            marks: [where_said],
+        }
+    }
+}
+
+impl ReplicationSettings {
+    /// Settings that do not go together are refused.
+    pub fn check(&self, keeps_log: bool) -> Result<(), Failure> {
+        let (standby_of, ship) = (&self.standby_of.value, &self.ship_listen.value);
+        if self.standby_token.value.is_some() && standby_of.is_none() {
+            return Err(usage("standby-token goes with standby-of"));
+        }
+        match keeps_log || (standby_of.is_none() && ship.is_none()) {
+            true => Ok(()),
+            false => Err(usage(
+                "without a log (--log none) there is nothing to follow or to ship",
+            )),
+        }
+    }
+}
+
+fn url(text: &str) -> Result<String, String> {
+    let is_http = text.starts_with("http://") || text.starts_with("https://");
+    match is_http && !text.contains(char::is_whitespace) {
+        true => Ok(text.trim_end_matches('/').to_owned()),
+        false => Err(format!("{text:?} is no URL of a server; write http://HOST:PORT")),
+    }
+}
+
+fn secret(text: &str) -> Result<Secret, String> {
+    match text.is_empty() {
+        true => Err("a token is not empty".into()),
+        false => Ok(Secret(text.to_owned())),
+    }
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    match (1..=64).contains(&text.len()) && text.bytes().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("a server's name has 1 to 64 letters, digits, '-', '_' or '.'".into()),
+    }
+}
+
+fn ship_listen(text: &str) -> Result<String, String> {
+    match text.to_socket_addrs().map(|mut found| found.next().is_some()) {
+        Ok(true) => Ok(text.to_owned()),
+        Ok(false) => Err(format!("{text:?} names no address")),
+        Err(error) => Err(format!(
+            "{text:?} is no address to listen on ({error}); write ADDR:PORT"
+        )),
+    }
+}

@@ -1,0 +1,249 @@
+//! A server that follows a primary: tickets from it, and the files to begin with.
+
+use std::{
+    fs, io,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use reprise_api::{JoinTicket, ProblemKind};
+use reprise_backup::{Place, RealTree};
+use reprise_client::{Client, ClientError};
+use reprise_database::{Database, FollowPrimary, ServeStandbys, TicketError};
+use reprise_env::{RealClock, RealNet};
+use reprise_router::JoinTicket as Ticket;
+use reprise_ship::{Link, LinkConfig, LinkError};
+
+use crate::{
+    config::replication::ReplicationSettings,
+    output::{Failure, Outcome, ProgressLine, bytes, usage},
+    remote,
+};
+
+/// Where the first files lie until all of them have their place.
+const ARRIVED: &str = "bootstrap";
+/// In this order: a directory with a log has everything.
+const FOLDERS: [&str; 2] = ["checkpoints", "log"];
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// Between two tries to reach the primary, and how long it is tried before there are any files.
+const TRY_EVERY: Duration = Duration::from_millis(500);
+const FIRST_TRIES: Duration = Duration::from_secs(60);
+
+/// The primary, as its standby asks it.
+pub struct Primary {
+    client: Client,
+    url: String,
+    name: String,
+}
+
+impl Primary {
+    /// None for a server that follows nobody.
+    pub fn of(settings: &ReplicationSettings, name: &str) -> Result<Option<Self>, Failure> {
+        let Some(url) = settings.standby_of.value.clone() else {
+            return Ok(None);
+        };
+        let token = settings.standby_token.value.as_ref();
+        let client = Client::new(&url, token.map(|secret| secret.0.as_str()));
+        Ok(Some(Self {
+            client: client.map_err(|error| usage(format!("standby-of: {error}")))?,
+            url,
+            name: name.to_owned(),
+        }))
+    }
+
+    /// A ticket, which holds for a minute.
+    fn ticket(&self) -> Result<JoinTicket, ClientError> {
+        self.client.join(&self.name)
+    }
+
+    /// Has the database receive and replay what the primary ships, until it is promoted. After its recovery.
+    pub fn follow(self, database: &Arc<Database>) -> anyhow::Result<()> {
+        let (name, url) = (self.name.clone(), self.url.clone());
+        let ticket = move || {
+            self.ticket()
+                .map_err(|error| ticket_error(&error))
+                .and_then(|told| read_ticket(&told))
+        };
+        let follow = FollowPrimary {
+            net: Arc::new(RealNet),
+            name,
+            primary: Some(url.into()),
+            ticket: Box::new(ticket),
+        };
+        database.follow_primary(follow).context("follow the primary")
+    }
+
+    /// Puts the files to begin with into a directory that has none. Nothing of them stays where that fails.
+    pub fn bootstrap(&self, dir: &Path) -> Outcome {
+        settle(dir).with_context(|| format!("put the first files of a standby in their place in {}", dir.display()))?;
+        if dir.join("log").exists() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let progress = ProgressLine::new();
+        loop {
+            let why = match self.try_bootstrap(dir)? {
+                Ok(bytes_come) => {
+                    progress.clear();
+                    eprintln!("{} came from the primary at {}", bytes(bytes_come), self.url);
+                    return Ok(());
+                }
+                Err(why) => why,
+            };
+            if begun.elapsed() > FIRST_TRIES {
+                progress.clear();
+                return Err(anyhow::anyhow!("begin as a standby of {}: {why}", self.url).into());
+            }
+            progress.show(format!("waiting for the primary at {}: {why}", self.url));
+            thread::sleep(TRY_EVERY);
+        }
+    }
+
+    /// The inner error may pass.
+    fn try_bootstrap(&self, dir: &Path) -> Result<Result<u64, String>, Failure> {
+        let ticket = match self.ticket() {
+            Ok(ticket) => ticket,
+            Err(ClientError::Problem(problem)) if problem.status < 500 => return Err(Failure::Problem(problem)),
+            Err(error @ (ClientError::Url { .. } | ClientError::Protocol(_))) => return Err(remote::failure(error)),
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        match self.receive(&ticket, dir) {
+            Ok(bytes_come) => Ok(Ok(bytes_come)),
+            Err(error) => match error.downcast_ref::<LinkError>() {
+                Some(passing) if !passing.is_final() => Ok(Err(passing.to_string())),
+                _ => Err(error.into()),
+            },
+        }
+    }
+
+    fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<u64> {
+        let read = read_ticket(ticket)?;
+        let config = LinkConfig {
+            net: Arc::new(RealNet),
+            clock: Arc::new(RealClock::default()),
+            address: read.ship_address,
+            ticket: read.ticket,
+            name: self.name.clone(),
+            connect_time: CONNECT_TIME,
+        };
+        let place = Place::new(Arc::new(RealTree(dir.to_owned())), ARRIVED);
+        let come = Link::bootstrap(&config, &place)?.run(&|| true)?;
+        settle(dir)?;
+        Ok(come.context("the primary sent nothing")?.bytes)
+    }
+}
+
+/// Takes standbys, where the settings say so: at once, or once this server is the primary. `url`: under which clients reach it.
+pub fn serve_standbys(database: &Arc<Database>, settings: &ReplicationSettings, url: Option<Arc<str>>) -> Outcome {
+    let Some(listen) = settings.ship_listen.value.clone() else {
+        return Ok(());
+    };
+    let served = database.serve_standbys(ServeStandbys {
+        net: Arc::new(RealNet),
+        listen: listen.clone(),
+        ship_address: None,
+        url,
+        hold_bytes_max: settings.hold_max.value,
+    });
+    Ok(served.with_context(|| format!("take standbys at {listen}"))?)
+}
+
+/// What a primary that can't be reached, or says no for now, may answer later.
+fn ticket_error(error: &ClientError) -> TicketError {
+    let is_final = match error {
+        ClientError::Problem(problem) => problem.status < 500 && problem.kind() != Some(ProblemKind::NotPrimary),
+        ClientError::Url { .. } => true,
+        ClientError::Connect { .. } | ClientError::Http(_) | ClientError::Protocol(_) => false,
+    };
+    TicketError {
+        reason: error.to_string().into(),
+        is_final,
+    }
+}
+
+fn read_ticket(told: &JoinTicket) -> Result<Ticket, TicketError> {
+    let unreadable = || TicketError {
+        reason: "the primary's ticket is not made of hexadecimal digits".into(),
+        is_final: false,
+    };
+    Ok(Ticket {
+        ticket: bytes_of(&told.ticket).ok_or_else(unreadable)?,
+        ship_address: told.ship_address.clone(),
+        database_id: bytes_of(&told.database_id).ok_or_else(unreadable)?,
+        partitions: told.partitions,
+    })
+}
+
+fn bytes_of(hex: &str) -> Option<[u8; 16]> {
+    let is_hex = hex.len() == 32 && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let digits = u128::from_str_radix(hex, 16).ok().filter(|_| is_hex)?;
+    Some(digits.to_be_bytes())
+}
+
+/// Moves files that have come whole to where they are opened; also those of a start that was cut off while it did.
+fn settle(dir: &Path) -> io::Result<()> {
+    let arrived = dir.join(ARRIVED);
+    if !arrived.exists() {
+        return Ok(());
+    }
+    for folder in FOLDERS {
+        let (from, to) = (arrived.join(folder), dir.join(folder));
+        if from.exists() {
+            fs::rename(from, to)?;
+            fs::File::open(dir)?.sync_all()?;
+        }
+    }
+    fs::remove_dir_all(&arrived)
+}
+
+/// As it is told others: `--name`, or the host's and the port.
+pub fn name_of(settings: &ReplicationSettings, port: u16) -> String {
+    let own = || {
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let host: String = host.trim().chars().filter(is_plain).take(48).collect();
+        match host.is_empty() {
+            true => format!("server-{port}"),
+            false => format!("{host}-{port}"),
+        }
+    };
+    settings.name.value.clone().unwrap_or_else(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_is_16_bytes() {
+        assert_eq!(
+            bytes_of("000102030405060708090a0b0c0d0e0f"),
+            Some(std::array::from_fn(|at| at as u8))
+        );
+        for bad in [
+            "",
+            "00",
+            "zz0102030405060708090a0b0c0d0e0f",
+            "+00102030405060708090a0b0c0d0e0f",
+        ] {
+            assert_eq!(bytes_of(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn files_get_their_place_also_where_that_was_cut_off() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |path: &str| dir.path().join(path);
+        settle(dir.path()).expect("nothing to do");
+        for made in ["bootstrap/checkpoints", "bootstrap/log"] {
+            fs::create_dir_all(at(made)).expect("make");
+        }
+        // The first folder has its place, then the machine stops.
+        fs::rename(at("bootstrap/checkpoints"), at("checkpoints")).expect("rename");
+        settle(dir.path()).expect("it goes on");
+        assert!(at("checkpoints").exists() && at("log").exists() && !at("bootstrap").exists());
+    }
+}

@@ -1,0 +1,326 @@
+//! A primary and its standbys as processes: joining, following, reading, losing each other, taking over.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use reprise_test_crash::{Launch, Server, Spawned, run_verb};
+use serde_json::Value;
+
+/// A wait that ends only by a mistake.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Cluster {
+    dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            dir: tempfile::tempdir()?,
+        })
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A server that takes standbys.
+    fn primary(&self, name: &str, args: &[&str]) -> Result<Server> {
+        let own = ["--name", name, "--ship-listen", "127.0.0.1:0", "--partitions", "3"];
+        Server::start(&Launch::new(&self.path(name)).args(&[&own[..], args].concat()))
+    }
+
+    fn standby_launch(&self, name: &str, of: &Server, args: &[&str]) -> Launch {
+        let url = format!("http://{}", of.address);
+        let own = ["--name", name, "--standby-of", &url, "--ship-listen", "127.0.0.1:0"];
+        Launch::new(&self.path(name)).args(&[&own[..], args].concat())
+    }
+
+    fn standby(&self, name: &str, of: &Server, args: &[&str]) -> Result<Server> {
+        Server::start(&self.standby_launch(name, of, args))
+    }
+}
+
+fn replication(server: &Server) -> Result<Value> {
+    Ok(server.get("/v1/replication")?.json())
+}
+
+fn lsn(value: &Value) -> u64 {
+    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// Opens accounts from `first` on, each with 10.
+fn open_accounts(server: &Server, first: u32, count: u32) -> Result<()> {
+    for account in first..first + count {
+        let answer = server.call("bank/open", &format!(r#"{{"account": {account}, "balance": 10}}"#))?;
+        ensure!(answer.status == 200, "{}", answer.text());
+    }
+    Ok(())
+}
+
+/// Waits until readers of `standby` see all that is durable on `primary`.
+fn wait_caught_up(primary: &Server, standby: &Server) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    let durable = lsn(&replication(primary)?["durable_lsn"]);
+    loop {
+        let told = replication(standby)?;
+        if lsn(&told["standbys"][0]["view_lsn"]) >= durable {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "it does not come to {durable}: {told}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits until the primary says so of the standby.
+fn wait_state(primary: &Server, name: &str, state: &str) -> Result<Value> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let told = replication(primary)?;
+        let list = told["standbys"].as_array().cloned().unwrap_or_default();
+        if let Some(found) = list.iter().find(|standby| standby["name"] == name)
+            && found["state"] == state
+        {
+            return Ok(found.clone());
+        }
+        ensure!(Instant::now() < until, "{name} does not become {state}: {told}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn total(server: &Server) -> Result<(u64, u64)> {
+    let answer = server.call("bank/total", "{}")?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    let result = &answer.json()["result"];
+    Ok((lsn(&result["accounts"]), lsn(&result["sum"])))
+}
+
+fn promote(server: &Server) -> Result<Value> {
+    let answer = server.request("POST", "/v1/replication/promote", &[], b"")?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    Ok(answer.json())
+}
+
+#[test]
+fn standbys_follow_serve_reads_and_one_takes_over_when_the_primary_is_killed() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let mut primary = cluster.primary("a", &["--log", "command"])?;
+    primary.deploy("bank")?;
+    open_accounts(&primary, 0, 50)?;
+    // Other numbers of sites, and one that begins while calls are made.
+    let b = cluster.standby("b", &primary, &["--sites", "2"])?;
+    open_accounts(&primary, 50, 50)?;
+    let c = cluster.standby("c", &primary, &["--sites", "1"])?;
+    open_accounts(&primary, 100, 50)?;
+    for standby in [&b, &c] {
+        wait_caught_up(&primary, standby)?;
+        ensure!(total(standby)? == (150, 1500), "{:?}", total(standby)?);
+        let told = replication(standby)?;
+        ensure!(
+            told["role"] == "standby" && told["standbys"][0]["state"] == "streaming",
+            "{told}"
+        );
+        ensure!(standby.get("/v1/status")?.json()["role"] == "standby", "status");
+    }
+    let told = wait_state(&primary, "b", "streaming")?;
+    ensure!(told["error"].is_null() && told["transport"] == "tcp", "{told}");
+    // Reads say how old they are; writes say where to go, and leave nothing.
+    let read = b.call("bank/balance", r#"{"account": 7}"#)?;
+    ensure!(
+        read.status == 200 && read.header("reprise-view-lsn").is_some(),
+        "{}",
+        read.text()
+    );
+    ensure!(read.header("reprise-lag-ms").is_some(), "no lag is told");
+    let rows = b.get("/v1/tables/bank.accounts/rows?limit=3")?;
+    ensure!(
+        rows.status == 200 && rows.header("reprise-view-lsn").is_some(),
+        "{}",
+        rows.text()
+    );
+    let write = b.call("bank/open", r#"{"account": 900, "balance": 1}"#)?;
+    let url = format!("http://{}", primary.address);
+    ensure!(
+        write.status == 421 && write.json()["primary"] == url.as_str(),
+        "{}",
+        write.text()
+    );
+    // The command line follows it.
+    let standby_url = format!("http://{}", b.address);
+    let args = [
+        "call",
+        "bank.open",
+        r#"{"account": 150, "balance": 10}"#,
+        "--url",
+        &standby_url,
+    ];
+    let called = run_verb(&args)?;
+    ensure!(called.status.success(), "{called:?}");
+    let lsn_of_call = lsn(&serde_json::from_slice::<Value>(
+        &run_verb(&[
+            "call",
+            "bank.open",
+            r#"{"account": 151, "balance": 10}"#,
+            "--url",
+            &standby_url,
+            "--output",
+            "json",
+        ])?
+        .stdout,
+    )?["lsn"]);
+    let seen = b.request(
+        "POST",
+        "/v1/call/bank/total",
+        &[
+            ("reprise-min-lsn", &lsn_of_call.to_string()),
+            ("reprise-max-wait-ms", "20000"),
+        ],
+        b"{}",
+    )?;
+    ensure!(
+        lsn(&seen.json()["result"]["accounts"]) == 152,
+        "its own write: {}",
+        seen.text()
+    );
+    // The primary is gone; what it had shipped is there, and goes on.
+    wait_caught_up(&primary, &b)?;
+    primary.kill()?;
+    let promoted = promote(&b)?;
+    ensure!(promoted["epoch"] == 2, "{promoted}");
+    ensure!(total(&b)? == (152, 1520), "{:?}", total(&b)?);
+    open_accounts(&b, 152, 10)?;
+    ensure!(
+        b.request("POST", "/v1/replication/promote", &[], b"")?.status == 409,
+        "twice"
+    );
+    ensure!(replication(&b)?["role"] == "primary", "its role");
+    // A new standby follows the new primary, and a restart keeps the role.
+    let d = cluster.standby("d", &b, &[])?;
+    wait_caught_up(&b, &d)?;
+    ensure!(total(&d)? == (162, 1620), "{:?}", total(&d)?);
+    let (status, errors) = b.terminate()?;
+    ensure!(status.code() == Some(0), "{status}: {errors}");
+    let b = Server::start(&Launch::new(&cluster.path("b")))?;
+    ensure!(
+        replication(&b)?["epoch"] == 3 && total(&b)? == (162, 1620),
+        "after its restart"
+    );
+    Ok(())
+}
+
+#[test]
+fn both_sides_may_be_killed_and_come_back() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let ship = free_address()?;
+    let args = ["--ship-listen", &ship, "--log", "physiological"];
+    let launch = Launch::new(&cluster.path("a")).args(&[&args[..], &["--partitions", "2"]].concat());
+    let launch = launch.listen(&free_address()?);
+    let mut primary = Server::start(&launch)?;
+    primary.deploy("bank")?;
+    open_accounts(&primary, 0, 20)?;
+    let follow = cluster.standby_launch("b", &primary, &[]);
+    let mut standby = Server::start(&follow)?;
+    wait_caught_up(&primary, &standby)?;
+    for round in 1..4 {
+        standby.kill()?;
+        wait_state(&primary, "b", "lost")?;
+        open_accounts(&primary, round * 40, 20)?;
+        standby = Server::start(&follow)?;
+        wait_caught_up(&primary, &standby)?;
+        // The primary comes back in a new epoch, at its old address.
+        primary.kill()?;
+        primary = Server::start(&launch)?;
+        open_accounts(&primary, round * 40 + 20, 20)?;
+        wait_state(&primary, "b", "streaming")?;
+        wait_caught_up(&primary, &standby)?;
+        ensure!(total(&standby)? == total(&primary)?, "{:?}", total(&standby)?);
+    }
+    // Deployments reach it as they come, a checkpoint of its own shortens its next start.
+    primary.deploy("voter")?;
+    wait_caught_up(&primary, &standby)?;
+    let modules = standby.get("/v1/modules")?;
+    ensure!(modules.text().contains("\"voter\""), "{}", modules.text());
+    let (status, errors) = standby.terminate()?;
+    ensure!(status.code() == Some(0), "{status}: {errors}");
+    Ok(())
+}
+
+#[test]
+fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let primary = cluster.primary("a", &[])?;
+    let plain = Server::start(&Launch::new(&cluster.path("plain")).args(&["--partitions", "2"]))?;
+    let refusal = |launch: &Launch| -> Result<String> {
+        let mut process = Spawned::start(launch)?;
+        let status = process.wait()?;
+        ensure!(!status.success(), "it started");
+        Ok(process.errors())
+    };
+    let expect = |launch: &Launch, part: &str| -> Result<()> {
+        let said = refusal(launch)?;
+        ensure!(said.contains(part), "{part:?} is not in: {said}");
+        Ok(())
+    };
+    // A primary that takes none; no URL; settings that do not go together.
+    expect(&cluster.standby_launch("b", &plain, &[]), "--ship-listen")?;
+    let launch = |args: &[&str]| Launch::new(&cluster.path("c")).args(args);
+    expect(&launch(&["--standby-of", "db.example"]), "http://HOST:PORT")?;
+    expect(&launch(&["--standby-token", "x"]), "goes with standby-of")?;
+    expect(&launch(&["--ship-listen", "nowhere"]), "ADDR:PORT")?;
+    expect(&launch(&["--name", "a b"]), "letters, digits")?;
+    expect(
+        &launch(&["--log", "none", "--ship-listen", "127.0.0.1:0"]),
+        "nothing to follow or to ship",
+    )?;
+    for refused in ["b", "c"] {
+        let left = cluster.path(refused);
+        ensure!(!left.join("log").exists(), "{refused} was begun");
+    }
+    // Another database's directory; one that went its own way.
+    let (status, _) = plain.terminate()?;
+    ensure!(status.code() == Some(0), "{status}");
+    refused_later(
+        &cluster.standby_launch("plain", &primary, &["--partitions", "2"]),
+        "another database's",
+    )?;
+    let mut standby = cluster.standby("d", &primary, &[])?;
+    primary.deploy("bank")?;
+    wait_caught_up(&primary, &standby)?;
+    standby.kill()?;
+    let own = Server::start(&Launch::new(&cluster.path("d")))?;
+    open_accounts(&own, 0, 3)?;
+    drop(own);
+    refused_later(&cluster.standby_launch("d", &primary, &[]), "deposed")?;
+    Ok(())
+}
+
+/// It finds out once it has opened its own: then it serves nothing, and says why.
+fn refused_later(launch: &Launch, part: &str) -> Result<()> {
+    let server = Spawned::start(launch)?.listen()?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let told = server.get("/v1/replication")?.text();
+        if told.contains("\"lost\"") && told.contains(part) {
+            break;
+        }
+        ensure!(Instant::now() < until, "{part:?} is not told: {told}");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let ready = server.get("/readyz")?;
+    ensure!(
+        ready.status == 503 && ready.text().contains("shows nothing"),
+        "{}",
+        ready.text()
+    );
+    let read = server.call("bank/total", "{}")?;
+    ensure!(matches!(read.status, 404 | 503), "{}", read.text());
+    Ok(())
+}
+
+fn free_address() -> Result<String> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    Ok(listener.local_addr()?.to_string())
+}
