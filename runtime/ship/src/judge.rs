@@ -93,6 +93,11 @@ pub(crate) fn judge_position(
     match known {
         Some(known) if known == history => Ok(Some(Position { epoch, lsn, history })),
         Some(_) => Err(diverged(lsn, log, "other records lie before it there than here")),
+        // It has what was sent to it while it was written here; once it is durable, it can be compared.
+        None if lsn > log.durable() && lsn <= log.filled() => {
+            let reason = format!("the standby is at LSN {lsn}, which is not durable on the primary yet");
+            Err(Verdict::new(Refusal::Unavailable, reason))
+        }
         None if lsn > log.durable() => Err(diverged(lsn, log, "it is beyond what this primary holds")),
         None => Err(gone(lsn)),
     }
@@ -120,7 +125,80 @@ pub(crate) fn gone(lsn: Lsn) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use reprise_base::Epoch;
+    use reprise_log::{GroupSink, Hold, LogReader};
+    use reprise_wire::History;
+
     use super::*;
+
+    /// Durable to LSN 10, kept from 5 on, and 3 records more are being written.
+    struct Written;
+
+    impl ShippedLog for Written {
+        fn database_id(&self) -> [u8; 16] {
+            [7; 16]
+        }
+
+        fn epoch(&self) -> Epoch {
+            Epoch(2)
+        }
+
+        fn durable(&self) -> Lsn {
+            Lsn(10)
+        }
+
+        fn filled(&self) -> Lsn {
+            Lsn(13)
+        }
+
+        fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {
+            Ok((5..=10).contains(&lsn.0).then_some(History(77)))
+        }
+
+        fn reader(&self, _: Lsn) -> Result<LogReader, LogError> {
+            unreachable!("nothing is read to judge")
+        }
+
+        fn hold(&self, _: &str, _: Lsn) -> Result<Hold, LogError> {
+            unreachable!("nothing is held to judge")
+        }
+
+        fn bytes_between(&self, _: Lsn, _: Lsn) -> u64 {
+            0
+        }
+
+        fn add_sink(&self, _: Arc<dyn GroupSink>) {}
+    }
+
+    #[test]
+    fn a_position_is_compared_where_it_can_be() {
+        let judged = |epoch, lsn, history| {
+            let hello = Hello {
+                protocol: SHIP_PROTOCOL,
+                wants: Wants::Log,
+                format: FORMAT_VERSION,
+                database_id: [7; 16],
+                partitions: 4,
+                position: (Epoch(epoch), Lsn(lsn), History(history)),
+                ticket: [0; 16],
+                name: "s1",
+            };
+            let judged = judge_position(&hello, &Written, 4);
+            judged
+                .map(|position| position.map(|at| at.lsn.0))
+                .map_err(|verdict| verdict.refusal)
+        };
+        assert_eq!(judged(2, 10, 77), Ok(Some(10)));
+        assert_eq!(judged(1, 5, 77), Ok(Some(5)));
+        assert_eq!(judged(1, 5, 78), Err(Refusal::Diverged));
+        assert_eq!(judged(1, 4, 77), Err(Refusal::Gone));
+        assert_eq!(judged(3, 10, 77), Err(Refusal::Diverged));
+        // What was sent before it was durable here may have arrived there: that passes.
+        assert_eq!(judged(2, 13, 77), Err(Refusal::Unavailable));
+        assert_eq!(judged(2, 14, 77), Err(Refusal::Diverged));
+    }
 
     #[test]
     fn names_go_into_paths() {

@@ -13,6 +13,8 @@ pub trait ShippedLog: Send + Sync {
     fn epoch(&self) -> Epoch;
     /// Everything before it is durable.
     fn durable(&self) -> Lsn;
+    /// Behind the last record that was appended.
+    fn filled(&self) -> Lsn;
     /// None where the log does not hold it.
     fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError>;
     fn reader(&self, from: Lsn) -> Result<LogReader, LogError>;
@@ -32,6 +34,10 @@ impl<P: Send + 'static> ShippedLog for Log<P> {
 
     fn durable(&self) -> Lsn {
         Log::durable(self)
+    }
+
+    fn filled(&self) -> Lsn {
+        Log::filled(self)
     }
 
     fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {
