@@ -36,8 +36,8 @@ pub enum Way {
     TearsWrites,
     /// `add` does not write the value back.
     LosesUpdates,
-    /// Now and then a call ends the process.
-    Crashes,
+    /// Now and then a call traps.
+    Traps,
 }
 
 impl Way {
@@ -47,7 +47,7 @@ impl Way {
             Some(Mutant::KeptAbort) => Self::KeepsAborts,
             Some(Mutant::TornWrite) => Self::TearsWrites,
             Some(Mutant::LostUpdate) => Self::LosesUpdates,
-            Some(Mutant::CrashingCall) => Self::Crashes,
+            Some(Mutant::TrappingCall) => Self::Traps,
             _ => Self::Sound,
         }
     }
@@ -379,8 +379,10 @@ impl Executor for NativeExecutor {
         self.calls += 1;
         let name = self.module.procedures[procedure].info.name;
         WAY.set(self.ways.way);
-        let crashes = is(Way::Crashes) && self.calls.is_multiple_of(100);
-        assert!(!crashes, "what a call must not be able to");
+        if is(Way::Traps) && self.calls.is_multiple_of(100) {
+            let kind = Err(Fault::trap("mutant", "without a reason"));
+            return CallOutcome { kind, fuel_used: 0 };
+        }
         let pace_us = self.ways.pace_us.load(Ordering::Relaxed);
         self.ways.clock.advance_us(pace_us as i64);
         let kind = match self.module.call(procedure, ops) {

@@ -69,8 +69,9 @@ pub enum Mutant {
     /// Rows of a checkpoint are left out.
     DroppedRows,
 
-    // No call crashes the server.
-    CrashingCall,
+    // What was judged before can't fail after it.
+    /// A call traps that has no reason to.
+    TrappingCall,
 }
 
 impl Mutant {
@@ -98,7 +99,7 @@ impl Mutant {
         Self::ForgedChange,
         Self::ForgedCheckpoint,
         Self::DroppedRows,
-        Self::CrashingCall,
+        Self::TrappingCall,
     ];
 
     /// What is armed on the log between two lives.

@@ -79,10 +79,10 @@ fn a_mutant_is_caught_by_the_promise_that_it_breaks() {
         (Mutant::DriftingCode, &["diverges"]),
         (Mutant::ForgedDigest, &["diverges"]),
         (Mutant::LostAnswer, &["never answered", "somebody waits"]),
-        (Mutant::KeptAbort, &["marks", "items"]),
+        (Mutant::KeptAbort, &["marks", "items", "expected"]),
         (Mutant::ForgottenKey, &["it had been committed", "ran again"]),
         (Mutant::LyingDisk, &["durable is", "expected"]),
-        (Mutant::CrashingCall, &["panic"]),
+        (Mutant::TrappingCall, &["no such answer"]),
     ];
     for (mutant, texts) in found {
         let what = caught(mutant);
