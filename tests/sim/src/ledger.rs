@@ -119,9 +119,11 @@ impl Ledger {
                 Ok(())
             }
             ReplyOutcome::Superseded => {
-                if !is_committed {
-                    self.calls[at].fate = Fate::Absent;
-                }
+                self.not_run(at, is_committed);
+                Ok(())
+            }
+            ReplyOutcome::Failed(failure) if matches!(**failure, Failure::Ended(_)) => {
+                self.not_run(at, is_committed);
                 Ok(())
             }
             ReplyOutcome::LogUnavailable(_) | ReplyOutcome::OutcomeUnknown(_) => {
@@ -136,6 +138,13 @@ impl Ledger {
                 Ok(())
             }
             _ => wrong("no such answer was to be expected"),
+        }
+    }
+
+    /// Nothing of the attempt is stored.
+    fn not_run(&mut self, call: usize, is_committed: bool) {
+        if !is_committed {
+            self.calls[call].fate = Fate::Absent;
         }
     }
 

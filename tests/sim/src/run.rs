@@ -3,6 +3,7 @@
 mod auto;
 mod backups;
 mod drift;
+mod end;
 mod standby;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +49,7 @@ stats! {
     seeds, lives, calls, commits, repeats, steps, crashes, closes, checkpoints, loaded_checkpoints, passed_over,
     released_logs, harms, refusals, log_failures, full_disks, refused_calls, checks, upgrades, torn_tails,
     auto_switches, backups, failed_backups, verified_backups, restores, divergences, quarantines,
-    standbys, standby_checks, standby_restarts, promotions, failovers,
+    ended, standbys, standby_checks, standby_restarts, promotions, failovers,
 }
 
 /// What a seed found, with the way to see it again.
@@ -515,6 +516,7 @@ impl Run {
             }
             97..100 => self.check_durable(world)?,
             100..102 => self.back_up(world),
+            102 => self.end_call(world)?,
             104.. => self.act_on_standby(world)?,
             _ => self.change_pace(world),
         }
