@@ -152,7 +152,7 @@ fn main() {
     );
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let shipper = start(&primary, &clock);
-    let (appender, large) = (primary.appender(), batch(100 << 10));
+    let large = batch(100 << 10);
     let begun = Instant::now();
     for _ in 0..mib * 10 {
         primary
