@@ -87,8 +87,11 @@ impl Standby {
     }
 
     fn failure(&self) -> Option<Arc<str>> {
-        if let Ok(Err(failure)) = self.ended.1.try_recv() {
-            self.keep_failure(&failure);
+        match self.ended.1.try_recv() {
+            Ok(Err(failure)) => self.keep_failure(&failure),
+            // It ended well: whoever promotes waits to hear it.
+            Ok(ended) => _ = self.ended.0.send(ended),
+            Err(_) => {}
         }
         self.failure.lock().expect("held for a copy").clone()
     }
