@@ -148,8 +148,8 @@ impl ExecContext {
         Self {
             choices: choices(&shared, &in_service),
             executors: Executors::counted_in(shared.memory.kind(MemoryKind::Guests)),
+            frame: TxnScratch::counted_in(&shared.memory),
             shared,
-            frame: TxnScratch::default(),
             sink,
             recorder,
             records: RecordBatch::default(),

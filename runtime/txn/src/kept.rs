@@ -1,11 +1,13 @@
 //! What open cursors keep: a cursor shows rows, order and contents as they were when it was opened.
 //!
 //! Until its table is written a cursor keeps nothing. Then it keeps which rows it has still to show, in their order; and of such
-//! a row, before it is changed, its bytes. Both count in the limit of the write set, and are given up with the cursor.
+//! a row, before it is changed, its bytes. Both count in the limit of the write set and in the memory's ledger, and are given up
+//! with the cursor.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{OpError, RowHandle, ScanBatch};
+use reprise_base::{Grant, MemoryKind, MemoryLedger};
 use reprise_storage::{Rid, Store, TableId};
 
 use crate::{
@@ -19,6 +21,8 @@ use crate::{
 const ROWS_AT_ONCE: usize = 128;
 /// What a kept row takes beside its bytes, about.
 const IMAGE_BYTES: usize = 64;
+/// What is taken of the ledger at once.
+const COUNTED_STEP_BYTES: usize = 64 << 10;
 
 /// The rest of a cursor whose table has been written since it was opened.
 #[derive(Default)]
@@ -85,21 +89,68 @@ pub(crate) struct KeptRows {
     images: Images,
     /// Of the cursors' own.
     bytes: usize,
+    /// Where all of it is counted; what of it is.
+    memory: Option<Arc<MemoryLedger>>,
+    counted: Option<Grant>,
 }
 
 impl KeptRows {
+    pub fn counted_in(memory: &Arc<MemoryLedger>) -> Self {
+        Self {
+            memory: Some(Arc::clone(memory)),
+            ..Self::default()
+        }
+    }
+
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes + self.images.bytes
     }
 
+    /// Gives up everything.
+    pub fn clear(&mut self) {
+        self.images = Images::default();
+        self.bytes = 0;
+        self.counted = None;
+    }
+
     /// Gives up what a cursor kept, and with the last open one everything.
     pub fn forget(&mut self, kept: Option<&Kept>, is_last: bool) {
-        match is_last {
-            true => *self = Self::default(),
-            false => self.bytes -= kept.map_or(0, Kept::memory_bytes),
+        if is_last {
+            return self.clear();
+        }
+        self.bytes -= kept.map_or(0, Kept::memory_bytes);
+        let bytes = whole_steps(self.bytes());
+        if let Some(counted) = &mut self.counted {
+            counted.resize(bytes.min(counted.bytes()));
         }
     }
+
+    /// Counts what is kept, and `more` bytes that are about to be, as what it takes to end the call well, as undo is. Err: the limit
+    /// of memory, where it is judged and there is no more.
+    pub fn count(&mut self, more: usize, is_judged: bool) -> Result<(), u64> {
+        let bytes = whole_steps(self.bytes() + more);
+        let (Some(memory), false) = (&self.memory, self.counted_bytes() >= bytes) else {
+            return Ok(());
+        };
+        let budget = memory.kind(MemoryKind::Undo);
+        let counted = self.counted.get_or_insert_with(|| budget.take(0));
+        let added = bytes - counted.bytes();
+        match is_judged {
+            true if !counted.try_grow(added) => return Err(memory.max_bytes()),
+            true => {}
+            false => counted.resize(bytes),
+        }
+        Ok(())
+    }
+
+    fn counted_bytes(&self) -> u64 {
+        self.counted.as_ref().map_or(0, Grant::bytes)
+    }
+}
+
+fn whole_steps(bytes: usize) -> u64 {
+    bytes.next_multiple_of(COUNTED_STEP_BYTES) as u64
 }
 
 /// What is about to be written, by the stored number of its table: a row of a held store, or a new one.
@@ -145,6 +196,7 @@ pub(crate) fn keep_before(
         let row = row_key(written.store, written.table, rid);
         frame.kept.images.keep(row, frame.opened, image);
     }
+    frame.count_kept(0)?;
     frame.check_written(bytes)
 }
 

@@ -1,10 +1,15 @@
 //! A transaction's working memory: handles, cursors, result, log lines. One per engine thread, reused.
 
+use std::sync::Arc;
+
 use reprise_abi::{Handles, LogLevel, OpError, RowHandle, random::TxnRandom, value::RESULT_BYTES_MAX};
-use reprise_base::limits::{
-    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX,
-    MIGRATION_HANDLES_MAX, MIGRATION_LIMITS_FACTOR, REPLAY_LIMITS_FACTOR, ROW_OPS_MAX, SAVEPOINTS_MAX,
-    WRITE_SET_BYTES_MAX,
+use reprise_base::{
+    MemoryLedger,
+    limits::{
+        ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX, MEMORY_MAX_LIMIT,
+        MIGRATION_HANDLES_MAX, MIGRATION_LIMITS_FACTOR, REPLAY_LIMITS_FACTOR, ROW_OPS_MAX, SAVEPOINTS_MAX,
+        WRITE_SET_BYTES_MAX,
+    },
 };
 use reprise_storage::{AfterImage, Rid, Savepoint};
 use reprise_wire::ChangesBuffer;
@@ -79,6 +84,14 @@ pub struct TxnScratch {
 }
 
 impl TxnScratch {
+    /// What its transactions keep is counted in `memory`.
+    pub fn counted_in(memory: &Arc<MemoryLedger>) -> Self {
+        Self {
+            kept: KeptRows::counted_in(memory),
+            ..Self::default()
+        }
+    }
+
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.handles.clear();
@@ -144,7 +157,7 @@ impl TxnScratch {
         self.changed.clear();
         if self.opened > 0 {
             self.cursors.clear();
-            self.kept = KeptRows::default();
+            self.kept.clear();
             (self.open, self.opened) = (0, 0);
         }
     }
@@ -337,7 +350,16 @@ impl TxnScratch {
     /// Judges what a cursor is about to keep, and counts the rows that were passed over for it.
     pub(crate) fn check_kept(&mut self, written: usize, kept: usize, rows: usize) -> Result<(), OpError> {
         self.count_walked(rows as u64)?;
+        self.count_kept(kept)?;
         self.check_written(written + kept)
+    }
+
+    /// Counts in the memory's ledger what open cursors keep, and `more` bytes that they are about to.
+    pub(crate) fn count_kept(&mut self, more: usize) -> Result<(), OpError> {
+        let is_judged = !matches!(self.limits, Limits::Replay);
+        self.kept
+            .count(more, is_judged)
+            .map_err(|max| limit(MEMORY_MAX_LIMIT, max))
     }
 
     /// What is behind a handle that must be one of `table`.
@@ -393,7 +415,7 @@ impl TxnScratch {
             .ok_or_else(|| OpError::Guest(format!("cursor {cursor} is not open")))?;
         self.open -= 1;
         if self.open == 0 && taken.kept.is_none() && self.kept.bytes() > 0 {
-            self.kept = KeptRows::default();
+            self.kept.clear();
         }
         Ok(taken)
     }

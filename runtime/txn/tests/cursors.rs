@@ -7,7 +7,10 @@ use reprise_abi::{
     ColumnPlan, ColumnSet, Field, Handles, HostOps, OpError, RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest,
     Target,
 };
-use reprise_base::{PartitionId, TxnId, limits::WRITE_SET_BYTES_MAX};
+use reprise_base::{
+    MemoryKind, MemoryLedger, PartitionId, TxnId,
+    limits::{MEMORY_MAX_LIMIT, WRITE_SET_BYTES_MAX},
+};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::{Store, TableId};
 use reprise_txn::{
@@ -696,5 +699,49 @@ fn what_a_cursor_keeps_counts_in_the_write_set_and_is_given_up() {
             assert!(matches!(next, Outcome::Commit(_)), "{next:?}");
             assert_eq!(bench.stores[0].rows_count(TableId(COPIED)), 1);
         }
+    }
+}
+
+#[test]
+fn what_a_cursor_keeps_counts_in_the_memory_limit() {
+    let rows = 300_000_u32;
+    for (max_bytes, fits) in [(64 << 20, true), (8 << 20, false)] {
+        let memory = MemoryLedger::new(max_bytes);
+        memory.enforce();
+        let undo = memory.kind(MemoryKind::Undo);
+        let mut bench = Bench::new(1);
+        bench.frame = TxnScratch::counted_in(&memory);
+        for part in 0..10 {
+            let filled = bench.run(None, |ops| {
+                (0..rows / 10).try_for_each(|k| ops.insert(0, &encoded([1, part * rows / 10 + k, 0, 0])).map(drop))
+            });
+            assert!(matches!(filled, Outcome::Commit(_)));
+        }
+        let before = bench.digests();
+        let outcome = bench.run(None, |ops| {
+            let request = ScanRequest {
+                target: Target { table: 0, index: 0 },
+                flags: ScanFlags(0),
+                limit: 0,
+                lower: &[],
+                upper: &[],
+            };
+            for _ in 0..4 {
+                ops.scan(&request, &mut |_, _| false)?;
+            }
+            assert_eq!(undo.used(), 0, "a cursor keeps nothing before its table is written");
+            ops.insert(0, &encoded([1, rows, 0, 0]))?;
+            assert!(undo.used() >= 4 * 8 * u64::from(rows), "{}", undo.used());
+            Ok(())
+        });
+        match (&outcome, fits) {
+            (Outcome::Commit(_), true) => {}
+            (Outcome::Fail(Failure::Limit { limit, max, .. }), false) => {
+                assert_eq!((limit.as_str(), *max), (MEMORY_MAX_LIMIT, max_bytes));
+                assert_eq!(bench.digests(), before);
+            }
+            (other, _) => panic!("{other:?}"),
+        }
+        assert_eq!(undo.used(), 0, "given up at the call's end");
     }
 }
