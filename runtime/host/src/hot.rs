@@ -236,12 +236,12 @@ impl HotSet {
 
     /// Writes to the start of the kept bytes, between two calls: the signal handler is not asked then. The bytes begin with
     /// values of these widths, each of which is written at once, as it will be read: a read over two writes would wait for
-    /// all writes before them to reach the cache.
+    /// all writes before them to reach the cache. Err: the machine does not let them be written; the memory is of no use any more.
     #[inline]
-    pub fn write_kept(&mut self, bytes: &[u8], widths: &[u8]) {
+    pub fn write_kept(&mut self, bytes: &[u8], widths: &[u8]) -> Result<(), std::io::Error> {
         assert!(bytes.len() <= self.kept.1);
         if !self.kept_open {
-            self.open_all();
+            self.open_all()?;
         }
         let (mut target, mut rest) = (self.base.wrapping_add(self.kept.0), bytes);
         // SAFETY: the kept bytes lie in the memory (`take_image`) and are writable; `bytes` is not the guest's, and `target`
@@ -262,21 +262,22 @@ impl HotSet {
                 ptr::copy_nonoverlapping(rest.as_ptr(), target, rest.len());
             }
         }
+        Ok(())
     }
 
+    /// Takes one mapping (vm.max_map_count) and the memory itself.
     #[cold]
-    fn open_all(&mut self) {
+    fn open_all(&mut self) -> Result<(), std::io::Error> {
         self.watch.mode.store(MODE_OPEN, Relaxed);
-        // Without the machine's memory the outcome of a call would hang on this machine: the node stops.
-        protect(self.base, self.bytes, Protection::ReadWrite).expect(
-            "a guest's memory can't be opened, which takes one mapping (vm.max_map_count) and the memory itself",
-        );
+        protect(self.base, self.bytes, Protection::ReadWrite)?;
         self.kept_open = true;
+        Ok(())
     }
 
-    /// Makes the memory equal to the image again. Call it after every call into the guest, however that ended.
+    /// Makes the memory equal to the image again. Call it after every call into the guest, however that ended. Err: the machine let it
+    /// neither be watched nor be written; it is of no use any more.
     #[inline]
-    pub fn reset(&mut self) {
+    pub fn reset(&mut self) -> Result<(), std::io::Error> {
         if self.watch.mode.load(Relaxed) == MODE_OPEN {
             return self.reset_open();
         }
@@ -294,8 +295,9 @@ impl HotSet {
         }
         self.calls += 1;
         if self.calls >= COOLING_CALLS && (count > HOT_PAGES_CHEAP || self.calls >= COOLING_CALLS_CHEAP) {
-            self.close_or_open();
+            self.close_or_open()?;
         }
+        Ok(())
     }
 
     /// # Safety
@@ -324,7 +326,7 @@ impl HotSet {
 
     /// Any page may have been written: copies the image back and drops every other page.
     #[cold]
-    fn reset_open(&mut self) {
+    fn reset_open(&mut self) -> Result<(), std::io::Error> {
         let mut done = 0;
         for (page, data) in self.image.pages.iter().zip(self.image.data.chunks_exact(PAGE_BYTES)) {
             let offset = *page as usize * PAGE_BYTES;
@@ -336,8 +338,9 @@ impl HotSet {
         self.drop_range(done, self.bytes);
         self.calls += 1;
         if self.calls >= OPEN_CALLS {
-            self.close_or_open();
+            self.close_or_open()?;
         }
+        Ok(())
     }
 
     /// Makes `start..end` read as zeros.
@@ -356,14 +359,12 @@ impl HotSet {
     }
 
     #[cold]
-    fn close_or_open(&mut self) {
+    fn close_or_open(&mut self) -> Result<(), std::io::Error> {
         self.calls = 0;
-        if self.close().is_err() {
-            // Without protection nothing is watched, so everything must be taken for written. Where not even this is
-            // granted, `on_fault` asks again.
-            self.watch.mode.store(MODE_OPEN, Relaxed);
-            let opened = protect(self.base, self.bytes, Protection::ReadWrite);
-            self.kept_open = opened.is_ok();
+        match self.close() {
+            Ok(()) => Ok(()),
+            // Without protection nothing is watched, so everything must be taken for written.
+            Err(_) => self.open_all(),
         }
     }
 

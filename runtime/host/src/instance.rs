@@ -91,14 +91,20 @@ impl Instance {
             };
         }
         let code = self.module.code();
-        let live = match &mut self.live {
-            Some(live) => live,
-            None => match restart(&self.module, procedure_index, ops) {
-                Ok(live) => self.live.insert(live),
+        let widths = self.module.args_widths(procedure_index);
+        let is_ready = self
+            .live
+            .as_mut()
+            .is_some_and(|live| live.offer_args(ops.args(), widths).is_ok());
+        if !is_ready {
+            // Its memory can't be written any more; another one's may.
+            self.live = None;
+            match restart(&self.module, procedure_index, ops) {
+                Ok(live) => self.live = Some(live),
                 Err(error) => return not_restarted(error),
-            },
-        };
-        live.offer_args(ops.args(), self.module.args_widths(procedure_index));
+            }
+        }
+        let live = self.live.as_mut().expect("there, or just started");
         // SAFETY: `ops` stays borrowed by this function; `end_call` follows on every way, unwinding included.
         unsafe { live.store.data_mut().begin_call(ops) };
         let result = {
@@ -126,9 +132,9 @@ impl Instance {
             }
         };
         let fuel_given = live.store.data().fuel_given;
-        match &mut live.hot {
-            Some(hot) => hot.reset(),
-            None => self.live = None,
+        let is_reset = live.hot.as_mut().is_some_and(|hot| hot.reset().is_ok());
+        if !is_reset {
+            self.live = None;
         }
         CallOutcome {
             kind,
@@ -137,7 +143,7 @@ impl Instance {
     }
 }
 
-/// A new instance in the place of one that was dropped, for a call of the procedure, and in its time.
+/// A new instance in the place of one that was dropped, for a call of the procedure, and in its time; it has its arguments.
 #[cold]
 fn restart(module: &CompiledModule, procedure_index: usize, ops: &mut dyn HostOps) -> Result<Live, HostError> {
     let mut live = Live::start(module.code(), Some(ops))?;
@@ -145,6 +151,7 @@ fn restart(module: &CompiledModule, procedure_index: usize, ops: &mut dyn HostOp
         true => live.find_entry(&module.entries()[procedure_index])?,
         false => live.find_entries(module)?,
     }
+    live.offer_args(ops.args(), module.args_widths(procedure_index))?;
     Ok(live)
 }
 
@@ -331,18 +338,20 @@ impl Live {
         })
     }
 
-    /// Puts arguments where the guest looks for them, if they fit there. They begin with values of these widths.
+    /// Puts arguments where the guest looks for them, if they fit there. They begin with values of these widths. Err: the memory
+    /// can't be written, and is of no use any more.
     #[inline]
-    fn offer_args(&mut self, args: &[u8], widths: &[u8]) {
+    fn offer_args(&mut self, args: &[u8], widths: &[u8]) -> Result<(), std::io::Error> {
         let (pointer, room) = unpack(self.args_buffer);
         if room == 0 || args.len() > room as usize {
-            return;
+            return Ok(());
         }
         match &mut self.hot {
             Some(hot) => hot.write_kept(args, widths),
             None => {
                 let written = self.store.data().memory.write_at(pointer, args);
                 written.expect("the buffer was checked at the start");
+                Ok(())
             }
         }
     }
@@ -531,4 +540,66 @@ fn trap_fault(code: &Code, trap: Trap) -> Box<Fault> {
     };
     let text = trap.to_string();
     Fault::trap(name, text.strip_prefix("wasm trap: ").unwrap_or(&text))
+}
+
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+#[cfg(test)]
+mod tests {
+    use super::support::{faulted, returned, start};
+    use crate::{FaultKind, memory::tests::refuse};
+
+    /// Procedure 0 answers its first four bytes of arguments; 1 writes to more pages than are watched at once.
+    const MODULE: &str = r#"(module
+      (import "reprise1" "result_write" (func $result_write (param i64)))
+      (memory (export "memory") 16 16)
+      (func (export "reprise_args_buffer") (result i64) (i64.const 0x100_0000_2000))
+      (func (export "reprise_call_echo") (param i32) (result i32)
+        (call $result_write (i64.const 0x4_0000_2000))
+        (i32.const 0))
+      (func (export "reprise_call_spill") (param i32) (result i32)
+        (local $page i32)
+        (local.set $page (i32.const 100))
+        (loop $again
+          (i32.store (i32.shl (local.get $page) (i32.const 12)) (i32.const -1))
+          (local.set $page (i32.sub (local.get $page) (i32.const 1)))
+          (br_if $again (i32.gt_u (local.get $page) (i32.const 3))))
+        (i32.const 0)))"#;
+
+    /// The machine refuses what the memory's watch asks for once its opened memory is to be closed again.
+    #[test]
+    fn a_memory_that_can_not_be_opened_costs_its_instance_and_no_call() {
+        // Neither closed nor opened; closed, and the page of the arguments not opened, nor the whole for them.
+        for (granted, refused) in [(0, 2), (1, 3)] {
+            let mut instance = start(MODULE, &["echo", "spill"]);
+            returned(&mut instance, 1, b"");
+            for call in 0..200_u32 {
+                if call == 62 {
+                    assert!(instance.memory_bytes() > 0);
+                    refuse(granted, refused);
+                }
+                assert_eq!(returned(&mut instance, 0, &call.to_le_bytes()), call.to_le_bytes());
+            }
+            assert!(!crate::memory::tests::is_refused(), "all refusals were met");
+        }
+    }
+
+    #[test]
+    fn without_memory_for_an_instance_the_call_fails_and_the_next_one_starts_anew() {
+        let mut instance = start(MODULE, &["echo", "spill"]);
+        returned(&mut instance, 1, b"");
+        (0..62).for_each(|_| _ = returned(&mut instance, 0, b"abcd"));
+        refuse(0, u32::MAX);
+        returned(&mut instance, 0, b"abcd");
+        let fault = faulted(&mut instance, 0, b"abcd");
+        assert_eq!(
+            (fault.kind, fault.trap.as_deref()),
+            (FaultKind::Trap, Some("instantiation"))
+        );
+        assert_eq!(instance.memory_bytes(), 0);
+        refuse(0, 0);
+        assert_eq!(returned(&mut instance, 0, b"efgh"), b"efgh");
+    }
 }

@@ -5,6 +5,10 @@
 //! same `Engine::settings_hash`; nothing a guest or an uploader sends panics or leaves its memory.
 //! Called by: `txn` (calls), `partition`, `recovery`, `database` (modules), `backup`, `node` (looking), the benchmarks' driver.
 
+// What the integration tests share serves unit tests, too.
+#[cfg(test)]
+extern crate self as reprise_host;
+
 mod calls;
 mod columns;
 mod depth;

@@ -108,6 +108,10 @@ pub(crate) enum Protection {
 
 /// Sets the protection of a range of guest memory. Async-signal-safe (one system call).
 pub(crate) fn protect(start: *mut u8, bytes: usize, protection: Protection) -> io::Result<()> {
+    #[cfg(test)]
+    if tests::is_refused() {
+        return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+    }
     let flags = match protection {
         Protection::Read => libc::PROT_READ,
         Protection::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
@@ -116,5 +120,29 @@ pub(crate) fn protect(start: *mut u8, bytes: usize, protection: Protection) -> i
     match unsafe { libc::mprotect(start.cast(), bytes, flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A machine without mappings left, for tests.
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+
+    thread_local! {
+        static REFUSED: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    }
+
+    /// This thread is granted what it asks for so many times, and then refused so many times.
+    pub fn refuse(granted: u32, refused: u32) {
+        REFUSED.set((granted, refused));
+    }
+
+    pub fn is_refused() -> bool {
+        let (granted, refused) = REFUSED.get();
+        REFUSED.set(match granted {
+            0 => (0, refused.saturating_sub(1)),
+            _ => (granted - 1, refused),
+        });
+        granted == 0 && refused > 0
     }
 }
