@@ -1,19 +1,22 @@
 //! Arrays on memory that comes straight from the operating system, in huge pages when told so; words compared side by side; memory
 //! fetched ahead.
 //! Owns: the mapping under one array, from its making to its drop.
-//! Does not: grow, move or share an array; know what lies in it. Its one thread (`ahead`) touches pages that are nobody's yet.
+//! Does not: grow, move or share an array; know what lies in it. Its threads touch pages that are nobody's yet (`ahead`), or nobody's
+//! any more (`aside`).
 //! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; where the system
 //! has no huge pages to give, everything works the same, only slower.
 //! Called by: `storage` (rows, indexes), `partition`, `replay`, `database`, `http` (what is made ready ahead).
 
 mod ahead;
 mod array;
+mod aside;
 mod mappings;
 mod prefetch;
 mod simd;
 
 pub use ahead::{NotReady, keep_ready, ready_bytes};
 pub use array::{HUGE_BYTES, PAGE_BYTES, Pages, Zeroed};
+pub use aside::drop_aside;
 pub use mappings::{has_room as has_mappings, left as mappings_left};
 pub use prefetch::{prefetch, prefetch_line};
 pub use simd::equal;

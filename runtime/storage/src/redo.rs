@@ -347,6 +347,7 @@ impl TableRedo<'_> {
                 }
             }
         }
+        self.table.give_up_if_emptied();
         Ok(())
     }
 

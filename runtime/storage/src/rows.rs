@@ -23,12 +23,20 @@ pub(crate) struct Rows {
     places: Indirection,
     arena: Arena,
     count: u64,
+    /// Rows that went, whose ids are not free yet: something may still name them.
+    buried: u64,
     nominal_bytes: u64,
 }
 
 impl Rows {
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// True where no row is there, and none can come back.
+    #[inline]
+    pub fn is_unused(&self) -> bool {
+        self.count | self.buried == 0
     }
 
     /// What the rows cost, indirection and rounding included: a function of the rows alone.
@@ -233,6 +241,7 @@ impl Rows {
     pub fn bury(&mut self, rid: Rid) -> Location {
         let place = self.places.get(rid).expect("a live row is buried");
         self.count -= 1;
+        self.buried += 1;
         self.nominal_bytes -= Self::nominal(place);
         self.places.bury(rid);
         place
@@ -241,11 +250,13 @@ impl Rows {
     /// Undoes `bury`.
     pub fn revive(&mut self, rid: Rid, place: Location) {
         self.count += 1;
+        self.buried -= 1;
         self.nominal_bytes += Self::nominal(place);
         self.places.set(rid, place);
     }
 
     pub fn release(&mut self, rid: Rid) {
+        self.buried -= 1;
         self.places.release(rid);
     }
 

@@ -269,6 +269,8 @@ impl Store {
         for (table, rid) in &self.journal.buried {
             self.tables[*table as usize].rows.release(*rid);
         }
+        let tables_of = self.journal.buried.iter().map(|(table, _)| *table as usize);
+        tables_of.for_each(|table| self.tables[table].give_up_if_emptied());
     }
 
     // Reads.
@@ -724,17 +726,23 @@ fn prefetch_rest(rows: &[&[u8]], span: &ReadSpan<'_>) {
     }
 }
 
-/// Frees what deletes and moves left behind.
+/// Frees what deletes and moves left behind; of a table whose last row went, all.
 fn free_garbage(tables: &mut [Table], garbage: &[Undo]) {
+    let mut has_emptied = false;
     for undo in garbage {
         let rows = &mut tables[undo.table as usize].rows;
         match undo.kind {
             UndoKind::Delete => {
                 rows.free(undo.place());
                 rows.release(undo.rid);
+                has_emptied |= rows.is_unused();
             }
             UndoKind::Move => rows.free(undo.place()),
             UndoKind::Insert | UndoKind::Patch | UndoKind::Columns | UndoKind::Add => {}
         }
+    }
+    if has_emptied {
+        let tables_of = garbage.iter().map(|undo| undo.table as usize);
+        tables_of.for_each(|table| tables[table].give_up_if_emptied());
     }
 }

@@ -1,10 +1,13 @@
 //! One table: rows, indexes, and each change together with its way back.
 
+use std::sync::Arc;
+
 use reprise_abi::{
     ColumnSet, IndexKind, Plans, RowError, RowLayout, ScalarType, TableSchema,
     row::{ColumnSlot, ROW_BYTES_MAX},
 };
-use reprise_base::{MemoryKind, MemoryLedger};
+use reprise_base::{Budget, MemoryKind, MemoryLedger};
+use reprise_pages::drop_aside;
 
 use crate::{
     arena::Location,
@@ -77,9 +80,12 @@ pub(crate) struct Table {
     pub logged_patches: PatchPlans,
     /// The number of the next row.
     next_number: u64,
-    /// The limit of memory, for messages.
-    memory_max: u64,
+    /// Where the memory is counted.
+    memory: Option<Arc<MemoryLedger>>,
 }
+
+/// Memory that a table keeps when its last row goes: one that is filled and emptied all the time should not ask for it each time.
+const EMPTIED_BYTES_MIN: usize = 4 << 20;
 
 /// What an addition to a column needs to know of it.
 #[derive(Clone, Copy)]
@@ -179,7 +185,7 @@ impl Table {
             indexes,
             summed,
             next_number,
-            memory_max: u64::MAX,
+            memory: None,
         }
     }
 
@@ -228,17 +234,39 @@ impl Table {
     }
 
     /// Counts the memory from now on in `memory`.
-    pub fn count_in(&mut self, memory: &MemoryLedger) {
+    pub fn count_in(&mut self, memory: &Arc<MemoryLedger>) {
         self.rows.count_in(memory.kind(MemoryKind::Rows));
         for index in &mut self.indexes {
             index.count_in(memory.kind(MemoryKind::Indexes));
         }
-        self.memory_max = memory.max_bytes();
+        self.memory = Some(Arc::clone(memory));
+    }
+
+    /// Lets others have the memory of a table that has no row any more, where it is much. What is counted is given back at once, and the
+    /// memory itself a little later, for that takes the kernel long. A snapshot that is copied meanwhile has each row that it wants.
+    pub fn give_up_if_emptied(&mut self) {
+        if self.rows.is_unused() && self.memory_bytes() >= EMPTIED_BYTES_MIN {
+            self.give_up();
+        }
+    }
+
+    #[cold]
+    fn give_up(&mut self) {
+        let mut rows = std::mem::take(&mut self.rows);
+        let mut indexes = std::mem::replace(&mut self.indexes, make_indexes(&self.schema, &self.layout));
+        if let Some(memory) = self.memory.take() {
+            let nobodys = Budget::new(u64::MAX);
+            rows.count_in(&nobodys);
+            indexes.iter_mut().for_each(|index| index.count_in(&nobodys));
+            self.count_in(&memory);
+        }
+        drop_aside((rows, indexes));
     }
 
     #[cold]
     fn no_memory(&self) -> WriteError {
-        WriteError::NoMemory { max: self.memory_max }
+        let max = self.memory.as_ref().map_or(u64::MAX, |memory| memory.max_bytes());
+        WriteError::NoMemory { max }
     }
 
     /// Sees to memory for a row that is put in, before anything of it is: what follows is not refused for it.

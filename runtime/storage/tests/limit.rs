@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::*;
 use reprise_abi::{Field, IndexKind, ScalarType};
 use reprise_base::{MemoryKind, MemoryLedger};
-use reprise_storage::{Range, Store, TableId, WriteError};
+use reprise_storage::{AfterImage, Range, Store, TableId, WriteError};
 
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -19,10 +19,14 @@ fn limited() -> (Arc<MemoryLedger>, Store) {
 }
 
 fn make(store: &mut Store, kind: IndexKind, is_text: bool, has_second: bool) -> TableId {
+    make_named(store, "rows", kind, is_text, has_second)
+}
+
+fn make_named(store: &mut Store, name: &str, kind: IndexKind, is_text: bool, has_second: bool) -> TableId {
     let ty = if is_text { ScalarType::Text } else { ScalarType::I64 };
     let columns = [("key", ty, false), ("note", ScalarType::Text, false)];
     let second: &[(&str, &[u16], bool)] = &[("by_note", &[1], false)];
-    let mut schema = table("rows", &columns, &[0], if has_second { second } else { &[] });
+    let mut schema = table(name, &columns, &[0], if has_second { second } else { &[] });
     schema.primary_kind = kind;
     store.create_table(schema).expect("a table")
 }
@@ -215,4 +219,120 @@ fn undo_and_snapshots_are_counted_and_go_beyond_the_limit_of_data() {
     drop(store.take_snapshot_pages());
     store.end_snapshot();
     assert_eq!(snapshots.used(), 0);
+}
+
+/// What a table without rows held is there for others at once, whatever undo was kept, and whether a snapshot is being copied.
+#[test]
+fn the_memory_of_an_emptied_table_is_for_all_tables() {
+    for (retains, copies) in [(false, false), (true, false), (true, true)] {
+        let (memory, mut store) = limited();
+        let kinds = [
+            (IndexKind::Ordered, false, true),
+            (IndexKind::Hash, true, true),
+            (IndexKind::Dense, false, false),
+        ];
+        let tables: Vec<_> = kinds
+            .iter()
+            .enumerate()
+            .map(|(at, (kind, is_text, has_second))| {
+                make_named(&mut store, &format!("t{at}"), *kind, *is_text, *has_second)
+            })
+            .collect();
+        if retains {
+            store.retain_undo();
+        }
+        let mut end = 0;
+        let mut settle = |store: &mut Store| {
+            if retains {
+                end += 1;
+                store.seal(end);
+                store.settle(end);
+            }
+        };
+        let mut most = [0; 3];
+        for round in 0..6 {
+            let (table, (kind, is_text, _)) = (tables[round % 3], kinds[round % 3]);
+            let mut rids = Vec::new();
+            loop {
+                let row = row(&store, table, kind, is_text, rids.len() as u64);
+                store.begin();
+                let inserted = store.insert(table, &row);
+                match inserted {
+                    Ok(rid) => rids.push(rid),
+                    Err(_) => break store.rollback(),
+                }
+                store.commit();
+                if rids.len() % 1_000 == 0 {
+                    settle(&mut store);
+                }
+            }
+            settle(&mut store);
+            let count = rids.len();
+            let before = std::mem::replace(&mut most[round % 3], count);
+            assert!(count > before - before / 10, "{kind:?}: {count} rows, {before} before");
+            if copies {
+                store.begin_snapshot();
+                assert!(!store.copy_snapshot(1 << 20));
+            }
+            // Taken back, they are there.
+            store.begin();
+            rids.iter().for_each(|rid| store.delete(table, *rid).expect("live"));
+            store.rollback();
+            assert_eq!(store.rows_count(table), count as u64);
+            store.begin();
+            rids.iter().for_each(|rid| store.delete(table, *rid).expect("live"));
+            store.commit();
+            let data = || memory.data_bytes();
+            if retains {
+                assert!(data() > MAX_BYTES / 4, "not before it is durable: {}", data());
+                settle(&mut store);
+            }
+            assert!(data() < 4 << 20, "{kind:?}: {} bytes", data());
+            if copies {
+                let mut rows = 0;
+                while !store.copy_snapshot(1 << 20) {}
+                rows += store
+                    .take_snapshot_pages()
+                    .iter()
+                    .map(|page| page.rows as usize)
+                    .sum::<usize>();
+                assert_eq!(rows, count, "the rows of its moment");
+                store.end_snapshot();
+            }
+        }
+    }
+}
+
+/// As a transaction's changes are put in place again.
+#[test]
+fn redo_gives_up_what_an_emptied_table_held() {
+    let memory = MemoryLedger::unlimited();
+    let (mut source, mut store) = (Store::new(), Store::counted_in(&memory));
+    let table = make(&mut source, IndexKind::Ordered, false, true);
+    make(&mut store, IndexKind::Ordered, false, true);
+    let apply = |source: &mut Store, store: &mut Store| {
+        let mut changes = Vec::new();
+        source.write_set(AfterImage::Changed, &mut changes);
+        source.commit();
+        store.apply(&changes).expect("fits");
+    };
+    let mut rids = Vec::new();
+    source.begin();
+    for number in 0..100_000 {
+        let row = row(&source, table, IndexKind::Ordered, false, number);
+        rids.push(source.insert(table, &row).expect("no limit"));
+    }
+    apply(&mut source, &mut store);
+    assert!(memory.data_bytes() > 8 << 20);
+    source.begin();
+    rids.iter().for_each(|rid| source.delete(table, *rid).expect("live"));
+    apply(&mut source, &mut store);
+    assert!(memory.data_bytes() < 1 << 20, "{}", memory.data_bytes());
+    assert_eq!(store.digest(), source.digest());
+    // The next row has a number that no row had.
+    source.begin();
+    let row = row(&source, table, IndexKind::Ordered, false, 7);
+    source.insert(table, &row).expect("no limit");
+    apply(&mut source, &mut store);
+    assert_eq!(store.digest(), source.digest());
 }
