@@ -5,6 +5,8 @@
 //! Called by: its tests, natively and in the database.
 #![deny(unsafe_code)]
 
+use std::ops::Range;
+
 use reprise_procedure::{prelude::*, scan::Rows, txn::Savepoint};
 
 /// A row in two orders: by its number and by its rank.
@@ -64,7 +66,7 @@ impl<'t, 'h> Walk<'t, 'h> {
     fn follow(mut self, script: &[u8]) -> Vec<i64> {
         for step in script.as_chunks::<2>().0 {
             let [what, which] = *step;
-            match what % 13 {
+            match what % 15 {
                 0 => self.insert(which),
                 1 => self.scan(which),
                 2 => self.go_on(which),
@@ -77,7 +79,9 @@ impl<'t, 'h> Walk<'t, 'h> {
                 9 => self.get(which),
                 10 => self.refresh(which),
                 11 => self.close(which),
-                _ => self.number(),
+                12 => self.number(),
+                13 => self.delete_range(which),
+                _ => self.update_range(which),
             }
         }
         while !self.scans.is_empty() {
@@ -205,12 +209,48 @@ impl<'t, 'h> Walk<'t, 'h> {
         }
     }
 
+    /// The rows of some ids of a place, or of some ranks.
+    fn delete_range(&mut self, which: u8) {
+        let (ids, ranks) = (ids_of(which), ranks_of(which));
+        let deleted = match (which % 2, self.place) {
+            (0, _) => Step::scan(self.tx).prefix((self.place_of(which),)).range(ids).delete(),
+            (_, Some(_)) => Step::scan_local_by_rank_order(self.tx).range(ranks).delete(),
+            (_, None) => Step::scan_by_rank_order(self.tx).range(ranks).delete(),
+        };
+        self.seen.push(deleted as i64);
+    }
+
+    /// Moves the same on in the order of ranks.
+    fn update_range(&mut self, which: u8) {
+        let (ids, ranks) = (ids_of(which), ranks_of(which));
+        let next = |step: &mut Step| step.rank = (step.rank + 1) % i32::from(RANKS);
+        let updated = match (which % 2, self.place) {
+            (0, _) => Step::scan(self.tx)
+                .prefix((self.place_of(which),))
+                .range(ids)
+                .update(next),
+            (_, Some(_)) => Step::scan_local_by_rank_order(self.tx).range(ranks).update(next),
+            (_, None) => Step::scan_by_rank_order(self.tx).range(ranks).update(next),
+        };
+        self.seen.push(updated.map_or(-1, |count| count as i64));
+    }
+
     /// The next number of the sequence, where the call has one partition.
     fn number(&mut self) {
         if self.place.is_some() {
             self.seen.push(self.tx.next::<Numbers>());
         }
     }
+}
+
+fn ids_of(which: u8) -> Range<i32> {
+    let first = i32::from(which % IDS);
+    first..first + 1 + i32::from(which / 32)
+}
+
+fn ranks_of(which: u8) -> Range<i32> {
+    let first = i32::from(which % RANKS);
+    first..first + 1 + i32::from(which / 128)
 }
 
 fn place_in(length: usize, which: u8) -> Option<usize> {

@@ -138,6 +138,7 @@ impl<'m> Walk<'m> {
             8 => self.roll_back(which),
             9 => self.get(which),
             12 => self.number(),
+            13 | 14 => self.over_range(what, which),
             _ => {
                 if let Some(at) = usize::from(which).checked_rem(self.scans.len()) {
                     self.scans.swap_remove(at);
@@ -245,6 +246,27 @@ impl<'m> Walk<'m> {
         self.seen.push(sum.unwrap_or(-1));
     }
 
+    /// Deletes or moves on the rows of some ids of a place, or of some ranks.
+    fn over_range(&mut self, what: u8, which: u8) {
+        let (ids, ranks) = (
+            i64::from(which % IDS)..i64::from(which % IDS) + 1 + i64::from(which / 32),
+            i64::from(which % RANKS)..i64::from(which % RANKS) + 1 + i64::from(which / 128),
+        );
+        let (of_one, partitions) = (self.key(which).0, self.model.partitions);
+        let is_wanted = |row: &Row| match (which % 2, self.place) {
+            (0, _) => row[0] == of_one && ids.contains(&row[1]),
+            (_, Some(place)) => row[0] % partitions == place % partitions && ranks.contains(&row[2]),
+            (_, None) => ranks.contains(&row[2]),
+        };
+        let rows = self.model.rows.iter().filter(|(_, row)| is_wanted(row));
+        let rows: Vec<_> = rows.map(|(number, row)| (*number, *row)).collect();
+        for (number, [place, id, rank, sum]) in &rows {
+            let next = [*place, *id, (rank + 1) % i64::from(RANKS), *sum];
+            self.write(*number, (what == 14).then_some(next));
+        }
+        self.seen.push(rows.len() as i64);
+    }
+
     fn number(&mut self) {
         let Some(place) = self.place else {
             return;
@@ -317,10 +339,10 @@ fn call(model: &mut Model, random: &mut Random) -> Call {
     let mut is_refused = false;
     for _ in 0..random.byte() {
         // More that is inserted and walked than taken away.
-        let what = match random.byte() % 21 {
-            13..16 => 0,
-            16..20 => 2,
-            20 => 9,
+        let what = match random.byte() % 26 {
+            15..20 => 0,
+            20..25 => 2,
+            25 => 9,
             what => what,
         };
         let which = random.byte();
@@ -374,7 +396,7 @@ fn natively(db: &mut TestDb, call: &Call) -> Result<Vec<i64>, TestError> {
 #[test]
 fn walks_see_the_models_rows_natively() {
     let mut refused = 0;
-    for seed in 0..60 {
+    for seed in 0..100 {
         for partitions in 1..=3 {
             let mut db = TestDb::new(&walks::MODULE).with_partitions(partitions);
             let (calls, rows) = calls(seed, partitions, 20);
