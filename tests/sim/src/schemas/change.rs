@@ -3,19 +3,25 @@
 use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, Placement, ScalarType, TableSchema};
 use reprise_env::sim::FaultRandom;
 
-use super::{model::Model, module};
+use super::{
+    model::Model,
+    module::{self, Migration},
+};
 
 #[derive(Clone, Debug)]
 pub struct Declared {
     pub module: String,
     pub tables: Vec<TableSchema>,
+    /// What runs at the deployment, and the tables that it sees as they were.
+    pub migration: Migration,
+    pub retiring: Vec<TableSchema>,
     /// No rule is known by which it could be refused.
     pub must_pass: bool,
 }
 
 impl Declared {
     pub fn bytes(&self) -> Vec<u8> {
-        module::description(&self.tables)
+        module::description(&self.tables, self.migration, &self.retiring)
     }
 }
 
@@ -38,10 +44,21 @@ pub fn next(random: &mut FaultRandom, model: &Model) -> Declared {
     for _ in 0..1 + next.random.below(3) {
         next.change();
     }
+    let migration = match next.below(6) {
+        0 | 1 => Migration::Counts,
+        2 => Migration::Fails,
+        _ => Migration::Nothing,
+    };
+    let retiring = match migration {
+        Migration::Nothing => Vec::new(),
+        Migration::Counts | Migration::Fails => next.retiring(),
+    };
     let (tables, must_pass) = (next.tables, next.must_pass);
     Declared {
         module,
         tables,
+        migration,
+        retiring,
         must_pass,
     }
 }
@@ -71,6 +88,32 @@ impl Next<'_> {
             schema.owner = String::new();
             self.tables.push(schema);
         }
+    }
+
+    /// Some of the tables as they are stored; every column but the keys' may be gone one day.
+    fn retiring(&mut self) -> Vec<TableSchema> {
+        let names: Vec<_> = self
+            .tables
+            .iter()
+            .map(|table| format!("{}.{}", self.module, table.name))
+            .collect();
+        let mut retiring = Vec::new();
+        for name in names {
+            let Some(stored) = self.model.tables.get(&name).filter(|_| self.random.below(2) == 0) else {
+                continue;
+            };
+            let mut seen = stored.schema.clone();
+            (seen.owner, seen.was, seen.shared) = (String::new(), None, false);
+            seen.indexes.clear();
+            let by = position(&seen);
+            for (at, column) in (0..).zip(&mut seen.columns) {
+                if !seen.primary_key.contains(&at) && !by.contains(&at) {
+                    (column.nullable, column.default) = (true, None);
+                }
+            }
+            retiring.push(seen);
+        }
+        retiring
     }
 
     /// `was` stays in a source for a while.

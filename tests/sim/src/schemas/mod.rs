@@ -14,6 +14,7 @@ use reprise_router::DeployError;
 
 use change::Declared;
 use model::Model;
+use module::Migration;
 use world::{Life, crash_policy};
 
 /// What chains came to.
@@ -23,6 +24,8 @@ pub struct ChainStats {
     pub deployed: u64,
     pub refused: u64,
     pub rolled_back: u64,
+    pub migrated: u64,
+    pub migrations_failed: u64,
     pub removed: u64,
     pub dropped: u64,
     pub rows: u64,
@@ -38,6 +41,8 @@ impl ChainStats {
         self.deployed += other.deployed;
         self.refused += other.refused;
         self.rolled_back += other.rolled_back;
+        self.migrated += other.migrated;
+        self.migrations_failed += other.migrations_failed;
         self.removed += other.removed;
         self.dropped += other.dropped;
         self.rows += other.rows;
@@ -53,6 +58,8 @@ impl ChainStats {
             ("deployed", self.deployed),
             ("refused", self.refused),
             ("rolled back", self.rolled_back),
+            ("migrated", self.migrated),
+            ("migrations failed", self.migrations_failed),
             ("removed", self.removed),
             ("dropped", self.dropped),
             ("rows", self.rows),
@@ -72,12 +79,14 @@ impl fmt::Display for ChainStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} chains: {} deployments, {} refused, {} back to an older version, {} removals, {} tables dropped, {} rows written, \
-             {} checkpoints, {} kills, {} of them in a deployment, {} comparisons",
+            "{} chains: {} deployments, {} refused, {} back to an older version, {} that migrated, {} whose migration failed, \
+             {} removals, {} tables dropped, {} rows written, {} checkpoints, {} kills, {} of them in a deployment, {} comparisons",
             self.chains,
             self.deployed,
             self.refused,
             self.rolled_back,
+            self.migrated,
+            self.migrations_failed,
             self.removed,
             self.dropped,
             self.rows,
@@ -199,7 +208,22 @@ impl Chain {
             Ok(_) if !planned.summary.conflicts.is_empty() => {
                 return Err(format!("deployed, and planned were {:?}", planned.summary.conflicts));
             }
-            Ok(_) => self.model.deploy(&declared),
+            Ok(_) if declared.migration == Migration::Fails => {
+                return Err("deployed, and its migration was to fail".into());
+            }
+            Ok(deployment) => {
+                self.model.deploy(&declared);
+                if !deployment.unchanged {
+                    self.model.migrate(&declared);
+                    self.stats.migrated += (declared.migration == Migration::Counts) as u64;
+                }
+            }
+            Err(DeployError::Migration { failure, .. }) if declared.migration == Migration::Fails => {
+                self.note(|| format!("failed: {failure:?}"));
+                self.stats.migrations_failed += 1;
+                return self.compare(life).map(|()| None);
+            }
+            Err(DeployError::Migration { failure, .. }) => return Err(format!("a migration failed: {failure:?}")),
             Err(DeployError::Conflict(conflicts)) => {
                 self.note(|| format!("refused: {conflicts:?}"));
                 if conflicts != planned.summary.conflicts || conflicts.iter().any(|found| found.way_on.is_empty()) {

@@ -7,7 +7,10 @@ use reprise_abi::{
 };
 use reprise_env::sim::FaultRandom;
 
-use super::change::Declared;
+use super::{
+    change::Declared,
+    module::{Migration, counted, counted_column},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
@@ -167,6 +170,25 @@ impl Model {
             self.tables.insert(name, Table { schema, rows });
         }
         self.modules.insert(module.clone(), declared.tables.clone());
+    }
+
+    /// What ran when it was deployed.
+    pub fn migrate(&mut self, declared: &Declared) {
+        if declared.migration == Migration::Nothing {
+            return;
+        }
+        for table in &declared.tables {
+            let Some(column) = counted_column(table) else {
+                continue;
+            };
+            let stored = self.tables.get_mut(&full_name(&declared.module, table));
+            let rows = stored.expect("it was deployed").rows.values_mut();
+            for value in rows.filter_map(|row| row.get_mut(&table.columns[column].name)) {
+                if let Value::Int(value) = value {
+                    *value = counted(*value);
+                }
+            }
+        }
     }
 
     /// As `Life::tables` finds them.

@@ -1,10 +1,11 @@
-//! Modules whose bytes are their description: three procedures that write rows of any of their tables.
+//! Modules whose bytes are their description: three procedures that write rows of any of their tables, and what some of them run
+//! when they are deployed.
 
 use std::sync::Arc;
 
 use reprise_abi::{
-    ABI_VERSION, HostOps, LogChoice, ModuleSchema, OpError, Parameter, Partitioning, ProcedureSchema, ScalarType,
-    TableSchema, Type, calls::Target, value::ValueReader,
+    ABI_VERSION, Field, HostOps, LogChoice, ModuleSchema, OpError, Parameter, Partitioning, Placement, ProcedureSchema,
+    RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest, TableSchema, Type, calls::Target, value::ValueReader,
 };
 use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule, describe};
 use reprise_txn::{Candidate, Code, Compiler, Executor};
@@ -12,7 +13,38 @@ use reprise_txn::{Candidate, Code, Compiler, Executor};
 /// In their order in each module.
 pub const PROCEDURES: [&str; 3] = ["put", "change", "erase"];
 
-pub fn description(tables: &[TableSchema]) -> Vec<u8> {
+/// What a module runs when it is deployed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migration {
+    Nothing,
+    /// One column of each table is counted on (`counted_column`).
+    Counts,
+    /// It does that, and fails.
+    Fails,
+}
+
+/// A procedure that only modules have whose migration fails.
+const FAILS: &str = "fails";
+
+/// The column that a migration counts on: an integer that is in no key.
+pub fn counted_column(table: &TableSchema) -> Option<usize> {
+    let is_own = table.owner.is_empty() && !table.primary_key.is_empty();
+    let in_key = |column: &u16| {
+        table.placement == Placement::By(*column)
+            || table.primary_key.contains(column)
+            || table.indexes.iter().any(|index| index.columns.contains(column))
+    };
+    let mut free = (0..table.columns.len() as u16).filter(|column| !in_key(column));
+    let found = free.find(|column| table.columns[*column as usize].ty != ScalarType::Text);
+    found.filter(|_| is_own).map(usize::from)
+}
+
+/// What becomes of a value there; it fits every type.
+pub fn counted(value: i64) -> i64 {
+    (value + 1).rem_euclid(50)
+}
+
+pub fn description(tables: &[TableSchema], migration: Migration, retiring: &[TableSchema]) -> Vec<u8> {
     let param = |name: &str, ty| Parameter {
         name: name.into(),
         ty: Type::Scalar(ty),
@@ -33,13 +65,15 @@ pub fn description(tables: &[TableSchema]) -> Vec<u8> {
         log: LogChoice::Server,
         time_max_ms: None,
     };
+    let mut procedures = PROCEDURES.map(procedure).to_vec();
+    procedures.extend((migration == Migration::Fails).then(|| procedure(FAILS)));
     let schema = ModuleSchema {
         table_docs: Vec::new(),
         abi: ABI_VERSION,
         tables: tables.to_vec(),
-        procedures: PROCEDURES.map(procedure).to_vec(),
-        on_deploy: false,
-        retiring: Vec::new(),
+        procedures,
+        on_deploy: migration != Migration::Nothing,
+        retiring: retiring.to_vec(),
     };
     describe::to_json(&schema).into_bytes()
 }
@@ -63,8 +97,8 @@ impl Compiler for DescribedCompiler {
             wasm_bytes: wasm.len() as u64,
             description: wasm.clone(),
             semantics: reprise_abi::SEMANTICS,
+            code: Arc::new(Described(Arc::new(schema.clone()))),
             schema,
-            code: Arc::new(Described),
         })
     }
 
@@ -73,17 +107,22 @@ impl Compiler for DescribedCompiler {
     }
 }
 
-struct Described;
+#[derive(Clone)]
+struct Described(Arc<ModuleSchema>);
 
 impl Code for Described {
     fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
-        Ok(Box::new(Self))
+        Ok(Box::new(self.clone()))
     }
 }
 
 impl Executor for Described {
     fn call(&mut self, procedure: usize, ops: &mut dyn HostOps) -> CallOutcome {
-        let kind = match call(procedure, ops) {
+        let ended = match procedure == self.0.migration() {
+            true => migrate(&self.0, ops),
+            false => call(procedure, ops),
+        };
+        let kind = match ended {
             Ok(()) => Ok(CallEnd::Returned),
             Err(error) => Err(Fault::guest(format!("{error:?}"))),
         };
@@ -108,4 +147,67 @@ fn call(procedure: usize, ops: &mut dyn HostOps) -> Result<(), OpError> {
         1 => ops.update(handle, row),
         _ => ops.delete(handle),
     }
+}
+
+fn migrate(schema: &ModuleSchema, ops: &mut dyn HostOps) -> Result<(), OpError> {
+    for (number, table) in schema.tables.iter().enumerate() {
+        let Some(column) = counted_column(table) else {
+            continue;
+        };
+        // What is taken back leaves nothing, in the copies as in tables.
+        let savepoint = ops.savepoint()?;
+        if let Some((handle, _)) = rows_of(number, ops)?.first() {
+            ops.delete(*handle)?;
+            ops.rollback_to(savepoint)?;
+        }
+        let rows = rows_of(number, ops)?;
+        let layout = RowLayout::of_table(table);
+        for (handle, row) in &rows {
+            let mut fields: Vec<_> = (0..table.columns.len() as u16)
+                .map(|at| layout.field(row, at))
+                .collect();
+            fields[column] = match fields[column] {
+                Field::Int(value) => Field::Int(counted(value)),
+                Field::Uint(value) => Field::Uint(counted(value as i64) as u64),
+                other => other,
+            };
+            ops.update(*handle, &layout.build(&fields))?;
+        }
+        // The table before shows the rows as they were.
+        let before = schema.retiring.iter().position(|retiring| retiring.name == table.name);
+        if let Some(before) = before {
+            let before = rows_of(schema.tables.len() + before, ops)?;
+            if !before.is_empty() && before.len() != rows.len() {
+                return Err(OpError::Guest("other rows before the deployment".into()));
+            }
+        }
+    }
+    match schema.procedures.len() > PROCEDURES.len() {
+        true => Err(OpError::Guest(FAILS.into())),
+        false => Ok(()),
+    }
+}
+
+/// The rows of a table on this partition.
+fn rows_of(table: usize, ops: &mut dyn HostOps) -> Result<Vec<(RowHandle, Vec<u8>)>, OpError> {
+    let mut rows = Vec::new();
+    let mut visit = |handle: RowHandle, row: &[u8]| {
+        rows.push((handle, row.to_vec()));
+        true
+    };
+    let request = ScanRequest {
+        target: Target {
+            table: table as u16,
+            index: 0,
+        },
+        flags: ScanFlags(ScanFlags::LOCAL),
+        limit: 0,
+        lower: &[],
+        upper: &[],
+    };
+    let mut cursor = ops.scan(&request, &mut visit)?.cursor;
+    while cursor != 0 {
+        cursor = ops.scan_next(cursor, &mut visit)?.cursor;
+    }
+    Ok(rows)
 }
