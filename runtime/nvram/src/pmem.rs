@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
-    fs::File,
+    fs::{File, Metadata},
     io,
     os::{fd::AsRawFd, unix::ffi::OsStrExt, unix::fs::FileTypeExt},
     path::{Path, PathBuf},
@@ -168,15 +168,20 @@ impl Pmem {
                 });
             }
         };
-        // Locked before it is mapped; what is made anew is locked once it is there.
-        let lock = found.is_some().then(|| lock(path)).transpose()?;
+        // Locked before it is mapped; what is made anew is locked once it is there. A file that is found may have been made by somebody
+        // who crashed before its name was durable.
+        let lock_found = |found: &Metadata| match found.is_file() {
+            true => lock_named(path),
+            false => lock(path),
+        };
+        let lock = found.as_ref().map(lock_found).transpose()?;
         let (base, bytes, is_pmem) = map(&functions, path, bytes, flags)?;
         let persistence = match (is_pmem, options.assume_persistent) {
             (true, _) => Persistence::Fence,
             (false, true) => Persistence::Assumed,
             (false, false) => Persistence::Msync,
         };
-        let file = match lock.map_or_else(|| lock_new(path), Ok) {
+        let file = match lock.map_or_else(|| lock_named(path), Ok) {
             Ok(file) => file,
             Err(error) => {
                 // SAFETY: mapped above, and not used yet.
@@ -268,8 +273,8 @@ fn lock(path: &Path) -> Result<File, PmemError> {
     }
 }
 
-/// Locks a file that was just made, and makes its name durable.
-fn lock_new(path: &Path) -> Result<File, PmemError> {
+/// Locks a file, and makes its name durable.
+fn lock_named(path: &Path) -> Result<File, PmemError> {
     let file = lock(path)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let synced = File::open(parent.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
