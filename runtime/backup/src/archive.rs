@@ -46,6 +46,11 @@ pub enum ArchiveError {
     NoThread,
     #[error("it was given up: the node stops")]
     GivenUp,
+    #[error(
+        "{held} bytes that it did not take are more than --archive-hold-max ({max}): they were let go of, and the archive ends at LSN {end}. \
+         It restores up to there as it is; restart the server with another directory"
+    )]
+    Overheld { held: u64, max: u64, end: Lsn },
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
@@ -61,10 +66,24 @@ pub struct ArchiveStatus {
     pub files: u64,
     pub bytes: u64,
     pub oldest_checkpoint: Option<Lsn>,
+    /// Bytes in the data directory that would go if the archive took them, and how many there may be.
+    pub held_bytes: u64,
+    pub held_bytes_max: u64,
+    /// Where it ends, as too much was held: nothing more is put there.
+    pub ends_at: Option<Lsn>,
     /// Attempts of this run that failed.
     pub failures: u64,
     /// When the last attempt failed, in microseconds since 1970, and why; none where it went well.
     pub failure: Option<(i64, String)>,
+}
+
+/// How much is kept for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArchiveBounds {
+    /// What is older and not needed for what is younger goes; none: nothing does.
+    pub keep: Option<Duration>,
+    /// Bytes of the data directory that wait for an archive that does not take them; with more it is given up.
+    pub held_bytes_max: u64,
 }
 
 /// Two folders as in a data directory: a restore reads both alike.
@@ -72,8 +91,7 @@ pub struct Archive {
     path: PathBuf,
     log: Arc<dyn Disk>,
     checkpoints: Arc<dyn Disk>,
-    /// What is older and not needed for what is younger goes; none: nothing does.
-    keep: Option<Duration>,
+    bounds: ArchiveBounds,
     origin: Origin,
     state: Mutex<ArchiveStatus>,
     _lock: DiskLock,
@@ -91,7 +109,7 @@ pub struct Origin {
 impl Archive {
     /// Makes the archive's folders where they are not, removes what a crash left, and judges whether it is this database's and goes on
     /// where it ends.
-    pub fn open(place: &Place, keep: Option<Duration>, origin: Origin) -> Result<Self, ArchiveError> {
+    pub fn open(place: &Place, bounds: ArchiveBounds, origin: Origin) -> Result<Self, ArchiveError> {
         place.tree().prepare()?;
         let (log, checkpoints) = (place.folder_or_new("log")?, place.folder_or_new("checkpoints")?);
         let lock = log.lock().map_err(|error| match error.kind {
@@ -105,9 +123,12 @@ impl Archive {
             path: place.path(),
             log,
             checkpoints,
-            keep,
+            bounds,
             origin,
-            state: Mutex::default(),
+            state: Mutex::new(ArchiveStatus {
+                held_bytes_max: bounds.held_bytes_max,
+                ..ArchiveStatus::default()
+            }),
             _lock: lock,
         };
         archive.judge()?;
@@ -166,7 +187,33 @@ impl Archive {
 
     /// Notes that what was to be taken is there.
     pub fn note_taken(&self) -> Result<(), DiskError> {
-        self.count(|status| status.failure = None)
+        self.count(|status| (status.failure, status.held_bytes) = (None, 0))
+    }
+
+    /// Notes what of the log up to `end`, and which checkpoints, it did not take. Err: they are too much, and nothing more is put there.
+    pub fn hold(&self, segments: &[String], past: &[Lsn], end: Lsn) -> Result<(), ArchiveError> {
+        let origin = &self.origin;
+        let log = segments.iter().map(|name| (&origin.log, name.clone()));
+        let checkpoints = past.iter().map(|lsn| (&origin.checkpoints, checkpoint_name(*lsn)));
+        let mut held = 0;
+        for (folder, name) in log.chain(checkpoints) {
+            held += folder.open_read(&name)?.len()?;
+        }
+        let mut status = self.lock();
+        status.held_bytes = held;
+        let max = self.bounds.held_bytes_max;
+        if held <= max {
+            return Ok(());
+        }
+        // A part may have been taken: it ends there at the earliest.
+        status.ends_at = Some(end);
+        status.held_bytes = 0;
+        Err(ArchiveError::Overheld { held, max, end })
+    }
+
+    /// True once too much was held for it.
+    pub fn is_given_up(&self) -> bool {
+        self.lock().ends_at.is_some()
     }
 
     pub fn note_failure(&self, at_unix_us: i64, error: String) {
@@ -217,7 +264,7 @@ impl Archive {
     /// Removes what is past: all before the newest checkpoint, here or in the data directory, that was begun `keep` ago or earlier. So
     /// every moment of that time can be gone back to. `live` are the data directory's, with the time of each.
     pub fn let_go(&self, live: &[(Lsn, i64)], now_us: i64) -> Result<(), ArchiveError> {
-        let Some(keep) = self.keep else {
+        let Some(keep) = self.bounds.keep else {
             return Ok(());
         };
         let until_us = now_us.saturating_sub(keep.as_micros() as i64);

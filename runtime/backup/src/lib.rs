@@ -13,7 +13,7 @@ mod staging;
 mod tree;
 mod union;
 
-pub use archive::{Archive, ArchiveError, ArchiveStatus, Origin};
+pub use archive::{Archive, ArchiveBounds, ArchiveError, ArchiveStatus, Origin};
 pub use backup::{
     VerifiedBackup, create_backup, create_backup_in, decode_all, receive_backup, seal, verify_backup, verify_backup_in,
 };

@@ -272,6 +272,9 @@ impl Checkpointer {
             .values()
             .map(|info| (info.lsn, info.began_unix_us))
             .collect::<Vec<_>>();
+        if retired.is_ok() && archive.is_given_up() {
+            return; // what was let go of since then is none of its
+        }
         let kept = retired.and_then(|()| archive.let_go(&published, now_us));
         let error = match kept.and_then(|()| Ok(archive.note_taken()?)) {
             Ok(()) | Err(ArchiveError::GivenUp) => return,
@@ -310,8 +313,15 @@ impl Checkpointer {
         let (past, kept) = stored[..older].split_at(older.saturating_sub(keep));
         // With fewer, the log from the beginning is the way back from a damaged one.
         let released = kept.first().filter(|_| kept.len() == keep);
-        if let Some(archive) = self.archive.get() {
-            self.put_away(archive, past, released)?;
+        let archive = self.archive.get().filter(|archive| !archive.is_given_up());
+        let mut overheld = Ok(());
+        if let Some(archive) = archive
+            && let Err(error) = self.put_away(archive, past, released)
+        {
+            overheld = match self.held_too_much(archive, past, released) {
+                None => return Err(error),
+                Some(overheld) => Err(overheld),
+            };
         }
         for lsn in past {
             self.files.remove(*lsn)?;
@@ -320,7 +330,16 @@ impl Checkpointer {
         if let Some(lsn) = released {
             self.log.release_before(*lsn)?;
         }
-        Ok(())
+        overheld
+    }
+
+    /// Some: the archive took nothing for so long that what waits for it would fill the disk; it is given up.
+    fn held_too_much(&self, archive: &Archive, past: &[Lsn], released: Option<&Lsn>) -> Option<ArchiveError> {
+        if self.is_stopping() {
+            return None;
+        }
+        let segments = released.map_or(Vec::new(), |lsn| self.log.releasable_before(*lsn));
+        archive.hold(&segments, past, self.log.start()).err()
     }
 
     /// Copies what is to go. Until all of it is there, nothing goes.

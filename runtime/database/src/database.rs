@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_backup::{Archive, ArchiveError, MANIFEST_NAME, Origin, Place, RealTree, Tree};
+use reprise_backup::{Archive, ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, RealTree, Tree};
 use reprise_base::{MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::Started;
@@ -203,9 +203,8 @@ impl Database {
         assert!(self.upkeep.backups.set(backups).is_ok(), "backups are served once");
     }
 
-    /// Puts checkpoints and log that are let go of into an archive in `dir` first, and keeps them there for `keep`, or for ever. Before
-    /// calls are taken; once.
-    pub fn archive_to(&self, dir: &Path, keep: Option<Duration>) -> Result<(), ArchiveError> {
+    /// Puts checkpoints and log that are let go of into an archive in `dir` first. Before calls are taken; once.
+    pub fn archive_to(&self, dir: &Path, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
             return Ok(()); // without a log nothing is ever let go of
@@ -216,7 +215,7 @@ impl Database {
             database_id: log.database_id(),
             start: log.start(),
         };
-        checkpointer.set_archive(Archive::open(&Place::at(dir), keep, origin)?);
+        checkpointer.set_archive(Archive::open(&Place::at(dir), bounds, origin)?);
         Ok(())
     }
 

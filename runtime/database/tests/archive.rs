@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{config, files, fill, take, transfer, wasm};
-use reprise_backup::{ArchiveError, Point, RestoreError, restore, restore_archived};
+use reprise_backup::{ArchiveBounds, ArchiveError, Point, RestoreError, restore, restore_archived};
 use reprise_base::{Lsn, TxnId};
 use reprise_database::Database;
 use reprise_router::ArchiveStatus;
@@ -33,8 +33,13 @@ fn moment(database: &Database, account: i64) -> Moment {
 }
 
 fn open_with(dir: &Path, archive: &Path, keep: Option<Duration>) -> Result<Database, ArchiveError> {
+    let held_bytes_max = u64::MAX;
+    open_within(dir, archive, ArchiveBounds { keep, held_bytes_max })
+}
+
+fn open_within(dir: &Path, archive: &Path, bounds: ArchiveBounds) -> Result<Database, ArchiveError> {
     let database = Database::open(config(dir, 2)).expect("open");
-    database.archive_to(archive, keep)?;
+    database.archive_to(archive, bounds)?;
     database.recover().expect("recover");
     Ok(database)
 }
@@ -252,6 +257,72 @@ fn an_archive_that_takes_nothing_stops_nothing_and_is_made_up_for() {
         restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("restored");
         assert_eq!(digest_of(&target), found.digest);
     }
+}
+
+/// What waits for an archive that takes nothing has a bound: then it goes, the archive ends there, and that is told.
+#[test]
+fn an_archive_that_takes_nothing_for_too_long_is_given_up() {
+    let Dirs { root, data, archive } = dirs();
+    let held_bytes_max = 400 << 10;
+    let bounds = ArchiveBounds {
+        keep: None,
+        held_bytes_max,
+    };
+    let database = open_within(&data, &archive, bounds).expect("an archive");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let moments = history(&database, &data, 1, 4);
+    let oldest = database
+        .router()
+        .checkpoints()
+        .iter()
+        .map(|info| info.lsn)
+        .min()
+        .expect("some");
+    fs::create_dir_all(archive.join("log/archive.tmp/x")).expect("made");
+    let round = |number: i64| {
+        // More than a file of the log, so that one is to go each time.
+        fill(&database, 1_000_000 + number * 10_000, 4_000);
+        let before = status(&database);
+        take(&database);
+        let until = Instant::now() + WAIT_MAX;
+        while status(&database).failures == before.failures && before.ends_at.is_none() {
+            assert!(Instant::now() < until, "{:?}", status(&database));
+            thread::sleep(Duration::from_millis(1));
+        }
+        status(&database)
+    };
+    let first = round(0);
+    assert!(
+        first.held_bytes > 0 && first.held_bytes <= held_bytes_max && first.ends_at.is_none(),
+        "{first:?}"
+    );
+    let mut rounds = 1..100;
+    let last = loop {
+        let told = round(rounds.next().expect("it has an end"));
+        assert!(told.held_bytes <= held_bytes_max, "{told:?}");
+        if told.ends_at.is_some() {
+            break told;
+        }
+    };
+    let (_, reason) = last.failure.expect("it is told");
+    assert!(reason.contains("--archive-hold-max"), "{reason}");
+    wait_taken(&database, &data);
+    round(200);
+    wait_taken(&database, &data);
+    assert!(status(&database).failure.is_some(), "it stays told");
+    assert!(database.router().status().log_error.is_none());
+    database.close().expect("close");
+    drop(database);
+    // What it took before is whole; with what follows it has nothing to do.
+    for (at, found) in moments.iter().filter(|found| found.lsn < oldest).enumerate() {
+        let target = root.path().join(at.to_string());
+        restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("restored");
+        assert_eq!(digest_of(&target), found.digest);
+    }
+    fs::remove_dir_all(archive.join("log/archive.tmp")).expect("removed");
+    let gap = open_within(&data, &archive, bounds).err().expect("refused");
+    assert!(matches!(gap, ArchiveError::Gap { .. }), "{gap}");
+    open_within(&data, &root.path().join("next"), bounds).expect("another directory");
 }
 
 #[test]

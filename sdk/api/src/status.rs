@@ -131,6 +131,15 @@ pub struct ArchiveInfo {
     pub bytes: u64,
     /// The database can be restored to any point from here on; null while nothing was put there.
     pub oldest_checkpoint_lsn: Option<U64>,
+    /// Bytes in the data directory that wait for the archive to take them.
+    #[serde(default)]
+    pub held_bytes: u64,
+    /// As many may wait (`--archive-hold-max`): with more the archive is given up.
+    #[serde(default)]
+    pub held_bytes_max: u64,
+    /// Where the archive ends since it was given up in this run; null while things are put there.
+    #[serde(default)]
+    pub ends_at_lsn: Option<U64>,
     /// Attempts of this run that failed. What was to go stays in the data directory until one goes well.
     pub failures: u64,
     /// Why the last attempt failed, and when (RFC 3339); null where it went well.

@@ -240,7 +240,7 @@ const COUNTERS: [Instrument; 14] = [
 ];
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 19] = [
+const GAUGES: [Instrument; 20] = [
     ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
     ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
     ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
@@ -259,6 +259,7 @@ const GAUGES: [Instrument; 19] = [
     ("reprise.idempotency.oldest.seconds", "Age of the oldest one in seconds", |s| oldest_key_s(&s.idempotency)),
     ("reprise.archive.failing", "1 while the last attempt to put something into the archive failed", |s| s.archive.failure.is_some() as u64),
     ("reprise.archive.bytes", "Bytes in the archive; 0 without one", |s| s.archive.bytes),
+    ("reprise.archive.held.bytes", "Bytes in the data directory that wait for the archive to take them", |s| s.archive.held_bytes),
     ("reprise.http.connections.open", "Connections open", |s| s.connections_open),
 ];
 

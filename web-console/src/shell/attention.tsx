@@ -7,6 +7,9 @@ import { formatBytes, formatCount } from '../format';
 import type { Phase, Status } from '../generated/types.gen';
 import { ProblemNotice } from '../ui/problem-notice';
 
+const archiveFails = 'The archive takes nothing: the data directory keeps what was to go, and grows';
+const archiveEnded = 'The archive took nothing for too long and was given up: points from there on can’t be gone back to';
+
 export function Attention({ status }: { status: UseQueryResult<Status> }) {
   const { data, error } = status;
   const away = error instanceof UnreachableError;
@@ -37,11 +40,15 @@ export function Attention({ status }: { status: UseQueryResult<Status> }) {
       )}
       {archiveError !== null && (
         <div className="notice" role="alert">
-          <strong>The archive takes nothing: the data directory keeps what was to go, and grows</strong>
+          <strong>{data?.archive?.ends_at_lsn == null ? archiveFails : archiveEnded}</strong>
           <p className="mono">{archiveError}</p>
-          <p className="muted">
-            Make space in {data?.archive?.directory}. The next checkpoint puts there whatever waits; calls go on meanwhile.
-          </p>
+          {data?.archive?.ends_at_lsn == null && (
+            <p className="muted">
+              Make space in {data?.archive?.directory}. The next checkpoint puts there whatever waits (
+              {formatBytes(data?.archive?.held_bytes ?? 0)} now; with more than{' '}
+              {formatBytes(data?.archive?.held_bytes_max ?? 0)} the archive is given up); calls go on meanwhile.
+            </p>
+          )}
         </div>
       )}
     </>

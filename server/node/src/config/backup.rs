@@ -3,9 +3,10 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::Context;
+use reprise_backup::ArchiveBounds;
 use reprise_database::Database;
 
-use super::setting::settings;
+use super::{memory::size, setting::settings};
 use crate::output::Outcome;
 
 const DAY_S: u64 = 24 * 3600;
@@ -37,6 +38,15 @@ settings! {
             show: |days: &Option<u32>| days.map_or_else(|| "for ever".to_owned(), |days| format!("{days} days")),
             marks: [where_said],
         }
+        /// What the data directory keeps for an archive that takes nothing: with more the archive is given up, and what waited goes
+        /// [default: 16GiB]
+        archive_hold_max: u64 {
+            env: "REPRISE_ARCHIVE_HOLD_MAX",
+            takes: "SIZE",
+            judge: size,
+            default: 16 << 30,
+            marks: [where_said],
+        }
     }
 }
 
@@ -48,7 +58,11 @@ impl BackupSettings {
                 .archive_keep
                 .value
                 .map(|days| Duration::from_secs(u64::from(days) * DAY_S));
-            let begun = database.archive_to(archive, keep);
+            let bounds = ArchiveBounds {
+                keep,
+                held_bytes_max: self.archive_hold_max.value,
+            };
+            let begun = database.archive_to(archive, bounds);
             begun.with_context(|| format!("use the archive {}", archive.display()))?;
         }
         let own = self.backup_dir.value.clone();
