@@ -90,6 +90,8 @@ mod guide {
     pub struct Evolving;
     #[doc = include_str!("../../../docs/guide/testing.md")]
     pub struct Testing;
+    #[doc = include_str!("../../../docs/guide/performance.md")]
+    pub struct Performance;
 }
 
 /// What a procedure's source file imports.
