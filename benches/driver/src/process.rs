@@ -95,7 +95,8 @@ pub(crate) fn run<W: Workload>(
     }
     if let (Some(digest), Some(dir)) = (digest, opened) {
         on_progress(Progress::Preparing("opening it again"));
-        report.restart = Some(restart(process, dir, digest)?);
+        let estimated_s = status.restart.and_then(|estimate| estimate.seconds());
+        report.restart = Some(restart(process, dir, digest, estimated_s)?);
     }
     Ok(report)
 }
@@ -133,8 +134,13 @@ fn make_ready(router: &Router, process: &ProcessOptions, on_progress: OnProgress
 }
 
 /// Opens what the run left, and compares.
-fn restart(process: &ProcessOptions, dir: PathBuf, digest: u64) -> Result<ReplayReport, BenchError> {
-    let report = replay(&ReplayOptions {
+fn restart(
+    process: &ProcessOptions,
+    dir: PathBuf,
+    digest: u64,
+    estimated_s: Option<f64>,
+) -> Result<ReplayReport, BenchError> {
+    let mut report = replay(&ReplayOptions {
         data_dir: dir,
         partitions: process.partitions,
         sites: process.sites,
@@ -147,6 +153,7 @@ fn restart(process: &ProcessOptions, dir: PathBuf, digest: u64) -> Result<Replay
             report.digest
         )));
     }
+    report.estimated_s = estimated_s;
     Ok(report)
 }
 

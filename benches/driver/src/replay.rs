@@ -31,6 +31,8 @@ pub struct ReplayReport {
     /// Of all rows of all tables, in hexadecimal: the same for the same log, whatever the number of sites.
     pub digest: String,
     pub seconds: f64,
+    /// What the server that made the log said before it ended that this would take; null where none did.
+    pub estimated_s: Option<f64>,
     pub partitions: u16,
     pub sites: u16,
     pub log_bytes: u64,
@@ -104,6 +106,7 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         checkpoint_load_s: recovered.checkpoint.map(|loaded| loaded.seconds),
         digest: format!("{digest:016x}"),
         seconds: (seconds * 1e4).round() / 1e4,
+        estimated_s: None,
         partitions: options.partitions,
         sites: options.sites,
         log_bytes: recovered.log_bytes,

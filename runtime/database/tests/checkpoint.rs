@@ -252,3 +252,30 @@ fn a_checkpoint_that_fails_is_told_until_long_after() {
     assert_eq!(database.router().status().checkpoints, (1, 1));
     assert_eq!(database.router().status().checkpoint_failure, Some(failure));
 }
+
+/// What a server says that a restart takes, beside what it takes: after a checkpoint, and with log behind it. Figures:
+/// `cargo test --release -p reprise-database --test checkpoint -- restart_takes --nocapture`.
+#[test]
+fn a_restart_takes_about_as_long_as_was_estimated() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut database, _) = open(dir.path(), 1);
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    (0..400).for_each(|round| fill(&database, round * 1_000, 1_000));
+    take(&database);
+    (400..600).for_each(|round| fill(&database, round * 1_000, 1_000));
+    let mut best = f64::MAX;
+    for round in 0..4 {
+        let estimate = database.router().status().restart.expect("there is a log");
+        let estimated_s = estimate.seconds().expect("measured");
+        database.close().expect("close");
+        drop(database);
+        let begun = Instant::now();
+        (database, _) = open(dir.path(), 1);
+        let taken_s = begun.elapsed().as_secs_f64();
+        println!("restart {round}: {estimated_s:.3} s were estimated, and {taken_s:.3} s taken");
+        best = best.min((taken_s / estimated_s).max(estimated_s / taken_s));
+    }
+    // Of four, since the machine does other things as well.
+    assert!(best < 2.0, "{best} times");
+    database.close().expect("close");
+}

@@ -306,8 +306,11 @@ fn print_report(report: &Report) -> std::io::Result<()> {
     }
     if let Some(restart) = &report.restart {
         let replayed = format!(
-            "{:.3} s to ready: {} transactions replayed from {} of log, {} a second; digest as before",
+            "{:.3} s to ready{}: {} transactions replayed from {} of log, {} a second; digest as before",
             restart.seconds,
+            restart
+                .estimated_s
+                .map_or_else(String::new, |seconds| format!(" ({seconds:.3} s were estimated)")),
             grouped(restart.replayed),
             bytes(restart.log_bytes),
             describe_speed(restart)
