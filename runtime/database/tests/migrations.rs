@@ -5,7 +5,11 @@ mod common;
 use std::sync::{Arc, mpsc};
 
 use common::{config, open, take, wasm};
-use reprise_abi::value::push_varint;
+use reprise_abi::{Field, RowLayout, ScalarType, value::push_varint};
+use reprise_base::{
+    MemoryKind,
+    limits::{MEMORY_MAX_LIMIT, WRITE_SET_BYTES_MAX},
+};
 use reprise_database::{Database, LogPolicy};
 use reprise_router::{BatchBuilder, DeployError, Failure, LogBody, LogQuery, ReplyOutcome};
 
@@ -113,6 +117,14 @@ fn a_migration_takes_columns_apart_and_replays() {
             .expect("deployed");
         assert_eq!((deployed.module.version, deployed.replaced), (2, Some(1)));
         check_second(&database);
+        let again = database
+            .router()
+            .plan_deploy("contacts", &wasm("contacts2"))
+            .expect("planned");
+        assert!(
+            !again.summary.migrates && again.summary.tables.is_empty(),
+            "the same bytes change nothing"
+        );
         if checkpoint == "behind" {
             take(&database);
         }
@@ -269,4 +281,188 @@ fn one_that_fails_leaves_the_version_before_in_service() {
         .deploy("contacts", &running("i32.const 0"))
         .expect("deployed");
     assert_eq!(deployed.module.version, 2);
+}
+
+/// A module with one table of so many columns of type i64 and this placement; its `on_deploy` is `body`, with two locals, and `$put` puts
+/// in the row that lies at the memory's begin.
+fn writing(columns: usize, placement: &str, body: &str) -> Vec<u8> {
+    let names: Vec<_> = (0..columns)
+        .map(|at| format!(r#"{{"name":"c{at}","type":"i64"}}"#))
+        .collect();
+    let description = format!(
+        r#"{{"abi":1,"tables":[{{"name":"wide","columns":[{}],"primary_key":["c0"],"placement":{placement}}}],
+            "procedures":[],"on_deploy":true}}"#,
+        names.join(",")
+    );
+    let layout = RowLayout::from_types(std::iter::repeat_n((ScalarType::I64, false), columns));
+    let row = layout.build(&vec![Field::Int(0); columns]);
+    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    let text = format!(
+        r#"(module (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+            (import "reprise1" "txn_id" (func $txn_id (result i64)))
+            (import "reprise1" "savepoint" (func $savepoint (result i32)))
+            (import "reprise1" "rollback_to" (func $rollback_to (param i32)))
+            (memory (export "memory") 1)
+            (func $put (drop (call $insert (i32.const 0) (i64.const {}))))
+            (func (export "reprise_on_deploy") (param i32) (result i32) (local $n i64) (local $s i32)
+                {body} i32.const 0)
+            (@custom "reprise.describe" "{section}"))"#,
+        (row.len() as u64) << 32
+    );
+    wat::parse_str(text).expect("valid")
+}
+
+/// The body of a migration that puts in so many rows.
+fn putting(rows: usize) -> String {
+    format!(
+        "(loop $again
+            (i64.store (i32.const 0) (local.get $n))
+            (call $put)
+            (local.set $n (i64.add (local.get $n) (i64.const 1)))
+            (br_if $again (i64.lt_u (local.get $n) (i64.const {rows}))))"
+    )
+}
+
+/// Columns of a row of 800 bytes.
+const WIDE: usize = 100;
+
+fn rows_of_wide(database: &Database) -> u64 {
+    let deployed = database.router().deployed();
+    let (id, _) = deployed.table("m.wide").expect("stored");
+    let stats = database.router().table_stats(std::time::Duration::from_secs(1));
+    stats.expect("ready")[usize::from(id.0)].rows
+}
+
+#[test]
+fn a_replicated_table_gets_the_same_rows_everywhere_or_none() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    let router = database.router();
+    let differing = "(i64.store (i32.const 0) (i64.const 99)) (i64.store (i32.const 8) (call $txn_id)) (call $put)";
+    match router.deploy("m", &writing(2, r#""replicated""#, differing)).err() {
+        Some(DeployError::Replicated { table }) => assert_eq!(table, "wide"),
+        found => panic!("{found:?}"),
+    }
+    assert!(router.deployed().table("m.wide").is_none() && router.deployed().current.is_empty());
+    router
+        .deploy("m", &writing(2, r#""replicated""#, &putting(10)))
+        .expect("deployed");
+    assert_eq!(rows_of_wide(&database), 10);
+    // Over rows that are there: those of the new version are put in beside them, or nothing changes.
+    let next = |body: &str| writing(2, r#""replicated""#, &format!("(local.set $n (i64.const 10)) {body}"));
+    let failed = router.deploy("m", &next(&format!("{} {differing}", putting(20)))).err();
+    assert!(matches!(failed, Some(DeployError::Replicated { .. })), "{failed:?}");
+    assert_eq!(rows_of_wide(&database), 10);
+    router.deploy("m", &next(&putting(25))).expect("deployed");
+    let before = digest(&database);
+    database.close().expect("closed");
+    for sites in [1, 4] {
+        let (database, _) = open(dir.path(), sites);
+        assert_eq!((rows_of_wide(&database), digest(&database)), (25, before));
+        database.close().expect("closed");
+    }
+}
+
+/// What a call may not write, a migration may; with a savepoint what takes its writes back has the limit of a call.
+#[test]
+fn one_may_write_more_than_a_call_and_takes_back_to_a_savepoint() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut settings = config(dir.path(), 1);
+    (settings.partitions, settings.segment_bytes) = (1, 64 << 20);
+    let database = Database::open(settings.clone()).expect("open");
+    database.recover().expect("recover");
+    let rows = WRITE_SET_BYTES_MAX / 800 + 5_000;
+    let by_key = r#"{"by":"c0"}"#;
+    let taken_back = format!(
+        "(local.set $s (call $savepoint)) {} (call $rollback_to (local.get $s))
+         (local.set $n (i64.const 0)) {}",
+        putting(500),
+        putting(200)
+    );
+    let router = database.router();
+    router
+        .deploy("m", &writing(WIDE, by_key, &taken_back))
+        .expect("deployed");
+    assert_eq!(rows_of_wide(&database), 200);
+    let more = format!("(local.set $n (i64.const 200)) {}", putting(rows));
+    router.deploy("m", &writing(WIDE, by_key, &more)).expect("deployed");
+    assert_eq!(rows_of_wide(&database), rows as u64);
+    let before = digest(&database);
+    database.close().expect("closed");
+    let database = Database::open(settings).expect("open");
+    database.recover().expect("recover");
+    assert_eq!((rows_of_wide(&database), digest(&database)), (rows as u64, before));
+    database.close().expect("closed");
+}
+
+/// Judged before for the copies, and while it runs for what it writes; either way nothing of it stays, nor is it counted.
+#[test]
+fn without_memory_for_it_the_version_before_serves() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let max_bytes = 192 << 20;
+    let mut settings = config(dir.path(), 1);
+    (settings.partitions, settings.segment_bytes, settings.memory_max_bytes) = (1, 64 << 20, max_bytes);
+    let database = Database::open(settings.clone()).expect("open");
+    database.recover().expect("recover");
+    let router = database.router();
+    let by_key = r#"{"by":"c0"}"#;
+    let filled = 40_000;
+    router
+        .deploy("m", &writing(WIDE, by_key, &putting(filled)))
+        .expect("deployed");
+    let (before, memory) = (digest(&database), router.memory());
+    let data_bytes = memory.data_bytes();
+    let far = |rows: usize| format!("(local.set $n (i64.const {filled})) {}", putting(filled + rows));
+    let mut failed = Vec::new();
+    for rows in [100_000, 1_000] {
+        match router.deploy("m", &writing(WIDE, by_key, &far(rows))) {
+            Ok(_) => failed.push("deployed"),
+            Err(DeployError::MemoryExhausted { max, .. }) => {
+                assert_eq!(max, max_bytes);
+                failed.push("judged");
+            }
+            Err(DeployError::Migration {
+                failure: Failure::Limit { limit, max, .. },
+                ..
+            }) => {
+                assert_eq!((limit.as_str(), max), (MEMORY_MAX_LIMIT, max_bytes));
+                failed.push("ran");
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+        if rows == 100_000 {
+            assert_eq!((rows_of_wide(&database), digest(&database)), (filled as u64, before));
+            assert_eq!(memory.data_bytes(), data_bytes, "nothing of it is held");
+            assert!(memory.kind(MemoryKind::Undo).used() < 64 << 20);
+            assert_eq!(router.deployed().current["m"].version, 1);
+        }
+    }
+    assert_eq!(failed, ["ran", "deployed"]);
+    // Twice as many rows have no room for their copies.
+    let count = 2 * filled + 4_000;
+    router
+        .deploy(
+            "m",
+            &writing(
+                WIDE,
+                by_key,
+                &format!("(local.set $n (i64.const {})) {}", filled + 1_000, putting(count)),
+            ),
+        )
+        .expect("deployed");
+    let (before, version) = (digest(&database), router.deployed().current["m"].version);
+    let refused = router.deploy("m", &writing(WIDE, by_key, "")).err();
+    assert!(
+        matches!(refused, Some(DeployError::MemoryExhausted { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(
+        (digest(&database), router.deployed().current["m"].version),
+        (before, version)
+    );
+    database.close().expect("closed");
+    let database = Database::open(settings).expect("open");
+    database.recover().expect("recover");
+    assert_eq!(digest(&database), before);
+    database.close().expect("closed");
 }

@@ -255,6 +255,15 @@ fn problem_of_failure(failure: &Failure) -> Problem {
     }
 }
 
+impl Refusal {
+    fn memory_exhausted(detail: String, max: u64) -> Self {
+        let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
+        problem.limit = Some(MEMORY_MAX_LIMIT.to_owned());
+        problem.max = Some(max);
+        problem.into()
+    }
+}
+
 impl From<DeployError> for Refusal {
     fn from(error: DeployError) -> Self {
         match error {
@@ -282,14 +291,11 @@ impl From<DeployError> for Refusal {
             DeployError::MemoryExhausted { bytes, max } => {
                 let detail = format!(
                     "the module's tables, and those that are made anew for it, take {} MiB more than there are now; nothing was changed. \
-                     Delete rows, or start the server with more --memory-max ({} MiB)",
+                     {MORE_MEMORY} ({} MiB)",
                     bytes.div_ceil(1 << 20),
                     max >> 20
                 );
-                let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
-                problem.limit = Some(MEMORY_MAX_LIMIT.to_owned());
-                problem.max = Some(max);
-                problem.into()
+                Self::memory_exhausted(detail, max)
             }
             DeployError::Time { max_s } => Self::migration(format!(
                 "the changed tables were not made within {max_s} s; {MORE_TIME}"
@@ -298,7 +304,17 @@ impl From<DeployError> for Refusal {
                 partition,
                 failure,
                 max_s,
-            } => Self::migration(failed_migration(partition, failure, max_s)),
+            } => {
+                let exhausted = match &failure {
+                    Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => Some(*max),
+                    _ => None,
+                };
+                let why = failed_migration(partition, failure, max_s);
+                match exhausted {
+                    None => Self::migration(why),
+                    Some(max) => Self::memory_exhausted(format!("{why}; nothing was changed. {MORE_MEMORY}"), max),
+                }
+            }
             DeployError::Replicated { table } => Self::migration(format!(
                 "what the module runs when it is deployed left different rows of {table}, which is replicated, on the partitions; write there                  what depends on its own rows and on from_version alone"
             )),
@@ -309,6 +325,8 @@ impl From<DeployError> for Refusal {
         }
     }
 }
+
+const MORE_MEMORY: &str = "Delete rows, or start the server with more --memory-max";
 
 const MORE_TIME: &str = "start the server with more --deploy-time-max-s, or deploy the change in smaller steps";
 
