@@ -255,6 +255,8 @@ export function plannedOf(module: ModuleDetail, isStored: boolean): ModulePlanne
     plan: {
       tables: changed.map((table) => ({ table, steps: [step], rows, reads_rows: isStored })),
       conflicts: [],
+      migrates: isStored,
+      retiring: isStored ? changed.map((table) => ({ table, columns: ['phone_number', 'note'] })) : [],
       estimated_ms: isStored ? 7 : 0,
     },
   };

@@ -88,6 +88,7 @@ class MockServer {
     if (version !== 'v1') return notFound(url.pathname);
     if (kind === 'status') return ok(this.#status());
     if (this.#state === 'recovering') return recovering();
+    if (kind === 'modules' && name !== undefined && more === 'rollback') return this.#rollback(name, url.searchParams);
     if (kind === 'modules') return this.#module(method, name, body, url.searchParams);
     if (kind === 'call' && name !== undefined && more !== undefined) return this.#call(name, more, body, request);
     if (kind === 'tables') return this.#table(name, more, url.searchParams, request.headers.accept);
@@ -143,6 +144,8 @@ class MockServer {
               files: 41,
               bytes: 2_700_000_000,
               oldest_checkpoint_lsn: '4096',
+              held_bytes: this.#state === 'log-error' ? 31_000_000 : 0,
+              held_bytes_max: 17_179_869_184,
               failures: 1,
               error: this.#state === 'log-error' ? 'write archive.tmp: read-only file system' : null,
               failed_at: this.#state === 'log-error' ? new Date(Date.now() - 3_000_000).toISOString() : null,
@@ -185,6 +188,19 @@ class MockServer {
     const before = this.#modules.get(name);
     const module = moduleOf(name, (before?.version ?? 0) + 1, wasm.length);
     if (isDryRun) return ok(plannedOf(module, before !== undefined));
+    return this.#install(name, module, before, null);
+  }
+
+  #rollback(name: string, query: URLSearchParams): Reply {
+    const before = this.#modules.get(name);
+    const former = before?.versions.find(({ version }) => version === Number(query.get('version')));
+    if (before === undefined || former === undefined) return notFound(`that version of module ${name}`);
+    const module = { ...moduleOf(name, before.version + 1, former.wasm_bytes ?? 0), hash: former.hash };
+    if (query.get('dry_run') === 'true') return ok({ ...plannedOf(module, true), rolled_back_to: former.version });
+    return this.#install(name, module, before, former.version);
+  }
+
+  #install(name: string, module: ModuleDetail, before: ModuleDetail | undefined, rolledBackTo: number | null): Reply {
     this.#modules.set(name, module);
     const installed: ModuleInstalled = {
       module: name,
@@ -194,6 +210,7 @@ class MockServer {
       tables: module.tables,
       replaced: before?.version ?? null,
       unchanged: false,
+      rolled_back_to: rolledBackTo,
       lsn: lsnOf(newestPosition()),
     };
     return { status: before === undefined ? 201 : 200, body: installed };

@@ -110,8 +110,23 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
       await page.getByRole('button', { name: 'Upload' }).click();
       const plan = page.getByRole('region', { name: 'Plan' });
       await plan.getByText('drop column note text').waitFor();
+      await plan.getByText(/^reads \w+ as it is now \(phone_number, note\), for the last time$/).waitFor();
       await plan.getByRole('button', { name: 'Install' }).click();
       await page.getByText('The new version took over from version 2').waitFor();
+    }));
+
+  test('rolls a module back once its plan was shown', () =>
+    at('ready', '/modules/voter', async (page) => {
+      const versions = page.getByRole('region', { name: 'Versions' }).first();
+      await versions.getByText('kept').first().waitFor();
+      await page.getByRole('button', { name: 'Roll back to version 1…' }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByRole('heading', { name: 'Roll voter back to version 1?' }).waitFor();
+      await dialog.getByText('drop column note text').waitFor();
+      await dialog.getByRole('button', { name: 'Leave it' }).click();
+      await page.getByRole('button', { name: 'Roll back to version 1…' }).click();
+      await dialog.getByRole('button', { name: 'Roll back', exact: true }).click();
+      await page.getByRole('button', { name: 'Roll back to version 2…' }).waitFor();
     }));
 
   test('takes a module out of service', () =>

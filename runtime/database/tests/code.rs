@@ -115,6 +115,17 @@ fn what_is_out_of_service_holds_no_code_and_what_nothing_names_is_not_compiled()
         let (database, _) = open(dir.path(), 2);
         assert_eq!(is_ready(&database)[..3], [false, false, true]);
         assert_eq!(kept(dir.path()).len(), 1);
+        let versions = &database.router().deployed().versions;
+        let sizes: Vec<_> = versions.iter().map(|module| module.wasm_bytes).collect();
+        let size = Some(module(2).len() as u64);
+        match checkpoint {
+            false => assert!(sizes.iter().all(Option::is_some), "the log has their bytes"),
+            true => assert_eq!(
+                sizes,
+                [None, None, size, None],
+                "a checkpoint has those of what is in service"
+            ),
+        }
         if !checkpoint {
             take(&database);
         }

@@ -142,7 +142,7 @@ pub fn apply(
         version: 1 + of_name.count() as u32,
         name: candidate.name,
         hash: candidate.hash,
-        wasm_bytes: candidate.wasm_bytes,
+        wasm_bytes: Some(candidate.wasm_bytes),
         installed_by,
         prefetch: prefetch::rows_of(&candidate.schema, &plan.bindings),
         meters: ModuleMeters::new(candidate.schema.procedures.len()),
@@ -236,7 +236,8 @@ pub struct Restored {
     pub name: String,
     pub version: u32,
     pub hash: [u8; 32],
-    pub wasm_bytes: u64,
+    /// None where the checkpoint has its bytes no more.
+    pub wasm_bytes: Option<u64>,
     pub installed_by: TxnId,
     pub in_service: bool,
     pub schema: ModuleSchema,

@@ -28,7 +28,7 @@ pub use checkpoints::{
 pub use log::{LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RecordKind, RowChange};
 pub use modules::{
     DeployPlan, LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded,
-    ModuleVersion, ParameterInfo, PartitioningInfo, PlanStep, ProcedureCalls, ProcedureInfo, TablePlan,
+    ModuleVersion, ParameterInfo, PartitioningInfo, PlanStep, ProcedureCalls, ProcedureInfo, RetiringTable, TablePlan,
 };
 pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};

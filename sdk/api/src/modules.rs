@@ -22,11 +22,14 @@ pub struct ModuleInstalled {
     pub replaced: Option<u32>,
     /// True when the same bytes were in service already: nothing was done.
     pub unchanged: bool,
+    /// Of a rollback: the version whose bytes these are.
+    #[serde(default)]
+    pub rolled_back_to: Option<u32>,
     /// Position of its installation in the log.
     pub lsn: U64,
 }
 
-/// Answer to an upload with `dry_run=true`: nothing was installed.
+/// Answer to an upload or a rollback with `dry_run=true`: nothing was installed.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModulePlanned {
     /// Names of the procedures.
@@ -35,6 +38,9 @@ pub struct ModulePlanned {
     pub tables: Vec<String>,
     /// What an installation would do.
     pub plan: DeployPlan,
+    /// Of a rollback: the version whose bytes would be installed.
+    #[serde(default)]
+    pub rolled_back_to: Option<u32>,
 }
 
 /// What an upload would do to the stored tables, or why it would be refused.
@@ -47,6 +53,9 @@ pub struct DeployPlan {
     /// True where the module would run something on its tables, which are copied for that.
     #[serde(default)]
     pub migrates: bool,
+    /// Stored tables that this would read as they are now, and nothing afterwards.
+    #[serde(default)]
+    pub retiring: Vec<RetiringTable>,
     /// How long all partitions would stand still for it, without what the module would run.
     pub estimated_ms: u64,
 }
@@ -64,6 +73,15 @@ pub struct TablePlan {
     pub reads_rows: bool,
 }
 
+/// A stored table as what runs at the deployment reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RetiringTable {
+    /// Name of the table.
+    pub table: String,
+    /// Names of the columns that it reads.
+    pub columns: Vec<String>,
+}
+
 /// One change of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlanStep {
@@ -77,7 +95,7 @@ pub struct PlanStep {
     pub detail: String,
 }
 
-/// Answer to an upload: which of them depends on `dry_run`.
+/// Answer to an upload or a rollback: which of them depends on `dry_run`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum ModuleUploaded {
@@ -141,8 +159,8 @@ pub struct ModuleVersion {
     pub version: u32,
     /// SHA-256 of the wasm binary, in hexadecimal.
     pub hash: String,
-    /// Size of its wasm binary.
-    pub wasm_bytes: u64,
+    /// Size of its wasm binary; null where it went out of service before the last start, and its bytes with it.
+    pub wasm_bytes: Option<u64>,
     /// When it was installed (RFC 3339).
     pub installed_at: String,
     /// The transaction that installed it.

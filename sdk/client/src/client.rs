@@ -70,6 +70,26 @@ impl Client {
         self.json(self.http.put(url).header(CONTENT_TYPE, "application/wasm").body(wasm))
     }
 
+    /// Puts the bytes of a former version into service again: of the one before that in service, or of this one.
+    pub fn rollback_module(&self, module: &str, version: Option<u32>) -> Result<ModuleInstalled, ClientError> {
+        self.json(self.http.post(self.rollback_url(module, version)))
+    }
+
+    /// What `rollback_module` would do; nothing is installed.
+    pub fn plan_rollback(&self, module: &str, version: Option<u32>) -> Result<ModulePlanned, ClientError> {
+        let mut url = self.rollback_url(module, version);
+        url.query_pairs_mut().append_pair("dry_run", "true");
+        self.json(self.http.post(url))
+    }
+
+    fn rollback_url(&self, module: &str, version: Option<u32>) -> Url {
+        let mut url = self.at(&["v1", "modules", module, "rollback"]);
+        if let Some(version) = version {
+            url.query_pairs_mut().append_pair("version", &version.to_string());
+        }
+        url
+    }
+
     /// Drops a table that no module in service declares, with its rows.
     pub fn drop_table(&self, table: &str) -> Result<(), ClientError> {
         self.send(self.http.delete(self.at(&["v1", "tables", table]))).map(drop)

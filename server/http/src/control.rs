@@ -26,6 +26,7 @@ const RECORDS_KEPT: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlOp {
     DeployModule(String),
+    RollbackModule(String),
     RemoveModule(String),
     DropTable(String),
     TakeCheckpoint,
@@ -44,6 +45,7 @@ impl ControlOp {
     fn words(&self) -> (&'static str, &str) {
         match self {
             Self::DeployModule(module) => ("deploy-module", module),
+            Self::RollbackModule(module) => ("rollback-module", module),
             Self::RemoveModule(module) => ("remove-module", module),
             Self::DropTable(table) => ("drop-table", table),
             Self::TakeCheckpoint => ("take-checkpoint", ""),
@@ -60,7 +62,7 @@ impl ControlOp {
     fn place(&self) -> Option<Operation> {
         match self {
             Self::CancelCall(_) | Self::AdmitStandby(_) => None,
-            Self::DeployModule(_) => Some(Operation::Deploy),
+            Self::DeployModule(_) | Self::RollbackModule(_) => Some(Operation::Deploy),
             _ => Some(Operation::Other),
         }
     }

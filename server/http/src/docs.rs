@@ -23,6 +23,7 @@ use crate::{
     assets,
     auth::needed_role,
     backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, replication,
+    rollback,
     rows::{groups, page},
     running,
     state::AppState,
@@ -77,6 +78,7 @@ fn described() -> OpenApiRouter<AppState> {
             modules::show_module,
             modules::delete_module
         ))
+        .routes(routes!(rollback::rollback_module))
         .routes(routes!(calls::call))
         .routes(routes!(batch::batch))
         .routes(routes!(idempotency::show_outcome))

@@ -37,6 +37,7 @@ mod reference;
 mod refusal;
 mod replication;
 mod reply;
+mod rollback;
 mod rows;
 mod running;
 mod schema;

@@ -9,10 +9,10 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_abi::ModuleSchema;
+use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_api::{
     DeployPlan, LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded,
-    ModuleVersion, PlanStep, Problem, TablePlan, U64, headers,
+    ModuleVersion, PlanStep, Problem, RetiringTable, TablePlan, U64, headers,
 };
 use reprise_base::limits::MODULE_BYTES_MAX;
 use reprise_catalog::CatalogModule;
@@ -63,6 +63,7 @@ pub struct PutParams {
         (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "invalid-module; migration-failed", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
+        (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn put_module(
@@ -89,6 +90,11 @@ pub async fn put_module(
     let deployment = state
         .control(op, principal, move |parts| deploy(parts, &name, &wasm.bytes))
         .await?;
+    Ok(installed(&deployment, None))
+}
+
+/// The answer that a deployment gets.
+pub fn installed(deployment: &Deployment, rolled_back_to: Option<u32>) -> Response {
     let module = &deployment.module;
     let installed = ModuleInstalled {
         module: module.name.clone(),
@@ -98,6 +104,7 @@ pub async fn put_module(
         tables: table_names(&module.name, &module.schema),
         replaced: deployment.replaced,
         unchanged: deployment.unchanged,
+        rolled_back_to,
         lsn: U64(deployment.lsn.0),
     };
     let status = if deployment.created {
@@ -116,10 +123,11 @@ pub async fn put_module(
         let location = HeaderValue::try_from(path).expect("a module's name is ASCII");
         own.insert(header::LOCATION, location);
     }
-    Ok(response)
+    response
 }
 
-fn plan(parts: &Parts, name: &str, wasm: &[u8]) -> Result<ModulePlanned, Refusal> {
+/// What a deployment would do.
+pub fn plan(parts: &Parts, name: &str, wasm: &[u8]) -> Result<ModulePlanned, Refusal> {
     let planned = parts.router.plan_deploy(name, wasm)?;
     let table = |table: reprise_router::TablePlan| TablePlan {
         table: table.table,
@@ -134,9 +142,23 @@ fn plan(parts: &Parts, name: &str, wasm: &[u8]) -> Result<ModulePlanned, Refusal
             tables: planned.summary.tables.into_iter().map(table).collect(),
             conflicts: planned.summary.conflicts.into_iter().map(conflict).collect(),
             migrates: planned.summary.migrates,
+            retiring: planned
+                .schema
+                .retiring
+                .iter()
+                .map(|table| retiring(name, table))
+                .collect(),
             estimated_ms: planned.summary.estimated_ms,
         },
+        rolled_back_to: None,
     })
+}
+
+fn retiring(module: &str, table: &TableSchema) -> RetiringTable {
+    RetiringTable {
+        table: table_name(module, table),
+        columns: table.columns.iter().map(|column| column.name.clone()).collect(),
+    }
 }
 
 fn plan_step(step: reprise_router::ChangeStep) -> PlanStep {
@@ -148,7 +170,8 @@ fn plan_step(step: reprise_router::ChangeStep) -> PlanStep {
     }
 }
 
-fn deploy(parts: &Parts, name: &str, wasm: &[u8]) -> Result<Deployment, Refusal> {
+/// Puts a module into service and its bytes into the catalog.
+pub fn deploy(parts: &Parts, name: &str, wasm: &[u8]) -> Result<Deployment, Refusal> {
     let deployment = parts.router.deploy(name, wasm)?;
     let module = &deployment.module;
     if !deployment.unchanged {
@@ -186,7 +209,7 @@ fn summary(module: &Module) -> ModuleSummary {
         module: module.name.clone(),
         version: module.version,
         hash: hex(&module.hash),
-        wasm_bytes: module.wasm_bytes,
+        wasm_bytes: module.wasm_bytes.unwrap_or_default(), // known of what is in service
         installed_at: rfc3339(module.installed_by.time_us()),
         procedures: procedure_names(&module.schema),
         tables: table_names(&module.name, &module.schema),
@@ -237,7 +260,7 @@ fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleD
         module: module.name.clone(),
         version: module.version,
         hash: hex(&module.hash),
-        wasm_bytes: module.wasm_bytes,
+        wasm_bytes: module.wasm_bytes.unwrap_or_default(), // known of what is in service
         installed_at: rfc3339(module.installed_by.time_us()),
         versions: versions.collect(),
         procedures: procedures.collect(),
@@ -254,14 +277,14 @@ fn procedure_names(schema: &ModuleSchema) -> Vec<String> {
 }
 
 fn table_names(module: &str, schema: &ModuleSchema) -> Vec<String> {
-    schema
-        .tables
-        .iter()
-        .map(|table| match table.owner.is_empty() {
-            true => format!("{module}.{}", table.name),
-            false => table.full_name(),
-        })
-        .collect()
+    schema.tables.iter().map(|table| table_name(module, table)).collect()
+}
+
+fn table_name(module: &str, table: &TableSchema) -> String {
+    match table.owner.is_empty() {
+        true => format!("{module}.{}", table.name),
+        false => table.full_name(),
+    }
 }
 
 /// Takes a module out of service

@@ -24,13 +24,24 @@ fn text(module: &str, planned: &ModulePlanned) -> String {
     let mut lines: Vec<String> = Vec::new();
     if plan.conflicts.is_empty() {
         let procedures = planned.procedures.join(", ");
+        let bytes = planned
+            .rolled_back_to
+            .map_or_else(String::new, |version| format!(", with the bytes of version {version}"));
         lines.push(format!(
-            "{module} would be installed, with {procedures}; nothing was changed"
+            "{module} would be installed{bytes}, with {procedures}; nothing was changed"
         ));
         lines.extend(plan.tables.iter().flat_map(table_lines));
         if plan.migrates {
             lines.push("what it runs when it is deployed would run over copies of its tables".to_owned());
         }
+        let retiring = plan.retiring.iter();
+        lines.extend(retiring.map(|seen| {
+            let columns = seen.columns.join(", ");
+            format!(
+                "  it would read {} as it is now ({columns}), for the last time",
+                seen.table
+            )
+        }));
         lines.push(match plan.tables.is_empty() {
             true => "no table would change".into(),
             false => format!(
@@ -71,7 +82,7 @@ fn step_line(step: &PlanStep) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprise_api::{DeployPlan, SchemaConflict};
+    use reprise_api::{DeployPlan, RetiringTable, SchemaConflict};
 
     fn planned(conflicts: Vec<SchemaConflict>) -> ModulePlanned {
         let step = |action: &str, what: &str, item: &str, detail: &str| PlanStep {
@@ -83,6 +94,7 @@ mod tests {
         ModulePlanned {
             procedures: vec!["put".into(), "get".into()],
             tables: vec!["shop.items".into()],
+            rolled_back_to: Some(4),
             plan: DeployPlan {
                 tables: vec![TablePlan {
                     table: "shop.items".into(),
@@ -91,7 +103,11 @@ mod tests {
                     reads_rows: true,
                 }],
                 conflicts,
-                migrates: false,
+                migrates: true,
+                retiring: vec![RetiringTable {
+                    table: "shop.items".into(),
+                    columns: vec!["id".into(), "price".into()],
+                }],
                 estimated_ms: 7,
             },
         }
@@ -105,6 +121,8 @@ mod tests {
             "shop.items (12,345 rows, all of them read)",
             "drop column price i64",
             "about 7 ms",
+            "with the bytes of version 4",
+            "read shop.items as it is now (id, price)",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::Context;
 use reprise_api::{
-    ArchiveInfo, BatchCall, IndexInfo, Json, ModuleDetail, NvramStatus, PartitioningInfo, Phase, RecoveryStep,
-    RestartEstimate, Speed, SpeedSource, Status, TableInfo,
+    ArchiveInfo, BatchCall, IndexInfo, Json, ModuleDetail, ModuleInstalled, NvramStatus, PartitioningInfo, Phase,
+    RecoveryStep, RestartEstimate, Speed, SpeedSource, Status, TableInfo,
 };
 use reprise_client::{CallOptions, Client, ClientError, LinesQuery, LogQuery};
 use serde_json::value::RawValue;
@@ -45,6 +45,12 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
             dry_run,
             server,
         } => deploy(file, name.as_deref(), *dry_run, server, output),
+        ModuleCommand::Rollback {
+            module,
+            version,
+            dry_run,
+            server,
+        } => rollback(module, *version, *dry_run, server, output),
         ModuleCommand::List { server } => list_modules(server, output),
         ModuleCommand::Show { module, server } => {
             let detail = connect(server)?.module(module).map_err(failure)?;
@@ -74,6 +80,20 @@ fn deploy(file: &Path, name: Option<&str>, dry_run: bool, server: &ServerArgs, o
         return plan::show(&name, &planned, output);
     }
     let installed = connect(server)?.deploy_module(&name, wasm).map_err(failure)?;
+    print_installed(installed, output)
+}
+
+fn rollback(module: &str, version: Option<u32>, dry_run: bool, server: &ServerArgs, output: Output) -> Outcome {
+    let client = connect(server)?;
+    if dry_run {
+        let planned = client.plan_rollback(module, version).map_err(failure)?;
+        return plan::show(module, &planned, output);
+    }
+    let installed = client.rollback_module(module, version).map_err(failure)?;
+    print_installed(installed, output)
+}
+
+fn print_installed(installed: ModuleInstalled, output: Output) -> Outcome {
     if output == Output::Json {
         return Ok(print_json(&installed)?);
     }
@@ -82,7 +102,13 @@ fn deploy(file: &Path, name: Option<&str>, dry_run: bool, server: &ServerArgs, o
         (false, Some(before)) => format!("is in service in place of version {before}"),
         (false, None) => "is in service".to_owned(),
     };
-    print_text(&format!("{} version {} {what}", installed.module, installed.version))?;
+    let bytes = installed
+        .rolled_back_to
+        .map_or_else(String::new, |version| format!(", with the bytes of version {version}"));
+    print_text(&format!(
+        "{} version {} {what}{bytes}",
+        installed.module, installed.version
+    ))?;
     print_pairs(&[
         ("  procedures", installed.procedures.join(", ")),
         ("  tables", installed.tables.join(", ")),
@@ -139,7 +165,7 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
         versions.add_row([
             version.version.to_string(),
             version.installed_at.clone(),
-            bytes(version.wasm_bytes),
+            version.wasm_bytes.map_or_else(|| "unknown".to_owned(), bytes),
             if version.in_service { "yes" } else { "no" }.to_owned(),
             version.hash.clone(),
         ]);
@@ -489,9 +515,17 @@ fn describe_archive(archive: &ArchiveInfo) -> String {
     let from = archive.oldest_checkpoint_lsn.map_or("nothing yet".to_owned(), |lsn| {
         format!("from LSN {lsn}, {} in {} files", bytes(archive.bytes), archive.files)
     });
-    let failed = archive.error.as_ref().map_or(String::new(), |error| {
-        format!("; FAILS, so the data directory keeps what was to go: {error}")
-    });
+    let failed = archive
+        .error
+        .as_ref()
+        .map_or(String::new(), |error| match archive.ends_at_lsn {
+            Some(end) => format!("; GIVEN UP, it ends at LSN {end}: {error}"),
+            None => format!(
+                "; FAILS, so the data directory keeps what was to go ({} of at most {}): {error}",
+                bytes(archive.held_bytes),
+                bytes(archive.held_bytes_max)
+            ),
+        });
     format!("{}: {from}{failed}", archive.directory)
 }
 

@@ -3,7 +3,8 @@
 use std::{thread, time::Duration};
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Launch, Server, Spawned, procedure_wasm};
+use reprise_test_crash::{Launch, Server, Spawned, procedure_wasm, run_verb};
+use reprise_test_http::{probe, probe_grown};
 use reprise_test_process::forge_migration;
 use serde_json::json;
 
@@ -108,5 +109,53 @@ fn another_digest_at_the_replay_stops_the_opening() -> Result<()> {
     }
     // Nothing logged beside it could take its place.
     ensure!(!errors.contains("quarantine"), "{errors}");
+    Ok(())
+}
+
+/// `reprise module rollback` with these words behind it: its exit status and what it said.
+fn roll_back(server: &Server, words: &[&str]) -> Result<(Option<i32>, String)> {
+    let url = format!("http://{}", server.address);
+    let output = run_verb(&[&["module", "rollback", "--url", &url], words].concat())?;
+    let said = [output.stdout, output.stderr].concat();
+    Ok((output.status.code(), String::from_utf8_lossy(&said).into_owned()))
+}
+
+#[test]
+fn the_command_line_rolls_back_and_says_why_it_does_not() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "2"]);
+    let server = Server::start(&launch)?;
+    let says = |words: &[&str], expected: i32, part: &str| -> Result<()> {
+        let (status, said) = roll_back(&server, words)?;
+        ensure!(
+            status == Some(expected) && said.contains(part),
+            "{words:?}: {status:?} {said}"
+        );
+        Ok(())
+    };
+    fill(&server)?;
+    says(&["contacts"], 1, "no version before 1")?;
+    deploy(&server, &procedure_wasm("contacts2")?, 200)?;
+    // A name that is gone has no default: with rows there is no way back.
+    says(&["contacts", "--dry-run"], 1, "contacts would be refused")?;
+    says(&["contacts", "--version", "1"], 1, "contacts.contacts")?;
+    answers(&server, "contacts/last", json!("Lovelace"))?;
+    says(&["contacts", "--version", "many"], 2, "many")?;
+    for wasm in [probe(), probe_grown()] {
+        let answer = server.request("PUT", "/v1/modules/probe", &[], &wasm)?;
+        ensure!(matches!(answer.status, 200 | 201), "{}", answer.text());
+    }
+    says(&["probe", "--dry-run"], 0, "with the bytes of version 1")?;
+    says(
+        &["probe"],
+        0,
+        "version 3 is in service in place of version 2, with the bytes of version 1",
+    )?;
+    says(
+        &["probe", "--version", "2", "--output", "json"],
+        0,
+        "\"rolled_back_to\": 2",
+    )?;
+    server.terminate()?;
     Ok(())
 }

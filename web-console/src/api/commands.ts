@@ -16,6 +16,8 @@ import type {
   Promotion,
   PutModuleData,
   PutModuleResponses,
+  RollbackModuleData,
+  RollbackModuleResponses,
   RunningCall,
   TakeCheckpointData,
 } from '../generated/types.gen';
@@ -31,6 +33,28 @@ export async function deployModule(module: string, wasm: Blob): Promise<ModuleIn
 export async function planModule(module: string, wasm: Blob): Promise<ModulePlanned> {
   const data = await putModule(module, wasm, 'true');
   if (!('plan' in data)) throw new Error('the server answered a question for a plan with an upload');
+  return data;
+}
+
+/** Deploys the bytes of a former version. */
+export async function rollbackModule(module: string, version: number): Promise<ModuleInstalled> {
+  const data = await postRollback(module, version, null);
+  if ('plan' in data) throw new Error('the server answered a rollback with a plan');
+  return data;
+}
+
+/** What a rollback would do; nothing is installed. */
+export async function planRollback(module: string, version: number): Promise<ModulePlanned> {
+  const data = await postRollback(module, version, 'true');
+  if (!('plan' in data)) throw new Error('the server answered a question for a plan with a rollback');
+  return data;
+}
+
+async function postRollback(module: string, version: number, dryRun: string | null): Promise<ModuleUploaded> {
+  const { data } = await request<RollbackModuleData, RollbackModuleResponses>(
+    { url: '/v1/modules/{module}/rollback', path: { module }, query: { version: version.toString(), dry_run: dryRun } },
+    { method: 'POST' },
+  );
   return data;
 }
 

@@ -16,6 +16,7 @@ export type ArchiveInfo = {
      * Where it is.
      */
     directory: string;
+    ends_at_lsn?: U64 | null;
     /**
      * Why the last attempt failed, and when (RFC 3339); null where it went well.
      */
@@ -32,6 +33,14 @@ export type ArchiveInfo = {
      * Files in it.
      */
     files: number;
+    /**
+     * Bytes in the data directory that wait for the archive to take them.
+     */
+    held_bytes?: number;
+    /**
+     * As many may wait (`--archive-hold-max`): with more the archive is given up.
+     */
+    held_bytes_max?: number;
     oldest_checkpoint_lsn?: U64 | null;
 };
 
@@ -369,6 +378,10 @@ export type DeployPlan = {
      * True where the module would run something on its tables, which are copied for that.
      */
     migrates?: boolean;
+    /**
+     * Stored tables that this would read as they are now, and nothing afterwards.
+     */
+    retiring?: Array<RetiringTable>;
     /**
      * Tables that it would create or change.
      */
@@ -872,6 +885,10 @@ export type ModuleInstalled = {
      */
     replaced?: number | null;
     /**
+     * Of a rollback: the version whose bytes these are.
+     */
+    rolled_back_to?: number | null;
+    /**
      * Names of the tables.
      */
     tables: Array<string>;
@@ -896,7 +913,7 @@ export type ModuleList = {
 };
 
 /**
- * Answer to an upload with `dry_run=true`: nothing was installed.
+ * Answer to an upload or a rollback with `dry_run=true`: nothing was installed.
  */
 export type ModulePlanned = {
     /**
@@ -907,6 +924,10 @@ export type ModulePlanned = {
      * Names of the procedures.
      */
     procedures: Array<string>;
+    /**
+     * Of a rollback: the version whose bytes would be installed.
+     */
+    rolled_back_to?: number | null;
     /**
      * Names of the tables.
      */
@@ -948,7 +969,7 @@ export type ModuleSummary = {
 };
 
 /**
- * Answer to an upload: which of them depends on `dry_run`.
+ * Answer to an upload or a rollback: which of them depends on `dry_run`.
  */
 export type ModuleUploaded = ModuleInstalled | ModulePlanned;
 
@@ -977,9 +998,9 @@ export type ModuleVersion = {
      */
     version: number;
     /**
-     * Size of its wasm binary.
+     * Size of its wasm binary; null where it went out of service before the last start, and its bytes with it.
      */
-    wasm_bytes: number;
+    wasm_bytes?: number | null;
 };
 
 /**
@@ -1448,6 +1469,20 @@ export type RestartEstimate = {
      * A checkpoint is begun when a restart would take longer; null where no target is set.
      */
     target_seconds?: number | null;
+};
+
+/**
+ * A stored table as what runs at the deployment reads it.
+ */
+export type RetiringTable = {
+    /**
+     * Names of the columns that it reads.
+     */
+    columns: Array<string>;
+    /**
+     * Name of the table.
+     */
+    table: string;
 };
 
 /**
@@ -3192,6 +3227,10 @@ export type PutModuleErrors = {
      * log-unavailable; recovering
      */
     503: Problem;
+    /**
+     * memory-exhausted
+     */
+    507: Problem;
 };
 
 export type PutModuleError = PutModuleErrors[keyof PutModuleErrors];
@@ -3208,6 +3247,85 @@ export type PutModuleResponses = {
 };
 
 export type PutModuleResponse = PutModuleResponses[keyof PutModuleResponses];
+
+export type RollbackModuleData = {
+    body?: never;
+    path: {
+        /**
+         * Its name; it may be out of service
+         */
+        module: string;
+    };
+    query?: {
+        /**
+         * The version whose bytes are deployed; the newest one before that in service with other bytes unless given.
+         */
+        version?: number;
+        /**
+         * Judge them in the same way and install nothing; `false` unless given.
+         */
+        dry_run?: boolean;
+    };
+    url: '/v1/modules/{module}/rollback';
+};
+
+export type RollbackModuleErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * not-found: the module, the version, or its bytes
+     */
+    404: Problem;
+    /**
+     * schema-conflict
+     */
+    409: Problem;
+    /**
+     * unsupported-media-type
+     */
+    415: Problem;
+    /**
+     * invalid-module; migration-failed
+     */
+    422: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * log-unavailable; recovering
+     */
+    503: Problem;
+    /**
+     * memory-exhausted
+     */
+    507: Problem;
+};
+
+export type RollbackModuleError = RollbackModuleErrors[keyof RollbackModuleErrors];
+
+export type RollbackModuleResponses = {
+    /**
+     * A new version, or unchanged; with dry_run, what it would do
+     */
+    200: ModuleUploaded;
+    /**
+     * In service again, where it was out of service
+     */
+    201: ModuleUploaded;
+};
+
+export type RollbackModuleResponse = RollbackModuleResponses[keyof RollbackModuleResponses];
 
 export type ProcedureLogData = {
     body?: never;

@@ -13,6 +13,7 @@ import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
 import { Procedure } from './procedure';
 import { ProcedureCalls } from './procedure-calls';
+import { Rollback } from './rollback';
 import { Upload } from './upload';
 
 export function ModulePage({ module, procedure }: { module: string; procedure: string | null }) {
@@ -64,7 +65,7 @@ function Detail({ detail, open }: { detail: ModuleDetail; open: string | null })
           )}
         </Panel>
         <Panel title="Versions" side={plural(versions.length, 'version')}>
-          <Versions versions={versions} />
+          <Versions module={module} versions={versions} />
         </Panel>
       </div>
       <Upload module={module} />
@@ -72,7 +73,7 @@ function Detail({ detail, open }: { detail: ModuleDetail; open: string | null })
   );
 }
 
-function Versions({ versions }: { versions: ModuleVersion[] }) {
+function Versions({ module, versions }: { module: string; versions: ModuleVersion[] }) {
   return (
     <Scroll label="Versions">
       <table>
@@ -87,6 +88,7 @@ function Versions({ versions }: { versions: ModuleVersion[] }) {
             </th>
             <th scope="col">Installed</th>
             <th scope="col">State</th>
+            <td />
           </tr>
         </thead>
         <tbody>
@@ -96,11 +98,12 @@ function Versions({ versions }: { versions: ModuleVersion[] }) {
               <td>
                 <code title={hash}>{hash.slice(0, 12)}</code>
               </td>
-              <td className="number">{formatBytes(wasm_bytes)}</td>
+              <td className="number">{wasm_bytes == null ? 'unknown' : formatBytes(wasm_bytes)}</td>
               <td className="nowrap">{formatTime(installed_at)}</td>
               <td>
                 {in_service ? <Badge tone="good">in service</Badge> : <Badge title="Kept for replay">kept</Badge>}
               </td>
+              <td>{!in_service && <Rollback module={module} version={version} />}</td>
             </tr>
           ))}
         </tbody>

@@ -183,6 +183,22 @@ pub enum ModuleCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
+    /// Deploy the bytes of a former version again, judged like any other deployment
+    #[command(
+        after_help = "Examples:\n  reprise module rollback voter --dry-run\n  reprise module rollback voter --version 2"
+    )]
+    Rollback {
+        module: String,
+        /// The version whose bytes are deployed [default: the newest one before that in service with other bytes]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+        /// Say what it would do to the tables, and how long that would take; nothing is installed. Exit status 1 where it would be
+        /// refused
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
     /// The modules in service
     #[command(after_help = "Example:\n  reprise module list")]
     List {

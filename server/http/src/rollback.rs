@@ -1,0 +1,131 @@
+//! `/v1/modules/{module}/rollback`: a deployment of the bytes of a former version.
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use reprise_api::{ModuleUploaded, Problem};
+use reprise_router::{Deployed, Module};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use utoipa::IntoParams;
+
+use crate::{
+    auth::Principal,
+    control::ControlOp,
+    front::{Name, Params},
+    modules::{deploy, installed, plan},
+    places::Operation,
+    refusal::Refusal,
+    state::{AppState, Parts},
+    target::no_module,
+};
+
+#[derive(Clone, Copy, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct RollbackParams {
+    /// The version whose bytes are deployed; the newest one before that in service with other bytes unless given.
+    version: Option<u32>,
+    /// Judge them in the same way and install nothing; `false` unless given.
+    dry_run: Option<bool>,
+}
+
+/// Deploys the bytes of a former version
+///
+/// They become a new version, judged like any other upload: its stored tables become what it declares, with their rows, or each
+/// conflict is told with its way on, and what it runs when it is deployed runs. Bytes of versions out of service are kept beside the
+/// log, and not in backups; where they are gone, upload them.
+#[utoipa::path(
+    post,
+    path = "/v1/modules/{module}/rollback",
+    tag = "Modules",
+    params(("module" = String, Path, description = "Its name; it may be out of service"), RollbackParams),
+    responses(
+        (status = 201, description = "In service again, where it was out of service", body = ModuleUploaded),
+        (status = 200, description = "A new version, or unchanged; with dry_run, what it would do", body = ModuleUploaded),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "not-found: the module, the version, or its bytes", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "invalid-module; migration-failed", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
+        (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn rollback_module(
+    State(state): State<AppState>,
+    Name(name): Name,
+    Params(params): Params<RollbackParams>,
+    principal: Principal,
+) -> Result<Response, Refusal> {
+    if params.dry_run == Some(true) {
+        let planned = state
+            .blocking(Operation::Deploy, move |parts| {
+                let former = Former::find(parts, &name, params.version)?;
+                let mut planned = plan(parts, &name, &former.wasm)?;
+                planned.rolled_back_to = Some(former.version);
+                Ok::<_, Refusal>(planned)
+            })
+            .await??;
+        return Ok(Json(ModuleUploaded::Planned(planned)).into_response());
+    }
+    let op = ControlOp::RollbackModule(name.clone());
+    let (deployment, version) = state
+        .control(op, principal, move |parts| {
+            let former = Former::find(parts, &name, params.version)?;
+            Ok((deploy(parts, &name, &former.wasm)?, former.version))
+        })
+        .await?;
+    Ok(installed(&deployment, Some(version)))
+}
+
+/// A version and its bytes.
+struct Former {
+    version: u32,
+    wasm: Vec<u8>,
+}
+
+impl Former {
+    fn find(parts: &Parts, name: &str, version: Option<u32>) -> Result<Self, Refusal> {
+        let deployed = parts.router.deployed();
+        let module = choose(&deployed, name, version)?;
+        let found = parts.catalog.wasm(&module.hash).unwrap_or_else(|error| {
+            tracing::warn!(%error, module = name, "read module from catalog");
+            None
+        });
+        let is_whole = |wasm: &Vec<u8>| Sha256::digest(wasm)[..] == module.hash;
+        match found.filter(is_whole) {
+            Some(wasm) => Ok(Self {
+                version: module.version,
+                wasm,
+            }),
+            None => Err(Refusal::not_found(format!(
+                "the bytes of version {} of {name} are not kept here any more; upload them: PUT /v1/modules/{name}",
+                module.version
+            ))),
+        }
+    }
+}
+
+/// The version that is asked for, or the newest one before that in service with other bytes.
+fn choose<'d>(deployed: &'d Deployed, name: &str, version: Option<u32>) -> Result<&'d Module, Refusal> {
+    let mut versions = deployed.versions.iter().filter(|module| module.name == name);
+    let in_service = deployed.current.get(name);
+    let found = match version {
+        Some(version) => versions.clone().find(|module| module.version == version),
+        None => versions
+            .clone()
+            .rfind(|module| in_service.is_none_or(|now| module.version < now.version && module.hash != now.hash)),
+    };
+    if let Some(module) = found {
+        return Ok(module);
+    }
+    let Some(newest) = versions.next_back() else {
+        return Err(no_module(deployed, name));
+    };
+    Err(Refusal::not_found(match version {
+        Some(version) => format!("{name} has no version {version}; it has 1 to {}", newest.version),
+        None => format!("{name} has no version before {} with other bytes", newest.version),
+    }))
+}

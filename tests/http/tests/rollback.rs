@@ -1,0 +1,136 @@
+//! Former versions put back into service: judged like any deployment, and refused where that is not possible.
+
+use reprise_test_http::{Answer, Options, Server, probe, probe_grown};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+fn roll_back(server: &Server, module: &str, query: &str) -> Answer {
+    let path = format!("/v1/modules/{module}/rollback?{query}");
+    server.send(Method::POST, &path, &[], Vec::new())
+}
+
+fn remove(server: &Server, module: &str) {
+    let path = format!("/v1/modules/{module}");
+    assert_eq!(server.send(Method::DELETE, &path, &[], Vec::new()).status, 204);
+}
+
+/// A module of one table whose column `a` has this type.
+fn typed(ty: &str) -> Vec<u8> {
+    let description = format!(
+        r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"id","type":"i64"}},{{"name":"a","type":"{ty}"}}],
+            "primary_key":["id"],"placement":{{"by":"id"}}}}],"procedures":[]}}"#
+    );
+    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    let text = format!(r#"(module (memory (export "memory") 1) (@custom "reprise.describe" "{section}"))"#);
+    wat::parse_str(text).expect("a module")
+}
+
+#[test]
+fn the_former_bytes_become_a_new_version_with_the_rows() {
+    let server = Server::start();
+    server.put_module("probe", probe()).ok(201);
+    roll_back(&server, "probe", "").problem("not-found", 404);
+    server.call("put", json!({"id": 1, "amount": 10})).ok(200);
+    server.put_module("probe", probe_grown()).ok(200);
+    let planned = roll_back(&server, "probe", "dry_run=true").ok(200);
+    assert_eq!(planned["rolled_back_to"], 1);
+    let step = &planned["plan"]["tables"][0]["steps"][0];
+    assert_eq!((&step["action"], &step["item"]), (&json!("drop"), &json!("note")));
+    assert_eq!(server.get("/v1/modules/probe").ok(200)["version"], 2);
+
+    let first = roll_back(&server, "probe", "");
+    let back = first.ok(200);
+    let found = [
+        &back["version"],
+        &back["replaced"],
+        &back["rolled_back_to"],
+        &back["unchanged"],
+    ];
+    assert_eq!(found, [&json!(3), &json!(2), &json!(1), &json!(false)]);
+    assert!(first.header("reprise-lsn").is_some());
+    let rows = server.get("/v1/tables/items/rows").ok(200);
+    assert_eq!(rows["rows"], json!([{"id": "1", "amount": "10"}]));
+    let versions = server.get("/v1/modules/probe").ok(200)["versions"].clone();
+    assert_eq!(versions[0]["hash"], versions[2]["hash"]);
+    server.call("put", json!({"id": 2, "amount": 20})).ok(200);
+    server.put_module("probe", probe()).ok(200);
+
+    // Back and forth, over a restart; a version may be named.
+    let server = server.restart();
+    assert_eq!(roll_back(&server, "probe", "").ok(200)["rolled_back_to"], 2);
+    let named = roll_back(&server, "probe", "version=1").ok(200);
+    assert_eq!((&named["version"], &named["rolled_back_to"]), (&json!(5), &json!(1)));
+    let same = roll_back(&server, "probe", "version=5").ok(200);
+    assert_eq!((&same["version"], &same["unchanged"]), (&json!(5), &json!(true)));
+    assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 2);
+
+    // What is out of service comes back as it was last.
+    remove(&server, "probe");
+    let again = roll_back(&server, "probe", "").ok(201);
+    assert_eq!((&again["version"], &again["replaced"]), (&json!(6), &Value::Null));
+    assert_eq!(again["hash"], versions[0]["hash"]);
+    server.call("put", json!({"id": 3, "amount": 30})).ok(200);
+}
+
+#[test]
+fn what_can_not_be_put_back_is_refused_and_says_why() {
+    let server = Server::start();
+    roll_back(&server, "typed", "").problem("not-found", 404);
+    server.put_module("typed", typed("i32")).ok(201);
+    server.put_module("typed", typed("i64")).ok(200);
+    let planned = roll_back(&server, "typed", "dry_run=true").ok(200);
+    let conflicts = planned["plan"]["conflicts"].as_array().expect("conflicts").clone();
+    assert!(conflicts.iter().any(|conflict| conflict["item"] == "a"), "{planned}");
+    let refused = roll_back(&server, "typed", "").problem("schema-conflict", 409);
+    assert_eq!(refused["conflicts"], json!(conflicts));
+    assert_eq!(server.get("/v1/modules/typed").ok(200)["version"], 2);
+
+    let unknown = roll_back(&server, "typed", "version=9").problem("not-found", 404);
+    assert!(
+        unknown["detail"]
+            .as_str()
+            .is_some_and(|detail| detail.contains("1 to 2")),
+        "{unknown}"
+    );
+    roll_back(&server, "typed", "version=0").problem("not-found", 404);
+    for query in [
+        "version=x",
+        "version=-1",
+        "versions=1",
+        "dry_run=maybe",
+        "version=1&version=2",
+    ] {
+        roll_back(&server, "typed", query).problem("malformed-request", 400);
+    }
+    assert_eq!(server.get("/v1/modules/typed/rollback").status, 405);
+
+    // The catalog is made again from the log and the checkpoint, which have no bytes of what is out of service.
+    server.put_module("typed", probe()).ok(200);
+    let mut server = server;
+    server.kill();
+    std::fs::remove_dir_all(server.data_dir().join("catalog")).expect("removed");
+    let server = server.restart();
+    let gone = roll_back(&server, "typed", "").problem("not-found", 404);
+    assert!(
+        gone["detail"]
+            .as_str()
+            .is_some_and(|detail| detail.contains("bytes of version 2") && detail.contains("upload")),
+        "{gone}"
+    );
+}
+
+#[test]
+fn only_an_admin_rolls_back() {
+    let server = Server::start_with(Options {
+        tokens: true,
+        ..Options::default()
+    });
+    let as_role = |role: &str| {
+        let token = format!("Bearer secret-{role}");
+        let headers = [("authorization", token.as_str())];
+        server.send(Method::POST, "/v1/modules/m/rollback", &headers, Vec::new())
+    };
+    as_role("read").problem("forbidden", 403);
+    as_role("write").problem("forbidden", 403);
+    as_role("admin").problem("not-found", 404);
+}
