@@ -19,7 +19,7 @@ use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Encoder, TextEncoder};
 use reprise_base::MemoryKind;
 use reprise_observe::{Snapshot, Totals};
-use reprise_router::{ArchiveStatus, CallEnd, CallStage, IdempotencyStats, ProcedureSums};
+use reprise_router::{ArchiveStatus, CallEnd, CallStage, FrontStatus, IdempotencyStats, ProcedureSums};
 
 use crate::{
     refusal::Refusal,
@@ -45,6 +45,7 @@ struct Sample {
     checkpointed_lsn: u64,
     restart_seconds: f64,
     archive: ArchiveStatus,
+    rings: Rings,
     connections: u64,
     connections_open: u64,
     batch_calls: u64,
@@ -54,6 +55,33 @@ struct Sample {
     memory_peak: u64,
     /// 0: there is no limit.
     memory_max: u64,
+}
+
+/// The log in NVRAM: zeros without it.
+#[derive(Clone, Copy, Default)]
+struct Rings {
+    records_waiting: u64,
+    /// Of the fullest ring each.
+    entries: u64,
+    bytes: u64,
+    entries_max: u64,
+    bytes_max: u64,
+}
+
+impl Rings {
+    fn of(front: &FrontStatus) -> Self {
+        let mut found = Self {
+            records_waiting: front.records_waiting,
+            ..Self::default()
+        };
+        for ring in &front.rings {
+            found.entries = found.entries.max(ring.entries);
+            found.bytes = found.bytes.max(ring.bytes);
+            found.entries_max = found.entries_max.max(ring.entries_max);
+            found.bytes_max = found.bytes_max.max(ring.bytes_max);
+        }
+        found
+    }
 }
 
 type Shared = Arc<Mutex<Sample>>;
@@ -126,6 +154,11 @@ fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
         restart_seconds: status.restart.and_then(|restart| restart.seconds()).unwrap_or(0.0),
         archive: status.archive.clone().unwrap_or_default(),
         procedures: parts.router.procedures().sums(),
+        rings: status
+            .nvram
+            .as_ref()
+            .map(|(_, front)| Rings::of(front))
+            .unwrap_or_default(),
         connections: count(&parts.counts.connections),
         connections_open: count(&parts.counts.connections_open),
         batch_calls: count(&parts.counts.batch_calls),
@@ -240,7 +273,7 @@ const COUNTERS: [Instrument; 14] = [
 ];
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 20] = [
+const GAUGES: [Instrument; 25] = [
     ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
     ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
     ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
@@ -260,6 +293,11 @@ const GAUGES: [Instrument; 20] = [
     ("reprise.archive.failing", "1 while the last attempt to put something into the archive failed", |s| s.archive.failure.is_some() as u64),
     ("reprise.archive.bytes", "Bytes in the archive; 0 without one", |s| s.archive.bytes),
     ("reprise.archive.held.bytes", "Bytes in the data directory that wait for the archive to take them", |s| s.archive.held_bytes),
+    ("reprise.nvram.records.waiting", "Records in NVRAM that the log's files do not have yet; 0 without NVRAM", |s| s.rings.records_waiting),
+    ("reprise.nvram.ring.entries", "Entries in the fullest ring of NVRAM", |s| s.rings.entries),
+    ("reprise.nvram.ring.entries.max", "Entries that a ring has room for; 0 without NVRAM", |s| s.rings.entries_max),
+    ("reprise.nvram.ring.bytes", "Bytes of records in the fullest ring of NVRAM", |s| s.rings.bytes),
+    ("reprise.nvram.ring.bytes.max", "Bytes of records that a ring has room for; 0 without NVRAM", |s| s.rings.bytes_max),
     ("reprise.http.connections.open", "Connections open", |s| s.connections_open),
 ];
 

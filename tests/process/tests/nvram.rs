@@ -48,6 +48,11 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
                 .is_some_and(|text| text.contains("loses power")),
             "{status}"
         );
+        let metrics = server.get("/metrics")?.text();
+        for gauge in ["reprise_nvram_ring_bytes_max ", "reprise_nvram_ring_entries_max "] {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(gauge));
+            ensure!(line.is_some_and(|value| value != "0"), "{gauge}: {metrics}");
+        }
         // The log is read as it is with files.
         let end = status["durable_lsn"].as_str().unwrap_or_default().to_owned();
         let log = server.get("/v1/log?limit=1000")?.json();
