@@ -273,7 +273,7 @@ fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dy
         name: module.name.to_owned(),
         version: module.version,
         hash: module.hash,
-        wasm_bytes: (!module.wasm.is_empty()).then_some(module.wasm.len() as u64),
+        wasm_bytes: module.wasm_bytes(),
         installed_by: module.installed_by,
         in_service: module.in_service,
         schema,

@@ -382,6 +382,11 @@ pub struct CheckpointModuleRef<'a> {
 }
 
 impl<'a> CheckpointModuleRef<'a> {
+    /// How long its bytes are; none where they are not kept, since it is out of service.
+    pub fn wasm_bytes(&self) -> Option<u64> {
+        (!self.wasm.is_empty()).then_some(self.wasm.len() as u64)
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         push_varint(out, self.module_id);
         push_varint(out, self.version);
