@@ -149,7 +149,6 @@ fn what_is_not_there() {
         "/v1/tables/items/rows?index=none",
         "/v1/checkpoints/none",
         "/v1/checkpoints/77",
-        "/v1/replication",
         "/console/none.js",
     ] {
         server.get(path).problem("not-found", 404);
