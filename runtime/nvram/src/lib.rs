@@ -17,7 +17,7 @@ mod ring;
 pub use layout::{ENTRIES_MAX, ENTRIES_MIN, Geometry, LINE_BYTES, Owner, RINGS_MAX};
 pub use lsns::LsnSource;
 pub use memory::{Memory, OpenMemory, Persistence};
-pub use pmem::{MapRegions, Pmem, PmemError, PmemOptions};
+pub use pmem::{MapRegions, Pmem, PmemError, PmemOptions, library};
 pub use recording::{Event, Recording};
 pub use recover::{Recovered, RecoveredRecord};
 pub use region::{CopiedMark, Region, RegionError};

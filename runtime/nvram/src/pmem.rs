@@ -76,6 +76,11 @@ struct Functions {
     _library: Library,
 }
 
+/// Whether the library is there, in the right version.
+pub fn library() -> Result<(), PmemError> {
+    Functions::load().map(drop)
+}
+
 impl Functions {
     fn load() -> Result<Self, PmemError> {
         let missing = |error: libloading::Error| PmemError::Library {

@@ -15,6 +15,7 @@ mod checkpoint;
 mod cli;
 mod config;
 mod divergence;
+mod doctor;
 mod inspect;
 mod lines;
 mod logfile;
@@ -75,6 +76,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Restore(args) => restore::run(&args, output),
         Command::Recover(args) => recover::run(&args, output),
         Command::Status(server) => remote::status(&server, output),
+        Command::Doctor(args) => doctor::run(&args, output),
         Command::Bench(args) => bench::run(&args, output),
     }
 }

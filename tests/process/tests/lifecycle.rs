@@ -1,4 +1,4 @@
-//! Signals, restarts, and two servers that want one directory.
+//! Signals, restarts, two servers that want one directory, and what of the machine would hurt them.
 
 use std::{
     thread,
@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use reprise_test_crash::{Launch, Server, Spawned};
+use reprise_test_crash::{Launch, Server, Spawned, run_verb};
 use reprise_test_process::{Load, balance, check, open_accounts, prepare, verify};
 use serde_json::json;
 
@@ -173,4 +173,24 @@ fn sigstop_and_sigcont_lose_nothing() -> Result<()> {
     check(&server, &tallies)?;
     server.kill()?;
     check(&Server::start(&launch)?, &tallies)
+}
+
+/// `reprise doctor` says no where data would be lost with the machine's next start, and what to do about it.
+#[test]
+fn the_doctor_says_what_would_hurt() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let examined = |data: &str| run_verb(&["doctor", "--data-dir", data, "--output", "json"]);
+    let output = examined(&dir.path().join("data").to_string_lossy())?;
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let findings = told["findings"].as_array().context("findings")?;
+    for subject in ["open files", "memory", "disk", "writes", "clock", "nvram", "rdma"] {
+        ensure!(findings.iter().any(|found| found["subject"] == subject), "{told}");
+    }
+    let is_bad = findings.iter().any(|found| found["state"] == "bad");
+    ensure!(output.status.code() == Some(i32::from(is_bad)), "{told}");
+    ensure!(!dir.path().join("data").exists(), "it makes nothing");
+    let output = examined("/proc/nowhere")?;
+    ensure!(output.status.code() == Some(1), "{output:?}");
+    ensure!(run_verb(&["doctor", "--nonsense"])?.status.code() == Some(2));
+    Ok(())
 }

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::{
     backup::BackupCommand,
     config::{self, ServeArgs},
+    doctor::{self, DoctorArgs},
     inspect::{self, ShowArgs},
     recover::{self, RecoverArgs},
     restore::{self, RestoreArgs},
@@ -114,6 +115,9 @@ pub enum Command {
     /// What the server says of itself
     #[command(after_help = "Example:\n  reprise status --output json")]
     Status(ServerArgs),
+    /// Say what of this machine would hurt a server, and how to mend it
+    #[command(after_help = doctor::EXAMPLE)]
+    Doctor(DoctorArgs),
     /// Measure a workload in this process, or on a server
     #[command(after_help = bench::EXAMPLE)]
     Bench(BenchArgs),

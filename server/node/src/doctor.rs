@@ -1,0 +1,487 @@
+//! What of this machine would hurt a server, and how to mend it.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use reprise_http::ConnectionLimits;
+use serde::Serialize;
+
+use crate::{
+    cli::Output,
+    output::{Failure, Outcome, bytes, print_json, print_text, wrapped},
+};
+
+pub const EXAMPLE: &str = "Examples:
+  reprise doctor
+  reprise doctor --data-dir /var/lib/reprise --output json
+
+Exit status 1 where something would lose data or keep a server from running.";
+
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Where the data lies, or will: a small file is written and synced there some times, and removed
+    #[arg(long, value_name = "DIR", default_value = "./reprise-data")]
+    pub data_dir: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Good,
+    /// It costs speed, or will hurt once there is more.
+    Warning,
+    /// Data would be lost, or a server would not run.
+    Bad,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    subject: &'static str,
+    state: State,
+    found: String,
+    /// None where there is nothing to mend.
+    mend: Option<String>,
+}
+
+impl Finding {
+    fn good(subject: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            subject,
+            state: State::Good,
+            found: found.into(),
+            mend: None,
+        }
+    }
+
+    fn warning(subject: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self {
+            state: State::Warning,
+            mend: Some(mend.into()),
+            ..Self::good(subject, found)
+        }
+    }
+
+    fn bad(subject: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self {
+            state: State::Bad,
+            ..Self::warning(subject, found, mend)
+        }
+    }
+}
+
+/// Files that a server has open beside its connections: log, checkpoints, catalog.
+const FILES_BESIDE: u64 = 256;
+/// What Linux allows where nobody changed it.
+const MAPPINGS_USUAL: u64 = 65_530;
+const MEMORY_FEW_BYTES: u64 = 1 << 30;
+const DISK_FEW_BYTES: u64 = 10 << 30;
+/// A commit waits for one write: more makes every single call slow.
+const SYNC_SLOW: Duration = Duration::from_millis(5);
+const SYNC_TRIES: usize = 15;
+
+pub fn run(args: &DoctorArgs, output: Output) -> Outcome {
+    let machine = Machine {
+        root: PathBuf::from("/"),
+    };
+    let findings = machine.examine(&args.data_dir);
+    match output {
+        Output::Json => print_json(&serde_json::json!({ "findings": findings }))?,
+        Output::Text => print_text(&text(&findings))?,
+    }
+    match findings.iter().any(|finding| finding.state == State::Bad) {
+        false => Ok(()),
+        true => Err(Failure::No),
+    }
+}
+
+fn text(findings: &[Finding]) -> String {
+    let mut lines = Vec::new();
+    for finding in findings {
+        let state = match finding.state {
+            State::Good => "good",
+            State::Warning => "WARNING",
+            State::Bad => "BAD",
+        };
+        lines.push(format!("{:<12} {state:<8} {}", finding.subject, finding.found));
+        lines.extend(finding.mend.iter().map(|mend| wrapped(mend, 4)));
+    }
+    lines.join("\n")
+}
+
+/// Where the kernel tells of itself: below `/`, but in tests.
+struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    fn examine(&self, data_dir: &Path) -> Vec<Finding> {
+        let mut findings = vec![
+            self.open_files(),
+            self.mappings(),
+            self.overcommit(),
+            memory(),
+            self.swap(),
+            self.huge_pages(),
+            self.file_system(data_dir),
+        ];
+        findings.extend(disk_room(data_dir));
+        findings.extend(sync_time(data_dir));
+        findings.extend([self.clock(), self.governor(), self.nvram(), self.rdma()]);
+        findings
+    }
+
+    fn read(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(path)).ok()
+    }
+
+    fn number(&self, path: &str) -> Option<u64> {
+        self.read(path)?.trim().parse().ok()
+    }
+
+    fn names(&self, folder: &str) -> Vec<String> {
+        let listed = fs::read_dir(self.root.join(folder)).into_iter().flatten().flatten();
+        let mut names: Vec<_> = listed
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn open_files(&self) -> Finding {
+        let subject = "open files";
+        let limits = self.read("proc/self/limits").unwrap_or_default();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+        let soft = line.and_then(|line| line.split_whitespace().next());
+        let connections = ConnectionLimits::default().connections_max;
+        let wanted = u64::from(connections) + FILES_BESIDE;
+        match soft.map(|soft| (soft, soft.parse::<u64>())) {
+            Some((_, Ok(count))) if count < wanted => Finding::warning(
+                subject,
+                format!("{count} may be open: fewer than {connections} connections and the server's own files"),
+                "`ulimit -n 65536` before the server starts, or LimitNOFILE=65536 in its unit of systemd",
+            ),
+            Some((told, _)) => Finding::good(subject, format!("{told} may be open")),
+            None => Finding::good(subject, "the machine does not say"),
+        }
+    }
+
+    fn mappings(&self) -> Finding {
+        let subject = "mappings";
+        match self.number("proc/sys/vm/max_map_count") {
+            Some(count) if count < MAPPINGS_USUAL => Finding::warning(
+                subject,
+                format!("{count} for each process: large tables and many instances of modules take more"),
+                format!("sysctl -w vm.max_map_count={MAPPINGS_USUAL}"),
+            ),
+            Some(count) => Finding::good(subject, format!("{count} for each process")),
+            None => Finding::good(subject, "the machine does not say"),
+        }
+    }
+
+    fn overcommit(&self) -> Finding {
+        let subject = "overcommit";
+        match self.number("proc/sys/vm/overcommit_memory") {
+            Some(2) => Finding::warning(
+                subject,
+                "the kernel counts address space as memory: guests' memories are reserved, not used",
+                "sysctl -w vm.overcommit_memory=0",
+            ),
+            _ => Finding::good(subject, "address space is not counted as memory"),
+        }
+    }
+
+    fn swap(&self) -> Finding {
+        let subject = "swap";
+        let swaps = self.read("proc/swaps").unwrap_or_default();
+        match swaps.lines().count() > 1 {
+            true => Finding::warning(
+                subject,
+                "there is some: a row that was swapped out costs milliseconds",
+                "swapoff -a, or sysctl -w vm.swappiness=1",
+            ),
+            false => Finding::good(subject, "none"),
+        }
+    }
+
+    fn huge_pages(&self) -> Finding {
+        let subject = "huge pages";
+        let told = self
+            .read("sys/kernel/mm/transparent_hugepage/enabled")
+            .unwrap_or_default();
+        match told.contains("[never]") {
+            true => Finding::warning(
+                subject,
+                "never: look-ups in large tables miss the address cache",
+                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            ),
+            false => Finding::good(subject, "for who asks for them"),
+        }
+    }
+
+    /// The file system that a path lies on, by the mount whose place is its longest beginning.
+    fn file_system_of(&self, path: &Path) -> Option<String> {
+        let mounts = self.read("proc/self/mountinfo")?;
+        let place_and_kind = |line: &str| {
+            let place = line.split(' ').nth(4)?.to_owned();
+            let kind = line.split(" - ").nth(1)?.split(' ').next()?.to_owned();
+            Some((place, kind))
+        };
+        let found = mounts.lines().filter_map(place_and_kind);
+        let found = found.filter(|(place, _)| path.starts_with(place));
+        // Of two mounts at one place the later one is seen.
+        found.max_by_key(|(place, _)| place.len()).map(|(_, kind)| kind)
+    }
+
+    fn file_system(&self, data_dir: &Path) -> Finding {
+        let subject = "data";
+        let place = fs::canonicalize(there(data_dir)).unwrap_or_else(|_| data_dir.to_owned());
+        let shown = place.display();
+        match self.file_system_of(&place).as_deref() {
+            Some(kind @ ("tmpfs" | "ramfs")) => Finding::bad(
+                subject,
+                format!("{shown} lies in memory ({kind}): nothing there outlasts the machine's next start"),
+                "--data-dir on a disk",
+            ),
+            Some(kind @ ("nfs" | "nfs4" | "cifs" | "smb3" | "fuse")) => Finding::warning(
+                subject,
+                format!("{shown} lies on another machine ({kind}): each commit waits for the network"),
+                "--data-dir on a disk of this machine",
+            ),
+            Some(kind @ "overlay") => Finding::warning(
+                subject,
+                format!("{shown} is part of a container ({kind}) and goes with it"),
+                "--data-dir on a volume",
+            ),
+            Some(kind) => Finding::good(subject, format!("{shown} on {kind}")),
+            None => Finding::good(subject, format!("{shown}; the machine does not say on what")),
+        }
+    }
+
+    fn clock(&self) -> Finding {
+        let subject = "clock";
+        let source = self.read("sys/devices/system/clocksource/clocksource0/current_clocksource");
+        let source = source.unwrap_or_default();
+        let keeps = [
+            "run/systemd/timesync/synchronized",
+            "run/chrony",
+            "run/ntpd.pid",
+            "run/openntpd",
+        ];
+        match (source.trim(), keeps.iter().any(|path| self.root.join(path).exists())) {
+            (slow @ ("hpet" | "acpi_pm" | "jiffies"), _) => Finding::warning(
+                subject,
+                format!("read from {slow}: a look at it takes a microsecond"),
+                "clocksource=tsc on the kernel's command line, where the processor's is steady",
+            ),
+            (_, false) => Finding::warning(
+                subject,
+                "nothing was found that keeps it right: transactions' times, and points of time to restore, go by it",
+                "chrony or systemd-timesyncd",
+            ),
+            (source, true) => Finding::good(subject, format!("{source}, kept right")),
+        }
+    }
+
+    fn governor(&self) -> Finding {
+        let subject = "processor";
+        let told = self
+            .read("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+            .unwrap_or_default();
+        match told.trim() {
+            "powersave" => Finding::warning(
+                subject,
+                "its clock is kept low (powersave)",
+                "cpupower frequency-set -g performance",
+            ),
+            "" => Finding::good(subject, "its clock is not this machine's to set"),
+            other => Finding::good(subject, format!("its clock goes by {other}")),
+        }
+    }
+
+    fn nvram(&self) -> Finding {
+        let subject = "nvram";
+        let devices = self
+            .names("dev")
+            .into_iter()
+            .filter(|name| name.starts_with("dax") || name.starts_with("pmem"));
+        let devices: Vec<_> = devices.collect();
+        match (devices.is_empty(), reprise_nvram::library()) {
+            (true, Ok(())) => Finding::good(subject, "no device; libpmem is there"),
+            (true, Err(_)) => Finding::good(subject, "no device, and no libpmem: --device nvram does not run here"),
+            (false, Ok(())) => Finding::good(subject, devices.join(", ")),
+            (false, Err(error)) => Finding::warning(subject, devices.join(", "), error.to_string()),
+        }
+    }
+
+    fn rdma(&self) -> Finding {
+        let devices = self.names("sys/class/infiniband");
+        match devices.is_empty() {
+            true => Finding::good("rdma", "no device"),
+            false => Finding::good("rdma", devices.join(", ")),
+        }
+    }
+}
+
+/// The path, or the nearest folder above it that is there.
+fn there(path: &Path) -> PathBuf {
+    let here = PathBuf::from(".");
+    let mut folders = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
+    folders.find(|folder| folder.is_dir()).map_or(here, Path::to_owned)
+}
+
+fn memory() -> Finding {
+    let max = reprise_database::memory_max_default();
+    let found = format!("{} by default (--memory-max)", bytes(max));
+    match max < MEMORY_FEW_BYTES {
+        true => Finding::warning("memory", found, "a machine or control group with more than 1.25 GiB"),
+        false => Finding::good("memory", found),
+    }
+}
+
+fn disk_room(data_dir: &Path) -> Option<Finding> {
+    let told = rustix::fs::statvfs(&there(data_dir)).ok()?;
+    let free = told.f_bavail.saturating_mul(told.f_frsize);
+    let found = format!("{} free for log, checkpoints and backups", bytes(free));
+    Some(match free < DISK_FEW_BYTES {
+        true => Finding::warning("disk", found, "10 GiB and more: a full disk refuses writes"),
+        false => Finding::good("disk", found),
+    })
+}
+
+/// How long a write takes until it is durable: the median of some. None where nothing can be written there yet.
+fn sync_time(data_dir: &Path) -> Option<Finding> {
+    let folder = there(data_dir);
+    let path = folder.join(".reprise-doctor");
+    let mut times = Vec::new();
+    let written = File::create_new(&path).and_then(|mut file| {
+        for _ in 0..SYNC_TRIES {
+            file.write_all(&[0; 4096])?;
+            let begun = Instant::now();
+            file.sync_data()?;
+            times.push(begun.elapsed());
+        }
+        Ok(())
+    });
+    if !matches!(&written, Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists) {
+        let _ = fs::remove_file(&path); // where it could not be made there is none
+    }
+    let shown = folder.display();
+    if let Err(error) = written {
+        let mend = "let the server's user write there";
+        return Some(Finding::bad("writes", format!("{shown}: {error}"), mend));
+    }
+    times.sort();
+    let median = *times.get(SYNC_TRIES / 2)?;
+    let found = format!(
+        "durable after {:.2} ms (median of {SYNC_TRIES})",
+        median.as_secs_f64() * 1e3
+    );
+    Some(match median > SYNC_SLOW {
+        true => Finding::warning(
+            "writes",
+            found,
+            "a disk with a write cache that outlasts power loss, or --commit async",
+        ),
+        false => Finding::good("writes", found),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
+        let dir = tempfile::tempdir().expect("a folder");
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        }
+        let root = dir.path().to_owned();
+        (dir, Machine { root })
+    }
+
+    #[test]
+    fn what_hurts_is_told_with_what_mends_it() {
+        let (_dir, sick) = machine(&[
+            (
+                "proc/self/limits",
+                "Limit   Soft   Hard\nMax open files            1024                 4096                 files\n",
+            ),
+            ("proc/sys/vm/max_map_count", "1000\n"),
+            ("proc/sys/vm/overcommit_memory", "2\n"),
+            ("proc/swaps", "Filename Type\n/swapfile file\n"),
+            ("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n"),
+            (
+                "sys/devices/system/clocksource/clocksource0/current_clocksource",
+                "hpet\n",
+            ),
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
+        ]);
+        let found = [
+            sick.open_files(),
+            sick.mappings(),
+            sick.overcommit(),
+            sick.swap(),
+            sick.huge_pages(),
+            sick.clock(),
+            sick.governor(),
+        ];
+        for finding in &found {
+            assert_eq!(finding.state, State::Warning, "{finding:?}");
+            assert!(finding.mend.is_some());
+        }
+        let shown = text(&found);
+        assert!(
+            shown.contains("WARNING") && shown.contains("LimitNOFILE") && shown.contains("vm.max_map_count"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn what_does_not_say_hurts_not() {
+        let (_dir, silent) = machine(&[("run/chrony", "")]);
+        for finding in [
+            silent.open_files(),
+            silent.mappings(),
+            silent.overcommit(),
+            silent.swap(),
+            silent.huge_pages(),
+            silent.clock(),
+            silent.governor(),
+            silent.rdma(),
+            silent.file_system(Path::new("/")),
+        ] {
+            assert_eq!(finding.state, State::Good, "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn data_in_memory_is_bad() {
+        let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:26 / /dev/shm rw - tmpfs tmpfs rw\n31 22 0:30 / /mnt rw - nfs4 host:/x rw\n";
+        let (_dir, machine) = machine(&[("proc/self/mountinfo", mounts)]);
+        let of = |path: &str| machine.file_system_of(Path::new(path));
+        assert_eq!(of("/dev/shm/data").as_deref(), Some("tmpfs"));
+        assert_eq!(of("/dev/shmem").as_deref(), Some("ext4"));
+        assert_eq!(of("/mnt/a/b").as_deref(), Some("nfs4"));
+        if Path::new("/dev/shm").is_dir() {
+            assert_eq!(machine.file_system(Path::new("/dev/shm/none-yet")).state, State::Bad);
+        }
+    }
+
+    #[test]
+    fn writes_are_timed_where_the_data_will_lie_and_leave_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let finding = sync_time(&dir.path().join("a/b")).expect("written");
+        assert!(finding.found.contains("durable after"), "{finding:?}");
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
+        assert!(disk_room(dir.path()).is_some());
+        let nowhere = sync_time(Path::new("/proc/none")).expect("told");
+        assert_eq!(nowhere.state, State::Bad, "{nowhere:?}");
+    }
+}
