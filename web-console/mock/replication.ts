@@ -1,5 +1,5 @@
 // What the mock says of standbys: one that keeps up, one that is lost.
-import type { Promotion, Replication } from '../src/generated/types.gen';
+import type { FreshnessHistory, Promotion, Replication } from '../src/generated/types.gen';
 import { lsnOf, newestPosition } from './log';
 
 export function replicationNow(isEmpty: boolean): Replication {
@@ -62,4 +62,33 @@ export function standbyNow(): Replication {
 
 export function promoted(): Promotion {
   return { epoch: 4, lsn: lsnOf(newestPosition() + 1) };
+}
+
+/** A standby that keeps up, and one that was lost a minute ago. */
+export function freshnessNow(isEmpty: boolean): FreshnessHistory {
+  const second = Math.floor(Date.now() / 1000);
+  const steps = (isLost: boolean) =>
+    Array.from({ length: 120 }, (_, number) => {
+      const age = 119 - number;
+      const lag = isLost && age < 60 ? (60 - age) * 1000 : 1.2 + (number % 7) / 5;
+      const freshness = isLost && age < 60 ? Math.max(0, 1 - (60 - age) / 10) : 0.998;
+      return {
+        at: new Date((second - age) * 1000).toISOString(),
+        samples: 50,
+        freshness_min: freshness / 1.01,
+        freshness_median: freshness,
+        freshness_p95: freshness,
+        freshness_p99: freshness,
+        lag_ms_median: lag,
+        lag_ms_p95: lag,
+        lag_ms_p99: lag,
+        lag_ms_max: lag * 1.5,
+        lag_bytes_max: Math.round(lag * 1000),
+      };
+    });
+  const standbys = [
+    { name: 'east', steps: steps(false) },
+    { name: 'west', steps: steps(true) },
+  ];
+  return { step_s: 1, standbys: isEmpty ? [] : standbys };
 }

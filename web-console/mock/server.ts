@@ -26,7 +26,7 @@ import {
   send,
   sendFile,
 } from './replies';
-import { promoted, replicationNow, standbyNow } from './replication';
+import { freshnessNow, promoted, replicationNow, standbyNow } from './replication';
 
 /** What the mock pretends: `locked` asks for the token `secret`; `silent` has no event stream; `standby` follows another server. */
 export const states = ['ready', 'empty', 'recovering', 'log-error', 'locked', 'silent', 'standby'] satisfies State[];
@@ -103,6 +103,7 @@ class MockServer {
   #replication(method: string, name: string | undefined): Reply {
     const isStandby = this.#state === 'standby';
     if (name === 'promote' && method === 'POST') return ok(promoted());
+    if (name === 'freshness') return ok(freshnessNow(this.#state === 'empty'));
     return ok(isStandby ? standbyNow() : replicationNow(this.#state === 'empty'));
   }
 

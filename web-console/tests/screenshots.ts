@@ -18,6 +18,7 @@ const everyPage = [
   '/log/4312',
   '/output',
   '/checkpoints',
+  '/replication',
 ];
 const shapes: { name: string; options: BrowserContextOptions }[] = [
   { name: 'wide', options: { viewport: { width: 1280, height: 800 } } },

@@ -28,18 +28,14 @@ const POINTS_MAX: usize = 3_600;
 pub struct FreshnessPoint {
     /// Its end, in microseconds since 1970.
     pub at_us: i64,
-    /// From 0 to 1: least and median.
-    pub score_min: f32,
-    pub score_median: f32,
-    pub lag_us_median: u64,
-    pub lag_us_max: u64,
-    pub lag_bytes_max: u64,
+    pub samples: FreshnessSummary,
 }
 
-/// What the last minute's samples say.
+/// What samples say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FreshnessSummary {
-    pub samples: usize,
+    pub count: usize,
+    /// From 0 to 1.
     pub score_min: f32,
     pub score_median: f32,
     /// 95 and 99 of 100 samples are at least as fresh.
@@ -49,6 +45,8 @@ pub struct FreshnessSummary {
     /// 95 and 99 of 100 samples lag no more.
     pub lag_us_p95: u64,
     pub lag_us_p99: u64,
+    pub lag_us_max: u64,
+    pub lag_bytes_max: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -184,21 +182,7 @@ impl Freshness {
     }
 
     fn summary(&self) -> Option<FreshnessSummary> {
-        let (scores, lags) = sorted(self.samples.iter());
-        let samples = scores.len();
-        // Scores fall from fresh to stale: so many of a hundred are at least as good as this.
-        let score = |percent: usize| scores[samples - 1 - (samples - 1) * percent / 100];
-        let lag = |percent: usize| lags[(samples - 1) * percent / 100];
-        (samples > 0).then(|| FreshnessSummary {
-            samples,
-            score_min: scores[0],
-            score_median: score(50),
-            score_p95: score(95),
-            score_p99: score(99),
-            lag_us_median: lag(50),
-            lag_us_p95: lag(95),
-            lag_us_p99: lag(99),
-        })
+        (!self.samples.is_empty()).then(|| summary(self.samples.iter()))
     }
 }
 
@@ -218,15 +202,28 @@ fn sorted<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> (Vec<f32>, V
 }
 
 fn point(at_us: i64, samples: &[Sample]) -> FreshnessPoint {
-    let (scores, lags) = sorted(samples.iter());
-    let middle = samples.len() / 2;
-    FreshnessPoint {
-        at_us,
+    let samples = summary(samples.iter());
+    FreshnessPoint { at_us, samples }
+}
+
+/// Of at least one sample.
+fn summary<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> FreshnessSummary {
+    let (scores, lags) = sorted(samples.clone());
+    let last = scores.len() - 1;
+    // Scores fall from fresh to stale: so many of a hundred are at least as good as this.
+    let score = |percent: usize| scores[last - last * percent / 100];
+    let lag = |percent: usize| lags[last * percent / 100];
+    FreshnessSummary {
+        count: scores.len(),
         score_min: scores[0],
-        score_median: scores[middle],
-        lag_us_median: lags[middle],
-        lag_us_max: *lags.last().expect("a second has samples"),
-        lag_bytes_max: samples.iter().map(|sample| sample.lag_bytes).max().unwrap_or(0),
+        score_median: score(50),
+        score_p95: score(95),
+        score_p99: score(99),
+        lag_us_median: lag(50),
+        lag_us_p95: lag(95),
+        lag_us_p99: lag(99),
+        lag_us_max: lags[last],
+        lag_bytes_max: samples.map(|sample| sample.lag_bytes).max().unwrap_or(0),
     }
 }
 
@@ -349,7 +346,7 @@ mod tests {
             fresh.sample((now_ns, n as i64), &views, |_| behind);
         }
         let summary = fresh.summary().expect("samples");
-        assert_eq!((summary.samples, summary.score_median), (SAMPLES_MAX, 1.0));
+        assert_eq!((summary.count, summary.score_median), (SAMPLES_MAX, 1.0));
         assert!(
             (summary.score_p95 - 0.98).abs() < 1e-3 && summary.score_min < 0.99,
             "{summary:?}"
@@ -362,7 +359,11 @@ mod tests {
         assert_eq!(points.len(), 61);
         let last = points[60];
         assert_eq!(
-            (last.score_median, last.lag_us_max, last.lag_bytes_max),
+            (
+                last.samples.score_median,
+                last.samples.lag_us_max,
+                last.samples.lag_bytes_max
+            ),
             (1.0, 200_000, 1_000)
         );
     }

@@ -32,7 +32,10 @@ pub use modules::{
 };
 pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
-pub use replication::{JoinRequest, JoinTicket, Promotion, Replication, Standby, StandbyState};
+pub use replication::{
+    FreshnessHistory, FreshnessStep, JoinRequest, JoinTicket, Promotion, Replication, Standby, StandbyFreshness,
+    StandbyState,
+};
 pub use running::{CallList, CallPhase, RunningCall};
 pub use status::{
     ArchiveInfo, ControlEvent, DeploymentStatus, Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, NvramRing,

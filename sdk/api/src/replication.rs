@@ -100,3 +100,48 @@ pub struct Promotion {
     /// Of the first record of the new epoch.
     pub lsn: U64,
 }
+
+/// How fresh a standby was in a stretch of time, by samples each 20 ms.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FreshnessStep {
+    /// Its end, RFC 3339.
+    pub at: String,
+    /// Samples in it.
+    pub samples: u64,
+    /// From 0 to 1: the stalest sample.
+    pub freshness_min: f64,
+    /// Half of the samples are at least as fresh.
+    pub freshness_median: f64,
+    /// 95 of 100 samples are at least as fresh; in a step of several seconds, in its worst one.
+    pub freshness_p95: f64,
+    /// 99 of 100 samples are at least as fresh; in a step of several seconds, in its worst one.
+    pub freshness_p99: f64,
+    /// Half of the samples lag no more.
+    pub lag_ms_median: f64,
+    /// 95 of 100 samples lag no more; in a step of several seconds, in its worst one.
+    pub lag_ms_p95: f64,
+    /// 99 of 100 samples lag no more; in a step of several seconds, in its worst one.
+    pub lag_ms_p99: f64,
+    /// The most that a sample lags.
+    pub lag_ms_max: f64,
+    /// The most bytes of log that a sample lags.
+    pub lag_bytes_max: u64,
+}
+
+/// A standby's history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StandbyFreshness {
+    /// Of the standby.
+    pub name: String,
+    /// The oldest first.
+    pub steps: Vec<FreshnessStep>,
+}
+
+/// How fresh the standbys were; an hour is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FreshnessHistory {
+    /// Seconds that a step spans.
+    pub step_s: u32,
+    /// On a primary its standbys, by name; on a standby itself alone.
+    pub standbys: Vec<StandbyFreshness>,
+}

@@ -292,6 +292,12 @@ impl Client {
         self.json(self.http.post(self.at(&["v1", "replication", "promote"])))
     }
 
+    /// Forgets a standby that is lost and will not come back.
+    pub fn forget_standby(&self, name: &str) -> Result<(), ClientError> {
+        self.send(self.http.delete(self.at(&["v1", "replication", "standbys", name])))
+            .map(drop)
+    }
+
     /// Asks a primary to let a standby of this name connect.
     pub fn join(&self, name: &str) -> Result<JoinTicket, ClientError> {
         let asked = JoinRequest { name: name.to_owned() };

@@ -37,6 +37,7 @@ pub enum ControlOp {
     CancelCall(String),
     /// Lets a standby of this name connect.
     AdmitStandby(String),
+    ForgetStandby(String),
     Promote,
 }
 
@@ -54,6 +55,7 @@ impl ControlOp {
             Self::ReadBackup(file) => ("read-backup", file),
             Self::CancelCall(id) => ("cancel-call", id),
             Self::AdmitStandby(name) => ("admit-standby", name),
+            Self::ForgetStandby(name) => ("forget-standby", name),
             Self::Promote => ("promote", ""),
         }
     }

@@ -22,8 +22,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     assets,
     auth::needed_role,
-    backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, replication,
-    rollback,
+    backups, batch, calls, checkpoints, events, freshness, front, idempotency, log, metrics, modules, problems,
+    replication, rollback,
     rows::{groups, page},
     running,
     state::AppState,
@@ -97,6 +97,8 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(backups::show_backup, backups::delete_backup))
         .routes(routes!(backups::download_file))
         .routes(routes!(replication::show_replication))
+        .routes(routes!(freshness::freshness))
+        .routes(routes!(replication::forget_standby))
         .routes(routes!(replication::promote))
         .routes(routes!(replication::join))
         .routes(routes!(status::status))

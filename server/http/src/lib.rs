@@ -18,6 +18,7 @@ mod control;
 mod deadlines;
 mod docs;
 mod events;
+mod freshness;
 mod front;
 mod idempotency;
 mod integers;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use axum::{
     Json,
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::Response,
 };
 use reprise_api::{
@@ -19,10 +19,11 @@ use crate::{
     body::{self, Bounds},
     calls::{number, read_wait_max},
     control::ControlOp,
+    front::Name,
     limits::JOIN_BODY_BYTES_MAX,
     places::Operation,
     refusal::Refusal,
-    state::AppState,
+    state::{AppState, Parts},
 };
 
 /// Tells who is the primary, and how far each standby is
@@ -114,6 +115,40 @@ pub async fn join(
         database_id: hex(&ticket.database_id),
         partitions: ticket.partitions,
     }))
+}
+
+/// Forgets a standby
+///
+/// One that is lost and will not come back: no log is kept for it any more. One that comes all the same has to begin anew, if the log that it
+/// lacks was let go.
+#[utoipa::path(
+    delete,
+    path = "/v1/replication/standbys/{name}",
+    tag = "Replication",
+    params(("name" = String, Path, description = "The standby's name")),
+    responses(
+        (status = 204, description = "It is forgotten"),
+        (status = 404, description = "not-found: none of that name, or this server takes no standbys", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn forget_standby(
+    State(state): State<AppState>,
+    Name(name): Name,
+    principal: Principal,
+) -> Result<StatusCode, Refusal> {
+    let forget = {
+        let name = name.clone();
+        move |parts: &Parts| {
+            let service = parts.router.replication().ok_or(ReplicationError::NotServed)?;
+            service.forget(&name).map_err(|error| match error {
+                ReplicationError::Name(reason) => Refusal::not_found(&*reason),
+                other => other.into(),
+            })
+        }
+    };
+    state.control(ControlOp::ForgetStandby(name), principal, forget).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// As `--name` and a ticket have it.

@@ -17,6 +17,13 @@ pub fn run(command: &ReplicationCommand, output: Output) -> Outcome {
                 Output::Text => show(&told)?,
             }
         }
+        ReplicationCommand::Forget { name, server } => {
+            connect(server)?.forget_standby(name).map_err(failure)?;
+            match output {
+                Output::Json => print_json(&serde_json::json!({ "name": name, "forgotten": true }))?,
+                Output::Text => print_text(&format!("{name} is forgotten; no log is kept for it"))?,
+            }
+        }
         ReplicationCommand::Promote { server } => {
             let promoted = connect(server)?.promote().map_err(failure)?;
             match output {

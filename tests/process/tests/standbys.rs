@@ -125,6 +125,8 @@ fn standbys_follow_serve_reads_and_one_takes_over_when_the_primary_is_killed() -
         );
         ensure!(standby.get("/v1/status")?.json()["role"] == "standby", "status");
     }
+    check_freshness(&primary, &["b", "c"])?;
+    check_freshness(&b, &["b"])?;
     let told = wait_state(&primary, "b", "streaming")?;
     ensure!(told["error"].is_null() && told["transport"] == "tcp", "{told}");
     // Reads say how old they are; writes say where to go, and leave nothing.
@@ -211,6 +213,30 @@ fn standbys_follow_serve_reads_and_one_takes_over_when_the_primary_is_killed() -
     Ok(())
 }
 
+/// Its history has seconds, each with all of its figures, and the last ones are fresh.
+fn check_freshness(server: &Server, names: &[&str]) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    for bad in ["step=0", "step=3601", "step=x", "from=5&to=4", "since=1"] {
+        let refused = server.get(&format!("/v1/replication/freshness?{bad}"))?;
+        ensure!(refused.status == 400, "{bad}: {}", refused.text());
+    }
+    loop {
+        let told = server.get("/v1/replication/freshness?step=2")?.json();
+        let list = told["standbys"].as_array().cloned().unwrap_or_default();
+        let known: Vec<_> = list.iter().filter_map(|standby| standby["name"].as_str()).collect();
+        ensure!(known == names && told["step_s"] == 2, "{told}");
+        let is_fresh = |standby: &Value| {
+            let last = standby["steps"].as_array().and_then(|steps| steps.last());
+            last.is_some_and(|step| step["freshness_median"] == 1.0 && step["samples"].as_u64() > Some(10))
+        };
+        if list.iter().all(is_fresh) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "it does not get fresh: {told}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn both_sides_may_be_killed_and_come_back() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -238,6 +264,9 @@ fn both_sides_may_be_killed_and_come_back() -> Result<()> {
         wait_caught_up(&primary, &standby)?;
         ensure!(total(&standby)? == total(&primary)?, "{:?}", total(&standby)?);
     }
+    // One that is there can't be forgotten, one that is lost can, once.
+    let forget = || primary.request("DELETE", "/v1/replication/standbys/b", &[], b"");
+    ensure!(forget()?.status == 404, "{}", forget()?.text());
     // Deployments reach it as they come, a checkpoint of its own shortens its next start.
     primary.deploy("voter")?;
     wait_caught_up(&primary, &standby)?;
@@ -245,6 +274,12 @@ fn both_sides_may_be_killed_and_come_back() -> Result<()> {
     ensure!(modules.text().contains("\"voter\""), "{}", modules.text());
     let (status, errors) = standby.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
+    wait_state(&primary, "b", "lost")?;
+    ensure!(forget()?.status == 204 && forget()?.status == 404, "forgotten once");
+    ensure!(
+        replication(&primary)?["standbys"] == serde_json::json!([]),
+        "it is listed"
+    );
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 // What the pages read, each with its key and its pace. Pages name a query and never a path.
 import { keepPreviousData, queryOptions } from '@tanstack/react-query';
 import type {
+  FreshnessData,
+  FreshnessResponses,
   ListCallsData,
   ListCallsResponses,
   ListCheckpointsData,
@@ -171,6 +173,19 @@ export const replicationQuery = queryOptions({
   queryKey: ['replication'],
   queryFn: ({ signal }) =>
     get<ShowReplicationData, ShowReplicationResponses>({ url: '/v1/replication' }, signal),
+  refetchInterval: 1000,
+});
+
+/** The last five minutes, by the second. */
+export const freshnessQuery = queryOptions({
+  queryKey: ['replication', 'freshness'],
+  queryFn: ({ signal }) => {
+    const from = Math.floor(Date.now() / 1000) - 300;
+    return get<FreshnessData, FreshnessResponses>(
+      { url: '/v1/replication/freshness', query: { from: from.toString() } },
+      signal,
+    );
+  },
   refetchInterval: 1000,
 });
 

@@ -429,6 +429,70 @@ export type FieldInfo = {
 };
 
 /**
+ * How fresh the standbys were; an hour is kept.
+ */
+export type FreshnessHistory = {
+    /**
+     * On a primary its standbys, by name; on a standby itself alone.
+     */
+    standbys: Array<StandbyFreshness>;
+    /**
+     * Seconds that a step spans.
+     */
+    step_s: number;
+};
+
+/**
+ * How fresh a standby was in a stretch of time, by samples each 20 ms.
+ */
+export type FreshnessStep = {
+    /**
+     * Its end, RFC 3339.
+     */
+    at: string;
+    /**
+     * Half of the samples are at least as fresh.
+     */
+    freshness_median: number;
+    /**
+     * From 0 to 1: the stalest sample.
+     */
+    freshness_min: number;
+    /**
+     * 95 of 100 samples are at least as fresh; in a step of several seconds, in its worst one.
+     */
+    freshness_p95: number;
+    /**
+     * 99 of 100 samples are at least as fresh; in a step of several seconds, in its worst one.
+     */
+    freshness_p99: number;
+    /**
+     * The most bytes of log that a sample lags.
+     */
+    lag_bytes_max: number;
+    /**
+     * The most that a sample lags.
+     */
+    lag_ms_max: number;
+    /**
+     * Half of the samples lag no more.
+     */
+    lag_ms_median: number;
+    /**
+     * 95 of 100 samples lag no more; in a step of several seconds, in its worst one.
+     */
+    lag_ms_p95: number;
+    /**
+     * 99 of 100 samples lag no more; in a step of several seconds, in its worst one.
+     */
+    lag_ms_p99: number;
+    /**
+     * Samples in it.
+     */
+    samples: number;
+};
+
+/**
  * Rows of a table, counted and summed group by group.
  */
 export type GroupsPage = {
@@ -1694,6 +1758,20 @@ export type Standby = {
      * Readers on the standby see every record before it, and none behind it.
      */
     view_lsn: U64;
+};
+
+/**
+ * A standby's history.
+ */
+export type StandbyFreshness = {
+    /**
+     * Of the standby.
+     */
+    name: string;
+    /**
+     * The oldest first.
+     */
+    steps: Array<FreshnessStep>;
 };
 
 /**
@@ -3434,6 +3512,60 @@ export type ShowReplicationResponses = {
 
 export type ShowReplicationResponse = ShowReplicationResponses[keyof ShowReplicationResponses];
 
+export type FreshnessData = {
+    body?: never;
+    path?: never;
+    query?: {
+        /**
+         * Seconds since 1970: from there on; what is kept, unless given.
+         */
+        from?: number;
+        /**
+         * Seconds since 1970: up to there; until now, unless given.
+         */
+        to?: number;
+        /**
+         * Seconds that a step spans, 1 to 3600; 1 unless given.
+         */
+        step?: number;
+    };
+    url: '/v1/replication/freshness';
+};
+
+export type FreshnessErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type FreshnessError = FreshnessErrors[keyof FreshnessErrors];
+
+export type FreshnessResponses = {
+    /**
+     * Freshness and lag in each step, by standby
+     */
+    200: FreshnessHistory;
+};
+
+export type FreshnessResponse = FreshnessResponses[keyof FreshnessResponses];
+
 export type JoinData = {
     body?: JoinRequest;
     path?: never;
@@ -3543,6 +3675,60 @@ export type PromoteResponses = {
 };
 
 export type PromoteResponse = PromoteResponses[keyof PromoteResponses];
+
+export type ForgetStandbyData = {
+    body?: never;
+    path: {
+        /**
+         * The standby's name
+         */
+        name: string;
+    };
+    query?: never;
+    url: '/v1/replication/standbys/{name}';
+};
+
+export type ForgetStandbyErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * not-found: none of that name, or this server takes no standbys
+     */
+    404: Problem;
+    /**
+     * not-primary
+     */
+    421: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type ForgetStandbyError = ForgetStandbyErrors[keyof ForgetStandbyErrors];
+
+export type ForgetStandbyResponses = {
+    /**
+     * It is forgotten
+     */
+    204: void;
+};
+
+export type ForgetStandbyResponse = ForgetStandbyResponses[keyof ForgetStandbyResponses];
 
 export type StatusData = {
     body?: never;

@@ -2,10 +2,11 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useRef, useState } from 'react';
 import { promote } from '../api/commands';
-import { replicationQuery } from '../api/queries';
+import { freshnessQuery, replicationQuery } from '../api/queries';
 import { formatBytes, formatCount, formatMicros, plural } from '../format';
-import type { Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
+import type { FreshnessHistory, Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
 import { Badge, type Tone } from '../ui/badge';
+import { Chart, type Series } from '../ui/chart';
 import { Command } from '../ui/command';
 import { Empty } from '../ui/empty';
 import { Facts } from '../ui/facts';
@@ -16,6 +17,7 @@ import { Scroll } from '../ui/scroll';
 
 export function ReplicationPage() {
   const replication = useQuery(replicationQuery);
+  const history = useQuery(freshnessQuery);
   const [told, setTold] = useState<Promotion | null>(null);
   const dialog = useRef<HTMLDialogElement>(null);
   const [asks, setAsks] = useState(0);
@@ -51,6 +53,7 @@ export function ReplicationPage() {
           }
         </Loaded>
       </Panel>
+      {history.data !== undefined && history.data.standbys.length > 0 && <Charts history={history.data} />}
       <dialog ref={dialog} aria-labelledby="promote-title">
         {replication.data !== undefined && (
           <Promote
@@ -81,6 +84,41 @@ function Node({ node }: { node: Replication }) {
         { label: 'Committed, before LSN', value: formatCount(node.committed_lsn) },
       ]}
     />
+  );
+}
+
+const colours: Series['colour'][] = ['--series-1', '--series-2', '--series-3'];
+
+/** Of the first standbys, as many as there are colours to tell them apart. */
+function Charts({ history }: { history: FreshnessHistory }) {
+  const shown = history.standbys.slice(0, colours.length);
+  const ends = shown.flatMap(({ steps }) => steps.map(({ at }) => at));
+  const times = [...new Set(ends)].sort();
+  const series = (figure: 'freshness_median' | 'lag_ms_p99', scale: number): Series[] =>
+    shown.map(({ name, steps }, number) => {
+      const byEnd = new Map(steps.map((step) => [step.at, step[figure] * scale]));
+      return {
+        label: name,
+        colour: colours[number] ?? '--series-1',
+        values: times.map((at) => byEnd.get(at) ?? null),
+      };
+    });
+  const seconds = times.map((at) => Date.parse(at) / 1000);
+  return (
+    <>
+      <Chart
+        title="Freshness, median of a second"
+        times={seconds}
+        series={series('freshness_median', 100)}
+        format={(value) => `${Math.round(value * 10) / 10} %`}
+      />
+      <Chart
+        title="Lag, 99 of 100 samples"
+        times={seconds}
+        series={series('lag_ms_p99', 1000)}
+        format={formatMicros}
+      />
+    </>
   );
 }
 

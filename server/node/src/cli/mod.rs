@@ -410,6 +410,14 @@ pub enum ReplicationCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
+    /// Have the primary forget a standby that is lost and will not come back
+    #[command(after_help = "Example:\n  reprise replication forget east")]
+    Forget {
+        /// The standby's name
+        name: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
     /// Make the standby at --url the primary; stop the old primary before
     #[command(after_help = "Example:\n  reprise replication promote --url http://127.0.0.1:8081")]
     Promote {
