@@ -22,6 +22,8 @@ pub enum Mutant {
     DroppedRecord,
     /// The log ends some records too early.
     DroppedTail,
+    /// A standby never gets a group, and the next ones follow as if there had been none.
+    LostGroup,
 
     // What was refused or aborted left nothing, and what is told is what happened.
     /// An abort is told, and the writes stay.
@@ -75,11 +77,12 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::AcknowledgesBeforeSync,
         Self::LyingDisk,
         Self::DroppedRecord,
         Self::DroppedTail,
+        Self::LostGroup,
         Self::KeptAbort,
         Self::CommitToldAborted,
         Self::AbortToldCommitted,

@@ -80,6 +80,10 @@ fn a_mutant_is_caught_by_the_promise_that_it_breaks() {
         (Mutant::ForgedDigest, &["diverges"]),
         (Mutant::LostAnswer, &["never answered", "somebody waits"]),
         (Mutant::KeptAbort, &["marks", "items", "expected"]),
+        (
+            Mutant::LostGroup,
+            &["the standby stopped", "the standby at LSN", "promoted at"],
+        ),
         (Mutant::ForgottenKey, &["it had been committed", "ran again"]),
         (Mutant::LyingDisk, &["durable is", "expected"]),
         (Mutant::TrappingCall, &["no such answer"]),

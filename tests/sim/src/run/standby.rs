@@ -1,7 +1,10 @@
 //! A standby beside a life's primary, fed by hand: late, twice, out of order, damaged; on a disk that fails and crashes. What it shows is what
 //! the primary was at some moment, and it takes over.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    cell::Cell,
+    sync::{Arc, Mutex},
+};
 
 use reprise_base::Lsn;
 use reprise_database::{Group, GroupSink, PlaceError, Placed, Position};
@@ -13,6 +16,7 @@ use reprise_router::{Phase, ReplyOutcome};
 
 use super::{Life, Run};
 use crate::{
+    mutant::Mutant,
     op::Op,
     world::{Settings, World},
 };
@@ -36,6 +40,14 @@ impl Sent {
             version: self.version,
             records: &self.records,
         }
+    }
+
+    /// As if it followed what is there.
+    fn behind(&mut self, before: &Position) {
+        let count = self.end.lsn.0 - self.first.0;
+        self.first = before.lsn;
+        self.end.lsn = Lsn(before.lsn.0 + count);
+        self.end.history = before.history.then(&self.records);
     }
 }
 
@@ -73,12 +85,18 @@ pub(super) struct Standby {
     world: Life,
     line: Arc<Line>,
     settings: Settings,
+    /// Records of a group that it never gets.
+    lost: Cell<u64>,
 }
 
 impl Standby {
-    fn received(&self) -> Lsn {
+    fn position(&self) -> Position {
         let received = self.world.database().received();
-        received.expect("it is a standby").lsn
+        received.expect("it is a standby")
+    }
+
+    fn received(&self) -> Lsn {
+        self.position().lsn
     }
 }
 
@@ -86,7 +104,8 @@ impl Run {
     /// Some lives have one. Its directory is the primary's as that was opened.
     pub(super) fn begin_standby(&mut self, world: &Life) -> Result<(), String> {
         self.standby = None;
-        if self.options.mutant.is_some() || self.settings.nvram.is_some() || self.below(2) == 0 {
+        let is_for_others = self.options.mutant.is_some_and(|mutant| mutant != Mutant::LostGroup);
+        if is_for_others || self.settings.nvram.is_some() || self.below(2) == 0 {
             return Ok(());
         }
         let line = Arc::new(Line::default());
@@ -98,11 +117,17 @@ impl Run {
             ..self.settings
         };
         self.stats.standbys += 1;
-        self.standby = Some(self.open_standby(&disk, settings, line)?);
+        self.standby = Some(self.open_standby(&disk, settings, line, 0)?);
         Ok(())
     }
 
-    fn open_standby(&mut self, disk: &SimDisk, settings: Settings, line: Arc<Line>) -> Result<Standby, String> {
+    fn open_standby(
+        &mut self,
+        disk: &SimDisk,
+        settings: Settings,
+        line: Arc<Line>,
+        lost: u64,
+    ) -> Result<Standby, String> {
         disk.set_faults(FaultPlan::default());
         let sites = 1 + self.below(settings.partitions as u64) as u16;
         let seed = self.random.next_u64();
@@ -114,7 +139,12 @@ impl Run {
                 report.commands, report.checkpoint
             )
         });
-        Ok(Standby { world, line, settings })
+        Ok(Standby {
+            world,
+            line,
+            settings,
+            lost: Cell::new(lost),
+        })
     }
 
     pub(super) fn act_on_standby(&mut self, world: &Life) -> Result<(), String> {
@@ -164,10 +194,18 @@ impl Run {
         let database = standby.world.database();
         for _ in 0..self.below(6) {
             let received = standby.received();
-            let Some(next) = standby.line.behind(received) else {
+            let Some(mut next) = standby.line.behind(Lsn(received.0 + standby.lost.get())) else {
                 return Ok(());
             };
-            let is_odd = self.below(4) == 0;
+            let is_mutant = self.options.mutant.is_some();
+            if is_mutant && standby.lost.get() == 0 && self.below(3) == 0 {
+                standby.lost.set(next.end.lsn.0 - next.first.0);
+                continue;
+            }
+            if is_mutant {
+                next.behind(&standby.position());
+            }
+            let is_odd = self.below(4) == 0 && !is_mutant;
             if let (true, Some(mut odd)) = (is_odd, standby.line.any(self.random.next_u64())) {
                 let bit = self.random.next_u64() as usize;
                 let is_damaged = odd.first >= received && !odd.records.is_empty();
@@ -230,6 +268,7 @@ impl Run {
             mut world,
             line,
             settings,
+            lost,
         } = standby;
         let persisted = world
             .database()
@@ -244,7 +283,7 @@ impl Run {
         self.note(|| format!("the standby ends at {persisted:?}"));
         drop(world);
         self.stats.standby_restarts += 1;
-        let standby = self.open_standby(&image, settings, line)?;
+        let standby = self.open_standby(&image, settings, line, lost.get())?;
         match persisted.is_some_and(|persisted| standby.received() < persisted) {
             true => Err(format!("a standby lost what was durable up to {persisted:?}")),
             false => Ok(standby),
