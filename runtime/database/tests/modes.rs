@@ -339,7 +339,8 @@ fn a_long_log_of_both_kinds_is_redone_by_all_cores_where_changes_are_asked_for()
         };
         let (database, report) = open(dir.path(), sites, LogPolicy::Both, redo);
         assert_eq!(database.router().digest().ok(), digest, "{from:?}");
-        let is_redone = report.redo_bytes > report.log_bytes / 2;
+        // Blocks are padded: in small groups what is redone is a lesser part of the files.
+        let is_redone = report.redo_bytes > report.log_bytes / 4;
         let text = format!("{from:?}: {} of {}", report.redo_bytes, report.log_bytes);
         assert_eq!(is_redone, from == RecoverFrom::Changes, "{text}");
         replayed.push(report.commands);
