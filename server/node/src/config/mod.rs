@@ -145,7 +145,7 @@ impl ServeConfig {
         let http = http::HttpSettings::pick(&mut layers)?;
         let tokens = tokens::TokenSettings::pick(&mut layers, http.origins.clone())?;
         layers.finish()?;
-        replication.check(log.log.value != LogPolicy::None)?;
+        replication.check(log.log.value != LogPolicy::None, args.read_only)?;
         let config = Self {
             address: place.address()?,
             place,

@@ -72,10 +72,15 @@ settings! {
 
 impl ReplicationSettings {
     /// Settings that do not go together are refused.
-    pub fn check(&self, keeps_log: bool) -> Result<(), Failure> {
+    pub fn check(&self, keeps_log: bool, read_only: bool) -> Result<(), Failure> {
         let (standby_of, ship) = (&self.standby_of.value, &self.ship_listen.value);
         if self.standby_token.value.is_some() && standby_of.is_none() {
             return Err(usage("standby-token goes with standby-of"));
+        }
+        if read_only && standby_of.is_some() {
+            return Err(usage(
+                "read-only keeps what is there as it is; a standby follows its primary: choose one",
+            ));
         }
         match keeps_log || (standby_of.is_none() && ship.is_none()) {
             true => Ok(()),
