@@ -1,8 +1,8 @@
 //! What a router does on a standby: it turns writes away, and has every read see one prefix of the primary's log.
 //!
-//! Reads and the windows of the log that is replayed go into the inboxes in one order (`Inner::order`), each window whole. A site does what
-//! is in its inbox in that order, so a read sees all windows that were sent before it and nothing of later ones, on all partitions that it
-//! touches, and no read sees less than one that was answered before it was sent.
+//! Reads and the windows of the log that is replayed go into the inboxes in one order (`Inner::order`), each window whole. A site works
+//! in that order. So a read sees all windows that were sent before it, and nothing of later ones, on all partitions that it touches.
+//! Nor does it see less than a read that was answered before it was sent.
 
 use std::sync::{
     Arc, RwLock,

@@ -1,9 +1,9 @@
 //! The changes of one table in a window of the log: where they lie, in their order, without those that a later one overwrites.
 //!
 //! Values in the log are whole, not differences. So an earlier patch of a row may be left out where a later patch of that row writes the
-//! same columns with values of the same lengths, if the changes between them are patches, too, and if no index and no length depends on the
-//! columns. The later patch takes the earlier one's place and its transaction's number: an error in either is an error in both, and is
-//! reported as if both were applied. The list keeps each patch's row and columns in three words, since the patch's bytes have
+//! same columns with values of the same lengths. The changes between them have to be patches, too, and no index and no length may depend
+//! on the columns. The later patch takes the earlier one's place and its transaction's number: an error in either is an error in both,
+//! and is reported as if both were applied. The list keeps each patch's row and columns in three words, since the patch's bytes have
 //! left the caches. A patch that does not fit three words is never left out.
 
 use std::ops::Range;
