@@ -249,13 +249,15 @@ impl Archive {
         }
         remove_if_there(to, TEMPORARY_NAME)?;
         let copied = copy_as(from, to, (name, TEMPORARY_NAME), &mut || goes_on());
+        // Its disk may have held the last step for long.
+        let copied = match goes_on() {
+            true => copied.map_err(ArchiveError::from),
+            false => Err(ArchiveError::GivenUp),
+        };
         if let Err(error) = copied {
             // What can't be removed now is removed before the next copy.
             let _ = remove_if_there(to, TEMPORARY_NAME);
-            return match goes_on() {
-                true => Err(error.into()),
-                false => Err(ArchiveError::GivenUp),
-            };
+            return Err(error);
         }
         to.rename(TEMPORARY_NAME, name)?;
         Ok(to.sync_dir()?)

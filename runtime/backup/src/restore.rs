@@ -321,7 +321,7 @@ struct Walk {
     foreign: Option<(Lsn, u32)>,
     /// What `foreign` was before the last command.
     foreign_before: Option<(Lsn, u32)>,
-    /// The transaction that was asked for, or a record behind the point, was met.
+    /// The record or transaction that was asked for, or a record behind the point, was met.
     is_found: bool,
     newest: Option<TxnId>,
     oldest: Option<TxnId>,
@@ -357,7 +357,12 @@ impl Walk {
                 walk.marks.push((record.end, walk.included));
             }
             walk.last = txn_id.map(|id| (record.lsn, id)).or(walk.last);
-            walk.is_found |= matches!(point, Point::Txn(wanted) if txn_id == Some(wanted));
+            // Changes that were to follow a command come to what the command does.
+            walk.is_found |= match point {
+                Point::Txn(wanted) => txn_id == Some(wanted),
+                Point::Lsn(wanted) => record.lsn == wanted,
+                _ => false,
+            };
         }
         Ok(walk)
     }

@@ -29,10 +29,14 @@ const PREFIX: &str = "backup-";
 const LOOK: Duration = Duration::from_millis(20);
 /// Failures remembered.
 const FAILURES_MAX: usize = 8;
+/// Backups that may lie beside each other: listing them reads the manifest of each.
+const BACKUPS_MAX: usize = 1_000;
 
 pub(crate) struct Backups {
     /// Where backups lie beside each other.
     tree: Arc<dyn Tree>,
+    /// Bytes that all of them may have together.
+    bytes_max: u64,
     checkpoints: Arc<dyn Disk>,
     log: Arc<Log<Box<CallBatch>>>,
     checkpointer: Arc<Checkpointer>,
@@ -54,7 +58,7 @@ struct State {
 
 impl Backups {
     pub fn new(
-        tree: Arc<dyn Tree>,
+        (tree, bytes_max): (Arc<dyn Tree>, u64),
         checkpoints: Arc<dyn Disk>,
         log: Arc<Log<Box<CallBatch>>>,
         checkpointer: Arc<Checkpointer>,
@@ -62,6 +66,7 @@ impl Backups {
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             tree,
+            bytes_max,
             checkpoints,
             log,
             checkpointer,
@@ -88,6 +93,52 @@ impl Backups {
 
     fn goes_on(&self) -> bool {
         !self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// The ids of those that are there, the newest first.
+    fn ids(&self) -> Vec<i64> {
+        // Where it can't be read there are none.
+        let names = self.tree.list().unwrap_or_default().into_iter();
+        let mut ids: Vec<i64> = names
+            .filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok())
+            .collect();
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        ids
+    }
+
+    /// Whether there is room for one more. Its size is that of the newest checkpoint and the log behind it, as far as it is known.
+    fn judge_room(&self, with_earlier: bool) -> Result<(), BackupError> {
+        let ids = self.ids();
+        if ids.len() >= BACKUPS_MAX {
+            return Err(BackupError::Full(
+                format!("there are {} backups, and {BACKUPS_MAX} may be", ids.len()).into(),
+            ));
+        }
+        let manifests = ids.iter().filter_map(|id| self.place(&id.to_string()));
+        let stored: u64 = manifests
+            .filter_map(|place| BackupManifest::read_in(&place).ok())
+            .map(|manifest| manifest.bytes())
+            .sum();
+        let published = self.checkpointer.list();
+        let mut sizes = published
+            .iter()
+            .filter(|found| found.state == CheckpointState::Published)
+            .map(|found| (found.lsn, found.file_bytes));
+        let (newest, newest_bytes) = sizes.next().unwrap_or((self.log.start(), 0));
+        let next = match with_earlier {
+            false => newest_bytes + self.log.bytes_behind(newest),
+            true => newest_bytes + sizes.map(|(_, bytes)| bytes).sum::<u64>() + self.log.bytes_behind(self.log.start()),
+        };
+        match stored.saturating_add(next) > self.bytes_max {
+            false => Ok(()),
+            true => Err(BackupError::Full(
+                format!(
+                    "the backups have {stored} bytes and the next one about {next}, and --backup-max is {}",
+                    self.bytes_max
+                )
+                .into(),
+            )),
+        }
     }
 
     fn note_end(&self, id: &str, made: Result<BackupManifest, RestoreError>) {
@@ -279,6 +330,7 @@ impl BackupService for Backups {
         if !self.goes_on() {
             return Err(BackupError::Unavailable("the node stops".into()));
         }
+        self.judge_room(with_earlier)?;
         let began_unix_us = self.clock.now_us();
         let id = began_unix_us.to_string();
         let directory = self.tree.path(&format!("{PREFIX}{id}"));
@@ -306,13 +358,8 @@ impl BackupService for Backups {
     }
 
     fn list(&self) -> Vec<BackupInfo> {
-        // Where it can't be read there are none to list.
-        let names = self.tree.list().unwrap_or_default().into_iter();
-        let mut ids: Vec<_> = names
-            .filter_map(|name| name.strip_prefix(PREFIX)?.parse::<i64>().ok())
-            .collect();
-        ids.sort_unstable_by(|a, b| b.cmp(a));
         let running = self.running();
+        let ids = self.ids();
         let published = ids.iter().filter_map(|id| self.published(&id.to_string()));
         let published: Vec<_> = published.collect();
         let failed = self.lock().failed.clone();

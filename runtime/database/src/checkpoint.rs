@@ -42,6 +42,9 @@ const GROWN_BYTES_MIN: u64 = 4096;
 const REPLAY_SHARE_MIN: f64 = 0.1;
 /// Failures remembered.
 const FAILURES_MAX: usize = 8;
+/// How long a stop waits for an archive whose disk may hang.
+const ARCHIVE_STOP_MAX: Duration = Duration::from_secs(5);
+const ARCHIVE_STOP_LOOK: Duration = Duration::from_millis(1);
 
 pub(crate) struct Checkpointer {
     pub router: Router,
@@ -60,6 +63,7 @@ pub(crate) struct Checkpointer {
     is_stopping: AtomicBool,
     stop: Condvar,
     threads: Mutex<Vec<Box<dyn Started>>>,
+    archiving: Mutex<ArchiveThread>,
     /// How many need all that is there; held while something is let go.
     keepers: Mutex<usize>,
     this: Weak<Self>,
@@ -72,6 +76,15 @@ impl Drop for Kept {
     fn drop(&mut self) {
         *self.0.keepers.lock().expect("held to count") -= 1;
     }
+}
+
+/// The one thread that puts files into the archive. A disk that hangs may hold it for ever; nobody waits for it under a lock.
+#[derive(Default)]
+struct ArchiveThread {
+    started: Option<Box<dyn Started>>,
+    is_busy: bool,
+    /// A checkpoint that was published while it was busy.
+    next: Option<Lsn>,
 }
 
 #[derive(Default)]
@@ -110,6 +123,7 @@ impl Checkpointer {
             is_stopping: AtomicBool::new(false),
             stop: Condvar::new(),
             threads: Mutex::default(),
+            archiving: Mutex::default(),
             keepers: Mutex::default(),
             this: this.clone(),
         })
@@ -203,11 +217,30 @@ impl Checkpointer {
         for thread in threads {
             thread.join(); // what it did is in the list
         }
+        self.stop_archiving();
+    }
+
+    /// Waits for the archive's thread, but not for ever: what it did not take is taken after the next checkpoint.
+    fn stop_archiving(&self) {
+        let Some(thread) = self.archiving().started.take() else {
+            return;
+        };
+        let looks = ARCHIVE_STOP_MAX.as_micros() / ARCHIVE_STOP_LOOK.as_micros();
+        for _ in 0..looks {
+            if thread.is_over() {
+                return thread.join();
+            }
+            self.shared.threads.sleep(ARCHIVE_STOP_LOOK);
+        }
+    }
+
+    fn archiving(&self) -> MutexGuard<'_, ArchiveThread> {
+        self.archiving.lock().expect("nothing panics under this lock")
     }
 
     /// Notes how the writing of a checkpoint ended; behind a published one, lets go of what it replaces.
     pub fn note_end(&self, lsn: Lsn, written: Result<CheckpointSize, CheckpointError>) {
-        let is_archived = written.is_ok() && self.archive.get().is_some();
+        let is_archived = written.is_ok() && self.archive.get().is_some_and(|archive| !archive.is_given_up());
         let retired = match &written {
             Ok(size) => {
                 self.sample_speed(lsn, *size);
@@ -252,11 +285,46 @@ impl Checkpointer {
             }
         }
         drop(state);
-        if let (true, Some(this)) = (is_archived && !self.is_stopping(), self.this.upgrade()) {
-            let is_begun = self.start("archive", Box::new(move || Box::new(Archiving(this, lsn))));
-            if !is_begun {
+        if is_archived && !self.is_stopping() {
+            self.begin_archiving(lsn);
+        }
+    }
+
+    /// Has the archive's thread take what this checkpoint replaces; where it is still busy with an earlier one, judges what waits.
+    fn begin_archiving(&self, lsn: Lsn) {
+        let Some(this) = self.this.upgrade() else {
+            return;
+        };
+        let mut archiving = self.archiving();
+        if archiving.is_busy {
+            archiving.next = Some(lsn);
+            drop(archiving);
+            return self.judge_held(lsn);
+        }
+        let make: MakeWork = Box::new(move || Box::new(Archiving(this, lsn)));
+        match self.shared.threads.start("archive", make) {
+            Ok(thread) => (archiving.started, archiving.is_busy) = (Some(thread), true),
+            Err(_) => {
+                drop(archiving);
                 self.note_archived(Err(ArchiveError::NoThread));
             }
+        }
+    }
+
+    /// The archive's thread is at an earlier checkpoint, perhaps for ever: where too much waits for it, the archive is given up, and what
+    /// waited goes.
+    fn judge_held(&self, newest: Lsn) {
+        let Some(archive) = self.archive.get().filter(|archive| !archive.is_given_up()) else {
+            return;
+        };
+        let retired = self
+            .replaced_by(newest)
+            .and_then(|replaced| match self.held_too_much(archive, &replaced) {
+                None => Ok(()),
+                Some(overheld) => self.retire(newest).and(Err(overheld)),
+            });
+        if retired.is_err() {
+            self.note_archived(retired);
         }
     }
 
@@ -303,52 +371,80 @@ impl Checkpointer {
     /// Removes checkpoints beyond those kept, then the log that only they needed: in this order a crash between the two
     /// leaves each checkpoint with its log.
     fn retire(&self, newest: Lsn) -> Result<(), ArchiveError> {
-        let keepers = self.keepers.lock().expect("held to count");
-        if *keepers > 0 {
+        if self.is_kept() {
             return Ok(()); // the next checkpoint does it
         }
-        let keep = self.config.keep.max(1);
-        let stored = self.files.list()?;
-        let older = stored.iter().filter(|lsn| **lsn <= newest).count();
-        let (past, kept) = stored[..older].split_at(older.saturating_sub(keep));
-        // With fewer, the log from the beginning is the way back from a damaged one.
-        let released = kept.first().filter(|_| kept.len() == keep);
+        let replaced = self.replaced_by(newest)?;
         let archive = self.archive.get().filter(|archive| !archive.is_given_up());
         let mut overheld = Ok(());
         if let Some(archive) = archive
-            && let Err(error) = self.put_away(archive, past, released)
+            && let Err(error) = self.put_away(archive, &replaced)
         {
-            overheld = match self.held_too_much(archive, past, released) {
+            overheld = match self.held_too_much(archive, &replaced) {
                 None => return Err(error),
                 Some(overheld) => Err(overheld),
             };
         }
-        for lsn in past {
+        // Held from the look on: who comes later finds all or nothing of it.
+        let keepers = self.keepers.lock().expect("held to count");
+        if *keepers > 0 {
+            return overheld;
+        }
+        if overheld.is_ok() && archive.is_some_and(Archive::is_given_up) {
+            return Err(ArchiveError::GivenUp); // meanwhile: it is gone already
+        }
+        for lsn in &replaced.past {
             self.files.remove(*lsn)?;
             self.lock().published.remove(lsn);
         }
-        if let Some(lsn) = released {
-            self.log.release_before(*lsn)?;
+        if let Some(lsn) = replaced.released {
+            self.log.release_before(lsn)?;
         }
         overheld
     }
 
+    fn is_kept(&self) -> bool {
+        *self.keepers.lock().expect("held for a look") > 0
+    }
+
+    /// What goes with this checkpoint.
+    fn replaced_by(&self, newest: Lsn) -> Result<Replaced, ArchiveError> {
+        let keep = self.config.keep.max(1);
+        let stored = self.files.list()?;
+        let older = stored.iter().filter(|lsn| **lsn <= newest).count();
+        let (past, kept) = stored[..older].split_at(older.saturating_sub(keep));
+        Ok(Replaced {
+            past: past.to_vec(),
+            // With fewer, the log from the beginning is the way back from a damaged one.
+            released: kept.first().filter(|_| kept.len() == keep).copied(),
+        })
+    }
+
     /// Some: the archive took nothing for so long that what waits for it would fill the disk; it is given up.
-    fn held_too_much(&self, archive: &Archive, past: &[Lsn], released: Option<&Lsn>) -> Option<ArchiveError> {
-        if self.is_stopping() {
+    fn held_too_much(&self, archive: &Archive, replaced: &Replaced) -> Option<ArchiveError> {
+        if self.is_stopping() || archive.is_given_up() {
             return None;
         }
-        let segments = released.map_or(Vec::new(), |lsn| self.log.releasable_before(*lsn));
-        archive.hold(&segments, past, self.log.start()).err()
+        let segments = self.releasable(replaced);
+        archive.hold(&segments, &replaced.past, self.log.start()).err()
+    }
+
+    fn releasable(&self, replaced: &Replaced) -> Vec<String> {
+        replaced
+            .released
+            .map_or(Vec::new(), |lsn| self.log.releasable_before(lsn))
     }
 
     /// Copies what is to go. Until all of it is there, nothing goes.
-    fn put_away(&self, archive: &Archive, past: &[Lsn], released: Option<&Lsn>) -> Result<(), ArchiveError> {
-        let goes_on = || !self.is_stopping();
-        for name in released.map_or(Vec::new(), |lsn| self.log.releasable_before(*lsn)) {
+    fn put_away(&self, archive: &Archive, replaced: &Replaced) -> Result<(), ArchiveError> {
+        let goes_on = || !self.is_stopping() && !archive.is_given_up();
+        for name in self.releasable(replaced) {
             archive.take_segment(&name, &goes_on)?;
         }
-        past.iter().try_for_each(|lsn| archive.take_checkpoint(*lsn, &goes_on))
+        replaced
+            .past
+            .iter()
+            .try_for_each(|lsn| archive.take_checkpoint(*lsn, &goes_on))
     }
 }
 
@@ -396,7 +492,7 @@ impl CheckpointService for Checkpointer {
             load: speeds.load,
             replay_bytes,
             replay: speeds.replay(replay_bytes, changes_bytes, running),
-            target_seconds: (!target.is_zero()).then(|| target.as_secs_f64()),
+            target_seconds: (!target.is_zero()).then_some(target.as_secs_f64()),
         }
     }
 
@@ -532,15 +628,31 @@ impl Work for Schedule {
 /// Puts what a published checkpoint replaces into the archive, and lets go of it.
 struct Archiving(Arc<Checkpointer>, Lsn);
 
+/// Checkpoints that a newer one replaces, and up to where the log goes with them.
+struct Replaced {
+    past: Vec<Lsn>,
+    released: Option<Lsn>,
+}
+
 impl Work for Archiving {
-    fn run(self: Box<Self>) {
-        let retired = self.0.retire(self.1);
-        self.0.note_archived(retired);
+    fn run(mut self: Box<Self>) {
+        while self.step() == Step::Done {}
     }
 
     fn step(&mut self) -> Step {
-        let retired = self.0.retire(self.1);
-        self.0.note_archived(retired);
-        Step::Over
+        let Self(checkpointer, lsn) = self;
+        let retired = checkpointer.retire(*lsn);
+        checkpointer.note_archived(retired);
+        let mut archiving = checkpointer.archiving();
+        match archiving.next.take().filter(|_| !checkpointer.is_stopping()) {
+            Some(next) => {
+                *lsn = next;
+                Step::Done
+            }
+            None => {
+                archiving.is_busy = false;
+                Step::Over
+            }
+        }
     }
 }

@@ -183,13 +183,13 @@ impl Database {
         self.router.idempotency().set_keep(keep);
     }
 
-    /// Lets backups be made, and found, below `dir`. Once.
-    pub fn serve_backups(&self, dir: PathBuf) {
-        self.serve_backups_in(Arc::new(RealTree(dir)));
+    /// Lets backups be made, and found, below `dir`, of so many bytes together at most. Once.
+    pub fn serve_backups(&self, dir: PathBuf, bytes_max: u64) {
+        self.serve_backups_in(Arc::new(RealTree(dir)), bytes_max);
     }
 
     /// The same in any tree.
-    pub fn serve_backups_in(&self, tree: Arc<dyn Tree>) {
+    pub fn serve_backups_in(&self, tree: Arc<dyn Tree>, bytes_max: u64) {
         let (Some(log), Some(checkpointer)) = (&self.log, &self.checkpointer) else {
             return;
         };
@@ -197,7 +197,7 @@ impl Database {
             return;
         };
         let (checkpoints, clock) = (folders.checkpoints.clone(), self.shared.clock.clone());
-        let backups = Backups::new(tree, checkpoints, log.clone(), checkpointer.clone(), clock);
+        let backups = Backups::new((tree, bytes_max), checkpoints, log.clone(), checkpointer.clone(), clock);
         let service: Arc<dyn BackupService> = backups.clone();
         self.router.set_backups(Arc::downgrade(&service));
         assert!(self.upkeep.backups.set(backups).is_ok(), "backups are served once");
@@ -205,6 +205,11 @@ impl Database {
 
     /// Puts checkpoints and log that are let go of into an archive in `dir` first. Before calls are taken; once.
     pub fn archive_to(&self, dir: &Path, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
+        self.archive_in(&Place::at(dir), bounds)
+    }
+
+    /// The same in any tree.
+    pub fn archive_in(&self, place: &Place, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
             return Ok(()); // without a log nothing is ever let go of
@@ -215,7 +220,7 @@ impl Database {
             database_id: log.database_id(),
             start: log.start(),
         };
-        checkpointer.set_archive(Archive::open(&Place::at(dir), bounds, origin)?);
+        checkpointer.set_archive(Archive::open(place, bounds, origin)?);
         Ok(())
     }
 

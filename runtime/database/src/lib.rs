@@ -46,4 +46,4 @@ pub use reprise_partition::Sampling;
 pub use reprise_recovery::RecoveryError;
 pub use reprise_replay::RecoverFrom;
 pub use reprise_replay::{Divergence, ReplayError};
-pub use reprise_storage::AfterImage;
+pub use reprise_storage::{AfterImage, set_hash_secret};

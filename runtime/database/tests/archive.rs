@@ -5,15 +5,22 @@ mod common;
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use common::{config, files, fill, take, transfer, wasm};
-use reprise_backup::{ArchiveBounds, ArchiveError, Point, RestoreError, restore, restore_archived};
+use reprise_backup::{
+    ArchiveBounds, ArchiveError, Place, Point, RealTree, RestoreError, Tree, restore, restore_archived,
+};
 use reprise_base::{Lsn, TxnId};
 use reprise_database::Database;
-use reprise_router::ArchiveStatus;
+use reprise_env::{Disk, DiskError, DiskFile, DiskLock};
+use reprise_router::{ArchiveStatus, BackupError, BackupService, BackupState};
 
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
@@ -369,4 +376,201 @@ fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directo
     drop(database);
     let gap = open_with(&data, &archive, None).err().expect("refused");
     assert!(matches!(gap, ArchiveError::Gap { .. }), "{gap}");
+}
+
+/// A tree whose files take nothing while they hang, as those of a network disk whose server is gone.
+struct HangingTree(RealTree, Arc<AtomicBool>);
+
+struct HangingDisk(Arc<dyn Disk>, Arc<AtomicBool>);
+
+struct HangingFile(Arc<dyn DiskFile>, Arc<AtomicBool>);
+
+impl Tree for HangingTree {
+    fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
+        Ok(Arc::new(HangingDisk(self.0.open(path)?, self.1.clone())))
+    }
+    fn make(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
+        Ok(Arc::new(HangingDisk(self.0.make(path)?, self.1.clone())))
+    }
+    fn is_free(&self, name: &str) -> Result<bool, DiskError> {
+        self.0.is_free(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        self.0.remove(name)
+    }
+    fn sync(&self) -> Result<(), DiskError> {
+        self.0.sync()
+    }
+    fn prepare(&self) -> Result<(), DiskError> {
+        self.0.prepare()
+    }
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        self.0.list()
+    }
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path(path)
+    }
+}
+
+impl HangingDisk {
+    fn file(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(HangingFile(file, self.1.clone()))
+    }
+}
+
+impl Disk for HangingDisk {
+    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        Ok(self.file(self.0.create(name)?))
+    }
+    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        Ok(self.file(self.0.open(name)?))
+    }
+    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        Ok(self.file(self.0.open_read(name)?))
+    }
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        self.0.list()
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        self.0.remove(name)
+    }
+    fn sync_dir(&self) -> Result<(), DiskError> {
+        self.0.sync_dir()
+    }
+    fn lock(&self) -> Result<DiskLock, DiskError> {
+        self.0.lock()
+    }
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
+
+impl DiskFile for HangingFile {
+    fn len(&self) -> Result<u64, DiskError> {
+        self.0.len()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        self.0.read_at(offset, buffer)
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        while self.1.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.0.write_at(offset, bytes)
+    }
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.0.write_durable_at(offset, bytes)
+    }
+    fn sync(&self) -> Result<(), DiskError> {
+        self.0.sync()
+    }
+    fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
+        self.0.preallocate(bytes)
+    }
+}
+
+#[test]
+fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
+    let Dirs { root, data, archive } = dirs();
+    let hangs = Arc::new(AtomicBool::new(false));
+    let bounds = ArchiveBounds {
+        keep: None,
+        held_bytes_max: 400 << 10,
+    };
+    let database = Database::open(config(&data, 2)).expect("open");
+    let tree = HangingTree(RealTree(archive.clone()), hangs.clone());
+    database
+        .archive_in(&Place::new(Arc::new(tree), ""), bounds)
+        .expect("an archive");
+    database.recover().expect("recover");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let moments = history(&database, &data, 1, 3);
+    hangs.store(true, Ordering::Relaxed);
+    let end = (0..100).find_map(|round| {
+        fill(&database, 1_000_000 + round * 10_000, 4_000);
+        take(&database);
+        // Backups and the table of checkpoints wait for nobody either.
+        assert!(database.router().status().log_error.is_none());
+        status(&database).ends_at
+    });
+    let end = end.expect("it was given up");
+    let until = Instant::now() + WAIT_MAX;
+    let (_, reason) = loop {
+        if let Some(told) = status(&database).failure {
+            break told;
+        }
+        assert!(Instant::now() < until, "it is told");
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert!(reason.contains("--archive-hold-max"), "{reason}");
+    // From here on what is replaced goes as if there were no archive.
+    fill(&database, 3_000_000, 4_000);
+    take(&database);
+    wait_taken(&database, &data);
+    let begun = Instant::now();
+    database.close().expect("close");
+    assert!(
+        begun.elapsed() < WAIT_MAX / 2,
+        "a stop waits for it no longer than it must"
+    );
+    hangs.store(false, Ordering::Relaxed);
+    drop(database);
+    for (at, found) in moments.iter().enumerate().filter(|(_, found)| found.lsn < end) {
+        let target = root.path().join(format!("restored-{at}"));
+        restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("restored");
+        assert_eq!(digest_of(&target), found.digest);
+    }
+}
+
+#[test]
+fn backups_that_would_be_too_much_are_refused_before_they_begin() {
+    let Dirs { root, data, .. } = dirs();
+    let database = Database::open(config(&data, 2)).expect("open");
+    let place = root.path().join("backups");
+    database.serve_backups(place.clone(), 1 << 20);
+    database.recover().expect("recover");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let backups = database.router().backups().expect("served");
+    let mut made = 0;
+    let refused = loop {
+        fill(&database, made * 10_000, 2_000);
+        take(&database);
+        match backups.create(false) {
+            Ok(info) => made += i64::from(wait_made(&*backups, &info.id)),
+            Err(refused) => break refused,
+        }
+        assert!(made < 100, "there is an end");
+    };
+    assert!(matches!(&refused, BackupError::Full(_)) && made > 0, "{refused}");
+    assert!(refused.to_string().contains("--backup-max"), "{refused}");
+    assert_eq!(
+        fs::read_dir(&place).expect("read").count() as i64,
+        made,
+        "nothing is left behind"
+    );
+    let first = backups.list().pop().expect("one");
+    for backup in backups.list() {
+        backups.remove(&backup.id).expect("removed");
+    }
+    assert!(backups.find(&first.id).is_none());
+    backups.create(false).expect("there is room again");
+}
+
+fn wait_made(backups: &dyn BackupService, id: &str) -> bool {
+    let until = Instant::now() + WAIT_MAX;
+    loop {
+        let found = backups.find(id).expect("it is listed");
+        match found.state {
+            BackupState::Published => return true,
+            BackupState::Failed => panic!("{:?}", found.error),
+            BackupState::Running => assert!(Instant::now() < until),
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
 }

@@ -121,7 +121,7 @@ fn keys_modules_and_versions_come_with_a_checkpoint() {
     database.router().remove("voter").expect("removed");
     fill(&database, 0, 200);
     let pay = ("transfer", Some("pay-1"), i64s(&[1, 2, 30]));
-    let reply = submit(&database, &[pay.clone()]);
+    let reply = submit(&database, std::slice::from_ref(&pay));
     let first = (reply.get(0).txn_id, reply.get(0).lsn, reply.get(0).result.to_vec());
     for round in 0..3 {
         transfer(&database, round);

@@ -150,7 +150,7 @@ fn a_key_answers_once_before_and_after_a_restart() {
     assert!(!reply.get(0).replayed && reply.get(1).replayed);
     let first = (reply.get(0).txn_id, reply.get(0).lsn, reply.get(0).result.to_vec());
     let other = ("bank", "transfer", Some("pay-1"), i64s(&[1, 2, 31]));
-    let conflict = submit(&database, &[other.clone()]);
+    let conflict = submit(&database, std::slice::from_ref(&other));
     assert_eq!(*conflict.get(0).outcome, ReplyOutcome::IdempotencyConflict);
     database.close().expect("close");
     let (database, report) = open(dir.path(), 3, 1);

@@ -55,6 +55,8 @@ pub enum BackupError {
     NoLog,
     #[error("there is no such backup, or no such file in it; GET /v1/backups lists them")]
     NotFound,
+    #[error("there is no room for another backup: {0}; remove one, or raise the limit")]
+    Full(Arc<str>),
     #[error("{0}")]
     Unavailable(Arc<str>),
 }

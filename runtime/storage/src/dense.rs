@@ -11,7 +11,7 @@ use std::sync::Arc;
 use reprise_base::Budget;
 use reprise_pages::prefetch_line;
 
-use crate::{charge::Charge, chunked::Chunked, digest::hash_words, hash::HashIndex};
+use crate::{charge::Charge, chunked::Chunked, hash::HashIndex, tag::tag_of};
 
 const PAGE_KEYS: usize = 1024;
 const PAGE_SHIFT: u32 = PAGE_KEYS.ilog2();
@@ -49,11 +49,6 @@ struct Head {
 
 /// What the keys of a page have in common: high and low word.
 type Common = (u64, u64);
-
-#[inline]
-pub(crate) fn tag_of(key: u128) -> u32 {
-    hash_words((key >> 64) as u64, key as u64)
-}
 
 impl Dense {
     /// For keys of `bytes` bytes, at most 16.

@@ -1,10 +1,10 @@
-//! The 64-bit fold behind write digests, result digests, store digests and the hash index.
+//! The 64-bit fold behind write digests, result digests and store digests.
 //!
 //! Frozen: digests are in the log, and replay must find the same ones. A step multiplies two words, the data in one and the
 //! state in the other, to 128 bits and xors both halves (the mix of wyhash). It serves to notice that a replay came to
 //! something else, by accident; who wants two runs to have one digest can make them have it.
 
-const K: [u64; 5] = [
+pub(crate) const K: [u64; 5] = [
     0x2d35_8dcc_aa6c_78a5,
     0x8bb8_4b93_962e_acc9,
     0x4b33_a62e_d433_d4a3,
@@ -17,13 +17,13 @@ const LANES_FROM: usize = 128;
 const RESULT_TAG: u64 = 0xff;
 
 #[inline(always)]
-fn mix(a: u64, b: u64) -> u64 {
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
     product as u64 ^ (product >> 64) as u64
 }
 
 #[inline(always)]
-fn words(chunk: &[u8; 16]) -> (u64, u64) {
+pub(crate) fn words(chunk: &[u8; 16]) -> (u64, u64) {
     let both = u128::from_le_bytes(*chunk);
     (both as u64, (both >> 64) as u64)
 }
@@ -69,7 +69,7 @@ fn fold_any(state: u64, tag: u64, bytes: &[u8]) -> u64 {
 
 /// Fewer than 16 bytes, in two words.
 #[inline(always)]
-fn short(bytes: &[u8]) -> (u64, u64) {
+pub(crate) fn short(bytes: &[u8]) -> (u64, u64) {
     if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
         return (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
     }
@@ -109,14 +109,6 @@ pub fn result_digest(result: &[u8]) -> u64 {
         return mix(low ^ spread(RESULT_TAG, 1), high ^ K[1]);
     }
     fold(0, RESULT_TAG, result)
-}
-
-/// 32 bits for the hash index, of an integer key. Not frozen: nothing observable depends on it. Both operands stay in it, for
-/// here somebody may choose keys to make the product zero.
-#[inline]
-pub(crate) fn hash_words(high: u64, low: u64) -> u32 {
-    let both = |a: u64, b: u64| a ^ b ^ mix(a, b);
-    (both(both(high ^ K[0], low ^ K[1]), K[2]) >> 32) as u32
 }
 
 /// Four independent chains over pieces of 64 bytes, so that long runs are not bound by the latency of the multiplication. What

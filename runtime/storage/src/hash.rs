@@ -484,7 +484,7 @@ mod tests {
     }
 
     fn spread(number: u32) -> u32 {
-        crate::digest::hash_words(number as u64, 0)
+        crate::tag::tag_of(number.into())
     }
 
     #[test]

@@ -13,14 +13,14 @@ use reprise_base::Budget;
 use reprise_pages::prefetch_line;
 
 use crate::{
-    dense::{Dense, tag_of},
-    digest::fold,
+    dense::Dense,
     hash::HashIndex,
     indirection::Rid,
     insert::RUN_ROWS,
     intkey::{IntKey, KeyLoad},
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
+    tag::{tag_of, tag_of_bytes},
     tree::{Tree, edge},
     treekey::{Edge, Long, TreeKey, Wide},
 };
@@ -57,8 +57,6 @@ enum Body {
 const HASH_ENTRY_BYTES: usize = 12;
 /// Nominal bytes of a dense entry: 4, at a page two thirds full.
 const DENSE_ENTRY_BYTES: usize = 6;
-/// Seeds the hash of keys. Fixed, so that runs are alike; nothing observable depends on it.
-const HASH_TAG: u64 = 0x6b65_7973;
 
 /// Runs the expression with the tree, whatever its keys are, or the other one when there is none.
 macro_rules! dispatch {
@@ -164,11 +162,6 @@ pub(crate) enum Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a hash index can't be scanned")]
 pub struct NotOrdered;
-
-#[inline]
-fn tag_of_bytes(key: &[u8]) -> u32 {
-    (fold(0, HASH_TAG, key) >> 32) as u32
-}
 
 /// A row's key in an index of integer keys.
 #[inline(always)]

@@ -33,6 +33,7 @@ mod schema;
 mod snapshot;
 mod store;
 mod table;
+mod tag;
 mod tree;
 mod treekey;
 mod writeset;
@@ -54,6 +55,7 @@ pub use schema::{Conflict, check_limits, stored_json};
 pub use snapshot::{SnapshotPage, SnapshotTable};
 pub use store::{Replaced, Store, TableId};
 pub use table::{ColumnProblem, TableStats, WriteError};
+pub use tag::set_hash_secret;
 pub use writeset::AfterImage;
 
 const _: fn() = || {

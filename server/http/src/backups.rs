@@ -247,6 +247,7 @@ impl From<BackupError> for Refusal {
     fn from(error: BackupError) -> Self {
         match error {
             BackupError::NoLog | BackupError::NotFound => Self::not_found(error.to_string()),
+            BackupError::Full(_) => Self::limit("backups", error.to_string()),
             BackupError::Unavailable(reason) => Self::unavailable(&reason),
         }
     }

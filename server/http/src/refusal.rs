@@ -55,6 +55,13 @@ impl Refusal {
         problem.into()
     }
 
+    /// Something of the server's that is full.
+    pub fn limit(limit: &str, detail: String) -> Self {
+        let mut problem = Problem::new(ProblemKind::LimitExceeded, detail);
+        problem.limit = Some(limit.into());
+        problem.into()
+    }
+
     /// A deployment that ended before its record: the version before goes on.
     fn migration(why: String) -> Self {
         let detail = format!("{why}. Nothing was changed: the version before is in service");

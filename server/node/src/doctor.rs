@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::{
     cli::Output,
+    config::place::nearest_directory,
     output::{Failure, Outcome, bytes, print_json, print_text, wrapped},
 };
 
@@ -239,7 +240,7 @@ impl Machine {
 
     fn file_system(&self, data_dir: &Path) -> Finding {
         let subject = "data";
-        let place = fs::canonicalize(there(data_dir)).unwrap_or_else(|_| data_dir.to_owned());
+        let place = fs::canonicalize(nearest_directory(data_dir)).unwrap_or_else(|_| data_dir.to_owned());
         let shown = place.display();
         match self.file_system_of(&place).as_deref() {
             Some(kind @ ("tmpfs" | "ramfs")) => Finding::bad(
@@ -327,13 +328,6 @@ impl Machine {
     }
 }
 
-/// The path, or the nearest folder above it that is there.
-fn there(path: &Path) -> PathBuf {
-    let here = PathBuf::from(".");
-    let mut folders = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
-    folders.find(|folder| folder.is_dir()).map_or(here, Path::to_owned)
-}
-
 fn memory() -> Finding {
     let max = reprise_database::memory_max_default();
     let found = format!("{} by default (--memory-max)", bytes(max));
@@ -344,7 +338,7 @@ fn memory() -> Finding {
 }
 
 fn disk_room(data_dir: &Path) -> Option<Finding> {
-    let told = rustix::fs::statvfs(&there(data_dir)).ok()?;
+    let told = rustix::fs::statvfs(nearest_directory(data_dir)).ok()?;
     let free = told.f_bavail.saturating_mul(told.f_frsize);
     let found = format!("{} free for log, checkpoints and backups", bytes(free));
     Some(match free < DISK_FEW_BYTES {
@@ -355,7 +349,7 @@ fn disk_room(data_dir: &Path) -> Option<Finding> {
 
 /// How long a write takes until it is durable: the median of some. None where nothing can be written there yet.
 fn sync_time(data_dir: &Path) -> Option<Finding> {
-    let folder = there(data_dir);
+    let folder = nearest_directory(data_dir);
     let path = folder.join(".reprise-doctor");
     let mut times = Vec::new();
     let written = File::create_new(&path).and_then(|mut file| {

@@ -17,8 +17,8 @@ use std::{
 use anyhow::Context;
 use clap::ArgMatches;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
-use reprise_database::{Database, LogPolicy, OpenError, RecoveryReport};
-use reprise_env::make_private_dirs;
+use reprise_database::{Database, LogPolicy, OpenError, RecoveryReport, set_hash_secret};
+use reprise_env::{entropy, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
 use reprise_router::{Module, Phase, RecoveryStep, Router};
 use tokio::{
@@ -44,6 +44,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let config = ServeConfig::load(args.clone(), matches)?;
     let reloader = Reloader::new(args, matches.clone(), &config);
     start_tracing();
+    hide_hashes()?;
     config.warn_of_other_file();
     let name = standby::name_of(&config.replication, config.address.port());
     let primary = Primary::of(&config.replication, &name)?;
@@ -106,6 +107,14 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     }
     wind_up(&database, &outcome, recovering, activity)?;
     outcome
+}
+
+/// Draws the secret of this process's hash indexes, so that no client can choose keys that all hash alike.
+fn hide_hashes() -> Outcome {
+    let bytes: [u8; 24] = entropy().context("draw the secret of the hash indexes")?;
+    let (words, _) = bytes.as_chunks::<8>();
+    set_hash_secret([0, 1, 2].map(|at| u64::from_le_bytes(words[at])));
+    Ok(())
 }
 
 /// Behind the last answer: the log is closed, unless it is still being replayed.

@@ -257,7 +257,7 @@ fn open(
         Role::Primary | Role::ReadOnly => Database::open_in(config, around),
     };
     let database = opened.map_err(Refused::Open)?;
-    database.serve_backups_in(Arc::new(SimTree::new(disk)));
+    database.serve_backups_in(Arc::new(SimTree::new(disk)), u64::MAX);
     let recovered = match settings.quarantines {
         false => database.recover(),
         true => database

@@ -1,6 +1,7 @@
 //! A dense index out of keys that are in order already.
 
-use super::{Common, Dense, PAGE_KEYS_MIN, tag_of};
+use super::{Common, Dense, PAGE_KEYS_MIN};
+use crate::tag::tag_of;
 
 /// Two entries have the same key.
 pub(crate) struct SameKey;

@@ -3,14 +3,15 @@
 use reprise_abi::RowLayout;
 use reprise_pages::{HUGE_BYTES, Pages};
 
-use super::{Body, Index, Refused, int_key, tag_of_bytes};
+use super::{Body, Index, Refused, int_key};
 use crate::{
     bulk::radix::{Entries, sort},
-    dense::{Dense, tag_of},
+    dense::Dense,
     hash::HashIndex,
     indirection::Rid,
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
+    tag::{tag_of, tag_of_bytes},
     tree::{SameKey, Tree},
     treekey::TreeKey,
 };

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use reprise_abi::RowLayout;
 use reprise_base::Budget;
 
-use super::{Body, Index, entry_key, int_key, tag_of_bytes};
+use super::{Body, Index, entry_key, int_key};
 use crate::{
-    dense::tag_of,
     keyplan::{RowRef, Scratch},
+    tag::{tag_of, tag_of_bytes},
 };
 
 impl Index {

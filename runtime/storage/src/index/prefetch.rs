@@ -3,10 +3,10 @@
 
 use super::{Body, Index};
 use crate::{
-    dense::tag_of,
     indirection::Rid,
     store::{Store, TableId},
     table::Table,
+    tag::tag_of,
 };
 
 /// What is known so far of the way to a row that will be looked up.

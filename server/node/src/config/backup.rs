@@ -6,8 +6,8 @@ use anyhow::Context;
 use reprise_backup::ArchiveBounds;
 use reprise_database::Database;
 
-use super::{memory::size, setting::settings};
-use crate::output::Outcome;
+use super::{memory::size, place::nearest_directory, setting::settings};
+use crate::output::{Outcome, bytes};
 
 const DAY_S: u64 = 24 * 3600;
 
@@ -22,6 +22,13 @@ settings! {
                 None => "backups in the data directory".to_owned(),
                 Some(dir) => dir.display().to_string(),
             },
+        }
+        /// What all backups may have together: beyond it the next one is refused [default: half of the file system they lie on]
+        backup_max: u64 {
+            env: "REPRISE_BACKUP_MAX",
+            takes: "SIZE",
+            judge: size,
+            show: |size: &Option<u64>| size.map_or_else(|| "half of the file system".to_owned(), bytes),
         }
         /// Where checkpoints and log go that the data directory lets go of, so that the database can be restored to any point of the last
         /// days [default: nowhere]
@@ -66,9 +73,17 @@ impl BackupSettings {
             begun.with_context(|| format!("use the archive {}", archive.display()))?;
         }
         let own = self.backup_dir.value.clone();
-        database.serve_backups(own.unwrap_or_else(|| data_dir.join("backups")));
+        let dir = own.unwrap_or_else(|| data_dir.join("backups"));
+        let bytes_max = self.backup_max.value.unwrap_or_else(|| half_of_file_system(&dir));
+        database.serve_backups(dir, bytes_max);
         Ok(())
     }
+}
+
+/// Where the file system does not tell, nothing bounds them.
+fn half_of_file_system(dir: &Path) -> u64 {
+    let told = rustix::fs::statvfs(nearest_directory(dir));
+    told.map_or(u64::MAX, |told| told.f_blocks.saturating_mul(told.f_frsize) / 2)
 }
 
 /// Days for which an archive is kept.

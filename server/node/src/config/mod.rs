@@ -146,17 +146,11 @@ impl ServeConfig {
         let tokens = tokens::TokenSettings::pick(&mut layers, http.origins.clone())?;
         layers.finish()?;
         replication.check(log.log.value != LogPolicy::None, args.read_only)?;
-        let device_config = device.config()?;
-        if device_config != DeviceConfig::File && replication.standby_of.value.is_some() {
-            return Err(usage(
-                "a standby's log lies in files: start it without device nvram, and give it NVRAM once it is the primary",
-            ));
-        }
         let config = Self {
             address: place.address()?,
             place,
             log,
-            device_config,
+            device_config: device.config()?,
             device,
             limits,
             memory,

@@ -2,6 +2,7 @@
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
+    path::{Path, PathBuf},
     thread,
 };
 
@@ -74,6 +75,13 @@ pub fn partitions(text: &str) -> Result<u16, String> {
 
 pub fn sites(text: &str) -> Result<u16, String> {
     count(text, "sites", reprise_base::limits::SITES_MAX)
+}
+
+/// The path, or the nearest folder above it that is there.
+pub fn nearest_directory(path: &Path) -> PathBuf {
+    let here = PathBuf::from(".");
+    let mut folders = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
+    folders.find(|folder| folder.is_dir()).map_or(here, Path::to_owned)
 }
 
 /// Cores that this process may use.
