@@ -107,7 +107,8 @@ pub fn narrow(_tx: &Txn, value: f64) -> Narrowed {
 /// The integers of a float that is no number.
 #[procedure(any_partition, read_only)]
 pub fn narrow_nothing(tx: &Txn, zero: f64) -> Narrowed {
-    narrow(tx, zero / zero)
+    let unknown = 0.0 / zero;
+    narrow(tx, unknown)
 }
 
 /// Gives up with the caller's words.

@@ -66,7 +66,7 @@ pub fn checkout(tx: &Txn, event: i64, customer: i64, hold: Uuid, payment: &str) 
             amount,
         },
     )?;
-    buyer.spent = buyer.spent + amount;
+    buyer.spent += amount;
     buyer.update(tx)?;
     Ok(OrderView { order, seats, amount })
 }

@@ -1,5 +1,8 @@
 //! The shop: what is held is nobody else's, what is bought is paid for, and what ends is free again.
 
+// A test ends where something is not there.
+#![allow(clippy::unwrap_used)]
+
 use reprise_procedure::{
     prelude::*,
     testkit::{START_US, TestDb},

@@ -116,8 +116,8 @@ impl<'t, 'h> Walk<'t, 'h> {
         };
         let bytes = 64 << (which % 3);
         let rows = match (which / 2 % 2, which / 4 % 2) {
-            (0, 0) if which % 2 == 0 => all(bytes).iter(),
-            (0, _) if which % 2 == 0 => all(bytes).reverse().iter(),
+            (0, 0) if which.is_multiple_of(2) => all(bytes).iter(),
+            (0, _) if which.is_multiple_of(2) => all(bytes).reverse().iter(),
             (0, 0) => of_one(bytes).iter(),
             (0, _) => of_one(bytes).reverse().iter(),
             (_, 0) => by_rank(bytes).iter(),

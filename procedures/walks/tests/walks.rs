@@ -334,7 +334,7 @@ struct Call {
 }
 
 fn call(model: &mut Model, random: &mut Random) -> Call {
-    let place = (random.byte() % 3 > 0).then(|| i64::from(random.byte() % PLACES));
+    let place = (!random.byte().is_multiple_of(3)).then(|| i64::from(random.byte() % PLACES));
     let (mut walk, mut script) = (Walk::new(model, place), Vec::new());
     let mut is_refused = false;
     for _ in 0..random.byte() {

@@ -266,7 +266,7 @@ mod tests {
     fn one_page_is_written_and_its_neighbours_are_not() {
         let source: Vec<u8> = (0..PAGE_BYTES + 1).map(|at| (at * 31 >> 3) as u8).collect();
         let zeros = [0; PAGE_BYTES];
-        // SAFETY, here and below: the middle one of three pages, aligned by the type; the source is another allocation.
+        // SAFETY: here and below, the middle one of three pages, aligned by the type; the source is another allocation.
         check_write(&source[1..], |page| unsafe { copy(source[1..].as_ptr(), page) });
         // SAFETY: as above.
         check_write(&source[1..], |page| unsafe { copy_changed(source[1..].as_ptr(), page) });

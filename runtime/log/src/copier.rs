@@ -129,8 +129,6 @@ impl<P: Send + 'static> Copier<P> {
     }
 
     fn next(&mut self, state: &FrontState) -> Next {
-        // Before the look at what there is: who finds something persistent after that says so again.
-        let is_due = self.front.is_due.swap(false, Ordering::SeqCst);
         let (copied, durable) = (self.front.copied(), self.front.lsns.durable());
         // It may look as if it fell: a site notes what it is about to take before it takes it.
         if copied >= durable {
@@ -139,7 +137,7 @@ impl<P: Send + 'static> Copier<P> {
                 false => Next::Wait,
             };
         }
-        let is_wanted = state.is_closing || state.wanted > copied || is_due || self.front.is_followed();
+        let is_wanted = state.is_closing || state.wanted > copied || self.front.is_due.load(Ordering::SeqCst);
         match is_wanted || self.is_quiet(durable) {
             true => Next::Copy,
             false => Next::Wait,
@@ -215,7 +213,7 @@ impl<P: Send + 'static> Copier<P> {
 fn lane_of(lanes: &mut [Lane], at: Lsn) -> Result<&mut Lane, LogError> {
     for (ring, lane) in lanes.iter_mut().enumerate() {
         if lane.next.is_none() {
-            let next = lane.reader.next();
+            let next = lane.reader.next_record();
             lane.next = next.map_err(|entry| damaged(format!("ring {ring}, entry {entry}")))?;
         }
     }

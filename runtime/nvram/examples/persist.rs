@@ -59,7 +59,7 @@ fn run(
         times.push(began.elapsed().as_nanos() as u64);
         if lsn % 8_000 < together {
             let mut last = None;
-            while let Some(record) = reader.next().map_err(|at| format!("damaged at {at}"))? {
+            while let Some(record) = reader.next_record().map_err(|at| format!("damaged at {at}"))? {
                 last = Some(record);
             }
             last.iter().for_each(|record| reader.free(record));

@@ -364,7 +364,7 @@ impl RingReader {
 
     /// The next record that is persistent, in the ring's order; Ok(None) where there is none yet. Err: the region was damaged at this
     /// sequence number.
-    pub fn next(&mut self) -> Result<Option<RingRecord>, u64> {
+    pub fn next_record(&mut self) -> Result<Option<RingRecord>, u64> {
         while self.at.sequence < self.shared.persisted.load(Ordering::Acquire) {
             match self.step() {
                 (Found::Object, Some(record)) => return Ok(Some(record)),

@@ -126,7 +126,7 @@ impl Run {
                 }
             }
             Step::Free => {
-                while let Some(record) = self.reader.next().expect("nothing is damaged") {
+                while let Some(record) = self.reader.next_record().expect("nothing is damaged") {
                     self.reader.free(&record);
                     self.count_drains();
                     if let Some(life) = self.lives.get_mut(&record.lsn.0) {
@@ -315,7 +315,7 @@ fn a_full_ring_refuses_and_goes_on_once_it_was_freed() {
         let fill = writer.fill();
         assert_eq!((fill.entries, fill.entries_max), (ENTRIES as u64, ENTRIES as u64));
         let mut last = None;
-        while let Some(record) = reader.next().expect("whole") {
+        while let Some(record) = reader.next_record().expect("whole") {
             assert_eq!(record.bytes, payload(record.lsn.0, 100));
             last = Some(record);
         }

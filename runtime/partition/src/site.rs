@@ -555,8 +555,11 @@ impl ExclusivePartitions<'_> {
 
     /// Calls that wait for the partition for which fewest do.
     fn fewest_waiting(&self) -> usize {
-        let waiting = |part: &Box<Partition>| &self.tools.shared.waiting[part.id.index()];
-        let counts = self.partitions.iter().map(|part| waiting(part).load(Ordering::Relaxed));
+        let waiting = &self.tools.shared.waiting;
+        let counts = self
+            .partitions
+            .iter()
+            .map(|part| waiting[part.id.index()].load(Ordering::Relaxed));
         counts.min().unwrap_or(0)
     }
 

@@ -199,7 +199,7 @@ impl Batch {
         };
         let mut look_ahead = LookAhead::begin(done.commands, &commands);
         while let Some(work) = self.works.get(done.works) {
-            if done.works % LOOK_AHEAD == 0 && !is_alone {
+            if done.works.is_multiple_of(LOOK_AHEAD) && !is_alone {
                 self.prefetch(site, done, window);
             }
             done.works += 1;

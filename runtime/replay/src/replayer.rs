@@ -214,7 +214,7 @@ impl Replayer {
         &self.compiler
     }
 
-    fn from_of(&self, command: &Command) -> RecoverFrom {
+    fn recover_from(&self, command: &Command) -> RecoverFrom {
         match self.quarantine.contains(&(command.module_id, command.procedure)) {
             true => RecoverFrom::Changes,
             false => self.from,
@@ -333,7 +333,7 @@ impl Replayer {
             && let Some((mut command, target)) = self.take_twin(changes)
         {
             command.end = place.end;
-            return match self.from_of(&command) {
+            return match self.recover_from(&command) {
                 RecoverFrom::Command => self.dispatch(command, target),
                 RecoverFrom::Changes => self.feed_changes(place, changes),
             };

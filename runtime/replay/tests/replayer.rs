@@ -302,7 +302,6 @@ fn replay_goes_on_beside_readers_and_a_checkpoint() {
     let begin: Vec<u8> = (1..=100)
         .flat_map(|id| changes(id, &[(0, insert(0, id as i64, 0))]))
         .collect();
-    let mut lsn = 100;
     let window = window_of(&mut replayer, 0, &begin);
     replayer.feed(window, None).expect("new rows");
     replayer.drain().expect("new rows");
@@ -310,8 +309,7 @@ fn replay_goes_on_beside_readers_and_a_checkpoint() {
     let mut seen = 0;
     for tick in 101..2_000u64 {
         let record = changes(tick, &[(0, write(0, 1 + (tick % 100) as i64, tick as i64))]);
-        let window = window_of(&mut replayer, lsn, &record);
-        lsn += 1;
+        let window = window_of(&mut replayer, tick - 1, &record);
         replayer.feed(window, None).expect("a row that is there");
         if tick % 50 == 0 {
             let sum = sites.on(0, |store| {

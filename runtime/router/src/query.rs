@@ -429,7 +429,7 @@ impl<'a> Walk<'a> {
                 break;
             };
             let key = self.key_of(parts[at].1, rid, self.columns.len());
-            let (order, is_behind) = ((&key[..]).cmp(shown.key), parts[at].0 > shown.partition);
+            let (order, is_behind) = (key[..].cmp(shown.key), parts[at].0 > shown.partition);
             let order = if reverse { order.reverse() } else { order };
             if order.is_gt() || order.is_eq() && is_behind {
                 break;

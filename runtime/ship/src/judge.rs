@@ -128,7 +128,7 @@ mod tests {
     use std::sync::Arc;
 
     use reprise_base::Epoch;
-    use reprise_log::{Following, GroupSink, Hold, LogReader};
+    use reprise_log::{GroupSink, Hold, LogReader};
     use reprise_wire::History;
 
     use super::*;
@@ -146,10 +146,6 @@ mod tests {
         }
 
         fn durable(&self) -> Lsn {
-            Lsn(10)
-        }
-
-        fn copied(&self) -> Lsn {
             Lsn(10)
         }
 
@@ -174,10 +170,6 @@ mod tests {
         }
 
         fn add_sink(&self, _: Arc<dyn GroupSink>) {}
-
-        fn follow(&self) -> Option<Following> {
-            None
-        }
     }
 
     #[test]

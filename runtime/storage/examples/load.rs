@@ -38,7 +38,7 @@ const KINDS: [Kind; 5] = [
         kind: IndexKind::Hash,
         index: &[],
         row: |layout, n| {
-            let phone = 2_000_000_0000 + (spread(n) % 8_000_000_0000) as i64;
+            let phone = 20_000_000_000 + (spread(n) % 80_000_000_000) as i64;
             layout.build(&[
                 Field::Int(phone),
                 Field::Int(n as i64),
@@ -159,7 +159,7 @@ fn run(kind: &Kind, total: usize) {
     let (mut blocks, mut raw, mut count, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
     while bytes < total {
         let row = (kind.row)(&layout, count);
-        push_checkpoint_row(&mut raw, &row, Some(count as u64));
+        push_checkpoint_row(&mut raw, &row, Some(count));
         (count, bytes) = (count + 1, bytes + row.len());
         if raw.len() >= BLOCK_BYTES {
             blocks.push(std::mem::take(&mut raw));

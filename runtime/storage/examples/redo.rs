@@ -72,7 +72,7 @@ fn store() -> Store {
 fn push_vote(store: &Store, window: &mut Vec<u8>, n: u64) -> usize {
     window.resize(window.len() + HEAD_BYTES, 0);
     let start = window.len();
-    let phone = 2_000_000_0000 + (spread(n) % 8_000_000_0000) as i64;
+    let phone = 20_000_000_000 + (spread(n) % 80_000_000_000) as i64;
     let row = store.layout(TableId(0)).build(&[
         Field::Int(phone),
         Field::Int(n as i64),

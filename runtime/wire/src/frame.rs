@@ -25,7 +25,8 @@ pub const STANDBY_FRAME_BYTES_MAX: usize = 1 << 10;
 
 const _: () = assert!(HELLO_BYTES + 1 + STANDBY_NAME_BYTES_MAX <= STANDBY_FRAME_BYTES_MAX);
 const _: () = assert!(FILE_HEAD_BYTES + 1 + FILE_PATH_BYTES_MAX + FILE_CHUNK_BYTES_MAX <= FRAME_BYTES_MAX);
-const _: () = assert!(STANDBY_NAME_BYTES_MAX <= u8::MAX as usize && FILE_PATH_BYTES_MAX <= u8::MAX as usize);
+const _: () = assert!(STANDBY_NAME_BYTES_MAX <= u8::MAX as usize);
+const _: () = assert!(FILE_PATH_BYTES_MAX <= u8::MAX as usize);
 
 /// The checksum covers all bytes of a frame from here on.
 const CHECKED_AT: usize = 4;

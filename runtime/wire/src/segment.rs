@@ -103,9 +103,9 @@ impl SegmentHeader {
         let version = check_version(u32_at(bytes, 8))?;
         let semantics = check_semantics(version, u32_at(bytes, 12))?;
         let fields_end = match version {
-            FORMAT_VERSION_OLDEST => 56,
-            ..LSN_COUNTS_FROM => 60,
-            ..HISTORY_FROM => 68,
+            ..=FORMAT_VERSION_OLDEST => 56,
+            version if version < LSN_COUNTS_FROM => 60,
+            version if version < HISTORY_FROM => 68,
             _ => FIELDS_BYTES,
         };
         let start = u64_at(bytes, 32);

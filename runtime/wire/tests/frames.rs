@@ -218,7 +218,11 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
     let ids: [u8; 16] = std::array::from_fn(|at| n[at % 8] as u8);
     let hello = Hello {
         protocol: n[0] as u16,
-        wants: if n[1] % 2 == 0 { Wants::Log } else { Wants::Files },
+        wants: if n[1].is_multiple_of(2) {
+            Wants::Log
+        } else {
+            Wants::Files
+        },
         format: n[2] as u32,
         database_id: ids,
         partitions: n[3] as u16,
@@ -240,7 +244,7 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
         Frame::File(FileChunk {
             path: if parts.text.is_empty() { "a" } else { &parts.text },
             offset: n[0],
-            sum: (n[1] % 2 == 0).then_some([n[2] as u8; 32]),
+            sum: n[1].is_multiple_of(2).then_some([n[2] as u8; 32]),
             bytes: &parts.bytes,
         }),
         Frame::FilesEnd(FilesEnd {

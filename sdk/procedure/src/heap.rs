@@ -213,7 +213,7 @@ mod tests {
     fn blocks_are_large_enough_and_little_larger() {
         for bytes in (1..10_000).chain((14..=30).flat_map(|power| [(1 << power) - 1, 1 << power])) {
             let block_bytes = bytes_of(class_of(bytes).expect("a class"));
-            assert!(block_bytes >= bytes && block_bytes % BLOCK_BYTES_MIN == 0);
+            assert!(block_bytes >= bytes && block_bytes.is_multiple_of(BLOCK_BYTES_MIN));
             assert!(
                 block_bytes < bytes + BLOCK_BYTES_MIN.max(bytes / 4 + 1),
                 "{bytes}: {block_bytes}"

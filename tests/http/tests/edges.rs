@@ -110,7 +110,7 @@ impl Random {
             self.next() % 116,
         );
         let size = wide.unsigned_abs() & ((1 << bits) - 1);
-        if self.next() % 2 == 0 {
+        if self.next().is_multiple_of(2) {
             size as i128
         } else {
             -(size as i128)

@@ -133,7 +133,7 @@ impl Model {
         let small = items.filter(|(id, item)| item.value < below && self.place(**id) == place);
         let small: BTreeSet<_> = small.map(|(id, item)| (item.value, *id)).collect();
         let ids: Vec<_> = small.into_iter().take(limit as usize).map(|(_, id)| id).collect();
-        ids.iter().for_each(|id| drop(self.tables.items.remove(id)));
+        self.tables.items.retain(|id, _| !ids.contains(id));
         Ret::Ids(ids)
     }
 

@@ -229,7 +229,7 @@ impl Warehouses {
         let mut shown = [None; LINES_MAX];
         let (mut sum, mut is_known) = (0, true);
         self.undo.clear();
-        for line in 0..count {
+        for (line, shown) in shown.iter_mut().enumerate().take(count) {
             let (i, supply) = (input.i_ids[line] as usize - 1, input.supply_w_ids[line] as usize - 1);
             let Some(item) = self.items.get(i) else {
                 is_known = false;
@@ -242,7 +242,7 @@ impl Warehouses {
             let amount = item.price * quantity as i64;
             sum += amount;
             let is_brand = item.data.is_original() && stock.data.is_original();
-            shown[line] = Some(Shown {
+            *shown = Some(Shown {
                 name: item.name,
                 quantity: stock.taken.quantity,
                 brand: if is_brand { b'B' } else { b'G' },

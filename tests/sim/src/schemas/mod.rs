@@ -122,7 +122,7 @@ struct Chain {
 
 impl Chain {
     fn new(seed: u64, is_verbose: bool) -> Self {
-        let mut random = FaultRandom::new(seed ^ 0x5c4e_3a5);
+        let mut random = FaultRandom::new(seed ^ 0x05c4_e3a5);
         Self {
             seed,
             is_verbose,
