@@ -60,6 +60,7 @@ pub struct FollowPrimary {
 /// Where the connection is at, for all who ask.
 pub(crate) struct Linked {
     pub name: String,
+    transport: &'static str,
     clock: Arc<dyn Clock>,
     is_stopping: AtomicBool,
     state: Mutex<State>,
@@ -110,7 +111,7 @@ impl Linked {
                 (true, false) => StandbyState::CatchingUp,
                 (true, true) => StandbyState::Streaming,
             },
-            transport: "tcp",
+            transport: self.transport,
             shipped: received,
             persisted,
             replayed: view,
@@ -215,6 +216,7 @@ pub(crate) fn follow(
 ) -> std::io::Result<Arc<Linked>> {
     let linked = Arc::new(Linked {
         name: config.name.clone(),
+        transport: config.net.transport(),
         clock: shared.clock.clone(),
         is_stopping: AtomicBool::new(false),
         state: Mutex::default(),

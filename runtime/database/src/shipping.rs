@@ -89,6 +89,7 @@ enum State {
 struct Serving {
     shipper: Arc<Shipper>,
     ship_address: String,
+    transport: &'static str,
     url: Option<Arc<str>>,
 }
 
@@ -218,6 +219,7 @@ impl Replication {
                 telling.notices.tell(NoticeKind::Standby, || nobody(what));
             }
         };
+        let transport = config.net.transport();
         let shipper = Shipper::start(ShipperConfig {
             net: config.net,
             clock: shared.clock.clone(),
@@ -238,6 +240,7 @@ impl Replication {
                 .ship_address
                 .unwrap_or_else(|| reachable(shipper.address(), config.url.as_deref())),
             shipper: Arc::new(shipper),
+            transport,
             url: config.url,
         })
     }
@@ -287,7 +290,12 @@ impl ReplicationService for Replication {
         let own_url = serving.as_ref().and_then(|serving| serving.url.clone());
         let standbys = match (&serving, self.standby_info()) {
             (_, Some(own)) => vec![own],
-            (Some(serving), None) => serving.shipper.standbys().into_iter().map(info_of).collect(),
+            (Some(serving), None) => serving
+                .shipper
+                .standbys()
+                .into_iter()
+                .map(|status| info_of(status, serving.transport))
+                .collect(),
             (None, None) => Vec::new(),
         };
         // On a primary no standby is waited for; a standby knows what it was told.
@@ -365,7 +373,7 @@ impl ReplicationService for Replication {
     }
 }
 
-fn info_of(status: StandbyStatus) -> StandbyInfo {
+fn info_of(status: StandbyStatus, transport: &'static str) -> StandbyInfo {
     StandbyInfo {
         name: status.name.to_string(),
         state: match status.state {
@@ -374,7 +382,7 @@ fn info_of(status: StandbyStatus) -> StandbyInfo {
             reprise_ship::StandbyState::Streaming => StandbyState::Streaming,
             reprise_ship::StandbyState::Lost => StandbyState::Lost,
         },
-        transport: "tcp",
+        transport,
         shipped: status.shipped,
         persisted: status.persisted,
         replayed: status.replayed,

@@ -2,7 +2,7 @@
 //! Owns: the traits `Clock`, `Disk`, `Threads` and `Net`, the real ones, and simulated ones with faults (`sim`, `stepper`, `simnet`).
 //! Does not: know what is stored or done, retry anything.
 //! Invariants: no unsafe code; a write that was reported durable is in every crash image of `SimDisk`.
-//! Called by: `host`, `log`, `txn`, `checkpoint`, `partition`, `replay`, `recovery`, `router`, `database`, `backup`, `ship`, `node`.
+//! Called by: `host`, `log`, `txn`, `checkpoint`, `partition`, `replay`, `recovery`, `router`, `database`, `backup`, `ship`, `net-rdma`, `node`.
 #![forbid(unsafe_code)]
 
 mod aligned;

@@ -87,6 +87,11 @@ impl From<io::Error> for NetError {
 
 /// Where connections come from.
 pub trait Net: Send + Sync {
+    /// Its name, for people.
+    fn transport(&self) -> &'static str {
+        "tcp"
+    }
+
     /// Listens at `address` (`host:port`; port 0: any that is free).
     fn listen(&self, address: &str, limits: NetLimits) -> Result<Listener, NetError>;
 
@@ -100,6 +105,17 @@ pub struct Listener {
     /// Connections as they come.
     pub accepted: Receiver<Connection>,
     pub(crate) _open: Box<dyn Send>,
+}
+
+impl Listener {
+    /// Of a transport beside these: what listens until `open` is dropped.
+    pub fn new(address: String, accepted: Receiver<Connection>, open: Box<dyn Send>) -> Self {
+        Self {
+            address,
+            accepted,
+            _open: open,
+        }
+    }
 }
 
 /// One end of a connection. Dropped, it ends; the peer still gets what was sent.

@@ -47,7 +47,8 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     hide_hashes()?;
     config.warn_of_other_file();
     let name = standby::name_of(&config.replication, config.address.port());
-    let primary = Primary::of(&config.replication, &name)?;
+    let net = standby::net_of(&config.replication)?;
+    let primary = Primary::of(&config.replication, &net, &name)?;
     if let Some(primary) = &primary {
         begin_as_standby(primary, &config)?;
     }
@@ -86,7 +87,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         database.with_context(|| format!("open the database under {}", config.place.data_dir.value.display()))?;
     let database = set_up(database, &config)?;
     let address = listener.local_addr().context("ask for the address")?;
-    standby::serve_standbys(&database, &config.replication, own_url(&config, address))?;
+    standby::serve_standbys(&database, (&config.replication, net), own_url(&config, address))?;
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config)?;
     let activity = Activity::start(database.router().clone()).context("start a thread")?;

@@ -13,12 +13,13 @@ use reprise_api::{JoinTicket, ProblemKind};
 use reprise_backup::{Place, RealTree};
 use reprise_client::{Client, ClientError};
 use reprise_database::{Database, FollowPrimary, ServeStandbys, TicketError};
-use reprise_env::{RealClock, RealNet};
+use reprise_env::{Net, RealClock, RealNet};
+use reprise_net_rdma::RdmaNet;
 use reprise_router::JoinTicket as Ticket;
 use reprise_ship::{Link, LinkConfig, LinkError};
 
 use crate::{
-    config::replication::ReplicationSettings,
+    config::replication::{ReplicationSettings, Transport},
     output::{Failure, Outcome, ProgressLine, bytes, usage},
     remote,
 };
@@ -32,8 +33,21 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 const TRY_EVERY: Duration = Duration::from_millis(500);
 const FIRST_TRIES: Duration = Duration::from_secs(60);
 
+/// What carries the log, as the settings say. Err: it is not there; nothing else is tried in its place.
+pub fn net_of(settings: &ReplicationSettings) -> Result<Arc<dyn Net>, Failure> {
+    let is_used = settings.standby_of.value.is_some() || settings.ship_listen.value.is_some();
+    if settings.transport.value == Transport::Tcp || !is_used {
+        return Ok(Arc::new(RealNet));
+    }
+    let found = RdmaNet::of_this_machine(settings.rdma_device.value.as_deref());
+    let (net, card) = found.map_err(|error| anyhow::anyhow!("transport rdma: {error}"))?;
+    eprintln!("standbys are connected over RDMA: {card}");
+    Ok(Arc::new(net))
+}
+
 /// The primary, as its standby asks it.
 pub struct Primary {
+    net: Arc<dyn Net>,
     client: Client,
     url: String,
     name: String,
@@ -41,13 +55,14 @@ pub struct Primary {
 
 impl Primary {
     /// None for a server that follows nobody.
-    pub fn of(settings: &ReplicationSettings, name: &str) -> Result<Option<Self>, Failure> {
+    pub fn of(settings: &ReplicationSettings, net: &Arc<dyn Net>, name: &str) -> Result<Option<Self>, Failure> {
         let Some(url) = settings.standby_of.value.clone() else {
             return Ok(None);
         };
         let token = settings.standby_token.value.as_ref();
         let client = Client::new(&url, token.map(|secret| secret.0.as_str()));
         Ok(Some(Self {
+            net: net.clone(),
             client: client.map_err(|error| usage(format!("standby-of: {error}")))?,
             url,
             name: name.to_owned(),
@@ -62,13 +77,14 @@ impl Primary {
     /// Has the database receive and replay what the primary ships, until it is promoted. After its recovery.
     pub fn follow(self, database: &Arc<Database>) -> anyhow::Result<()> {
         let (name, url) = (self.name.clone(), self.url.clone());
+        let net = self.net.clone();
         let ticket = move || {
             self.ticket()
                 .map_err(|error| ticket_error(&error))
                 .and_then(|told| read_ticket(&told))
         };
         let follow = FollowPrimary {
-            net: Arc::new(RealNet),
+            net,
             name,
             primary: Some(url.into()),
             ticket: Box::new(ticket),
@@ -122,7 +138,7 @@ impl Primary {
     fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<u64> {
         let read = read_ticket(ticket)?;
         let config = LinkConfig {
-            net: Arc::new(RealNet),
+            net: self.net.clone(),
             clock: Arc::new(RealClock::default()),
             address: read.ship_address,
             ticket: read.ticket,
@@ -137,12 +153,16 @@ impl Primary {
 }
 
 /// Takes standbys, where the settings say so: at once, or once this server is the primary. `url`: under which clients reach it.
-pub fn serve_standbys(database: &Arc<Database>, settings: &ReplicationSettings, url: Option<Arc<str>>) -> Outcome {
+pub fn serve_standbys(
+    database: &Arc<Database>,
+    (settings, net): (&ReplicationSettings, Arc<dyn Net>),
+    url: Option<Arc<str>>,
+) -> Outcome {
     let Some(listen) = settings.ship_listen.value.clone() else {
         return Ok(());
     };
     let served = database.serve_standbys(ServeStandbys {
-        net: Arc::new(RealNet),
+        net,
         listen: listen.clone(),
         ship_address: None,
         url,

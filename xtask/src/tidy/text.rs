@@ -68,6 +68,9 @@ const BANNED: &[(&str, &str)] = &[
     ("std::net", "env's Net"),
 ];
 
+/// Crates of `runtime/` that are the effects themselves.
+const EFFECTS: [&str; 2] = ["env", "net-rdma"];
+
 /// Crates of `runtime/` that use one all the same, each with its reason in `docs/determinism.md`. Entries leave it.
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("database", "Instant::now"),
@@ -104,7 +107,7 @@ pub fn banned_calls(sources: &[Source]) -> Vec<String> {
         .iter()
         .filter(|source| is_rust(source) && !is_test_file(&source.path))
     {
-        let engine = engine_crate(&source.path).filter(|name| *name != "env");
+        let engine = engine_crate(&source.path).filter(|name| !EFFECTS.contains(name));
         let is_guest = source.path.starts_with("sdk/procedure/src/") || source.path.starts_with("procedures/");
         if engine.is_none() && !is_guest {
             continue;

@@ -21,6 +21,22 @@ impl Show for Secret {
     }
 }
 
+/// What carries the log to standbys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Tcp,
+    Rdma,
+}
+
+impl Show for Transport {
+    fn shown(&self) -> String {
+        match self {
+            Self::Tcp => "tcp".into(),
+            Self::Rdma => "rdma".into(),
+        }
+    }
+}
+
 settings! {
     /// Which standbys follow this server, or which primary it follows.
     ReplicationSettings from ReplicationArgs under "Replication" {
@@ -59,6 +75,20 @@ settings! {
             judge: ship_listen,
             marks: [where_said],
         }
+        /// What carries the log to standbys: tcp, or rdma, which writes it into their memory; the same on both sides [default: tcp]
+        transport: crate::config::replication::Transport {
+            env: "REPRISE_TRANSPORT",
+            takes: "KIND",
+            judge: transport,
+            default: Transport::Tcp,
+            marks: [where_said],
+        }
+        /// RDMA card to use, by name, or by name and index of its GID (mlx5_0, mlx5_0:3) [default: the one that has the connection's address]
+        rdma_device: String {
+            env: "REPRISE_RDMA_DEVICE",
+            takes: "CARD",
+            marks: [where_said],
+        }
         /// Bytes of log that are kept at most for standbys that are behind, or a number with KiB, MiB or GiB [default: 4 GiB]
         hold_max: u64 {
             env: "REPRISE_HOLD_MAX",
@@ -76,6 +106,9 @@ impl ReplicationSettings {
         let (standby_of, ship) = (&self.standby_of.value, &self.ship_listen.value);
         if self.standby_token.value.is_some() && standby_of.is_none() {
             return Err(usage("standby-token goes with standby-of"));
+        }
+        if self.rdma_device.value.is_some() && self.transport.value != Transport::Rdma {
+            return Err(usage("rdma-device goes with transport rdma"));
         }
         if read_only && standby_of.is_some() {
             return Err(usage(
@@ -96,6 +129,14 @@ fn url(text: &str) -> Result<String, String> {
     match is_http && !text.contains(char::is_whitespace) {
         true => Ok(text.trim_end_matches('/').to_owned()),
         false => Err(format!("{text:?} is no URL of a server; write http://HOST:PORT")),
+    }
+}
+
+fn transport(text: &str) -> Result<Transport, String> {
+    match text {
+        "tcp" => Ok(Transport::Tcp),
+        "rdma" => Ok(Transport::Rdma),
+        _ => Err(format!("{text:?} is no transport: tcp or rdma")),
     }
 }
 

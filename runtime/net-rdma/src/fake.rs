@@ -1,0 +1,352 @@
+//! Cards that stand for real ones in tests: they keep to the verbs' rules, record what is posted, and lose, swap or refuse as told.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::IpAddr,
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use crate::verbs::{Ask, Card, Completion, Memory, Pair, PairAddress, Queue, VerbsError, Write};
+
+/// What goes wrong, at the write with an immediate value of this number, counted from 0 over all pairs of the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Its completion never comes at the receiver.
+    LoseReceived(u64),
+    /// Its completion comes behind the next one.
+    SwapReceived(u64),
+    /// The card has another key by then.
+    WrongKey(u64),
+    /// It and what follows gets no answer.
+    Unanswered(u64),
+}
+
+/// A write as it was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posted {
+    pub queue_pair: u32,
+    pub write: Write,
+}
+
+/// Several ends of one fabric are clones.
+#[derive(Clone, Default)]
+pub struct FakeCard {
+    fabric: Arc<Fabric>,
+}
+
+#[derive(Default)]
+struct Fabric {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    pairs: BTreeMap<u32, FakeState>,
+    next: u32,
+    faults: Vec<Fault>,
+    posted: Vec<Posted>,
+    immediates: u64,
+    loses_sent: bool,
+    refusal: Option<VerbsError>,
+}
+
+#[derive(Default)]
+struct FakeState {
+    inbound: Vec<u8>,
+    outbound: Vec<u8>,
+    base: u64,
+    key: u32,
+    peer: Option<u32>,
+    receives: u32,
+    receives_max: u32,
+    /// Posted and not polled.
+    writes: u32,
+    writes_max: u32,
+    sent: VecDeque<Completion>,
+    received: VecDeque<Completion>,
+    /// Comes behind the next one.
+    late: Option<Completion>,
+    is_broken: bool,
+}
+
+impl FakeCard {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.fabric.state.lock().expect("a test failed under this lock")
+    }
+
+    pub fn fault(&self, fault: Fault) {
+        self.lock().faults.push(fault);
+    }
+
+    /// Completions of own writes come no more.
+    pub fn lose_sent(&self) {
+        self.lock().loses_sent = true;
+    }
+
+    /// No pair is given out any more.
+    pub fn refuse(&self, error: VerbsError) {
+        self.lock().refusal = Some(error);
+    }
+
+    /// What was posted since this was asked last.
+    pub fn take_posted(&self) -> Vec<Posted> {
+        std::mem::take(&mut self.lock().posted)
+    }
+
+    /// Pairs that were not given back.
+    pub fn open(&self) -> usize {
+        self.lock().pairs.len()
+    }
+}
+
+impl Card for FakeCard {
+    fn describe(&self, local: IpAddr) -> Result<String, VerbsError> {
+        match self.lock().refusal.clone() {
+            Some(error) => Err(error),
+            None => Ok(format!("a fake card at {local}")),
+        }
+    }
+
+    fn pair(&self, ask: &Ask) -> Result<Box<dyn Pair>, VerbsError> {
+        let mut state = self.lock();
+        if let Some(error) = state.refusal.clone() {
+            return Err(error);
+        }
+        state.next += 1;
+        let number = state.next;
+        let pair = FakeState {
+            inbound: vec![0; ask.inbound_bytes],
+            base: u64::from(number) << 32,
+            key: number.wrapping_mul(0x9e37_79b9),
+            receives_max: ask.receives,
+            writes_max: ask.writes,
+            ..FakeState::default()
+        };
+        state.pairs.insert(number, pair);
+        Ok(Box::new(FakePair {
+            fabric: self.fabric.clone(),
+            number,
+        }))
+    }
+}
+
+struct FakePair {
+    fabric: Arc<Fabric>,
+    number: u32,
+}
+
+impl FakePair {
+    fn with<R>(&self, act: impl FnOnce(&mut FakeState) -> R) -> R {
+        let mut state = self.fabric.state.lock().expect("a test failed under this lock");
+        act(state
+            .pairs
+            .get_mut(&self.number)
+            .expect("it is there until it is dropped"))
+    }
+}
+
+impl Drop for FakePair {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.fabric.state.lock() {
+            state.pairs.remove(&self.number);
+        }
+    }
+}
+
+impl Pair for FakePair {
+    fn address(&self) -> PairAddress {
+        PairAddress {
+            queue_pair: self.number,
+            mtu: 3,
+            ..PairAddress::default()
+        }
+    }
+
+    fn inbound(&self) -> Memory {
+        self.with(|own| Memory {
+            address: own.base,
+            key: own.key,
+        })
+    }
+
+    fn connect(&mut self, peer: &PairAddress, outbound_bytes: usize) -> Result<(), VerbsError> {
+        self.with(|own| {
+            own.peer = Some(peer.queue_pair);
+            own.outbound = vec![0; outbound_bytes];
+        });
+        Ok(())
+    }
+
+    fn put(&self, at: usize, bytes: &[u8]) {
+        self.with(|own| own.outbound[at..at + bytes.len()].copy_from_slice(bytes));
+    }
+
+    fn get(&self, at: usize, bytes: &mut [u8]) {
+        self.with(|own| bytes.copy_from_slice(&own.inbound[at..at + bytes.len()]));
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        self.get(at, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn post_write(&self, write: &Write) -> Result<(), VerbsError> {
+        let mut state = self.fabric.state.lock().expect("a test failed under this lock");
+        let done = state.write(self.number, write);
+        drop(state);
+        self.fabric.changed.notify_all();
+        done
+    }
+
+    fn post_receive(&self) -> Result<(), VerbsError> {
+        self.with(|own| match own.receives < own.receives_max {
+            true => {
+                own.receives += 1;
+                Ok(())
+            }
+            false => Err(failed("post a receive", "the queue is full")),
+        })
+    }
+
+    fn poll(&self, queue: Queue, completions: &mut [Completion]) -> Result<usize, VerbsError> {
+        self.with(|own| {
+            let queue = match queue {
+                Queue::Sent => &mut own.sent,
+                Queue::Received => &mut own.received,
+            };
+            let found = queue.len().min(completions.len());
+            for (place, completion) in completions.iter_mut().zip(queue.drain(..found)) {
+                *place = completion;
+            }
+            Ok(found)
+        })
+    }
+
+    fn arm(&self) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    fn wait(&self, time: Duration) -> Result<(), VerbsError> {
+        let until = Instant::now() + time;
+        let mut state = self.fabric.state.lock().expect("a test failed under this lock");
+        while state.pairs[&self.number].received.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.fabric.changed.wait_timeout(state, left);
+            state = waited.expect("a test failed under this lock").0;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn write(&mut self, from: u32, write: &Write) -> Result<(), VerbsError> {
+        self.posted.push(Posted {
+            queue_pair: from,
+            write: *write,
+        });
+        let number = self.immediates;
+        self.immediates += u64::from(write.immediate.is_some());
+        let is_fault = |fault: Fault| write.immediate.is_some() && self.faults.contains(&fault);
+        let faults = [
+            is_fault(Fault::WrongKey(number)),
+            is_fault(Fault::Unanswered(number)),
+            is_fault(Fault::LoseReceived(number)),
+            is_fault(Fault::SwapReceived(number)),
+        ];
+        let loses_sent = self.loses_sent;
+        let own = self.pairs.get_mut(&from).expect("it posts");
+        if own.writes == own.writes_max {
+            return Err(failed("post a write", "the queue is full"));
+        }
+        own.writes += 1;
+        let peer = own.peer.ok_or_else(|| failed("post a write", "it is not connected"))?;
+        let outcome = match own.is_broken {
+            true => Err("Work Request Flushed Error"),
+            false => self.place(from, peer, write, faults),
+        };
+        let own = self.pairs.get_mut(&from).expect("it posts");
+        if write.is_signalled && outcome.is_ok() && !loses_sent {
+            // It stands for those before it.
+            own.writes = 0;
+            own.sent.push_back(Completion {
+                number: write.number,
+                ..Completion::default()
+            });
+        }
+        if let Err(failure) = outcome {
+            own.is_broken = true;
+            own.sent.push_back(Completion {
+                number: write.number,
+                immediate: None,
+                failure: Some(failure),
+            });
+            own.flush();
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, from: u32, to: u32, write: &Write, faults: [bool; 4]) -> Result<(), &'static str> {
+        let [wrong_key, unanswered, lost, swapped] = faults;
+        let bytes = self.pairs[&from].outbound[write.from..write.from + write.bytes].to_vec();
+        let Some(peer) = self.pairs.get_mut(&to).filter(|peer| !peer.is_broken && !unanswered) else {
+            return Err("transport retry counter exceeded");
+        };
+        let at = write.to.address.wrapping_sub(peer.base) as usize;
+        let end = at.saturating_add(write.bytes);
+        if write.to.key != peer.key || wrong_key || end > peer.inbound.len() {
+            peer.is_broken = true;
+            peer.flush();
+            return Err("remote access error");
+        }
+        peer.inbound[at..end].copy_from_slice(&bytes);
+        if write.immediate.is_none() {
+            return Ok(());
+        }
+        if peer.receives == 0 {
+            return Err("RNR retry counter exceeded");
+        }
+        peer.receives -= 1;
+        let completion = Completion {
+            number: 0,
+            immediate: write.immediate,
+            failure: None,
+        };
+        match (lost, swapped) {
+            (true, _) => {}
+            (_, true) => peer.late = Some(completion),
+            _ => {
+                peer.received.push_back(completion);
+                peer.received.extend(peer.late.take());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FakeState {
+    /// Receives that were posted come back unused.
+    fn flush(&mut self) {
+        self.received.push_back(Completion {
+            number: 0,
+            immediate: None,
+            failure: Some("Work Request Flushed Error"),
+        });
+    }
+}
+
+fn failed(what: &'static str, reason: &str) -> VerbsError {
+    VerbsError::Failed {
+        what,
+        reason: reason.into(),
+    }
+}

@@ -1,0 +1,28 @@
+//! Connections over RDMA: frames written by the card into a ring in the peer's memory, as `env`'s `Net`.
+//! Owns: queue pairs and registered memory, from the greeting over TCP to the last write; which bytes of a ring are whose.
+//! Does not: know what a frame says, retry a connection, make anything durable.
+//! Invariants: nothing is written over that the peer has not told to have taken; what a peer wrote is copied first and judged then;
+//! whatever ends a connection, its queue pair and memory are given back.
+//! Called by: `node` (the transport that was asked for).
+#![deny(unsafe_code)]
+
+pub mod fake;
+mod greeting;
+mod layout;
+mod net;
+mod reader;
+#[cfg(feature = "rdma")]
+mod real;
+mod sender;
+mod shared;
+mod verbs;
+
+pub use greeting::{GREETING_BYTES, Greeting, GreetingError, make_ready, read, refusal};
+pub use layout::{
+    Outgoing, PIECE_HEAD_BYTES, PIECES_MAX, PieceHead, RING_AT, RING_BYTES_MAX, RING_BYTES_MIN, piece_bytes_max,
+    ring_bytes, span,
+};
+pub use net::RdmaNet;
+#[cfg(feature = "rdma")]
+pub use real::{RealCard, open_resources};
+pub use verbs::{Ask, Card, Completion, Memory, Pair, PairAddress, Queue, VerbsError, Write};

@@ -1,0 +1,264 @@
+//! Where connections come from: greeted over TCP at the address that the servers know each other by, then RDMA.
+
+use std::{
+    io::{self, Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Sender, bounded};
+use reprise_env::{Connection, Listener, Net, NetError, NetLimits, entropy};
+
+use crate::{
+    greeting::{self, Greeting, GreetingError},
+    layout::{Outgoing, PIECES_MAX, RING_AT, ring_bytes},
+    reader::Reader,
+    sender::RdmaSender,
+    shared::{Shared, WRITES_MAX},
+    verbs::{Ask, Card, Pair, VerbsError},
+};
+
+/// How often a listener looks whether it was dropped.
+const ACCEPT_LOOK: Duration = Duration::from_millis(20);
+/// Connections that were accepted and that nobody has taken yet, and greetings under way, at most.
+const ACCEPTED_MAX: usize = 16;
+/// Longest time for a greeting that comes in.
+const GREETING_TIME: Duration = Duration::from_secs(3);
+/// Beside the posted receives: one is posted again before its piece is told to be taken.
+const RECEIVES_MAX: u32 = PIECES_MAX + 8;
+
+/// Connections over a card.
+#[derive(Clone)]
+pub struct RdmaNet {
+    card: Arc<dyn Card>,
+}
+
+/// Closes a listener when it is dropped.
+struct Open(Arc<AtomicBool>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// What greetings at a listener share.
+struct Greeted {
+    card: Arc<dyn Card>,
+    limits: NetLimits,
+    accepted: Sender<Connection>,
+    under_way: AtomicUsize,
+}
+
+impl RdmaNet {
+    pub fn new(card: Arc<dyn Card>) -> Self {
+        Self { card }
+    }
+
+    /// Over the cards of this machine, or the one that is named (`NAME`, or `NAME:INDEX` with that of its GID), and what it is, for people.
+    #[cfg(feature = "rdma")]
+    pub fn of_this_machine(named: Option<&str>) -> Result<(Self, String), VerbsError> {
+        let card = crate::real::RealCard::new(named)?;
+        let found = card.describe(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))?;
+        Ok((Self::new(Arc::new(card)), found))
+    }
+
+    /// This program was built without.
+    #[cfg(not(feature = "rdma"))]
+    pub fn of_this_machine(_named: Option<&str>) -> Result<(Self, String), VerbsError> {
+        Err(VerbsError::NotBuilt)
+    }
+}
+
+impl Net for RdmaNet {
+    fn transport(&self) -> &'static str {
+        "rdma"
+    }
+
+    fn listen(&self, address: &str, limits: NetLimits) -> Result<Listener, NetError> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let bound = listener.local_addr()?;
+        self.card
+            .describe(bound.ip())
+            .map_err(|error| NetError::Io(format!("RDMA: {error}")))?;
+        let (sender, accepted) = bounded(ACCEPTED_MAX);
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let closed = is_closed.clone();
+        let greeted = Arc::new(Greeted {
+            card: self.card.clone(),
+            limits,
+            accepted: sender,
+            under_way: AtomicUsize::new(0),
+        });
+        let accept = move || accept_all(&listener, &greeted, &closed);
+        thread::Builder::new().name("rdma-accept".into()).spawn(accept)?;
+        Ok(Listener::new(bound.to_string(), accepted, Box::new(Open(is_closed))))
+    }
+
+    fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError> {
+        let unreachable = |reason: String| NetError::Unreachable(format!("{address}: {reason}"));
+        let addresses = address
+            .to_socket_addrs()
+            .map_err(|error| unreachable(error.to_string()))?;
+        let mut last = unreachable("no such name".into());
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, time) {
+                Ok(stream) => return connection_of(&*self.card, stream, address, (limits, time)),
+                Err(error) => last = unreachable(error.to_string()),
+            }
+        }
+        Err(last)
+    }
+}
+
+fn accept_all(listener: &TcpListener, greeted: &Arc<Greeted>, is_closed: &AtomicBool) {
+    while !is_closed.load(Ordering::Acquire) {
+        let Ok((stream, peer)) = listener.accept() else {
+            thread::sleep(ACCEPT_LOOK);
+            continue;
+        };
+        if greeted.under_way.fetch_add(1, Ordering::AcqRel) >= ACCEPTED_MAX {
+            greeted.under_way.fetch_sub(1, Ordering::AcqRel);
+            continue; // dropped, it ends
+        }
+        let own = greeted.clone();
+        let greet = move || {
+            own.greet(stream, peer);
+            own.under_way.fetch_sub(1, Ordering::AcqRel);
+        };
+        // Without a thread it ends; whoever connected notices.
+        if thread::Builder::new().name("rdma-greet".into()).spawn(greet).is_err() {
+            greeted.under_way.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Greeted {
+    /// One that can't be set up is gone; whoever connected is told where that is possible.
+    fn greet(&self, stream: TcpStream, peer: SocketAddr) {
+        let connection = stream.set_nonblocking(false).map_err(NetError::from);
+        let connection =
+            connection.and_then(|()| connection_of(&*self.card, stream, peer, (self.limits, GREETING_TIME)));
+        if let Ok(connection) = connection {
+            let _ = self.accepted.send(connection);
+        }
+    }
+}
+
+/// Greets, and connects the queue pairs.
+fn connection_of(
+    card: &dyn Card,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    (limits, time): (NetLimits, Duration),
+) -> Result<Connection, NetError> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(time))?;
+    let own_ring_bytes = ring_bytes(limits.frame_bytes);
+    let mut pair = match open_pair(card, stream.local_addr()?.ip(), own_ring_bytes) {
+        Ok(pair) => pair,
+        Err(error) => {
+            // The peer is not to wait for it.
+            let _ = stream.write_all(&greeting::refusal(&error.to_string()));
+            return Err(NetError::Io(format!("RDMA: {error}")));
+        }
+    };
+    let own = Greeting {
+        pair: pair.address(),
+        memory: pair.inbound(),
+        ring_bytes: own_ring_bytes as u32,
+        pieces_max: PIECES_MAX,
+    };
+    let mut timed = Timed {
+        stream: &stream,
+        until: Instant::now() + time,
+    };
+    let theirs = exchange(&mut timed, &mut *pair, &own).map_err(|error| told(peer, &error))?;
+    stream.set_nonblocking(true)?;
+    let shared = Arc::new(Shared::new(pair, theirs.memory, stream));
+    let (frames_in, frames) = bounded(limits.frames_waiting);
+    let reader = Reader::new(shared.clone(), frames_in, own_ring_bytes, limits.frame_bytes);
+    thread::Builder::new()
+        .name("rdma-read".into())
+        .spawn(move || reader.run())?;
+    let theirs_bytes = theirs.ring_bytes as usize;
+    let ring = Outgoing::new(theirs_bytes, theirs.pieces_max);
+    let sender = RdmaSender::new(shared, ring, theirs_bytes, (limits.sent_bytes, limits.send_time));
+    Ok(Connection {
+        peer: peer.to_string(),
+        sender: Box::new(sender),
+        frames,
+    })
+}
+
+/// A stream of which all reads together take so long at most.
+struct Timed<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn open_pair(card: &dyn Card, local: IpAddr, own_ring_bytes: usize) -> Result<Box<dyn Pair>, VerbsError> {
+    let pair = card.pair(&Ask {
+        local,
+        inbound_bytes: RING_AT + own_ring_bytes,
+        writes: WRITES_MAX,
+        receives: RECEIVES_MAX,
+    })?;
+    for _ in 0..PIECES_MAX {
+        pair.post_receive()?;
+    }
+    Ok(pair)
+}
+
+fn exchange(stream: &mut Timed<'_>, pair: &mut dyn Pair, own: &Greeting) -> Result<Greeting, GreetingError> {
+    stream.write_all(&own.encode())?;
+    let theirs = greeting::read(stream)?;
+    let connected = pair.connect(&theirs.pair, RING_AT + theirs.ring_bytes as usize);
+    connected.map_err(|error| GreetingError::Refused(error.to_string()))?;
+    greeting::make_ready(stream)?;
+    Ok(theirs)
+}
+
+fn told(peer: SocketAddr, error: &GreetingError) -> NetError {
+    match error {
+        GreetingError::Refused(reason) => NetError::Io(format!("RDMA with {peer}: {reason}")),
+        error => NetError::Io(format!("RDMA with {peer}: {error}")),
+    }
+}
+
+/// Numbers of first packets differ, so that a late packet of an earlier connection is none of this one.
+#[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "real cards alone number packets"))]
+pub(crate) fn first_packet() -> Result<u32, VerbsError> {
+    let drawn = entropy::<4>().map_err(|error| VerbsError::Failed {
+        what: "draw a packet number",
+        reason: error.to_string(),
+    })?;
+    Ok(u32::from_le_bytes(drawn) >> 8)
+}

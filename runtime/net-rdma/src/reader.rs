@@ -1,0 +1,225 @@
+//! The way in: what the peer wrote into this end's ring is copied, judged, and handed on as frames.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Sender, TrySendError};
+use reprise_env::NetError;
+
+use crate::{
+    layout::{PIECE_HEAD_BYTES, PIECES_MAX, PieceHead, RING_AT, piece_bytes_max, span},
+    shared::Shared,
+    verbs::{Completion, Memory, Queue, Write},
+};
+
+/// How often it is looked whether the connection is over.
+const LOOK: Duration = Duration::from_millis(50);
+/// Once nothing is sent any more, a peer who says nothing for so long is gone.
+const LINGER: Duration = Duration::from_secs(3);
+/// What the card has taken, but not told, when the peer is seen to be gone.
+const LAST_LOOK: Duration = Duration::from_millis(20);
+/// So many pieces are told to be taken at once, while more come.
+const TOLD_EVERY: u64 = PIECES_MAX as u64 / 4;
+
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+    frames: Sender<Vec<u8>>,
+    ring_bytes: usize,
+    frame_bytes_max: usize,
+    /// Behind the last piece, counted from the connection's start.
+    at: u64,
+    taken: u64,
+    told: u64,
+    told_at: u64,
+    /// What has come of a frame of several pieces.
+    begun: Vec<u8>,
+    is_ended: bool,
+}
+
+impl Reader {
+    pub fn new(shared: Arc<Shared>, frames: Sender<Vec<u8>>, ring_bytes: usize, frame_bytes_max: usize) -> Self {
+        Self {
+            shared,
+            frames,
+            ring_bytes,
+            frame_bytes_max,
+            at: 0,
+            taken: 0,
+            told: 0,
+            told_at: 0,
+            begun: Vec::new(),
+            is_ended: false,
+        }
+    }
+
+    /// Until the connection ends, breaks, or nobody wants more of it.
+    pub fn run(mut self) {
+        if let Err(error) = self.read() {
+            self.shared.end(error);
+        }
+    }
+
+    fn read(&mut self) -> Result<(), NetError> {
+        let mut heard = Instant::now();
+        while !self.is_ended {
+            if self.take_all()? {
+                heard = Instant::now();
+                continue;
+            }
+            self.tell()?;
+            self.shared.check()?;
+            self.shared.poll_sent()?;
+            if self.shared.is_sender_gone() && heard.elapsed() > LINGER {
+                return Err(NetError::Closed);
+            }
+            self.wait(LOOK)?;
+            if self.take_all()? {
+                heard = Instant::now();
+            } else if !self.shared.is_peer_there() {
+                self.wait(LAST_LOOK)?;
+                self.take_all()?;
+                return if self.is_ended { Ok(()) } else { Err(NetError::Closed) };
+            }
+        }
+        self.tell()
+    }
+
+    /// Sleeps until something has come, or the time is over.
+    fn wait(&mut self, time: Duration) -> Result<(), NetError> {
+        let pair = &self.shared.pair;
+        pair.arm().map_err(|error| self.shared.fail(error))?;
+        if self.take_all()? {
+            return Ok(());
+        }
+        let waited = self.shared.pair.wait(time);
+        waited.map_err(|error| self.shared.fail(error))
+    }
+
+    /// False: nothing has come.
+    fn take_all(&mut self) -> Result<bool, NetError> {
+        let mut is_any = false;
+        let mut completions = [Completion::default(); 16];
+        while !self.is_ended {
+            let found = self.shared.pair.poll(Queue::Received, &mut completions);
+            let found = found.map_err(|error| self.shared.fail(error))?;
+            for completion in &completions[..found] {
+                self.take(completion)?;
+            }
+            is_any |= found > 0;
+            if found < completions.len() {
+                break;
+            }
+        }
+        Ok(is_any)
+    }
+
+    fn take(&mut self, completion: &Completion) -> Result<(), NetError> {
+        if let Some(failure) = completion.failure {
+            // Of a queue pair that broke: the reason stands with an own write, if with any.
+            self.shared.poll_sent()?;
+            return Err(self.shared.fail(format_args!("the connection broke: {failure}")));
+        }
+        if self.is_ended {
+            return Ok(());
+        }
+        let head = self.head(completion.immediate)?;
+        self.copy(head.payload);
+        self.at += span(head.payload) as u64;
+        self.taken += 1;
+        self.shared
+            .pair
+            .post_receive()
+            .map_err(|error| self.shared.fail(error))?;
+        self.is_ended = head.is_end;
+        if self.taken - self.told >= TOLD_EVERY || self.at - self.told_at >= self.ring_bytes as u64 / 4 {
+            self.tell()?;
+        }
+        match head.is_more || head.is_end {
+            true => Ok(()),
+            false => self.hand_on(),
+        }
+    }
+
+    /// Of the next piece; what was written has to agree with what the completion says.
+    fn head(&self, immediate: Option<u32>) -> Result<PieceHead, NetError> {
+        let mut bytes = [0; PIECE_HEAD_BYTES];
+        self.get(0, &mut bytes);
+        let head = PieceHead::decode(bytes);
+        let expected = self.taken as u32;
+        if head.sequence != expected {
+            let found = head.sequence;
+            return Err(self.shared.fail(format_args!(
+                "piece {expected} is not where it belongs, {found} is: a completion was lost, or came out of order"
+            )));
+        }
+        if immediate != Some(head.payload as u32) || head.payload > piece_bytes_max(self.ring_bytes) {
+            return Err(self.shared.fail(format_args!(
+                "piece {expected} says {} bytes, its write {immediate:?}",
+                head.payload
+            )));
+        }
+        let bytes = self.begun.len() + head.payload;
+        if bytes > self.frame_bytes_max {
+            let max = self.frame_bytes_max;
+            return Err(NetError::TooLarge { bytes, max });
+        }
+        Ok(head)
+    }
+
+    fn copy(&mut self, payload: usize) {
+        let from = self.begun.len();
+        self.begun.resize(from + payload, 0);
+        let mut begun = std::mem::take(&mut self.begun);
+        self.get(PIECE_HEAD_BYTES, &mut begun[from..]);
+        self.begun = begun;
+    }
+
+    /// Reads the ring from `offset` of the next piece on; behind its end it goes on at its start.
+    fn get(&self, offset: usize, bytes: &mut [u8]) {
+        let at = (self.at as usize + offset) % self.ring_bytes;
+        let before = bytes.len().min(self.ring_bytes - at);
+        let (before, behind) = bytes.split_at_mut(before);
+        self.shared.pair.get(RING_AT + at, before);
+        self.shared.pair.get(RING_AT, behind);
+    }
+
+    fn hand_on(&mut self) -> Result<(), NetError> {
+        let frame = std::mem::take(&mut self.begun);
+        let refused = match self.frames.try_send(frame) {
+            Ok(()) => false,
+            Err(TrySendError::Disconnected(_)) => true,
+            Err(TrySendError::Full(frame)) => {
+                // The room of what was taken is free, however long this one waits.
+                self.tell()?;
+                self.frames.send(frame).is_err()
+            }
+        };
+        match refused {
+            true => Err(NetError::Closed),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes into the peer's memory what was taken, if it does not know: ReadyToReceive (Query Fresh, section 3.2).
+    fn tell(&mut self) -> Result<(), NetError> {
+        if self.taken == self.told {
+            return Ok(());
+        }
+        self.shared.pair.put(0, &self.taken.to_le_bytes());
+        let peer = self.shared.peer;
+        let write = Write {
+            number: 0,
+            from: 0,
+            bytes: 8,
+            to: Memory { ..peer },
+            immediate: None,
+            is_signalled: false,
+        };
+        if self.shared.post(&[write], false)? {
+            (self.told, self.told_at) = (self.taken, self.at);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! One connection, as its two halves share it: the queue pair, what is on its way, and why it is over.
+
+use std::{
+    net::{Shutdown, TcpStream},
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use reprise_env::NetError;
+
+use crate::{
+    layout::PIECES_MAX,
+    verbs::{Completion, Memory, Pair, Queue, Write},
+};
+
+/// Writes that may be on their way: two for each piece, since a ring wraps, and some that tell what was taken.
+pub(crate) const WRITES_MAX: u32 = 2 * PIECES_MAX + 64;
+/// One write of so many is signalled: its completion stands for those before it.
+const SIGNALLED_EVERY: u64 = 16;
+
+pub(crate) struct Shared {
+    pub pair: Box<dyn Pair>,
+    /// What this end may write there.
+    pub peer: Memory,
+    writes: Mutex<Writes>,
+    over: OnceLock<NetError>,
+    is_sender_gone: AtomicBool,
+    /// Says nothing any more: it ends when the peer is gone.
+    stream: TcpStream,
+}
+
+#[derive(Default)]
+struct Writes {
+    next: u64,
+    done: u64,
+}
+
+impl Shared {
+    pub fn new(pair: Box<dyn Pair>, peer: Memory, stream: TcpStream) -> Self {
+        Self {
+            pair,
+            peer,
+            writes: Mutex::default(),
+            over: OnceLock::new(),
+            is_sender_gone: AtomicBool::new(false),
+            stream,
+        }
+    }
+
+    /// Err: the connection is over, and why.
+    pub fn check(&self) -> Result<(), NetError> {
+        match self.over.get() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// The connection is over; the first reason stays. The peer learns it, too.
+    pub fn end(&self, error: NetError) -> NetError {
+        let error = self.over.get_or_init(|| error).clone();
+        let _ = self.stream.shutdown(Shutdown::Both);
+        error
+    }
+
+    pub fn fail(&self, reason: impl std::fmt::Display) -> NetError {
+        self.end(NetError::Io(format!("RDMA: {reason}")))
+    }
+
+    pub fn sender_is_gone(&self) {
+        self.is_sender_gone.store(true, Ordering::Release);
+    }
+
+    pub fn is_sender_gone(&self) -> bool {
+        self.is_sender_gone.load(Ordering::Acquire)
+    }
+
+    /// False once the peer has let go of the connection.
+    pub fn is_peer_there(&self) -> bool {
+        let looked = self.stream.peek(&mut [0]);
+        looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
+    /// Posts all of these, in order. False: too many are on their way, and nothing was posted.
+    pub fn post(&self, writes: &[Write], is_last: bool) -> Result<bool, NetError> {
+        let mut queue = self.writes.lock().expect("nothing panics under this lock");
+        let needed = writes.len() as u64;
+        if queue.next - queue.done + needed > u64::from(WRITES_MAX) {
+            self.poll_into(&mut queue)?;
+            if queue.next - queue.done + needed > u64::from(WRITES_MAX) {
+                return Ok(false);
+            }
+        }
+        for (at, write) in writes.iter().enumerate() {
+            let number = queue.next;
+            let is_signalled = (number + 1).is_multiple_of(SIGNALLED_EVERY) || is_last && at + 1 == writes.len();
+            let write = Write {
+                number,
+                is_signalled,
+                ..*write
+            };
+            self.pair.post_write(&write).map_err(|error| self.fail(error))?;
+            queue.next += 1;
+        }
+        Ok(true)
+    }
+
+    /// Looks at what became of own writes. True: none is on its way, as far as they tell.
+    pub fn poll_sent(&self) -> Result<bool, NetError> {
+        let mut queue = self.writes.lock().expect("nothing panics under this lock");
+        self.poll_into(&mut queue)?;
+        Ok(queue.done == queue.next)
+    }
+
+    fn poll_into(&self, queue: &mut Writes) -> Result<(), NetError> {
+        let mut completions = [Completion::default(); 16];
+        loop {
+            let found = self.pair.poll(Queue::Sent, &mut completions);
+            let found = found.map_err(|error| self.fail(error))?;
+            for completion in &completions[..found] {
+                if let Some(failure) = completion.failure {
+                    return Err(self.fail(format_args!("a write to the peer failed: {failure}")));
+                }
+                if completion.number >= queue.next {
+                    return Err(self.fail("the card completed a write that was not posted"));
+                }
+                queue.done = queue.done.max(completion.number + 1);
+            }
+            if found < completions.len() {
+                return Ok(());
+            }
+        }
+    }
+}

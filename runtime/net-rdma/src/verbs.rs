@@ -1,0 +1,122 @@
+//! What a connection needs of a card: a queue pair with two memories, one that the peer writes and one that is sent from.
+
+use std::{net::IpAddr, time::Duration};
+
+/// Why a card does not do what is asked of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VerbsError {
+    #[error("this program was built without RDMA (feature `rdma`); use the transport tcp")]
+    NotBuilt,
+    /// No card, or none that fits.
+    #[error("{0}")]
+    NoDevice(String),
+    #[error("{what}: {reason}")]
+    Failed { what: &'static str, reason: String },
+}
+
+/// A queue pair as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The address of this end: the card's port is the one that has it.
+    pub local: IpAddr,
+    /// Of the memory that the peer writes.
+    pub inbound_bytes: usize,
+    /// Writes that may be on their way.
+    pub writes: u32,
+    /// Receives that may be posted.
+    pub receives: u32,
+}
+
+/// A queue pair, as its peer finds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PairAddress {
+    pub queue_pair: u32,
+    /// Number of the first packet.
+    pub first_packet: u32,
+    /// InfiniBand's local address; 0 on Ethernet.
+    pub lid: u16,
+    /// As the verbs count: 1 is 256 bytes, 5 is 4096.
+    pub mtu: u8,
+    pub gid: [u8; 16],
+}
+
+/// Memory that a peer may write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    pub address: u64,
+    pub key: u32,
+}
+
+/// An RDMA Write, with an immediate value or without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Told again by its completion.
+    pub number: u64,
+    /// Offset in the outbound memory.
+    pub from: usize,
+    pub bytes: usize,
+    pub to: Memory,
+    /// With one, it takes a receive at the peer, who gets a completion.
+    pub immediate: Option<u32>,
+    /// False: it completes without a word, unless it fails.
+    pub is_signalled: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Completions of own writes.
+    Sent,
+    /// Completions of receives.
+    Received,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    pub number: u64,
+    pub immediate: Option<u32>,
+    /// None: it went well.
+    pub failure: Option<&'static str>,
+}
+
+/// A card, or what stands for one.
+pub trait Card: Send + Sync {
+    /// Card, port and address that would be used from `local`, for people.
+    fn describe(&self, local: IpAddr) -> Result<String, VerbsError>;
+
+    /// A queue pair that takes receives, and is connected to nobody.
+    fn pair(&self, ask: &Ask) -> Result<Box<dyn Pair>, VerbsError>;
+}
+
+/// A reliable queue pair. Dropped, it gives back everything that it has of the card.
+pub trait Pair: Send + Sync {
+    fn address(&self) -> PairAddress;
+
+    /// What the peer may write.
+    fn inbound(&self) -> Memory;
+
+    /// Connects, with so much memory to send from.
+    fn connect(&mut self, peer: &PairAddress, outbound_bytes: usize) -> Result<(), VerbsError>;
+
+    /// Puts bytes into the outbound memory. Panics where they do not fit.
+    fn put(&self, at: usize, bytes: &[u8]);
+
+    /// Reads the inbound memory, which the peer may write meanwhile. Panics where it has not so many bytes.
+    fn get(&self, at: usize, bytes: &mut [u8]);
+
+    /// A word of the inbound memory, whole. `at` is a multiple of 8.
+    fn word(&self, at: usize) -> u64;
+
+    fn post_write(&self, write: &Write) -> Result<(), VerbsError>;
+
+    /// A receive without memory: for a write with an immediate value.
+    fn post_receive(&self) -> Result<(), VerbsError>;
+
+    /// Takes completions that are there; how many.
+    fn poll(&self, queue: Queue, completions: &mut [Completion]) -> Result<usize, VerbsError>;
+
+    /// The next received completion ends a `wait`. Before a last look at the queue.
+    fn arm(&self) -> Result<(), VerbsError>;
+
+    /// Sleeps until a completion was received since it was armed, at most so long.
+    fn wait(&self, time: Duration) -> Result<(), VerbsError>;
+}
