@@ -25,6 +25,7 @@ use crate::{
     checkpoints::answer,
     limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
     refusal::Refusal,
+    replication,
     state::AppState,
     status::{now_us, status_of},
 };
@@ -33,14 +34,14 @@ use crate::{
 ///
 /// Server-sent events, twice a second: `metrics` (a MetricsEvent about the time since the one before) and, at first and
 /// whenever it changes in more than its positions and times, `status` (a Status). `checkpoint` (a Checkpoint) comes when one begins and
-/// when it ends. Whoever may do such things is told of control operations: `control` (a ControlEvent) as each ends, and at first the
+/// when it ends. `replication` (a Replication) comes each time from a node that has standbys or is one. Whoever may do such things is told of control operations: `control` (a ControlEvent) as each ends, and at first the
 /// newest that are known.
 #[utoipa::path(
     get,
     path = "/v1/events",
     tag = "Server",
     responses(
-        (status = 200, description = "The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint, of `control` a ControlEvent", body = MetricsEvent, content_type = "text/event-stream"),
+        (status = 200, description = "The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint, of `replication` a Replication, of `control` a ControlEvent", body = MetricsEvent, content_type = "text/event-stream"),
         (status = 503, description = "overloaded: too many streams are open", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -109,6 +110,7 @@ impl Live {
         let mut out = Vec::with_capacity(1024);
         self.push_status(&mut out);
         self.push_checkpoints(&mut out);
+        self.push_replication(&mut out);
         self.push_controls(&mut out);
         if self.last.0.elapsed() >= EVENT_INTERVAL / 2 {
             self.push_metrics(&mut out);
@@ -125,6 +127,17 @@ impl Live {
         if lasting != self.last_status {
             push_event("status", &status, out);
             self.last_status = lasting;
+        }
+    }
+
+    /// Freshness and lag change all the time, so it is told each time.
+    fn push_replication(&self, out: &mut Vec<u8>) {
+        let Some(service) = self.state.router.replication() else {
+            return;
+        };
+        let info = service.info();
+        if !info.standbys.is_empty() {
+            push_event("replication", &replication::answer(info), out);
         }
     }
 

@@ -44,6 +44,7 @@ mod running;
 mod schema;
 mod server;
 mod stall;
+mod standby_metrics;
 mod state;
 mod status;
 mod submission;

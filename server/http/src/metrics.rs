@@ -23,6 +23,7 @@ use reprise_router::{ArchiveStatus, CallEnd, CallStage, FrontStatus, Idempotency
 
 use crate::{
     refusal::Refusal,
+    standby_metrics::{self, Standbys},
     state::{AppState, Parts},
     status::now_us,
 };
@@ -89,6 +90,7 @@ type Shared = Arc<Mutex<Sample>>;
 /// The instruments and what they read from.
 pub struct Metrics {
     sample: Shared,
+    standbys: Standbys,
     registry: prometheus::Registry,
     /// Held because the instruments end with it.
     _provider: Option<SdkMeterProvider>,
@@ -97,7 +99,7 @@ pub struct Metrics {
 impl Metrics {
     pub fn new() -> Self {
         let registry = prometheus::Registry::new();
-        let sample = Shared::default();
+        let (sample, standbys) = (Shared::default(), Standbys::default());
         let exporter = opentelemetry_prometheus::exporter()
             .with_registry(registry.clone())
             .scope_info_enabled(false)
@@ -107,6 +109,7 @@ impl Metrics {
             Ok(exporter) => {
                 let provider = SdkMeterProvider::builder().with_reader(exporter).build();
                 register(&provider.meter("reprise"), &sample);
+                standby_metrics::register(&provider.meter("reprise"), &standbys);
                 Some(provider)
             }
             Err(error) => {
@@ -116,6 +119,7 @@ impl Metrics {
         };
         Self {
             sample,
+            standbys,
             registry,
             _provider: provider,
         }
@@ -124,6 +128,7 @@ impl Metrics {
     fn render(&self, parts: &Parts) -> Result<Vec<u8>, prometheus::Error> {
         let snapshot = parts.router.metrics();
         *self.sample.lock().expect("held for a store or a read") = take_sample(parts, &snapshot);
+        *self.standbys.lock().expect("held for a store or a read") = standby_metrics::standbys(parts);
         let mut out = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
         for (name, description, read) in HISTOGRAMS {
@@ -331,7 +336,9 @@ pub fn described() -> Vec<(String, &'static str, &'static str)> {
             PROCEDURE_SECONDS,
         ),
     ];
-    let mut all: Vec<_> = counters.chain(gauges).chain(histograms).chain(others).collect();
+    let standbys = standby_metrics::described();
+    let all = counters.chain(gauges).chain(histograms).chain(others).chain(standbys);
+    let mut all: Vec<_> = all.collect();
     all.sort_unstable();
     all
 }

@@ -200,7 +200,8 @@ fn alone(status: &Status) -> ReplicationInfo {
     }
 }
 
-fn answer(info: ReplicationInfo) -> Replication {
+/// As the API tells it.
+pub fn answer(info: ReplicationInfo) -> Replication {
     Replication {
         role: info.role.name().to_owned(),
         epoch: info.epoch.0,

@@ -1,6 +1,8 @@
 //! A primary and its standbys as processes: joining, following, reading, losing each other, taking over.
 
 use std::{
+    io::{Read, Write},
+    net::TcpStream,
     thread,
     time::{Duration, Instant},
 };
@@ -230,11 +232,48 @@ fn check_freshness(server: &Server, names: &[&str]) -> Result<()> {
             last.is_some_and(|step| step["freshness_median"] == 1.0 && step["samples"].as_u64() > Some(10))
         };
         if list.iter().all(is_fresh) {
-            return Ok(());
+            check_metrics(server, names)?;
+            return check_events(server, names);
         }
         ensure!(Instant::now() < until, "it does not get fresh: {told}");
         thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// The stream of events tells how far they are.
+fn check_events(server: &Server, names: &[&str]) -> Result<()> {
+    let mut stream = TcpStream::connect(&server.address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
+    let (mut seen, mut piece) = (String::new(), [0; 4096]);
+    let told: Value = loop {
+        let length = stream.read(&mut piece)?;
+        ensure!(length > 0, "it ended: {seen}");
+        seen.push_str(&String::from_utf8_lossy(&piece[..length]));
+        let event = seen.split_once("event: replication\ndata: ").map(|(_, event)| event);
+        if let Some((data, _)) = event.and_then(|event| event.split_once('\n')) {
+            break serde_json::from_str(data)?;
+        }
+    };
+    let list = told["standbys"].as_array().cloned().unwrap_or_default();
+    let known: Vec<_> = list.iter().filter_map(|standby| standby["name"].as_str()).collect();
+    ensure!(
+        known == names && list.iter().all(|one| one["freshness"].is_number()),
+        "{told}"
+    );
+    Ok(())
+}
+
+/// `/metrics` has a line for each of them.
+fn check_metrics(server: &Server, names: &[&str]) -> Result<()> {
+    let metrics = server.get("/metrics")?.text();
+    for name in names {
+        for metric in ["freshness", "lag_seconds", "lag_bytes", "view_lsn", "streaming"] {
+            let line = format!("reprise_standby_{metric}{{standby=\"{name}\"}} ");
+            ensure!(metrics.contains(&line), "{line}: {metrics}");
+        }
+    }
+    Ok(())
 }
 
 #[test]

@@ -2915,7 +2915,7 @@ export type EventsError = EventsErrors[keyof EventsErrors];
 
 export type EventsResponses = {
     /**
-     * The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint, of `control` a ControlEvent
+     * The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint, of `replication` a Replication, of `control` a ControlEvent
      */
     200: MetricsEvent;
 };

@@ -1,0 +1,62 @@
+//! How far each standby is, for Prometheus: on a primary those it knows of, on a standby itself.
+
+use std::sync::{Arc, Mutex};
+
+use opentelemetry::{KeyValue, metrics::Meter};
+use reprise_router::{StandbyInfo, StandbyState};
+
+use crate::state::Parts;
+
+/// Standbys at the moment of a scrape.
+pub type Standbys = Arc<Mutex<Vec<StandbyInfo>>>;
+
+/// Name, meaning, value; none where it was not measured yet.
+type Instrument = (&'static str, &'static str, fn(&StandbyInfo) -> Option<f64>);
+
+#[rustfmt::skip]
+const GAUGES: [Instrument; 8] = [
+    ("reprise.standby.streaming", "1 while the `standby` gets each group as it is sealed", |s| Some((s.state == StandbyState::Streaming) as u64 as f64)),
+    ("reprise.standby.freshness", "Freshness of the `standby`'s reads, from 0 to 1", |s| s.freshness),
+    ("reprise.standby.lag.seconds", "Age of the oldest record that readers on the `standby` do not see", |s| Some(s.lag_us as f64 / 1e6)),
+    ("reprise.standby.lag.bytes", "Bytes of log that readers on the `standby` do not see", |s| Some(s.lag_bytes as f64)),
+    ("reprise.standby.lag.records", "Records that readers on the `standby` do not see", |s| Some(s.lag_records as f64)),
+    ("reprise.standby.persisted.lsn", "Everything below is durable on the `standby`", |s| Some(s.persisted.0 as f64)),
+    ("reprise.standby.replayed.lsn", "Everything below is in the tables of the `standby`", |s| Some(s.replayed.0 as f64)),
+    ("reprise.standby.view.lsn", "Readers on the `standby` see everything below", |s| Some(s.view.0 as f64)),
+];
+
+/// Those that this node knows of.
+pub fn standbys(parts: &Parts) -> Vec<StandbyInfo> {
+    let Some(service) = parts.router.replication() else {
+        return Vec::new();
+    };
+    match service.own() {
+        Some(own) => vec![own],
+        None => service.info().standbys,
+    }
+}
+
+pub fn register(meter: &Meter, standbys: &Standbys) {
+    for (name, description, read) in GAUGES {
+        let standbys = standbys.clone();
+        let gauge = meter.f64_observable_gauge(name).with_description(description);
+        let observed = gauge.with_callback(move |observer| {
+            let standbys = standbys.lock().expect("held for a store or a read");
+            for standby in standbys.iter() {
+                if let Some(value) = read(standby) {
+                    observer.observe(value, &[KeyValue::new("standby", standby.name.clone())]);
+                }
+            }
+        });
+        observed.build();
+    }
+}
+
+/// Name, kind and meaning of each, for the documentation.
+#[cfg(test)]
+pub fn described() -> Vec<(String, &'static str, &'static str)> {
+    let described = GAUGES
+        .iter()
+        .map(|(name, what, _)| (name.replace('.', "_"), "gauge", *what));
+    described.collect()
+}
