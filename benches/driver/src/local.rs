@@ -236,6 +236,7 @@ pub(crate) fn describe(outcome: &ReplyOutcome) -> String {
         ReplyOutcome::NotPrimary(_) => "this is a standby".into(),
         ReplyOutcome::Unavailable(reason)
         | ReplyOutcome::OutcomeUnknown(reason)
+        | ReplyOutcome::Unconfirmed(reason)
         | ReplyOutcome::ReadOnly(reason)
         | ReplyOutcome::Quarantined(reason) => reason.to_string(),
     }

@@ -9,9 +9,13 @@ pub mod budget;
 pub mod ids;
 pub mod limits;
 pub mod memory;
+pub mod names;
+pub mod safety;
 pub mod watermark;
 
 pub use budget::{Budget, Grant};
 pub use ids::{Epoch, Lsn, PartitionId, Role, SiteId, TxnClock, TxnId};
 pub use memory::{MemoryKind, MemoryLedger};
+pub use names::{NODE_NAME_BYTES_MAX, check_node_name};
+pub use safety::Safety;
 pub use watermark::{OnReached, Waiter, Watermark};

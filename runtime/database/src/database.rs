@@ -108,10 +108,10 @@ impl Database {
             LogPolicy::None => None,
             _ => Some(open_log(&config, &around, &memory, role)?),
         };
-        let mut upkeep = Upkeep::default();
+        let (mut upkeep, mut gate) = (Upkeep::default(), Arc::default());
         let (genesis, log, report, files) = match opened {
             Some(opened) => {
-                (upkeep.nvram, upkeep.drained) = (opened.nvram, opened.drained);
+                (upkeep.nvram, upkeep.drained, gate) = (opened.nvram, opened.drained, opened.gate);
                 let (log, report, files) = (opened.log, opened.report, opened.files);
                 (opened.genesis, Some(log), Some(report), Some(files))
             }
@@ -124,7 +124,7 @@ impl Database {
             registry.attach_flush(log.stats());
             upkeep.standby = (role == Role::Standby).then(|| Standby::new(log));
         }
-        let shared = shared(&config, &around, genesis.secret, memory);
+        let shared = shared(&config, &around, genesis.secret, (memory, gate));
         let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref())?;
         let router = Router::new(RouterConfig {
             shared: shared.clone(),

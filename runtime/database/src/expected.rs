@@ -1,10 +1,8 @@
 //! The standbys that a primary expects, beside its log: what they lack is held for them after a restart, too.
 
-use std::sync::Arc;
-
-use reprise_base::Lsn;
+use reprise_base::{Lsn, check_node_name};
 use reprise_env::{Disk, DiskError};
-use reprise_ship::check_name;
+use reprise_ship::Expected;
 use serde::{Deserialize, Serialize};
 
 use crate::small_file;
@@ -12,31 +10,42 @@ use crate::small_file;
 const EXPECTED_NAME: &str = "standbys.json";
 
 #[derive(Serialize, Deserialize)]
-struct Expected {
+struct Stored {
     name: String,
     /// Its log was durable up to here.
     lsn: u64,
+    #[serde(default)]
+    in_sync: bool,
+    #[serde(default)]
+    counted: bool,
 }
 
 /// Nobody where there is no such file. Err: why it can't be read.
-pub(crate) fn load(root: &dyn Disk) -> Result<Vec<(Arc<str>, Lsn)>, String> {
+pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Expected>, String> {
     let read = small_file::read(root, EXPECTED_NAME).map_err(|error| error.to_string())?;
     let Some(bytes) = read else {
         return Ok(Vec::new());
     };
     let wrong = |error: String| format!("{EXPECTED_NAME} can't be read: {error}");
-    let expected: Vec<Expected> = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let expected: Vec<Stored> = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
     let standbys = expected.into_iter().map(|standby| {
-        check_name(&standby.name).map_err(wrong)?;
-        Ok((standby.name.into(), Lsn(standby.lsn)))
+        check_node_name(&standby.name).map_err(wrong)?;
+        Ok(Expected {
+            name: standby.name.into(),
+            from: Lsn(standby.lsn),
+            is_in_sync: standby.in_sync,
+            is_counted: standby.counted,
+        })
     });
     standbys.collect()
 }
 
-pub(crate) fn save(root: &dyn Disk, standbys: &[(Arc<str>, Lsn)]) -> Result<(), DiskError> {
-    let expected = standbys.iter().map(|(name, lsn)| Expected {
-        name: name.to_string(),
-        lsn: lsn.0,
+pub(crate) fn save(root: &dyn Disk, standbys: &[Expected]) -> Result<(), DiskError> {
+    let expected = standbys.iter().map(|standby| Stored {
+        name: standby.name.to_string(),
+        lsn: standby.from.0,
+        in_sync: standby.is_in_sync,
+        counted: standby.is_counted,
     });
     let expected: Vec<_> = expected.collect();
     let text = serde_json::to_vec(&expected).expect("names and numbers");
@@ -53,9 +62,19 @@ mod tests {
     fn a_list_reads_back_and_garbage_is_said() {
         let disk = SimDisk::new();
         assert_eq!(load(&disk), Ok(Vec::new()));
-        let standbys = [(Arc::from("s1"), Lsn(7)), (Arc::from("s2"), Lsn(u64::MAX))];
+        let standby = |name: &str, from, is_in_sync| Expected {
+            name: name.into(),
+            from: Lsn(from),
+            is_in_sync,
+            is_counted: true,
+        };
+        let standbys = [standby("s1", 7, false), standby("s2", u64::MAX, true)];
         save(&disk, &standbys).expect("saved");
         assert_eq!(load(&disk), Ok(standbys.to_vec()));
+        // Of a server that knew of no levels.
+        small_file::replace(&disk, EXPECTED_NAME, b"[{\"name\":\"s1\",\"lsn\":7}]").expect("saved");
+        let old = load(&disk).expect("read");
+        assert!(!old[0].is_in_sync && !old[0].is_counted, "{old:?}");
         for (garbage, what) in [("[", "EOF"), ("[{\"name\":\"a/b\",\"lsn\":1}]", "letters, digits")] {
             small_file::replace(&disk, EXPECTED_NAME, garbage.as_bytes()).expect("saved");
             let error = load(&disk).expect_err("refused");

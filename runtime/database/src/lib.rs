@@ -7,6 +7,7 @@
 
 mod backups;
 mod checkpoint;
+mod committing;
 mod config;
 mod database;
 mod device;

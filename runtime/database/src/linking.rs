@@ -116,6 +116,8 @@ impl Linked {
             persisted,
             replayed: view,
             view,
+            // Its primary knows.
+            is_in_sync: false,
             freshness,
             lag_us,
             lag_bytes: match view < durable {

@@ -17,8 +17,8 @@ use reprise_env::Started;
 use reprise_log::{Drained, Log, LogConfig, LogError, OpenReport, database_id};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, Coordinator, Logging, NoLog, NvramSink, Shared, Sink, SiteMessage, SyncSink, Told, Unlogged,
-    complete,
+    AsyncSink, CallBatch, CommitGate, Coordinator, Logging, NoLog, NvramSink, Shared, Sink, SiteMessage, SyncSink,
+    Told, Unlogged,
 };
 use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
@@ -36,6 +36,7 @@ pub(crate) struct OpenedLog {
     pub files: Checkpoints,
     pub nvram: Option<NvramInUse>,
     pub drained: Drained,
+    pub gate: Arc<CommitGate>,
 }
 
 pub(crate) fn open_log(
@@ -67,8 +68,10 @@ pub(crate) fn open_log(
         role,
         ..LogConfig::new(genesis.database_id)
     };
-    let on_durable = Box::new(|end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
-        complete(end, outcome.map_err(Unlogged::from), batch);
+    let gate = Arc::new(CommitGate::default());
+    let keeping = gate.clone();
+    let on_durable = Box::new(move |end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
+        keeping.complete(end, outcome.map_err(Unlogged::from), batch);
     });
     let device = Device::begin(config, around, &folders.root, &*folders.log)?;
     let drained = device.drain(&log_config)?;
@@ -98,6 +101,7 @@ pub(crate) fn open_log(
         files,
         nvram,
         drained,
+        gate,
     })
 }
 
@@ -199,7 +203,7 @@ pub(crate) fn shared(
     config: &DatabaseConfig,
     around: &Environment,
     secret: [u64; 2],
-    memory: Arc<MemoryLedger>,
+    (memory, gate): (Arc<MemoryLedger>, Arc<CommitGate>),
 ) -> Arc<Shared> {
     Arc::new(Shared {
         deployed: ArcSwap::default(),
@@ -220,6 +224,7 @@ pub(crate) fn shared(
         logging: Logging::new(config.log, config.redo.images, around.sampling),
         calls: Arc::default(),
         coordinator: Coordinator::new(config.partitions, config.sites),
+        gate,
         told: Told::new(config.partitions, config.sites),
         underway: Default::default(),
     })

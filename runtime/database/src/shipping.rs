@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
 };
 
-use reprise_base::{Lsn, Role};
+use reprise_base::{Lsn, Role, Safety};
 use reprise_checkpoint::checkpoint_name;
 use reprise_env::{Disk, Net, entropy};
 use reprise_log::{Log, LogError};
@@ -16,10 +16,13 @@ use reprise_router::{
     CheckpointService, CheckpointState, FreshnessHistory, JoinTicket, Promoted, ReplicationError, ReplicationInfo,
     ReplicationService, Router, StandbyInfo, StandbyState,
 };
-use reprise_ship::{CheckpointSource, ChosenCheckpoint, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
+use reprise_ship::{
+    CheckpointSource, ChosenCheckpoint, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus,
+};
 
 use crate::{
     checkpoint::Checkpointer,
+    committing::Committing,
     database::Database,
     expected,
     linking::{self, FollowPrimary, Linked},
@@ -73,7 +76,7 @@ pub(crate) struct Replication {
     root: Arc<dyn Disk>,
     state: Mutex<State>,
     linked: OnceLock<Arc<Linked>>,
-    safety: &'static str,
+    safety: Safety,
 }
 
 #[derive(Default)]
@@ -110,10 +113,7 @@ impl Database {
                 root: folders.root.clone(),
                 state: Mutex::default(),
                 linked: OnceLock::new(),
-                safety: match self.router.status().commit {
-                    "async" => "local-async",
-                    _ => "local-sync",
-                },
+                safety: self.safety(),
             });
             let service: Arc<dyn ReplicationService> = replication.clone();
             self.router.set_replication(Arc::downgrade(&service));
@@ -230,6 +230,8 @@ impl Replication {
             primary: config.url.as_deref().unwrap_or_default().to_owned(),
             partitions: shared.partitions_count,
             ring_bytes: RING_BYTES,
+            safety: self.safety,
+            commits: Arc::new(Committing(self.shared.gate.clone())),
             expected,
             keep: Box::new(keep),
             entropy: Box::new(entropy),
@@ -304,7 +306,16 @@ impl ReplicationService for Replication {
             .get()
             .filter(|_| role == Role::Standby)
             .and_then(|linked| linked.beat());
-        let committed = told.map_or(durable, |beat| beat.committed.min(durable));
+        let committed = match told {
+            Some(beat) => beat.committed.min(durable),
+            None => self.shared.gate.committed(durable),
+        };
+        let shipper = serving.as_ref().map(|serving| &serving.shipper);
+        let acked = match (told, shipper.and_then(|shipper| shipper.acked_limit())) {
+            (None, Some(limit)) => limit,
+            (None, None) => durable,
+            (Some(_), _) => committed,
+        };
         ReplicationInfo {
             role,
             epoch: self
@@ -312,13 +323,14 @@ impl ReplicationService for Replication {
                 .received()
                 .map_or_else(|| self.log.epoch(), |received| received.epoch),
             safety: self.safety,
+            reached: self.router.safety().1,
             primary: match role {
                 Role::Standby => self.router.primary_url(),
                 Role::Primary | Role::ReadOnly => own_url,
             },
-            ship_address: serving.map(|serving| serving.ship_address),
+            ship_address: serving.as_ref().map(|serving| serving.ship_address.clone()),
             durable,
-            acked: committed,
+            acked,
             committed,
             standbys,
         }
@@ -355,6 +367,20 @@ impl ReplicationService for Replication {
         })
     }
 
+    fn judge_safety(&self, level: Safety) -> Result<(), Arc<str>> {
+        match self.serving() {
+            Some(serving) => serving.shipper.judge_safety(level),
+            None => Err(NOT_SERVED.into()),
+        }
+    }
+
+    fn when_safe(&self, level: Safety, end: Lsn, told: SafetyHook) {
+        match self.serving() {
+            Some(serving) => serving.shipper.when_safe(level, end, told),
+            None => told(Err(NOT_SERVED.into())),
+        }
+    }
+
     fn forget(&self, name: &str) -> Result<(), ReplicationError> {
         let serving = self.serving().ok_or(ReplicationError::NotServed)?;
         let missing = || ReplicationError::Name("no standby of that name is lost".into());
@@ -373,6 +399,9 @@ impl ReplicationService for Replication {
     }
 }
 
+/// Why no level is to be had that asks for standbys.
+const NOT_SERVED: &str = "this server takes no standbys (--ship-listen)";
+
 fn info_of(status: StandbyStatus, transport: &'static str) -> StandbyInfo {
     StandbyInfo {
         name: status.name.to_string(),
@@ -387,6 +416,7 @@ fn info_of(status: StandbyStatus, transport: &'static str) -> StandbyInfo {
         persisted: status.persisted,
         replayed: status.replayed,
         view: status.view,
+        is_in_sync: status.is_in_sync,
         freshness: status.freshness,
         lag_us: status.lag_us,
         lag_bytes: status.lag_bytes,

@@ -284,6 +284,7 @@ impl Database {
             sent.map_err(|_| unavailable("the engine has stopped".into()))?;
         }
         self.router.set_primary_url(None);
+        self.keep_commits();
         self.router.set_role(Role::Primary);
         Ok(())
     }

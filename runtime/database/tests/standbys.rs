@@ -11,7 +11,7 @@ use std::{
 
 use common::{config, files, fill, open, take, transfer, wasm};
 use reprise_backup::Place;
-use reprise_base::{Epoch, Role};
+use reprise_base::{Epoch, Role, Safety};
 use reprise_database::{Database, FollowPrimary, LogPolicy, ServeStandbys, ServeStandbysError, TicketError};
 use reprise_env::{RealClock, RealNet};
 use reprise_observe::Notice;
@@ -68,7 +68,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     let info = service(&database).info();
     assert_eq!(
         (info.role, info.safety, info.standbys.len()),
-        (Role::Primary, "local-sync", 0)
+        (Role::Primary, Safety::LocalSync, 0)
     );
     assert_eq!(
         (info.primary.as_deref(), info.acked, info.committed),

@@ -97,6 +97,7 @@ fn shared() -> Arc<Shared> {
         notices: Default::default(),
         logging: Logging::default(),
         calls: Arc::default(),
+        gate: Arc::default(),
         coordinator: Coordinator::new(2, 2),
         told: reprise_partition::Told::new(2, 2),
         underway: Default::default(),

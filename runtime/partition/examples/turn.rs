@@ -93,6 +93,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         notices: Default::default(),
         logging: Logging::new(LogPolicy::None, AfterImage::default(), Sampling::default()),
         calls: Arc::default(),
+        gate: Arc::default(),
         coordinator: reprise_partition::Coordinator::new(1, 1),
         told: reprise_partition::Told::new(1, 1),
         underway: Default::default(),

@@ -26,6 +26,8 @@ pub enum ReplyOutcome {
     LogUnavailable(Arc<str>),
     /// The log failed while it wrote the call's record: it may be kept.
     OutcomeUnknown(Arc<str>),
+    /// It committed here. Whether the standbys that its safety level asks for have it is not known.
+    Unconfirmed(Arc<str>),
     /// Nothing of it was kept: the log is read alone.
     ReadOnly(Arc<str>),
     /// It did not run: this node is a standby. With its primary's URL, if that is known.
@@ -240,7 +242,9 @@ impl CallBatch {
         batch.done = Some(Box::new(move |batch: Box<Self>| {
             then(match &batch.calls[0].outcome {
                 ReplyOutcome::Waiting => Ok(()),
-                ReplyOutcome::LogUnavailable(reason) | ReplyOutcome::ReadOnly(reason) => Err(reason.clone()),
+                ReplyOutcome::LogUnavailable(reason)
+                | ReplyOutcome::ReadOnly(reason)
+                | ReplyOutcome::Unavailable(reason) => Err(reason.clone()),
                 other => Err(format!("{other:?}").into()),
             });
         }));
@@ -403,6 +407,31 @@ impl CallBatch {
             (slot.txn_id, slot.lsn) = (TxnId(0), Lsn(0));
         }
         self.finish();
+    }
+
+    /// True where a client of it waits no longer.
+    pub(crate) fn is_overdue(&self, now_ns: u64) -> bool {
+        self.deadlines.iter().any(|(_, deadline)| deadline.ns() <= now_ns)
+    }
+
+    /// Leaves open whether the calls with a record have the server's safety level. Of the others nothing is shown, unless what they saw is
+    /// committed. Before the slots are placed.
+    #[cold]
+    pub(crate) fn leave_open(&mut self, reason: &Arc<str>, is_seen_committed: bool) {
+        use ReplyOutcome::{Committed, Failed, Unavailable, Unconfirmed, Waiting};
+        let mut end = self.records.into();
+        for slot in self.calls.iter_mut().rev() {
+            let has_record = slot.lsn.0 < end;
+            end = slot.lsn.0;
+            match &slot.outcome {
+                Committed if has_record => slot.outcome = Unconfirmed(reason.clone()),
+                Committed | Failed(_) | Waiting if !is_seen_committed => {
+                    slot.outcome = Unavailable(reason.clone());
+                    slot.txn_id = TxnId(0);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Turns every call that ran into a refusal: its record did not become durable, or what it saw did not. An abort, too, may

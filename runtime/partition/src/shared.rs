@@ -11,7 +11,9 @@ use reprise_env::{Clock, Threads};
 use reprise_observe::{Notices, RecentLines};
 use reprise_txn::Deployed;
 
-use crate::{calls::Calls, coordinator::Coordinator, logging::Logging, told::Told, underway::Underway};
+use crate::{
+    calls::Calls, coordinator::Coordinator, gate::CommitGate, logging::Logging, told::Told, underway::Underway,
+};
 
 /// What all sites of a node share.
 pub struct Shared {
@@ -44,6 +46,8 @@ pub struct Shared {
     pub calls: Arc<Calls>,
     /// Where transactions over several partitions wait.
     pub coordinator: Coordinator,
+    /// Where callers wait for standbys.
+    pub gate: Arc<CommitGate>,
     /// What partitions tell of their tables.
     pub told: Told,
     /// How far the deployment is that holds all partitions.

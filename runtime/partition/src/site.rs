@@ -21,7 +21,7 @@ use crate::{
     partition_table::PartitionTable,
     rendezvous::{MultiPartitionTxn, Rendezvous},
     shared::Shared,
-    sink::Sink,
+    sink::{Sink, Unlogged},
     told::Telling,
     turn::{
         Running, TurnStart, Watched, begin_batch, begin_capture, has_small_result, input_of, note_sample, run_alike,
@@ -162,6 +162,11 @@ impl ExecContext {
 
     pub fn deployed(&self) -> &Arc<Deployed> {
         &self.deployed
+    }
+
+    /// Why writes can't be taken now, if so: by the log, or for want of standbys.
+    pub fn refusal(&self) -> Option<Unlogged> {
+        self.sink.refusal().or_else(|| self.shared.gate.refusal())
     }
 
     /// Takes up a deployment made since the last turn.
@@ -421,7 +426,7 @@ impl Site {
         partition.settle(&*tools.sink);
         let turn = TurnStart {
             now_us: tools.shared.clock.now_us(),
-            refusal: tools.sink.refusal(),
+            refusal: tools.refusal(),
             results_max: batch.results_max(),
         };
         tools.records.clear();
@@ -489,7 +494,7 @@ impl ExclusivePartitions<'_> {
         let started_ns = tools.shared.clock.monotonic_ns();
         let turn = TurnStart {
             now_us: tools.shared.clock.now_us(),
-            refusal: tools.sink.refusal(),
+            refusal: tools.refusal(),
             results_max: batch.results_max(),
         };
         tools.records.clear();

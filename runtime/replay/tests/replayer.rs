@@ -96,6 +96,7 @@ impl Sites {
             notices: Default::default(),
             logging: Logging::default(),
             calls: Arc::default(),
+            gate: Arc::default(),
             coordinator: Coordinator::new(PARTITIONS, SITES),
             told: Told::new(PARTITIONS, SITES),
             underway: Default::default(),

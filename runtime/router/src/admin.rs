@@ -344,7 +344,7 @@ fn append(held: &mut ExclusivePartitions<'_>, record: &RecordBatch, txn_id: TxnI
         Unlogged::Unknown(reason) => DeployError::OutcomeUnknown { reason, txn_id, lsn },
     };
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
-    if let Some(reason) = held.tools.sink.refusal() {
+    if let Some(reason) = held.tools.refusal() {
         return Err(refused(reason, Lsn(0)));
     }
     let appended = held.tools.sink.append_durable(record, &mut partitions);

@@ -45,6 +45,8 @@ enum Place {
 enum Ready {
     Refused(ReplyOutcome),
     Remembered(Remembered),
+    /// As `Remembered`, not to be told yet.
+    Unconfirmed(Remembered, ReplyOutcome),
     /// That of the first call with a key.
     Awaited(Awaited),
 }
@@ -294,7 +296,7 @@ impl BatchBuilder {
         let fingerprint = Fingerprint::new(&module.name, name, args);
         match self.router.idempotency().begin(scoped(&self.scope, key), fingerprint) {
             Begin::Run => None,
-            Begin::Done(outcome) => Some(Ready::Remembered(outcome)),
+            Begin::Done(outcome) => Some(Ready::of(&self.router, outcome)),
             Begin::Conflict => Some(Ready::Refused(ReplyOutcome::IdempotencyConflict)),
             Begin::Running => Some(Ready::Awaited(Awaited {
                 scope: self.scope.clone(),
@@ -494,8 +496,12 @@ impl Collector {
     fn fill_awaited(&self, at: usize, answer: Result<Remembered, ReplyOutcome>) {
         let mut pending = self.pending.lock().expect("no code panics under this lock");
         let pending = pending.as_mut().expect("taken by the last arrival alone");
-        if let Ready::Awaited(awaited) = &mut pending.reply.ready[at] {
-            awaited.answer = Some(answer);
+        match (&mut pending.reply.ready[at], answer) {
+            (ready, Ok(remembered)) if self.router.is_unconfirmed(remembered.lsn) => {
+                *ready = Ready::of(&self.router, remembered);
+            }
+            (Ready::Awaited(awaited), answer) => awaited.answer = Some(answer),
+            (Ready::Refused(_) | Ready::Remembered(_) | Ready::Unconfirmed(..), _) => {}
         }
     }
 
@@ -598,9 +604,20 @@ impl BatchReply {
 }
 
 impl Ready {
+    /// What was answered before, as far as it may be told.
+    fn of(router: &Router, remembered: Remembered) -> Self {
+        match router.is_unconfirmed(remembered.lsn) {
+            false => Self::Remembered(remembered),
+            true => {
+                let reason = "the call that was made under this key committed on this server; whether its standbys have it is not known yet";
+                Self::Unconfirmed(remembered, ReplyOutcome::Unconfirmed(reason.into()))
+            }
+        }
+    }
+
     fn outcome(&self) -> &ReplyOutcome {
         match self {
-            Self::Refused(outcome) => outcome,
+            Self::Refused(outcome) | Self::Unconfirmed(_, outcome) => outcome,
             Self::Remembered(_) => &COMMITTED,
             Self::Awaited(awaited) => match &awaited.answer {
                 Some(Ok(_)) => &COMMITTED,
@@ -612,7 +629,7 @@ impl Ready {
 
     fn remembered(&self) -> Option<&Remembered> {
         match self {
-            Self::Remembered(remembered) => Some(remembered),
+            Self::Remembered(remembered) | Self::Unconfirmed(remembered, _) => Some(remembered),
             Self::Awaited(awaited) => awaited.answer.as_ref()?.as_ref().ok(),
             Self::Refused(_) => None,
         }
@@ -638,7 +655,7 @@ impl Ready {
                 scope: awaited.scope.as_ref(),
                 deadline_ns: awaited.deadline_ns,
             },
-            Self::Refused(_) | Self::Remembered(_) => CallTerms {
+            Self::Refused(_) | Self::Remembered(_) | Self::Unconfirmed(..) => CallTerms {
                 key: None,
                 scope: None,
                 deadline_ns: None,

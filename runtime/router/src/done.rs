@@ -24,7 +24,7 @@ impl Router {
         for (at, key) in batch.keys() {
             let (slot, scope) = (&batch.calls[at], batch.scope());
             let key = ScopedKey { scope, key };
-            if slot.outcome != ReplyOutcome::Committed {
+            if !matches!(slot.outcome, ReplyOutcome::Committed | ReplyOutcome::Unconfirmed(_)) {
                 self.idempotency().release(key, &slot.outcome);
                 continue;
             }
@@ -87,7 +87,7 @@ fn nanoseconds(time: Duration) -> u64 {
 #[inline]
 fn end_of(outcome: &ReplyOutcome) -> Option<CallEnd> {
     match outcome {
-        ReplyOutcome::Committed => Some(CallEnd::Committed),
+        ReplyOutcome::Committed | ReplyOutcome::Unconfirmed(_) => Some(CallEnd::Committed),
         ReplyOutcome::Failed(failure) => Some(match **failure {
             Failure::Aborted { .. } => CallEnd::Aborted,
             Failure::Limit { .. } => CallEnd::Limit,

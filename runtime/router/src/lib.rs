@@ -43,6 +43,6 @@ pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
     CallInfo, CallPhase, CallTimes, Deadline, DeployProgress, RendezvousStats, ReplyOutcome, Stream, has_small_result,
 };
-pub use reprise_ship::{FreshnessPoint, FreshnessSummary};
+pub use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
 pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan};

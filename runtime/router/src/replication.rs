@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Weak};
 
-use reprise_base::{Epoch, Lsn, Role};
-use reprise_ship::{FreshnessPoint, FreshnessSummary};
+use reprise_base::{Epoch, Lsn, Role, Safety};
+use reprise_log::Log;
+use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 
 use crate::router::Router;
 
@@ -35,6 +36,8 @@ pub struct StandbyInfo {
     pub replayed: Lsn,
     /// Readers there see everything before it.
     pub view: Lsn,
+    /// It has everything that was answered under a level that waits for standbys.
+    pub is_in_sync: bool,
     /// From 0 to 1 (Query Fresh, section 4; counted from the primary's view 10 s ago). None: not measured yet.
     pub freshness: Option<f64>,
     /// Age of the oldest record of the primary that readers there do not see; 0: they see all.
@@ -52,8 +55,10 @@ pub struct StandbyInfo {
 pub struct ReplicationInfo {
     pub role: Role,
     pub epoch: Epoch,
-    /// `local-sync` or `local-async` where no standby is waited for.
-    pub safety: &'static str,
+    /// What is waited for: `LocalSync` or `LocalAsync` where no level was asked for.
+    pub safety: Safety,
+    /// What an answered write has now: less than `safety` where the level lets a primary go on alone, and it is.
+    pub reached: Safety,
     /// URL of the primary; none on the primary itself, unless it was told its own.
     pub primary: Option<Arc<str>>,
     /// Where standbys connect to; none where none may.
@@ -91,7 +96,7 @@ pub enum ReplicationError {
     NotPrimary(Option<Arc<str>>),
     #[error("this server takes no standbys: start it with --ship-listen ADDR")]
     NotServed,
-    #[error("the standby's name: {0}")]
+    #[error("{0}")]
     Name(Arc<str>),
     #[error("{0}")]
     Unavailable(Arc<str>),
@@ -112,20 +117,41 @@ pub trait ReplicationService: Send + Sync {
     /// On a standby: how far it is itself; none on a primary. Asked for each answer, so it waits for nothing.
     fn own(&self) -> Option<StandbyInfo>;
     /// How fresh the standby of this name was: one of this primary's, or this standby itself. None: there is none of that name.
-    fn freshness(&self, _name: &str) -> Option<FreshnessHistory> {
-        None
-    }
+    fn freshness(&self, name: &str) -> Option<FreshnessHistory>;
     /// Lets a standby of this name connect.
     fn join(&self, name: &str) -> Result<JoinTicket, ReplicationError>;
+    /// Whether writes of this level can be had now. Err: why not.
+    fn judge_safety(&self, level: Safety) -> Result<(), Arc<str>>;
+    /// Runs `told` once the records before `end`, which are durable here, have this level, or with the reason why that can't be waited for
+    /// any longer: at once, or on a thread for which it must only hand over. It comes by itself within some seconds.
+    fn when_safe(&self, level: Safety, end: Lsn, told: SafetyHook);
     /// A lost standby is not expected any more, and no log is held for it.
-    fn forget(&self, _name: &str) -> Result<(), ReplicationError> {
-        Err(ReplicationError::NotServed)
-    }
+    fn forget(&self, name: &str) -> Result<(), ReplicationError>;
     /// Makes this standby the primary: what was received is replayed first. Blocks until writes are taken.
     fn promote(&self) -> Result<Promoted, ReplicationError>;
 }
 
 impl Router {
+    /// The server's level, and what an answered write has for certain.
+    pub fn safety(&self) -> (Safety, Safety) {
+        let (config, gate) = (&self.0.config, &self.0.config.shared.gate);
+        let local = match config.log.is_some() && config.commit == "sync" {
+            true => Safety::LocalSync,
+            false => Safety::LocalAsync,
+        };
+        (gate.level().unwrap_or(local), gate.reached().unwrap_or(local))
+    }
+
+    /// Everything before it is durable here; 0 without a log.
+    pub fn durable(&self) -> Lsn {
+        self.0.config.log.as_deref().map_or(Lsn(0), Log::durable)
+    }
+
+    /// True where the record at `lsn` is durable here, and not yet on the standbys that the server's safety level asks for.
+    pub fn is_unconfirmed(&self, lsn: Lsn) -> bool {
+        self.0.config.shared.gate.is_beyond(lsn)
+    }
+
     /// Wires the service that ships the log or follows a primary. Once. It lives with the database.
     pub fn set_replication(&self, service: Weak<dyn ReplicationService>) {
         let is_first = self.0.replication.set(service).is_ok();

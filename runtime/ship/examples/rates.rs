@@ -12,12 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_base::{Lsn, Role, TxnId, Waiter, Watermark};
+use reprise_base::{Lsn, Role, Safety, TxnId, Waiter, Watermark};
 use reprise_env::{Clock, RealClock, RealDisk, RealNet, RealThreads, entropy};
 use reprise_log::{Group, Log, LogConfig, PlaceError, Placed, Position, Receiver};
 use reprise_ship::{
-    BeatSeen, CheckpointSource, ChosenCheckpoint, Link, LinkConfig, PersistedHook, Shipper, ShipperConfig,
-    StandbyProgress, Taker,
+    BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Link, LinkConfig, PersistedHook, Shipper, ShipperConfig,
+    Stand, StandbyProgress, Taker,
 };
 use reprise_wire::{DeployRef, RecordBatch, RecordRef};
 
@@ -33,6 +33,23 @@ fn open(dir: &Path, role: Role) -> Arc<Log<()>> {
     };
     let opened = Log::open(disk, Arc::new(RealClock::new()), config, Box::new(|_, _, ()| {}));
     Arc::new(opened.expect("open").0)
+}
+
+/// Nobody waits here.
+struct Open;
+
+impl Commits for Open {
+    fn set(&self, _: &Stand) {}
+
+    fn release(&self) {}
+
+    fn give_up(&self, _: &Arc<str>) {}
+
+    fn expire(&self, _: u64, _: u64, _: &Arc<str>) {}
+
+    fn committed(&self, durable: Lsn) -> Lsn {
+        durable
+    }
 }
 
 struct NoCheckpoints;
@@ -108,6 +125,8 @@ fn start(primary: &Arc<Log<()>>, clock: &Arc<dyn Clock>) -> Shipper {
         primary: String::new(),
         partitions: 1,
         ring_bytes: 16 << 20,
+        safety: Safety::OneSafe,
+        commits: Arc::new(Open),
         expected: Vec::new(),
         keep: Box::new(|_| {}),
         entropy: Box::new(entropy),

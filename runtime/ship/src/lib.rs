@@ -1,6 +1,6 @@
 //! A primary's log on its way to its standbys: who may connect, what is sent to whom, how far each one is; and a standby's end of it.
 //! Owns: the groups that wait to be sent, the tickets, the named holds of the log, the table of standbys with their freshness.
-//! Does not: place groups, replay, decide who is primary, wait in anybody's commit, know HTTP.
+//! Does not: place groups, replay, decide who is primary, hold callers back (it tells whoever does what standbys have), know HTTP.
 //! Invariants: what is sent follows without a gap from where the standby said it is; no frame is used before its checksum is checked;
 //! `view`, `replayed` and `persisted` <= `received` <= `shipped` of each standby; `acked` only grows.
 //! Called by: `router` (what is told of freshness), `database`, `node` (a standby's first files).
@@ -13,6 +13,7 @@ mod judge;
 mod link;
 mod receive;
 mod ring;
+mod safety;
 mod session;
 mod shipper;
 mod source;
@@ -23,9 +24,9 @@ mod views;
 
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
 pub use freshness::{FreshnessPoint, FreshnessSummary, OwnFreshness};
-pub use judge::check_name;
 pub use link::{BeatSeen, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, Streaming, Taker};
 pub use receive::{Bootstrapped, Bootstrapping};
+pub use safety::{Commits, SafetyHook, Stand};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig, Ticket};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
-pub use table::{StandbyState, StandbyStatus};
+pub use table::{Expected, StandbyState, StandbyStatus};

@@ -190,8 +190,9 @@ impl Session {
         shipper.table.begin(hello.name, self.number).map_err(End::Refused)?;
         self.name = Some(hello.name.into());
         let position = judge_position(hello, &*shipper.log, shipper.partitions).map_err(End::Refused)?;
-        if let Some(position) = position {
-            self.keep_log(position)?;
+        match position {
+            Some(position) => self.keep_log(position)?,
+            None => shipper.table.begin_files(hello.name, self.number),
         }
         let welcome = Welcome {
             epoch: shipper.log.epoch(),

@@ -5,23 +5,23 @@ use std::{
     io,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use crossbeam_channel::RecvTimeoutError;
-use reprise_base::{Lsn, Watermark};
+use reprise_base::{Lsn, Safety, Watermark, check_node_name};
 use reprise_env::{Clock, Connection, Listener, Net, NetError, Started, Step, Threads, Work};
 
 use crate::{
     connection::SHIP_LIMITS,
     freshness::{FreshnessPoint, FreshnessSummary},
-    judge::check_name,
     ring::Ring,
+    safety::{Commits, SafetyHook},
     session::Session,
     source::{CheckpointSource, ShippedLog},
-    table::{StandbyStatus, Table},
+    table::{Expected, StandbyStatus, Table, are_alike},
     tickets::Tickets,
     views::{SAMPLE_NS, Views},
 };
@@ -55,8 +55,8 @@ pub enum ShipEvent {
     },
 }
 
-/// Keeps a list of standbys, and from where on each needs the log.
-pub type Keep = Box<dyn Fn(&[(Arc<str>, Lsn)]) + Send + Sync>;
+/// Keeps a list of standbys. Returns once it is durable, or can't be.
+pub type Keep = Box<dyn Fn(&[Expected]) + Send + Sync>;
 
 pub struct ShipperConfig {
     pub net: Arc<dyn Net>,
@@ -71,9 +71,13 @@ pub struct ShipperConfig {
     pub partitions: u16,
     /// Groups that are kept for standbys that are not far behind: their bytes.
     pub ring_bytes: usize,
-    /// Standbys of an earlier run, and from where on each needs the log.
-    pub expected: Vec<(Arc<str>, Lsn)>,
-    /// Keeps that list for the next run, every 10 s where it changed, and at the end.
+    /// Of the server.
+    pub safety: Safety,
+    /// Whoever keeps callers until standbys have their records.
+    pub commits: Arc<dyn Commits>,
+    /// Standbys of an earlier run.
+    pub expected: Vec<Expected>,
+    /// Keeps that list for the next run: every 10 s where it changed, at once where another one is in sync, and at the end.
     pub keep: Keep,
     /// For tickets.
     pub entropy: Box<dyn Fn() -> io::Result<[u8; 16]> + Send + Sync>,
@@ -114,8 +118,7 @@ pub(crate) struct Inner {
     pub tickets: Tickets,
     pub table: Table,
     is_stopping: AtomicBool,
-    /// A commit asks for so many standbys. 0: for none.
-    acks_wanted: AtomicUsize,
+    commits: Arc<dyn Commits>,
     sessions: Mutex<BTreeMap<u64, Box<dyn Started>>>,
     next_number: AtomicU64,
 }
@@ -127,9 +130,7 @@ impl Inner {
 
     /// Everything before it may be told.
     pub fn committed(&self, durable: Lsn) -> Lsn {
-        let wanted = self.acks_wanted.load(Ordering::Relaxed);
-        let acked = self.table.acked(wanted);
-        acked.map_or(durable, |acked| durable.min(Lsn(acked.get())))
+        self.commits.committed(durable)
     }
 }
 
@@ -159,18 +160,21 @@ impl Shipper {
             tell: config.tell,
             ring: Arc::new(Ring::new(config.ring_bytes)),
             tickets: Tickets::default(),
-            table: Table::new(),
+            table: Table::new(config.safety, config.commits.clone()),
             is_stopping: AtomicBool::new(false),
-            acks_wanted: AtomicUsize::new(0),
+            commits: config.commits,
             sessions: Mutex::default(),
             // 0 is nobody.
             next_number: AtomicU64::new(1),
         });
-        for (name, from) in &config.expected {
+        let now_ns = inner.clock.monotonic_ns();
+        for expected in &config.expected {
             // What is gone can't be held: the standby is told so when it comes.
-            let hold = inner.log.hold(name, *from).ok();
-            inner.table.expect(name, hold.map(|hold| (Arc::new(hold), *from)));
+            let hold = inner.log.hold(&expected.name, expected.from).ok();
+            let hold = hold.map(|hold| (Arc::new(hold), expected.from));
+            inner.table.expect(expected, hold, now_ns);
         }
+        inner.table.begin_commits();
         let address = listener.address.clone();
         // The ring alone: the log lives no longer for it.
         inner.log.add_sink(inner.ring.clone());
@@ -201,7 +205,7 @@ impl Shipper {
 
     /// Lets a standby of this name connect, once, within a minute.
     pub fn join(&self, name: &str) -> Result<Ticket, ShipError> {
-        check_name(name).map_err(ShipError::Name)?;
+        check_node_name(name).map_err(ShipError::Name)?;
         let ticket = (self.entropy)().map_err(ShipError::Entropy)?;
         let inner = &self.inner;
         inner.tickets.issue(ticket, name, inner.clock.monotonic_ns());
@@ -233,9 +237,26 @@ impl Shipper {
         self.inner.table.acked(count)
     }
 
-    /// From here on something is committed once it is durable here and on so many standbys.
-    pub fn set_acks_wanted(&self, count: usize) {
-        self.inner.acks_wanted.store(count, Ordering::Relaxed);
+    /// Whether calls can have a level now. Err: why not.
+    pub fn judge_safety(&self, level: Safety) -> Result<(), Arc<str>> {
+        self.inner.table.judge(level)
+    }
+
+    /// Calls `told` once the records before `end`, which are durable here, have a level, or with the reason why that is not waited for any
+    /// more; within about 5 s.
+    pub fn when_safe(&self, level: Safety, end: Lsn, told: SafetyHook) {
+        let inner = &self.inner;
+        inner.table.when_safe(level, end, inner.clock.monotonic_ns(), told);
+    }
+
+    /// What an answered write has now.
+    pub fn reached(&self) -> Safety {
+        self.inner.table.reached()
+    }
+
+    /// Everything before it is on as many standbys as the server's level asks for; None: it asks for none.
+    pub fn acked_limit(&self) -> Option<Lsn> {
+        self.inner.table.limit()
     }
 
     /// Everything before it is committed, as standbys are told.
@@ -272,7 +293,7 @@ struct Accepting {
     views: Views,
     sampled_ns: u64,
     keep: Keep,
-    kept: Vec<(Arc<str>, Lsn)>,
+    kept: Vec<Expected>,
     kept_ns: u64,
     came: Option<Connection>,
 }
@@ -296,20 +317,33 @@ impl Accepting {
 
     fn keep_if_changed(&mut self, now_ns: u64) {
         self.kept_ns = now_ns;
-        let held = self.inner.table.held();
-        if held != self.kept {
-            (self.keep)(&held);
-            self.kept = held;
+        let expected = self.inner.table.expected();
+        if expected != self.kept {
+            (self.keep)(&expected);
+            self.kept = expected;
+        }
+    }
+
+    /// Who is in sync is kept at once, and before a commit goes on without one that was.
+    fn tick(&mut self, now_ns: u64) {
+        let inner = Arc::clone(&self.inner);
+        let is_leaving = inner.table.tick(now_ns, &self.views, &*inner.log);
+        if is_leaving || !are_alike(&inner.table.expected(), &self.kept) {
+            self.keep_if_changed(now_ns);
+        }
+        if is_leaving {
+            inner.table.end_leaving();
         }
     }
 
     fn sample_if_due(&mut self, now_ns: u64) {
-        let inner = &self.inner;
-        if now_ns.saturating_sub(self.sampled_ns) < SAMPLE_NS || inner.table.is_empty() {
+        if now_ns.saturating_sub(self.sampled_ns) < SAMPLE_NS {
             return;
         }
         self.sampled_ns = now_ns;
-        self.views.note(now_ns, inner.log.durable());
+        self.views.note(now_ns, self.inner.log.durable());
+        self.tick(now_ns);
+        let inner = &self.inner;
         inner
             .table
             .sample((now_ns, inner.clock.now_us()), &self.views, &*inner.log);

@@ -5,13 +5,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use reprise_base::{Lsn, Watermark};
+use reprise_base::{Lsn, Safety, Watermark};
 use reprise_log::Hold;
 use reprise_wire::{Progress, Refusal};
 
 use crate::{
     freshness::{Freshness, FreshnessPoint, FreshnessSummary},
     judge::Verdict,
+    safety::{ACK_WAIT_NS, Commits, ENTER_LAG_NS, Member, RETURN_WAIT_NS, SafetyHook, Stand, SyncState, stand},
     source::ShippedLog,
     views::Views,
 };
@@ -43,6 +44,8 @@ pub struct StandbyStatus {
     pub persisted: Lsn,
     pub replayed: Lsn,
     pub view: Lsn,
+    /// It has everything that was answered under a level that waits for standbys.
+    pub is_in_sync: bool,
     /// From 0 to 1; None: not measured.
     pub freshness: Option<f64>,
     /// Age of the oldest record of the primary that readers there do not see; 0: they see all.
@@ -55,12 +58,41 @@ pub struct StandbyStatus {
     pub error: Option<Arc<str>>,
 }
 
+/// A standby that a primary knows of an earlier run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    pub name: Arc<str>,
+    /// From where on it needs the log.
+    pub from: Lsn,
+    pub is_in_sync: bool,
+    /// It was in sync once: quorum and very-safe count on it.
+    pub is_counted: bool,
+}
+
+impl Expected {
+    /// Whether the other one says the same of who is in sync.
+    fn is_alike(&self, other: &Self) -> bool {
+        (&self.name, self.is_in_sync, self.is_counted) == (&other.name, other.is_in_sync, other.is_counted)
+    }
+}
+
+/// Whether two lists say the same of who is in sync.
+pub(crate) fn are_alike(a: &[Expected], b: &[Expected]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_alike(b))
+}
+
 struct Standby {
     state: StandbyState,
     /// Whose word counts; 0: nobody's.
     connection: u64,
     shipped: Lsn,
     progress: Progress,
+    /// Also while it is away.
+    persisted: Lsn,
+    sync: SyncState,
+    is_counted: bool,
+    /// In sync and away: until then it is waited for.
+    awaited_until_ns: u64,
     hold: Option<(Arc<Hold>, Lsn)>,
     freshness: Freshness,
     error: Option<Arc<str>>,
@@ -73,67 +105,275 @@ impl Standby {
             connection,
             shipped: Lsn(0),
             progress: Progress::default(),
+            persisted: Lsn(0),
+            sync: SyncState::Out,
+            is_counted: false,
+            awaited_until_ns: 0,
             hold: None,
             freshness: Freshness::default(),
             error: None,
         }
     }
+
+    fn member(&self) -> Member {
+        Member {
+            persisted: self.persisted,
+            sync: self.sync,
+            is_connected: self.connection != 0,
+            is_counted: self.is_counted,
+        }
+    }
+
+    fn is_streaming(&self) -> bool {
+        self.connection != 0 && self.state == StandbyState::Streaming
+    }
+
+    /// It has what was answered before commits waited for it.
+    fn enter_if_there(&mut self) {
+        if let SyncState::Entering(end) = self.sync
+            && self.persisted >= end
+        {
+            (self.sync, self.is_counted) = (SyncState::In, true);
+        }
+    }
+}
+
+/// Somebody who asked for more than the server's level.
+struct Wait {
+    level: Safety,
+    end: Lsn,
+    until_ns: u64,
+    told: SafetyHook,
+}
+
+struct State {
+    standbys: BTreeMap<Arc<str>, Standby>,
+    waits: Vec<Wait>,
+    /// Of the server's level, as it was told last.
+    stand: Stand,
+}
+
+impl State {
+    fn members(&self) -> Vec<Member> {
+        self.standbys.values().map(Standby::member).collect()
+    }
 }
 
 pub(crate) struct Table {
-    standbys: Mutex<BTreeMap<Arc<str>, Standby>>,
+    state: Mutex<State>,
+    /// The server's.
+    level: Safety,
+    commits: Arc<dyn Commits>,
     /// By how many standbys, less one: so many persisted everything before it.
     acked: Vec<Arc<Watermark>>,
 }
 
 impl Table {
-    pub fn new() -> Self {
+    pub fn new(level: Safety, commits: Arc<dyn Commits>) -> Self {
         Self {
-            standbys: Mutex::default(),
+            state: Mutex::new(State {
+                standbys: BTreeMap::new(),
+                waits: Vec::new(),
+                stand: stand(level, true, &[]),
+            }),
+            level,
+            commits,
             acked: (0..STANDBYS_MAX).map(|_| Arc::default()).collect(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Standby>> {
-        self.standbys.lock().expect("nothing panics under this lock")
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+
+    /// Tells whoever keeps callers how things stand.
+    fn set(&self, state: &mut State) -> Option<Arc<str>> {
+        if !self.level.asks_standbys() {
+            return None;
+        }
+        let now = stand(self.level, true, &state.members());
+        self.commits.set(&now);
+        let before = std::mem::replace(&mut state.stand, now);
+        let is_alone = before.limit.is_some() && state.stand.limit.is_none();
+        match (&before.refusal, &state.stand.refusal) {
+            (None, Some(reason)) => Some(format!("a standby was lost while this waited: {reason}").into()),
+            _ if is_alone => {
+                Some("the last standby that was in sync was lost while this waited: this server goes on alone".into())
+            }
+            _ => None,
+        }
+    }
+
+    /// After a change: whoever waited for it hears of it, outside of the lock.
+    fn settle(&self, mut state: MutexGuard<'_, State>) {
+        let given_up = self.set(&mut state);
+        let mut told = Vec::new();
+        if !state.waits.is_empty() {
+            let members = state.members();
+            for wait in std::mem::take(&mut state.waits) {
+                let stand = stand(wait.level, false, &members);
+                match stand.refusal {
+                    _ if stand.limit.is_none_or(|limit| limit >= wait.end) => told.push((wait.told, Ok(()))),
+                    Some(reason) => told.push((wait.told, Err(reason))),
+                    None => state.waits.push(wait),
+                }
+            }
+        }
+        drop(state);
+        if let Some(reason) = given_up {
+            self.commits.give_up(&reason);
+        }
+        if self.level.asks_standbys() {
+            self.commits.release();
+        }
+        for (hook, outcome) in told {
+            hook(outcome);
+        }
+    }
+
+    /// Tells of the server's level from the start.
+    pub fn begin_commits(&self) {
+        self.settle(self.lock());
+    }
+
+    /// Whether calls can have a level now. Err: why not.
+    pub fn judge(&self, level: Safety) -> Result<(), Arc<str>> {
+        let now = stand(level, false, &self.lock().members());
+        now.refusal.map_or(Ok(()), Err)
+    }
+
+    /// Calls `told` once the records before `end` have a level, or it is not waited for any more.
+    pub fn when_safe(&self, level: Safety, end: Lsn, now_ns: u64, told: SafetyHook) {
+        let mut state = self.lock();
+        let until_ns = now_ns + ACK_WAIT_NS;
+        state.waits.push(Wait {
+            level,
+            end,
+            until_ns,
+            told,
+        });
+        self.settle(state);
+    }
+
+    /// What writes have now.
+    pub fn reached(&self) -> Safety {
+        self.lock().stand.reached
+    }
+
+    /// Everything before it has the server's level, once it is durable here.
+    pub fn limit(&self) -> Option<Lsn> {
+        self.lock().stand.limit
+    }
+
+    /// Lets standbys come to be in sync; ends waits that took too long. True where one is to leave: `end_leaving` follows once that is
+    /// recorded.
+    pub fn tick(&self, now_ns: u64, views: &Views, log: &dyn ShippedLog) -> bool {
+        let reason: Arc<str> = "its standbys did not say in time that they have it".into();
+        let before_ns = now_ns.saturating_sub(ACK_WAIT_NS);
+        self.commits.expire(now_ns, before_ns, &reason);
+        let mut state = self.lock();
+        let (enters, patience) = (views.at(now_ns.saturating_sub(ENTER_LAG_NS)), views.at(before_ns));
+        let (mut is_leaving, mut is_entering) = (false, false);
+        for standby in state.standbys.values_mut() {
+            let is_away = standby.connection == 0 && standby.awaited_until_ns <= now_ns;
+            let is_behind = standby.connection != 0 && patience.is_some_and(|lsn| standby.persisted < lsn);
+            match standby.sync {
+                SyncState::Out if standby.is_streaming() && enters.is_some_and(|lsn| standby.persisted >= lsn) => {
+                    // Until it is known what was answered by now.
+                    standby.sync = SyncState::Entering(Lsn(u64::MAX));
+                    is_entering = true;
+                }
+                SyncState::Entering(_) if is_behind => standby.sync = SyncState::Out,
+                SyncState::In if is_away || is_behind => standby.sync = SyncState::Leaving,
+                _ => {}
+            }
+            is_leaving |= standby.sync == SyncState::Leaving;
+        }
+        if is_entering {
+            self.set(&mut state);
+            // From here on nobody is told of more before these have it.
+            let answered = log.durable();
+            for standby in state.standbys.values_mut() {
+                if standby.sync == SyncState::Entering(Lsn(u64::MAX)) {
+                    standby.sync = SyncState::Entering(answered);
+                    standby.enter_if_there();
+                }
+            }
+        }
+        let (late, waits) = std::mem::take(&mut state.waits)
+            .into_iter()
+            .partition(|wait| wait.until_ns <= now_ns);
+        state.waits = waits;
+        self.settle(state);
+        let late: Vec<Wait> = late;
+        for wait in late {
+            (wait.told)(Err(reason.clone()));
+        }
+        is_leaving
+    }
+
+    /// Commits wait no longer for those that leave.
+    pub fn end_leaving(&self) {
+        let mut state = self.lock();
+        for standby in state.standbys.values_mut() {
+            if standby.sync == SyncState::Leaving {
+                standby.sync = SyncState::Out;
+            }
+        }
+        self.settle(state);
     }
 
     /// Calls `change` with the standby, where it is this connection that speaks for it.
     fn with<R>(&self, name: &str, connection: u64, change: impl FnOnce(&mut Standby) -> R) -> Option<R> {
-        let mut standbys = self.lock();
-        let standby = standbys
-            .get_mut(name)
-            .filter(|standby| standby.connection == connection)?;
-        Some(change(standby))
+        let mut state = self.lock();
+        let standby = state.standbys.get_mut(name);
+        Some(change(standby.filter(|standby| standby.connection == connection)?))
     }
 
     /// A standby of an earlier run is not here yet.
-    pub fn expect(&self, name: &Arc<str>, hold: Option<(Arc<Hold>, Lsn)>) {
-        let mut standbys = self.lock();
-        if standbys.len() < STANDBYS_MAX {
+    pub fn expect(&self, expected: &Expected, hold: Option<(Arc<Hold>, Lsn)>, now_ns: u64) {
+        let mut state = self.lock();
+        if state.standbys.len() < STANDBYS_MAX {
             let error = "it has not come back since this server was started";
-            standbys.entry(Arc::clone(name)).or_insert_with(|| Standby {
-                state: StandbyState::Lost,
-                hold,
-                error: Some(error.into()),
-                ..Standby::new(0)
-            });
+            state
+                .standbys
+                .entry(Arc::clone(&expected.name))
+                .or_insert_with(|| Standby {
+                    state: StandbyState::Lost,
+                    persisted: expected.from,
+                    sync: if expected.is_in_sync {
+                        SyncState::In
+                    } else {
+                        SyncState::Out
+                    },
+                    is_counted: expected.is_counted,
+                    awaited_until_ns: now_ns + RETURN_WAIT_NS,
+                    hold,
+                    error: Some(error.into()),
+                    ..Standby::new(0)
+                });
         }
     }
 
-    /// What is held, by name.
-    pub fn held(&self) -> Vec<(Arc<str>, Lsn)> {
-        let standbys = self.lock();
-        let held = standbys.iter().filter_map(|(name, standby)| {
-            let (_, from) = standby.hold.as_ref()?;
-            Some((Arc::clone(name), *from))
+    /// Who is to be expected after a restart, by name: those for whom log is held, and those that count. Who leaves is out of sync.
+    pub fn expected(&self) -> Vec<Expected> {
+        let state = self.lock();
+        let expected = state.standbys.iter().filter_map(|(name, standby)| {
+            let held = standby.hold.as_ref().map(|(_, from)| *from);
+            Some(Expected {
+                name: Arc::clone(name),
+                from: held.or(standby.is_counted.then_some(standby.persisted))?,
+                is_in_sync: standby.sync == SyncState::In,
+                is_counted: standby.is_counted,
+            })
         });
-        held.collect()
+        expected.collect()
     }
 
     /// From here on `connection` speaks for the standby.
     pub fn begin(&self, name: &str, connection: u64) -> Result<(), Verdict> {
-        let mut standbys = self.lock();
+        let mut state = self.lock();
+        let standbys = &mut state.standbys;
         if !standbys.contains_key(name) && standbys.len() >= STANDBYS_MAX {
             let reason = format!("this primary knows {STANDBYS_MAX} standbys already, and takes no more");
             return Err(Verdict::new(Refusal::Unavailable, reason));
@@ -141,6 +381,7 @@ impl Table {
         let standby = standbys.entry(name.into()).or_insert_with(|| Standby::new(connection));
         standby.connection = connection;
         standby.state = StandbyState::Joining;
+        self.settle(state);
         Ok(())
     }
 
@@ -158,9 +399,25 @@ impl Table {
             standby.state = StandbyState::CatchingUp;
             standby.shipped = position;
             standby.progress = Progress::default();
+            if position < standby.persisted {
+                // It lost what it had.
+                standby.persisted = position;
+                if standby.sync != SyncState::Out {
+                    standby.sync = SyncState::Leaving;
+                }
+            }
             standby.freshness.begin();
             standby.error = None;
         });
+        self.settle(self.lock());
+    }
+
+    /// It begins anew: whatever it had is gone.
+    pub fn begin_files(&self, name: &str, connection: u64) {
+        self.with(name, connection, |standby| {
+            (standby.persisted, standby.sync) = (Lsn(0), SyncState::Out);
+        });
+        self.settle(self.lock());
     }
 
     /// The log is kept for it from `from` on, instead of what was kept before.
@@ -175,13 +432,17 @@ impl Table {
 
     /// Returns what needs no longer be held, and by which hold.
     pub fn note_progress(&self, name: &str, connection: u64, progress: &Progress, now_ns: u64) -> Option<Arc<Hold>> {
-        let mut standbys = self.lock();
-        let standby = standbys
+        let mut state = self.lock();
+        let standby = state
+            .standbys
             .get_mut(name)
             .filter(|standby| standby.connection == connection)?;
         standby.progress = *progress;
         standby.freshness.note(now_ns, progress);
         let persisted = progress.persisted;
+        let is_more = persisted > standby.persisted;
+        standby.persisted = standby.persisted.max(persisted);
+        standby.enter_if_there();
         let hold = standby
             .hold
             .as_mut()
@@ -191,11 +452,14 @@ impl Table {
                 Arc::clone(hold)
             });
         let mut all = [Lsn(0); STANDBYS_MAX];
-        for (at, standby) in standbys.values().enumerate() {
+        for (at, standby) in state.standbys.values().enumerate() {
             all[at] = standby.progress.persisted;
         }
         all.sort_unstable_by(|a, b| b.cmp(a));
-        drop(standbys);
+        match is_more {
+            true => self.settle(state),
+            false => drop(state),
+        }
         for (mark, lsn) in self.acked.iter().zip(all) {
             mark.raise(lsn.0);
         }
@@ -207,26 +471,28 @@ impl Table {
         self.with(name, connection, |standby| {
             standby.state = StandbyState::Lost;
             standby.connection = 0;
+            standby.awaited_until_ns = 0;
+            if matches!(standby.sync, SyncState::Entering(_)) {
+                standby.sync = SyncState::Out;
+            }
             standby.error = Some(error.into());
         });
+        self.settle(self.lock());
     }
 
     /// The standby is not expected any more. False: it is not known, or connected.
     pub fn forget(&self, name: &str) -> bool {
-        let mut standbys = self.lock();
-        let is_lost = standbys.get(name).is_some_and(|standby| standby.connection == 0);
-        let gone = if is_lost { standbys.remove(name) } else { None };
-        drop(standbys);
+        let mut state = self.lock();
+        // Also one that is still waited for: whoever forgets it says that it will not come back.
+        let is_gone = state.standbys.get(name).is_some_and(|standby| standby.connection == 0);
+        let gone = if is_gone { state.standbys.remove(name) } else { None };
+        self.settle(state);
         gone.is_some()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
     pub fn sample(&self, now: (u64, i64), views: &Views, log: &dyn ShippedLog) {
-        let mut standbys = self.lock();
-        for standby in standbys.values_mut() {
+        let mut state = self.lock();
+        for standby in state.standbys.values_mut() {
             standby
                 .freshness
                 .sample(now, views, |view| log.bytes_between(view, Lsn(u64::MAX)));
@@ -236,7 +502,7 @@ impl Table {
     /// The names of those whose hold was let go since this was asked last.
     pub fn take_let_go(&self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
-        for (name, standby) in self.lock().iter_mut() {
+        for (name, standby) in &mut self.lock().standbys {
             if let Some((hold, _)) = standby.hold.take_if(|(hold, _)| hold.is_let_go()) {
                 standby.error = Some("the log that it lacked grew beyond what is held, and was let go".into());
                 gone.push((Arc::clone(name), hold));
@@ -250,7 +516,8 @@ impl Table {
     }
 
     pub fn history(&self, name: &str) -> Option<(Vec<FreshnessPoint>, Option<FreshnessSummary>)> {
-        self.lock().get(name).map(|standby| standby.freshness.history())
+        let state = self.lock();
+        state.standbys.get(name).map(|standby| standby.freshness.history())
     }
 
     pub fn statuses(&self, log: &dyn ShippedLog) -> Vec<StandbyStatus> {
@@ -262,9 +529,10 @@ impl Table {
                 name: Arc::clone(name),
                 state: standby.state,
                 shipped: standby.shipped,
-                persisted: standby.progress.persisted,
+                persisted: standby.persisted,
                 replayed: standby.progress.replayed,
                 view,
+                is_in_sync: standby.sync == SyncState::In,
                 freshness: now.map(|(score, _)| score),
                 lag_us: now.map_or(0, |(_, lag_us)| lag_us),
                 lag_bytes: if view < durable {
@@ -277,6 +545,6 @@ impl Table {
                 error: standby.error.clone(),
             }
         };
-        self.lock().iter().map(status).collect()
+        self.lock().standbys.iter().map(status).collect()
     }
 }

@@ -16,7 +16,7 @@ use common::{
     words_of,
 };
 use reprise_backup::Place;
-use reprise_base::{Epoch, Lsn, Role};
+use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_env::{Clock, Connection, Disk, RealClock, RealDisk, RealNet, RealThreads, SimDisk, Threads};
 use reprise_log::{Log, LogConfig, Position};
 use reprise_ship::{Link, LinkConfig, LinkError, STANDBY_LIMITS, ShipEvent, StandbyState};
@@ -78,7 +78,7 @@ fn refusal_of(ended: Result<(), LinkError>) -> (Refusal, String, bool) {
 #[test]
 fn two_standbys_get_what_was_written_and_what_is() {
     let around = around();
-    let primary = Primary::start(&SimDisk::new(), &around, 1 << 20);
+    let primary = Primary::start_at(Safety::TwoSafe, &SimDisk::new(), &around, 1 << 20);
     append_all(&primary.log, "before", 50);
     let logs = [standby(&SimDisk::new()), standby(&SimDisk::new())];
     let takers = [LogTaker::new(&logs[0]), LogTaker::new(&logs[1])];
@@ -101,10 +101,15 @@ fn two_standbys_get_what_was_written_and_what_is() {
     let acked = [primary.shipper.acked(1), primary.shipper.acked(2)].map(|mark| mark.expect("so few"));
     wait_until("both have all", || acked.iter().all(|mark| mark.get() == end.0));
     assert!(primary.shipper.acked(0).is_none() && primary.shipper.acked(17).is_none());
-    primary.shipper.set_acks_wanted(2);
+    // At 2-safe both are waited for.
+    wait_until("both are in sync", || {
+        primary.shipper.standbys().iter().all(|status| status.is_in_sync)
+    });
     assert_eq!(primary.shipper.committed(), end);
-    primary.shipper.set_acks_wanted(3);
-    assert_eq!(primary.shipper.committed(), Lsn(0));
+    assert_eq!(
+        (primary.shipper.reached(), primary.shipper.acked_limit()),
+        (Safety::TwoSafe, Some(end))
+    );
     for log in &logs {
         assert_eq!(words_of(log, Lsn(0)), words_of(&primary.log, Lsn(0)));
         assert_eq!(log.received().expect("a standby's").epoch, Epoch(1));

@@ -9,7 +9,7 @@ pub const SHIP_PROTOCOL: u16 = 1;
 /// Before the body of each frame: checksum and kind.
 pub const FRAME_HEADER_BYTES: usize = 8;
 /// Longest name of a standby, in bytes.
-pub const STANDBY_NAME_BYTES_MAX: usize = 64;
+pub const STANDBY_NAME_BYTES_MAX: usize = reprise_base::NODE_NAME_BYTES_MAX;
 /// Longest text in a frame, in bytes: a reason, or an address.
 pub const FRAME_TEXT_BYTES_MAX: usize = 512;
 /// Bytes of a file in one frame at most.

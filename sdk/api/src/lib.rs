@@ -70,6 +70,8 @@ pub mod headers {
     pub const INTEGERS: &str = "reprise-integers";
     /// Of rows as lines or CSV: where the next page begins.
     pub const NEXT_CURSOR: &str = "reprise-next-cursor";
+    /// Of a call: a write has at least this safety level, or is refused. Of an answer: what the write has.
+    pub const SAFETY: &str = "reprise-safety";
     /// A read waits until it sees this position.
     pub const MIN_LSN: &str = "reprise-min-lsn";
     /// A call is ended after so many milliseconds.

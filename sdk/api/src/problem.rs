@@ -280,6 +280,9 @@ pub struct Problem {
     /// outcome-unknown: where its record was to lie.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lsn: Option<U64>,
+    /// outcome-unknown: the safety level that the write has all the same; none where not even that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reached: Option<String>,
     /// recovering: how far the opening is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,

@@ -36,6 +36,8 @@ pub struct Standby {
     pub replayed_lsn: U64,
     /// Readers on the standby see every record before it, and none behind it.
     pub view_lsn: U64,
+    /// It has everything that was answered under a level that waits for standbys; known by the primary alone.
+    pub in_sync: bool,
     /// Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null until it was measured.
     pub freshness: Option<f64>,
     /// Milliseconds since readers on the standby saw all that was committed; 0 where they do now.
@@ -57,6 +59,8 @@ pub struct Replication {
     pub epoch: u32,
     /// What an answered write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or `quorum`.
     pub safety: String,
+    /// What an answered write has now: less than `safety` where standbys are missing.
+    pub reached: String,
     /// Where writes go; null where it is not known. On a primary its own address, if it was told (`--advertise`).
     pub primary: Option<String>,
     /// Where standbys connect to; null where this server takes none.

@@ -116,7 +116,7 @@ impl Client {
         self.call_with(module, procedure, args, &CallOptions::default())
     }
 
-    /// As `call`, with a key, a position to wait for, or a time limit.
+    /// As `call`, with a key, a position to wait for, a time limit, or a safety level.
     pub fn call_with(
         &self,
         module: &str,
@@ -134,13 +134,22 @@ impl Client {
         if let Some(wait) = options.max_wait_ms {
             request = request.header(headers::MAX_WAIT_MS, wait);
         }
+        if let Some(level) = options.safety {
+            request = request.header(headers::SAFETY, level);
+        }
         let response = self.send(request)?;
         let replayed = response
             .headers()
             .get(headers::IDEMPOTENT_REPLAYED)
             .is_some_and(|value| value == "true");
+        let safety = response.headers().get(headers::SAFETY);
+        let safety = safety.and_then(|level| level.to_str().ok()).map(str::to_owned);
         let answer = read(response)?;
-        Ok(Called { answer, replayed })
+        Ok(Called {
+            answer,
+            replayed,
+            safety,
+        })
     }
 
     /// Runs many calls; the answers come in their order, each `Ok` one with its own outcome.

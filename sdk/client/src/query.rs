@@ -12,6 +12,8 @@ pub struct CallOptions<'a> {
     pub min_lsn: Option<u64>,
     /// Milliseconds that the read waits for `min_lsn`.
     pub max_wait_ms: Option<u64>,
+    /// For writes: at least this safety level (`1-safe`, `2-safe`, `quorum`, `very-safe`), or an error.
+    pub safety: Option<&'a str>,
 }
 
 /// A committed call.
@@ -22,6 +24,9 @@ pub struct Called {
     pub answer: CallAnswer,
     /// True when the idempotency key was used before: this is the first outcome again.
     pub replayed: bool,
+    /// The safety level that a write has, where the server has one or the call asked for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub safety: Option<String>,
 }
 
 /// Which rows of a table, and how.

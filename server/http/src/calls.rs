@@ -22,6 +22,7 @@ use crate::{
     media::{format_of_answer, format_of_body},
     refusal::{Refusal, problem_of_reply},
     reply::Held,
+    safety::{self, AskedSafety},
     state::AppState,
     submission::{CallText, Submission},
     target::Target,
@@ -49,12 +50,14 @@ pub const PATH_PREFIX: &str = "/v1/call/";
         ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "For reads: wait until the read view holds this LSN"),
         ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
+        ("Reprise-Safety" = Option<String>, Header, description = "A write has at least this level (1-safe, 2-safe, quorum, very-safe, local-sync, local-async), or is refused before it runs, or is outcome-unknown"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context; the answer continues it"),
     ),
     request_body(content((Object = "application/json"), (Object = "application/cbor")), description = "Arguments by name"),
     responses(
         (status = 200, description = "Committed", content((CallAnswer = "application/json"), (CallAnswer = "application/cbor")), headers(
             ("Reprise-Txn-Id" = String), ("Reprise-Lsn" = String),
+            ("Reprise-Safety" = String, description = "What a write has, where the server has a level (--safety) or the call asked for one"),
             ("Idempotent-Replayed" = String, description = "`true` when the key was used before"),
         )),
         (status = 400, description = "invalid-arguments, malformed-request", body = Problem, content_type = "application/problem+json"),
@@ -63,7 +66,7 @@ pub const PATH_PREFIX: &str = "/v1/call/";
         (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "procedure-aborted, limit-exceeded, cancelled", body = Problem, content_type = "application/problem+json"),
         (status = 500, description = "procedure-trapped", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "overloaded, too-stale, log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded, too-stale, log-unavailable, outcome-unknown; recovering", body = Problem, content_type = "application/problem+json"),
         (status = 504, description = "deadline-exceeded", body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )
@@ -151,6 +154,7 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
         may_write: asked.may_write,
     };
     let mut call = Submission::default();
+    call.ask_safety(AskedSafety::of(state, &head.headers, asked.timeout)?);
     let target = call.number_of(&asked.target);
     call.add(target, 0, text, ());
     let mut batch = call.batch(state, deployed);
@@ -166,7 +170,12 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
         Some(room) => Some(room.await),
     };
     let (target, reply) = call.answer(slot).map_err(Refusal::clone)?;
-    respond(state, target, &reply, asked.answer, room)
+    let mut response = respond(state, target, &reply, asked.answer, room)?;
+    if let Some(level) = call.reached(state).filter(|_| !target.schema().read_only) {
+        let (name, value) = safety::header(level);
+        response.headers_mut().insert(name, value);
+    }
+    Ok(response)
 }
 
 /// Appends the body of a committed call's answer.
@@ -289,7 +298,7 @@ pub fn read_wait_max(headers: &HeaderMap) -> Result<Duration, Refusal> {
 
 /// True where nothing is to be waited for, as the headers say. False also where they say nothing that makes sense.
 pub fn is_in_view(state: &AppState, headers: &HeaderMap) -> bool {
-    if headers.contains_key(headers::MAX_LAG_MS) {
+    if headers.contains_key(headers::MAX_LAG_MS) || safety::is_beyond(state, headers) {
         return false;
     }
     match number(headers, headers::MIN_LSN) {

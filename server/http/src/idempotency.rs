@@ -43,6 +43,10 @@ pub async fn show_outcome(
     state.router.check_ready()?;
     let scope = principal.scope().map_or("", |name| &**name);
     match state.router.idempotency().look_up(ScopedKey { scope, key: &key }) {
+        Lookup::Kept(outcome) if state.router.is_unconfirmed(outcome.lsn) => {
+            let reason = "the call that was made under this key committed on this server, and its standbys have not said that they have it";
+            Err(Refusal::unconfirmed(reason, outcome.txn_id, outcome.lsn))
+        }
         Lookup::Kept(outcome) => {
             let keep = state.router.idempotency().stats().keep;
             outcome_of(key, &outcome, keep)

@@ -41,6 +41,7 @@ mod reply;
 mod rollback;
 mod rows;
 mod running;
+mod safety;
 mod schema;
 mod server;
 mod stall;

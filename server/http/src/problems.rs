@@ -242,14 +242,17 @@ fn guide_of_server(kind: ProblemKind) -> Guide {
             "Safe.",
         ),
         ProblemKind::LogUnavailable => (
-            "The log can't be written: the disk is full or failed. Writes are refused, reads go on.",
-            "Whoever runs the server removes the cause and starts it again; <code>log_error</code> of /v1/status names it.",
+            "The log can't be written: the disk is full or failed; or standbys are missing that the safety level asks for. Writes are refused, \
+             reads go on.",
+            "Whoever runs the server removes the cause and starts it again; <code>log_error</code> of /v1/status names it. Missing standbys: \
+             GET /v1/replication tells which; start or forget them, or ask for less by <code>Reprise-Safety</code>.",
             "Safe: it is known that nothing of the call is kept.",
         ),
         ProblemKind::OutcomeUnknown => (
-            "The write ran, and while its record was written the log failed: whether it is kept shows after the next start.",
-            "Once the server runs again: repeat the call with the same idempotency key, or look for <code>txn_id</code> at \
-             <code>lsn</code> in GET /v1/log.",
+            "The write ran, and while its record was written the log failed: whether it is kept shows after the next start. Or it is durable on \
+             this server, as <code>reached</code> says, and standbys did not say in time that they have it: it is kept as long as this server is.",
+            "Once the server runs again, or its standbys are back: repeat the call with the same idempotency key, or look for \
+             <code>txn_id</code> at <code>lsn</code> in GET /v1/log.",
             "Only with the idempotency key that the call had: without one it may be done twice.",
         ),
         ProblemKind::Recovering => (

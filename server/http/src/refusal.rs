@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_api::{Phase, Problem, ProblemKind, SchemaConflict, U64, headers};
-use reprise_base::{Lsn, PartitionId, TxnId, limits::MEMORY_MAX_LIMIT};
+use reprise_base::{Lsn, PartitionId, Safety, TxnId, limits::MEMORY_MAX_LIMIT};
 use reprise_router::{CallReply, DeployError, Ended, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable};
 
 /// An answer other than the one asked for.
@@ -84,6 +84,25 @@ impl Refusal {
         problem.txn_id = Some(U64(txn_id.0));
         problem.lsn = Some(U64(lsn.0));
         problem.into()
+    }
+
+    /// It is kept here; standbys may have it.
+    pub fn unconfirmed(reason: &str, txn_id: TxnId, lsn: Lsn) -> Self {
+        let detail = format!(
+            "{reason}. The write is durable on this server, and whether it outlives the loss of it is not known: a repeat under its idempotency \
+             key answers it once it is"
+        );
+        let mut refusal = Self::outcome_unknown(&detail, txn_id, lsn);
+        refusal.problem.reached = Some(Safety::OneSafe.name().into());
+        refusal
+    }
+
+    /// The level that a write asks for can't be had now.
+    pub fn no_safety(reason: &str) -> Self {
+        let detail = format!(
+            "{reason}; nothing was run. Ask for less (Reprise-Safety), or try again once its standbys are back"
+        );
+        Self::new(ProblemKind::LogUnavailable, detail)
     }
 
     pub fn read_only(reason: &str) -> Self {
@@ -164,6 +183,7 @@ impl IntoResponse for Refusal {
 pub fn problem_of_reply(reply: &CallReply<'_>) -> Option<Problem> {
     Some(match reply.outcome {
         ReplyOutcome::OutcomeUnknown(reason) => *Refusal::outcome_unknown(reason, reply.txn_id, reply.lsn).problem,
+        ReplyOutcome::Unconfirmed(reason) => *Refusal::unconfirmed(reason, reply.txn_id, reply.lsn).problem,
         outcome => return problem_of_outcome(outcome),
     })
 }
@@ -194,7 +214,9 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
             problem
         }
         ReplyOutcome::LogUnavailable(reason) => *Refusal::log_unavailable(reason).problem,
-        ReplyOutcome::OutcomeUnknown(reason) => Problem::new(ProblemKind::OutcomeUnknown, &**reason),
+        ReplyOutcome::OutcomeUnknown(reason) | ReplyOutcome::Unconfirmed(reason) => {
+            Problem::new(ProblemKind::OutcomeUnknown, &**reason)
+        }
         ReplyOutcome::ReadOnly(reason) => *Refusal::read_only(reason).problem,
         ReplyOutcome::NotPrimary(primary) => *Refusal::not_primary(primary.as_deref()).problem,
         ReplyOutcome::Quarantined(reason) => Problem::new(ProblemKind::Quarantined, &**reason),
@@ -431,6 +453,7 @@ mod tests {
             ReplyOutcome::IdempotencyConflict,
             ReplyOutcome::LogUnavailable("disk full".into()),
             ReplyOutcome::OutcomeUnknown("write failed".into()),
+            ReplyOutcome::Unconfirmed("the standby was lost".into()),
             ReplyOutcome::ReadOnly("read alone".into()),
             ReplyOutcome::NotPrimary(Some("http://other:8080".into())),
             ReplyOutcome::NotPrimary(None),
@@ -452,6 +475,7 @@ mod tests {
             503 /problems/overloaded Some(3)
             409 /problems/idempotency-conflict None
             503 /problems/log-unavailable None
+            503 /problems/outcome-unknown None
             503 /problems/outcome-unknown None
             503 /problems/read-only None
             421 /problems/not-primary None

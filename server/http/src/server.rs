@@ -89,6 +89,7 @@ fn turn_away(stream: &TcpStream) {
         body: &mut body,
         room: &mut None,
         staleness: None,
+        safety: None,
     };
     answers.push_answer(refusal.answer(), true);
     let _ = stream.try_write(&out); // the peer sees the end at least

@@ -9,6 +9,7 @@ use std::{
 };
 
 use reprise_api::{Problem, ProblemKind};
+use reprise_base::Safety;
 use reprise_codec::{ArgsError, Format, Scratch, encode_document};
 use reprise_router::{BatchBuilder, Bound, CallReply, CallTerms, CallTimes, Deployed, ReplyOutcome, Stream};
 
@@ -18,6 +19,7 @@ use crate::{
     limits::SUPERSEDED_RETRIES_MAX,
     refusal::Refusal,
     reply::{Held, PendingReply, ReplySlot},
+    safety::{AskedSafety, Confirmation},
     state::AppState,
     target::Target,
 };
@@ -66,6 +68,8 @@ pub struct Submission<F> {
     /// Of the last round.
     deadlines: Deadlines,
     is_answered: bool,
+    /// What its writes are to have beyond the server's level.
+    safety: Option<Confirmation>,
 }
 
 impl<F> Default for Submission<F> {
@@ -77,6 +81,7 @@ impl<F> Default for Submission<F> {
             rounds: Vec::new(),
             deadlines: Deadlines::default(),
             is_answered: false,
+            safety: None,
         }
     }
 }
@@ -177,6 +182,13 @@ impl<F> Submission<F> {
         if batch.is_empty() {
             return;
         }
+        if let Some(asked) = &self.safety
+            && self.rounds.is_empty()
+            && let Err(reason) = asked.judge(state)
+        {
+            self.refuse_all(|| Refusal::no_safety(&reason));
+            return; // the batch frees the keys that it has begun
+        }
         self.take_deadlines(&mut batch);
         let slot = ReplySlot::holding(held);
         self.rounds.push(slot.wait(0));
@@ -226,8 +238,34 @@ impl<F> Submission<F> {
         true
     }
 
-    /// Ready once every call has its answer.
+    /// Its writes are to have this, beside the server's level. Before they are submitted.
+    pub fn ask_safety(&mut self, asked: Option<AskedSafety>) {
+        self.safety = asked.map(Confirmation::from);
+    }
+
+    /// Ready once every call has its answer, and the level that was asked for.
     pub fn poll(&mut self, cx: &mut Context<'_>, state: &AppState, text: &[u8]) -> Poll<()> {
+        ready!(self.poll_answers(cx, state, text));
+        let Some(mut asked) = self.safety.take() else {
+            return Poll::Ready(());
+        };
+        let polled = asked.poll(cx, state, || self.slots.iter().any(|slot| self.has_written(slot)));
+        self.safety = Some(asked);
+        polled
+    }
+
+    /// What its writes have, where the server has a level or one was asked for.
+    pub fn reached(&self, state: &AppState) -> Option<Safety> {
+        let asked = self.safety.as_ref().and_then(Confirmation::reached);
+        asked.or_else(|| named_safety(state))
+    }
+
+    fn has_written(&self, slot: &Slot<F>) -> bool {
+        let answer = self.answer(slot);
+        answer.is_ok_and(|(target, reply)| !target.schema().read_only && *reply.outcome == ReplyOutcome::Committed)
+    }
+
+    fn poll_answers(&mut self, cx: &mut Context<'_>, state: &AppState, text: &[u8]) -> Poll<()> {
         while !self.is_answered {
             let reply = match self.rounds.last() {
                 None => break,
@@ -323,7 +361,14 @@ impl<F> Submission<F> {
             SlotState::Refused(refusal) => Err(refusal),
             SlotState::Called { target, round, index } => {
                 let reply = self.rounds[*round as usize].reply().expect("every call is answered");
-                Ok((&self.targets[*target as usize], reply.get(*index as usize)))
+                let (target, mut reply) = (&self.targets[*target as usize], reply.get(*index as usize));
+                if let Some(open) = self.safety.as_ref().and_then(Confirmation::failure)
+                    && !target.schema().read_only
+                    && *reply.outcome == ReplyOutcome::Committed
+                {
+                    reply.outcome = open;
+                }
+                Ok((target, reply))
             }
         }
     }
@@ -343,6 +388,12 @@ impl<F> Submission<F> {
             Err(_) => 0,
         }
     }
+}
+
+/// What writes have, where the server was given a level.
+pub fn named_safety(state: &AppState) -> Option<Safety> {
+    let (level, reached) = state.router.safety();
+    (level >= Safety::OneSafe).then_some(reached)
 }
 
 impl CallText {

@@ -194,6 +194,7 @@ pub fn call(args: &CallArgs, output: Output) -> Outcome {
     let arguments = arguments(&text)?;
     let options = CallOptions {
         idempotency_key: args.idempotency_key.as_deref(),
+        safety: args.safety.as_deref(),
         ..CallOptions::default()
     };
     let answer = connect(&args.server)?

@@ -44,7 +44,7 @@ fn show(told: &Replication) -> std::io::Result<()> {
     print_pairs(&[
         ("role", told.role.clone()),
         ("epoch", told.epoch.to_string()),
-        ("safety", told.safety.clone()),
+        ("safety", safety(told)),
         ("primary", or_none(&told.primary)),
         ("standbys connect to", or_none(&told.ship_address)),
         ("durable LSN", grouped(told.durable_lsn.0)),
@@ -83,10 +83,18 @@ fn show(told: &Replication) -> std::io::Result<()> {
     print_table(&table)
 }
 
+fn safety(told: &Replication) -> String {
+    match told.reached == told.safety {
+        true => told.safety.clone(),
+        false => format!("{} (now {}: standbys are missing)", told.safety, told.reached),
+    }
+}
+
 fn state(standby: &Standby) -> String {
     let name = match standby.state {
         StandbyState::Joining => "joining",
         StandbyState::CatchingUp => "catching up",
+        StandbyState::Streaming if standby.in_sync => "streaming, in sync",
         StandbyState::Streaming => "streaming",
         StandbyState::Lost => "lost",
     };

@@ -146,6 +146,9 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
         .set_memory_ready(config.memory.memory_ready.value)
         .context("memory-ready")?;
     config.apply(&database);
+    if let Some(level) = config.replication.safety.value {
+        database.set_safety(level).context("safety")?;
+    }
     tell_nvram(&database);
     config.backup.begin(&database, &config.place.data_dir.value)?;
     Ok(Arc::new(database))

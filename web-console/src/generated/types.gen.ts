@@ -1273,6 +1273,10 @@ export type Problem = {
      */
     primary?: string | null;
     /**
+     * outcome-unknown: the safety level that the write has all the same; none where not even that is known.
+     */
+    reached?: string | null;
+    /**
      * invalid-module: why the host refuses it.
      */
     reason?: string | null;
@@ -1489,6 +1493,10 @@ export type Replication = {
      * Where writes go; null where it is not known. On a primary its own address, if it was told (`--advertise`).
      */
     primary?: string | null;
+    /**
+     * What an answered write has now: less than `safety` where standbys are missing.
+     */
+    reached: string;
     /**
      * `primary`, `standby` or `read-only`.
      */
@@ -1718,6 +1726,10 @@ export type Standby = {
      * Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null until it was measured.
      */
     freshness?: number | null;
+    /**
+     * It has everything that was answered under a level that waits for standbys; known by the primary alone.
+     */
+    in_sync: boolean;
     /**
      * Bytes of log that readers on the standby do not see yet.
      */
@@ -2469,6 +2481,10 @@ export type BatchData = {
          */
         'Reprise-Timeout-Ms'?: number;
         /**
+         * Writes have at least this level, or are refused before they run, or are outcome-unknown
+         */
+        'Reprise-Safety'?: string;
+        /**
          * Begin once the read view holds this LSN
          */
         'Reprise-Min-Lsn'?: string;
@@ -2561,6 +2577,10 @@ export type CallData = {
          */
         'Reprise-Max-Wait-Ms'?: number;
         /**
+         * A write has at least this level (1-safe, 2-safe, quorum, very-safe, local-sync, local-async), or is refused before it runs, or is outcome-unknown
+         */
+        'Reprise-Safety'?: string;
+        /**
          * W3C Trace Context; the answer continues it
          */
         traceparent?: string;
@@ -2621,7 +2641,7 @@ export type CallErrors = {
      */
     500: Problem;
     /**
-     * overloaded, too-stale, log-unavailable; recovering
+     * overloaded, too-stale, log-unavailable, outcome-unknown; recovering
      */
     503: Problem;
     /**

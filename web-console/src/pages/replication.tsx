@@ -71,13 +71,17 @@ export function ReplicationPage() {
   );
 }
 
+function safetyText({ safety, reached }: Replication): string {
+  return reached === safety ? safety : `${safety}, now ${reached}: standbys are missing`;
+}
+
 function Node({ node }: { node: Replication }) {
   return (
     <Facts
       facts={[
         { label: 'Role', value: node.role },
         { label: 'Epoch', value: formatCount(node.epoch) },
-        { label: 'An answered write is safe as', value: node.safety },
+        { label: 'An answered write is safe as', value: safetyText(node) },
         { label: 'Writes go to', value: node.primary ?? (node.role === 'primary' ? 'this server' : 'not known') },
         { label: 'Standbys connect to', value: node.ship_address ?? 'none may' },
         { label: 'Durable here, before LSN', value: formatCount(node.durable_lsn) },
@@ -172,7 +176,7 @@ function StandbyTable({ standbys }: { standbys: Standby[] }) {
             <tr key={standby.name}>
               <th scope="row">{standby.name}</th>
               <td>
-                <Badge tone={toneOf(standby.state)}>{standby.state}</Badge>
+                <Badge tone={toneOf(standby.state)}>{standby.in_sync ? `${standby.state}, in sync` : standby.state}</Badge>
                 {standby.error !== null && standby.error !== undefined && (
                   <p className="muted">{standby.error}</p>
                 )}

@@ -46,6 +46,7 @@ impl Sites {
             notices: Default::default(),
             logging: reprise_partition::Logging::default(),
             calls: Arc::default(),
+            gate: Arc::default(),
             coordinator: reprise_partition::Coordinator::new(4, sites_count),
             told: reprise_partition::Told::new(4, sites_count),
             underway: Default::default(),

@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_base::{Lsn, Role, TxnId, Waiter};
+use reprise_base::{Lsn, Role, Safety, TxnId, Waiter};
 use reprise_env::{Clock, Disk, Net, SimDisk, Threads};
 use reprise_log::{Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, Receiver};
 use reprise_ship::{
-    BeatSeen, CheckpointSource, ChosenCheckpoint, Link, LinkConfig, LinkError, PersistedHook, ShipEvent, Shipper,
-    ShipperConfig, StandbyProgress, StandbyStatus, Streaming, Taker,
+    BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Link, LinkConfig, LinkError, PersistedHook, ShipEvent,
+    Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, Streaming, Taker,
 };
 use reprise_wire::{DeployRef, RecordBatch, RecordRef};
 
@@ -25,6 +25,33 @@ pub const DATABASE: [u8; 16] = *b"a log in a test!";
 pub const PARTITIONS: u16 = 4;
 
 pub type TestLog = Log<()>;
+
+/// What was told of the server's level, the last of it.
+#[derive(Default)]
+pub struct Told {
+    pub stand: Mutex<Option<Stand>>,
+    pub given_up: AtomicU64,
+}
+
+impl Commits for Told {
+    fn set(&self, stand: &Stand) {
+        *self.stand.lock().expect("whole") = Some(stand.clone());
+    }
+
+    fn release(&self) {}
+
+    fn give_up(&self, _: &Arc<str>) {
+        self.given_up.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn expire(&self, _: u64, _: u64, _: &Arc<str>) {}
+
+    fn committed(&self, durable: Lsn) -> Lsn {
+        let stand = self.stand.lock().expect("whole");
+        let limit = stand.as_ref().and_then(|stand| stand.limit);
+        limit.map_or(durable, |limit| limit.min(durable))
+    }
+}
 
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + WAIT_MAX;
@@ -111,6 +138,7 @@ pub struct Primary {
     pub checkpoints: Arc<FakeCheckpoints>,
     pub shipper: Shipper,
     pub events: Arc<Mutex<Vec<ShipEvent>>>,
+    pub commits: Arc<Told>,
 }
 
 pub struct Around {
@@ -122,6 +150,10 @@ pub struct Around {
 
 impl Primary {
     pub fn start(disk: &SimDisk, around: &Around, ring_bytes: usize) -> Self {
+        Self::start_at(Safety::OneSafe, disk, around, ring_bytes)
+    }
+
+    pub fn start_at(safety: Safety, disk: &SimDisk, around: &Around, ring_bytes: usize) -> Self {
         let log = open_log(disk, Role::Primary, (around.clock.clone(), around.threads.clone()));
         let checkpoints = Arc::new(FakeCheckpoints {
             disk: SimDisk::new(),
@@ -129,7 +161,7 @@ impl Primary {
         });
         let events: Arc<Mutex<Vec<ShipEvent>>> = Arc::default();
         let told = events.clone();
-        let drawn = AtomicU64::new(1);
+        let (drawn, commits) = (AtomicU64::new(1), Arc::<Told>::default());
         let shipper = Shipper::start(ShipperConfig {
             net: around.net.clone(),
             clock: around.clock.clone(),
@@ -140,6 +172,8 @@ impl Primary {
             primary: "http://primary:1".into(),
             partitions: PARTITIONS,
             ring_bytes,
+            safety,
+            commits: commits.clone(),
             expected: Vec::new(),
             keep: Box::new(|_| {}),
             entropy: Box::new(move || -> io::Result<[u8; 16]> {
@@ -153,6 +187,7 @@ impl Primary {
             checkpoints,
             shipper: shipper.expect("start"),
             events,
+            commits,
         }
     }
 

@@ -40,6 +40,7 @@ use crate::{
     media::{format_of_answer, format_of_body},
     refusal::Refusal,
     reply::Held,
+    safety::AskedSafety,
     state::AppState,
     texts::Room,
     trace::RequestSpan,
@@ -61,6 +62,7 @@ pub const PATH: &str = "/v1/batch";
     tag = "Calls",
     params(
         ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "Calls that have not begun by then, or run longer, are ended as deadline-exceeded and leave nothing"),
+        ("Reprise-Safety" = Option<String>, Header, description = "Writes have at least this level, or are refused before they run, or are outcome-unknown"),
         ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Begin once the read view holds this LSN"),
         ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
@@ -89,6 +91,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
     let format = format_of_body(&head.headers)?;
     let timeout = client_timeout(&head.headers)?;
     let deadline_ns = timeout.map(|timeout| state.router.deadline_in(timeout));
+    let safety = AskedSafety::of(state, &head.headers, timeout)?;
     wait_for_min_lsn(state, &head.headers).await?;
     let answers = format_of_answer(&head.headers, format);
     let span = head.extensions.remove::<RequestSpan>();
@@ -105,6 +108,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
             deadline_ns,
         ),
         caller,
+        safety,
         is_shut_out: false,
         calls_max: FIRST_CALLS,
         cut: None,
@@ -141,6 +145,8 @@ const CHUNK_RESULT_BYTES: usize = 256 << 10;
 struct Conversation {
     state: AppState,
     caller: Caller,
+    /// Of all of its writes.
+    safety: Option<AskedSafety>,
     /// Its token was withdrawn.
     is_shut_out: bool,
     answers: Format,
@@ -248,6 +254,7 @@ impl Conversation {
                 Some(permit) => {
                     let counter = &self.state.counts.batch_calls;
                     counter.fetch_add(calls as u64, Ordering::Relaxed);
+                    chunk.calls.ask_safety(self.safety);
                     chunk.calls.submit(&self.state, batch, Held::new(permit, grant));
                 }
             }

@@ -7,7 +7,7 @@ use std::{
 
 use axum::http::Response;
 use reprise_api::headers;
-use reprise_base::Lsn;
+use reprise_base::{Lsn, Safety};
 use reprise_codec::Format;
 use reprise_router::CallReply;
 
@@ -34,6 +34,8 @@ pub struct Answers<'a> {
     pub room: &'a mut Option<Room>,
     /// On a standby.
     pub staleness: Option<Staleness>,
+    /// What writes have, where it is told.
+    pub safety: Option<Safety>,
 }
 
 impl Answers<'_> {
@@ -55,6 +57,9 @@ impl Answers<'_> {
         self.put(media_type(format));
         self.put_header(headers::TXN_ID, digits.format(reply.txn_id.0));
         self.put_header(headers::LSN, digits.format(reply.lsn.0));
+        if let Some(level) = self.safety.filter(|_| !target.schema().read_only) {
+            self.put_header(headers::SAFETY, level.name());
+        }
         if let Some(staleness) = self.staleness {
             // What this call saw, which may be more than what was there before it.
             let seen = Staleness {
@@ -156,6 +161,7 @@ mod tests {
             body: &mut body,
             room: &mut None,
             staleness: None,
+            safety: None,
         };
         let refusal = Refusal::new(ProblemKind::NotFound, "no such thing");
         assert_eq!(answers.push_answer(refusal.answer(), true), 404);

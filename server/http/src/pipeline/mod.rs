@@ -44,6 +44,7 @@ use crate::{
     replication::Staleness,
     stall::StallGuard,
     state::AppState,
+    submission::named_safety,
     texts::Room,
     trace::CallTrace,
 };
@@ -363,7 +364,12 @@ impl Pipeline {
             may_write: asked.may_write,
             format: asked.format,
         };
-        let changes = [headers::MIN_LSN, headers::MAX_LAG_MS, headers::TRACEPARENT];
+        let changes = [
+            headers::MIN_LSN,
+            headers::MAX_LAG_MS,
+            headers::SAFETY,
+            headers::TRACEPARENT,
+        ];
         let is_lasting = call.terms.key.is_none() && !changes.iter().any(|name| head.headers.contains_key(*name));
         if is_lasting && head.bytes <= KNOWN_HEAD_BYTES_MAX {
             self.known = Some(Known {
@@ -381,6 +387,7 @@ impl Pipeline {
     fn take_answers(&mut self, cx: &mut Context<'_>) -> bool {
         let mut left = self.runs.len();
         let staleness = Staleness::of(&self.state.router);
+        let safety = named_safety(&self.state);
         while let Some(run) = self.runs.front_mut() {
             let is_last = left == 1 && self.intake == Intake::Closed;
             let mut answers = Answers {
@@ -388,6 +395,7 @@ impl Pipeline {
                 body: &mut self.body,
                 room: &mut self.room,
                 staleness,
+                safety,
             };
             let progress = run.poll(cx, &self.state, &mut answers, is_last);
             let (weight, bytes) = (run.weight, run.bytes());

@@ -236,6 +236,9 @@ pub struct CallArgs {
     /// The first committed outcome for this key answers every repeat
     #[arg(long, value_name = "KEY", conflicts_with = "file")]
     pub idempotency_key: Option<String>,
+    /// A write has at least this level (1-safe, 2-safe, quorum, very-safe), or the call is refused
+    #[arg(long, value_name = "LEVEL", conflicts_with = "file")]
+    pub safety: Option<String>,
     /// One call a line, each an own transaction; - is standard input
     #[arg(long, value_name = "NDJSON")]
     pub file: Option<PathBuf>,

@@ -2,6 +2,8 @@
 
 use std::net::ToSocketAddrs;
 
+use reprise_base::{Safety, check_node_name};
+
 use super::{
     memory::size,
     setting::{Show, settings},
@@ -89,6 +91,14 @@ settings! {
             takes: "CARD",
             marks: [where_said],
         }
+        /// Where a write is durable before it is answered: 1-safe (here), 2-safe (and on the standbys that are in sync), quorum (on more than
+        /// half of all), very-safe (on all) [default: as --commit says]
+        safety: reprise_base::Safety {
+            env: "REPRISE_SAFETY",
+            takes: "LEVEL",
+            judge: safety,
+            marks: [where_said],
+        }
         /// Bytes of log that are kept at most for standbys that are behind, or a number with KiB, MiB or GiB [default: 4 GiB]
         hold_max: u64 {
             env: "REPRISE_HOLD_MAX",
@@ -114,6 +124,14 @@ impl ReplicationSettings {
             return Err(usage(
                 "read-only keeps what is there as it is; a standby follows its primary: choose one",
             ));
+        }
+        if let Some(level) = self.safety.value
+            && level.asks_standbys()
+            && ship.is_none()
+        {
+            return Err(usage(format!(
+                "safety {level} needs standbys: say where they connect to (ship-listen)"
+            )));
         }
         match keeps_log || (standby_of.is_none() && ship.is_none()) {
             true => Ok(()),
@@ -148,11 +166,12 @@ fn secret(text: &str) -> Result<Secret, String> {
 }
 
 fn name(text: &str) -> Result<String, String> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    match (1..=64).contains(&text.len()) && text.bytes().all(is_plain) {
-        true => Ok(text.to_owned()),
-        false => Err("a server's name has 1 to 64 letters, digits, '-', '_' or '.'".into()),
-    }
+    check_node_name(text).map(|()| text.to_owned())
+}
+
+fn safety(text: &str) -> Result<Safety, String> {
+    let level = Safety::from_name(text).filter(|level| *level >= Safety::OneSafe);
+    level.ok_or_else(|| format!("{text:?} is no safety level; it is 1-safe, 2-safe, quorum or very-safe"))
 }
 
 fn ship_listen(text: &str) -> Result<String, String> {

@@ -118,7 +118,7 @@ macro_rules! shown_by_display {
     };
 }
 
-shown_by_display!(u16, u32, u64, String);
+shown_by_display!(u16, u32, u64, String, reprise_base::Safety);
 
 impl Show for std::path::PathBuf {
     fn shown(&self) -> String {

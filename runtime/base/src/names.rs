@@ -1,0 +1,32 @@
+//! What a server may be called among the others.
+
+/// The name of a server is so long at most.
+pub const NODE_NAME_BYTES_MAX: usize = 64;
+
+/// The name of a server among its primary and the standbys: it is in file names, metrics and paths of URLs. Err: what is wrong with it.
+pub fn check_node_name(name: &str) -> Result<(), String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let is_good = (1..=NODE_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain);
+    // In a path of a URL these two are steps.
+    match is_good && !matches!(name, "." | "..") {
+        true => Ok(()),
+        false => Err(format!(
+            "the name of a server has 1 to {NODE_NAME_BYTES_MAX} letters, digits, '-', '_' or '.', and is not '.' or '..'"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_into_paths() {
+        for good in ["s1", "db-2.eu_west", "...", &"x".repeat(NODE_NAME_BYTES_MAX)] {
+            assert_eq!(check_node_name(good), Ok(()));
+        }
+        for bad in ["", ".", "..", "a b", "a/b", "ü", &"x".repeat(NODE_NAME_BYTES_MAX + 1)] {
+            assert!(check_node_name(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Safety levels: where a write is durable before its caller is told that it committed.
+
+use std::fmt;
+
+/// Where a write is durable when it counts as committed (Gray and Reuter; Query Fresh, section 2.1, for more than one standby).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Safety {
+    /// Nowhere yet.
+    LocalAsync,
+    /// On the node that answers.
+    LocalSync,
+    /// On the primary; standbys get it in the background.
+    OneSafe,
+    /// On the primary and on each standby that is in sync. With none in sync: on the primary alone.
+    TwoSafe,
+    /// On more than half of the nodes, and on one standby at least.
+    Quorum,
+    /// On the primary and on every standby; without one of them nothing is written.
+    VerySafe,
+}
+
+impl Safety {
+    pub const ALL: [Self; 6] = [
+        Self::LocalAsync,
+        Self::LocalSync,
+        Self::OneSafe,
+        Self::TwoSafe,
+        Self::Quorum,
+        Self::VerySafe,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LocalAsync => "local-async",
+            Self::LocalSync => "local-sync",
+            Self::OneSafe => "1-safe",
+            Self::TwoSafe => "2-safe",
+            Self::Quorum => "quorum",
+            Self::VerySafe => "very-safe",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.name() == name)
+    }
+
+    /// True where a commit waits for standbys.
+    pub const fn asks_standbys(self) -> bool {
+        matches!(self, Self::TwoSafe | Self::Quorum | Self::VerySafe)
+    }
+
+    /// True where whoever is given this level has `asked`, too, whatever happens to standbys. A server that is 2-safe may go on alone;
+    /// who asks for 2-safe wants a standby to have it. So no level but very-safe vouches for 2-safe, and none but itself for quorum or very-safe.
+    pub fn covers(self, asked: Self) -> bool {
+        match asked {
+            Self::LocalAsync => true,
+            Self::LocalSync | Self::OneSafe => self >= Self::LocalSync,
+            Self::TwoSafe | Self::Quorum => self == Self::VerySafe || (self == asked && asked == Self::Quorum),
+            Self::VerySafe => self == Self::VerySafe,
+        }
+    }
+}
+
+impl fmt::Display for Safety {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_vouches_for_what_it_never_falls_below() {
+        let covered = |level: Safety| {
+            let asked = Safety::ALL.into_iter().filter(|asked| level.covers(*asked));
+            asked.map(Safety::name).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(covered(Safety::LocalAsync), "local-async");
+        assert_eq!(covered(Safety::LocalSync), "local-async local-sync 1-safe");
+        assert_eq!(covered(Safety::OneSafe), covered(Safety::LocalSync));
+        assert_eq!(covered(Safety::TwoSafe), covered(Safety::LocalSync));
+        assert_eq!(covered(Safety::Quorum), "local-async local-sync 1-safe quorum");
+        assert_eq!(
+            covered(Safety::VerySafe),
+            "local-async local-sync 1-safe 2-safe quorum very-safe"
+        );
+    }
+
+    #[test]
+    fn names_read_back() {
+        for level in Safety::ALL {
+            assert_eq!(Safety::from_name(level.name()), Some(level));
+        }
+        assert_eq!(Safety::from_name("3-safe"), None);
+    }
+}

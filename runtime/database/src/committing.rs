@@ -1,0 +1,89 @@
+//! The server's safety level: what it needs of the database, and the gate at which callers wait for it.
+
+use std::sync::Arc;
+
+use reprise_base::{Lsn, Role, Safety};
+use reprise_partition::CommitGate;
+use reprise_ship::{Commits, Stand};
+
+use crate::{database::Database, error::OpenError, expected};
+
+/// The gate, as whoever knows the standbys moves it.
+pub(crate) struct Committing(pub Arc<CommitGate>);
+
+impl Commits for Committing {
+    fn set(&self, stand: &Stand) {
+        self.0.set_limit(stand.limit, stand.refusal.clone());
+        self.0.set_backed(stand.reached.asks_standbys());
+    }
+
+    fn release(&self) {
+        self.0.release();
+    }
+
+    fn give_up(&self, reason: &Arc<str>) {
+        self.0.give_up(reason);
+    }
+
+    fn expire(&self, now_ns: u64, before_ns: u64, reason: &Arc<str>) {
+        self.0.expire(now_ns, before_ns, reason);
+    }
+
+    fn committed(&self, durable: Lsn) -> Lsn {
+        self.0.committed(durable)
+    }
+}
+
+impl Database {
+    /// Has answers wait for standbys, as `level` says; of a standby, once it is the primary. Once, before `recover`.
+    pub fn set_safety(&self, level: Safety) -> Result<(), OpenError> {
+        let refuse = |reason: String| Err(OpenError::Config(reason));
+        let status = self.router.status();
+        if self.log.is_none() || status.commit == "async" {
+            return refuse(format!(
+                "the safety level {level} has a write durable here before it is answered: it takes a log, and --commit sync"
+            ));
+        }
+        if level.asks_standbys() && self.upkeep.nvram.is_some() {
+            return refuse(format!(
+                "the safety level {level} does not go with --device nvram: what is in its rings is not shipped yet"
+            ));
+        }
+        assert!(self.shared.gate.set_level(level), "the safety level is set once");
+        if self.router.role() == Role::Primary {
+            self.keep_commits();
+        }
+        Ok(())
+    }
+
+    /// What was asked for; else what `--commit` says.
+    pub(crate) fn safety(&self) -> Safety {
+        self.router.safety().0
+    }
+
+    /// From here on answers wait. What is there counts as committed. Until standbys are taken there is none.
+    pub(crate) fn keep_commits(&self) {
+        let level = self.safety();
+        let (true, Some(log)) = (level.asks_standbys(), &self.log) else {
+            return;
+        };
+        let gate = &self.shared.gate;
+        if self.upkeep.standby.is_none() && self.awaits_somebody() {
+            // They may come back; whoever takes them knows for how long they are waited for.
+            gate.set_limit(Some(Lsn(0)), None);
+        }
+        if level != Safety::TwoSafe {
+            let reason = format!("the safety level {level} needs a standby, and none is here");
+            gate.set_limit(Some(Lsn(0)), Some(reason.into()));
+        }
+        gate.keep(log.durable());
+    }
+
+    /// A standby was in sync when this database was a primary last.
+    fn awaits_somebody(&self) -> bool {
+        let root = self.upkeep.folders.as_ref().map(|folders| &folders.root);
+        let expected = root.map_or(Ok(Vec::new()), |root| expected::load(&**root));
+        // What can't be read is told when standbys are taken.
+        expected.unwrap_or_default().iter().any(|standby| standby.is_in_sync)
+    }
+}

@@ -1,0 +1,188 @@
+//! Which standbys a commit waits for, by safety level (Query Fresh, section 2.1).
+
+use std::sync::Arc;
+
+use reprise_base::{Lsn, Safety};
+
+/// A standby that has persisted nothing of what was there so long ago is not waited for any more, and nor is a call that waited so long.
+pub(crate) const ACK_WAIT_NS: u64 = 5_000_000_000;
+/// After a start, standbys that were in sync are given so long to come back.
+pub(crate) const RETURN_WAIT_NS: u64 = 3_000_000_000;
+/// A standby that is not further behind than this comes to be in sync.
+pub(crate) const ENTER_LAG_NS: u64 = 200_000_000;
+
+/// Whoever keeps callers until their records are where the server's safety level wants them. Nothing in here may wait.
+pub trait Commits: Send + Sync {
+    /// How things stand now. Called in order; nobody is let go in here.
+    fn set(&self, stand: &Stand);
+    /// Lets those go whose records are where they are wanted.
+    fn release(&self);
+    /// Leaves open what waits.
+    fn give_up(&self, reason: &Arc<str>);
+    /// The same for who waits since before `before_ns`, and for whose client waits no longer.
+    fn expire(&self, now_ns: u64, before_ns: u64, reason: &Arc<str>);
+    /// Everything before it is committed, of what is `durable` here.
+    fn committed(&self, durable: Lsn) -> Lsn;
+}
+
+/// Told once whether records have a level, or why that is not waited for any more.
+pub type SafetyHook = Box<dyn FnOnce(Result<(), Arc<str>>) + Send>;
+
+/// What can be had of a level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// Everything before it has the level, once it is durable here. None: nothing more is asked for.
+    pub limit: Option<Lsn>,
+    /// Why writes can't have it.
+    pub refusal: Option<Arc<str>>,
+    /// What writes have.
+    pub reached: Safety,
+}
+
+/// Whether a commit waits for a standby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SyncState {
+    /// It is too far behind, or away.
+    Out,
+    /// From here on commits wait for it. It is in sync once it has what was answered before: everything before this.
+    Entering(Lsn),
+    /// It has everything that was answered.
+    In,
+    /// It is lost or does not persist: waited for until that is recorded.
+    Leaving,
+}
+
+/// A standby, as far as it matters here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member {
+    pub persisted: Lsn,
+    pub sync: SyncState,
+    pub is_connected: bool,
+    /// It was in sync once: quorum and very-safe count on it.
+    pub is_counted: bool,
+}
+
+impl Member {
+    fn is_here(&self) -> bool {
+        self.is_connected && self.sync == SyncState::In
+    }
+}
+
+/// Of calls that ask for a level. A server's own 2-safe lets the primary go on alone; who asks for 2-safe wants a standby to have it.
+pub(crate) fn stand(level: Safety, is_servers: bool, members: &[Member]) -> Stand {
+    match level {
+        Safety::LocalAsync | Safety::LocalSync | Safety::OneSafe => Stand {
+            limit: None,
+            refusal: None,
+            reached: level,
+        },
+        Safety::TwoSafe => two_safe(is_servers, members),
+        Safety::Quorum | Safety::VerySafe => counted(level, members),
+    }
+}
+
+fn two_safe(is_servers: bool, members: &[Member]) -> Stand {
+    let waited = members.iter().filter(|member| member.sync != SyncState::Out);
+    let limit = waited.map(|member| member.persisted).min();
+    let is_backed = members.iter().any(Member::is_here);
+    Stand {
+        limit: if is_servers { limit } else { limit.or(Some(Lsn(0))) },
+        refusal: (!is_servers && !is_backed).then(|| "2-safe was asked for, and no standby is in sync now".into()),
+        reached: if is_backed { Safety::TwoSafe } else { Safety::OneSafe },
+    }
+}
+
+/// Quorum and very-safe: standbys count also while they are away.
+fn counted(level: Safety, members: &[Member]) -> Stand {
+    let mut persisted = [Lsn(0); crate::table::STANDBYS_MAX];
+    let (mut count, mut here) = (0, 0);
+    for member in members.iter().filter(|member| member.is_counted) {
+        persisted[count] = member.persisted;
+        count += 1;
+        here += usize::from(member.is_here());
+    }
+    let needed = match level {
+        // More than half of the nodes, of which the primary is one.
+        Safety::Quorum => count.div_ceil(2).max(1),
+        _ => count.max(1),
+    };
+    let persisted = &mut persisted[..count.max(needed)];
+    persisted.sort_unstable_by(|a, b| b.cmp(a));
+    let refusal = (here < needed).then(|| {
+        format!(
+            "the safety level {level} needs {needed} of {count} standbys, and {here} are in sync: start those that are lost, or forget those \
+             that will not come back (reprise replication forget NAME)"
+        )
+        .into()
+    });
+    Stand {
+        limit: Some(persisted[needed - 1]),
+        reached: if refusal.is_none() { level } else { Safety::OneSafe },
+        refusal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `+` here, `-` away, `c` counted, `i` in sync, `e` entering, `l` leaving, `o` out; then what it persisted.
+    fn members(text: &str) -> Vec<Member> {
+        let member = |word: &str| {
+            let has = |c| word.contains(c);
+            Member {
+                persisted: Lsn(word
+                    .trim_start_matches(|c: char| !c.is_ascii_digit())
+                    .parse()
+                    .expect("an LSN")),
+                sync: match (has('i'), has('e'), has('l')) {
+                    (true, ..) => SyncState::In,
+                    (_, true, _) => SyncState::Entering(Lsn(100)),
+                    (_, _, true) => SyncState::Leaving,
+                    _ => SyncState::Out,
+                },
+                is_connected: has('+'),
+                is_counted: has('c'),
+            }
+        };
+        text.split_whitespace().map(member).collect()
+    }
+
+    fn shown(level: Safety, is_servers: bool, text: &str) -> String {
+        let stand = stand(level, is_servers, &members(text));
+        let limit = stand.limit.map_or("alone".into(), |limit| limit.to_string());
+        let refused = if stand.refusal.is_some() { " refused" } else { "" };
+        format!("{limit} {}{refused}", stand.reached)
+    }
+
+    #[test]
+    fn a_commit_waits_for_whom_its_level_names() {
+        use Safety::{OneSafe, Quorum, TwoSafe, VerySafe};
+        for (level, is_servers, text, expected) in [
+            (OneSafe, true, "+ci7", "alone 1-safe"),
+            // 2-safe: all that are in sync; alone without any, where it is the server's.
+            (TwoSafe, true, "", "alone 1-safe"),
+            (TwoSafe, true, "+ci7 +ci9 +o3", "7 2-safe"),
+            (TwoSafe, true, "+e7 -co9", "7 1-safe"),
+            (TwoSafe, true, "-cl7 +ci9", "7 2-safe"),
+            (TwoSafe, true, "-co7 +ci9", "9 2-safe"),
+            (TwoSafe, false, "-co7", "0 1-safe refused"),
+            (TwoSafe, false, "-ci7", "7 1-safe refused"),
+            (TwoSafe, false, "+ci7", "7 2-safe"),
+            // Quorum: 1 of 1, 1 of 2, 2 of 3, 2 of 4; who is away has what it had.
+            (Quorum, true, "", "0 1-safe refused"),
+            (Quorum, true, "+o7", "0 1-safe refused"),
+            (Quorum, true, "+ci7", "7 quorum"),
+            (Quorum, true, "+ci7 -co9", "9 quorum"),
+            (Quorum, true, "+ci7 -co9 -co8", "8 1-safe refused"),
+            (Quorum, true, "+ci7 +ci9 -co8 -co1", "8 quorum"),
+            // Very safe: all.
+            (VerySafe, true, "", "0 1-safe refused"),
+            (VerySafe, true, "+ci7 +ci9", "7 very-safe"),
+            (VerySafe, true, "+ci7 -co9", "7 1-safe refused"),
+            (VerySafe, false, "+ci7 +o3", "7 very-safe"),
+        ] {
+            assert_eq!(shown(level, is_servers, text), expected, "{level} {text:?}");
+        }
+    }
+}

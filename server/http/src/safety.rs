@@ -1,0 +1,174 @@
+//! `Reprise-Safety` of a call: its writes have at least that level, or are refused before they run, or left open.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::http::{HeaderMap, HeaderValue, header::HeaderName};
+use reprise_api::headers;
+use reprise_base::{Role, Safety};
+use reprise_router::ReplyOutcome;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, Sleep, sleep_until},
+};
+
+use crate::{refusal::Refusal, state::AppState};
+
+/// Why no level is to be had that asks for standbys.
+const NO_STANDBYS: &str = "this server has no standbys";
+
+/// A level beyond the server's.
+#[derive(Clone, Copy)]
+pub struct AskedSafety {
+    level: Safety,
+    /// When the client waits no longer.
+    until: Option<Instant>,
+}
+
+/// Until it is known whether the writes that were sent together have it.
+pub struct Confirmation {
+    asked: AskedSafety,
+    state: Waiting,
+}
+
+enum Waiting {
+    /// The calls are not answered yet.
+    Asked,
+    Waits {
+        told: oneshot::Receiver<Result<(), Arc<str>>>,
+        until: Option<Pin<Box<Sleep>>>,
+    },
+    Has,
+    Failed(ReplyOutcome),
+}
+
+impl AskedSafety {
+    /// Judges what a head asks for. None: what the server gives to all.
+    pub fn of(state: &AppState, headers: &HeaderMap, timeout: Option<Duration>) -> Result<Option<Self>, Refusal> {
+        let Some(level) = asked(headers)? else {
+            return Ok(None);
+        };
+        if state.router.safety().0.covers(level) {
+            return Ok(None);
+        }
+        if !level.asks_standbys() {
+            let own = state.router.safety().0;
+            let reason =
+                format!("the safety level {level} is asked for, and this server answers at {own} (--commit, --log)");
+            return Err(Refusal::no_safety(&reason));
+        }
+        Ok(Some(Self {
+            level,
+            until: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+        }))
+    }
+}
+
+impl From<AskedSafety> for Confirmation {
+    fn from(asked: AskedSafety) -> Self {
+        let state = Waiting::Asked;
+        Self { asked, state }
+    }
+}
+
+impl Confirmation {
+    /// Before anything is run. Err: why the level can't be had.
+    pub fn judge(&self, state: &AppState) -> Result<(), Arc<str>> {
+        // A standby says where its primary is.
+        if state.router.role() == Role::Standby {
+            return Ok(());
+        }
+        match state.router.replication() {
+            Some(service) => service.judge_safety(self.asked.level),
+            None => Err(NO_STANDBYS.into()),
+        }
+    }
+
+    /// Once the calls are answered: ready when those that wrote have the level, or won't be waited for any more.
+    pub fn poll(&mut self, cx: &mut Context<'_>, state: &AppState, has_written: impl FnOnce() -> bool) -> Poll<()> {
+        if let Waiting::Asked = self.state {
+            self.state = match has_written() {
+                true => self.begin(state),
+                false => Waiting::Has,
+            };
+        }
+        let Waiting::Waits { told, until } = &mut self.state else {
+            return Poll::Ready(());
+        };
+        let outcome = match Pin::new(told).poll(cx) {
+            Poll::Ready(Ok(outcome)) => outcome,
+            Poll::Ready(Err(_)) => Err("the server stops".into()),
+            Poll::Pending => {
+                let Some(until) = until else {
+                    return Poll::Pending;
+                };
+                ready!(until.as_mut().poll(cx));
+                Err("its time was over before standbys said that they have it".into())
+            }
+        };
+        self.state = match outcome {
+            Ok(()) => Waiting::Has,
+            Err(reason) => Waiting::Failed(ReplyOutcome::Unconfirmed(reason)),
+        };
+        Poll::Ready(())
+    }
+
+    fn begin(&self, state: &AppState) -> Waiting {
+        let Some(service) = state.router.replication() else {
+            return Waiting::Failed(ReplyOutcome::Unconfirmed(NO_STANDBYS.into()));
+        };
+        let (sender, told) = oneshot::channel();
+        // All of what was answered lies before this.
+        let end = state.router.durable();
+        let hook = Box::new(move |outcome| _ = sender.send(outcome)); // who waited may have gone
+        service.when_safe(self.asked.level, end, hook);
+        let until = self.asked.until.map(|until| Box::pin(sleep_until(until)));
+        Waiting::Waits { told, until }
+    }
+
+    /// What became of the writes, where it is not known whether they have the level.
+    pub fn failure(&self) -> Option<&ReplyOutcome> {
+        match &self.state {
+            Waiting::Failed(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// The level that its writes have, once it is known that they do.
+    pub fn reached(&self) -> Option<Safety> {
+        matches!(self.state, Waiting::Has).then_some(self.asked.level)
+    }
+}
+
+/// The level that a head names.
+fn asked(headers: &HeaderMap) -> Result<Option<Safety>, Refusal> {
+    let Some(value) = headers.get(headers::SAFETY) else {
+        return Ok(None);
+    };
+    let level = value.to_str().ok().and_then(|name| Safety::from_name(name.trim()));
+    level.map(Some).ok_or_else(|| {
+        let names: Vec<_> = Safety::ALL.iter().map(|level| level.name()).collect();
+        Refusal::malformed(format!("the header {} is one of {}", headers::SAFETY, names.join(", ")))
+    })
+}
+
+/// True where the head asks for more than every write has here, or for something that makes no sense.
+pub fn is_beyond(state: &AppState, headers: &HeaderMap) -> bool {
+    match asked(headers) {
+        Ok(level) => level.is_some_and(|level| !state.router.safety().0.covers(level)),
+        Err(_) => true,
+    }
+}
+
+/// The header that names the level of a write.
+pub fn header(level: Safety) -> (HeaderName, HeaderValue) {
+    (
+        HeaderName::from_static(headers::SAFETY),
+        HeaderValue::from_static(level.name()),
+    )
+}

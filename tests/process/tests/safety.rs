@@ -1,0 +1,406 @@
+//! Safety levels between processes: what was answered outlives the primary, and what can't be had is refused.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use reprise_test_crash::{Connection, Launch, Server, run_verb};
+use serde_json::Value;
+
+/// A wait that ends only by a mistake.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Cluster {
+    dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            dir: tempfile::tempdir()?,
+        })
+    }
+
+    fn launch(&self, name: &str, args: &[&str]) -> Launch {
+        let own = ["--name", name, "--ship-listen", "127.0.0.1:0"];
+        Launch::new(&self.dir.path().join(name)).args(&[&own[..], args].concat())
+    }
+
+    fn primary(&self, name: &str, safety: &str) -> Result<Server> {
+        Server::start(&self.launch(name, &["--partitions", "2", "--safety", safety]))
+    }
+
+    fn standby(&self, name: &str, of: &Server, safety: &str) -> Result<Server> {
+        let url = format!("http://{}", of.address);
+        Server::start(&self.launch(name, &["--standby-of", &url, "--safety", safety]))
+    }
+}
+
+fn replication(server: &Server) -> Result<Value> {
+    Ok(server.get("/v1/replication")?.json())
+}
+
+/// Waits until the server says that its writes have this level, with so many standbys in sync.
+fn wait_reached(server: &Server, level: &str, in_sync: usize) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let told = replication(server)?;
+        let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
+        let count = standbys.iter().filter(|standby| standby["in_sync"] == true).count();
+        if told["reached"] == level && count == in_sync {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "not {level}: {told}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn open(server: &Server, account: u64, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
+    let body = format!(r#"{{"account": {account}, "balance": 1}}"#);
+    let answer = server.request("POST", "/v1/call/bank/open", headers, body.as_bytes())?;
+    Ok((answer.status, answer.json()))
+}
+
+fn has_account(server: &Server, account: u64) -> Result<bool> {
+    let answer = server.call("bank/balance", &format!(r#"{{"account": {account}}}"#))?;
+    Ok(answer.status == 200)
+}
+
+fn signal(server: &mut Server, signal: i32) -> Result<()> {
+    server.process().signal(signal)
+}
+
+fn promote(server: &Server) -> Result<()> {
+    let answer = server.request("POST", "/v1/replication/promote", &[], b"")?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    Ok(())
+}
+
+/// Clients that open accounts of their own until the server is gone.
+struct Load {
+    answered: Arc<Mutex<Vec<u64>>>,
+    is_over: Arc<AtomicBool>,
+    clients: Vec<thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(address: &str) -> Self {
+        let (answered, is_over) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<AtomicBool>::default());
+        let clients = (0..4).map(|client| {
+            let (answered, is_over, address) = (answered.clone(), is_over.clone(), address.to_owned());
+            thread::spawn(move || {
+                let Ok(mut connection) = Connection::open(&address) else {
+                    return;
+                };
+                for account in (client * 1_000_000..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    let body = format!(r#"{{"account": {account}, "balance": 1}}"#);
+                    match connection.request("POST", "/v1/call/bank/open", &[], body.as_bytes()) {
+                        Ok(answer) if answer.status == 200 => answered.lock().expect("held for a push").push(account),
+                        Ok(_) => {}
+                        Err(_) => return,
+                    }
+                }
+            })
+        });
+        Self {
+            clients: clients.collect(),
+            answered,
+            is_over,
+        }
+    }
+
+    fn end(self) -> Vec<u64> {
+        self.is_over.store(true, Ordering::Relaxed);
+        for client in self.clients {
+            let _ = client.join();
+        }
+        std::mem::take(&mut *self.answered.lock().expect("all have ended"))
+    }
+}
+
+#[test]
+fn nothing_that_a_2_safe_primary_answered_is_lost_when_it_is_killed_and_its_standby_takes_over() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let mut a = cluster.primary("a", "2-safe")?;
+    a.deploy("bank")?;
+    let mut b = cluster.standby("b", &a, "2-safe")?;
+    wait_reached(&a, "2-safe", 1)?;
+    let load = Load::start(&a.address);
+    thread::sleep(Duration::from_millis(700));
+    // What the primary runs now it has on its disk, and its standby does not.
+    signal(&mut b, libc::SIGSTOP)?;
+    thread::sleep(Duration::from_millis(700));
+    a.kill()?;
+    signal(&mut b, libc::SIGCONT)?;
+    let answered = load.end();
+    ensure!(answered.len() > 20, "{} answers", answered.len());
+    promote(&b)?;
+    for account in &answered {
+        ensure!(
+            has_account(&b, *account)?,
+            "{account} was answered, of {}",
+            answered.len()
+        );
+    }
+    // The new primary is alone, by its level, and takes a standby of its own.
+    ensure!(open(&b, 7_000_000, &[])?.0 == 200, "it takes writes");
+    wait_reached(&b, "1-safe", 0)?;
+    let _c = cluster.standby("c", &b, "2-safe")?;
+    wait_reached(&b, "2-safe", 1)?;
+    ensure!(open(&b, 7_000_001, &[])?.0 == 200, "and with a standby");
+    Ok(())
+}
+
+#[test]
+fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_alone() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", "2-safe")?;
+    a.deploy("bank")?;
+    let mut b = cluster.standby("b", &a, "2-safe")?;
+    wait_reached(&a, "2-safe", 1)?;
+    signal(&mut b, libc::SIGSTOP)?;
+    let (mut first, mut second) = (a.connect()?, a.connect()?);
+    let (waiting, read) = thread::scope(|scope| -> Result<_> {
+        let call = scope.spawn(move || {
+            let key = [("idempotency-key", "k1")];
+            first.request("POST", "/v1/call/bank/open", &key, br#"{"account": 1, "balance": 1}"#)
+        });
+        thread::sleep(Duration::from_millis(300));
+        ensure!(!call.is_finished(), "it waits for the standby");
+        // Nor is it shown to anybody.
+        let read = scope.spawn(move || second.request("POST", "/v1/call/bank/balance", &[], br#"{"account": 1}"#));
+        thread::sleep(Duration::from_millis(200));
+        ensure!(!read.is_finished(), "a read waits for what it saw");
+        b.kill()?;
+        let answers = (call.join().expect("no panic"), read.join().expect("no panic"));
+        Ok((answers.0.map_err(|cut| cut.error)?, answers.1.map_err(|cut| cut.error)?))
+    })?;
+    let (status, told) = (waiting.status, waiting.json());
+    ensure!(status == 503 && told["type"] == "/problems/outcome-unknown", "{told}");
+    ensure!(
+        told["reached"] == "1-safe" && told["txn_id"].is_string() && told["lsn"].is_string(),
+        "{told}"
+    );
+    ensure!(read.status == 200, "{}", read.text());
+    // Alone, and it says so. What was left open is answered under its key.
+    wait_reached(&a, "1-safe", 0)?;
+    ensure!(open(&a, 2, &[])?.0 == 200, "it goes on alone");
+    ensure!(open(&a, 1, &[("idempotency-key", "k1")])?.0 == 200, "the key tells");
+    let shown = run_verb(&["replication", "status", "--url", &format!("http://{}", a.address)])?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    ensure!(shown.contains("2-safe (now 1-safe: standbys are missing)"), "{shown}");
+    // It comes back, and is waited for again.
+    let _b = cluster.standby("b", &a, "2-safe")?;
+    wait_reached(&a, "2-safe", 1)?;
+    ensure!(open(&a, 3, &[])?.0 == 200, "with it");
+    Ok(())
+}
+
+#[test]
+fn a_client_that_waits_no_longer_is_told_that_its_write_is_open() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", "2-safe")?;
+    a.deploy("bank")?;
+    let mut b = cluster.standby("b", &a, "2-safe")?;
+    wait_reached(&a, "2-safe", 1)?;
+    signal(&mut b, libc::SIGSTOP)?;
+    let begun = Instant::now();
+    let (status, told) = open(&a, 1, &[("reprise-timeout-ms", "300")])?;
+    ensure!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    ensure!(status == 503 && told["type"] == "/problems/outcome-unknown", "{told}");
+    signal(&mut b, libc::SIGCONT)?;
+    wait_reached(&a, "2-safe", 1)?;
+    ensure!(has_account(&a, 1)?, "it was kept");
+    Ok(())
+}
+
+#[test]
+fn a_very_safe_primary_writes_nothing_without_its_standbys() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", "very-safe")?;
+    let refused = a.request(
+        "PUT",
+        "/v1/modules/bank",
+        &[],
+        &reprise_test_crash::procedure_wasm("bank")?,
+    )?;
+    ensure!(
+        refused.status == 503 && refused.json()["type"] == "/problems/log-unavailable",
+        "{}",
+        refused.text()
+    );
+    let mut b = cluster.standby("b", &a, "very-safe")?;
+    wait_reached(&a, "very-safe", 1)?;
+    a.deploy("bank")?;
+    ensure!(open(&a, 1, &[])?.0 == 200, "with its standby");
+    b.kill()?;
+    wait_reached(&a, "1-safe", 0)?;
+    let (status, told) = open(&a, 2, &[])?;
+    ensure!(status == 503 && told["type"] == "/problems/log-unavailable", "{told}");
+    ensure!(
+        told["detail"].as_str().is_some_and(|text| text.contains("very-safe")),
+        "{told}"
+    );
+    ensure!(
+        has_account(&a, 1)? && !has_account(&a, 2)?,
+        "reads go on, and nothing was left"
+    );
+    let _b = cluster.standby("b", &a, "very-safe")?;
+    wait_reached(&a, "very-safe", 1)?;
+    ensure!(open(&a, 2, &[])?.0 == 200, "it is back");
+    Ok(())
+}
+
+#[test]
+fn levels_that_can_not_be_had_are_refused_at_the_start() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let at = dir.path().to_string_lossy().into_owned();
+    for (args, status, part) in [
+        (
+            &["--safety", "3-safe", "--ship-listen", "127.0.0.1:0"][..],
+            2,
+            "1-safe, 2-safe, quorum or very-safe",
+        ),
+        (&["--safety", "local-sync"][..], 2, "is no safety level"),
+        (&["--safety", "2-safe"][..], 2, "ship-listen"),
+        (&["--safety", "1-safe", "--commit", "async"][..], 1, "--commit sync"),
+    ] {
+        let own = ["serve", "--data-dir", &at, "--listen", "127.0.0.1:0"];
+        let ended = run_verb(&[&own[..], args].concat())?;
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        ensure!(
+            ended.status.code() == Some(status) && said.contains(part),
+            "{args:?}: {ended:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_call_asks_for_more_than_its_server_gives_to_all() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", "1-safe")?;
+    a.deploy("bank")?;
+    let asked = |account, level| open(&a, account, &[("reprise-safety", level)]);
+    // Judged before it runs: nothing is left of what is refused.
+    for level in ["2-safe", "quorum", "very-safe"] {
+        let (status, told) = asked(1, level)?;
+        ensure!(
+            status == 503 && told["type"] == "/problems/log-unavailable",
+            "{level}: {told}"
+        );
+    }
+    let (status, told) = asked(1, "3-safe")?;
+    ensure!(status == 400 && told["type"] == "/problems/malformed-request", "{told}");
+    ensure!(!has_account(&a, 1)?, "nothing was left");
+    ensure!(
+        asked(1, "1-safe")?.0 == 200 && asked(2, "local-sync")?.0 == 200,
+        "what all get"
+    );
+    let mut b = cluster.standby("b", &a, "1-safe")?;
+    let c = cluster.standby("c", &a, "1-safe")?;
+    wait_reached(&a, "1-safe", 2)?;
+    for (at, level) in ["2-safe", "quorum", "very-safe"].into_iter().enumerate() {
+        let body = format!(r#"{{"account": {}, "balance": 1}}"#, 10 + at);
+        let answer = a.request(
+            "POST",
+            "/v1/call/bank/open",
+            &[("reprise-safety", level)],
+            body.as_bytes(),
+        )?;
+        ensure!(
+            answer.status == 200 && answer.header("reprise-safety") == Some(level),
+            "{}",
+            answer.text()
+        );
+    }
+    // One of two standbys does not answer: a majority has it, not all.
+    signal(&mut b, libc::SIGSTOP)?;
+    ensure!(asked(20, "quorum")?.0 == 200, "two of three");
+    ensure!(open(&a, 21, &[])?.0 == 200, "who asks for nothing waits for nobody");
+    let (status, told) = open(
+        &a,
+        22,
+        &[("reprise-safety", "very-safe"), ("reprise-timeout-ms", "300")],
+    )?;
+    ensure!(status == 503 && told["type"] == "/problems/outcome-unknown", "{told}");
+    ensure!(told["reached"] == "1-safe" && told["lsn"].is_string(), "{told}");
+    let lines = r#"{"module":"bank","procedure":"open","args":{"account":23,"balance":1}}"#;
+    let line = [
+        ("reprise-safety", "very-safe"),
+        ("reprise-timeout-ms", "300"),
+        ("content-type", "application/x-ndjson"),
+    ];
+    let batch = a.request("POST", "/v1/batch", &line, lines.as_bytes())?;
+    ensure!(batch.text().contains("outcome-unknown"), "{}", batch.text());
+    // Reads are seen all the same: the server answers at 1-safe.
+    ensure!(has_account(&a, 22)? && has_account(&a, 23)?, "they were kept");
+    b.kill()?;
+    wait_reached(&a, "1-safe", 1)?;
+    let (status, told) = asked(24, "very-safe")?;
+    ensure!(status == 503 && told["type"] == "/problems/log-unavailable", "{told}");
+    let called = run_verb(&[
+        "call",
+        "bank.open",
+        r#"{"account": 25, "balance": 1}"#,
+        "--safety",
+        "quorum",
+        "--output",
+        "json",
+        "--url",
+        &format!("http://{}", a.address),
+    ])?;
+    let said = String::from_utf8_lossy(&called.stdout).into_owned();
+    ensure!(
+        called.status.success() && said.contains(r#""safety": "quorum""#),
+        "{called:?}"
+    );
+    // A standby says where to go, whatever is asked for.
+    ensure!(open(&c, 26, &[("reprise-safety", "2-safe")])?.0 == 421, "not here");
+    Ok(())
+}
+
+#[test]
+fn a_quorum_of_three_goes_on_with_one_standby_and_not_with_none() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let mut a = cluster.primary("a", "quorum")?;
+    let mut b = cluster.standby("b", &a, "quorum")?;
+    wait_reached(&a, "quorum", 1)?;
+    a.deploy("bank")?;
+    let mut c = cluster.standby("c", &a, "quorum")?;
+    wait_reached(&a, "quorum", 2)?;
+    b.kill()?;
+    wait_reached(&a, "quorum", 1)?;
+    ensure!(open(&a, 1, &[])?.0 == 200, "two of three");
+    signal(&mut c, libc::SIGSTOP)?;
+    let mut connection = a.connect()?;
+    let waiting = thread::spawn(move || {
+        connection.request("POST", "/v1/call/bank/open", &[], br#"{"account": 2, "balance": 1}"#)
+    });
+    thread::sleep(Duration::from_millis(300));
+    ensure!(!waiting.is_finished(), "one of three");
+    c.kill()?;
+    let answer = waiting.join().expect("no panic").map_err(|cut| cut.error)?;
+    ensure!(
+        answer.status == 503 && answer.json()["type"] == "/problems/outcome-unknown",
+        "{}",
+        answer.text()
+    );
+    wait_reached(&a, "1-safe", 0)?;
+    ensure!(open(&a, 3, &[])?.0 == 503, "no majority");
+    ensure!(has_account(&a, 1)?, "reads go on");
+    // Killed, it knows after its start who counts; what nobody else had is confirmed once a standby has it.
+    a.kill()?;
+    let a = cluster.primary("a", "quorum")?;
+    ensure!(open(&a, 3, &[])?.0 == 503, "no majority yet");
+    let _c = cluster.standby("c", &a, "quorum")?;
+    wait_reached(&a, "quorum", 1)?;
+    ensure!(open(&a, 3, &[])?.0 == 200 && has_account(&a, 2)?, "two of three");
+    Ok(())
+}
