@@ -129,6 +129,8 @@ impl<P: Send + 'static> Copier<P> {
     }
 
     fn next(&mut self, state: &FrontState) -> Next {
+        // Before the look at what there is: who finds something persistent after that says so again.
+        let is_due = self.front.is_due.swap(false, Ordering::SeqCst);
         let (copied, durable) = (self.front.copied(), self.front.lsns.durable());
         // It may look as if it fell: a site notes what it is about to take before it takes it.
         if copied >= durable {
@@ -137,7 +139,7 @@ impl<P: Send + 'static> Copier<P> {
                 false => Next::Wait,
             };
         }
-        let is_wanted = state.is_closing || state.wanted > copied || self.front.is_due.load(Ordering::SeqCst);
+        let is_wanted = state.is_closing || state.wanted > copied || is_due || self.front.is_followed();
         match is_wanted || self.is_quiet(durable) {
             true => Next::Copy,
             false => Next::Wait,

@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -47,8 +47,10 @@ pub(crate) struct Front {
     pub filled: Arc<Watermark>,
     /// Everything before it is durable in the log's files, and its room in the rings is free.
     copied: AtomicU64,
-    /// Set when a ring is full enough to be copied.
+    /// Set when a ring is full enough to be copied, or has anything that somebody sends on.
     pub is_due: AtomicBool,
+    /// Those who send records on as they are copied.
+    followers: AtomicUsize,
     /// Entries of one ring from which on it is.
     copy_at_entries: u64,
     gauges: Vec<RingGauge>,
@@ -98,13 +100,19 @@ impl Front {
         self.grew.notify_all();
     }
 
-    /// Tells the copier that a ring is full enough.
+    /// Tells the copier that a ring is full enough, or that somebody wants each record.
     #[inline]
     fn wake_if_due(&self, fill: RingFill) {
-        let is_due = fill.entries >= self.copy_at_entries || fill.is_half_full();
-        if is_due && !self.is_due.load(Ordering::Relaxed) {
+        let is_due = fill.entries >= self.copy_at_entries || fill.is_half_full() || self.is_followed();
+        // After what was persisted was told: who takes the mark away looks at that next.
+        if is_due && !self.is_due.load(Ordering::SeqCst) {
             self.wake();
         }
+    }
+
+    #[inline]
+    pub fn is_followed(&self) -> bool {
+        self.followers.load(Ordering::SeqCst) > 0
     }
 
     #[cold]
@@ -141,6 +149,24 @@ impl Front {
             rings: self.gauges.iter().map(RingGauge::fill).collect(),
             records_waiting: self.filled.get().saturating_sub(self.copied().0),
         }
+    }
+}
+
+/// As long as it lives, records are copied to the log's files as soon as they are persistent: somebody sends them on.
+pub struct Following(Arc<Front>);
+
+impl Following {
+    fn new(front: &Arc<Front>) -> Self {
+        front.followers.fetch_add(1, Ordering::SeqCst);
+        // What was appended before.
+        front.wake();
+        Self(Arc::clone(front))
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.followers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -230,6 +256,7 @@ impl<P: Send + 'static> Log<P> {
             filled: Arc::new(Watermark::new(filled.0)),
             copied: AtomicU64::new(filled.0),
             is_due: AtomicBool::new(false),
+            followers: AtomicUsize::new(0),
             copy_at_entries: (config.copy_at_entries / sites).max(1),
             gauges: readers.iter().map(|reader| reader.gauge()).collect(),
             writers: Mutex::new(writers.into_iter().map(Some).collect()),
@@ -290,6 +317,11 @@ impl<P: Send + 'static> Log<P> {
             true => Ok(()),
             false => Err(self.shared.refusal().unwrap_or_else(|| stalled(timeout))),
         }
+    }
+
+    /// Has all records copied to the log's files as soon as they are persistent. None where the log has no front: there they are anyway.
+    pub fn follow(&self) -> Option<Following> {
+        self.front.get().map(Following::new)
     }
 
     /// Has everything before `end` copied to the log's files, without waiting for it.

@@ -32,7 +32,7 @@ pub use append::Appender;
 pub use copy::{CopyRange, LogCopy};
 pub use drain::Drained;
 pub use error::{Damage, LogError, UnavailableKind};
-pub use front::{FrontConfig, FrontStatus, NvramAppender};
+pub use front::{Following, FrontConfig, FrontStatus, NvramAppender};
 pub use group::{Group, GroupSink, Position};
 pub use hold::{Hold, HoldInfo};
 pub use index::{parse_segment_name, segment_name};

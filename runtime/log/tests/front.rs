@@ -2,7 +2,11 @@
 
 mod common;
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use common::{WAIT_MAX, config, encode, open, open_with};
 use reprise_base::Lsn;
@@ -109,6 +113,36 @@ fn the_rings_come_to_the_files_in_the_order_of_lsns() {
         ),
         "{refused}"
     );
+}
+
+#[test]
+fn what_somebody_sends_on_is_copied_at_once() {
+    const ROUNDS: u64 = 20;
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, 2, u64::MAX);
+    let mut sites = appenders(&log, 2);
+    sites[0].append(&encode(&["before"])).expect("append");
+    let followings = [log.follow(), log.follow()].map(|following| following.expect("a front"));
+    let began = Instant::now();
+    for round in 0..ROUNDS {
+        sites[round as usize % 2].append(&encode(&["w"])).expect("append");
+        while log.copied() < log.durable() {
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+    // Left alone, each would have waited for a second.
+    assert!(
+        began.elapsed() < Duration::from_secs(ROUNDS / 2),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(log.copied(), Lsn(ROUNDS + 1));
+    drop(followings);
+    let began = Instant::now();
+    sites[1].append(&encode(&["after"])).expect("append");
+    thread::sleep(Duration::from_millis(50));
+    assert!(log.copied() < log.durable() || began.elapsed() > Duration::from_millis(500));
+    log.close().expect("close");
 }
 
 #[test]

@@ -115,7 +115,7 @@ mod tests {
     use std::sync::Arc;
 
     use reprise_base::Epoch;
-    use reprise_log::{GroupSink, Hold, LogReader};
+    use reprise_log::{Following, GroupSink, Hold, LogReader};
     use reprise_wire::History;
 
     use super::*;
@@ -133,6 +133,10 @@ mod tests {
         }
 
         fn durable(&self) -> Lsn {
+            Lsn(10)
+        }
+
+        fn copied(&self) -> Lsn {
             Lsn(10)
         }
 
@@ -157,6 +161,10 @@ mod tests {
         }
 
         fn add_sink(&self, _: Arc<dyn GroupSink>) {}
+
+        fn follow(&self) -> Option<Following> {
+            None
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
-use reprise_log::{LogError, Position};
+use reprise_log::{Following, LogError, Position};
 use reprise_wire::{Frame, Heartbeat, Hello, Progress, Refusal, Refused, Welcome, WireError};
 
 use crate::{
@@ -82,6 +82,7 @@ enum Stage {
     Log {
         stream: Stream,
         is_streaming: bool,
+        _following: Option<Following>,
     },
     /// The last word was said: the standby ends the connection, or its time is over.
     Leaving {
@@ -208,6 +209,7 @@ impl Session {
             Some(position) => Stage::Log {
                 stream: Stream::new(position),
                 is_streaming: false,
+                _following: shipper.log.follow(),
             },
         };
         (shipper.tell)(ShipEvent::Connected {
@@ -255,7 +257,9 @@ impl Session {
                     }
                 }
             }
-            Stage::Log { stream, is_streaming } => {
+            Stage::Log {
+                stream, is_streaming, ..
+            } => {
                 let beat = || shipper.beat(now_ns);
                 let sent = stream.step((&*shipper.log, &shipper.ring), &mut self.connection, beat)?;
                 if sent.is_anything {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reprise_base::{Epoch, Lsn};
 use reprise_env::DiskFile;
-use reprise_log::{GroupSink, Hold, Log, LogError, LogReader};
+use reprise_log::{Following, GroupSink, Hold, Log, LogError, LogReader};
 use reprise_wire::History;
 
 /// The primary's log, whoever waits for it.
@@ -13,6 +13,8 @@ pub trait ShippedLog: Send + Sync {
     fn epoch(&self) -> Epoch;
     /// Everything before it is durable.
     fn durable(&self) -> Lsn;
+    /// Everything before it is in the log's files: behind `durable` where the log lies in NVRAM first.
+    fn copied(&self) -> Lsn;
     /// Behind the last record that was appended.
     fn filled(&self) -> Lsn;
     /// None where the log does not hold it.
@@ -21,6 +23,8 @@ pub trait ShippedLog: Send + Sync {
     fn hold(&self, name: &str, from: Lsn) -> Result<Hold, LogError>;
     fn bytes_between(&self, from: Lsn, to: Lsn) -> u64;
     fn add_sink(&self, sink: Arc<dyn GroupSink>);
+    /// Has records come to the log's files, and so to its sinks, as soon as they are durable, for as long as the answer lives.
+    fn follow(&self) -> Option<Following>;
 }
 
 impl<P: Send + 'static> ShippedLog for Log<P> {
@@ -34,6 +38,10 @@ impl<P: Send + 'static> ShippedLog for Log<P> {
 
     fn durable(&self) -> Lsn {
         Log::durable(self)
+    }
+
+    fn copied(&self) -> Lsn {
+        Log::copied(self)
     }
 
     fn filled(&self) -> Lsn {
@@ -58,6 +66,10 @@ impl<P: Send + 'static> ShippedLog for Log<P> {
 
     fn add_sink(&self, sink: Arc<dyn GroupSink>) {
         Log::add_sink(self, sink);
+    }
+
+    fn follow(&self) -> Option<Following> {
+        Log::follow(self)
     }
 }
 

@@ -125,12 +125,12 @@ impl Stream {
                 self.sent(group.end, group.records.len());
                 Ok(true)
             }
-            Found::Nothing | Found::Missing if log.durable() > self.next.lsn => self.send_from_files(log, connection),
+            Found::Nothing | Found::Missing if log.copied() > self.next.lsn => self.send_from_files(log, connection),
             Found::Nothing => {
                 self.from = From::Ring;
                 Ok(false)
             }
-            // What was sealed before the ring was filled is in the files once it is durable.
+            // What was sealed before the ring was filled is in the files soon.
             Found::Missing => Ok(false),
         }
     }

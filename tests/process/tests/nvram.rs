@@ -1,8 +1,13 @@
 //! `--device nvram`: what a server in NVRAM tells, refuses, and keeps when it is killed.
 
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, run_verb};
-use reprise_test_process::{check, open_accounts, verify};
+use reprise_test_process::{balance, check, open_accounts, verify};
 
 const SIZE: &str = "8MiB";
 
@@ -126,12 +131,92 @@ fn what_can_not_be_is_refused_in_a_line() -> Result<()> {
         ensure!(told.contains(part), "{args:?}: {told}");
         let _ = std::fs::remove_file(region);
     }
+    let standby = [
+        "--nvram",
+        region,
+        "--nvram-size",
+        SIZE,
+        "--standby-of",
+        "http://127.0.0.1:9",
+    ];
+    let told = refusal(&Launch::new(&data).args(&[&nvram[..], &standby].concat()))?;
+    ensure!(told.contains("a standby's log lies in files"), "{told}");
     // Two servers on one region.
     let on_nvram = [&nvram[..], &["--nvram", region, "--nvram-size", SIZE]].concat();
     let first = Server::start(&Launch::new(&data).args(&on_nvram))?;
     let told = refusal(&Launch::new(&dir.path().join("other")).args(&on_nvram))?;
     ensure!(told.contains("another process uses"), "{told}");
     let (status, errors) = first.terminate()?;
+    ensure!(status.code() == Some(0), "{status}: {errors}");
+    Ok(())
+}
+
+/// A wait that ends only by a mistake.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn number(server: &Server, name: &str) -> Result<u64> {
+    let told = server.get("/v1/replication")?.json();
+    let found = told["standbys"][0][name].as_str().and_then(|text| text.parse().ok());
+    Ok(found.unwrap_or_default())
+}
+
+/// Waits until the standby's readers see everything before `end`.
+fn wait_for_view(standby: &Server, end: u64) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while number(standby, "view_lsn")? < end {
+        ensure!(Instant::now() < until, "the standby does not come to {end}");
+        thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_primary_in_nvram_ships_at_once_and_its_standby_takes_over() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let region = dir.path().join("region");
+    let region = region.to_str().expect("text");
+    let ships = ["--name", "a", "--ship-listen", "127.0.0.1:0", "--partitions", "3"];
+    let on_nvram = ["--device", "nvram", "--nvram", region, "--nvram-size", SIZE];
+    let assumed = ["--nvram-assume-persistent", "true", "--sites", "2"];
+    let launch = Launch::new(&dir.path().join("a"));
+    let launch = launch.args(&[&ships[..], &on_nvram, &assumed].concat());
+    let mut primary = Server::start(&launch)?;
+    open_accounts(&primary, 30)?;
+    let url = format!("http://{}", primary.address);
+    let own = ["--name", "b", "--standby-of", &url, "--ship-listen", "127.0.0.1:0"];
+    let standby = Server::start(&Launch::new(&dir.path().join("b")).args(&own))?;
+    let end = |answer: &reprise_test_crash::Answer| {
+        answer
+            .header("reprise-lsn")
+            .and_then(|lsn| lsn.parse::<u64>().ok())
+            .unwrap_or(u64::MAX)
+    };
+    wait_for_view(&standby, number(&primary, "shipped_lsn")?)?;
+    // One after the other: each has to come through by itself, since nothing behind it pushes it on.
+    const ROUNDS: u32 = 20;
+    let began = Instant::now();
+    for account in 1_000..1_000 + ROUNDS {
+        let answer = primary.call("bank/open", &format!(r#"{{"account": {account}, "balance": 10}}"#))?;
+        ensure!(answer.status == 200, "{}", answer.text());
+        wait_for_view(&standby, end(&answer) + 1)?;
+    }
+    let took = began.elapsed();
+    ensure!(took < Duration::from_millis(500) * ROUNDS, "each waited: {took:?}");
+    let sum = |server: &Server| -> Result<String> { Ok(server.call("bank/total", "{}")?.json()["result"].to_string()) };
+    let expected = sum(&primary)?;
+    primary.kill()?;
+    let promoted = standby.request("POST", "/v1/replication/promote", &[], b"")?;
+    ensure!(promoted.status == 200, "{}", promoted.text());
+    for account in 1_000..1_000 + i64::from(ROUNDS) {
+        ensure!(balance(&standby, account)? == Some(10), "lost: account {account}");
+    }
+    ensure!(sum(&standby)? == expected, "{} is not {expected}", sum(&standby)?);
+    let (status, errors) = standby.terminate()?;
+    ensure!(status.code() == Some(0), "{status}: {errors}");
+    // The killed one has all, too.
+    let primary = Server::start(&launch)?;
+    ensure!(sum(&primary)? == expected, "{} is not {expected}", sum(&primary)?);
+    let (status, errors) = primary.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
     Ok(())
 }
