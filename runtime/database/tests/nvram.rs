@@ -61,8 +61,9 @@ impl Place {
     /// What a machine would find that lost its process now.
     fn killed(&self) -> Self {
         let other = Self::new();
-        copy(&self.data(), &other.data());
+        // The region first: what is copied to the files meanwhile lies in both.
         fs::copy(self.region(), other.region()).expect("copied");
+        copy(&self.data(), &other.data());
         let note = other.data().join("nvram.json");
         if note.exists() {
             let text = fs::read_to_string(&note).expect("a note");
@@ -339,6 +340,58 @@ fn a_copy_of_a_region_without_its_note_is_not_overwritten() {
         "{error}"
     );
     assert_eq!(fs::read(killed.region()).expect("a region"), before);
+}
+
+/// A batch whose records are more than a quarter of a ring: what does not fit is refused before it runs, and the rest stays.
+#[test]
+fn calls_that_no_ring_takes_with_those_before_them_leave_nothing() {
+    for log in [LogPolicy::Command, LogPolicy::Physiological, LogPolicy::Both] {
+        let place = Place::new();
+        let config = |place: &Place| {
+            let mut config = place.on_nvram(1);
+            let DeviceConfig::Nvram(nvram) = &mut config.device else {
+                unreachable!()
+            };
+            nvram.bytes = 320 << 10;
+            DatabaseConfig { log, ..config }
+        };
+        let database = open(config(&place));
+        database.router().deploy("bank", &wasm("bank")).expect("deploy");
+        let keys: Vec<String> = (0..4_000).map(|call| format!("{call:0>250}")).collect();
+        let calls = keys
+            .iter()
+            .zip(0..)
+            .map(|(key, account)| ("open", Some(key.as_str()), i64s(&[account * 4, 100])));
+        let reply = submit(&database, &calls.collect::<Vec<_>>());
+        let (mut kept, mut refused) = (0, 0);
+        for index in 0..reply.len() {
+            match reply.get(index).outcome {
+                ReplyOutcome::Committed => kept += 1,
+                ReplyOutcome::LogUnavailable(why) => {
+                    assert!(why.contains("send fewer calls"), "{why}");
+                    refused += 1;
+                }
+                other => panic!("{log:?}: {other:?}"),
+            }
+        }
+        assert!(kept > 100 && refused > 100, "{log:?}: {kept} and {refused}");
+        assert_eq!(accounts(&database), kept, "{log:?}");
+        // The next batch finds room.
+        fill(&database, 100_000, 100);
+        let digest = database.router().digest().expect("ready");
+        let killed = place.killed();
+        database.close().expect("close");
+        let database = open(config(&killed));
+        assert_eq!(database.router().digest().expect("ready"), digest, "{log:?}");
+        assert_eq!(accounts(&database), kept + 100, "{log:?}");
+        database.close().expect("close");
+    }
+}
+
+fn accounts(database: &Database) -> u64 {
+    let reply = submit(database, &[("total", None, Vec::new())]);
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+    u64::from_le_bytes(*reply.get(0).result.first_chunk().expect("a count"))
 }
 
 #[test]

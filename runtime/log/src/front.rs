@@ -236,6 +236,11 @@ impl<P: Send + 'static> NvramAppender<P> {
         }
     }
 
+    /// Most bytes of records that one append takes: a quarter of the site's ring, and one block of the files at most.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Why appends are refused now, if they are. Costs one load while all is well.
     #[inline]
     pub fn refusal(&self) -> Option<LogError> {

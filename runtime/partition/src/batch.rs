@@ -102,6 +102,12 @@ impl CallSlot {
         lsn: Lsn(0),
     };
 
+    /// Of its idempotency key; 0 without one.
+    #[inline]
+    pub(crate) fn key_bytes(&self) -> usize {
+        self.key_bytes.into()
+    }
+
     /// The call's arguments in those of its batch, and its idempotency key: 1 to 255 bytes.
     #[inline]
     pub(crate) fn args_and_key<'a>(&self, args: &'a [u8]) -> (&'a [u8], Option<&'a [u8]>) {

@@ -40,6 +40,11 @@ pub trait Sink: Send {
     /// Why writes can't be taken now, if so.
     fn refusal(&self) -> Option<Unlogged>;
 
+    /// Bytes of records that one batch may have.
+    fn records_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Takes over a run batch with the records of its committed writes. `partitions` are those it ran on.
     /// Err: nothing was appended, and the caller still has the batch's transactions in its tables.
     fn publish(
@@ -212,6 +217,10 @@ impl Sink for AsyncSink {
 impl Sink for NvramSink {
     fn refusal(&self) -> Option<Unlogged> {
         self.0.borrow().refusal().as_ref().map(Unlogged::from)
+    }
+
+    fn records_max(&self) -> usize {
+        self.0.borrow().bytes_max()
     }
 
     fn publish(

@@ -428,6 +428,7 @@ impl Site {
             now_us: tools.shared.clock.now_us(),
             refusal: tools.refusal(),
             results_max: batch.results_max(),
+            records_max: tools.sink.records_max(),
         };
         tools.records.clear();
         let count = batch.calls.len();
@@ -496,6 +497,7 @@ impl ExclusivePartitions<'_> {
             now_us: tools.shared.clock.now_us(),
             refusal: tools.refusal(),
             results_max: batch.results_max(),
+            records_max: tools.sink.records_max(),
         };
         tools.records.clear();
         let count = batch.calls.len();
@@ -593,8 +595,11 @@ impl ExclusivePartitions<'_> {
             call.outcome = ReplyOutcome::ANSWERS_FULL;
             return;
         }
+        let placed = (scope, tools.shared.partitions_count);
+        let judged = turn.judge_record(procedure, call, placed, &tools.records);
         let around = (&*tools.shared, &mut tools.frame);
-        if let Err(outcome) = watched.begin(slot, procedure, turn.refusal.as_ref(), around) {
+        let begun = judged.and_then(|()| watched.begin(slot, procedure, turn.refusal.as_ref(), around));
+        if let Err(outcome) = begun {
             return settle_refusal(&tools.recorder, call, outcome);
         }
         call.txn_id = tools.next_multi_id(self.partitions);
@@ -617,7 +622,8 @@ impl ExclusivePartitions<'_> {
                 true => PartitionSet::All,
                 false => PartitionSet::Several(PartitionList::new(&ids)),
             };
-            running.encode(set, commit, kind, &tools.frame, &mut tools.records);
+            let records = (&mut tools.records, turn.records_max);
+            running.encode(set, commit, kind, &tools.frame, records);
             let choice = &tools.choices[module.id.0 as usize][call.procedure as usize];
             note_sample(choice, sample, &running, &tools.frame, &*tools.shared.clock);
         }

@@ -57,7 +57,7 @@ impl<'a> Running<'a> {
         commit: &Commit,
         kind: LogForm,
         frame: &TxnScratch,
-        records: &mut RecordBatch,
+        (records, records_max): (&mut RecordBatch, usize),
     ) {
         match kind {
             LogForm::Nothing => return,
@@ -78,7 +78,10 @@ impl<'a> Running<'a> {
             }),
             changes: frame.changes(),
         };
-        let fits = records.bytes().len() < CHANGES_BYTES_MAX && changes.fits();
+        let behind = records.bytes().len();
+        // Both kinds of one call lie in one append.
+        let bytes = self.command_bytes_max(partitions) + changes.record_bytes();
+        let fits = behind < CHANGES_BYTES_MAX && changes.fits() && bytes <= records_max.saturating_sub(behind);
         if kind == LogForm::Both || !fits {
             self.encode_command(partitions, commit.digest, records);
         }
@@ -96,10 +99,16 @@ impl<'a> Running<'a> {
         commit: &Commit,
         kind: LogForm,
         frame: &TxnScratch,
-        records: &mut RecordBatch,
+        (records, records_max): (&mut RecordBatch, usize),
     ) {
         if kind != LogForm::Command || self.idempotency_key.is_some() {
-            return self.encode(PartitionSet::One(partition), commit, kind, frame, records);
+            return self.encode(
+                PartitionSet::One(partition),
+                commit,
+                kind,
+                frame,
+                (records, records_max),
+            );
         }
         records.push_plain(&PlainCommand {
             txn_id: self.txn_id,
@@ -108,6 +117,17 @@ impl<'a> Running<'a> {
             digest: commit.digest,
             args: self.args,
         });
+    }
+
+    /// Of its command's record.
+    #[inline]
+    fn command_bytes_max(&self, partitions: PartitionSet<'_>) -> usize {
+        let key = self.idempotency_key.map_or(0, <[u8]>::len);
+        let partitions = match partitions {
+            PartitionSet::Several(list) => 2 * list.len(),
+            PartitionSet::One(_) | PartitionSet::All => 0,
+        };
+        COMMAND_HEAD_BYTES_MAX + self.args.len() + key + self.scope.len() + partitions
     }
 
     fn call_hash(&self) -> u128 {
@@ -187,6 +207,50 @@ pub(crate) struct TurnStart {
     /// Why writes can't be taken, if so.
     pub refusal: Option<Unlogged>,
     pub results_max: usize,
+    /// Bytes of records that the log takes at once.
+    pub records_max: usize,
+}
+
+/// Of a command's record, beside its arguments, its key and its partitions.
+const COMMAND_HEAD_BYTES_MAX: usize = 64;
+
+impl TurnStart {
+    /// Before a call begins, behind `records` of its batch: whether the log takes its command. A call that is logged by its changes
+    /// is logged by its command where they are too long.
+    #[inline]
+    pub fn judge_record(
+        &self,
+        procedure: &ProcedureSchema,
+        call: &CallSlot,
+        (scope, partitions): (&[u8], u16),
+        records: &RecordBatch,
+    ) -> Result<(), ReplyOutcome> {
+        let named = call.args.len() + call.key_bytes() + scope.len();
+        let bytes = COMMAND_HEAD_BYTES_MAX + named + 2 * usize::from(partitions);
+        match bytes <= self.records_max.saturating_sub(records.bytes().len()) || procedure.read_only {
+            true => Ok(()),
+            false => Err(self.refuse_record(bytes)),
+        }
+    }
+
+    #[cold]
+    fn refuse_record(&self, bytes: usize) -> ReplyOutcome {
+        let max = self.records_max;
+        if bytes <= max {
+            let reason = format!(
+                "the calls of this batch before it fill what the NVRAM takes at once ({max} bytes): send fewer calls in a batch"
+            );
+            return ReplyOutcome::LogUnavailable(reason.into());
+        }
+        ReplyOutcome::Failed(Box::new(Failure::Limit {
+            limit: "log-record-bytes".into(),
+            max: max as u64,
+            message: format!(
+                "the call's arguments make a log record of up to {bytes} bytes, and the NVRAM takes {max} at once (a quarter of a site's \
+                 ring: --nvram-size)"
+            ),
+        }))
+    }
 }
 
 /// Runs the first of these calls and those behind it that are of its module: what hangs on the module is looked up once for all of
@@ -227,9 +291,11 @@ pub(crate) fn run_alike(
         call.lsn = Lsn(records.count().into());
         let procedure = &module.schema.procedures[call.procedure as usize];
         let begun = match results.len() < turn.results_max || has_small_result(procedure) {
-            true => watched.begin(slot - 1, procedure, turn.refusal.as_ref(), (&**shared, &mut *frame)),
+            true => turn.judge_record(procedure, call, (batch_scope, 1), records),
             false => Err(ReplyOutcome::ANSWERS_FULL),
         };
+        let around = (&**shared, &mut *frame);
+        let begun = begun.and_then(|()| watched.begin(slot - 1, procedure, turn.refusal.as_ref(), around));
         if let Err(outcome) = begun {
             settle_refusal(recorder, call, outcome);
             continue;
@@ -248,7 +314,7 @@ pub(crate) fn run_alike(
         match outcome {
             Outcome::Commit(ref commit) => {
                 if !procedure.read_only {
-                    running.encode_on_one(partition.id, commit, kind, frame, records);
+                    running.encode_on_one(partition.id, commit, kind, frame, (records, turn.records_max));
                     note_sample(choice, sample, &running, frame, &*shared.clock);
                 }
                 settle_commit(recorder, frame, call, results);
