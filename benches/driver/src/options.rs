@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use reprise_database::{CommitMode, LogPolicy, RedoConfig};
+use reprise_database::{CommitMode, DeviceConfig, LogPolicy, RedoConfig};
 
 use crate::{BenchError, WORKLOADS};
 
@@ -40,6 +40,8 @@ pub struct ProcessOptions {
     pub sites: u16,
     pub log: LogPolicy,
     pub redo: RedoConfig,
+    /// What the log is written to first.
+    pub device: DeviceConfig,
     pub commit: CommitMode,
     pub group_commit_us: u64,
     /// None is a temporary directory.
@@ -130,6 +132,7 @@ impl Options {
                 sites: 1,
                 log: LogPolicy::None,
                 redo: RedoConfig::default(),
+                device: DeviceConfig::File,
                 commit: CommitMode::Sync,
                 group_commit_us: 0,
                 data_dir: None,

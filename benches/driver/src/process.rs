@@ -13,7 +13,7 @@ use reprise_base::{
     PartitionId,
     limits::{SEGMENT_BYTES, WAITING_TXNS_MAX},
 };
-use reprise_database::{CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, keep_memory_ready};
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy, keep_memory_ready};
 use reprise_procedure::native::NativeModule;
 use reprise_router::{BatchBuilder, BatchReply, Bound, Deployed, Failure, Module, ReplyOutcome, Router};
 use reprise_txn::Candidate;
@@ -180,7 +180,7 @@ fn open(process: &ProcessOptions, dir: Option<PathBuf>) -> Result<Database, Benc
         sites: process.sites,
         log: process.log,
         redo: process.redo,
-        device: DeviceConfig::File,
+        device: process.device.clone(),
         commit: process.commit,
         group_commit_us: process.group_commit_us,
         segment_bytes: SEGMENT_BYTES,

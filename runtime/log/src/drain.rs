@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use reprise_base::Lsn;
-use reprise_nvram::Recovered;
-use reprise_wire::{RecordBatch, RecordRef};
+use reprise_nvram::{Recovered, RecoveredRecord};
+use reprise_wire::{FORMAT_VERSION, RecordBatch, RecordRef, Records};
 
-use crate::{error::LogError, log::Log};
+use crate::{
+    error::LogError,
+    log::Log,
+    reader::{Holder, LogRecord, RecordPlace},
+};
 
 /// What is appended to the files at once, unless one record is longer.
 const BATCH_BYTES: usize = 1 << 20;
@@ -75,6 +79,69 @@ impl<P: Send + 'static> Log<P> {
         assert_eq!(start.0 + u64::from(batch.count()), end.0, "records keep their numbers");
         batch.clear();
         Ok(())
+    }
+}
+
+/// What an opening would bring to files that end at `end`, a record at a time, until `each` says false. A number that was lost is a void
+/// record. The region is of this program's format. Err: what lies there is no record.
+pub fn recovered_records(
+    recovered: &Recovered,
+    end: Lsn,
+    each: &mut dyn FnMut(&LogRecord<'_>) -> bool,
+) -> Result<(), LogError> {
+    let void = RecordBatch::of(&RecordRef::Void);
+    let mut at = end;
+    for found in recovered.records.iter().filter(|found| found.end() > end) {
+        if found.lsn < at {
+            return Err(unfit(format!(
+                "its record at LSN {} begins before the log's end, {at}",
+                found.lsn
+            )));
+        }
+        while at < found.lsn {
+            let lost = LogRecord {
+                lsn: at,
+                end: Lsn(at.0 + 1),
+                record: RecordRef::Void,
+                bytes: void.bytes(),
+                version: FORMAT_VERSION,
+                place: place_of(found, 0),
+            };
+            if !each(&lost) {
+                return Ok(());
+            }
+            at = lost.end;
+        }
+        for decoded in Records::new(&found.bytes, FORMAT_VERSION) {
+            let (offset, record, bytes) =
+                decoded.map_err(|error| unfit(format!("what lies at LSN {at} is no record: {error}")))?;
+            let record = LogRecord {
+                lsn: at,
+                end: Lsn(at.0 + 1),
+                record,
+                bytes,
+                version: FORMAT_VERSION,
+                place: place_of(found, offset),
+            };
+            if !each(&record) {
+                return Ok(());
+            }
+            at = record.end;
+        }
+        if at != found.end() {
+            return Err(unfit(format!(
+                "what lies at LSN {} are not {} records",
+                found.lsn, found.count
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn place_of(found: &RecoveredRecord, offset: usize) -> RecordPlace {
+    RecordPlace {
+        holder: Holder::Ring(found.ring),
+        offset: offset as u64,
     }
 }
 

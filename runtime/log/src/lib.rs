@@ -30,7 +30,7 @@ mod stretch;
 
 pub use append::Appender;
 pub use copy::{CopyRange, LogCopy};
-pub use drain::Drained;
+pub use drain::{Drained, recovered_records};
 pub use error::{Damage, LogError, UnavailableKind};
 pub use front::{Following, FrontConfig, FrontStatus, NvramAppender};
 pub use group::{Group, GroupSink, Position};

@@ -31,18 +31,28 @@ pub struct LogRecord<'a> {
     pub place: RecordPlace,
 }
 
-/// Where a record lies in the log's files.
+/// Where a record lies: in the log's files, or in a ring of NVRAM before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordPlace {
-    segment: u64,
-    /// Of its first byte, in the segment's file.
+    pub(crate) holder: Holder,
+    /// Of its first byte, in the segment's file; in a ring among those that were written with it.
     pub offset: u64,
 }
 
+/// What holds a record: the segment that begins there, or a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    Segment(u64),
+    Ring(u32),
+}
+
 impl RecordPlace {
-    /// The segment's file.
+    /// The segment's file, or which ring.
     pub fn file(&self) -> String {
-        segment_name(self.segment)
+        match self.holder {
+            Holder::Segment(segment) => segment_name(segment),
+            Holder::Ring(ring) => format!("nvram-ring-{ring}"),
+        }
     }
 }
 
@@ -244,7 +254,10 @@ impl LogReader {
                     record,
                     bytes,
                     version: block.version,
-                    place: RecordPlace { segment, offset },
+                    place: RecordPlace {
+                        holder: Holder::Segment(segment),
+                        offset,
+                    },
                 }))
             }
             Err(error) => Err(damaged(segment, block.place, lsn, &error)),

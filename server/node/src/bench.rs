@@ -8,7 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use reprise_database::{CommitMode, LogPolicy, RedoConfig};
+use reprise_database::{COPY_AT_ENTRIES_DEFAULT, CommitMode, DeviceConfig, LogPolicy, NvramConfig, RedoConfig};
 use reprise_driver::{
     BenchError, DuringCheckpoint, Options, PhaseFigures, ProcessOptions, Progress, RemoteOptions, ReplayOptions,
     ReplayReport, Report, Target, Via,
@@ -16,7 +16,10 @@ use reprise_driver::{
 
 use crate::{
     cli::{BenchArgs, Output, ViaArg},
-    config::place::cores,
+    config::{
+        device::{DeviceKind, absolute},
+        place::cores,
+    },
     logfile,
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_pairs, usage},
 };
@@ -24,6 +27,8 @@ use crate::{
 const SINGLE_CONNECTIONS: usize = 64;
 const BATCH_CONNECTIONS: usize = 4;
 const HTTP_BATCH: usize = 256;
+/// Of a region that is made for a run.
+const NVRAM_BYTES: u64 = 256 << 20;
 
 pub fn run(args: &BenchArgs, output: Output) -> Outcome {
     if args.workload == "replay" {
@@ -118,6 +123,26 @@ fn remote_options(args: &BenchArgs, url: &str) -> RemoteOptions {
     }
 }
 
+fn device(args: &BenchArgs) -> Result<DeviceConfig, Failure> {
+    let Some(path) = args.nvram.as_deref() else {
+        return match args.device {
+            Some(DeviceKind::Nvram) => Err(usage(
+                "device nvram needs --nvram PATH, where the region lies or is made",
+            )),
+            _ => Ok(DeviceConfig::File),
+        };
+    };
+    if args.device != Some(DeviceKind::Nvram) {
+        return Err(usage("nvram goes with device nvram"));
+    }
+    Ok(DeviceConfig::Nvram(NvramConfig {
+        path: absolute(path)?,
+        bytes: args.nvram_size.unwrap_or(NVRAM_BYTES),
+        copy_at_entries: COPY_AT_ENTRIES_DEFAULT,
+        assume_persistent: args.nvram_assume_persistent,
+    }))
+}
+
 fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
     let stored = args
         .data_dir
@@ -136,6 +161,7 @@ fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
         sites: sites(args.sites, partitions)?,
         log: args.log.unwrap_or(LogPolicy::Command),
         redo: redo(args),
+        device: device(args)?,
         commit: args.commit.unwrap_or(CommitMode::Sync),
         group_commit_us: args.group_commit_us.unwrap_or(0),
         data_dir: args.data_dir.clone(),

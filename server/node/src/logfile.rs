@@ -25,7 +25,7 @@ use crate::{
     cli::Output,
     output::{Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_text},
     records,
-    region::FoundRegion,
+    region::{self, FoundRegion},
 };
 
 const SEGMENT_PREFIX: &str = "log-";
@@ -387,6 +387,19 @@ pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -
         }
         shown += 1;
         print_record(&record, &modules.deployed, output)?;
+    }
+    // A data directory's region may have what its files do not have yet.
+    if shown < limit && report.damage.is_none() && log_dir(dir) != dir {
+        let mut printed = Ok(());
+        region::each_record(dir, report.end, &mut |record| {
+            modules.note(&record.record);
+            if from.is_none_or(|from| record.lsn.0 >= from) {
+                shown += 1;
+                printed = print_record(record, &modules.deployed, output);
+            }
+            printed.is_ok() && shown < limit
+        })?;
+        printed?;
     }
     match &report.damage {
         Some(damage) if shown < limit => Err(Failure::Other(anyhow::anyhow!("{damage}"))),

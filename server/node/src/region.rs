@@ -6,7 +6,9 @@ use anyhow::{Context, anyhow};
 use reprise_base::Lsn;
 use reprise_database::RegionNote;
 use reprise_env::RealDisk;
+use reprise_log::{LogRecord, recovered_records};
 use reprise_nvram::{MapRegions, OpenMemory, PmemError, Recovered, Region};
+use reprise_wire::FORMAT_VERSION;
 use serde::Serialize;
 
 use crate::output::{Failure, Outcome};
@@ -70,6 +72,16 @@ impl FoundRegion {
     }
 }
 
+/// What the region that `dir` names has behind the files' end, a record at a time, until `each` says false.
+pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome {
+    let Some(note) = noted(dir)? else {
+        return Ok(());
+    };
+    let recovered = recover(&note).with_context(|| format!("read the NVRAM region {}", note.path.display()))?;
+    recovered_records(&recovered, files_end, each).context("read the NVRAM region")?;
+    Ok(())
+}
+
 /// Refuses what would leave out what a region has.
 pub fn judge(dir: &Path) -> Outcome {
     match noted(dir)? {
@@ -99,5 +111,11 @@ fn recover(note: &RegionNote) -> anyhow::Result<Recovered> {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     anyhow::ensure!(id == note.region_id, "it is another region, or an older copy");
-    Ok(region.recover()?)
+    let recovered = region.recover()?;
+    let format = region.owner().format;
+    anyhow::ensure!(
+        format == FORMAT_VERSION || recovered.records.is_empty(),
+        "it holds records in format {format}, this program reads format {FORMAT_VERSION}"
+    );
+    Ok(recovered)
 }

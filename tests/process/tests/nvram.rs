@@ -68,6 +68,10 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
             "no warning at the start"
         );
         ensure!(data.join("nvram.json").exists(), "nothing names the region");
+        // What lies in the region alone is shown behind what the files have.
+        let dumped = run_verb(&["log", "dump", data.to_str().expect("text"), "--output", "json"])?;
+        let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
+        ensure!(dumped.lines().count().to_string() == end, "{dumped}, not to {end}");
         let verified = verify(&data)?;
         ensure!(verified["nvram"]["records"].as_u64().is_some(), "{verified}");
         let (from, to) = (data.to_str().expect("text"), dir.path().join("backup"));
@@ -147,6 +151,55 @@ fn what_can_not_be_is_refused_in_a_line() -> Result<()> {
     let told = refusal(&Launch::new(&dir.path().join("other")).args(&on_nvram))?;
     ensure!(told.contains("another process uses"), "{told}");
     let (status, errors) = first.terminate()?;
+    ensure!(status.code() == Some(0), "{status}: {errors}");
+    Ok(())
+}
+
+#[test]
+fn a_call_whose_record_no_ring_takes_is_refused_before_it_runs() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let region = dir.path().join("region");
+    let region = region.to_str().expect("text");
+    let on_nvram = [
+        "--device",
+        "nvram",
+        "--nvram",
+        region,
+        "--nvram-size",
+        "2MiB",
+        "--partitions",
+        "2",
+    ];
+    let server = Server::start(&Launch::new(&dir.path().join("data")).args(&on_nvram))?;
+    server.deploy("voter")?;
+    let contestants = |count: usize| {
+        format!(
+            r#"{{"contestants": ["{}"]}}"#,
+            vec!["x".repeat(1_000); count].join("\", \"")
+        )
+    };
+    let answer = server.call("voter/initialize", &contestants(600))?;
+    let told = answer.json();
+    ensure!(
+        answer.status == 422 && told["limit"] == "log-record-bytes",
+        "{}",
+        answer.text()
+    );
+    ensure!(
+        told["detail"]
+            .as_str()
+            .is_some_and(|text| text.contains("--nvram-size")),
+        "{told}"
+    );
+    let results = || -> Result<usize> {
+        let told = server.call("voter/results", "{}")?.json();
+        Ok(told["result"].as_array().map_or(0, Vec::len))
+    };
+    ensure!(results()? == 0, "it left something");
+    let answer = server.call("voter/initialize", &contestants(20))?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    ensure!(results()? == 20, "{}", results()?);
+    let (status, errors) = server.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
     Ok(())
 }

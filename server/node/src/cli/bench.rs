@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom};
 
 use crate::config::{
+    device::{DeviceKind, device},
     log::{commit_mode, group_commit_us, log_differential, log_mode, recover_from},
     memory::size,
     place::{partitions, sites},
@@ -56,6 +57,18 @@ pub struct BenchArgs {
     /// replay: of transactions that were logged both ways, apply the command or the changed rows (physiological) [default: command]
     #[arg(long, value_name = "KIND", value_parser = recover_from, conflicts_with = "url")]
     pub recover_from: Option<RecoverFrom>,
+    /// What a commit waits for: file, or nvram, a region of persistent memory before the files [default: file]
+    #[arg(long, value_name = "KIND", value_parser = device, conflicts_with_all = ["url", "compare"])]
+    pub device: Option<DeviceKind>,
+    /// The region: a file on a DAX file system, or a DAX device; a file that is not there is made
+    #[arg(long, value_name = "PATH", conflicts_with = "url")]
+    pub nvram: Option<PathBuf>,
+    /// Bytes of the region, or a number with KiB, MiB or GiB [default: 256 MiB]
+    #[arg(long, value_name = "BYTES", value_parser = size, requires = "nvram")]
+    pub nvram_size: Option<u64>,
+    /// Take an ordinary file for persistent memory
+    #[arg(long, requires = "nvram")]
+    pub nvram_assume_persistent: bool,
     /// sync or async [default: sync]
     #[arg(long, value_name = "MODE", value_parser = commit_mode, conflicts_with = "url")]
     pub commit: Option<CommitMode>,

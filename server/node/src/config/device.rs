@@ -93,11 +93,11 @@ impl DeviceSettings {
 }
 
 /// The data directory keeps the path: it must mean the same from everywhere.
-fn absolute(path: &std::path::Path) -> Result<PathBuf, Failure> {
+pub fn absolute(path: &std::path::Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| usage(format!("nvram: {}: {error}", path.display())))
 }
 
-fn device(text: &str) -> Result<DeviceKind, String> {
+pub fn device(text: &str) -> Result<DeviceKind, String> {
     match text {
         "file" => Ok(DeviceKind::File),
         "nvram" => Ok(DeviceKind::Nvram),

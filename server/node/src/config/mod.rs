@@ -3,7 +3,7 @@
 
 mod backup;
 mod checkpoints;
-mod device;
+pub mod device;
 mod http;
 mod limits;
 pub mod log;
