@@ -149,6 +149,12 @@ impl CommitGate {
         complete(end, outcome, batch);
     }
 
+    /// Calls `then` once everything before `end`, which is durable here, is where the level wants it; or with the reason why that is not waited
+    /// for any more.
+    pub fn when_committed(&self, end: Lsn, then: impl FnOnce(Result<(), Arc<str>>) + Send + Sync + 'static) {
+        self.complete(end, Ok(()), CallBatch::waiting(then));
+    }
+
     /// Lets those go whose records are where they are wanted.
     pub fn release(&self) {
         let mut state = self.lock();

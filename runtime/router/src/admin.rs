@@ -165,6 +165,7 @@ impl Router {
         self.ask_to_tell(Duration::ZERO);
         let module = self.deployed().current.get(&name).cloned();
         let module = module.ok_or(DeployError::NotFound)?;
+        self.wait_committed(lsn, module.installed_by)?;
         let replaced = before.as_ref().map(|module| module.version);
         self.notices().tell(NoticeKind::Schema, || Notice::Deployed {
             txn_id: module.installed_by,
@@ -186,8 +187,9 @@ impl Router {
         self.check_primary()?;
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let (name, module) = (name.to_owned(), name.to_owned());
-        let lsn = self.run_on_all(move |held| uninstall(held, &name))??;
+        let (lsn, txn_id) = self.run_on_all(move |held| uninstall(held, &name))??;
         self.ask_to_tell(Duration::ZERO);
+        self.wait_committed(lsn, txn_id)?;
         self.notices().tell(NoticeKind::Schema, || Notice::Removed { module });
         Ok(lsn)
     }
@@ -198,10 +200,23 @@ impl Router {
         self.check_primary()?;
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let (name, table) = (name.to_owned(), name.to_owned());
-        let lsn = self.run_on_all(move |held| drop_table(held, &name))??;
+        let (lsn, txn_id) = self.run_on_all(move |held| drop_table(held, &name))??;
+        self.wait_committed(lsn, txn_id)?;
         self.notices()
             .tell(NoticeKind::Schema, || Notice::TableDropped { table });
         Ok(lsn)
+    }
+
+    /// Waits until a record that is durable here is where the server's safety level wants it. The partitions go on meanwhile.
+    fn wait_committed(&self, lsn: Lsn, txn_id: TxnId) -> Result<(), DeployError> {
+        let shared = &self.0.config.shared;
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        shared.gate.when_committed(Lsn(lsn.0 + 1), move |outcome| {
+            let _ = sender.send(outcome); // it is waited for below
+        });
+        let outcome = shared.threads.receive(&receiver);
+        let outcome = outcome.unwrap_or_else(|_| Err("the server stops".into()));
+        outcome.map_err(|reason| DeployError::OutcomeUnknown { reason, txn_id, lsn })
     }
 }
 
@@ -313,17 +328,17 @@ fn deploy(
     install(held, installation, log).map_err(|error| refused(error, max_s))
 }
 
-fn uninstall(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<Lsn, DeployError> {
+fn uninstall(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, TxnId), DeployError> {
     let next = remove(held.tools.deployed(), name).ok_or(DeployError::NotFound)?;
     let txn_id = held.tools.next_multi_id(held.partitions);
     let record = RecordBatch::of(&RecordRef::Remove(RemoveRef { txn_id, name }));
     let lsn = append(held, &record, txn_id)?;
     held.tools.install(next);
     held.tools.shared.count_binaries();
-    Ok(lsn)
+    Ok((lsn, txn_id))
 }
 
-fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<Lsn, DeployError> {
+fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, TxnId), DeployError> {
     let deployed = held.tools.deployed().clone();
     let (id, table) = deployed.table(name).ok_or(DeployError::NoTable)?;
     check_drop(&deployed, id).map_err(|error| DeployError::Conflict(error.conflicts))?;
@@ -334,7 +349,7 @@ fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<Lsn, Dep
     let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
     let next = apply_drop(&deployed, id, &mut stores);
     held.tools.install(next);
-    Ok(lsn)
+    Ok((lsn, txn_id))
 }
 
 fn append(held: &mut ExclusivePartitions<'_>, record: &RecordBatch, txn_id: TxnId) -> Result<Lsn, DeployError> {

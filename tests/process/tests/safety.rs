@@ -379,6 +379,19 @@ fn a_quorum_of_three_goes_on_with_one_standby_and_not_with_none() -> Result<()> 
     wait_reached(&a, "quorum", 1)?;
     ensure!(open(&a, 1, &[])?.0 == 200, "two of three");
     signal(&mut c, libc::SIGSTOP)?;
+    let timed = Instant::now();
+    let wasm = reprise_test_crash::procedure_wasm("voter")?;
+    let deployed = a.request("PUT", "/v1/modules/voter", &[], &wasm)?;
+    ensure!(
+        deployed.status == 503 && deployed.json()["type"] == "/problems/outcome-unknown",
+        "a deployment waits as calls do: {}",
+        deployed.text()
+    );
+    ensure!(timed.elapsed() > Duration::from_secs(1), "{:?}", timed.elapsed());
+    let _c2 = c.kill();
+    let mut c = cluster.standby("c", &a, "quorum")?;
+    wait_reached(&a, "quorum", 1)?;
+    signal(&mut c, libc::SIGSTOP)?;
     let mut connection = a.connect()?;
     let waiting = thread::spawn(move || {
         connection.request("POST", "/v1/call/bank/open", &[], br#"{"account": 2, "balance": 1}"#)
