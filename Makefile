@@ -22,6 +22,7 @@ test: ## Build everything and run all tests
 	@xtask/bootstrap.sh test
 	$(CARGO) xtask wasm
 	$(CARGO) xtask console
+	@! xtask/bootstrap.sh has-rdma || $(CARGO) xtask rdma
 	$(CARGO) build --release --workspace --all-targets
 	@rm -f target/skipped-tests.txt
 	$(CARGO) test --release --workspace

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that the tools for a task are here. Installs what is missing on Debian 12; elsewhere names the one thing.
-# Usage: xtask/bootstrap.sh [run|test|package]
+# Usage: xtask/bootstrap.sh [run|test|package|has-rdma]
 set -eu
 
 task=${1:-run}
@@ -38,6 +38,17 @@ has_debian_wasm() { [ -x /usr/bin/cargo ] && [ -e "$(/usr/bin/rustc --print sysr
 
 has_wasm_linker() { ls "$(rustc --print sysroot)"/lib/rustlib/*/bin/rust-lld /usr/bin/wasm-ld* >/dev/null 2>&1; }
 
+# What the server with RDMA is built with (`cargo xtask rdma`).
+has_rdma() {
+    has cmake && [ -e /usr/include/infiniband/verbs.h ] && [ -e /usr/include/libnl3/netlink/netlink.h ] &&
+        ls /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1
+}
+
+if [ "$task" = has-rdma ]; then
+    has_rdma || { echo "no server with RDMA is built: cmake, libclang or rdma-core's headers are missing" >&2; exit 1; }
+    exit 0
+fi
+
 has cargo || fail "Rust 1.95 or newer: https://rustup.rs"
 has cc || need "a C compiler (cc)" gcc libc6-dev
 
@@ -61,6 +72,11 @@ fi
 if [ "$task" = test ] && is_debian && ! tests/hardware/boot-vm --fetch >/dev/null 2>&1; then
     as_root tests/hardware/boot-vm --install >/dev/null && tests/hardware/boot-vm --fetch ||
         fail "a virtual machine for the power tests (tests/hardware/boot-vm --install)"
+fi
+
+# A primary and a standby run over RDMA in such a machine; elsewhere that is skipped, and said to be.
+if [ "$task" = test ] && is_debian && ! has_rdma; then
+    need "what the server with RDMA is built with" cmake libclang-14-dev libibverbs-dev libnl-3-dev libnl-route-3-dev
 fi
 
 # The tests keep logs in NVRAM, as far as a file can stand for it.

@@ -80,6 +80,9 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Build the server with RDMA to target/rdma/reprise; needs cmake, libclang and the headers of rdma-core
+    #[command(after_help = "Example:\n  cargo xtask rdma")]
+    Rdma,
     /// Fill the memory of a control group with votes, kill the server, and open it again there
     #[command(after_help = "Example:\n  cargo xtask full --mib 700")]
     Full {
@@ -172,6 +175,7 @@ fn main() -> ExitCode {
             let further = [("--log", log), ("--device", device), ("--workload", workload)];
             tasks::crash(&root(), cycles, seed, &further)
         }
+        Task::Rdma => tasks::rdma(&root()),
         Task::Power { args } => tasks::power(&root(), &args),
         Task::Full { mib } => tasks::full(&root(), mib),
         Task::Skipped => tasks::skipped(&root()),

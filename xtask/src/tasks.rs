@@ -94,6 +94,27 @@ pub fn power(root: &Path, args: &[String]) -> Result<()> {
     run(command.args(["--bin", "power", "--"]).args(args))
 }
 
+/// Bindgen of the crate `ibverbs-sys` is known to work with this one, and not with newer ones.
+const LIBCLANG: &str = "/usr/lib/llvm-14/lib";
+
+/// Builds the server with RDMA, beside the one without.
+pub fn rdma(root: &Path) -> Result<()> {
+    let mut build = cargo(root);
+    build.args(["build", "--release", "--package", "reprise-node", "--features", "rdma"]);
+    if std::env::var_os("LIBCLANG_PATH").is_none() && Path::new(LIBCLANG).exists() {
+        build.env("LIBCLANG_PATH", LIBCLANG);
+    }
+    run(&mut build)
+        .context("build with RDMA (Debian: cmake libclang-14-dev libibverbs-dev libnl-3-dev libnl-route-3-dev)")?;
+    let dir = root.join("target/rdma");
+    std::fs::create_dir_all(&dir).context("create target/rdma")?;
+    std::fs::copy(root.join("target/release/reprise"), dir.join("reprise")).context("copy the server")?;
+    // The plain one is built again: nobody is to find this one in its place.
+    std::fs::remove_file(root.join("target/release/reprise")).context("remove the server with RDMA")?;
+    println!("{}", dir.join("reprise").display());
+    Ok(())
+}
+
 pub fn full(root: &Path, mib: u64) -> Result<()> {
     build_server(root)?;
     let mut command = cargo(root);

@@ -19,4 +19,4 @@ mod writes;
 
 pub use guest::{GuestConfig, run as run_guest};
 pub use power::{Config, Report, run};
-pub use vm::is_available;
+pub use vm::{is_available, rdma_server};

@@ -351,6 +351,15 @@ fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
         &launch(&["--log", "none", "--ship-listen", "127.0.0.1:0"]),
         "nothing to follow or to ship",
     )?;
+    // RDMA where the server, or the machine, has none: no TCP in its place.
+    expect(&launch(&["--transport", "pigeon"]), "tcp or rdma")?;
+    expect(&launch(&["--rdma-device", "mlx5_0"]), "goes with transport rdma")?;
+    let rdma = ["--transport", "rdma", "--rdma-device", "none"];
+    let ships = ["--ship-listen", "127.0.0.1:0"];
+    let follows = ["--standby-of", "http://127.0.0.1:1"];
+    for side in [ships, follows] {
+        expect(&launch(&[&rdma[..], &side[..]].concat()), "transport rdma: ")?;
+    }
     for refused in ["b", "c"] {
         let left = cluster.path(refused);
         ensure!(!left.join("log").exists(), "{refused} was begun");
