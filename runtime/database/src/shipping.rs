@@ -3,7 +3,10 @@
 use std::{
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use reprise_base::{Lsn, Role, Safety};
@@ -213,11 +216,15 @@ impl Replication {
             Vec::new()
         });
         let (root, telling) = (self.root.clone(), self.shared.clone());
+        let is_told = AtomicBool::new(false);
         let keep = move |standbys: &[_]| {
-            if let Err(error) = expected::save(&*root, standbys) {
-                let what = format!("who is expected can't be kept: {error}");
+            let saved = expected::save(&*root, standbys);
+            // It is tried again and again: one line for all.
+            if let (Err(error), false) = (&saved, is_told.swap(saved.is_err(), Ordering::Relaxed)) {
+                let what = format!("who is expected can't be kept, so nobody is let go: {error}");
                 telling.notices.tell(NoticeKind::Standby, || nobody(what));
             }
+            saved.is_ok()
         };
         let transport = config.net.transport();
         let shipper = Shipper::start(ShipperConfig {

@@ -128,7 +128,7 @@ fn start(primary: &Arc<Log<()>>, clock: &Arc<dyn Clock>) -> Shipper {
         safety: Safety::OneSafe,
         commits: Arc::new(Open),
         expected: Vec::new(),
-        keep: Box::new(|_| {}),
+        keep: Box::new(|_| true),
         entropy: Box::new(entropy),
         tell: Box::new(|event| eprintln!("{event:?}")),
     });

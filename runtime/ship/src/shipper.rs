@@ -55,8 +55,8 @@ pub enum ShipEvent {
     },
 }
 
-/// Keeps a list of standbys. Returns once it is durable, or can't be.
-pub type Keep = Box<dyn Fn(&[Expected]) + Send + Sync>;
+/// Keeps a list of standbys. True once it is durable; false where it can't be: nobody is let go by it.
+pub type Keep = Box<dyn Fn(&[Expected]) -> bool + Send + Sync>;
 
 pub struct ShipperConfig {
     pub net: Arc<dyn Net>,
@@ -315,23 +315,29 @@ impl Accepting {
         }
     }
 
-    fn keep_if_changed(&mut self, now_ns: u64) {
+    /// False where it can't be kept: it is tried again.
+    fn keep_if_changed(&mut self, now_ns: u64) -> bool {
         self.kept_ns = now_ns;
         let expected = self.inner.table.expected();
-        if expected != self.kept {
-            (self.keep)(&expected);
+        if expected == self.kept {
+            return true;
+        }
+        let is_kept = (self.keep)(&expected);
+        if is_kept {
             self.kept = expected;
         }
+        is_kept
     }
 
     /// Who is in sync is kept at once, and before a commit goes on without one that was.
     fn tick(&mut self, now_ns: u64) {
         let inner = Arc::clone(&self.inner);
         let is_leaving = inner.table.tick(now_ns, &self.views, &*inner.log);
+        let mut is_kept = true;
         if is_leaving || !are_alike(&inner.table.expected(), &self.kept) {
-            self.keep_if_changed(now_ns);
+            is_kept = self.keep_if_changed(now_ns);
         }
-        if is_leaving {
+        if is_leaving && is_kept {
             inner.table.end_leaving();
         }
     }

@@ -202,6 +202,30 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
     Ok(())
 }
 
+/// Whoever is lost is let go only once that is written down.
+#[test]
+fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", "2-safe")?;
+    a.deploy("bank")?;
+    let mut b = cluster.standby("b", &a, "2-safe")?;
+    wait_reached(&a, "2-safe", 1)?;
+    // A directory has the place of the file that is to be written.
+    let in_the_way = cluster.dir.path().join("a/standbys.json.tmp");
+    std::fs::create_dir_all(in_the_way.join("x"))?;
+    b.kill()?;
+    for account in 1..3 {
+        let (status, told) = open(&a, account, &[])?;
+        let slug = told["type"].as_str().unwrap_or_default();
+        ensure!(status == 503 && slug.ends_with("outcome-unknown"), "{status}: {told}");
+    }
+    std::fs::remove_dir_all(&in_the_way)?;
+    wait_reached(&a, "1-safe", 0)?;
+    let (status, told) = open(&a, 3, &[])?;
+    ensure!(status == 200, "{status}: {told}");
+    Ok(())
+}
+
 #[test]
 fn a_client_that_waits_no_longer_is_told_that_its_write_is_open() -> Result<()> {
     let cluster = Cluster::new()?;

@@ -175,7 +175,7 @@ impl Primary {
             safety,
             commits: commits.clone(),
             expected: Vec::new(),
-            keep: Box::new(|_| {}),
+            keep: Box::new(|_| true),
             entropy: Box::new(move || -> io::Result<[u8; 16]> {
                 Ok([drawn.fetch_add(1, Ordering::Relaxed) as u8; 16])
             }),
