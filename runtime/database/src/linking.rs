@@ -73,6 +73,7 @@ struct State {
     is_connected: bool,
     /// It has had all that its primary had, on this connection.
     has_caught_up: bool,
+    is_encrypted: bool,
     beat: Option<BeatSeen>,
     error: Option<Arc<str>>,
 }
@@ -112,6 +113,7 @@ impl Linked {
                 (true, true) => StandbyState::Streaming,
             },
             transport: self.transport,
+            is_encrypted: state.is_encrypted,
             shipped: received,
             persisted,
             replayed: view,
@@ -260,10 +262,12 @@ impl Following {
 
     fn connect(&mut self) -> Result<Streaming, Failure> {
         let ticket = (self.config.ticket)()?;
+        self.linked().lock().is_encrypted = ticket.certificate.is_some();
         let link = LinkConfig {
             net: self.config.net.clone(),
             clock: self.shared.clock.clone(),
             address: ticket.ship_address,
+            certificate: ticket.certificate,
             ticket: ticket.ticket,
             name: self.config.name.clone(),
             connect_time: CONNECT_TIME,

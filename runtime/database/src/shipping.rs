@@ -95,7 +95,7 @@ enum State {
 struct Serving {
     shipper: Arc<Shipper>,
     ship_address: String,
-    transport: &'static str,
+    net: Arc<dyn Net>,
     url: Option<Arc<str>>,
 }
 
@@ -226,7 +226,7 @@ impl Replication {
             }
             saved.is_ok()
         };
-        let transport = config.net.transport();
+        let net = config.net.clone();
         let shipper = Shipper::start(ShipperConfig {
             net: config.net,
             clock: shared.clock.clone(),
@@ -249,7 +249,7 @@ impl Replication {
                 .ship_address
                 .unwrap_or_else(|| reachable(shipper.address(), config.url.as_deref())),
             shipper: Arc::new(shipper),
-            transport,
+            net,
             url: config.url,
         })
     }
@@ -303,7 +303,7 @@ impl ReplicationService for Replication {
                 .shipper
                 .standbys()
                 .into_iter()
-                .map(|status| info_of(status, serving.transport))
+                .map(|status| info_of(status, &*serving.net))
                 .collect(),
             (None, None) => Vec::new(),
         };
@@ -369,6 +369,7 @@ impl ReplicationService for Replication {
         Ok(JoinTicket {
             ticket: ticket.ticket,
             ship_address: serving.ship_address,
+            certificate: serving.net.certificate(),
             database_id: ticket.database_id,
             partitions: ticket.partitions,
         })
@@ -409,7 +410,7 @@ impl ReplicationService for Replication {
 /// Why no level is to be had that asks for standbys.
 const NOT_SERVED: &str = "this server takes no standbys (--ship-listen)";
 
-fn info_of(status: StandbyStatus, transport: &'static str) -> StandbyInfo {
+fn info_of(status: StandbyStatus, net: &dyn Net) -> StandbyInfo {
     StandbyInfo {
         name: status.name.to_string(),
         state: match status.state {
@@ -418,7 +419,8 @@ fn info_of(status: StandbyStatus, transport: &'static str) -> StandbyInfo {
             reprise_ship::StandbyState::Streaming => StandbyState::Streaming,
             reprise_ship::StandbyState::Lost => StandbyState::Lost,
         },
-        transport,
+        transport: net.transport(),
+        is_encrypted: net.certificate().is_some(),
         shipped: status.shipped,
         persisted: status.persisted,
         replayed: status.replayed,

@@ -38,6 +38,7 @@ fn link(database: &Database, name: &str) -> LinkConfig {
         net: Arc::new(RealNet),
         clock: Arc::new(RealClock::new()),
         address: ticket.ship_address,
+        certificate: None,
         ticket: ticket.ticket,
         name: name.into(),
         connect_time: Duration::from_secs(5),

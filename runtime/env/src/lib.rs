@@ -2,7 +2,7 @@
 //! Owns: the traits `Clock`, `Disk`, `Threads` and `Net`, the real ones, and simulated ones with faults (`sim`, `stepper`, `simnet`).
 //! Does not: know what is stored or done, retry anything.
 //! Invariants: no unsafe code; a write that was reported durable is in every crash image of `SimDisk`.
-//! Called by: `host`, `log`, `txn`, `checkpoint`, `partition`, `replay`, `recovery`, `router`, `database`, `backup`, `ship`, `net-rdma`, `node`.
+//! Called by: `host`, `log`, `txn`, `checkpoint`, `partition`, `replay`, `recovery`, `router`, `database`, `backup`, `ship`, `net-rdma`, `net-tls`, `node`.
 #![forbid(unsafe_code)]
 
 mod aligned;
@@ -20,7 +20,7 @@ pub use aligned::{AlignedBuf, DIRECT_ALIGN_BYTES};
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 pub use entropy::entropy;
-pub use net::{Connection, FrameSender, Listener, Net, NetError, NetLimits, RealNet};
+pub use net::{Connection, FrameSender, Listener, Net, NetError, NetLimits, RealNet, frame_prefix, read_frame};
 pub use real::{PRIVATE_FILE_MODE, RealDisk, make_private_dir, make_private_dirs};
 pub use sim::{SimClock, SimDisk};
 pub use simnet::{NetFaults, SimHost, SimNet};

@@ -97,6 +97,23 @@ pub trait Net: Send + Sync {
 
     /// Connects, within `time`.
     fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError>;
+
+    /// SHA-256 of the certificate that listeners show now. None: what is sent is not encrypted.
+    fn certificate(&self) -> Option<[u8; 32]> {
+        None
+    }
+
+    /// As `connect`, encrypted: to the peer that shows the certificate with this SHA-256, and to no other.
+    fn connect_encrypted(
+        &self,
+        _address: &str,
+        _certificate: [u8; 32],
+        _time: Duration,
+        _limits: NetLimits,
+    ) -> Result<Connection, NetError> {
+        let reason = format!("the peer asks for TLS, which {} here does not have", self.transport());
+        Err(NetError::Io(reason))
+    }
 }
 
 /// Listens until it is dropped.
@@ -230,7 +247,8 @@ fn read_frames(mut stream: TcpStream, frame_bytes: usize, sender: &Sender<Vec<u8
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-fn read_frame(stream: &mut TcpStream, frame_bytes: usize) -> Result<Vec<u8>, NetError> {
+/// Reads a frame with its length before it from a stream of bytes. A longer one than `frame_bytes` is an error.
+pub fn read_frame(stream: &mut impl Read, frame_bytes: usize) -> Result<Vec<u8>, NetError> {
     let mut prefix = [0; PREFIX_BYTES];
     stream.read_exact(&mut prefix)?;
     let bytes = u32::from_le_bytes(prefix) as usize;
@@ -249,6 +267,11 @@ fn read_frame(stream: &mut TcpStream, frame_bytes: usize) -> Result<Vec<u8>, Net
     }
 }
 
+/// What comes before a frame of so many bytes on a stream.
+pub fn frame_prefix(bytes: usize) -> [u8; PREFIX_BYTES] {
+    (bytes as u32).to_le_bytes()
+}
+
 impl FrameSender for TcpSender {
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
@@ -259,7 +282,7 @@ impl FrameSender for TcpSender {
         if self.is_broken {
             return Err(NetError::Closed);
         }
-        let prefix = (bytes as u32).to_le_bytes();
+        let prefix = frame_prefix(bytes);
         let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(parts.len() + 1);
         slices.push(IoSlice::new(&prefix));
         slices.extend(parts.iter().map(|part| IoSlice::new(part)));

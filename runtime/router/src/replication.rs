@@ -28,6 +28,8 @@ pub struct StandbyInfo {
     pub state: StandbyState,
     /// `tcp` or `rdma`.
     pub transport: &'static str,
+    /// By TLS.
+    pub is_encrypted: bool,
     /// Everything before it was sent to it, or got there.
     pub shipped: Lsn,
     /// Everything before it is durable there.
@@ -76,6 +78,8 @@ pub struct ReplicationInfo {
 pub struct JoinTicket {
     pub ticket: [u8; 16],
     pub ship_address: String,
+    /// SHA-256 of the certificate that is shown there; none: it is not encrypted.
+    pub certificate: Option<[u8; 32]>,
     pub database_id: [u8; 16],
     pub partitions: u16,
 }

@@ -191,6 +191,7 @@ fn main() {
         net: Arc::new(RealNet),
         clock,
         address: ticket.ship_address,
+        certificate: None,
         ticket: ticket.ticket,
         name: "s1".into(),
         connect_time: Duration::from_secs(2),

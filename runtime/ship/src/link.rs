@@ -68,6 +68,8 @@ pub struct LinkConfig {
     pub clock: Arc<dyn Clock>,
     /// Where the primary takes standbys.
     pub address: String,
+    /// SHA-256 of the certificate that it shows there; none: it is not encrypted.
+    pub certificate: Option<[u8; 32]>,
     /// Given out by the primary for this name, less than a minute ago.
     pub ticket: [u8; 16],
     pub name: String,
@@ -134,9 +136,11 @@ impl Link {
         wants: Wants,
         from: Option<(&Known, Position)>,
     ) -> Result<Self, LinkError> {
-        let mut connection = config
-            .net
-            .connect(&config.address, config.connect_time, STANDBY_LIMITS)?;
+        let (address, time) = (&config.address, config.connect_time);
+        let mut connection = match config.certificate {
+            Some(certificate) => config.net.connect_encrypted(address, certificate, time, STANDBY_LIMITS),
+            None => config.net.connect(address, time, STANDBY_LIMITS),
+        }?;
         let (known, position) = from.map_or((Known::default(), Position::default()), |(known, at)| (*known, at));
         let hello = Hello {
             protocol: SHIP_PROTOCOL,

@@ -399,6 +399,7 @@ fn a_damaged_or_foreign_frame_ends_the_connection_and_nothing_is_placed() {
             net: around.net.clone(),
             clock: around.clock.clone(),
             address: listener.address.clone(),
+            certificate: None,
             ticket: [0; 16],
             name: "s1".into(),
             connect_time: Duration::from_secs(2),

@@ -28,6 +28,9 @@ pub struct Standby {
     pub state: StandbyState,
     /// `tcp` or `rdma`.
     pub transport: String,
+    /// Whether the log travels by TLS.
+    #[serde(default)]
+    pub encrypted: bool,
     /// Every record before it was sent to the standby.
     pub shipped_lsn: U64,
     /// Every record before it is durable on the standby.
@@ -90,6 +93,9 @@ pub struct JoinTicket {
     pub ticket: String,
     /// Where to connect to. Its host is the one of this request where the server listens on all addresses.
     pub ship_address: String,
+    /// SHA-256 of the certificate that the server shows there, in hexadecimal digits; null where it speaks no TLS.
+    #[serde(default)]
+    pub certificate: Option<String>,
     /// In hexadecimal digits.
     pub database_id: String,
     /// Partitions of the database.

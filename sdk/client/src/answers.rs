@@ -67,5 +67,5 @@ pub(crate) fn primary_of(refused: &ClientError) -> Option<Url> {
         .primary
         .as_deref()
         .filter(|_| refused.kind() == Some(ProblemKind::NotPrimary))?;
-    Url::parse(primary).ok().filter(|url| url.scheme() == "http")
+    Url::parse(primary).ok()
 }

@@ -21,6 +21,7 @@ use crate::{
     answers::{BatchAnswers, chain, primary_of, read, refusal},
     error::ClientError,
     query::{CallOptions, Called, LinesQuery, LogQuery, RowsQuery, RowsText},
+    trust,
 };
 
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -34,20 +35,27 @@ pub struct Client {
 }
 
 impl Client {
-    /// `url` is the server's, such as `http://127.0.0.1:8080`.
+    /// `url` is the server's, such as `http://127.0.0.1:8080`, or `https://db.example` with a certificate that the system trusts.
     pub fn new(url: &str, token: Option<&str>) -> Result<Self, ClientError> {
+        Self::trusting(url, token, None)
+    }
+
+    /// As `new`; `ca_cert` are certificates (PEM) that may have signed the server's, beside the system's, or are the server's own.
+    pub fn trusting(url: &str, token: Option<&str>, ca_cert: Option<&[u8]>) -> Result<Self, ClientError> {
         let bad = |reason: &str| ClientError::Url {
             url: url.to_owned(),
             reason: reason.to_owned(),
         };
         let parsed = Url::parse(url).map_err(|error| bad(&error.to_string()))?;
-        if parsed.scheme() != "http" || parsed.cannot_be_a_base() {
-            return Err(bad("it begins with http://"));
+        if !matches!(parsed.scheme(), "http" | "https") || parsed.cannot_be_a_base() {
+            return Err(bad("it begins with http:// or https://"));
         }
+        let trusted = trust::config(&parsed, ca_cert).map_err(ClientError::Trust)?;
         let http = reqwest::blocking::Client::builder()
             .connect_timeout(CONNECT_WAIT_MAX)
             .timeout(None) // a deployment or a batch takes as long as it takes
             .tcp_nodelay(true)
+            .tls_backend_preconfigured(trusted)
             .build()
             .map_err(|error| ClientError::Http(chain(&error)))?;
         Ok(Self {
@@ -389,7 +397,7 @@ impl Client {
         read(self.send(request)?)
     }
 
-    /// What a standby refuses because it writes is sent once more, to the primary that it names.
+    /// What a standby refuses because it writes is sent once more, to the primary that it names: encrypted, or not, as before.
     fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
         let again = request.try_clone();
         let response = self.exchange(request)?;
@@ -397,7 +405,8 @@ impl Client {
             return Ok(response);
         }
         let refused = refusal(response);
-        let Some((again, primary)) = again.zip(primary_of(&refused)) else {
+        let primary = primary_of(&refused).filter(|primary| primary.scheme() == self.url.scheme());
+        let Some((again, primary)) = again.zip(primary) else {
             return Err(refused);
         };
         let response = self.exchange(self.moved(again, &primary)?)?;
@@ -423,8 +432,13 @@ impl Client {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
-        request.send().map_err(|error| match error.is_connect() {
-            true => ClientError::Connect {
+        request.send().map_err(|error| match trust::is_refused(&error) {
+            true => ClientError::Trust(format!(
+                "the certificate of {} is not trusted here; name the one that signed it: {}",
+                self.url,
+                chain(&error)
+            )),
+            false if error.is_connect() => ClientError::Connect {
                 url: self.url.to_string(),
                 error: chain(&error),
             },
@@ -552,13 +566,26 @@ mod tests {
             .remove_module("bank")
             .expect_err("refused twice");
         assert_eq!(refused.kind(), Some(ProblemKind::NotPrimary));
+        // Nor is one by another scheme: a token that came by TLS would go out in plain, or the other way round.
+        let (near, fifth) = one_answer(refuse("https://127.0.0.1:1"));
+        let refused = Client::new(&near, None).expect("client").remove_module("bank");
+        assert_eq!(refused.expect_err("refused").kind(), Some(ProblemKind::NotPrimary));
+        fifth.join().expect("server");
         third.join().expect("server");
         fourth.join().expect("server");
     }
 
     #[test]
     fn nobody_there_and_nonsense_are_told_apart() {
-        assert!(matches!(Client::new("https://x", None), Err(ClientError::Url { .. })));
+        assert!(matches!(Client::new("ftp://x", None), Err(ClientError::Url { .. })));
+        for garbage in [
+            "",
+            "no PEM",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        ] {
+            let refused = Client::trusting("https://x", None, Some(garbage.as_bytes()));
+            assert!(matches!(refused, Err(ClientError::Trust(_))), "{garbage:?}");
+        }
         assert!(matches!(Client::new("nonsense", None), Err(ClientError::Url { .. })));
         let free = TcpListener::bind("127.0.0.1:0")
             .expect("bind")

@@ -16,6 +16,9 @@ pub enum ClientError {
         /// Why it is none.
         reason: String,
     },
+    /// No certificate of a server could be judged.
+    #[error("TLS: {0}")]
+    Trust(String),
     /// No connection, or it ended before the answer.
     #[error("reach {url}: {error}; is the server running there?")]
     Connect {

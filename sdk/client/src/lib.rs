@@ -10,6 +10,7 @@ mod answers;
 mod client;
 mod error;
 mod query;
+mod trust;
 
 pub use answers::BatchAnswers;
 pub use client::Client;

@@ -186,6 +186,12 @@ impl Auth {
         self
     }
 
+    /// Whether this server's own pages come by https.
+    pub fn encrypted(mut self, is_encrypted: bool) -> Self {
+        self.origins = self.origins.encrypted(is_encrypted);
+        self
+    }
+
     pub fn origins(&self) -> &Origins {
         &self.origins
     }

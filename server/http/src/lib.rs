@@ -52,6 +52,7 @@ mod submission;
 mod tables;
 mod target;
 mod texts;
+mod tls;
 mod trace;
 
 pub use auth::{Auth, AuthError, Principal, Role, Token};

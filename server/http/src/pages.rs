@@ -14,7 +14,11 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Sites whose pages may ask, beside the server's own: what a proxy in front is called, most likely.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origins(Vec<String>);
+pub struct Origins {
+    named: Vec<String>,
+    /// The server's own pages come by https.
+    is_encrypted: bool,
+}
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no origin: it is written as https://host or http://host:port, without a path")]
@@ -30,19 +34,27 @@ impl Origins {
         let lower: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
         match lower.iter().position(|name| !is_origin(name)) {
             Some(at) => Err(OriginError(names[at].clone())),
-            None => Ok(Self(lower)),
+            None => Ok(Self {
+                named: lower,
+                is_encrypted: false,
+            }),
         }
     }
 
+    pub fn encrypted(mut self, is_encrypted: bool) -> Self {
+        self.is_encrypted = is_encrypted;
+        self
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.named.is_empty()
     }
 
     /// The origin of a request, where it is one of those that may ask: what the answer is to be allowed to.
     pub fn named<'h>(&self, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
         let origin = headers.get(header::ORIGIN)?;
         let text = origin.to_str().ok()?.to_ascii_lowercase();
-        self.0.contains(&text).then_some(origin)
+        self.named.contains(&text).then_some(origin)
     }
 
     /// Refuses the page of another site. `is_public`: it asks for what anybody may see, so a link that leads here is no harm.
@@ -52,13 +64,13 @@ impl Origins {
         let text = origin.map(|value| value.to_str().unwrap_or("").to_ascii_lowercase());
         if more.is_none()
             && let Some(origin) = &text
-            && self.0.contains(origin)
+            && self.named.contains(origin)
         {
             return Ok(());
         }
         let site = headers.get(SEC_FETCH_SITE).map(|value| value.as_bytes());
         let is_others = matches!(site, Some(b"cross-site" | b"same-site")) && !is_public;
-        let is_own = text.is_none_or(|origin| is_server(&origin, headers));
+        let is_own = text.is_none_or(|origin| self.is_server(&origin, headers));
         if is_own && !is_others && more.is_none() {
             return Ok(());
         }
@@ -67,6 +79,20 @@ impl Origins {
             "the request comes from a page of another site: only pages of this server, by the address under which it was asked, \
              and those that its configuration names (origins in [http]) may ask it",
         ))
+    }
+
+    /// True where an origin is this server's scheme, host and port, as the request names them.
+    fn is_server(&self, origin: &str, headers: &HeaderMap) -> bool {
+        let (scheme, port) = match self.is_encrypted {
+            false => ("http://", ":80"),
+            true => ("https://", ":443"),
+        };
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let plain = |text: &str| text.strip_suffix(port).unwrap_or(text).to_ascii_lowercase();
+        match (origin.strip_prefix(scheme), host) {
+            (Some(origin), Some(host)) => plain(origin) == plain(host),
+            _ => false,
+        }
     }
 }
 
@@ -110,16 +136,6 @@ pub fn allow(origin: HeaderValue, answer: &mut HeaderMap) {
         HeaderValue::from_static(EXPOSED_HEADERS),
     );
     answer.append(header::VARY, HeaderValue::from_static("origin"));
-}
-
-/// True where an origin is this server's scheme, host and port, as the request names them.
-fn is_server(origin: &str, headers: &HeaderMap) -> bool {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let plain = |text: &str| text.strip_suffix(":80").unwrap_or(text).to_ascii_lowercase();
-    match (origin.strip_prefix("http://"), host) {
-        (Some(origin), Some(host)) => plain(origin) == plain(host),
-        _ => false,
-    }
 }
 
 /// HTTP/1.1 names its host, once: of two, whoever stands before this server may have judged the other.
@@ -191,6 +207,12 @@ mod tests {
         assert!(Origins::default().judge(&link, true).is_ok());
         let standard = headers(&[("host", "db.example:80"), ("origin", "http://db.example")]);
         assert!(Origins::default().judge(&standard, false).is_ok());
+        // By TLS its own pages come by https, and no others do.
+        let encrypted = Origins::default().encrypted(true);
+        assert!(encrypted.judge(&standard, false).is_err());
+        let own = headers(&[("host", "db.example"), ("origin", "https://db.example:443")]);
+        assert!(encrypted.judge(&own, false).is_ok());
+        assert!(Origins::default().judge(&own, false).is_err());
     }
 
     #[test]

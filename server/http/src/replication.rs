@@ -112,6 +112,7 @@ pub async fn join(
     Ok(Json(JoinTicket {
         ticket: hex(&ticket.ticket),
         ship_address: reachable(&ticket.ship_address, &host),
+        certificate: ticket.certificate.map(|sum| hex(&sum)),
         database_id: hex(&ticket.database_id),
         partitions: ticket.partitions,
     }))
@@ -216,6 +217,7 @@ fn standby(info: StandbyInfo) -> Standby {
             RouterState::Lost => StandbyState::Lost,
         },
         transport: info.transport.to_owned(),
+        encrypted: info.is_encrypted,
         shipped_lsn: U64(info.shipped.0),
         persisted_lsn: U64(info.persisted.0),
         replayed_lsn: U64(info.replayed.0),

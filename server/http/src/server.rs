@@ -23,6 +23,7 @@ use crate::{
     refusal::Refusal,
     stall::StallGuard,
     state::AppState,
+    tls,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,8 @@ pub async fn serve(
                 Some(place) => {
                     tokio::spawn(serve_connection(stream, state.clone(), router.clone(), place));
                 }
+                // Who is to be told by TLS would be waited for: it sees the end.
+                None if state.tls.is_some() => drop(stream),
                 None => turn_away(&stream),
             },
             Err(error) if is_of_one_connection(&error) => {}
@@ -134,24 +137,36 @@ async fn serve_connection(stream: TcpStream, state: AppState, router: Router, pl
     let _ = stream.set_nodelay(true); // a closed socket fails at its first read as well
     state.counts.connections.fetch_add(1, Ordering::Relaxed);
     state.counts.connections_open.fetch_add(1, Ordering::Relaxed);
-    let stream = StallGuard::new(stream, state.limits.write_wait);
-    let stream = match place.is_probe {
-        false => pipeline::serve(stream, &state).await,
-        true => Some(stream),
-    };
-    if let Some(stream) = stream {
-        serve_requests(stream, &state, router, place.is_probe).await;
+    let header_wait = header_wait(&state, place.is_probe);
+    if let Some(socket) = tls::greet(stream, state.tls.as_ref(), header_wait).await {
+        let stream = StallGuard::new(socket, state.limits.write_wait);
+        let stream = match place.is_probe {
+            false => pipeline::serve(stream, &state).await,
+            true => Some(stream),
+        };
+        if let Some(stream) = stream {
+            serve_requests(stream, &state, router, (place.is_probe, header_wait)).await;
+        }
     }
     state.counts.connections_open.fetch_sub(1, Ordering::Relaxed);
 }
 
+/// How long a client may take for its greeting, and for the head of a request.
+fn header_wait(state: &AppState, is_probe: bool) -> Duration {
+    let wait = state.limits.header_wait;
+    match is_probe {
+        false => wait,
+        true => wait.min(PROBE_WAIT_MAX),
+    }
+}
+
 /// Whatever the requests are, one after the other.
-async fn serve_requests(stream: StallGuard, state: &AppState, router: Router, is_probe: bool) {
-    let limits = state.limits;
-    let header_wait = match is_probe {
-        false => limits.header_wait,
-        true => limits.header_wait.min(PROBE_WAIT_MAX),
-    };
+async fn serve_requests(
+    stream: StallGuard,
+    state: &AppState,
+    router: Router,
+    (is_probe, header_wait): (bool, Duration),
+) {
     let mut draining = state.draining.subscribe();
     let service = {
         let state = state.clone();

@@ -9,11 +9,10 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::{Instant, Sleep, sleep},
 };
 
-use crate::limits::WRITE_BYTES_PER_S_MIN;
+use crate::{limits::WRITE_BYTES_PER_S_MIN, tls::Socket};
 
 /// How long a peer may yet keep writes waiting: what it takes earns it time, and only so much.
 struct Patience {
@@ -51,7 +50,7 @@ impl Patience {
 
 /// A stream whose writes fail once they waited for `wait_max`, less what the bytes are worth that the peer took.
 pub struct StallGuard {
-    stream: TcpStream,
+    stream: Socket,
     patience: Patience,
     /// Comes before what the stream has.
     unread: Vec<u8>,
@@ -60,7 +59,7 @@ pub struct StallGuard {
 }
 
 impl StallGuard {
-    pub fn new(stream: TcpStream, wait_max: Duration) -> Self {
+    pub fn new(stream: Socket, wait_max: Duration) -> Self {
         Self {
             stream,
             patience: Patience::new(wait_max),

@@ -10,6 +10,7 @@ use opentelemetry_sdk::trace::SdkTracer;
 use reprise_api::{Phase, integers_are_numbers, with_integers};
 use reprise_base::{Budget, MemoryKind};
 use reprise_catalog::Catalog;
+use reprise_net_tls::Identity;
 use reprise_router::Router;
 use tokio::sync::{Semaphore, watch};
 
@@ -34,6 +35,8 @@ pub struct AppState(Arc<Parts>);
 pub struct HttpOptions {
     pub limits: ConnectionLimits,
     pub tracer: Option<SdkTracer>,
+    /// What is shown to clients; None: plain HTTP.
+    pub tls: Option<Arc<Identity>>,
 }
 
 pub struct Parts {
@@ -44,6 +47,8 @@ pub struct Parts {
     pub limits: ConnectionLimits,
     /// Takes the spans of calls; None where nobody collects them.
     pub tracer: Option<SdkTracer>,
+    /// What is shown to clients; None: plain HTTP.
+    pub tls: Option<Arc<Identity>>,
     pub metrics: Metrics,
     pub counts: Counts,
     pub coalescers: Coalescers,
@@ -83,9 +88,10 @@ impl AppState {
         Self(Arc::new(Parts {
             router,
             catalog,
-            auth: ArcSwap::from_pointee(auth),
+            auth: ArcSwap::from_pointee(auth.encrypted(options.tls.is_some())),
             limits: options.limits,
             tracer: options.tracer,
+            tls: options.tls,
             metrics: Metrics::new(),
             counts: Counts::default(),
             coalescers,
@@ -101,7 +107,7 @@ impl AppState {
 
     /// From now on requests are judged by these tokens, also those of connections that are open.
     pub fn set_auth(&self, auth: Auth) {
-        self.auth.store(Arc::new(auth));
+        self.auth.store(Arc::new(auth.encrypted(self.tls.is_some())));
     }
 
     /// Refuses what comes before the last record is replayed, whatever it asks for: what is missing may be there yet.

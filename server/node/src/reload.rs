@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 use clap::ArgMatches;
 use reprise_database::Database;
 use reprise_http::AppState;
+use reprise_net_tls::Identity;
 
 use crate::config::{Entry, ServeArgs, ServeConfig, TokenNote};
 
@@ -15,15 +16,33 @@ pub struct Reloader {
     matches: ArgMatches,
     entries: Vec<Entry>,
     tokens: Vec<TokenNote>,
+    tls: Option<Arc<Identity>>,
+}
+
+/// What a configuration says, in words.
+pub struct Notes {
+    entries: Vec<Entry>,
+    tokens: Vec<TokenNote>,
+}
+
+impl Notes {
+    pub fn of(config: &ServeConfig) -> Self {
+        Self {
+            entries: config.entries(),
+            tokens: config.tokens.notes.clone(),
+        }
+    }
 }
 
 impl Reloader {
-    pub fn new(args: ServeArgs, matches: ArgMatches, running: &ServeConfig) -> Self {
+    /// `running`: what is in force, and the certificate that is shown.
+    pub fn new(args: ServeArgs, matches: ArgMatches, (running, tls): (Notes, Option<Arc<Identity>>)) -> Self {
         Self {
             args,
             matches,
-            entries: running.entries(),
-            tokens: running.tokens.notes.clone(),
+            entries: running.entries,
+            tokens: running.tokens,
+            tls,
         }
     }
 
@@ -35,10 +54,26 @@ impl Reloader {
             Ok(config) => config,
             Err(failure) => return vec![format!("configuration read anew: nothing is changed: {failure}")],
         };
-        let lines = self.note(config.entries(), config.tokens.notes.clone());
+        let mut lines = self.note(config.entries(), config.tokens.notes.clone());
+        lines.extend(self.reload_certificate());
+        if lines.is_empty() {
+            lines.push("nothing differs".into());
+        }
         config.apply(database);
         state.set_auth(config.tokens.auth);
         lines
+            .iter()
+            .map(|line| format!("configuration read anew: {line}"))
+            .collect()
+    }
+
+    /// Said where it is another one, or can't be had: connections that are made from now on meet it.
+    fn reload_certificate(&self) -> Option<String> {
+        match self.tls.as_ref()?.reload() {
+            Ok(true) => Some("the certificate is another one".into()),
+            Ok(false) => None,
+            Err(error) => Some(format!("the certificate stays as it was: {error}")),
+        }
     }
 
     /// Takes over what is live, and says what differs.
@@ -71,13 +106,7 @@ impl Reloader {
             }
         }
         self.tokens = tokens;
-        if lines.is_empty() {
-            lines.push("nothing differs".into());
-        }
         lines
-            .iter()
-            .map(|line| format!("configuration read anew: {line}"))
-            .collect()
     }
 }
 

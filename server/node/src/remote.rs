@@ -27,7 +27,14 @@ use crate::{
 const FILE_BATCH: usize = 1_000;
 
 pub fn connect(server: &ServerArgs) -> Result<Client, Failure> {
-    Client::new(&server.url, server.token.as_deref()).map_err(failure)
+    client(&server.url, server.token.as_deref(), server.ca_cert.as_deref())
+}
+
+/// Of a server, whose certificate may be signed by those in the file.
+pub fn client(url: &str, token: Option<&str>, ca_cert: Option<&Path>) -> Result<Client, Failure> {
+    let read = |path: &Path| fs::read(path).with_context(|| format!("read the certificates of {}", path.display()));
+    let ca_cert = ca_cert.map(read).transpose()?;
+    Client::trusting(url, token, ca_cert.as_deref()).map_err(failure)
 }
 
 pub fn failure(error: ClientError) -> Failure {

@@ -20,6 +20,7 @@ use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
 use reprise_database::{Database, LogPolicy, OpenError, RecoveryReport, set_hash_secret};
 use reprise_env::{entropy, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
+use reprise_net_tls::{Identity, use_ring};
 use reprise_router::{Module, Phase, RecoveryStep, Router};
 use tokio::{
     net::TcpListener,
@@ -33,7 +34,7 @@ use crate::{
     config::{ServeArgs, ServeConfig, Setting, Source, by_default, place::cores},
     divergence, logfile,
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_text},
-    reload::{Reloader, Reloading},
+    reload::{Notes, Reloader, Reloading},
     spans::Spans,
     standby::{self, Primary},
 };
@@ -42,12 +43,13 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let config = ServeConfig::load(args.clone(), matches)?;
-    let reloader = Reloader::new(args, matches.clone(), &config);
     start_tracing();
     hide_hashes()?;
     config.warn_of_other_file();
+    use_ring();
     let name = standby::name_of(&config.replication, config.address.port());
-    let net = standby::net_of(&config.replication)?;
+    let identity = config.tls.identity()?;
+    let net = standby::net_of(&config.replication, identity.as_ref())?;
     let primary = Primary::of(&config.replication, &net, &name)?;
     if let Some(primary) = &primary {
         begin_as_standby(primary, &config)?;
@@ -63,18 +65,13 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         config.describe(&partitions, &sites)
     );
 
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .worker_threads(http_threads())
-        .thread_name("http")
-        .build()
-        .context("start the HTTP threads")?;
+    let runtime = start_http()?;
     // From here on SIGHUP ends nothing.
     let hangup = runtime
         .block_on(async { signal(SignalKind::hangup()) })
         .context("listen for SIGHUP")?;
     // Bound first: an address that is taken is found out before the log is opened.
-    let listener = runtime.block_on(listen(config.address))?;
+    let listener = runtime.block_on(listen(config.address, identity.is_some()))?;
     // So is memory that is not there, before anything is made.
     config.memory.check()?;
     let files = Files::prepare(&config)?;
@@ -87,10 +84,12 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         database.with_context(|| format!("open the database under {}", config.place.data_dir.value.display()))?;
     let database = set_up(database, &config)?;
     let address = listener.local_addr().context("ask for the address")?;
-    standby::serve_standbys(&database, (&config.replication, net), own_url(&config, address))?;
+    let own_url = own_url(&config, address, identity.is_some());
+    standby::serve_standbys(&database, (&config.replication, net), own_url)?;
     let catalog = open_catalog(&files.catalog_dir)?;
-    let (options, spans) = http_options(&config)?;
+    let (options, spans) = http_options(&config, identity.clone())?;
     let activity = Activity::start(database.router().clone()).context("start a thread")?;
+    let notes = Notes::of(&config);
     let state = AppState::new(database.router().clone(), catalog.clone(), config.tokens.auth, options);
     let opening = Opening {
         dir: config.place.data_dir.value,
@@ -99,7 +98,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
     let reloading = Reloading {
-        reloader,
+        reloader: Reloader::new(args, matches.clone(), (notes, identity)),
         database: database.clone(),
     };
     let outcome = runtime.block_on(serve(listener, state, recovery, hangup, reloading));
@@ -133,6 +132,12 @@ fn wind_up(database: &Database, outcome: &Outcome, recovering: JoinHandle<()>, a
     Ok(())
 }
 
+fn start_http() -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let builder = builder.enable_all().worker_threads(http_threads()).thread_name("http");
+    builder.build().context("start the HTTP threads")
+}
+
 /// One fewer than there are cores, which the engine and the log share: on two cores calls went through one thread faster
 /// than through two.
 fn http_threads() -> usize {
@@ -162,10 +167,15 @@ fn begin_as_standby(primary: &Primary, config: &ServeConfig) -> Outcome {
 }
 
 /// Where others reach this server, as far as it knows.
-fn own_url(config: &ServeConfig, address: SocketAddr) -> Option<Arc<str>> {
+fn own_url(config: &ServeConfig, address: SocketAddr, is_encrypted: bool) -> Option<Arc<str>> {
     let told = config.replication.advertise.value.clone();
-    let own = || (!address.ip().is_unspecified()).then(|| format!("http://{address}"));
+    let own = || (!address.ip().is_unspecified()).then(|| url_of(address, is_encrypted));
     told.or_else(own).map(Into::into)
+}
+
+fn url_of(address: SocketAddr, is_encrypted: bool) -> String {
+    let scheme = if is_encrypted { "https" } else { "http" };
+    format!("{scheme}://{address}")
 }
 
 /// What an operator must know of the NVRAM.
@@ -194,12 +204,13 @@ fn start_tracing() {
 }
 
 /// How HTTP is served, and where its spans go.
-fn http_options(config: &ServeConfig) -> Result<(HttpOptions, Option<Spans>), Failure> {
+fn http_options(config: &ServeConfig, tls: Option<Arc<Identity>>) -> Result<(HttpOptions, Option<Spans>), Failure> {
     let endpoint = config.telemetry.otlp_endpoint.value.as_ref();
     let spans = endpoint.map(|endpoint| Spans::start(endpoint)).transpose()?;
     let options = HttpOptions {
         limits: config.http.limits,
         tracer: spans.as_ref().map(Spans::tracer),
+        tls,
     };
     Ok((options, spans))
 }
@@ -241,7 +252,7 @@ fn warn_of_listeners(address: SocketAddr) {
     if !address.ip().is_loopback() {
         eprintln!(
             "warning: {address} is reached by others, and nothing here is encrypted: tokens and rows can be read on the way. \
-             Put a proxy with TLS in front (docs/security.md)"
+             Give it a certificate (tls-cert and tls-key), or put a proxy with TLS in front (docs/security.md)"
         );
     }
 }
@@ -282,8 +293,10 @@ fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    warn_of_listeners(address);
+async fn listen(address: SocketAddr, is_encrypted: bool) -> Result<TcpListener, Failure> {
+    if !is_encrypted {
+        warn_of_listeners(address);
+    }
     let listener = TcpListener::bind(address).await;
     Ok(listener.with_context(|| format!("listen on {address}"))?)
 }
@@ -499,7 +512,7 @@ async fn serve(
         let _ = stopped.wait_for(|stopped| *stopped).await; // the sender is dropped at the end alone
     };
     let mut server = tokio::spawn(reprise_http::serve(listener, state.clone(), shutdown));
-    print_text(&format!("listening on http://{address}"))?;
+    print_text(&format!("listening on {}", url_of(address, state.tls.is_some())))?;
     tokio::pin!(recovered);
     let mut is_recovered = false;
     let outcome = loop {

@@ -13,14 +13,15 @@ use reprise_api::{JoinTicket, ProblemKind};
 use reprise_backup::{Place, RealTree};
 use reprise_client::{Client, ClientError};
 use reprise_database::{Database, FollowPrimary, ServeStandbys, TicketError};
-use reprise_env::{Net, RealClock, RealNet};
+use reprise_env::{Net, RealClock};
 use reprise_net_rdma::RdmaNet;
+use reprise_net_tls::{Identity, TlsNet};
 use reprise_router::JoinTicket as Ticket;
 use reprise_ship::{Link, LinkConfig, LinkError};
 
 use crate::{
     config::replication::{ReplicationSettings, Transport},
-    output::{Failure, Outcome, ProgressLine, bytes, usage},
+    output::{Failure, Outcome, ProgressLine, bytes},
     remote,
 };
 
@@ -34,10 +35,13 @@ const TRY_EVERY: Duration = Duration::from_millis(500);
 const FIRST_TRIES: Duration = Duration::from_secs(60);
 
 /// What carries the log, as the settings say. Err: it is not there; nothing else is tried in its place.
-pub fn net_of(settings: &ReplicationSettings) -> Result<Arc<dyn Net>, Failure> {
+pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Result<Arc<dyn Net>, Failure> {
     let is_used = settings.standby_of.value.is_some() || settings.ship_listen.value.is_some();
     if settings.transport.value == Transport::Tcp || !is_used {
-        return Ok(Arc::new(RealNet));
+        return Ok(Arc::new(TlsNet::new(own.cloned())));
+    }
+    if own.is_some() {
+        eprintln!("warning: RDMA is not encrypted: standbys get every row in plain, in spite of tls-cert");
     }
     let found = RdmaNet::of_this_machine(settings.rdma_device.value.as_deref());
     let (net, card) = found.map_err(|error| anyhow::anyhow!("transport rdma: {error}"))?;
@@ -60,10 +64,10 @@ impl Primary {
             return Ok(None);
         };
         let token = settings.standby_token.value.as_ref();
-        let client = Client::new(&url, token.map(|secret| secret.0.as_str()));
+        let ca_cert = settings.standby_ca_cert.value.as_deref();
         Ok(Some(Self {
             net: net.clone(),
-            client: client.map_err(|error| usage(format!("standby-of: {error}")))?,
+            client: remote::client(&url, token.map(|secret| secret.0.as_str()), ca_cert)?,
             url,
             name: name.to_owned(),
         }))
@@ -123,7 +127,9 @@ impl Primary {
         let ticket = match self.ticket() {
             Ok(ticket) => ticket,
             Err(ClientError::Problem(problem)) if problem.status < 500 => return Err(Failure::Problem(problem)),
-            Err(error @ (ClientError::Url { .. } | ClientError::Protocol(_))) => return Err(remote::failure(error)),
+            Err(error @ (ClientError::Url { .. } | ClientError::Trust(_) | ClientError::Protocol(_))) => {
+                return Err(remote::failure(error));
+            }
             Err(error) => return Ok(Err(error.to_string())),
         };
         match self.receive(&ticket, dir) {
@@ -141,6 +147,7 @@ impl Primary {
             net: self.net.clone(),
             clock: Arc::new(RealClock::default()),
             address: read.ship_address,
+            certificate: read.certificate,
             ticket: read.ticket,
             name: self.name.clone(),
             connect_time: CONNECT_TIME,
@@ -176,7 +183,7 @@ fn ticket_error(error: &ClientError) -> TicketError {
     let is_final = match error {
         ClientError::Problem(problem) => problem.status < 500 && problem.kind() != Some(ProblemKind::NotPrimary),
         ClientError::Url { .. } => true,
-        ClientError::Connect { .. } | ClientError::Http(_) | ClientError::Protocol(_) => false,
+        ClientError::Trust(_) | ClientError::Connect { .. } | ClientError::Http(_) | ClientError::Protocol(_) => false,
     };
     TicketError {
         reason: error.to_string().into(),
@@ -192,15 +199,22 @@ fn read_ticket(told: &JoinTicket) -> Result<Ticket, TicketError> {
     Ok(Ticket {
         ticket: bytes_of(&told.ticket).ok_or_else(unreadable)?,
         ship_address: told.ship_address.clone(),
+        certificate: match &told.certificate {
+            Some(hex) => Some(bytes_of(hex).ok_or_else(unreadable)?),
+            None => None,
+        },
         database_id: bytes_of(&told.database_id).ok_or_else(unreadable)?,
         partitions: told.partitions,
     })
 }
 
-fn bytes_of(hex: &str) -> Option<[u8; 16]> {
-    let is_hex = hex.len() == 32 && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let digits = u128::from_str_radix(hex, 16).ok().filter(|_| is_hex)?;
-    Some(digits.to_be_bytes())
+fn bytes_of<const N: usize>(hex: &str) -> Option<[u8; N]> {
+    let is_hex = hex.len() == 2 * N && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let mut bytes = [0; N];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    is_hex.then_some(bytes)
 }
 
 /// Moves files that have come whole to where they are opened; also those of a start that was cut off while it did.
@@ -240,7 +254,7 @@ mod tests {
     #[test]
     fn a_ticket_is_16_bytes() {
         assert_eq!(
-            bytes_of("000102030405060708090a0b0c0d0e0f"),
+            bytes_of::<16>("000102030405060708090a0b0c0d0e0f"),
             Some(std::array::from_fn(|at| at as u8))
         );
         for bad in [
@@ -249,7 +263,7 @@ mod tests {
             "zz0102030405060708090a0b0c0d0e0f",
             "+00102030405060708090a0b0c0d0e0f",
         ] {
-            assert_eq!(bytes_of(bad), None, "{bad}");
+            assert_eq!(bytes_of::<16>(bad), None, "{bad}");
         }
     }
 

@@ -147,7 +147,9 @@ impl Spawned {
             let left = until.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(line) => {
-                    if let Some(address) = line.strip_prefix("listening on http://") {
+                    let url = line.strip_prefix("listening on ");
+                    let address = url.and_then(|url| url.strip_prefix("http://").or(url.strip_prefix("https://")));
+                    if let Some(address) = address {
                         let address = address.trim_end_matches('/').to_owned();
                         return Ok(Server { process: self, address });
                     }

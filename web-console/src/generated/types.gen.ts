@@ -561,6 +561,10 @@ export type JoinRequest = {
  */
 export type JoinTicket = {
     /**
+     * SHA-256 of the certificate that the server shows there, in hexadecimal digits; null where it speaks no TLS.
+     */
+    certificate?: string | null;
+    /**
      * In hexadecimal digits.
      */
     database_id: string;
@@ -1718,6 +1722,10 @@ export type SpeedSource = 'opening' | 'sample' | 'running';
  * A standby: as its primary sees it, or on the standby itself.
  */
 export type Standby = {
+    /**
+     * Whether the log travels by TLS.
+     */
+    encrypted?: boolean;
     /**
      * Why there is no connection; null where there is one.
      */

@@ -177,6 +177,7 @@ function StandbyTable({ standbys }: { standbys: Standby[] }) {
               <th scope="row">{standby.name}</th>
               <td>
                 <Badge tone={toneOf(standby.state)}>{standby.in_sync ? `${standby.state}, in sync` : standby.state}</Badge>
+                <p className="muted">{standby.encrypted ? `${standby.transport}, encrypted` : standby.transport}</p>
                 {standby.error !== null && standby.error !== undefined && (
                   <p className="muted">{standby.error}</p>
                 )}

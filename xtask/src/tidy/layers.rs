@@ -9,7 +9,7 @@ use serde_json::Value;
 /// crates named before it in its row.
 const LAYERS: &[&[&str]] = &[
     &["base", "abi", "pages", "unify"],
-    &["wire", "env", "observe", "host", "nvram", "net-rdma"],
+    &["wire", "env", "observe", "host", "nvram", "net-rdma", "net-tls"],
     &["storage", "log"],
     &["txn", "checkpoint"],
     &["partition", "replay", "backup", "ship"],

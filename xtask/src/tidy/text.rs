@@ -69,7 +69,7 @@ const BANNED: &[(&str, &str)] = &[
 ];
 
 /// Crates of `runtime/` that are the effects themselves.
-const EFFECTS: [&str; 2] = ["env", "net-rdma"];
+const EFFECTS: [&str; 3] = ["env", "net-rdma", "net-tls"];
 
 /// Crates of `runtime/` that use one all the same, each with its reason in `docs/determinism.md`. Entries leave it.
 const EXCEPTIONS: &[(&str, &str)] = &[

@@ -197,6 +197,7 @@ impl Primary {
             net: around.net.clone(),
             clock: around.clock.clone(),
             address: ticket.ship_address,
+            certificate: None,
             ticket: ticket.ticket,
             name: name.into(),
             connect_time: Duration::from_secs(2),

@@ -137,6 +137,9 @@ pub struct ServerArgs {
     /// Bearer token
     #[arg(long, env = "REPRISE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+    /// Certificates, as PEM, that sign the server's where its URL is https://, beside the system's
+    #[arg(long, env = "REPRISE_CA_CERT", value_name = "FILE")]
+    pub ca_cert: Option<PathBuf>,
 }
 
 #[derive(Args)]

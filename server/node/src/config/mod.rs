@@ -12,6 +12,7 @@ pub mod place;
 pub mod replication;
 mod setting;
 mod telemetry;
+pub mod tls;
 mod tokens;
 
 use std::{
@@ -36,7 +37,7 @@ pub const EXAMPLE: &str = "Example:
   reprise serve --data-dir ./reprise-data --listen 127.0.0.1:8080
 
 Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from reprise.toml in the data directory:
-  listen = \"127.0.0.1:8080\"   # for others: behind a proxy with TLS (docs/security.md)
+  listen = \"127.0.0.1:8080\"   # for others: with tls_cert and tls_key (docs/security.md)
 
   [[tokens]]
   name = \"deploy\"
@@ -52,7 +53,7 @@ Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from re
   connections_per_peer_max = 2048   # of one address; half of all
   origins = []           # pages of other sites that may ask: [\"https://db.example\"] behind a proxy with TLS
 
-A flag goes over the environment, the environment over the file. SIGHUP reads the file anew: tokens, origins,
+A flag goes over the environment, the environment over the file. SIGHUP reads the file anew: tokens, the certificate, origins,
 call_time_max_ms, deploy_time_max_s, slow_call_ms and idempotency_keep_s change at once, and what needs a restart is named.";
 
 /// The flags of `reprise serve`.
@@ -81,6 +82,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     replication: replication::ReplicationArgs,
     #[command(flatten)]
+    tls: tls::TlsArgs,
+    #[command(flatten)]
     telemetry: telemetry::TelemetryArgs,
 }
 
@@ -98,6 +101,7 @@ pub struct ServeConfig {
     checkpoints: checkpoints::CheckpointSettings,
     pub backup: backup::BackupSettings,
     pub replication: replication::ReplicationSettings,
+    pub tls: tls::TlsSettings,
     pub telemetry: telemetry::TelemetrySettings,
     pub http: http::HttpSettings,
     pub tokens: tokens::TokenSettings,
@@ -141,11 +145,13 @@ impl ServeConfig {
         let checkpoints = checkpoints::CheckpointSettings::pick(args.checkpoints, &mut layers)?;
         let backup = backup::BackupSettings::pick(args.backup, &mut layers)?;
         let replication = replication::ReplicationSettings::pick(args.replication, &mut layers)?;
+        let tls = tls::TlsSettings::pick(args.tls, &mut layers)?;
         let telemetry = telemetry::TelemetrySettings::pick(args.telemetry, &mut layers)?;
         let http = http::HttpSettings::pick(&mut layers)?;
         let tokens = tokens::TokenSettings::pick(&mut layers, http.origins.clone())?;
         layers.finish()?;
         replication.check(log.log.value != LogPolicy::None, args.read_only)?;
+        tls.check()?;
         let config = Self {
             address: place.address()?,
             place,
@@ -157,6 +163,7 @@ impl ServeConfig {
             checkpoints,
             backup,
             replication,
+            tls,
             telemetry,
             http,
             tokens,
@@ -243,6 +250,7 @@ impl ServeConfig {
             self.checkpoints.entries(),
             self.backup.entries(),
             self.replication.entries(),
+            self.tls.entries(),
             self.telemetry.entries(),
             self.http.entries(),
             self.tokens.entries(),

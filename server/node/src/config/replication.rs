@@ -56,6 +56,12 @@ settings! {
             judge: secret,
             marks: [where_said],
         }
+        /// Certificates, as PEM, that sign the primary's where its URL is https://, beside the system's [default: none]
+        standby_ca_cert: std::path::PathBuf {
+            env: "REPRISE_STANDBY_CA_CERT",
+            takes: "FILE",
+            marks: [where_said],
+        }
         /// Name of this server among the primary and its standbys [default: the host's name and the port]
         name: String {
             env: "REPRISE_NAME",
@@ -70,7 +76,7 @@ settings! {
             judge: url,
             marks: [where_said],
         }
-        /// Address and port to which standbys connect; they get every row over it, unencrypted [default: none]
+        /// Address and port to which standbys connect; they get every row over it, encrypted with tls-cert alone [default: none]
         ship_listen: String {
             env: "REPRISE_SHIP_LISTEN",
             takes: "ADDR",
@@ -116,6 +122,9 @@ impl ReplicationSettings {
         let (standby_of, ship) = (&self.standby_of.value, &self.ship_listen.value);
         if self.standby_token.value.is_some() && standby_of.is_none() {
             return Err(usage("standby-token goes with standby-of"));
+        }
+        if self.standby_ca_cert.value.is_some() && standby_of.is_none() {
+            return Err(usage("standby-ca-cert goes with standby-of"));
         }
         if self.rdma_device.value.is_some() && self.transport.value != Transport::Rdma {
             return Err(usage("rdma-device goes with transport rdma"));

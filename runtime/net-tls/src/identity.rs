@@ -1,0 +1,140 @@
+//! The certificate and key of a server, from two files; they may be read anew.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use rustls::{
+    ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject},
+};
+use sha2::{Digest, Sha256};
+
+/// No such file is longer.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Why files are no certificate and key.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error("read {path}: {error}")]
+    Read { path: PathBuf, error: io::Error },
+    #[error("{path}: {what}")]
+    Wrong { path: PathBuf, what: String },
+    #[error("{certificate} and {key}: {error}")]
+    Pair {
+        certificate: PathBuf,
+        key: PathBuf,
+        error: rustls::Error,
+    },
+}
+
+/// Has the whole process use one implementation of the algorithms. A second call changes nothing.
+pub fn use_ring() {
+    let _ = ring::default_provider().install_default(); // somebody did it before
+}
+
+struct Shown {
+    http: Arc<ServerConfig>,
+    frames: Arc<ServerConfig>,
+    fingerprint: [u8; 32],
+}
+
+/// What a server shows of itself. Connections that are open keep what they were made with.
+pub struct Identity {
+    certificate: PathBuf,
+    key: PathBuf,
+    shown: ArcSwap<Shown>,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("certificate", &self.certificate)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// From PEM files: the server's certificate with those that sign it behind it, and its private key.
+    pub fn read(certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
+        let shown = ArcSwap::from_pointee(load(certificate, key)?);
+        Ok(Self {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            shown,
+        })
+    }
+
+    /// Reads the files anew. True where the certificate is another one; where they are wrong, nothing is changed.
+    pub fn reload(&self) -> Result<bool, IdentityError> {
+        let loaded = load(&self.certificate, &self.key)?;
+        let is_other = loaded.fingerprint != self.fingerprint();
+        self.shown.store(Arc::new(loaded));
+        Ok(is_other)
+    }
+
+    /// SHA-256 of the certificate.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        self.shown.load().fingerprint
+    }
+
+    /// For clients of HTTP/1.1.
+    pub fn http(&self) -> Arc<ServerConfig> {
+        self.shown.load().http.clone()
+    }
+
+    /// For standbys: TLS 1.3 alone.
+    pub(crate) fn frames(&self) -> Arc<ServerConfig> {
+        self.shown.load().frames.clone()
+    }
+}
+
+fn load(certificate: &Path, key: &Path) -> Result<Shown, IdentityError> {
+    let wrong = |path: &Path, what: &str| IdentityError::Wrong {
+        path: path.to_owned(),
+        what: what.to_owned(),
+    };
+    let bad_pem = |path: &Path, error: pem::Error| wrong(path, &format!("is no PEM file: {error}"));
+    let chain: Result<Vec<CertificateDer<'static>>, _> = CertificateDer::pem_slice_iter(&read(certificate)?).collect();
+    let chain = chain.map_err(|error| bad_pem(certificate, error))?;
+    let Some(first) = chain.first() else {
+        return Err(wrong(certificate, "holds no certificate (-----BEGIN CERTIFICATE-----)"));
+    };
+    let fingerprint = Sha256::digest(first).into();
+    let private = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| match error {
+        pem::Error::NoItemsFound => wrong(key, "holds no private key (-----BEGIN PRIVATE KEY-----)"),
+        error => bad_pem(key, error),
+    })?;
+    let config = |versions: &[&'static rustls::SupportedProtocolVersion], protocols: &[&[u8]]| {
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_protocol_versions(versions)?.with_no_client_auth();
+        let mut config = builder.with_single_cert(chain.clone(), private.clone_key())?;
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Ok(Arc::new(config))
+    };
+    let pair = |error| IdentityError::Pair {
+        certificate: certificate.to_owned(),
+        key: key.to_owned(),
+        error,
+    };
+    Ok(Shown {
+        http: config(rustls::ALL_VERSIONS, &[b"http/1.1"]).map_err(pair)?,
+        frames: config(&[&rustls::version::TLS13], &[]).map_err(pair)?,
+        fingerprint,
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    let failed = |error| IdentityError::Read {
+        path: path.to_owned(),
+        error,
+    };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, FILE_BYTES_MAX), &mut bytes).map_err(failed)?;
+    Ok(bytes)
+}

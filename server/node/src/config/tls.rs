@@ -1,0 +1,49 @@
+//! The certificate that this server shows, and whether it shows one.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use reprise_net_tls::Identity;
+
+use super::setting::settings;
+use crate::output::{Failure, usage};
+
+settings! {
+    /// The certificate that this server shows.
+    TlsSettings from TlsArgs under "TLS" {
+        /// Certificate of this server, and behind it those that sign it, as PEM: clients and standbys connect by TLS; needs tls-key [default: none]
+        tls_cert: std::path::PathBuf {
+            env: "REPRISE_TLS_CERT",
+            takes: "FILE",
+            marks: [where_said],
+        }
+        /// Private key of the certificate, as PEM. SIGHUP reads both files anew [default: none]
+        tls_key: std::path::PathBuf {
+            env: "REPRISE_TLS_KEY",
+            takes: "FILE",
+            marks: [where_said],
+        }
+    }
+}
+
+impl TlsSettings {
+    /// Both or none.
+    pub fn check(&self) -> Result<(), Failure> {
+        match (&self.tls_cert.value, &self.tls_key.value) {
+            (Some(_), None) => Err(usage("tls-cert goes with tls-key, the certificate's private key")),
+            (None, Some(_)) => Err(usage("tls-key goes with tls-cert, the key's certificate")),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is shown; none without a certificate.
+    pub fn identity(&self) -> Result<Option<Arc<Identity>>, Failure> {
+        match (&self.tls_cert.value, &self.tls_key.value) {
+            (Some(certificate), Some(key)) => {
+                let read = Identity::read(certificate, key).context("TLS")?;
+                Ok(Some(Arc::new(read)))
+            }
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! TLS: clients, the command line and standbys over it, and what becomes of those who do not speak it.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use reprise_api::ProblemKind;
+use reprise_client::{Client, ClientError};
+use reprise_test_crash::{Launch, Server, Spawned, procedure_wasm, run_verb};
+use serde_json::{Value, json};
+
+/// A wait that ends only by a mistake.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Certificate {
+    dir: PathBuf,
+}
+
+impl Certificate {
+    /// Of a server on this machine, signed by itself.
+    fn new(dir: &Path) -> Result<Self> {
+        fs::create_dir_all(dir)?;
+        let own = Self { dir: dir.to_owned() };
+        own.renew()?;
+        Ok(own)
+    }
+
+    fn renew(&self) -> Result<()> {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into(), "localhost".into()])?;
+        fs::write(self.path("cert.pem"), made.cert.pem())?;
+        Ok(fs::write(self.path("key.pem"), made.signing_key.serialize_pem())?)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    fn client(&self, server: &Server) -> Result<Client> {
+        let trusted = fs::read(self.path("cert.pem"))?;
+        Ok(Client::trusting(&url(server), None, Some(&trusted))?)
+    }
+
+    /// Listens by it, and answers.
+    fn serve(&self, data_dir: &Path, args: &[&str]) -> Result<Server> {
+        let (cert, key) = (self.path("cert.pem"), self.path("key.pem"));
+        let args = [&["--tls-cert", &cert, "--tls-key", &key], args].concat();
+        let server = Spawned::start(&Launch::new(data_dir).args(&args))?.listen()?;
+        let client = self.client(&server)?;
+        wait("it is ready", || {
+            Ok(client.readiness().is_ok_and(|readiness| readiness.ready))
+        })?;
+        Ok(server)
+    }
+}
+
+fn url(server: &Server) -> String {
+    format!("https://{}", server.address)
+}
+
+fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while !is_so()? {
+        ensure!(Instant::now() < until, "never: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn balance(client: &Client, account: u32) -> Result<Value> {
+    let called = client.call("bank", "balance", &json!({"account": account}))?;
+    Ok(serde_json::to_value(&called.answer)?["result"]["balance"].clone())
+}
+
+/// Says a request in plain, and reads all that is answered.
+fn say(server: &Server, bytes: &[u8]) -> Result<String> {
+    let mut stream = TcpStream::connect(&server.address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(bytes)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).context("the end of the answer")?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[test]
+fn clients_come_by_tls_and_by_nothing_else() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let certificate = Certificate::new(&dir.path().join("tls"))?;
+    let data = dir.path().join("data");
+    fs::create_dir_all(&data)?;
+    fs::write(data.join("reprise.toml"), "[http]\nheader_wait_s = 1\n")?;
+    let server = certificate.serve(&data, &[])?;
+    let client = certificate.client(&server)?;
+    client.deploy_module("bank", procedure_wasm("bank")?)?;
+    client.call("bank", "open", &json!({"account": 1, "balance": 10}))?;
+    ensure!(balance(&client, 1)? == "10");
+    // Whoever does not know the certificate sends nothing.
+    match Client::new(&url(&server), None)?.modules() {
+        Err(ClientError::Trust(why)) => ensure!(why.contains("name the one that signed it"), "{why}"),
+        other => bail!("{other:?}"),
+    }
+    // Plain HTTP is told the way on; what is neither, and who says nothing, is let go.
+    let told = say(&server, b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n")?;
+    ensure!(told.starts_with("HTTP/1.1 400") && told.contains("https://"), "{told}");
+    ensure!(
+        say(&server, &[0x16; 600]).is_ok_and(|told| !told.contains("HTTP")),
+        "no TLS"
+    );
+    let begun = Instant::now();
+    let silent: Vec<_> = (0..50).map(|_| TcpStream::connect(&server.address)).collect();
+    ensure!(balance(&client, 1)? == "10", "others are served meanwhile");
+    for stream in silent {
+        let mut stream = stream?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        ensure!(matches!(stream.read(&mut [0; 16]), Ok(0) | Err(_)));
+    }
+    ensure!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    // The command line.
+    let trusted = certificate.path("cert.pem");
+    let shown = run_verb(&["module", "list", "--url", &url(&server), "--ca-cert", &trusted])?;
+    ensure!(String::from_utf8_lossy(&shown.stdout).contains("bank"), "{shown:?}");
+    let shown = run_verb(&["module", "list", "--url", &url(&server)])?;
+    ensure!(
+        !shown.status.success() && String::from_utf8_lossy(&shown.stderr).contains("is not trusted here"),
+        "{shown:?}"
+    );
+    // A page of this server comes from https.
+    ensure!(page(&certificate, &server, "https")? == 200 && page(&certificate, &server, "http")? == 403);
+    Ok(())
+}
+
+/// The status that a page of this address gets by `scheme`, asked by another program's TLS.
+fn page(certificate: &Certificate, server: &Server, scheme: &str) -> Result<u16> {
+    const ASK: &str = "const [ca, url, origin] = process.argv.slice(1);\n\
+        const options = {ca: require('fs').readFileSync(ca), headers: {origin}};\n\
+        require('https').get(url, options, (answer) => console.log(answer.resume().statusCode));";
+    let origin = format!("{scheme}://{}", server.address);
+    let asked = Command::new("node")
+        .args(["-e", ASK, &certificate.path("cert.pem")])
+        .args([format!("{}/v1/tables", url(server)), origin])
+        .output()
+        .context("node")?;
+    let (told, said) = (
+        String::from_utf8_lossy(&asked.stdout),
+        String::from_utf8_lossy(&asked.stderr),
+    );
+    told.trim().parse().with_context(|| said.into_owned())
+}
+
+#[test]
+fn a_certificate_is_exchanged_while_the_server_runs_and_wrong_files_change_nothing() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let certificate = Certificate::new(&dir.path().join("tls"))?;
+    let mut server = certificate.serve(&dir.path().join("data"), &[])?;
+    let before = certificate.client(&server)?;
+    before.status()?;
+    fs::write(certificate.path("key.pem"), "no key")?;
+    server.process().signal(libc::SIGHUP)?;
+    server.wait_said("the certificate stays as it was: ")?;
+    certificate.client(&server)?.status()?;
+    certificate.renew()?;
+    server.process().signal(libc::SIGHUP)?;
+    server.wait_said("the certificate is another one")?;
+    certificate.client(&server)?.status()?;
+    before.status().context("a connection that was open stays so")?;
+    Ok(())
+}
+
+#[test]
+fn settings_that_make_no_certificate_are_refused_at_the_start() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let certificate = Certificate::new(&dir.path().join("tls"))?;
+    let data = dir.path().join("data").display().to_string();
+    let (cert, key) = (certificate.path("cert.pem"), certificate.path("key.pem"));
+    let missing = certificate.path("none.pem");
+    for (args, told) in [
+        (vec!["--tls-cert", &cert], "tls-key"),
+        (vec!["--tls-key", &key], "tls-cert"),
+        (vec!["--tls-cert", &missing, "--tls-key", &key], "none.pem"),
+        (vec!["--tls-cert", &key, "--tls-key", &key], "holds no certificate"),
+        (vec!["--tls-cert", &cert, "--tls-key", &cert], "holds no private key"),
+        (vec!["--standby-ca-cert", &cert], "standby-of"),
+    ] {
+        let started = run_verb(&[&["serve", "--data-dir", &data, "--listen", "127.0.0.1:0"], &args[..]].concat())?;
+        let said = String::from_utf8_lossy(&started.stderr).into_owned();
+        ensure!(!started.status.success() && said.contains(told), "{args:?}: {said}");
+        ensure!(!Path::new(&data).join("log").exists(), "{args:?} left something behind");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let certificate = Certificate::new(&dir.path().join("tls"))?;
+    let ship = ["--ship-listen", "127.0.0.1:0", "--partitions", "2"];
+    let mut a = certificate.serve(&dir.path().join("a"), &[&ship[..], &["--name", "a"]].concat())?;
+    let to_a = certificate.client(&a)?;
+    to_a.deploy_module("bank", procedure_wasm("bank")?)?;
+    to_a.call("bank", "open", &json!({"account": 1, "balance": 10}))?;
+    // Without the certificate nothing of the primary is believed.
+    let (of, trusted) = (url(&a), certificate.path("cert.pem"));
+    let data = dir.path().join("c").display().to_string();
+    let refused = run_verb(&[
+        "serve",
+        "--data-dir",
+        &data,
+        "--listen",
+        "127.0.0.1:0",
+        "--standby-of",
+        &of,
+        "--name",
+        "c",
+    ])?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(
+        !refused.status.success() && said.contains("is not trusted here"),
+        "{said}"
+    );
+    let follow = ["--standby-of", &of, "--standby-ca-cert", &trusted, "--name", "b"];
+    let b = certificate.serve(&dir.path().join("b"), &[&ship[..2], &follow].concat())?;
+    let to_b = certificate.client(&b)?;
+    let streams = |client: &Client| {
+        let told = client.replication()?;
+        let standby = told.standbys.first();
+        let is_so = standby.is_some_and(|standby| standby.state == reprise_api::StandbyState::Streaming);
+        ensure!(!is_so || standby.is_some_and(|standby| standby.encrypted), "{told:?}");
+        Ok(is_so)
+    };
+    wait("it streams", || Ok(streams(&to_a)? && streams(&to_b)?))?;
+    // What writes goes to the primary, by TLS as well.
+    to_b.call("bank", "open", &json!({"account": 2, "balance": 20}))?;
+    wait("it shows the write", || {
+        Ok(balance(&to_b, 2).is_ok_and(|told| told == "20"))
+    })?;
+    // Another certificate: connections stay, and the next one is made with it.
+    certificate.renew()?;
+    a.process().signal(libc::SIGHUP)?;
+    a.wait_said("the certificate is another one")?;
+    drop(b);
+    let b = certificate.serve(&dir.path().join("b"), &[&ship[..2], &follow].concat())?;
+    let (to_a, to_b) = (certificate.client(&a)?, certificate.client(&b)?);
+    wait("it streams again", || Ok(streams(&to_a)? && streams(&to_b)?))?;
+    a.kill()?;
+    match to_b.call("bank", "open", &json!({"account": 3, "balance": 30})) {
+        Err(ClientError::Connect { .. }) => {}
+        Err(error) => ensure!(error.kind() == Some(ProblemKind::NotPrimary), "{error}"),
+        Ok(_) => bail!("it is no primary"),
+    }
+    to_b.promote()?;
+    to_b.call("bank", "open", &json!({"account": 3, "balance": 30}))?;
+    ensure!(balance(&to_b, 1)? == "10" && balance(&to_b, 2)? == "20");
+    Ok(())
+}
