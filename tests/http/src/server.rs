@@ -230,6 +230,7 @@ impl Drop for Server {
 }
 
 fn client() -> Client {
+    reprise_net_tls::use_ring();
     let builder = Client::builder()
         .timeout(ANSWER_WAIT_MAX)
         .pool_idle_timeout(IDLE_MAX)
