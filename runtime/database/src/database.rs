@@ -403,7 +403,7 @@ impl Database {
             backups.stop();
         }
         if let Some(standby) = &self.upkeep.standby {
-            standby.stop(); // it waits for the sites
+            standby.stop(self.router.view()); // it waits for the sites
         }
         self.router.stop();
         let sites = std::mem::take(&mut *self.sites.lock().expect("held to take"));

@@ -22,7 +22,7 @@ use reprise_router::{Phase, Router};
 pub(crate) const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
 /// How often a thread that is woken by whatever it waits for looks by itself.
 const LOOK: Duration = Duration::from_millis(500);
-/// `Orders::until` while nobody wants the replay to end.
+/// `Orders::until` while nobody wants the replay to end, and `Orders::committed` while there is no primary that tells it.
 const NEVER: u64 = u64::MAX;
 
 /// What others ask of the thread.
@@ -30,6 +30,8 @@ pub(crate) struct Orders {
     is_stopping: AtomicBool,
     /// It ends once everything before this is replayed.
     until: AtomicU64,
+    /// Everything before this is committed by the primary: what may not outlive it is not replayed, so nobody sees it.
+    committed: AtomicU64,
     wake: Sender<()>,
 }
 
@@ -41,6 +43,7 @@ impl Orders {
         let orders = Self {
             is_stopping: AtomicBool::new(false),
             until: AtomicU64::new(NEVER),
+            committed: AtomicU64::new(NEVER),
             wake,
         };
         (Arc::new(orders), woken)
@@ -53,6 +56,26 @@ impl Orders {
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// From now on nothing is replayed that the primary does not say to be committed; everything before `shown` was replayed.
+    pub fn begin_commits(&self, shown: Lsn) {
+        self.committed.store(shown.0, Ordering::Release);
+    }
+
+    /// The primary says so.
+    pub fn note_committed(&self, committed: Lsn) {
+        if self.committed.fetch_max(committed.0, Ordering::AcqRel) < committed.0 {
+            self.wake();
+        }
+    }
+
+    /// Everything before it may be replayed. Whoever is promoted decides on what it has itself.
+    fn limit(&self) -> Lsn {
+        match self.until.load(Ordering::Acquire) {
+            NEVER => Lsn(self.committed.load(Ordering::Acquire)),
+            _ => Lsn(NEVER),
+        }
     }
 
     /// Replays what is durable before `end`, and ends.
@@ -87,7 +110,8 @@ impl Follower {
         self.replayer.check()?;
         self.make_code_ready();
         let mut window = self.replayer.window()?;
-        let has_more = read_window(&mut self.reader, self.window_bytes, &mut window)?;
+        let limit = self.orders.limit();
+        let has_more = read_window(&mut self.reader, self.window_bytes, limit, &mut window)?;
         let is_empty = window.is_empty();
         self.replayer.feed(window, None)?;
         if !is_empty {
@@ -134,8 +158,12 @@ impl Follower {
     fn wait(&mut self) {
         let orders = self.orders.clone();
         let next = Lsn(self.reader.position().0 + 1);
-        self.waiter = self.log.when_durable(next, Box::new(move || orders.wake()));
-        if self.waiter.is_some() {
+        let is_committed = next <= orders.limit();
+        self.waiter = match is_committed {
+            true => self.log.when_durable(next, Box::new(move || orders.wake())),
+            false => None, // whoever says that it is wakes this thread
+        };
+        if self.waiter.is_some() || !is_committed {
             let _ = self.woken.recv_timeout(LOOK);
         }
     }

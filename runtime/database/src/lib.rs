@@ -24,6 +24,7 @@ mod quarantine;
 mod recover;
 mod report;
 mod shipping;
+mod shown;
 mod small_file;
 mod standby;
 mod writing;

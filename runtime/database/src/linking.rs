@@ -192,6 +192,9 @@ impl Taker for DatabaseTaker {
     }
 
     fn note_heartbeat(&self, beat: &BeatSeen) {
+        if let Some(database) = self.database.upgrade() {
+            database.note_committed(beat.committed, beat.came_ns);
+        }
         self.linked.note_beat(beat, (self.position().lsn, self.router.view()));
     }
 

@@ -49,6 +49,7 @@ impl Database {
         report.torn_bytes = opened.found.torn.as_ref().map_or(0, |torn| torn.bytes);
         report.other_settings_hash = opened.other_settings_hash;
         let start = self.load_newest(&mut report)?;
+        let until = until.map(|until| until.max(start));
         // The newest checkpoint could be read before the log was opened, and yet not be loaded.
         opened.found.judge_commands(start, SEMANTICS)?;
         let end = log.durable();

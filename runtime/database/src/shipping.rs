@@ -11,7 +11,7 @@ use std::{
 
 use reprise_base::{Lsn, Role, Safety};
 use reprise_checkpoint::checkpoint_name;
-use reprise_env::{Disk, Net, entropy};
+use reprise_env::{Disk, DiskError, Net, entropy};
 use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
@@ -64,6 +64,8 @@ pub enum ServeStandbysError {
     Log(#[from] LogError),
     #[error("start a thread: {0}")]
     Thread(io::Error),
+    #[error("keep what this standby shows: {0}")]
+    View(DiskError),
 }
 
 /// This node's part in replication, as the router's callers see it.
@@ -144,6 +146,7 @@ impl Database {
         if self.router.role() != Role::Standby || replication.linked.get().is_some() {
             return Err(ServeStandbysError::NoStandby);
         }
+        self.begin_commits().map_err(ServeStandbysError::View)?;
         let linked = linking::follow(self, (&replication.log, &self.router), &self.shared, config);
         let linked = linked.map_err(ServeStandbysError::Thread)?;
         assert!(replication.linked.set(linked).is_ok(), "looked at above");

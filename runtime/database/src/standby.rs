@@ -9,7 +9,7 @@ use std::{
 
 use crossbeam_channel::RecvTimeoutError;
 use reprise_base::{Epoch, Lsn, Role};
-use reprise_env::Started;
+use reprise_env::{Disk, DiskError, Started};
 use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
 use reprise_partition::{CallBatch, LogPolicy, Site, SiteMessage};
 use reprise_replay::Replayer;
@@ -22,11 +22,14 @@ use crate::{
     error::OpenError,
     following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
     report::RecoveryReport,
+    shown::{self, ShownFile},
 };
 
 /// Longest time for which a promotion waits for what was received to be durable, and longest look for the end of its replay.
 const DURABLE_WAIT_MAX: Duration = Duration::from_secs(60);
 const ENDED_LOOK: Duration = Duration::from_millis(100);
+/// How often the view is kept.
+const VIEW_KEPT_NS: u64 = 1_000_000_000;
 
 /// How far a standby is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -54,6 +57,15 @@ pub(crate) struct Standby {
     thread: Mutex<Option<Box<dyn Started>>>,
     /// Held for a whole promotion.
     promoting: Mutex<()>,
+    /// Once it follows a primary.
+    shown: Mutex<Option<Showing>>,
+}
+
+/// The view, as it is kept now and then.
+struct Showing {
+    file: ShownFile,
+    kept: Lsn,
+    kept_ns: u64,
 }
 
 struct Placing {
@@ -75,6 +87,7 @@ impl Standby {
             failure: Mutex::default(),
             thread: Mutex::default(),
             promoting: Mutex::default(),
+            shown: Mutex::default(),
         }
     }
 
@@ -96,12 +109,29 @@ impl Standby {
         self.failure.lock().expect("held for a copy").clone()
     }
 
+    fn shown(&self) -> MutexGuard<'_, Option<Showing>> {
+        self.shown.lock().expect("held for a short write")
+    }
+
+    /// Keeps the view, where it is more than what is kept. An error leaves that, which shows less after a restart.
+    fn keep_view(&self, view: Lsn, now_ns: u64) {
+        let mut shown = self.shown();
+        let Some(showing) = shown.as_mut().filter(|showing| showing.kept < view) else {
+            return;
+        };
+        showing.kept_ns = now_ns;
+        if showing.file.store(view).is_ok() {
+            showing.kept = view;
+        }
+    }
+
     /// Ends the replay where it is.
-    pub fn stop(&self) {
+    pub fn stop(&self, view: Lsn) {
         self.orders.stop();
         if let Some(thread) = self.thread.lock().expect("held to take").take() {
             thread.join();
         }
+        self.keep_view(view, 0);
     }
 }
 
@@ -177,17 +207,54 @@ impl Database {
     /// As `recover`, of a standby.
     pub(crate) fn recover_standby(&self, standby: &Standby) -> Result<RecoveryReport, OpenError> {
         let mut replayer = self.replayer();
-        let until = self.log.as_ref().map(|log| log.durable());
+        let durable = self.log.as_ref().map(|log| log.durable());
+        let shown = self.root().map_or(Ok(None), shown::load)?;
+        let until = durable.map(|durable| shown.map_or(durable, |shown| shown.min(durable)));
         let (report, end) = self
             .replay_with(&mut replayer, until)
             .map_err(|error| self.fail(error))?;
         self.router.raise_view(end);
+        if shown.is_some() {
+            standby.orders.begin_commits(end);
+        }
         self.let_calls_in()?;
         self.follow(standby, replayer, end).map_err(|error| self.fail(error))?;
         if let Some(checkpointer) = &self.checkpointer {
             checkpointer.start_schedule();
         }
         Ok(report)
+    }
+
+    fn root(&self) -> Option<&dyn Disk> {
+        self.upkeep.folders.as_ref().map(|folders| &*folders.root)
+    }
+
+    /// From now on no more is replayed than the primary says to be committed, and that is kept.
+    pub(crate) fn begin_commits(&self) -> Result<(), DiskError> {
+        let (Some(standby), Some(root)) = (&self.upkeep.standby, self.root()) else {
+            return Ok(());
+        };
+        let file = ShownFile::open(root)?;
+        standby.orders.begin_commits(self.router.view());
+        *standby.shown() = Some(Showing {
+            file,
+            kept: Lsn(0),
+            kept_ns: 0,
+        });
+        standby.keep_view(self.router.view(), 0);
+        Ok(())
+    }
+
+    /// The primary says what is committed.
+    pub(crate) fn note_committed(&self, committed: Lsn, now_ns: u64) {
+        let Some(standby) = &self.upkeep.standby else {
+            return;
+        };
+        standby.orders.note_committed(committed);
+        let kept_ns = standby.shown().as_ref().map(|showing| showing.kept_ns);
+        if kept_ns.is_some_and(|kept_ns| now_ns.saturating_sub(kept_ns) >= VIEW_KEPT_NS) {
+            standby.keep_view(self.router.view(), now_ns);
+        }
     }
 
     /// Goes on with what becomes durable from `from` on.
@@ -284,6 +351,11 @@ impl Database {
             sent.map_err(|_| unavailable("the engine has stopped".into()))?;
         }
         self.router.set_primary_url(None);
+        if let (Some(standby), Some(root)) = (&self.upkeep.standby, self.root()) {
+            standby.shown().take();
+            // What stays is older than what this primary has, and shows less where it is a standby again.
+            let _ = shown::forget(root);
+        }
         self.keep_commits();
         self.router.set_role(Role::Primary);
         Ok(())

@@ -17,7 +17,7 @@ pub fn feed(
 ) -> Result<(), RecoveryError> {
     loop {
         let mut window = replayer.window()?;
-        let has_more = read_window(&mut reader, window_bytes, &mut window)?;
+        let has_more = read_window(&mut reader, window_bytes, Lsn(u64::MAX), &mut window)?;
         let end = window.end();
         replayer.feed(window, until)?;
         if end > Lsn(0) {
@@ -29,16 +29,24 @@ pub fn feed(
     }
 }
 
-/// Fills an empty window with what comes next, about so much; false where that was the last that can be read now.
-pub fn read_window(reader: &mut LogReader, bytes: usize, window: &mut Window) -> Result<bool, LogError> {
+/// Fills an empty window with what comes next, about so much, of blocks that end before or at `limit`; false where that was the last that
+/// can be read now.
+pub fn read_window(reader: &mut LogReader, bytes: usize, limit: Lsn, window: &mut Window) -> Result<bool, LogError> {
+    let mut is_beyond = false;
     let end = window.fill(|buffer, note| {
         reader.read_blocks(buffer, bytes, |block| {
-            note(block.lsn..block.end, block.version, block.place.clone());
-            true
+            is_beyond = block.end > limit;
+            if !is_beyond {
+                note(block.lsn..block.end, block.version, block.place.clone());
+            }
+            !is_beyond
         })
     })?;
     if end != StretchEnd::Refused {
         return Ok(end == StretchEnd::Full);
+    }
+    if is_beyond {
+        return Ok(false);
     }
     // The reader begins within a block.
     if let Some(block) = reader.next_block()? {

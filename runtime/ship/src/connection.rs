@@ -13,6 +13,9 @@ pub const SEND_TIME: Duration = Duration::from_secs(10);
 /// How often a primary tells that it is there.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(20);
 
+/// How often at most it tells that more is committed: a standby shows nothing before.
+pub(crate) const COMMITTED_BEAT: Duration = Duration::from_millis(2);
+
 /// Of a primary's end: a standby's frames are short.
 pub const SHIP_LIMITS: NetLimits = NetLimits {
     frame_bytes: STANDBY_FRAME_BYTES_MAX,

@@ -8,7 +8,7 @@ use reprise_log::{Following, LogError, Position};
 use reprise_wire::{Frame, Heartbeat, Hello, Progress, Refusal, Refused, Welcome, WireError};
 
 use crate::{
-    connection::{HEARTBEAT, SILENCE_MAX, send, wait},
+    connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
     files::{Sending, Sent},
     judge::{Verdict, gone, judge_greeting, judge_position},
     shipper::{Inner, ShipEvent},
@@ -220,6 +220,14 @@ impl Session {
         Ok(())
     }
 
+    /// How long it may sleep.
+    fn look(&self) -> Duration {
+        match &self.stage {
+            Stage::Log { stream, .. } if stream.awaits_commit() => COMMITTED_BEAT,
+            _ => HEARTBEAT,
+        }
+    }
+
     /// The log behind its position is kept from here on.
     fn keep_log(&self, position: Position) -> Result<(), End> {
         let (shipper, lsn) = (&self.shipper, position.lsn);
@@ -308,7 +316,7 @@ impl Work for Session {
         loop {
             match self.step() {
                 Step::Done => {}
-                Step::Idle => wait(&self.connection.frames, &self.woken.1, HEARTBEAT),
+                Step::Idle => wait(&self.connection.frames, &self.woken.1, self.look()),
                 Step::Over => return,
             }
         }

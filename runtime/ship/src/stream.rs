@@ -8,7 +8,7 @@ use reprise_log::{LogError, LogReader, Position};
 use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Progress, Refusal};
 
 use crate::{
-    connection::{HEARTBEAT, send},
+    connection::{COMMITTED_BEAT, HEARTBEAT, send},
     judge::{Verdict, gone},
     ring::{Found, Ring},
     session::End,
@@ -29,6 +29,8 @@ pub(crate) struct Stream {
     view: Lsn,
     from: From,
     beaten_ns: Option<u64>,
+    /// As it was told last.
+    committed: Lsn,
 }
 
 enum From {
@@ -55,7 +57,13 @@ impl Stream {
             view: Lsn(0),
             from: From::Files(None),
             beaten_ns: None,
+            committed: Lsn(0),
         }
+    }
+
+    /// What was sent is not committed yet, as far as the standby knows, and so it shows it to nobody.
+    pub fn awaits_commit(&self) -> bool {
+        self.committed < self.next.lsn
     }
 
     pub fn note(&mut self, progress: &Progress) -> Result<(), End> {
@@ -103,11 +111,13 @@ impl Stream {
         beat: impl FnOnce() -> Heartbeat,
     ) -> Result<bool, End> {
         let beat = beat();
-        let is_due = |last: u64| beat.sent_ns.saturating_sub(last) >= HEARTBEAT.as_nanos() as u64;
+        let is_more = beat.committed > self.committed && self.awaits_commit();
+        let wait = if is_more { COMMITTED_BEAT } else { HEARTBEAT };
+        let is_due = |last: u64| beat.sent_ns.saturating_sub(last) >= wait.as_nanos() as u64;
         if !self.beaten_ns.is_none_or(is_due) {
             return Ok(false);
         }
-        self.beaten_ns = Some(beat.sent_ns);
+        (self.beaten_ns, self.committed) = (Some(beat.sent_ns), beat.committed);
         let behind_bytes = match self.view < beat.durable {
             true => log.bytes_between(self.view, beat.durable),
             false => 0,

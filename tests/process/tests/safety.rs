@@ -447,3 +447,73 @@ fn a_quorum_of_three_goes_on_with_one_standby_and_not_with_none() -> Result<()> 
     ensure!(open(&a, 3, &[])?.0 == 200 && has_account(&a, 2)?, "two of three");
     Ok(())
 }
+
+/// What the standby tells of itself.
+fn own(standby: &Server) -> Result<Value> {
+    Ok(standby.get("/v1/replication")?.json()["standbys"][0].clone())
+}
+
+#[test]
+fn a_standby_shows_nothing_that_another_one_may_still_lack() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", "2-safe")?;
+    a.deploy("bank")?;
+    let b = cluster.standby("b", &a, "2-safe")?;
+    let mut c = cluster.standby("c", &a, "2-safe")?;
+    wait_reached(&a, "2-safe", 2)?;
+    ensure!(open(&a, 1, &[])?.0 == 200, "all have it");
+    signal(&mut c, libc::SIGSTOP)?;
+    let mut connection = a.connect()?;
+    thread::scope(|scope| -> Result<()> {
+        let body = br#"{"account": 2, "balance": 1}"#;
+        let call = scope.spawn(move || connection.request("POST", "/v1/call/bank/open", &[], body));
+        // It is on the disk of this one, which waits with the primary for the other.
+        let until = Instant::now() + Duration::from_secs(4);
+        let lsn = |told: &Value, name: &str| told[name].as_str().and_then(|text| text.parse::<u64>().ok());
+        loop {
+            let told = own(&b)?;
+            if lsn(&told, "persisted_lsn") > lsn(&told, "view_lsn") {
+                break;
+            }
+            ensure!(Instant::now() < until, "it does not get there: {told}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        thread::sleep(Duration::from_millis(200));
+        ensure!(!call.is_finished() && !has_account(&b, 2)?, "it is not to be seen yet");
+        ensure!(has_account(&b, 1)?, "what was answered is");
+        signal(&mut c, libc::SIGCONT)?;
+        let answer = call.join().expect("no panic").map_err(|cut| cut.error)?;
+        ensure!(answer.status == 200, "{}", answer.text());
+        Ok(())
+    })?;
+    let until = Instant::now() + Duration::from_secs(10);
+    while !has_account(&b, 2)? {
+        ensure!(Instant::now() < until, "it stays hidden");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_standby_shows_after_a_restart_what_it_showed_also_without_its_primary() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let mut a = cluster.primary("a", "2-safe")?;
+    a.deploy("bank")?;
+    let b = cluster.standby("b", &a, "2-safe")?;
+    wait_reached(&a, "2-safe", 1)?;
+    for account in 1..50 {
+        ensure!(open(&a, account, &[])?.0 == 200, "answered");
+    }
+    let until = Instant::now() + Duration::from_secs(10);
+    while !has_account(&b, 49)? {
+        ensure!(Instant::now() < until, "it stays hidden");
+        thread::sleep(Duration::from_millis(5));
+    }
+    a.kill()?;
+    b.terminate()?;
+    let b = cluster.standby("b", &a, "2-safe")?;
+    ensure!(has_account(&b, 49)?, "it was shown before");
+    promote(&b)?;
+    ensure!(has_account(&b, 49)? && open(&b, 50, &[])?.0 == 200, "it is the primary");
+    Ok(())
+}
