@@ -64,7 +64,7 @@ export function standbyNow(): Replication {
 }
 
 export function promoted(): Promotion {
-  return { epoch: 4, lsn: lsnOf(newestPosition() + 1) };
+  return { epoch: 4, lsn: lsnOf(newestPosition() + 1), stepped_down: true };
 }
 
 /** A standby that keeps up, and one that was lost a minute ago. */

@@ -35,6 +35,7 @@ use crate::{
     report::{ReadOnly, RecoveryReport},
     shipping::Replication,
     standby::Standby,
+    stepping,
 };
 
 /// What is kept beside the engine.
@@ -101,8 +102,7 @@ impl Database {
 
     pub(crate) fn open_as(config: DatabaseConfig, around: Environment, role: Role) -> Result<Self, OpenError> {
         check(&config)?;
-        let root = around.folders.as_ref().map(|folders| folders.root.clone());
-        let quarantine = root.as_deref().map_or_else(|| Ok(Vec::new()), quarantine::load)?;
+        let quarantine = load_beside(&around, role)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
         let opened = match config.log {
             LogPolicy::None => None,
@@ -430,6 +430,13 @@ impl Database {
             None => Ok(()),
         }
     }
+}
+
+/// What lies beside the log: the quarantine; Err also where the directory is to be opened by no primary.
+fn load_beside(around: &Environment, role: Role) -> Result<Vec<Quarantined>, OpenError> {
+    let root = around.folders.as_ref().map(|folders| &*folders.root);
+    stepping::judge_role(root, role)?;
+    Ok(root.map_or_else(|| Ok(Vec::new()), quarantine::load)?)
 }
 
 impl Drop for Database {

@@ -34,6 +34,16 @@ pub enum OpenError {
         "{0} holds no log: a standby's directory is bootstrapped from its primary first, or is a restored backup of it. Nothing was made in it"
     )]
     NotBootstrapped(String),
+    #[error(
+        "this server stepped down for {successor}, at LSN {lsn}, and is no primary any more: start it with --standby-of {}. Where {successor} \
+         did not take over, that start and `reprise replication promote --force` make it the primary again",
+        .url.as_deref().unwrap_or("URL")
+    )]
+    SteppedDown {
+        successor: String,
+        url: Option<String>,
+        lsn: Lsn,
+    },
     #[error("the log begins at LSN {lsn} with a record of kind {kind}, not with its genesis")]
     NoGenesis { lsn: Lsn, kind: &'static str },
     #[error(

@@ -27,6 +27,7 @@ mod shipping;
 mod shown;
 mod small_file;
 mod standby;
+mod stepping;
 mod writing;
 
 pub use config::{CheckpointConfig, CommitMode, DatabaseConfig, RedoConfig};
@@ -35,7 +36,7 @@ pub use device::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, DeviceError, NvramConfig
 pub use environment::{Environment, Folders};
 pub use error::OpenError;
 pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
-pub use linking::{AskTicket, FollowPrimary, TicketError};
+pub use linking::{AskStepDown, AskTicket, FollowPrimary, TicketError};
 pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
 pub use quarantine::Quarantined;
 pub use report::{LoadedCheckpoint, ReadOnly, RecoveryReport};

@@ -14,7 +14,7 @@ use reprise_env::{Clock, Net, Started, Step, Work};
 use reprise_log::{Group, Log, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
-use reprise_router::{JoinTicket, Phase, Router, StandbyInfo, StandbyState};
+use reprise_router::{JoinTicket, Phase, Router, StandbyInfo, StandbyState, SteppedDown};
 use reprise_ship::{
     BeatSeen, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LinkError, OwnFreshness, PersistedHook,
     StandbyProgress, Streaming, Taker,
@@ -47,6 +47,9 @@ pub struct TicketError {
 /// Asks the primary to let this standby connect. May block, within bounds.
 pub type AskTicket = Box<dyn FnMut() -> Result<JoinTicket, TicketError> + Send>;
 
+/// Asks the primary to give its place to this standby. May block, within bounds. Err: why it does not, or that it can't be reached.
+pub type AskStepDown = Arc<dyn Fn() -> Result<SteppedDown, Arc<str>> + Send + Sync>;
+
 /// How a standby follows its primary.
 pub struct FollowPrimary {
     pub net: Arc<dyn Net>,
@@ -55,6 +58,7 @@ pub struct FollowPrimary {
     /// URL of the primary for clients, until it tells its own.
     pub primary: Option<Arc<str>>,
     pub ticket: AskTicket,
+    pub step_down: AskStepDown,
 }
 
 /// Where the connection is at, for all who ask.
@@ -62,6 +66,7 @@ pub(crate) struct Linked {
     pub name: String,
     transport: &'static str,
     clock: Arc<dyn Clock>,
+    step_down: AskStepDown,
     is_stopping: AtomicBool,
     state: Mutex<State>,
     freshness: OwnFreshness,
@@ -86,6 +91,11 @@ impl Linked {
     /// The last thing that the primary told, if anything.
     pub fn beat(&self) -> Option<BeatSeen> {
         self.lock().beat
+    }
+
+    /// Has the primary give its place away. Err: it does not, and why.
+    pub fn ask_step_down(&self) -> Result<SteppedDown, Arc<str>> {
+        (self.step_down)()
     }
 
     /// It ends soon; whoever asks the primary for a ticket just now is not waited for.
@@ -225,6 +235,7 @@ pub(crate) fn follow(
         name: config.name.clone(),
         transport: config.net.transport(),
         clock: shared.clock.clone(),
+        step_down: config.step_down.clone(),
         is_stopping: AtomicBool::new(false),
         state: Mutex::default(),
         freshness: OwnFreshness::default(),

@@ -16,8 +16,8 @@ use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{
-    CheckpointService, CheckpointState, FreshnessHistory, JoinTicket, Promoted, ReplicationError, ReplicationInfo,
-    ReplicationService, Router, StandbyInfo, StandbyState,
+    CheckpointService, CheckpointState, FreshnessHistory, JoinTicket, PromoteOptions, Promoted, ReplicationError,
+    ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown,
 };
 use reprise_ship::{
     CheckpointSource, ChosenCheckpoint, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus,
@@ -29,6 +29,7 @@ use crate::{
     database::Database,
     expected,
     linking::{self, FollowPrimary, Linked},
+    stepping::Stepped,
 };
 
 /// With more log behind it, another checkpoint is taken before a standby begins with one.
@@ -72,13 +73,17 @@ pub enum ServeStandbysError {
 pub(crate) struct Replication {
     /// For a promotion.
     database: Weak<Database>,
-    shared: Arc<Shared>,
-    log: Arc<Log<Box<CallBatch>>>,
-    router: Router,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) log: Arc<Log<Box<CallBatch>>>,
+    pub(crate) router: Router,
     checkpointer: Arc<Checkpointer>,
     checkpoints: Arc<dyn Disk>,
     /// Of the directory itself.
-    root: Arc<dyn Disk>,
+    pub(crate) root: Arc<dyn Disk>,
+    /// Held while this primary gives its place away, or takes it again.
+    pub(crate) stepping: Mutex<()>,
+    /// Once it did.
+    pub(crate) stepped: Mutex<Option<Stepped>>,
     state: Mutex<State>,
     linked: OnceLock<Arc<Linked>>,
     safety: Safety,
@@ -94,8 +99,8 @@ enum State {
 }
 
 #[derive(Clone)]
-struct Serving {
-    shipper: Arc<Shipper>,
+pub(crate) struct Serving {
+    pub shipper: Arc<Shipper>,
     ship_address: String,
     net: Arc<dyn Net>,
     url: Option<Arc<str>>,
@@ -116,6 +121,8 @@ impl Database {
                 checkpointer: checkpointer.clone(),
                 checkpoints: folders.checkpoints.clone(),
                 root: folders.root.clone(),
+                stepping: Mutex::default(),
+                stepped: Mutex::default(),
                 state: Mutex::default(),
                 linked: OnceLock::new(),
                 safety: self.safety(),
@@ -198,7 +205,7 @@ impl Replication {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    fn serving(&self) -> Option<Serving> {
+    pub(crate) fn serving(&self) -> Option<Serving> {
         match &*self.lock() {
             State::Serving(serving) => Some(serving.clone()),
             State::NotServed | State::Waiting(_) => None,
@@ -271,7 +278,7 @@ impl Replication {
         }
     }
 
-    fn tell(&self, what: String) {
+    pub(crate) fn tell(&self, what: String) {
         self.shared.notices.tell(NoticeKind::Standby, || nobody(what));
     }
 
@@ -283,6 +290,31 @@ impl Replication {
         if let Some(serving) = self.serving() {
             serving.shipper.stop();
         }
+    }
+
+    /// Of a server that stepped down: what it shows gets older, and it hears of nothing.
+    fn stepped_info(&self) -> Option<StandbyInfo> {
+        let stepped = self.stepped()?;
+        let (view, age_ns) = (
+            self.router.view(),
+            self.shared.clock.monotonic_ns().saturating_sub(stepped.since_ns),
+        );
+        Some(StandbyInfo {
+            name: String::new(),
+            state: StandbyState::Lost,
+            transport: "",
+            is_encrypted: false,
+            shipped: view,
+            persisted: view,
+            replayed: view,
+            view,
+            is_in_sync: false,
+            freshness: None,
+            lag_us: age_ns / 1000,
+            lag_bytes: 0,
+            lag_records: 0,
+            error: Some("it stepped down".into()),
+        })
     }
 
     /// Of the log of a standby, where this is one.
@@ -347,7 +379,7 @@ impl ReplicationService for Replication {
     }
 
     fn own(&self) -> Option<StandbyInfo> {
-        self.standby_info()
+        self.standby_info().or_else(|| self.stepped_info())
     }
 
     fn freshness(&self, name: &str) -> Option<FreshnessHistory> {
@@ -398,15 +430,27 @@ impl ReplicationService for Replication {
         serving.shipper.forget(name).then_some(()).ok_or_else(missing)
     }
 
-    fn promote(&self) -> Result<Promoted, ReplicationError> {
+    fn promote(&self, options: PromoteOptions) -> Result<Promoted, ReplicationError> {
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
-        let promoted = database.promote()?;
+        if let Some(stepped) = self.stepped() {
+            return self.take_place_again(&stepped, options.is_forced);
+        }
+        database.judge_promotion()?;
+        if !options.is_forced {
+            self.succeed(self.linked.get().map(|linked| &**linked))?;
+        }
+        let mut promoted = database.promote()?;
+        promoted.has_stepped_down = !options.is_forced;
         if let Some(linked) = self.linked.get() {
             linked.end();
         }
         self.serve_if_waiting();
         Ok(promoted)
+    }
+
+    fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError> {
+        self.give_place(name, url)
     }
 }
 

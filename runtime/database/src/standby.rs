@@ -23,6 +23,7 @@ use crate::{
     following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
     report::RecoveryReport,
     shown::{self, ShownFile},
+    stepping,
 };
 
 /// Longest time for which a promotion waits for what was received to be durable, and longest look for the end of its replay.
@@ -287,31 +288,62 @@ impl Database {
         Ok(())
     }
 
-    /// Makes this standby the primary, in a new epoch: it takes no more groups, what it received is made durable and replayed, and then it takes
-    /// writes. Blocks until then. Err: it goes on as a standby.
-    pub fn promote(&self) -> Result<Promoted, ReplicationError> {
+    /// What becomes the primary. Err: it is no standby, or not yet.
+    fn promotable(&self) -> Result<(&Arc<Log<Box<CallBatch>>>, &Standby), ReplicationError> {
+        let epoch = || self.log.as_ref().map(|log| log.epoch()).unwrap_or_default();
         let (Some(log), Some(standby)) = (&self.log, &self.upkeep.standby) else {
-            let epoch = self.log.as_ref().map(|log| log.epoch());
-            return Err(ReplicationError::IsPrimary(epoch.unwrap_or_default()));
+            return Err(ReplicationError::IsPrimary(epoch()));
         };
-        let _promoting = standby.promoting.lock().expect("a promotion never panics");
         if self.router.role() != Role::Standby {
-            return Err(ReplicationError::IsPrimary(log.epoch()));
+            return Err(ReplicationError::IsPrimary(epoch()));
         }
         if !self.router.is_recovered() {
             return Err(unavailable("this standby is still being opened".into()));
         }
+        Ok((log, standby))
+    }
+
+    /// Before anybody steps down for it.
+    pub(crate) fn judge_promotion(&self) -> Result<(), ReplicationError> {
+        let (_, standby) = self.promotable()?;
+        standby.failure().map_or(Ok(()), |failure| Err(unavailable(failure)))
+    }
+
+    /// Makes this standby the primary, in a new epoch, whatever the old one does: it takes no more groups, what it received is made durable and
+    /// replayed, and then it takes writes. Blocks until then. Err: it goes on as a standby.
+    pub fn promote(&self) -> Result<Promoted, ReplicationError> {
+        let (_, standby) = self.promotable()?;
+        // Whoever was promoted meanwhile is told by the second look.
+        let _promoting = standby.promoting.lock().expect("a promotion never panics");
+        let (log, standby) = self.promotable()?;
         standby.placing().is_closed = true;
         let promoted = self.finish_replay(standby, log).and_then(|lsn| {
+            self.forget_stepping()?;
             let epoch = log.promote().map_err(|error| unavailable(error.to_string().into()))?;
             let epoch = epoch.ok_or_else(|| unavailable("its log is no standby's any more".into()))?;
-            Ok(Promoted { epoch, lsn })
+            let has_stepped_down = false;
+            Ok(Promoted {
+                epoch,
+                lsn,
+                has_stepped_down,
+            })
         });
         match &promoted {
             Ok(_) => self.take_writes()?,
             Err(_) => standby.placing().is_closed = false,
         }
         promoted
+    }
+
+    /// Once it gave its place away; now it takes one.
+    fn forget_stepping(&self) -> Result<(), ReplicationError> {
+        let forgotten = self
+            .upkeep
+            .folders
+            .as_ref()
+            .map(|folders| stepping::forget(&*folders.root));
+        let forgotten = forgotten.unwrap_or(Ok(()));
+        forgotten.map_err(|error| unavailable(error.to_string().into()))
     }
 
     /// Waits until all that was received is durable and replayed; where it ends.

@@ -1,56 +1,21 @@
 //! A primary and its standbys, over TCP on this machine.
 
 mod common;
+mod following;
 
-use std::{
-    path::Path,
-    sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
-};
+use std::sync::{Arc, Mutex};
 
 use common::{config, files, fill, open, take, transfer, wasm};
+use following::{
+    FORCED, Primary, bootstrap, follow_primary, link, service, serving, start_primary, start_standby, wait_seen,
+    wait_until,
+};
 use reprise_backup::Place;
 use reprise_base::{Epoch, Role, Safety};
-use reprise_database::{Database, FollowPrimary, LogPolicy, ServeStandbys, ServeStandbysError, TicketError};
-use reprise_env::{RealClock, RealNet};
+use reprise_database::{Database, LogPolicy, ServeStandbys, ServeStandbysError};
 use reprise_observe::Notice;
-use reprise_router::{Phase, ReplicationError, ReplicationService, StandbyState};
-use reprise_ship::{Link, LinkConfig, LinkError};
-
-fn serving(url: &str) -> ServeStandbys {
-    ServeStandbys {
-        net: Arc::new(RealNet),
-        listen: "127.0.0.1:0".into(),
-        ship_address: None,
-        url: Some(url.into()),
-        hold_bytes_max: 1 << 30,
-    }
-}
-
-fn service(database: &Database) -> Arc<dyn ReplicationService> {
-    database.router().replication().expect("it is served")
-}
-
-fn link(database: &Database, name: &str) -> LinkConfig {
-    let ticket = service(database).join(name).expect("a ticket");
-    LinkConfig {
-        net: Arc::new(RealNet),
-        clock: Arc::new(RealClock::new()),
-        address: ticket.ship_address,
-        certificate: None,
-        ticket: ticket.ticket,
-        name: name.into(),
-        connect_time: Duration::from_secs(5),
-    }
-}
-
-fn bootstrap(primary: &Database, name: &str, dir: &Path) {
-    let place = Place::beside(dir).expect("a name");
-    let coming = Link::bootstrap(&link(primary, name), &place).expect("connect");
-    let whole = coming.run(&|| true).expect("no error").expect("whole");
-    assert_eq!(whole.files, 2);
-}
+use reprise_router::{Phase, ReplicationError, StandbyState};
+use reprise_ship::{Link, LinkError};
 
 #[test]
 fn a_primary_hands_out_tickets_and_files_that_open() {
@@ -76,7 +41,9 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
         (Some("http://p:1"), info.durable, info.durable)
     );
     assert!(matches!(service(&database).join("a b"), Err(ReplicationError::Name(_))));
-    assert!(matches!(service(&database).promote(), Err(ReplicationError::IsPrimary(epoch)) if epoch == info.epoch));
+    assert!(
+        matches!(service(&database).promote(FORCED), Err(ReplicationError::IsPrimary(epoch)) if epoch == info.epoch)
+    );
     // A checkpoint is taken where there is none; one that is nearly as new as the log is good enough.
     let own = to.path().join("s1");
     bootstrap(&database, "s1", &own);
@@ -115,7 +82,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
 fn a_server_without_a_log_takes_no_standbys() {
     let database = Database::open(reprise_database::DatabaseConfig {
         log: LogPolicy::None,
-        ..config(Path::new("/nowhere"), 1)
+        ..config(std::path::Path::new("/nowhere"), 1)
     });
     let database = Arc::new(database.expect("open"));
     let refused = database.serve_standbys(serving(""));
@@ -129,63 +96,6 @@ fn a_server_without_a_log_takes_no_standbys() {
     });
     assert!(matches!(refused, Err(ServeStandbysError::Ship(_))), "{refused:?}");
     database.close().expect("close");
-}
-
-/// Where tickets are asked for: the primary of the moment.
-type Primary = Arc<Mutex<Option<Arc<Database>>>>;
-
-fn follow_primary(primary: &Primary, name: &str) -> FollowPrimary {
-    let (primary, asked) = (primary.clone(), name.to_owned());
-    FollowPrimary {
-        net: Arc::new(RealNet),
-        name: name.into(),
-        primary: Some("http://p:1".into()),
-        ticket: Box::new(move || {
-            let passing = |reason: String| TicketError {
-                reason: reason.into(),
-                is_final: false,
-            };
-            let primary = primary.lock().expect("test").clone();
-            let primary = primary.ok_or_else(|| passing("there is none now".into()))?;
-            service(&primary)
-                .join(&asked)
-                .map_err(|error| passing(error.to_string()))
-        }),
-    }
-}
-
-fn start_primary(dir: &Path, url: &str) -> Arc<Database> {
-    let database = Arc::new(open(dir, 2).0);
-    database.serve_standbys(serving(url)).expect("served");
-    database
-}
-
-/// A standby on another number of sites.
-fn start_standby(dir: &Path, primary: &Primary, name: &str) -> Arc<Database> {
-    let standby = Database::open_standby(config(dir, 3)).expect("open");
-    standby.recover().expect("recover");
-    let standby = Arc::new(standby);
-    standby
-        .follow_primary(follow_primary(primary, name))
-        .expect("a standby follows");
-    standby
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while Instant::now() < until {
-        if holds() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    panic!("waited in vain: {what}");
-}
-
-/// Its readers see what the primary has.
-fn wait_seen(primary: &Database, standby: &Database) {
-    let end = primary.router().view();
-    wait_until("the standby sees it", || standby.router().view() >= end);
 }
 
 #[test]
@@ -252,13 +162,13 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
     let digest = old.router().digest().expect("ready");
     old.close().expect("close");
     drop(old);
-    let promoted = service(&one).promote().expect("promoted");
+    let promoted = service(&one).promote(FORCED).expect("promoted");
     assert_eq!(
         (promoted.epoch, one.router().digest().expect("ready")),
         (Epoch(5), digest)
     );
     assert!(matches!(
-        service(&one).promote(),
+        service(&one).promote(FORCED),
         Err(ReplicationError::IsPrimary(Epoch(5)))
     ));
     fill(&one, 2_000, 50);

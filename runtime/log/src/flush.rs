@@ -407,7 +407,7 @@ fn write_header(file: &dyn DiskFile, header: &SegmentHeader) -> Result<(), DiskE
 impl<P> Shared<P> {
     /// After this `refusal` answers by a look at one flag again.
     pub fn clear_refusal(&self, state: &State<P>) {
-        if state.stopped.is_none() && !state.is_closing && state.received.is_none() {
+        if state.stopped.is_none() && !state.is_closing && state.received.is_none() && state.paused.is_none() {
             self.may_refuse.store(false, Ordering::Release);
         }
     }

@@ -20,6 +20,7 @@ mod group;
 mod hold;
 mod index;
 mod log;
+mod pause;
 mod prepare;
 mod reader;
 mod receive;

@@ -91,6 +91,8 @@ pub(crate) struct State<P> {
     pub segment_room: u64,
     pub last_kind: BlockKind,
     pub stopped: Option<LogError>,
+    /// Why appends are refused for now: the primary gives its place away.
+    pub paused: Option<LogError>,
     /// With `stopped`: what became of the block that was being written.
     pub lost_in_flight: Option<LogError>,
     pub is_closing: bool,
@@ -189,6 +191,7 @@ impl<P> State<P> {
             segment_room,
             last_kind,
             stopped: None,
+            paused: None,
             lost_in_flight: None,
             is_closing: false,
             is_hurried: false,
@@ -220,6 +223,9 @@ impl<P> State<P> {
     /// Decides on an append. An append is taken only when its block has a place on preallocated space.
     pub fn admit(&mut self, bytes: usize, source: Source) -> Admission {
         if let Some(error) = &self.stopped {
+            return Admission::Refuse(error.clone());
+        }
+        if let (Source::Own, Some(error)) = (&source, &self.paused) {
             return Admission::Refuse(error.clone());
         }
         match source {
@@ -336,15 +342,20 @@ impl<P> State<P> {
         self.fill_records == 0 && self.room >= block_bytes(0) as u64
     }
 
-    fn refusal(&self) -> Option<LogError> {
-        if let Some(error) = &self.stopped {
+    /// Why it takes none at all, whatever room there is.
+    pub fn refusal_of_appends(&self) -> Option<LogError> {
+        if let Some(error) = self.stopped.as_ref().or(self.paused.as_ref()) {
             return Some(error.clone());
         }
         if self.is_closing {
             return Some(LogError::unavailable(UnavailableKind::Closed, "it is closed"));
         }
-        if self.received.is_some() {
-            return Some(standby());
+        self.received.map(|_| standby())
+    }
+
+    fn refusal(&self) -> Option<LogError> {
+        if let Some(error) = self.refusal_of_appends() {
+            return Some(error);
         }
         let block = block_bytes(self.fill.len() + REFUSAL_ROOM_BYTES);
         match &self.spare_error {

@@ -90,6 +90,22 @@ pub struct Promoted {
     pub epoch: Epoch,
     /// The first one of the new epoch.
     pub lsn: Lsn,
+    /// The old primary gave its place away: nothing that it answered is lost.
+    pub has_stepped_down: bool,
+}
+
+/// How a standby is to become the primary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PromoteOptions {
+    /// The old primary is not asked to step down: somebody has stopped it.
+    pub is_forced: bool,
+}
+
+/// A primary that gave its place away: everything before the LSN is durable on its successor, and it writes nothing behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SteppedDown {
+    pub epoch: Epoch,
+    pub lsn: Lsn,
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -102,6 +118,9 @@ pub enum ReplicationError {
     NotServed,
     #[error("{0}")]
     Name(Arc<str>),
+    /// Two servers could answer as the primary.
+    #[error("{0}")]
+    PrimaryNotStopped(Arc<str>),
     #[error("{0}")]
     Unavailable(Arc<str>),
 }
@@ -131,8 +150,12 @@ pub trait ReplicationService: Send + Sync {
     fn when_safe(&self, level: Safety, end: Lsn, told: SafetyHook);
     /// A lost standby is not expected any more, and no log is held for it.
     fn forget(&self, name: &str) -> Result<(), ReplicationError>;
-    /// Makes this standby the primary: what was received is replayed first. Blocks until writes are taken.
-    fn promote(&self) -> Result<Promoted, ReplicationError>;
+    /// Makes this standby the primary: the old one is asked to step down, and what was received is replayed first. Blocks until writes
+    /// are taken.
+    fn promote(&self, options: PromoteOptions) -> Result<Promoted, ReplicationError>;
+    /// Gives this primary's place to the standby of a name, whose URL for clients may be known: it writes nothing more, and its successor has
+    /// everything. Asked for the same once more, it says the same. Err: it goes on as the primary.
+    fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError>;
 }
 
 impl Router {

@@ -133,6 +133,10 @@ impl Session {
             let verdict = Verdict::new(Refusal::Unavailable, "the primary stops");
             return Err(End::Refused(verdict));
         }
+        if self.shipper.is_dismissed() {
+            let verdict = Verdict::new(Refusal::Unavailable, "this server gave its place as the primary away");
+            return Err(End::Refused(verdict));
+        }
         if let Some(name) = &self.name
             && !self.shipper.table.speaks(name, self.number)
         {

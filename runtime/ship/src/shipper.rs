@@ -118,6 +118,7 @@ pub(crate) struct Inner {
     pub tickets: Tickets,
     pub table: Table,
     is_stopping: AtomicBool,
+    is_dismissed: AtomicBool,
     commits: Arc<dyn Commits>,
     sessions: Mutex<BTreeMap<u64, Box<dyn Started>>>,
     next_number: AtomicU64,
@@ -126,6 +127,11 @@ pub(crate) struct Inner {
 impl Inner {
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Another server is the primary.
+    pub fn is_dismissed(&self) -> bool {
+        self.is_dismissed.load(Ordering::Acquire)
     }
 
     /// Everything before it may be told.
@@ -162,6 +168,7 @@ impl Shipper {
             tickets: Tickets::default(),
             table: Table::new(config.safety, config.commits.clone()),
             is_stopping: AtomicBool::new(false),
+            is_dismissed: AtomicBool::new(false),
             commits: config.commits,
             sessions: Mutex::default(),
             // 0 is nobody.
@@ -262,6 +269,12 @@ impl Shipper {
     /// Everything before it is committed, as standbys are told.
     pub fn committed(&self) -> Lsn {
         self.inner.committed(self.inner.log.durable())
+    }
+
+    /// Sends its standbys away, since another server is the primary; or takes them again.
+    pub fn dismiss(&self, is_dismissed: bool) {
+        self.inner.is_dismissed.store(is_dismissed, Ordering::Release);
+        self.inner.ring.wake_all();
     }
 
     /// Ends all connections. Before the log is closed.

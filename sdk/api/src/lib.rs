@@ -34,7 +34,7 @@ pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
 pub use replication::{
     FreshnessHistory, FreshnessStep, JoinRequest, JoinTicket, Promotion, Replication, Standby, StandbyFreshness,
-    StandbyState,
+    StandbyState, StepDownRequest, SteppedDown,
 };
 pub use running::{CallList, CallPhase, RunningCall};
 pub use status::{

@@ -30,6 +30,8 @@ pub enum ProblemKind {
     LogReleased,
     /// The server to be promoted is no standby.
     NotStandby,
+    /// The server would become the primary while the old one may still answer.
+    PrimaryNotStopped,
     /// A body, module, argument or result is over its limit.
     TooLarge,
     /// The body is of a type that is not read here.
@@ -74,7 +76,7 @@ pub enum ProblemKind {
 
 impl ProblemKind {
     /// All kinds, by status.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::InvalidArguments,
         Self::MalformedRequest,
         Self::Unauthorized,
@@ -85,6 +87,7 @@ impl ProblemKind {
         Self::SchemaConflict,
         Self::IdempotencyConflict,
         Self::NotStandby,
+        Self::PrimaryNotStopped,
         Self::LogReleased,
         Self::TooLarge,
         Self::UnsupportedMediaType,
@@ -121,6 +124,7 @@ impl ProblemKind {
             Self::SchemaConflict => "schema-conflict",
             Self::IdempotencyConflict => "idempotency-conflict",
             Self::NotStandby => "not-standby",
+            Self::PrimaryNotStopped => "primary-not-stopped",
             Self::LogReleased => "log-released",
             Self::TooLarge => "too-large",
             Self::UnsupportedMediaType => "unsupported-media-type",
@@ -154,7 +158,7 @@ impl ProblemKind {
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTimeout => 408,
-            Self::SchemaConflict | Self::IdempotencyConflict | Self::NotStandby => 409,
+            Self::SchemaConflict | Self::IdempotencyConflict | Self::NotStandby | Self::PrimaryNotStopped => 409,
             Self::LogReleased => 410,
             Self::TooLarge => 413,
             Self::UnsupportedMediaType => 415,
@@ -191,6 +195,7 @@ impl ProblemKind {
             Self::SchemaConflict => "The module's tables can't be reconciled with what is stored",
             Self::IdempotencyConflict => "The idempotency key was used with other arguments",
             Self::NotStandby => "This server is no standby",
+            Self::PrimaryNotStopped => "The old primary did not step down",
             Self::LogReleased => "This part of the log was let go",
             Self::TooLarge => "Too large",
             Self::UnsupportedMediaType => "The body is of a type that is not read here",

@@ -109,6 +109,28 @@ pub struct Promotion {
     pub epoch: u32,
     /// Of the first record of the new epoch.
     pub lsn: U64,
+    /// The old primary gave its place away: nothing that it answered is lost. False where it was not asked.
+    pub stepped_down: bool,
+}
+
+/// Whom a primary gives its place to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepDownRequest {
+    /// Of the standby that takes over.
+    pub name: String,
+    /// Where its clients reach it; the old primary sends writers there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// A primary that gave its place away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SteppedDown {
+    /// The one that ended.
+    pub epoch: u32,
+    /// Where it ended: every record before it is durable on the standby that takes over.
+    pub lsn: U64,
 }
 
 /// How fresh a standby was in a stretch of time, by samples each 20 ms.

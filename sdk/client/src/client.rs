@@ -8,7 +8,8 @@ use std::{
 use reprise_api::{
     Backup, BackupList, BatchCall, CallList, Checkpoint, CheckpointList, GroupsPage, JoinRequest, JoinTicket,
     KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, NDJSON_MEDIA_TYPE,
-    ProcedureLog, Promotion, Readiness, Replication, RowsPage, RunningCall, Status, TableInfo, TableList, U64, headers,
+    ProcedureLog, Promotion, Readiness, Replication, RowsPage, RunningCall, Status, StepDownRequest, SteppedDown,
+    TableInfo, TableList, U64, headers,
 };
 use reqwest::{
     StatusCode, Url,
@@ -304,9 +305,24 @@ impl Client {
         self.get(&["v1", "replication"])
     }
 
-    /// Makes the server, a standby, the primary. Returns once it takes writes.
-    pub fn promote(&self) -> Result<Promotion, ClientError> {
-        self.json(self.http.post(self.at(&["v1", "replication", "promote"])))
+    /// Makes the server, a standby, the primary: the old one is asked to step down first, unless `force`. Returns once it takes writes.
+    pub fn promote(&self, force: bool) -> Result<Promotion, ClientError> {
+        let mut url = self.at(&["v1", "replication", "promote"]);
+        if force {
+            url.query_pairs_mut().append_pair("force", "true");
+        }
+        self.json(self.http.post(url))
+    }
+
+    /// Asks a primary to give its place to a standby of this name, whose clients reach it at `url`. Err, also where it does not answer
+    /// within `wait_max`: nothing is known of it then.
+    pub fn step_down(&self, name: &str, url: Option<&str>, wait_max: Duration) -> Result<SteppedDown, ClientError> {
+        let asked = StepDownRequest {
+            name: name.to_owned(),
+            url: url.map(str::to_owned),
+        };
+        let request = self.http.post(self.at(&["v1", "replication", "step-down"]));
+        self.json(request.timeout(wait_max).json(&asked))
     }
 
     /// Forgets a standby that is lost and will not come back.

@@ -39,6 +39,8 @@ pub enum ControlOp {
     AdmitStandby(String),
     ForgetStandby(String),
     Promote,
+    /// Gives the primary's place to the standby of this name.
+    StepDown(String),
 }
 
 impl ControlOp {
@@ -57,6 +59,7 @@ impl ControlOp {
             Self::AdmitStandby(name) => ("admit-standby", name),
             Self::ForgetStandby(name) => ("forget-standby", name),
             Self::Promote => ("promote", ""),
+            Self::StepDown(name) => ("step-down", name),
         }
     }
 

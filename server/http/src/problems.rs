@@ -148,6 +148,12 @@ fn guide_of_request(kind: ProblemKind) -> Guide {
             "Nothing. <code>GET /v1/replication</code> tells who is what.",
             UNCHANGED_FAILS,
         ),
+        ProblemKind::PrimaryNotStopped => (
+            "The server is to become the primary, and the old one did not give its place away: it can't be reached, or says no.",
+            "<code>detail</code> says why. Stop the old primary by other means, then promote with <code>?force=true</code> (<code>--force</code>): \
+             while both run, both answer.",
+            SAFE,
+        ),
         ProblemKind::SchemaConflict => (
             "The module declares tables in a way that can't be reconciled with what is stored.",
             "<code>conflicts</code> names each column and index. Change these declarations, or use another table name.",

@@ -9,17 +9,22 @@ use axum::{
     response::Response,
 };
 use reprise_api::{
-    JoinRequest, JoinTicket, Problem, ProblemKind, Promotion, Replication, Standby, StandbyState, U64, headers,
+    JoinRequest, JoinTicket, Problem, ProblemKind, Promotion, Replication, Standby, StandbyState, StepDownRequest,
+    SteppedDown, U64, headers,
 };
 use reprise_base::{Lsn, check_node_name};
-use reprise_router::{ReplicationError, ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState};
+use reprise_router::{
+    PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState,
+};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use crate::{
     auth::Principal,
     body::{self, Bounds},
     calls::{number, read_wait_max},
     control::ControlOp,
-    front::Name,
+    front::{Name, Params},
     limits::JOIN_BODY_BYTES_MAX,
     places::Operation,
     refusal::Refusal,
@@ -43,32 +48,96 @@ pub async fn show_replication(State(state): State<AppState>) -> Result<Json<Repl
     Ok(Json(answer(asked.await?)))
 }
 
+/// How a standby becomes the primary.
+#[derive(Clone, Copy, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PromoteParams {
+    /// Do not ask the old primary to step down: it was stopped by other means; `false` unless given. What it answered and had not shipped is
+    /// not here.
+    force: Option<bool>,
+}
+
 /// Makes this standby the primary
 ///
-/// What it has received is replayed first; then it takes writes, in a new epoch, and nothing of an older one any more. What the old primary
-/// answered and had not shipped yet is not here: stop the old primary before, and compare `persisted_lsn` with its `durable_lsn`.
+/// The old primary is asked to step down first: it writes nothing more, and this standby gets its last records. What is here is replayed;
+/// then it takes writes, in a new epoch, and nothing of an older one any more. Where the old primary can't be reached it is refused, unless
+/// `force` is given.
 #[utoipa::path(
     post,
     path = "/v1/replication/promote",
     tag = "Replication",
+    params(PromoteParams),
     responses(
         (status = 200, description = "It takes writes now", body = Promotion),
-        (status = 409, description = "not-standby: it is the primary already", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "not-standby: it is the primary already; primary-not-stopped: the old one did not step down", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "unavailable: what was received can't be replayed or made durable", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn promote(State(state): State<AppState>, principal: Principal) -> Result<Json<Promotion>, Refusal> {
-    let promoted = state.control(ControlOp::Promote, principal, |parts| {
+pub async fn promote(
+    State(state): State<AppState>,
+    Params(params): Params<PromoteParams>,
+    principal: Principal,
+) -> Result<Json<Promotion>, Refusal> {
+    let options = PromoteOptions {
+        is_forced: params.force == Some(true),
+    };
+    let promoted = state.control(ControlOp::Promote, principal, move |parts| {
         let service = parts.router.replication().ok_or_else(|| {
             let epoch = parts.router.status().epoch.unwrap_or_default();
             Refusal::from(ReplicationError::IsPrimary(epoch))
         })?;
-        Ok(service.promote()?)
+        Ok(service.promote(options)?)
     });
     let promoted = promoted.await?;
     Ok(Json(Promotion {
         epoch: promoted.epoch.0,
         lsn: U64(promoted.lsn.0),
+        stepped_down: promoted.has_stepped_down,
+    }))
+}
+
+/// Gives this primary's place to a standby
+///
+/// Asked for by a standby that is promoted. From the answer on this server writes nothing, sends writers to its successor and opens as no primary
+/// until it is promoted itself. Every record before `lsn` is durable on the successor. Where that one does not get them within 10 s, this
+/// server goes on as the primary.
+#[utoipa::path(
+    post,
+    path = "/v1/replication/step-down",
+    tag = "Replication",
+    request_body = StepDownRequest,
+    responses(
+        (status = 200, description = "It is the primary no longer", body = SteppedDown),
+        (status = 404, description = "not-found: this server takes no standbys", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "unavailable: the standby does not stream, or did not get the last records", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn step_down(
+    State(state): State<AppState>,
+    principal: Principal,
+    request: Request,
+) -> Result<Json<SteppedDown>, Refusal> {
+    let (head, body) = request.into_parts();
+    let bounds = Bounds {
+        what: "a request to step down",
+        bytes_max: JOIN_BODY_BYTES_MAX,
+        wait_max: state.limits.body_wait,
+    };
+    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
+    let asked: StepDownRequest = serde_json::from_slice(&body.bytes)
+        .map_err(|error| Refusal::malformed(format!("the body is not a request to step down: {error}")))?;
+    check_node_name(&asked.name).map_err(Refusal::malformed)?;
+    let stepped = state
+        .control(ControlOp::StepDown(asked.name.clone()), principal, move |parts| {
+            let service = parts.router.replication().ok_or(ReplicationError::NotServed)?;
+            Ok(service.step_down(&asked.name, asked.url.map(Into::into))?)
+        })
+        .await?;
+    Ok(Json(SteppedDown {
+        epoch: stepped.epoch.0,
+        lsn: U64(stepped.lsn.0),
     }))
 }
 
@@ -296,6 +365,7 @@ impl From<ReplicationError> for Refusal {
         let text = error.to_string();
         match error {
             ReplicationError::IsPrimary(_) => Self::new(ProblemKind::NotStandby, text),
+            ReplicationError::PrimaryNotStopped(_) => Self::new(ProblemKind::PrimaryNotStopped, text),
             ReplicationError::NotPrimary(primary) => Self::not_primary(primary.as_deref()),
             ReplicationError::NotServed => Self::not_found(text),
             ReplicationError::Name(_) => Self::malformed(text),

@@ -24,14 +24,18 @@ pub fn run(command: &ReplicationCommand, output: Output) -> Outcome {
                 Output::Text => print_text(&format!("{name} is forgotten; no log is kept for it"))?,
             }
         }
-        ReplicationCommand::Promote { server } => {
-            let promoted = connect(server)?.promote().map_err(failure)?;
+        ReplicationCommand::Promote { force, server } => {
+            let promoted = connect(server)?.promote(*force).map_err(failure)?;
             match output {
                 Output::Json => print_json(&promoted)?,
                 Output::Text => print_text(&format!(
-                    "this server is the primary now: epoch {}, from LSN {} on",
+                    "this server is the primary now: epoch {}, from LSN {} on; the old one {}",
                     promoted.epoch,
-                    grouped(promoted.lsn.0)
+                    grouped(promoted.lsn.0),
+                    match promoted.stepped_down {
+                        true => "stepped down, and nothing is lost",
+                        false => "was not asked to step down: it must stay stopped",
+                    }
                 ))?,
             }
         }

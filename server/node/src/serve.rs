@@ -84,8 +84,8 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         database.with_context(|| format!("open the database under {}", config.place.data_dir.value.display()))?;
     let database = set_up(database, &config)?;
     let address = listener.local_addr().context("ask for the address")?;
-    let own_url = own_url(&config, address, identity.is_some());
-    standby::serve_standbys(&database, (&config.replication, net), own_url)?;
+    let url = own_url(&config, address, identity.is_some());
+    standby::serve_standbys(&database, (&config.replication, net), url.clone())?;
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config, identity.clone())?;
     let activity = Activity::start(database.router().clone()).context("start a thread")?;
@@ -94,7 +94,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let opening = Opening {
         dir: config.place.data_dir.value,
         read_only: config.read_only,
-        primary,
+        primary: primary.map(|primary| primary.told_of(url)),
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
     let reloading = Reloading {

@@ -2,8 +2,8 @@
 
 use std::{
     fs, io,
-    path::Path,
-    sync::Arc,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -11,12 +11,13 @@ use std::{
 use anyhow::Context;
 use reprise_api::{JoinTicket, ProblemKind};
 use reprise_backup::{Place, RealTree};
+use reprise_base::{Epoch, Lsn};
 use reprise_client::{Client, ClientError};
 use reprise_database::{Database, FollowPrimary, ServeStandbys, TicketError};
 use reprise_env::{Net, RealClock};
 use reprise_net_rdma::RdmaNet;
 use reprise_net_tls::{Identity, TlsNet};
-use reprise_router::JoinTicket as Ticket;
+use reprise_router::{JoinTicket as Ticket, SteppedDown};
 use reprise_ship::{Link, LinkConfig, LinkError};
 
 use crate::{
@@ -30,6 +31,8 @@ const ARRIVED: &str = "bootstrap";
 /// In this order: a directory with a log has everything.
 const FOLDERS: [&str; 2] = ["checkpoints", "log"];
 const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// Longest wait for a primary that steps down: it gives itself less.
+const STEP_DOWN_TIME: Duration = Duration::from_secs(25);
 /// Between two tries to reach the primary, and how long it is tried before there are any files.
 const TRY_EVERY: Duration = Duration::from_millis(500);
 const FIRST_TRIES: Duration = Duration::from_secs(60);
@@ -55,6 +58,12 @@ pub struct Primary {
     client: Client,
     url: String,
     name: String,
+    token: Option<String>,
+    ca_cert: Option<PathBuf>,
+    /// Told by the primary when it gave its place away.
+    successor: Mutex<Option<String>>,
+    /// Of this server's clients.
+    own_url: Option<Arc<str>>,
 }
 
 impl Primary {
@@ -70,20 +79,71 @@ impl Primary {
             client: remote::client(&url, token.map(|secret| secret.0.as_str()), ca_cert)?,
             url,
             name: name.to_owned(),
+            token: token.map(|secret| secret.0.clone()),
+            ca_cert: ca_cert.map(PathBuf::from),
+            successor: Mutex::default(),
+            own_url: None,
         }))
+    }
+
+    /// With where this server's clients reach it.
+    pub fn told_of(self, own_url: Option<Arc<str>>) -> Self {
+        Self { own_url, ..self }
+    }
+
+    /// Has the primary give its place to this server.
+    fn step_down(&self) -> Result<SteppedDown, Arc<str>> {
+        let told = self.ask(|client| client.step_down(&self.name, self.own_url.as_deref(), STEP_DOWN_TIME));
+        let told = told.map_err(|error| error.to_string())?;
+        Ok(SteppedDown {
+            epoch: Epoch(told.epoch),
+            lsn: Lsn(told.lsn.0),
+        })
     }
 
     /// A ticket, which holds for a minute.
     fn ticket(&self) -> Result<JoinTicket, ClientError> {
-        self.client.join(&self.name)
+        self.ask(|client| client.join(&self.name))
+    }
+
+    /// Asks the primary. A server that gave its place away tells who has it: then that one.
+    fn ask<T>(&self, question: impl Fn(&Client) -> Result<T, ClientError>) -> Result<T, ClientError> {
+        let told = question(&self.client);
+        let successor = match &told {
+            Err(ClientError::Problem(problem)) if problem.kind() == Some(ProblemKind::NotPrimary) => {
+                self.note_successor(problem.primary.as_deref())
+            }
+            // It may be gone by now.
+            Err(ClientError::Connect { .. } | ClientError::Http(_)) => self.note_successor(None),
+            _ => None,
+        };
+        match successor.map(|url| remote::client(&url, self.token.as_deref(), self.ca_cert.as_deref())) {
+            Some(Ok(client)) => question(&client),
+            _ => told,
+        }
+    }
+
+    /// Keeps who is told to have taken the primary's place; who was told of last.
+    fn note_successor(&self, told: Option<&str>) -> Option<String> {
+        // The token goes there, and never in the clear where it did not before.
+        let is_as_safe = |url: &str| url.starts_with("https:") || !self.url.starts_with("https:");
+        let told = told.filter(|url| *url != self.url && Some(*url) != self.own_url.as_deref() && is_as_safe(url));
+        let mut successor = self.successor.lock().expect("held for a copy");
+        if let Some(url) = told {
+            *successor = Some(url.to_owned());
+        }
+        successor.clone()
     }
 
     /// Has the database receive and replay what the primary ships, until it is promoted. After its recovery.
     pub fn follow(self, database: &Arc<Database>) -> anyhow::Result<()> {
         let (name, url) = (self.name.clone(), self.url.clone());
         let net = self.net.clone();
+        let asked = Arc::new(self);
+        let asks = asked.clone();
         let ticket = move || {
-            self.ticket()
+            asked
+                .ticket()
                 .map_err(|error| ticket_error(&error))
                 .and_then(|told| read_ticket(&told))
         };
@@ -92,6 +152,7 @@ impl Primary {
             name,
             primary: Some(url.into()),
             ticket: Box::new(ticket),
+            step_down: Arc::new(move || asks.step_down()),
         };
         database.follow_primary(follow).context("follow the primary")
     }

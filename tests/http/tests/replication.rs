@@ -19,6 +19,16 @@ fn a_server_alone_is_the_primary_of_nobody() {
     let promoted = server.send(Method::POST, "/v1/replication/promote", &[], Vec::new());
     let refused = promoted.problem("not-standby", 409);
     assert!(refused["detail"].as_str().is_some_and(|text| text.contains("epoch 1")));
+    let wrong = server.send(Method::POST, "/v1/replication/promote?force=perhaps", &[], Vec::new());
+    wrong.problem("malformed-request", 400);
+    let step_down = |body: &str| {
+        let body = body.as_bytes().to_vec();
+        server.send(Method::POST, "/v1/replication/step-down", &[JSON], body)
+    };
+    for bad in ["", "{}", r#"{"name": ""}"#, r#"{"name": "b", "more": 1}"#] {
+        step_down(bad).problem("malformed-request", 400);
+    }
+    step_down(r#"{"name": "b"}"#).problem("not-found", 404);
     let server = server.restart();
     assert_eq!(server.get("/v1/replication").ok(200)["epoch"], 2);
 }
@@ -59,6 +69,10 @@ fn who_would_join_is_judged_first() {
     let bearer = [("authorization", "Bearer secret-write")];
     let promoted = server.send(Method::POST, "/v1/replication/promote", &bearer, Vec::new());
     promoted.problem("forbidden", 403);
+    let headers = [("authorization", "Bearer secret-write"), JSON];
+    let body = br#"{"name": "b"}"#.to_vec();
+    let stepped = server.send(Method::POST, "/v1/replication/step-down", &headers, body);
+    stepped.problem("forbidden", 403);
 }
 
 #[test]

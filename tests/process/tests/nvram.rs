@@ -258,7 +258,7 @@ fn a_primary_in_nvram_ships_at_once_and_its_standby_takes_over() -> Result<()> {
     let sum = |server: &Server| -> Result<String> { Ok(server.call("bank/total", "{}")?.json()["result"].to_string()) };
     let expected = sum(&primary)?;
     primary.kill()?;
-    let promoted = standby.request("POST", "/v1/replication/promote", &[], b"")?;
+    let promoted = standby.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
     ensure!(promoted.status == 200, "{}", promoted.text());
     for account in 1_000..1_000 + i64::from(ROUNDS) {
         ensure!(balance(&standby, account)? == Some(10), "lost: account {account}");

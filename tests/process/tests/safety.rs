@@ -61,6 +61,25 @@ fn wait_reached(server: &Server, level: &str, in_sync: usize) -> Result<()> {
     }
 }
 
+/// Waits until so many standbys get each group as it is sealed.
+fn wait_streaming(server: &Server, count: usize) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let told = replication(server)?;
+        let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
+        if standbys
+            .iter()
+            .filter(|standby| standby["state"] == "streaming")
+            .count()
+            == count
+        {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "{told}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn open(server: &Server, account: u64, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
     let body = format!(r#"{{"account": {account}, "balance": 1}}"#);
     let answer = server.request("POST", "/v1/call/bank/open", headers, body.as_bytes())?;
@@ -77,7 +96,7 @@ fn signal(server: &mut Server, signal: i32) -> Result<()> {
 }
 
 fn promote(server: &Server) -> Result<()> {
-    let answer = server.request("POST", "/v1/replication/promote", &[], b"")?;
+    let answer = server.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
     ensure!(answer.status == 200, "{}", answer.text());
     Ok(())
 }
@@ -154,6 +173,65 @@ fn nothing_that_a_2_safe_primary_answered_is_lost_when_it_is_killed_and_its_stan
     let _c = cluster.standby("c", &b, "2-safe")?;
     wait_reached(&b, "2-safe", 1)?;
     ensure!(open(&b, 7_000_001, &[])?.0 == 200, "and with a standby");
+    Ok(())
+}
+
+/// Under load, with the command line: the old primary gives its place away, and comes back as a standby of the new one.
+#[test]
+fn a_switch_over_under_load_loses_nothing() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", "1-safe")?;
+    a.deploy("bank")?;
+    let b = cluster.standby("b", &a, "1-safe")?;
+    let c = cluster.standby("c", &a, "1-safe")?;
+    wait_streaming(&a, 2)?;
+    let load = Load::start(&a.address);
+    thread::sleep(Duration::from_millis(700));
+    let url = format!("http://{}", b.address);
+    let promoted = run_verb(&["replication", "promote", "--url", &url])?;
+    let said = String::from_utf8_lossy(&promoted.stdout).into_owned();
+    ensure!(
+        promoted.status.success() && said.contains("nothing is lost"),
+        "{promoted:?}"
+    );
+    thread::sleep(Duration::from_millis(200));
+    let answered = load.end();
+    ensure!(answered.len() > 20, "{} answers", answered.len());
+    for account in &answered {
+        ensure!(
+            has_account(&b, *account)?,
+            "{account} was answered, of {}",
+            answered.len()
+        );
+    }
+    let (status, told) = open(&a, 7_000_000, &[])?;
+    ensure!(status == 421 && told["primary"] == url.as_str(), "{status}: {told}");
+    ensure!(replication(&a)?["role"] == "standby", "the old one");
+    // A fresh read is not to be had there.
+    let stale = [("reprise-max-lag-ms", "1"), ("reprise-max-wait-ms", "100")];
+    let read = a.request("POST", "/v1/call/bank/total", &stale, b"{}")?;
+    ensure!(read.status == 503, "{}", read.text());
+    // It is no primary when it is started by mistake, and follows the new one as its standby.
+    let (status, errors) = a.terminate()?;
+    ensure!(status.code() == Some(0), "{status}: {errors}");
+    let mistake = Server::start(&cluster.launch("a", &[]));
+    let told = mistake.err().map(|error| format!("{error:#}")).unwrap_or_default();
+    ensure!(told.contains("stepped down for b"), "{told}");
+    let a = cluster.standby("a", &b, "1-safe")?;
+    ensure!(open(&b, 7_000_000, &[])?.0 == 200, "it takes writes");
+    // The other standby goes to the new primary by itself.
+    wait_streaming(&b, 2)?;
+    for server in [&a, &c] {
+        let min_lsn = replication(&b)?["durable_lsn"].as_str().unwrap_or_default().to_owned();
+        let count = (answered.len() + 1).to_string();
+        let last: u64 = min_lsn.parse::<u64>()? - 1;
+        let fresh = [
+            ("reprise-min-lsn", &*last.to_string()),
+            ("reprise-max-wait-ms", "20000"),
+        ];
+        let read = server.request("POST", "/v1/call/bank/total", &fresh, b"{}")?.json();
+        ensure!(read["result"]["accounts"].as_str() == Some(&*count), "{read}");
+    }
     Ok(())
 }
 

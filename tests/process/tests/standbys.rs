@@ -101,7 +101,7 @@ fn total(server: &Server) -> Result<(u64, u64)> {
 }
 
 fn promote(server: &Server) -> Result<Value> {
-    let answer = server.request("POST", "/v1/replication/promote", &[], b"")?;
+    let answer = server.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
     ensure!(answer.status == 200, "{}", answer.text());
     Ok(answer.json())
 }
@@ -192,6 +192,12 @@ fn standbys_follow_serve_reads_and_one_takes_over_when_the_primary_is_killed() -
     // The primary is gone; what it had shipped is there, and goes on.
     wait_caught_up(&primary, &b)?;
     primary.kill()?;
+    let unasked = b.request("POST", "/v1/replication/promote", &[], b"")?;
+    let told = unasked.json();
+    ensure!(
+        unasked.status == 409 && told["type"] == "/problems/primary-not-stopped",
+        "{told}"
+    );
     let promoted = promote(&b)?;
     ensure!(promoted["epoch"] == 2, "{promoted}");
     ensure!(total(&b)? == (152, 1520), "{:?}", total(&b)?);

@@ -253,7 +253,7 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
         Err(error) => ensure!(error.kind() == Some(ProblemKind::NotPrimary), "{error}"),
         Ok(_) => bail!("it is no primary"),
     }
-    to_b.promote()?;
+    to_b.promote(true)?;
     to_b.call("bank", "open", &json!({"account": 3, "balance": 30}))?;
     ensure!(balance(&to_b, 1)? == "10" && balance(&to_b, 2)? == "20");
     Ok(())

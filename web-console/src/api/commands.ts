@@ -79,9 +79,9 @@ export async function removeModule(module: string): Promise<void> {
   if (!response.ok) throw await refusal(response);
 }
 
-/** Makes this server, a standby, the primary. */
-export async function promote(): Promise<Promotion> {
-  const place: Place<PromoteData> = { url: '/v1/replication/promote' };
+/** Makes this server, a standby, the primary; by force: the old primary is not asked to step down. */
+export async function promote(force: boolean): Promise<Promotion> {
+  const place: Place<PromoteData> = { url: '/v1/replication/promote', query: { force: force ? 'true' : null } };
   return (await request<PromoteData, PromoteResponses>(place, { method: 'POST' })).data;
 }
 

@@ -1447,6 +1447,10 @@ export type Promotion = {
      * Of the first record of the new epoch.
      */
     lsn: U64;
+    /**
+     * The old primary gave its place away: nothing that it answered is lost. False where it was not asked.
+     */
+    stepped_down: boolean;
 };
 
 /**
@@ -1905,6 +1909,34 @@ export type Status = {
      * Calls accepted and not yet run.
      */
     waiting: number;
+};
+
+/**
+ * Whom a primary gives its place to.
+ */
+export type StepDownRequest = {
+    /**
+     * Of the standby that takes over.
+     */
+    name: string;
+    /**
+     * Where its clients reach it; the old primary sends writers there.
+     */
+    url?: string | null;
+};
+
+/**
+ * A primary that gave its place away.
+ */
+export type SteppedDown = {
+    /**
+     * The one that ended.
+     */
+    epoch: number;
+    /**
+     * Where it ended: every record before it is durable on the standby that takes over.
+     */
+    lsn: U64;
 };
 
 /**
@@ -3658,7 +3690,13 @@ export type JoinResponse = JoinResponses[keyof JoinResponses];
 export type PromoteData = {
     body?: never;
     path?: never;
-    query?: never;
+    query?: {
+        /**
+         * Do not ask the old primary to step down: it was stopped by other means; `false` unless given. What it answered and had not shipped is
+         * not here.
+         */
+        force?: boolean;
+    };
     url: '/v1/replication/promote';
 };
 
@@ -3676,7 +3714,7 @@ export type PromoteErrors = {
      */
     403: Problem;
     /**
-     * not-standby: it is the primary already
+     * not-standby: it is the primary already; primary-not-stopped: the old one did not step down
      */
     409: Problem;
     /**
@@ -3757,6 +3795,67 @@ export type ForgetStandbyResponses = {
 };
 
 export type ForgetStandbyResponse = ForgetStandbyResponses[keyof ForgetStandbyResponses];
+
+export type StepDownData = {
+    body?: StepDownRequest;
+    path?: never;
+    query?: never;
+    url: '/v1/replication/step-down';
+};
+
+export type StepDownErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * not-found: this server takes no standbys
+     */
+    404: Problem;
+    /**
+     * request-timeout
+     */
+    408: Problem;
+    /**
+     * too-large
+     */
+    413: Problem;
+    /**
+     * unsupported-media-type
+     */
+    415: Problem;
+    /**
+     * not-primary
+     */
+    421: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * unavailable: the standby does not stream, or did not get the last records
+     */
+    503: Problem;
+};
+
+export type StepDownError = StepDownErrors[keyof StepDownErrors];
+
+export type StepDownResponses = {
+    /**
+     * It is the primary no longer
+     */
+    200: SteppedDown;
+};
+
+export type StepDownResponse = StepDownResponses[keyof StepDownResponses];
 
 export type StatusData = {
     body?: never;

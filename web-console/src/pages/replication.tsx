@@ -209,21 +209,29 @@ function Promote({ node, onClose, onPromoted }: PromoteProps) {
     onSettled: () => queries.invalidateQueries({ queryKey: replicationQuery.queryKey }),
   });
   const own = node.standbys[0];
+  const [force, setForce] = useState(false);
   return (
     <div className="dialog-body">
       <h2 id="promote-title">Make this server the primary?</h2>
       <p>
-        It replays what it has received, then takes writes in epoch {formatCount(node.epoch + 1)}. Writes that the old
-        primary answered and has not shipped are not here.
+        The old primary steps down, this server gets its last records and replays them, then takes writes in epoch{' '}
+        {formatCount(node.epoch + 1)}. Nothing is lost.
       </p>
       {own !== undefined && own.lag_txns > 0 && (
         <p className="notice">
           It is behind by {plural(own.lag_txns, 'record')} that it knows of, {formatMicros(own.lag_ms * 1000)}.
         </p>
       )}
-      <p className="muted">
-        Stop the old primary first: until it is stopped it goes on to answer writes that will be lost.
-      </p>
+      <label className="inline-field">
+        <input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} />
+        The old primary is stopped: do not ask it
+      </label>
+      {force && (
+        <p className="notice">
+          What the old primary answered and has not shipped is lost. While it runs, both answer, and one of the two loses
+          what it answers.
+        </p>
+      )}
       {promoting.isError && <ProblemNotice error={promoting.error} />}
       <div className="dialog-actions">
         <button className="button" type="button" onClick={onClose}>
@@ -233,7 +241,7 @@ function Promote({ node, onClose, onPromoted }: PromoteProps) {
           className="button danger"
           type="button"
           disabled={promoting.isPending}
-          onClick={() => promoting.mutate()}
+          onClick={() => promoting.mutate(force)}
         >
           Make it the primary
         </button>

@@ -424,9 +424,15 @@ pub enum ReplicationCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Make the standby at --url the primary; stop the old primary before
-    #[command(after_help = "Example:\n  reprise replication promote --url http://127.0.0.1:8081")]
+    /// Make the standby at --url the primary; the old primary steps down for it
+    #[command(
+        after_help = "Example:\n  reprise replication promote --url http://127.0.0.1:8081\n  \
+                      reprise replication promote --force --url http://127.0.0.1:8081"
+    )]
     Promote {
+        /// Do not ask the old primary to step down: it was stopped by other means
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         server: ServerArgs,
     },

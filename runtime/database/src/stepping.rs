@@ -1,0 +1,298 @@
+//! A switch-over: a primary gives its place to one of its standbys, which has everything then, and a standby asks for that before it becomes the
+//! primary.
+
+use std::{sync::Arc, time::Duration};
+
+use reprise_base::{Epoch, Lsn, Role};
+use reprise_env::{Disk, DiskError};
+use reprise_router::{Promoted, ReplicationError, SteppedDown};
+use reprise_ship::{StandbyState, StandbyStatus};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::OpenError,
+    linking::Linked,
+    shipping::{Replication, Serving},
+    small_file,
+};
+
+/// In the data directory of a server that stepped down, until it is the primary again.
+const NOTE_NAME: &str = "stepped-down.json";
+/// Longest time in which a successor has to get the last records. Its caller waits longer.
+const HAND_OVER_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for other standbys that are in sync, so that what waits for them is answered.
+const OTHERS_MAX: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(2);
+
+/// To whom the place was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    successor: String,
+    url: Option<String>,
+    epoch: u32,
+    lsn: u64,
+}
+
+/// The note, and when it was made by the monotonic clock.
+#[derive(Clone, Debug)]
+pub(crate) struct Stepped {
+    note: Note,
+    pub since_ns: u64,
+}
+
+impl Stepped {
+    fn told(&self) -> SteppedDown {
+        SteppedDown {
+            epoch: Epoch(self.note.epoch),
+            lsn: Lsn(self.note.lsn),
+        }
+    }
+}
+
+fn load(root: &dyn Disk) -> Result<Option<Note>, OpenError> {
+    let Some(bytes) = small_file::read(root, NOTE_NAME)? else {
+        return Ok(None);
+    };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|error| OpenError::Config(format!("{NOTE_NAME} can't be read: {error}")))
+}
+
+/// Err: the directory is one of a primary that gave its place away, and is to be opened as a primary's.
+pub(crate) fn judge_role(root: Option<&dyn Disk>, role: Role) -> Result<(), OpenError> {
+    match root.filter(|_| role == Role::Primary).map_or(Ok(None), load)? {
+        None => Ok(()),
+        Some(note) => Err(OpenError::SteppedDown {
+            successor: note.successor,
+            url: note.url,
+            lsn: Lsn(note.lsn),
+        }),
+    }
+}
+
+/// It becomes the primary again.
+pub(crate) fn forget(root: &dyn Disk) -> Result<(), DiskError> {
+    small_file::remove(root, NOTE_NAME)?;
+    root.sync_dir()
+}
+
+fn unavailable(reason: String) -> ReplicationError {
+    ReplicationError::Unavailable(reason.into())
+}
+
+fn not_stopped(reason: String) -> ReplicationError {
+    ReplicationError::PrimaryNotStopped(reason.into())
+}
+
+/// Whether the standby can take over. Err: what it is at.
+fn judge_successor(status: Option<&StandbyStatus>, name: &str) -> Result<(), ReplicationError> {
+    match status {
+        Some(status) if status.state == StandbyState::Streaming => Ok(()),
+        Some(status) => {
+            let state = match status.state {
+                StandbyState::Joining | StandbyState::CatchingUp => "has not caught up",
+                StandbyState::Streaming | StandbyState::Lost => "is lost",
+            };
+            Err(unavailable(format!("the standby {name} {state}")))
+        }
+        None => Err(unavailable(format!("this server has no standby of the name {name}"))),
+    }
+}
+
+impl Replication {
+    pub(crate) fn stepped(&self) -> Option<Stepped> {
+        self.stepped.lock().expect("held for a look").clone()
+    }
+
+    /// Gives this primary's place away.
+    pub(crate) fn give_place(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError> {
+        let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
+        if let Some(stepped) = self.stepped() {
+            return match stepped.note.successor == name {
+                true => Ok(stepped.told()),
+                false => Err(ReplicationError::NotPrimary(self.router.primary_url())),
+            };
+        }
+        match self.router.role() {
+            Role::Primary => {}
+            Role::Standby => return Err(ReplicationError::NotPrimary(self.router.primary_url())),
+            Role::ReadOnly => return Err(unavailable("this server is read-only".into())),
+        }
+        let serving = self.serving().ok_or(ReplicationError::NotServed)?;
+        let status = |name| {
+            serving
+                .shipper
+                .standbys()
+                .into_iter()
+                .find(|status| &*status.name == name)
+        };
+        judge_successor(status(name).as_ref(), name)?;
+        let paused = self.log.pause(&format!("this server gives its place to {name}"));
+        let end = paused.map_err(|error| unavailable(error.to_string()))?;
+        let given = self
+            .hand_over(&serving, name, end)
+            .and_then(|()| self.note(name, url.as_deref(), end));
+        match given {
+            Ok(stepped) => {
+                self.wait_for_others(&serving, end);
+                self.leave(&stepped, url);
+                serving.shipper.dismiss(true);
+                Ok(stepped.told())
+            }
+            Err(error) => {
+                // The caller hears the first reason; a log that has failed tells its own.
+                let _ = self.log.resume(false);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until the standby has everything before `end`.
+    fn hand_over(&self, serving: &Serving, name: &str, end: Lsn) -> Result<(), ReplicationError> {
+        if !self.log.wait_durable(end, HAND_OVER_MAX) {
+            return Err(unavailable("the last records can't be written here".into()));
+        }
+        let clock = &self.shared.clock;
+        let until_ns = clock.monotonic_ns() + HAND_OVER_MAX.as_nanos() as u64;
+        loop {
+            let statuses = serving.shipper.standbys();
+            let status = statuses.iter().find(|status| &*status.name == name);
+            if status.is_some_and(|status| status.persisted >= end) {
+                return Ok(());
+            }
+            judge_successor(status, name)?;
+            if clock.monotonic_ns() >= until_ns {
+                return Err(unavailable(format!(
+                    "the standby {name} did not get the last records in time"
+                )));
+            }
+            self.shared.threads.sleep(LOOK);
+        }
+    }
+
+    fn wait_for_others(&self, serving: &Serving, end: Lsn) {
+        let clock = &self.shared.clock;
+        let until_ns = clock.monotonic_ns() + OTHERS_MAX.as_nanos() as u64;
+        let lacks = |status: &StandbyStatus| status.is_in_sync && status.persisted < end;
+        while serving.shipper.standbys().iter().any(lacks) && clock.monotonic_ns() < until_ns {
+            self.shared.threads.sleep(LOOK);
+        }
+    }
+
+    /// From here on the directory opens as no primary's.
+    fn note(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<Stepped, ReplicationError> {
+        let note = Note {
+            successor: name.to_owned(),
+            url: url.map(str::to_owned),
+            epoch: self.log.epoch().0,
+            lsn: end.0,
+        };
+        let text = serde_json::to_vec(&note).expect("names and numbers");
+        let written = small_file::replace(&*self.root, NOTE_NAME, &text);
+        written.map_err(|error| unavailable(format!("{NOTE_NAME} can't be written: {error}")))?;
+        let since_ns = self.shared.clock.monotonic_ns();
+        Ok(Stepped { note, since_ns })
+    }
+
+    /// Readers see everything before its end, and writers are sent on.
+    fn leave(&self, stepped: &Stepped, url: Option<Arc<str>>) {
+        let SteppedDown { epoch, lsn } = stepped.told();
+        *self.stepped.lock().expect("held for a store") = Some(stepped.clone());
+        self.router.raise_view(lsn);
+        self.router.set_primary_url(url);
+        self.router.set_role(Role::Standby);
+        let successor = &stepped.note.successor;
+        self.tell(format!(
+            "this server stepped down for {successor}: epoch {epoch} ends at LSN {lsn}. Start it again with --standby-of the new primary"
+        ));
+    }
+
+    /// Nobody took the place: this server takes it again, in a new epoch.
+    pub(crate) fn take_place_again(&self, stepped: &Stepped, is_forced: bool) -> Result<Promoted, ReplicationError> {
+        let successor = &stepped.note.successor;
+        if !is_forced {
+            return Err(not_stopped(format!(
+                "this server stepped down for {successor}, which may be the primary: start this one with --standby-of it. Where {successor} did \
+                 not take over, or is stopped for good, promote with force (--force)"
+            )));
+        }
+        let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
+        forget(&*self.root).map_err(|error| unavailable(format!("{NOTE_NAME} can't be removed: {error}")))?;
+        let epoch = self.log.resume(true).map_err(|error| unavailable(error.to_string()))?;
+        *self.stepped.lock().expect("held for a store") = None;
+        self.router.set_primary_url(None);
+        self.router.set_role(Role::Primary);
+        if let Some(serving) = self.serving() {
+            serving.shipper.dismiss(false);
+        }
+        Ok(Promoted {
+            epoch,
+            lsn: self.log.filled(),
+            has_stepped_down: false,
+        })
+    }
+
+    /// Asks the primary that this standby follows to step down, and waits until everything is here.
+    pub(crate) fn succeed(&self, linked: Option<&Linked>) -> Result<SteppedDown, ReplicationError> {
+        let force = "stop it by other means, then promote with force (--force)";
+        let Some(linked) = linked else {
+            return Err(not_stopped(format!(
+                "this server follows nobody, so no primary can be asked to step down: {force}"
+            )));
+        };
+        let told = linked.ask_step_down();
+        let told =
+            told.map_err(|reason| not_stopped(format!("the old primary did not step down ({reason}): {force}")))?;
+        let clock = &self.shared.clock;
+        let until_ns = clock.monotonic_ns() + HAND_OVER_MAX.as_nanos() as u64;
+        loop {
+            let received = self.log.received().map(|position| position.lsn).unwrap_or_default();
+            if received >= told.lsn {
+                return match received == told.lsn {
+                    true => Ok(told),
+                    false => Err(not_stopped(format!(
+                        "the old primary stepped down at LSN {}, and this standby is at LSN {received}: its log is another one; {force}",
+                        told.lsn
+                    ))),
+                };
+            }
+            if clock.monotonic_ns() >= until_ns {
+                return Err(unavailable(format!(
+                    "the old primary stepped down at LSN {}, and this standby is at LSN {received}: it lacks the last records",
+                    told.lsn
+                )));
+            }
+            self.shared.threads.sleep(LOOK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_env::SimDisk;
+
+    use super::*;
+
+    #[test]
+    fn a_note_keeps_its_directory_from_opening_as_a_primary() {
+        let disk = SimDisk::new();
+        judge_role(Some(&disk), Role::Primary).expect("there is no note");
+        let note = br#"{"successor":"b","url":"http://b:1","epoch":3,"lsn":77}"#;
+        small_file::replace(&disk, NOTE_NAME, note).expect("written");
+        let refused = judge_role(Some(&disk), Role::Primary)
+            .expect_err("stepped down")
+            .to_string();
+        for part in ["stepped down for b", "LSN 77", "--standby-of http://b:1"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        small_file::replace(&disk, NOTE_NAME, b"{").expect("written");
+        let garbage = judge_role(Some(&disk), Role::Primary)
+            .expect_err("not read")
+            .to_string();
+        assert!(garbage.contains(NOTE_NAME), "{garbage}");
+        forget(&disk).expect("removed");
+        forget(&disk).expect("it is gone");
+        judge_role(Some(&disk), Role::Primary).expect("it is gone");
+    }
+}

@@ -1,0 +1,181 @@
+//! Primaries and standbys over TCP on this machine.
+#![allow(dead_code)] // each test uses a part
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use reprise_backup::Place;
+use reprise_database::{Database, FollowPrimary, ServeStandbys, TicketError};
+use reprise_env::{RealClock, RealNet};
+use reprise_router::{PromoteOptions, ReplicationService, StandbyState, SteppedDown};
+use reprise_ship::{Link, LinkConfig};
+
+use crate::common::{config, open};
+
+/// Nobody is asked to step down.
+pub const FORCED: PromoteOptions = PromoteOptions { is_forced: true };
+
+pub fn serving(url: &str) -> ServeStandbys {
+    ServeStandbys {
+        net: Arc::new(RealNet),
+        listen: "127.0.0.1:0".into(),
+        ship_address: None,
+        url: Some(url.into()),
+        hold_bytes_max: 1 << 30,
+    }
+}
+
+pub fn service(database: &Database) -> Arc<dyn ReplicationService> {
+    database.router().replication().expect("it is served")
+}
+
+pub fn link(database: &Database, name: &str) -> LinkConfig {
+    let ticket = service(database).join(name).expect("a ticket");
+    LinkConfig {
+        net: Arc::new(RealNet),
+        clock: Arc::new(RealClock::new()),
+        address: ticket.ship_address,
+        certificate: None,
+        ticket: ticket.ticket,
+        name: name.into(),
+        connect_time: Duration::from_secs(5),
+    }
+}
+
+pub fn bootstrap(primary: &Database, name: &str, dir: &Path) {
+    let place = Place::beside(dir).expect("a name");
+    let coming = Link::bootstrap(&link(primary, name), &place).expect("connect");
+    let whole = coming.run(&|| true).expect("no error").expect("whole");
+    assert_eq!(whole.files, 2);
+}
+
+/// Where tickets are asked for: the primary of the moment.
+pub type Primary = Arc<Mutex<Option<Arc<Database>>>>;
+
+pub fn follow_primary(primary: &Primary, name: &str) -> FollowPrimary {
+    let (primary, asked) = (primary.clone(), name.to_owned());
+    let (giving, asks) = (primary.clone(), asked.clone());
+    FollowPrimary {
+        net: Arc::new(RealNet),
+        name: name.into(),
+        primary: Some("http://p:1".into()),
+        ticket: Box::new(move || {
+            let passing = |reason: String| TicketError {
+                reason: reason.into(),
+                is_final: false,
+            };
+            let primary = primary.lock().expect("test").clone();
+            let primary = primary.ok_or_else(|| passing("there is none now".into()))?;
+            service(&primary)
+                .join(&asked)
+                .map_err(|error| passing(error.to_string()))
+        }),
+        step_down: Arc::new(move || ask_step_down(&giving, &asks)),
+    }
+}
+
+fn ask_step_down(primary: &Primary, name: &str) -> Result<SteppedDown, Arc<str>> {
+    let primary = primary.lock().expect("test").clone();
+    let primary = primary.ok_or("nobody answers")?;
+    let told = service(&primary).step_down(name, Some(format!("http://{name}:1").into()));
+    told.map_err(|error| error.to_string().into())
+}
+
+pub fn start_primary(dir: &Path, url: &str) -> Arc<Database> {
+    let database = Arc::new(open(dir, 2).0);
+    database.serve_standbys(serving(url)).expect("served");
+    database
+}
+
+/// A standby on another number of sites.
+pub fn start_standby(dir: &Path, primary: &Primary, name: &str) -> Arc<Database> {
+    let standby = Database::open_standby(config(dir, 3)).expect("open");
+    standby.recover().expect("recover");
+    let standby = Arc::new(standby);
+    standby
+        .follow_primary(follow_primary(primary, name))
+        .expect("a standby follows");
+    standby
+}
+
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < until {
+        if holds() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    panic!("waited in vain: {what}");
+}
+
+/// Its readers see what the primary has.
+pub fn wait_seen(primary: &Database, standby: &Database) {
+    let end = primary.router().view();
+    wait_until("the standby sees it", || standby.router().view() >= end);
+}
+
+/// It gets each group as it is sealed.
+pub fn wait_streaming(primary: &Database, name: &str) {
+    wait_until("it streams", || {
+        let all = service(primary).info().standbys;
+        all.iter()
+            .any(|standby| standby.name == name && standby.state == StandbyState::Streaming)
+    });
+}
+
+/// Directories, and the primary of the moment.
+pub struct Cluster {
+    dirs: tempfile::TempDir,
+    primary: Primary,
+}
+
+impl Cluster {
+    pub fn new() -> Self {
+        Self {
+            dirs: tempfile::tempdir().expect("a directory"),
+            primary: Primary::default(),
+        }
+    }
+
+    pub fn place(&self, name: &str) -> PathBuf {
+        self.dirs.path().join(name)
+    }
+
+    pub fn serving(&self, url: &str) -> ServeStandbys {
+        serving(url)
+    }
+
+    pub fn set_primary(&self, primary: &Arc<Database>) {
+        *self.primary.lock().expect("test") = Some(primary.clone());
+    }
+
+    pub fn no_primary(&self) {
+        *self.primary.lock().expect("test") = None;
+    }
+
+    /// The primary, from here on.
+    pub fn start(&self, name: &str) -> Arc<Database> {
+        self.no_primary();
+        let primary = start_primary(&self.place(name), &format!("http://{name}:1"));
+        self.set_primary(&primary);
+        primary
+    }
+
+    /// A new standby of the primary.
+    pub fn standby_of(&self, primary: &Database, name: &str) -> Arc<Database> {
+        bootstrap(primary, name, &self.place(name));
+        let standby = self.open_standby(name);
+        wait_streaming(primary, name);
+        standby
+    }
+
+    /// A standby of whoever is the primary.
+    pub fn open_standby(&self, name: &str) -> Arc<Database> {
+        start_standby(&self.place(name), &self.primary, name)
+    }
+}
