@@ -220,6 +220,8 @@ struct Following {
     config: FollowPrimary,
     database_id: [u8; 16],
     streaming: Option<Streaming>,
+    /// Where this connection began; none once it came to something.
+    begun: Option<Lsn>,
     rest: Duration,
     rests_until_ns: u64,
 }
@@ -254,6 +256,7 @@ pub(crate) fn follow(
         config,
         database_id: log.database_id(),
         streaming: None,
+        begun: None,
         rest: REST_MIN,
         rests_until_ns: 0,
     };
@@ -295,17 +298,31 @@ impl Following {
         let was_welcome = streaming.is_welcome();
         let step = streaming.step()?;
         if streaming.is_welcome() && !was_welcome {
-            self.rest = REST_MIN;
             if let Some(url) = streaming.primary() {
                 self.taker.router.set_primary_url(Some(url.into()));
             }
             let mut state = self.linked().lock();
-            (state.is_connected, state.has_caught_up, state.error) = (true, false, None);
+            (state.is_connected, state.has_caught_up) = (true, false);
             drop(state);
-            self.tell(format!("follows its primary from LSN {}", self.taker.position().lsn));
+            self.begun = Some(self.taker.position().lsn);
         }
         self.streaming = Some(streaming);
+        self.note_success();
         Ok(step)
+    }
+
+    /// Once something was placed on this connection, or there is nothing to place: whatever ended the one before is over.
+    fn note_success(&mut self) {
+        let Some(begun) = self.begun else {
+            return;
+        };
+        let mut state = self.linked().lock();
+        if state.has_caught_up || self.taker.position().lsn > begun {
+            state.error = None;
+            drop(state);
+            (self.begun, self.rest) = (None, REST_MIN);
+            self.tell(format!("follows its primary from LSN {begun}"));
+        }
     }
 
     /// The connection is over, or did not come about.

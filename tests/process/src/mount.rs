@@ -33,6 +33,10 @@ impl Mount {
         }
     }
 
+    pub fn resize(&self, bytes: usize) -> Result<()> {
+        mount(&self.path, libc::MS_REMOUNT, bytes).context("give the tmpfs another size")
+    }
+
     pub fn make_read_only(&self, bytes: usize) -> Result<()> {
         mount(&self.path, libc::MS_REMOUNT | libc::MS_RDONLY, bytes).context("mount the tmpfs read-only")
     }

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, run_verb};
+use reprise_test_process::{Mount, fill};
 use serde_json::Value;
 
 /// A wait that ends only by a mistake.
@@ -414,4 +415,67 @@ fn refused_later(launch: &Launch, part: &str) -> Result<()> {
 fn free_address() -> Result<String> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     Ok(listener.local_addr()?.to_string())
+}
+
+#[test]
+fn a_standby_whose_disk_is_full_says_so_tries_seldom_and_goes_on_once_there_is_room() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", &[])?;
+    a.deploy("bank")?;
+    let Some(mount) = Mount::tmpfs(&cluster.path("b"), 48 << 20)? else {
+        return Ok(());
+    };
+    let b = cluster.standby("b", &a, &[])?;
+    open_accounts(&a, 0, 10)?;
+    wait_caught_up(&a, &b)?;
+    // All of its room is taken by something else.
+    let filler = cluster.path("b/filler");
+    fill(&filler)?;
+    let sent = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| -> Result<()> {
+        let mut connection = a.connect()?;
+        let is_over = &sent;
+        scope.spawn(move || {
+            let mut account = 1_000;
+            while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+                let lines: String = (account..account + 500)
+                    .map(|id| format!("{{\"module\":\"bank\",\"procedure\":\"open\",\"args\":{{\"account\":{id},\"balance\":1}}}}\n"))
+                    .collect();
+                let kind = [("content-type", "application/x-ndjson")];
+                if connection.request("POST", "/v1/batch", &kind, lines.as_bytes()).is_err() {
+                    return;
+                }
+                account += 500;
+            }
+        });
+        let until = Instant::now() + PATIENCE;
+        let told = loop {
+            let told = replication(&b)?["standbys"][0].clone();
+            if told["error"]
+                .as_str()
+                .is_some_and(|error| error.contains("No space left"))
+            {
+                break told;
+            }
+            ensure!(Instant::now() < until, "its disk is never full: {told}");
+            thread::sleep(Duration::from_millis(20));
+        };
+        sent.store(true, std::sync::atomic::Ordering::Release);
+        ensure!(told["state"] != "streaming", "{told}");
+        Ok(())
+    })?;
+    // It rests between its tries, and reads go on.
+    let tries = |server: &mut Server| server.process().errors().matches("admit-standby").count();
+    let mut a = a;
+    let before = tries(&mut a);
+    thread::sleep(Duration::from_secs(3));
+    ensure!(tries(&mut a) - before < 20, "{} tries in 3 s", tries(&mut a) - before);
+    ensure!(b.call("bank/balance", r#"{"account": 1}"#)?.status == 200);
+    std::fs::remove_file(filler)?;
+    mount.resize(512 << 20)?;
+    wait_caught_up(&a, &b)?;
+    ensure!(replication(&b)?["standbys"][0]["error"].is_null());
+    let (status, _) = b.terminate()?;
+    ensure!(status.success());
+    Ok(())
 }
