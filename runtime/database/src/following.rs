@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, Waiter};
 use reprise_env::{Step, Work};
 use reprise_log::{Log, LogReader};
+use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_recovery::{RecoveryError, make_ready, read_window};
 use reprise_replay::Replayer;
@@ -151,6 +152,11 @@ impl Follower {
             self.router.view()
         );
         self.router.set_phase(Phase::Failed { report: report.clone() });
+        let told = &report;
+        self.shared.notices.tell(NoticeKind::Standby, || Notice::Standby {
+            name: String::new(),
+            what: told.clone(),
+        });
         let _ = self.ended.send(Err(report.into())); // whoever asks finds it
     }
 

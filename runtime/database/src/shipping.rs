@@ -16,8 +16,8 @@ use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{
-    CheckpointService, CheckpointState, FreshnessHistory, JoinTicket, PromoteOptions, Promoted, ReplicationError,
-    ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown,
+    CheckpointService, CheckpointState, FreshnessHistory, JoinTicket, Phase, PromoteOptions, Promoted,
+    ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown,
 };
 use reprise_ship::{
     CheckpointSource, ChosenCheckpoint, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus,
@@ -323,7 +323,11 @@ impl Replication {
         // In this order each is at most what comes before it.
         let (view, persisted) = (self.router.view(), self.log.durable());
         let received = self.log.received()?.lsn;
-        Some(linked.info((received, persisted, view)))
+        let mut own = linked.info((received, persisted, view));
+        if let (None, Phase::Failed { report }) = (&own.error, self.router.phase()) {
+            own.error = Some(report.into());
+        }
+        Some(own)
     }
 }
 

@@ -129,7 +129,9 @@ impl Freshness {
         let (Some(primary), Some(before)) = (views.at(moment), views.at(moment.saturating_sub(LOOK_BACK_NS))) else {
             return;
         };
-        let score = score(view, primary, before).or(is_heard.then_some(1.0));
+        // Of a primary that did nothing it shows all, or lacks what was there before.
+        let idle = is_heard.then_some(if view >= primary { 1.0 } else { 0.0 });
+        let score = score(view, primary, before).or(idle);
         let Some(score) = score else {
             self.now = None;
             return;
@@ -311,6 +313,16 @@ mod tests {
             fresh.sample((now_ns, 5), &views, |_| 0);
             check_close(fresh.now(), 1.0, 0..=0);
         }
+    }
+
+    #[test]
+    fn a_standby_that_stopped_is_not_fresh_because_its_primary_rests() {
+        let (mut views, mut fresh) = (Views::default(), Freshness::default());
+        let now_ns = 1_000 * MS;
+        views.note(now_ns, Lsn(500));
+        fresh.note(now_ns, &told(now_ns, 2, 3, 400));
+        fresh.sample((now_ns, 0), &views, |_| 77);
+        assert_eq!(fresh.now().map(|(score, _)| score), Some(0.0));
     }
 
     #[test]

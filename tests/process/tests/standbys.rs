@@ -479,3 +479,35 @@ fn a_standby_whose_disk_is_full_says_so_tries_seldom_and_goes_on_once_there_is_r
     ensure!(status.success());
     Ok(())
 }
+
+#[test]
+fn a_standby_without_the_memory_for_the_rows_of_its_primary_says_so_and_goes_on_with_more() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", &[])?;
+    let mut b = cluster.standby("b", &a, &["--memory-max", "96MiB"])?;
+    let url = format!("http://{}", a.address);
+    let load = ["bench", "tpcc", "--url", &url, "--warehouses", "2", "--seconds", "1"];
+    let loaded = run_verb(&load)?;
+    ensure!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
+    let until = Instant::now() + PATIENCE;
+    while !b.get("/readyz")?.text().contains("--memory-max") {
+        ensure!(Instant::now() < until, "it has room for all");
+        thread::sleep(Duration::from_millis(10));
+    }
+    b.wait_said("needs more than 96 MiB of memory")?;
+    let told = replication(&b)?["standbys"][0].clone();
+    let error = told["error"].as_str().unwrap_or_default();
+    ensure!(error.contains("start with more") && told["freshness"] != 1.0, "{told}");
+    ensure!(b.get("/v1/tables/warehouse/rows")?.status == 503, "it serves no tables");
+    // The log is received all the same: nothing is lost that is in sync.
+    let durable = lsn(&replication(&a)?["durable_lsn"]);
+    while lsn(&replication(&b)?["standbys"][0]["persisted_lsn"]) < durable {
+        ensure!(Instant::now() < until, "it takes no more log");
+        thread::sleep(Duration::from_millis(10));
+    }
+    b.terminate()?;
+    let b = cluster.standby("b", &a, &["--memory-max", "1GiB"])?;
+    wait_caught_up(&a, &b)?;
+    ensure!(replication(&b)?["standbys"][0]["error"].is_null());
+    Ok(())
+}
