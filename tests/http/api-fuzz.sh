@@ -11,6 +11,7 @@ bin=${REPRISE_BIN:-target/release/reprise}
 modules=${REPRISE_MODULES:-target/procedures}
 dir=$(mktemp -d)
 tool=$(realpath "$(command -v "$tool")")
+: >"$dir/out" # it is read before the server's shell may have made it
 "$bin" serve --data-dir "$dir/data" --listen 127.0.0.1:0 --partitions 2 >"$dir/out" 2>"$dir/err" &
 server=$!
 trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true; rm -rf "$dir"' EXIT

@@ -42,6 +42,11 @@ pub enum ArchiveError {
     Gap { archive: PathBuf, end: Lsn, start: Lsn },
     #[error("{archive} holds another file {name}: a database that was restored goes on with an archive of its own")]
     OtherFile { archive: PathBuf, name: String },
+    #[error(
+        "{archive} did not answer within {seconds} s: is its disk there? Mount it again, or start with another directory, since what is let go of without \
+         an archive is in none"
+    )]
+    Hangs { archive: PathBuf, seconds: f64 },
     #[error("no thread could be started for it")]
     NoThread,
     #[error("it was given up: the node stops")]
@@ -84,6 +89,13 @@ pub struct ArchiveBounds {
     pub keep: Option<Duration>,
     /// Bytes of the data directory that wait for an archive that does not take them; with more it is given up.
     pub held_bytes_max: u64,
+    /// For how long an opening waits for it: its disk may hang.
+    pub open_max: Duration,
+}
+
+impl ArchiveBounds {
+    /// Ample for a far disk: one file of the log is read, and the others are listed.
+    pub const OPEN_MAX: Duration = Duration::from_secs(60);
 }
 
 /// Two folders as in a data directory: a restore reads both alike.

@@ -220,7 +220,15 @@ impl Database {
             database_id: log.database_id(),
             start: log.start(),
         };
-        checkpointer.set_archive(Archive::open(place, bounds, origin)?);
+        let path = place.path();
+        let place = place.clone();
+        let open = move || Archive::open(&place, bounds, origin);
+        let opened = self.shared.threads.within("archive-open", bounds.open_max, open);
+        let opened = opened.map_err(|_| ArchiveError::NoThread)?;
+        checkpointer.set_archive(opened.ok_or(ArchiveError::Hangs {
+            archive: path,
+            seconds: bounds.open_max.as_secs_f64(),
+        })??);
         Ok(())
     }
 

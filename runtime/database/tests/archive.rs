@@ -41,7 +41,12 @@ fn moment(database: &Database, account: i64) -> Moment {
 
 fn open_with(dir: &Path, archive: &Path, keep: Option<Duration>) -> Result<Database, ArchiveError> {
     let held_bytes_max = u64::MAX;
-    open_within(dir, archive, ArchiveBounds { keep, held_bytes_max })
+    let bounds = ArchiveBounds {
+        keep,
+        held_bytes_max,
+        open_max: ArchiveBounds::OPEN_MAX,
+    };
+    open_within(dir, archive, bounds)
 }
 
 fn open_within(dir: &Path, archive: &Path, bounds: ArchiveBounds) -> Result<Database, ArchiveError> {
@@ -274,6 +279,7 @@ fn an_archive_that_takes_nothing_for_too_long_is_given_up() {
     let bounds = ArchiveBounds {
         keep: None,
         held_bytes_max,
+        open_max: ArchiveBounds::OPEN_MAX,
     };
     let database = open_within(&data, &archive, bounds).expect("an archive");
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
@@ -415,6 +421,12 @@ impl Tree for HangingTree {
     }
 }
 
+fn wait_while(hangs: &AtomicBool) {
+    while hangs.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 impl HangingDisk {
     fn file(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         Arc::new(HangingFile(file, self.1.clone()))
@@ -432,6 +444,7 @@ impl Disk for HangingDisk {
         Ok(self.file(self.0.open_read(name)?))
     }
     fn list(&self) -> Result<Vec<String>, DiskError> {
+        wait_while(&self.1);
         self.0.list()
     }
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
@@ -459,9 +472,7 @@ impl DiskFile for HangingFile {
         self.0.read_at(offset, buffer)
     }
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        while self.1.load(Ordering::Relaxed) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_while(&self.1);
         self.0.write_at(offset, bytes)
     }
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
@@ -482,6 +493,7 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
     let bounds = ArchiveBounds {
         keep: None,
         held_bytes_max: 400 << 10,
+        open_max: ArchiveBounds::OPEN_MAX,
     };
     let database = Database::open(config(&data, 2)).expect("open");
     let tree = HangingTree(RealTree(archive.clone()), hangs.clone());
@@ -526,6 +538,41 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
         restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("restored");
         assert_eq!(digest_of(&target), found.digest);
     }
+}
+
+#[test]
+fn an_archive_whose_disk_hangs_at_the_start_is_told() {
+    let Dirs { data, archive, .. } = dirs();
+    let hangs = Arc::new(AtomicBool::new(true));
+    let bounds = ArchiveBounds {
+        keep: None,
+        held_bytes_max: 1 << 20,
+        open_max: Duration::from_millis(50),
+    };
+    let database = Database::open(config(&data, 2)).expect("open");
+    let place = Place::new(Arc::new(HangingTree(RealTree(archive.clone()), hangs.clone())), "");
+    let begun = Instant::now();
+    let told = database.archive_in(&place, bounds).expect_err("it does not answer");
+    assert!(begun.elapsed() < WAIT_MAX / 2);
+    let ArchiveError::Hangs { archive: named, seconds } = &told else {
+        panic!("{told}");
+    };
+    assert_eq!((named, *seconds), (&archive, 0.05));
+    assert!(told.to_string().contains("did not answer within 0.05 s"), "{told}");
+    // Whoever goes on without it has a database all the same, and it may be there at the next start.
+    database.recover().expect("recover");
+    database.close().expect("close");
+    drop(database);
+    hangs.store(false, Ordering::Relaxed);
+    let until = Instant::now() + WAIT_MAX;
+    let database = loop {
+        match open_with(&data, &archive, None) {
+            // What hung has it until it ends.
+            Err(ArchiveError::InUse(_)) if Instant::now() < until => thread::sleep(Duration::from_millis(1)),
+            opened => break opened.expect("an archive"),
+        }
+    };
+    database.close().expect("close");
 }
 
 #[test]

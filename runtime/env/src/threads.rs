@@ -126,11 +126,50 @@ impl dyn Threads {
         (guard, waited.timed_out())
     }
 
+    /// Has `ask` done on a thread of its own, for which nobody waits longer than `time`: what it asks may hang. None: it did not end by
+    /// then and is left to itself, or panicked. Where all share a thread nothing hangs, and the time is not looked at.
+    pub fn within<T: Send + 'static>(
+        &self,
+        name: &str,
+        time: Duration,
+        ask: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<Option<T>> {
+        let (answer, answered) = crossbeam_channel::bounded(1);
+        let ask = move || {
+            let _ = answer.send(ask()); // whoever asked may have gone
+        };
+        self.start(name, Box::new(move || Box::new(Once(Some(ask)))))?;
+        loop {
+            match answered.try_recv() {
+                Ok(found) => return Ok(Some(found)),
+                Err(TryRecvError::Disconnected) => return Ok(None),
+                Err(TryRecvError::Empty) if self.give_way(&mut || {}) => {}
+                Err(TryRecvError::Empty) => return Ok(answered.recv_timeout(time).ok()),
+            }
+        }
+    }
+
     /// Lets so much time pass; where all share a thread, a turn of the others.
     pub fn sleep(&self, time: Duration) {
         if !self.give_way(&mut || {}) {
             thread::sleep(time);
         }
+    }
+}
+
+/// Work of one piece.
+struct Once<F>(Option<F>);
+
+impl<F: FnOnce()> Work for Once<F> {
+    fn run(mut self: Box<Self>) {
+        self.step();
+    }
+
+    fn step(&mut self) -> Step {
+        if let Some(work) = self.0.take() {
+            work();
+        }
+        Step::Over
     }
 }
 

@@ -68,6 +68,7 @@ impl BackupSettings {
             let bounds = ArchiveBounds {
                 keep,
                 held_bytes_max: self.archive_hold_max.value,
+                open_max: ArchiveBounds::OPEN_MAX,
             };
             let begun = database.archive_to(archive, bounds);
             begun.with_context(|| format!("use the archive {}", archive.display()))?;
