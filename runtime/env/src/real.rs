@@ -26,12 +26,21 @@ const ZERO_CHUNK_BYTES: usize = 4 << 20;
 pub const PRIVATE_FILE_MODE: u32 = 0o600;
 const PRIVATE_DIR_MODE: u32 = 0o700;
 
-/// Makes a directory, with its parents where they are missing, that nobody else looks into. One that is there stays as it is.
+/// Makes a directory, with its parents where they are missing, that nobody else looks into, and has their names outlive a power
+/// failure. One that is there stays as it is.
 pub fn make_private_dirs(path: &Path) -> io::Result<()> {
+    let missing = missing_of(path);
     fs::DirBuilder::new()
         .recursive(true)
         .mode(PRIVATE_DIR_MODE)
-        .create(path)
+        .create(path)?;
+    missing.into_iter().try_for_each(sync_entry)
+}
+
+/// Which directories of `path` are not there, the innermost first.
+fn missing_of(path: &Path) -> Vec<&Path> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    path.ancestors().take_while(is_missing).collect()
 }
 
 /// As `make_private_dirs`, one that must not be there yet.
@@ -49,14 +58,7 @@ impl RealDisk {
     /// Uses `root`, making it (and its parents) where missing.
     pub fn create(root: impl Into<PathBuf>) -> Result<Self, DiskError> {
         let root = root.into();
-        let missing: Vec<_> = root
-            .ancestors()
-            .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
-            .collect();
         make_private_dirs(&root).map_err(|e| error("create directory", &root, &e))?;
-        for made in missing {
-            sync_entry(made).map_err(|e| error("sync the directory of", made, &e))?;
-        }
         Ok(Self { root })
     }
 
@@ -278,6 +280,20 @@ fn error(action: &'static str, path: &Path, error: &io::Error) -> DiskError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each of them is synced in the one that it lies in.
+    #[test]
+    fn what_is_missing_of_a_path_is_made_and_private() {
+        let directory = tempfile::tempdir().expect("make directory");
+        let (outer, inner) = (directory.path().join("outer"), directory.path().join("outer/inner"));
+        assert_eq!(missing_of(&inner), [inner.as_path(), outer.as_path()]);
+        make_private_dirs(&inner).expect("made");
+        assert_eq!(missing_of(&inner), Vec::<&Path>::new());
+        let mode =
+            |path: &Path| std::os::unix::fs::PermissionsExt::mode(&path.metadata().expect("there").permissions());
+        assert_eq!([mode(&outer) & 0o777, mode(&inner) & 0o777], [0o700, 0o700]);
+        make_private_dirs(&inner).expect("it is there");
+    }
 
     #[test]
     fn durable_writes_of_every_alignment_read_back() {
