@@ -82,7 +82,8 @@ pub struct Replication {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// Of the standby: 1 to 64 letters, digits, `-`, `_` or `.`.
+    /// Of the standby: 1 to 64 letters, digits, `-`, `_` or `.`; not `.` or `..`.
+    #[schema(min_length = 1, max_length = 64, pattern = "^(?!\\.{1,2}$)[A-Za-z0-9._-]+$")]
     pub name: String,
 }
 

@@ -18,10 +18,10 @@ const STEP_S_MAX: u32 = 3_600;
 #[into_params(parameter_in = Query)]
 pub struct FreshnessParams {
     /// Seconds since 1970: from there on; what is kept, unless given.
-    #[param(minimum = 0)]
+    #[param(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_u32)]
     from: Option<u32>,
     /// Seconds since 1970: up to there; until now, unless given.
-    #[param(minimum = 0)]
+    #[param(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_u32)]
     to: Option<u32>,
     /// Seconds that a step spans, 1 to 3600; 1 unless given.
     #[param(minimum = 1, maximum = 3600)]

@@ -482,6 +482,7 @@ pub struct ProcedureLogParams {
     #[param(value_type = Option<String>, pattern = "^[0-9]{1,19}$")]
     transaction: Option<String>,
     /// Only lines with this number or a later one.
+    #[param(value_type = Option<i64>, minimum = 0)]
     since: Option<u64>,
 }
 
@@ -514,6 +515,11 @@ pub async fn procedure_log(
     Params(params): Params<ProcedureLogParams>,
 ) -> Result<Json<ProcedureLog>, Refusal> {
     let limit = limit(params.limit, PROCEDURE_LOG_LIMIT_MAX)?;
+    if params.since.is_some_and(|since| i64::try_from(since).is_err()) {
+        return Err(Refusal::malformed(
+            "since is the number of a line, at most 9223372036854775807",
+        ));
+    }
     let filter = LineFilter {
         module: params.module,
         procedure: params.procedure,

@@ -478,6 +478,10 @@ fn parameters_are_taken_as_they_are_described_and_no_others() {
         "/v1/tables/items/rows?limit=0",
         "/v1/tables/items/rows?limt=5",
         "/v1/procedure-log?limit=0",
+        "/v1/procedure-log?since=9223372036854775808",
+        "/v1/procedure-log?since=-1",
+        "/v1/replication/freshness?to=4294967296",
+        "/v1/replication/freshness?step=3601",
     ] {
         server.get(path).problem("malformed-request", 400);
     }
