@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam_channel::bounded;
 use reprise_backup::{Archive, ArchiveError};
-use reprise_base::Lsn;
+use reprise_base::{Lsn, Role};
 use reprise_checkpoint::{CheckpointError, CheckpointSize, Checkpoints, checkpoint_name};
 use reprise_env::{MakeWork, Started, Step, Work};
 use reprise_log::Log;
@@ -27,6 +27,7 @@ use reprise_wire::Genesis;
 use crate::{
     config::CheckpointConfig,
     estimate::{Made, Speeds},
+    timed::TimedCompiler,
     writing::Writing,
 };
 
@@ -51,6 +52,7 @@ pub(crate) struct Checkpointer {
     pub log: Arc<Log<Box<CallBatch>>>,
     pub files: Checkpoints,
     pub shared: Arc<Shared>,
+    compiler: Arc<TimedCompiler>,
     pub genesis: Genesis,
     pub settings_hash: u64,
     config: CheckpointConfig,
@@ -103,7 +105,7 @@ impl Checkpointer {
         router: Router,
         log: Arc<Log<Box<CallBatch>>>,
         files: Checkpoints,
-        shared: Arc<Shared>,
+        (shared, compiler): (Arc<Shared>, Arc<TimedCompiler>),
         genesis: Genesis,
         settings_hash: u64,
         config: CheckpointConfig,
@@ -113,6 +115,7 @@ impl Checkpointer {
             log,
             files,
             shared,
+            compiler,
             genesis,
             settings_hash,
             config,
@@ -359,6 +362,18 @@ impl Checkpointer {
         let mut speeds = *self.speeds.lock().expect("held for a look");
         speeds.sample(&self.files, lsn, size, &self.shared);
         *self.speeds.lock().expect("held for a store") = speeds;
+        self.sample_rest();
+    }
+
+    /// Measures what no opening has told yet, as that of a new database can't.
+    fn sample_rest(&self) {
+        let known = *self.speeds.lock().expect("held for a look");
+        let mut speeds = known;
+        speeds.sample_check(&self.log, &self.shared);
+        speeds.sample_modules(&self.compiler, &self.shared);
+        if speeds != known {
+            *self.speeds.lock().expect("held for a store") = speeds;
+        }
     }
 
     pub fn note_progress(&self, size: CheckpointSize) {
@@ -483,15 +498,21 @@ impl CheckpointService for Checkpointer {
             None => (0, self.log.start()),
         };
         let before = *self.made.lock().expect("held for a copy");
-        let running = Made::of(&self.router.metrics().totals).speed(before, self.shared.sites_count);
+        let made = Made::of(&self.router.metrics().totals);
+        let running = made.speeds(before, self.shared.sites_count);
         let target = self.config.recovery_target;
-        let replay_bytes = self.log.bytes_behind(from);
+        // A standby makes none of its log.
+        let has_calls = made.is_more_than(before) || speeds.has_replayed(from) || self.router.role() == Role::Standby;
+        let replay_bytes = if has_calls { self.log.bytes_behind(from) } else { 0 };
         let changes_bytes = self.log.changes_bytes(from, STRETCH_BYTES_MIN);
         RestartEstimate {
             load_bytes,
             load: speeds.load,
             replay_bytes,
             replay: speeds.replay(replay_bytes, changes_bytes, running),
+            check_bytes: self.log.bytes_behind(self.log.start()),
+            check: speeds.check,
+            other_seconds: speeds.rest_seconds(&self.shared.deployed.load()),
             target_seconds: (!target.is_zero()).then_some(target.as_secs_f64()),
         }
     }
@@ -613,6 +634,7 @@ impl Work for Schedule {
             return Step::Idle;
         }
         self.looked_ns = now_ns;
+        checkpointer.sample_rest();
         if !checkpointer.is_due(Duration::from_nanos(now_ns - self.last_ns)) {
             return Step::Idle;
         }

@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::Sender;
@@ -36,11 +36,16 @@ use crate::{
     shipping::Replication,
     standby::Standby,
     stepping,
+    timed::TimedCompiler,
 };
 
 /// What is kept beside the engine.
 #[derive(Default)]
 pub(crate) struct Upkeep {
+    /// When the opening began.
+    begun: Option<Instant>,
+    /// Of the opening, what looking at the log took.
+    pub check_seconds: f64,
     pub backups: OnceLock<Arc<Backups>>,
     pub is_read_only: AtomicBool,
     /// None without a log.
@@ -58,12 +63,28 @@ pub(crate) struct Upkeep {
     pub replication: OnceLock<Arc<Replication>>,
 }
 
+impl Upkeep {
+    fn begun() -> Self {
+        Self {
+            begun: Some(Instant::now()),
+            ..Self::default()
+        }
+    }
+}
+
+fn serve_checkpoints(router: &Router, checkpointer: Option<&Arc<Checkpointer>>) {
+    if let Some(checkpointer) = checkpointer {
+        let service: Arc<dyn CheckpointService> = checkpointer.clone();
+        router.set_checkpoints(Arc::downgrade(&service));
+    }
+}
+
 /// The engine's parts over one directory.
 pub struct Database {
     pub(crate) router: Router,
     pub(crate) shared: Arc<Shared>,
     pub(crate) inboxes: Vec<Sender<SiteMessage>>,
-    pub(crate) compiler: Arc<dyn Compiler>,
+    pub(crate) compiler: Arc<TimedCompiler>,
     pub(crate) log: Option<Arc<Log<Box<CallBatch>>>>,
     pub(crate) opened: Option<OpenReport>,
     /// None without a log.
@@ -101,6 +122,7 @@ impl Database {
     }
 
     pub(crate) fn open_as(config: DatabaseConfig, around: Environment, role: Role) -> Result<Self, OpenError> {
+        let mut upkeep = Upkeep::begun();
         check(&config)?;
         let quarantine = load_beside(&around, role)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
@@ -108,16 +130,18 @@ impl Database {
             LogPolicy::None => None,
             _ => Some(open_log(&config, &around, &memory, role)?),
         };
-        let (mut upkeep, mut gate) = (Upkeep::default(), Arc::default());
+        let mut gate = Arc::default();
         let (genesis, log, report, files) = match opened {
             Some(opened) => {
                 (upkeep.nvram, upkeep.drained, gate) = (opened.nvram, opened.drained, opened.gate);
+                upkeep.check_seconds = opened.check_seconds;
                 let (log, report, files) = (opened.log, opened.report, opened.files);
                 (opened.genesis, Some(log), Some(report), Some(files))
             }
             None => (new_genesis(&config, &around)?, None, None, None),
         };
         let settings_hash = around.compiler.settings_hash();
+        let compiler = TimedCompiler::new(around.compiler.clone(), around.clock.clone());
         keep_code(&around, &genesis);
         let registry = Arc::new(Registry::new());
         if let Some(log) = &log {
@@ -130,7 +154,7 @@ impl Database {
             shared: shared.clone(),
             inboxes: inboxes.clone(),
             log: log.clone(),
-            compiler: around.compiler.clone(),
+            compiler: compiler.clone(),
             registry,
             commit: match config.commit {
                 CommitMode::Sync => "sync",
@@ -143,18 +167,15 @@ impl Database {
         });
         let checkpointer = log.clone().zip(files.clone()).map(|(log, files)| {
             let (router, config) = (router.clone(), config.checkpoints);
-            let shared = shared.clone();
-            Checkpointer::new(router, log, files, shared, genesis, settings_hash, config)
+            let parts = (shared.clone(), compiler.clone());
+            Checkpointer::new(router, log, files, parts, genesis, settings_hash, config)
         });
-        if let Some(checkpointer) = &checkpointer {
-            let service: Arc<dyn CheckpointService> = checkpointer.clone();
-            router.set_checkpoints(Arc::downgrade(&service));
-        }
+        serve_checkpoints(&router, checkpointer.as_ref());
         Ok(Self {
             router,
             shared,
             inboxes,
-            compiler: around.compiler,
+            compiler,
             log,
             opened: report,
             checkpointer,
@@ -380,6 +401,10 @@ impl Database {
         self.router.set_quarantine(refused.collect());
         drop(quarantine);
         self.router.set_phase(Phase::Ready);
+        if let (Some(checkpointer), Some(begun)) = (&self.checkpointer, self.upkeep.begun) {
+            let mut speeds = checkpointer.speeds.lock().expect("held for a store");
+            speeds.note_opened(begun.elapsed().as_secs_f64(), self.compiler.taken_up());
+        }
         Ok(())
     }
 

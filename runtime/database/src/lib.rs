@@ -28,6 +28,7 @@ mod shown;
 mod small_file;
 mod standby;
 mod stepping;
+mod timed;
 mod writing;
 
 pub use config::{CheckpointConfig, CommitMode, DatabaseConfig, RedoConfig};

@@ -5,7 +5,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
@@ -33,6 +33,8 @@ pub(crate) struct OpenedLog {
     pub genesis: Genesis,
     pub log: Arc<Log<Box<CallBatch>>>,
     pub report: OpenReport,
+    /// To look at all of it took so long.
+    pub check_seconds: f64,
     pub files: Checkpoints,
     pub nvram: Option<NvramInUse>,
     pub drained: Drained,
@@ -76,7 +78,9 @@ pub(crate) fn open_log(
     let device = Device::begin(config, around, &folders.root, &*folders.log)?;
     let drained = device.drain(&log_config)?;
     let (disk, clock, threads) = (folders.log.clone(), around.clock.clone(), around.threads.clone());
+    let begun = Instant::now();
     let (log, report) = Log::open_on(disk, clock, threads, log_config.clone(), on_durable)?;
+    let check_seconds = begun.elapsed().as_secs_f64();
     let log = Arc::new(log);
     let genesis = match (log.start(), known) {
         (Lsn(0), _) => first_record(&log, genesis, role)?,
@@ -98,6 +102,7 @@ pub(crate) fn open_log(
         genesis,
         log,
         report,
+        check_seconds,
         files,
         nvram,
         drained,

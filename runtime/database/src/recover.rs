@@ -48,13 +48,14 @@ impl Database {
         };
         report.torn_bytes = opened.found.torn.as_ref().map_or(0, |torn| torn.bytes);
         report.other_settings_hash = opened.other_settings_hash;
+        (report.checked_bytes, report.check_seconds) = (opened.found.bytes, self.upkeep.check_seconds);
         let start = self.load_newest(&mut report)?;
         let until = until.map(|until| until.max(start));
         // The newest checkpoint could be read before the log was opened, and yet not be loaded.
         opened.found.judge_commands(start, SEMANTICS)?;
         let end = log.durable();
         report.log_bytes = log.bytes_behind(start);
-        let replay_begun = Instant::now();
+        let (replay_begun, taken_up) = (Instant::now(), self.compiler.taken_up());
         replayer.set_log_end(until.map_or(end, |until| until.min(end)));
         let quarantine = self.quarantine();
         let places = quarantine
@@ -95,7 +96,9 @@ impl Database {
         (report.redo_bytes, report.redo_seconds) = replayer.redo_speed();
         report.keys = self.router.idempotency().stats().keys as usize;
         report.module_versions = self.shared.deployed.load().versions.len();
-        self.note_speeds(&report, replay_begun.elapsed().as_secs_f64());
+        report.replay_seconds = replay_begun.elapsed().as_secs_f64();
+        report.replay_modules_seconds = self.compiler.taken_up().seconds() - taken_up.seconds();
+        self.note_speeds(start, &report);
         report.seconds = begun.elapsed().as_secs_f64();
         Ok((report, start.max(replayer.fed())))
     }
@@ -117,12 +120,12 @@ impl Database {
         )
     }
 
-    fn note_speeds(&self, report: &RecoveryReport, replay_seconds: f64) {
+    fn note_speeds(&self, from: Lsn, report: &RecoveryReport) {
         let Some(checkpointer) = &self.checkpointer else {
             return;
         };
         let mut speeds = checkpointer.speeds.lock().expect("held for a store");
-        speeds.note_opening(report, replay_seconds);
+        speeds.note_opening(from, report);
     }
 
     /// Loads the newest checkpoint that can be; where the log goes on behind it. Without any the log goes on at its beginning.

@@ -554,7 +554,11 @@ fn an_archive_whose_disk_hangs_at_the_start_is_told() {
     let begun = Instant::now();
     let told = database.archive_in(&place, bounds).expect_err("it does not answer");
     assert!(begun.elapsed() < WAIT_MAX / 2);
-    let ArchiveError::Hangs { archive: named, seconds } = &told else {
+    let ArchiveError::Hangs {
+        archive: named,
+        seconds,
+    } = &told
+    else {
         panic!("{told}");
     };
     assert_eq!((named, *seconds), (&archive, 0.05));

@@ -270,12 +270,77 @@ fn a_restart_takes_about_as_long_as_was_estimated() {
         database.close().expect("close");
         drop(database);
         let begun = Instant::now();
-        (database, _) = open(dir.path(), 1);
+        let report;
+        (database, report) = open(dir.path(), 1);
         let taken_s = begun.elapsed().as_secs_f64();
         println!("restart {round}: {estimated_s:.3} s were estimated, and {taken_s:.3} s taken");
         best = best.min((taken_s / estimated_s).max(estimated_s / taken_s));
+        // What was to be done is what was done, but for the block that the close wrote.
+        let loaded = report.checkpoint.expect("loaded").row_bytes;
+        let close = |told: u64, found: u64| (told..=told + 4096).contains(&found);
+        assert_eq!(estimate.load_bytes, loaded);
+        assert!(
+            close(estimate.replay_bytes, report.log_bytes),
+            "{estimate:?}, {report:?}"
+        );
+        assert!(
+            close(estimate.check_bytes, report.checked_bytes),
+            "{estimate:?}, {report:?}"
+        );
+        // All of it is told: its parts are of that opening, and what remains is the rest.
+        let told = database.router().status().restart.expect("there is a log");
+        let parts = [
+            told.load_seconds(),
+            told.replay_seconds(),
+            Some(told.check_seconds()),
+            told.other_seconds,
+        ];
+        let parts_s = parts.into_iter().sum::<Option<f64>>().expect("measured");
+        assert!(
+            parts_s <= taken_s && parts_s > report.seconds,
+            "{told:?}, {report:?}, {taken_s} s"
+        );
     }
     // Of four, since the machine does other things as well.
     assert!(best < 2.0, "{best} times");
+    database.close().expect("close");
+}
+
+/// Files, threads and modules are all that a restart without rows takes; no call is behind the checkpoint.
+#[test]
+fn a_restart_is_told_with_the_modules_that_are_in_service() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut database, _) = open(dir.path(), 2);
+    let told = |database: &Database| database.router().status().restart.expect("there is a log");
+    let empty = told(&database);
+    assert_eq!(
+        (empty.load_bytes, empty.replay_bytes),
+        (0, 0),
+        "the log holds its first record alone"
+    );
+    assert_eq!(empty.seconds(), empty.other_seconds);
+    for name in ["bank", "tpcc", "tickets"] {
+        database.router().deploy(name, &wasm(name)).expect("deploy");
+    }
+    // Measured on one of them, in a life whose opening found none.
+    take(&database);
+    let sampled = told(&database);
+    assert!(sampled.other_seconds > empty.other_seconds, "{sampled:?}, {empty:?}");
+    assert_eq!((sampled.replay_bytes, sampled.seconds()), (0, sampled.other_seconds));
+    for _ in 0..2 {
+        database.close().expect("close");
+        drop(database);
+        let (reopened, report) = open(dir.path(), 2);
+        database = reopened;
+        let (told, loaded) = (told(&database), report.checkpoint.expect("loaded"));
+        assert_eq!((told.replay_bytes, told.seconds()), (0, told.other_seconds));
+        assert!(
+            told.other_seconds > Some(loaded.compile_seconds),
+            "{told:?}, {report:?}"
+        );
+    }
+    // A call is behind it from here on, whatever it takes.
+    fill(&database, 0, 1);
+    assert!(told(&database).replay_bytes > 0 && told(&database).seconds().is_some());
     database.close().expect("close");
 }

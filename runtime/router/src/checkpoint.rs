@@ -197,10 +197,16 @@ pub struct RestartEstimate {
     pub load_bytes: u64,
     /// None until it was measured.
     pub load: Option<Speed>,
-    /// Of log behind that.
+    /// Of log behind that; 0 where no call left anything there.
     pub replay_bytes: u64,
     /// None until it was measured.
     pub replay: Option<Speed>,
+    /// Of log that is kept, all of which is checked.
+    pub check_bytes: u64,
+    /// None until it was measured: then it is little, and counts as nothing.
+    pub check: Option<Speed>,
+    /// What this run's opening took beside all of these: files and threads, modules' code. None until it is over.
+    pub other_seconds: Option<f64>,
     /// A checkpoint is begun when a restart would take longer.
     pub target_seconds: Option<f64>,
 }
@@ -214,9 +220,13 @@ impl RestartEstimate {
         seconds(self.replay_bytes, self.replay)
     }
 
-    /// None while a speed that it takes was not measured yet.
+    pub fn check_seconds(&self) -> f64 {
+        seconds(self.check_bytes, self.check).unwrap_or(0.0)
+    }
+
+    /// None while something that it takes was not measured yet.
     pub fn seconds(&self) -> Option<f64> {
-        Some(self.load_seconds()? + self.replay_seconds()?)
+        Some(self.load_seconds()? + self.replay_seconds()? + self.check_seconds() + self.other_seconds?)
     }
 }
 

@@ -63,7 +63,7 @@ pub struct CheckpointList {
 pub enum SpeedSource {
     /// At this run's opening.
     Opening,
-    /// On some rows of a checkpoint of this run, loaded for the sake of it.
+    /// On some rows of a checkpoint of this run, or some of the log, read for the sake of it.
     Sample,
     /// On the engine threads, as they ran what the log holds.
     Running,
@@ -87,12 +87,20 @@ pub struct RestartEstimate {
     pub load_speed: Option<Speed>,
     /// Seconds for loading the checkpoint; null while no speed is known.
     pub load_seconds: Option<f64>,
-    /// Bytes of log behind that checkpoint.
+    /// Bytes of log behind that checkpoint; 0 where no call left anything there.
     pub replay_bytes: u64,
     /// Null until it was measured.
     pub replay_speed: Option<Speed>,
     /// Seconds for replaying the log behind it; null while no speed is known.
     pub replay_seconds: Option<f64>,
+    /// Bytes of log that are kept, all of which is checked.
+    pub check_bytes: u64,
+    /// Null until it was measured: then there is little of it.
+    pub check_speed: Option<Speed>,
+    /// Seconds for checking it; 0 while no speed is known.
+    pub check_seconds: f64,
+    /// Seconds that this run's opening took beside these: its files, threads and modules; null until it was over.
+    pub other_seconds: Option<f64>,
     /// A checkpoint is begun when a restart would take longer; null where no target is set.
     pub target_seconds: Option<f64>,
 }

@@ -79,6 +79,10 @@ pub fn restart(estimate: reprise_router::RestartEstimate) -> RestartEstimate {
         replay_bytes: estimate.replay_bytes,
         replay_speed: estimate.replay.map(speed),
         replay_seconds: estimate.replay_seconds(),
+        check_bytes: estimate.check_bytes,
+        check_speed: estimate.check.map(speed),
+        check_seconds: estimate.check_seconds(),
+        other_seconds: estimate.other_seconds,
         target_seconds: estimate.target_seconds,
     }
 }

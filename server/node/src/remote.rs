@@ -506,15 +506,20 @@ pub fn describe_restart(restart: &RestartEstimate) -> String {
         ),
         None => format!("{what} {}, at a speed not measured yet", bytes(bytes_of)),
     };
-    let seconds = restart.load_seconds.zip(restart.replay_seconds);
-    let whole = seconds.map_or("would take an unknown time".into(), |(load, replay)| {
-        format!("would take about {:.1} s", load + replay)
+    let parts = [restart.load_seconds, restart.replay_seconds, restart.other_seconds];
+    let seconds: Option<f64> = parts.into_iter().sum();
+    let whole = seconds.map_or("would take an unknown time".into(), |seconds| {
+        format!("would take about {:.1} s", seconds + restart.check_seconds)
     });
     let target = restart.target_seconds;
     format!(
-        "{whole}: {}, {}{}",
+        "{whole}: {}, {}, {}{}{}",
+        part("check", restart.check_bytes, &restart.check_speed),
         part("load", restart.load_bytes, &restart.load_speed),
         part("replay", restart.replay_bytes, &restart.replay_speed),
+        restart
+            .other_seconds
+            .map_or(String::new(), |other| format!(", {other:.2} s for all else")),
         target.map_or(String::new(), |target| format!("; target {target} s"))
     )
 }

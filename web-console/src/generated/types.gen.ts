@@ -551,7 +551,7 @@ export type IndexInfo = {
  */
 export type JoinRequest = {
     /**
-     * Of the standby: 1 to 64 letters, digits, `-`, `_` or `.`.
+     * Of the standby: 1 to 64 letters, digits, `-`, `_` or `.`; not `.` or `..`.
      */
     name: string;
 };
@@ -1528,6 +1528,15 @@ export type Replication = {
  */
 export type RestartEstimate = {
     /**
+     * Bytes of log that are kept, all of which is checked.
+     */
+    check_bytes: number;
+    /**
+     * Seconds for checking it; 0 while no speed is known.
+     */
+    check_seconds: number;
+    check_speed?: Speed | null;
+    /**
      * Bytes of rows in the newest checkpoint.
      */
     load_bytes: number;
@@ -1537,7 +1546,11 @@ export type RestartEstimate = {
     load_seconds?: number | null;
     load_speed?: Speed | null;
     /**
-     * Bytes of log behind that checkpoint.
+     * Seconds that this run's opening took beside these: its files, threads and modules; null until it was over.
+     */
+    other_seconds?: number | null;
+    /**
+     * Bytes of log behind that checkpoint; 0 where no call left anything there.
      */
     replay_bytes: number;
     /**

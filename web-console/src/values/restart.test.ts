@@ -9,6 +9,10 @@ const estimate: RestartEstimate = {
   replay_bytes: 64 << 20,
   replay_speed: { bytes_per_s: 8 << 20, measured: 'running' },
   replay_seconds: 8,
+  check_bytes: 96 << 20,
+  check_speed: { bytes_per_s: 192 << 20, measured: 'opening' },
+  check_seconds: 0.5,
+  other_seconds: 0.25,
   target_seconds: null,
 };
 
@@ -26,8 +30,9 @@ const published: Checkpoint = {
   error: null,
 };
 
-test('a restart takes what loading and replay take, once both are known', () => {
-  expect(restartSeconds(estimate)).toBe(10);
+test('a restart takes what its parts take, once they are known', () => {
+  expect(restartSeconds(estimate)).toBe(10.75);
+  expect(restartSeconds({ ...estimate, other_seconds: null })).toBe(null);
   expect(restartSeconds({ ...estimate, replay_seconds: null })).toBe(null);
   expect([0, 0.04, 9.96, 11.2, 119, 200].map(secondsText)).toEqual([
     '0 s',
@@ -48,8 +53,8 @@ test('each part says how its speed is known', () => {
 
 test('the target is passed only by what is known', () => {
   expect(isBeyondTarget(estimate)).toBe(false);
-  expect(isBeyondTarget({ ...estimate, target_seconds: 9 })).toBe(true);
-  expect(isBeyondTarget({ ...estimate, target_seconds: 10 })).toBe(false);
+  expect(isBeyondTarget({ ...estimate, target_seconds: 10 })).toBe(true);
+  expect(isBeyondTarget({ ...estimate, target_seconds: 11 })).toBe(false);
   expect(isBeyondTarget({ ...estimate, target_seconds: 1, load_seconds: null })).toBe(false);
 });
 

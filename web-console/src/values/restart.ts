@@ -2,10 +2,10 @@
 import { formatBytes } from '../format';
 import type { CheckpointFailure, Checkpoint, RestartEstimate, Speed } from '../generated/types.gen';
 
-/** Null while a speed that it takes was not measured yet. */
+/** Null while something that it takes was not measured yet. */
 export function restartSeconds(estimate: RestartEstimate): number | null {
-  const { load_seconds: load = null, replay_seconds: replay = null } = estimate;
-  return load === null || replay === null ? null : load + replay;
+  const { load_seconds: load = null, replay_seconds: replay = null, other_seconds: other = null } = estimate;
+  return load === null || replay === null || other === null ? null : load + replay + other + estimate.check_seconds;
 }
 
 /** `0.4 s`, `12 s`, `3 min 20 s`. */
@@ -20,6 +20,11 @@ export function partText(bytes: number, speed: Speed | null | undefined): string
   if (bytes === 0) return 'nothing';
   if (speed === null || speed === undefined) return `${formatBytes(bytes)}, at a speed not measured yet`;
   return `${formatBytes(bytes)} at ${formatBytes(speed.bytes_per_s)}/s, ${measuredText(speed.measured)}`;
+}
+
+/** What an opening took beside its parts. */
+export function otherText(seconds: number | null | undefined): string {
+  return seconds === null || seconds === undefined ? 'not known yet' : secondsText(seconds);
 }
 
 function measuredText(measured: Speed['measured']): string {
