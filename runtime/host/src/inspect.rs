@@ -125,6 +125,9 @@ pub(crate) struct Inspected<'a> {
     is_upload: bool,
 }
 
+/// What each module in the binary format begins with.
+const MAGIC: &[u8] = b"\0asm";
+
 fn invalid(reason: impl Into<String>, offset: usize) -> InvalidModule {
     InvalidModule {
         reason: reason.into(),
@@ -148,6 +151,11 @@ pub(crate) fn inspect<'a>(wasm: &'a [u8], limits: &Limits, judge: Judge) -> Resu
             "module of {} bytes is longer than {max}",
             wasm.len()
         )));
+    }
+    if !wasm.starts_with(MAGIC) {
+        let reason =
+            "no WebAssembly, which begins with the bytes 00 61 73 6d: upload the .wasm file that `reprise build` makes";
+        return Err(invalid(reason, 0));
     }
     let mut found = Inspected {
         is_upload: judge == Judge::Upload,
