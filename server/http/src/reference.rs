@@ -135,3 +135,20 @@ fn the_reference_is_what_the_program_has() {
         "docs/REFERENCE.md is out of date; run this test with BLESS=1"
     );
 }
+
+/// An alert on a metric that there is not never fires.
+#[test]
+fn the_page_on_operating_names_metrics_that_there_are() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/operating.md");
+    let page = std::fs::read_to_string(&path).expect("read the page");
+    let known: Vec<_> = metrics::described().into_iter().map(|(name, ..)| name).collect();
+    let words = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let named: Vec<_> = words.filter(|word| word.starts_with("reprise_")).collect();
+    assert!(named.len() > 10, "{named:?}");
+    for name in named {
+        assert!(
+            known.iter().any(|known| known == name),
+            "docs/operating.md names {name}"
+        );
+    }
+}
