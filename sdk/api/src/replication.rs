@@ -118,7 +118,8 @@ pub struct Promotion {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StepDownRequest {
-    /// Of the standby that takes over.
+    /// Of the standby that takes over, as it joined.
+    #[schema(min_length = 1, max_length = 64, pattern = "^(?!\\.{1,2}$)[A-Za-z0-9._-]+$")]
     pub name: String,
     /// Where its clients reach it; the old primary sends writers there.
     #[serde(default, skip_serializing_if = "Option::is_none")]

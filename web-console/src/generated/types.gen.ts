@@ -1929,7 +1929,7 @@ export type Status = {
  */
 export type StepDownRequest = {
     /**
-     * Of the standby that takes over.
+     * Of the standby that takes over, as it joined.
      */
     name: string;
     /**
