@@ -44,11 +44,6 @@ impl Database {
                 "the safety level {level} has a write durable here before it is answered: it takes a log, and --commit sync"
             ));
         }
-        if level.asks_standbys() && self.upkeep.nvram.is_some() {
-            return refuse(format!(
-                "the safety level {level} does not go with --device nvram: what is in its rings is not shipped yet"
-            ));
-        }
         assert!(self.shared.gate.set_level(level), "the safety level is set once");
         if self.router.role() == Role::Primary {
             self.keep_commits();

@@ -248,7 +248,7 @@ pub(crate) fn start_sites(
         let (sender, inbox) = crossbeam_channel::unbounded();
         let nvram = log.and_then(|log| log.nvram_appender(usize::from(id)));
         let sink: Box<dyn Sink> = match (nvram, log, config.commit) {
-            (Some(nvram), _, _) => Box::new(NvramSink::new(nvram)),
+            (Some(nvram), _, _) => Box::new(NvramSink::new(nvram, shared.gate.clone())),
             (None, None, _) => Box::new(NoLog),
             (None, Some(log), CommitMode::Sync) => Box::new(SyncSink(log.appender())),
             (None, Some(log), CommitMode::Async) => Box::new(AsyncSink(log.appender())),

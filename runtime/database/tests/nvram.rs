@@ -14,7 +14,7 @@ use reprise_base::Lsn;
 use reprise_database::{
     CommitMode, Database, DatabaseConfig, DeviceConfig, DeviceError, LogPolicy, NvramConfig, OpenError, RegionNote,
 };
-use reprise_router::{LogQuery, ReplyOutcome};
+use reprise_router::{DeployError, LogQuery, ReplyOutcome};
 
 const REGION_BYTES: u64 = 8 << 20;
 
@@ -323,6 +323,82 @@ fn others_regions_are_refused_and_left_alone() {
             .expect("read")
             .is_none()
     );
+}
+
+/// Another program's layout: named by the data directory it may hold what was answered, so it is kept; otherwise it is no region of ours.
+#[test]
+fn a_region_with_another_layout_version_is_refused_and_left_alone() {
+    let place = Place::new();
+    let database = open(place.on_nvram(1));
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let killed = place.killed();
+    database.close().expect("close");
+    let mut region = fs::read(killed.region()).expect("a region");
+    let version = 8..12; // behind the magic
+    assert_eq!(region[version.clone()], 1_u32.to_le_bytes());
+    region[version].copy_from_slice(&2_u32.to_le_bytes());
+    fs::write(killed.region(), &region).expect("written");
+    let before = common::snapshot(&killed.data());
+    for config in [killed.on_nvram(1), killed.on_files(1)] {
+        let error = refusal(config);
+        assert!(matches!(error, OpenError::Device(DeviceError::Lost { .. })), "{error}");
+        assert!(error.to_string().contains("layout version 2"), "{error}");
+    }
+    assert_eq!(common::snapshot(&killed.data()), before);
+    let error = refusal(DatabaseConfig {
+        device: nvram(&killed.region()),
+        ..Place::new().on_files(1)
+    });
+    assert!(
+        matches!(error, OpenError::Device(DeviceError::Region { .. })),
+        "{error}"
+    );
+    assert!(error.to_string().contains("layout version 2"), "{error}");
+    assert_eq!(fs::read(killed.region()).expect("a region"), region);
+}
+
+/// Judged before its tables are made and what it runs is run, also where nothing is to be changed.
+#[test]
+fn a_module_whose_record_no_ring_takes_is_refused_before_it_is_installed() {
+    let place = Place::new();
+    let mut config = place.on_nvram(1);
+    let DeviceConfig::Nvram(nvram) = &mut config.device else {
+        unreachable!()
+    };
+    nvram.bytes = 320 << 10;
+    let database = open(config);
+    let long = with_section(&wasm("bank"), 100 << 10);
+    let (deployed, planned) = (
+        database.router().deploy("bank", &long).err(),
+        database.router().plan_deploy("bank", &long).err(),
+    );
+    for error in [deployed, planned] {
+        let Some(DeployError::RecordTooLong { bytes, max }) = error else {
+            panic!("{error:?}");
+        };
+        assert!(bytes > long.len() && max < long.len() && max > 60_000, "{bytes}, {max}");
+    }
+    assert_eq!(
+        database.router().status().durable_lsn,
+        Lsn(1),
+        "the log has its first record alone"
+    );
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 10);
+    database.close().expect("close");
+}
+
+/// A module with a section of so many bytes that nobody reads.
+fn with_section(wasm: &[u8], bytes: usize) -> Vec<u8> {
+    let content = [&[3][..], b"pad", &vec![0; bytes]].concat();
+    let mut left = content.len();
+    let mut long = [wasm, &[0]].concat();
+    while left > 0x7f {
+        long.push(left as u8 | 0x80);
+        left >>= 7;
+    }
+    long.push(left as u8);
+    [long, content].concat()
 }
 
 #[test]

@@ -206,6 +206,14 @@ impl<P: Send + 'static> Log<P> {
         }
     }
 
+    /// Nobody was told of a record from here on: with a front a record may be answered before one below it is durable.
+    pub fn answered_max(&self) -> Lsn {
+        match self.front.get() {
+            Some(_) => self.filled(),
+            None => self.copied(),
+        }
+    }
+
     pub fn positions(&self) -> Positions {
         if let Some(front) = self.front.get() {
             let durable = front.lsns.durable();

@@ -6,7 +6,7 @@ use reprise_base::Lsn;
 use reprise_log::{Appender, LogError, NvramAppender, UnavailableKind};
 use reprise_wire::RecordBatch;
 
-use crate::{batch::CallBatch, site::Partition};
+use crate::{batch::CallBatch, gate::CommitGate, site::Partition};
 
 /// Why the log does not keep what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,14 +74,19 @@ pub trait Sink: Send {
 pub struct SyncSink(pub Appender<Box<CallBatch>>);
 /// Logged, but acknowledged at once.
 pub struct AsyncSink(pub Appender<Box<CallBatch>>);
-/// Durable before reply, in NVRAM: the engine thread persists the records and answers the callers itself.
-pub struct NvramSink(RefCell<NvramAppender<Box<CallBatch>>>);
+/// Durable before reply, in NVRAM: the engine thread persists the records and answers the callers itself, unless the gate has them wait
+/// for standbys.
+pub struct NvramSink {
+    appender: RefCell<NvramAppender<Box<CallBatch>>>,
+    gate: Arc<CommitGate>,
+}
 /// No log at all.
 pub struct NoLog;
 
 impl NvramSink {
-    pub fn new(appender: NvramAppender<Box<CallBatch>>) -> Self {
-        Self(RefCell::new(appender))
+    pub fn new(appender: NvramAppender<Box<CallBatch>>, gate: Arc<CommitGate>) -> Self {
+        let appender = RefCell::new(appender);
+        Self { appender, gate }
     }
 }
 
@@ -216,11 +221,11 @@ impl Sink for AsyncSink {
 
 impl Sink for NvramSink {
     fn refusal(&self) -> Option<Unlogged> {
-        self.0.borrow().refusal().as_ref().map(Unlogged::from)
+        self.appender.borrow().refusal().as_ref().map(Unlogged::from)
     }
 
     fn records_max(&self) -> usize {
-        self.0.borrow().bytes_max()
+        self.appender.borrow().bytes_max()
     }
 
     fn publish(
@@ -231,18 +236,18 @@ impl Sink for NvramSink {
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
         batch.records = records.count();
         if !records.is_empty() {
-            match self.0.borrow_mut().append(records) {
+            match self.appender.borrow_mut().append(records) {
                 Ok(start) => note_end(partitions, end_behind(start, records)),
                 Err(error) => return Err(((&error).into(), batch)),
             }
         }
         // Whatever a partition shows is persistent, since what it ran before was when its turn ended.
-        complete(end_of(partitions), Ok(()), batch);
+        self.gate.complete(end_of(partitions), Ok(()), batch);
         Ok(())
     }
 
     fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
-        let appended = self.0.borrow_mut().append(record);
+        let appended = self.appender.borrow_mut().append(record);
         let start = appended.map_err(|error| (Unlogged::from(&error), Lsn(0)))?;
         note_end(partitions, end_behind(start, record));
         Ok(start)

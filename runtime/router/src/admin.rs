@@ -51,6 +51,9 @@ pub enum DeployError {
     Conflict(Vec<Conflict>),
     #[error("a module has at most {max} bytes")]
     TooLarge { max: usize },
+    /// The log has no room for so long a record, however empty it is.
+    #[error("its record in the log has up to {bytes} bytes, and the log takes {max} at once")]
+    RecordTooLong { bytes: usize, max: usize },
     #[error("no such module is in service")]
     NotFound,
     #[error("no such table is stored")]
@@ -98,7 +101,8 @@ impl Router {
     /// What `deploy` would do, or the conflicts that it would be refused for: the same judgement, changed tables made and
     /// forgotten. Leaves nothing.
     pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<Planned, DeployError> {
-        let candidate = self.compile(name, &wasm.into())?;
+        let wasm: Arc<[u8]> = wasm.into();
+        let candidate = self.compile(name, &wasm)?;
         let schema = candidate.schema.clone();
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let in_service = self.deployed().current.get(name).map(|module| module.hash);
@@ -109,6 +113,7 @@ impl Router {
         }
         let max_s = self.deploy_time_max_s();
         let summary = self.run_on_all(move |held| {
+            judge_record(held, &candidate, wasm.len())?;
             let shared = held.tools.shared.clone();
             let clock = &shared.clock;
             let _underway = shared.underway.begin(&candidate.name, max_s, &**clock);
@@ -285,12 +290,30 @@ fn refused(error: InstallError<DeployError>, max_s: u32) -> DeployError {
     }
 }
 
+/// Bytes of a deployment's record beside the module, its name, and what it ran.
+const DEPLOY_HEAD_BYTES_MAX: usize = 128;
+
+/// Whether the log takes the deployment's record, before anything of it runs: a site's ring in NVRAM may be too small for it.
+fn judge_record(held: &ExclusivePartitions<'_>, candidate: &Candidate, wasm_bytes: usize) -> Result<(), DeployError> {
+    let ran = match candidate.schema.on_deploy {
+        true => PLAN_BYTES_MAX + 8 * held.partitions.len(),
+        false => 0,
+    };
+    let bytes = DEPLOY_HEAD_BYTES_MAX + candidate.name.len() + ran + wasm_bytes;
+    let max = held.tools.sink.records_max();
+    match bytes <= max {
+        true => Ok(()),
+        false => Err(DeployError::RecordTooLong { bytes, max }),
+    }
+}
+
 fn deploy(
     held: &mut ExclusivePartitions<'_>,
     candidate: Candidate,
     wasm: Arc<[u8]>,
     max_s: u32,
 ) -> Result<Lsn, DeployError> {
+    judge_record(held, &candidate, wasm.len())?;
     let shared = held.tools.shared.clone();
     let _underway = shared.underway.begin(&candidate.name, max_s, &*shared.clock);
     let txn_id = held.tools.next_multi_id(held.partitions);

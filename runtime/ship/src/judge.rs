@@ -144,6 +144,10 @@ mod tests {
             Lsn(13)
         }
 
+        fn answered_max(&self) -> Lsn {
+            Lsn(10)
+        }
+
         fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {
             Ok((5..=10).contains(&lsn.0).then_some(History(77)))
         }

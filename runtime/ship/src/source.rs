@@ -17,6 +17,8 @@ pub trait ShippedLog: Send + Sync {
     fn copied(&self) -> Lsn;
     /// Behind the last record that was appended.
     fn filled(&self) -> Lsn;
+    /// Nobody was told of a record from here on: beyond `durable` where sites write logs of their own.
+    fn answered_max(&self) -> Lsn;
     /// None where the log does not hold it.
     fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError>;
     fn reader(&self, from: Lsn) -> Result<LogReader, LogError>;
@@ -46,6 +48,10 @@ impl<P: Send + 'static> ShippedLog for Log<P> {
 
     fn filled(&self) -> Lsn {
         Log::filled(self)
+    }
+
+    fn answered_max(&self) -> Lsn {
+        Log::answered_max(self)
     }
 
     fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {

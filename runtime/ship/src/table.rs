@@ -292,7 +292,7 @@ impl Table {
         if is_entering {
             self.set(&mut state);
             // From here on nobody is told of more before these have it.
-            let answered = log.durable();
+            let answered = log.answered_max();
             for standby in state.standbys.values_mut() {
                 if standby.sync == SyncState::Entering(Lsn(u64::MAX)) {
                     standby.sync = SyncState::Entering(answered);

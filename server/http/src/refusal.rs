@@ -313,6 +313,15 @@ impl From<DeployError> for Refusal {
                 problem.into()
             }
             DeployError::TooLarge { max } => Self::too_large("a module", max),
+            DeployError::RecordTooLong { bytes, max } => {
+                let detail = format!(
+                    "the module makes a log record of up to {bytes} bytes, and the NVRAM takes {max} at once (a quarter of a site's ring: \
+                     --nvram-size); nothing was changed"
+                );
+                let mut refusal = Self::limit("log-record-bytes", detail);
+                refusal.problem.max = Some(max as u64);
+                refusal
+            }
             DeployError::NoTable => Self::not_found("no such table; GET /v1/tables lists them as module.table"),
             DeployError::NotFound => Self::not_found("no such module is in service; GET /v1/modules lists them"),
             DeployError::BadName(detail) => Self::malformed(detail),
@@ -496,6 +505,9 @@ mod tests {
         assert_eq!((invalid.status, invalid.offset), (422, Some(4)));
         assert!(invalid.detail.starts_with("bad magic (at byte 4)"));
         assert_eq!(problem(DeployError::TooLarge { max: 9 }).max, Some(9));
+        let long = problem(DeployError::RecordTooLong { bytes: 20, max: 9 });
+        assert_eq!((long.status, long.max), (422, Some(9)));
+        assert_eq!(long.limit.as_deref(), Some("log-record-bytes"));
         assert_eq!(problem(DeployError::NotFound).status, 404);
         assert_eq!(problem(DeployError::BadName("no".into())).status, 400);
         let unauthorized = Refusal::new(ProblemKind::Unauthorized, "who").into_response();

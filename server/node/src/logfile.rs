@@ -25,7 +25,7 @@ use crate::{
     cli::Output,
     output::{Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_text},
     records,
-    region::{self, FoundRegion},
+    region::{self, AloneRegion, FoundRegion},
 };
 
 const SEGMENT_PREFIX: &str = "log-";
@@ -175,6 +175,9 @@ impl Verified {
 }
 
 pub fn verify(dir: &Path, output: Output) -> Outcome {
+    if region::is_alone(dir) {
+        return AloneRegion::of(dir)?.print(output);
+    }
     let disk = open(dir)?;
     let (reader, report) = LogReader::open(disk, Lsn(0)).context("verify the log")?;
     let checkpoints = verify_checkpoints(dir).context("verify the checkpoints")?;
@@ -367,12 +370,16 @@ impl Modules {
 }
 
 pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -> Outcome {
-    let disk = open(dir)?;
-    let (mut reader, report) = LogReader::open(disk, Lsn(0)).context("open the log")?;
     let mut modules = Modules {
         engine: Engine::new(Limits::default()),
         deployed: Deployed::default(),
     };
+    if region::is_alone(dir) {
+        let asked = (from, limit.unwrap_or(u64::MAX));
+        return print_walked(|each| region::each_alone(dir, each), &mut modules, asked, output);
+    }
+    let disk = open(dir)?;
+    let (mut reader, report) = LogReader::open(disk, Lsn(0)).context("open the log")?;
     if let Some(reader) = first_checkpoint(dir, report.start) {
         modules.take_up(&reader);
     }
@@ -390,21 +397,32 @@ pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -
     }
     // A data directory's region may have what its files do not have yet.
     if shown < limit && report.damage.is_none() && log_dir(dir) != dir {
-        let mut printed = Ok(());
-        region::each_record(dir, report.end, &mut |record| {
-            modules.note(&record.record);
-            if from.is_none_or(|from| record.lsn.0 >= from) {
-                shown += 1;
-                printed = print_record(record, &modules.deployed, output);
-            }
-            printed.is_ok() && shown < limit
-        })?;
-        printed?;
+        let walk = |each: &mut dyn FnMut(&LogRecord<'_>) -> bool| region::each_record(dir, report.end, each);
+        print_walked(walk, &mut modules, (from, limit - shown), output)?;
     }
     match &report.damage {
         Some(damage) if shown < limit => Err(Failure::Other(anyhow::anyhow!("{damage}"))),
         _ => Ok(()),
     }
+}
+
+/// Prints what `walk` shows: from an LSN on, and so many records at most.
+fn print_walked(
+    walk: impl FnOnce(&mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome,
+    modules: &mut Modules,
+    (from, limit): (Option<u64>, u64),
+    output: Output,
+) -> Outcome {
+    let (mut shown, mut printed) = (0, Ok(()));
+    walk(&mut |record| {
+        modules.note(&record.record);
+        if shown < limit && from.is_none_or(|from| record.lsn.0 >= from) {
+            shown += 1;
+            printed = print_record(record, &modules.deployed, output);
+        }
+        printed.is_ok() && shown < limit
+    })?;
+    Ok(printed?)
 }
 
 /// The oldest readable checkpoint of a log whose beginning was released.

@@ -1,4 +1,4 @@
-//! What the files of a data directory lack: records that lie in its NVRAM region alone.
+//! What the files of a data directory lack: records that lie in its NVRAM region alone; and a region by itself.
 
 use std::path::Path;
 
@@ -8,10 +8,13 @@ use reprise_database::RegionNote;
 use reprise_env::RealDisk;
 use reprise_log::{LogRecord, recovered_records};
 use reprise_nvram::{MapRegions, OpenMemory, PmemError, Recovered, Region};
-use reprise_wire::FORMAT_VERSION;
+use reprise_wire::{FORMAT_VERSION, RecordRef};
 use serde::Serialize;
 
-use crate::output::{Failure, Outcome};
+use crate::{
+    cli::Output,
+    output::{Failure, Outcome, grouped, print_json, print_pairs},
+};
 
 /// A region that a data directory names.
 #[derive(Serialize)]
@@ -104,13 +107,13 @@ fn noted(dir: &Path) -> Result<Option<RegionNote>, Failure> {
 fn recover(note: &RegionNote) -> anyhow::Result<Recovered> {
     let memory = MapRegions::default().open(&note.path, None)?;
     let region = Region::open(memory)?.context("it is blank")?;
-    let id: String = region
-        .owner()
-        .region_id
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let id = hex(&region.owner().region_id);
     anyhow::ensure!(id == note.region_id, "it is another region, or an older copy");
+    records_of(&region)
+}
+
+/// What a region has, in this program's format.
+fn records_of(region: &Region) -> anyhow::Result<Recovered> {
     let recovered = region.recover()?;
     let format = region.owner().format;
     anyhow::ensure!(
@@ -118,4 +121,166 @@ fn recover(note: &RegionNote) -> anyhow::Result<Recovered> {
         "it holds records in format {format}, this program reads format {FORMAT_VERSION}"
     );
     Ok(recovered)
+}
+
+/// A region by itself: what it has, and whether it is whole.
+#[derive(Serialize)]
+pub struct AloneRegion {
+    path: String,
+    whole: bool,
+    /// Nothing is in it, and nothing says whose it was.
+    blank: bool,
+    database_id: Option<String>,
+    region_id: Option<String>,
+    rings: Option<u32>,
+    /// The log's files had everything before it.
+    copied: Option<u64>,
+    /// Behind the last record.
+    end: Option<u64>,
+    records: u64,
+    /// Numbers before the last record that no record has: an opening writes a void record for each.
+    void: u64,
+    error: Option<String>,
+}
+
+/// A file or device, where a directory may be named, too.
+pub fn is_alone(path: &Path) -> bool {
+    path.exists() && !path.is_dir()
+}
+
+impl AloneRegion {
+    /// Err: it can't be opened, or a server uses it.
+    pub fn of(path: &Path) -> Result<Self, Failure> {
+        let memory = MapRegions::default().open(path, None);
+        let memory = memory.context("open the NVRAM region")?;
+        let mut found = Self {
+            path: path.display().to_string(),
+            whole: false,
+            blank: false,
+            database_id: None,
+            region_id: None,
+            rings: None,
+            copied: None,
+            end: None,
+            records: 0,
+            void: 0,
+            error: None,
+        };
+        match Region::open(memory) {
+            Ok(Some(region)) => {
+                found.database_id = Some(hex(&region.owner().database_id));
+                found.region_id = Some(hex(&region.owner().region_id));
+                found.rings = Some(region.geometry().rings);
+                found.error = found.count(&region).err().map(|error| format!("{error:#}"));
+            }
+            Ok(None) => found.blank = true,
+            Err(error) => found.error = Some(error.to_string()),
+        }
+        found.whole = found.error.is_none();
+        Ok(found)
+    }
+
+    fn count(&mut self, region: &Region) -> anyhow::Result<()> {
+        let recovered = records_of(region)?;
+        self.copied = Some(recovered.copied.0);
+        self.end = Some(recovered.copied.0);
+        recovered_records(&recovered, recovered.copied, &mut |record| {
+            match record.record {
+                RecordRef::Void => self.void += 1,
+                _ => self.records += 1,
+            }
+            self.end = Some(record.end.0);
+            true
+        })?;
+        Ok(())
+    }
+
+    pub fn print(&self, output: Output) -> Outcome {
+        if output == Output::Json {
+            print_json(self)?;
+        } else {
+            let range = match (self.copied, self.end) {
+                (Some(copied), Some(end)) => format!("{copied} to {end}"),
+                _ => String::new(),
+            };
+            let verdict = match (&self.error, self.blank) {
+                (Some(error), _) => error.as_str(),
+                (None, true) => "blank",
+                (None, false) => "whole",
+            };
+            print_pairs(&[
+                ("region", verdict.to_owned()),
+                ("database", self.database_id.clone().unwrap_or_default()),
+                ("LSN", range),
+                ("rings", self.rings.map_or_else(String::new, |rings| rings.to_string())),
+                ("records", grouped(self.records)),
+                ("void", grouped(self.void)),
+            ])?;
+        }
+        if self.whole { Ok(()) } else { Err(Failure::No) }
+    }
+}
+
+/// What a region by itself has behind what the files had, a record at a time, until `each` says false.
+pub fn each_alone(path: &Path, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome {
+    let mut read = || {
+        let memory = MapRegions::default().open(path, None)?;
+        let Some(region) = Region::open(memory)? else {
+            return Ok(());
+        };
+        let recovered = records_of(&region)?;
+        recovered_records(&recovered, recovered.copied, each)?;
+        Ok::<(), anyhow::Error>(())
+    };
+    Ok(read().with_context(|| format!("read the NVRAM region {}", path.display()))?)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_base::TxnId;
+    use reprise_nvram::{FlushPolicy, Owner};
+    use reprise_wire::{RecordBatch, RemoveRef};
+
+    use super::*;
+
+    #[test]
+    fn numbers_that_were_lost_are_told_as_void() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("region");
+        let maps = MapRegions {
+            assume_persistent: true,
+        };
+        let memory = maps.open(&path, Some(1 << 20)).expect("a region");
+        let region = Region::format(memory, Owner::default(), 2, 256, Lsn(3)).expect("there is room");
+        let mut rings = region.rings(FlushPolicy::OnCommit);
+        let record = RecordBatch::of(&RecordRef::Remove(RemoveRef {
+            txn_id: TxnId(1),
+            name: "gone",
+        }));
+        for (ring, lsn) in [(1, 5), (0, 6), (1, 9)] {
+            let writer = &mut rings[ring].0;
+            writer.records(Lsn(lsn), 1, record.bytes()).expect("there is room");
+            writer.persist();
+        }
+        drop(rings);
+        let found = AloneRegion::of(&path).expect("it opens");
+        assert_eq!(
+            (found.whole, found.copied, found.end),
+            (true, Some(3), Some(10)),
+            "{:?}",
+            found.error
+        );
+        assert_eq!((found.records, found.void), (3, 4));
+        let mut seen = Vec::new();
+        each_alone(&path, &mut |record| {
+            seen.push(record.lsn.0);
+            seen.len() < 5
+        })
+        .expect("read");
+        assert_eq!(seen, [3, 4, 5, 6, 7]);
+    }
 }

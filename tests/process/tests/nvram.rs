@@ -72,6 +72,21 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
         let dumped = run_verb(&["log", "dump", data.to_str().expect("text"), "--output", "json"])?;
         let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
         ensure!(dumped.lines().count().to_string() == end, "{dumped}, not to {end}");
+        // The region by itself, too: what it has behind what the files had.
+        let alone = run_verb(&["log", "verify", region, "--output", "json"])?;
+        ensure!(alone.status.success(), "{alone:?}");
+        let alone: serde_json::Value = serde_json::from_slice(&alone.stdout)?;
+        let number = |name: &str| alone[name].as_u64().unwrap_or_default();
+        ensure!(
+            alone["whole"] == true && number("end").to_string() == end && alone["void"] == 0,
+            "{alone}, not to {end}"
+        );
+        let dumped = run_verb(&["log", "dump", region, "--output", "json"])?;
+        let lines = String::from_utf8_lossy(&dumped.stdout).lines().count() as u64;
+        ensure!(
+            lines == number("end") - number("copied"),
+            "{lines} of {alone}: {dumped:?}"
+        );
         let verified = verify(&data)?;
         ensure!(verified["nvram"]["records"].as_u64().is_some(), "{verified}");
         let (from, to) = (data.to_str().expect("text"), dir.path().join("backup"));
@@ -152,6 +167,26 @@ fn what_can_not_be_is_refused_in_a_line() -> Result<()> {
     ensure!(told.contains("another process uses"), "{told}");
     let (status, errors) = first.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
+    Ok(())
+}
+
+#[test]
+fn a_file_that_is_no_whole_region_is_judged() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("file");
+    let path = file.to_str().expect("text");
+    for (byte, status, said) in [(1, 1, "does not begin as a region"), (0, 0, "blank")] {
+        std::fs::write(&file, vec![byte; 1 << 20])?;
+        let verified = run_verb(&["log", "verify", path])?;
+        let told = String::from_utf8_lossy(&verified.stdout).into_owned();
+        ensure!(
+            verified.status.code() == Some(status) && told.contains(said),
+            "{verified:?}"
+        );
+        let dumped = run_verb(&["log", "dump", path])?;
+        ensure!(dumped.status.code() == Some(status), "{dumped:?}");
+        ensure!(std::fs::read(&file)? == vec![byte; 1 << 20], "it was changed");
+    }
     Ok(())
 }
 

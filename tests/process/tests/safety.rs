@@ -146,7 +146,23 @@ impl Load {
 #[test]
 fn nothing_that_a_2_safe_primary_answered_is_lost_when_it_is_killed_and_its_standby_takes_over() -> Result<()> {
     let cluster = Cluster::new()?;
-    let mut a = cluster.primary("a", "2-safe")?;
+    let primary = cluster.primary("a", "2-safe")?;
+    check_take_over(&cluster, primary)
+}
+
+/// The primary's engine threads persist their records and do not answer before the standby has them.
+#[test]
+fn nothing_that_a_2_safe_primary_in_nvram_answered_is_lost_either() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let region = cluster.dir.path().join("region").to_string_lossy().into_owned();
+    let device = ["--device", "nvram", "--nvram", &region, "--nvram-size", "8MiB"];
+    let own = ["--nvram-assume-persistent", "true", "--sites", "2"];
+    let level = ["--partitions", "2", "--safety", "2-safe"];
+    let launch = cluster.launch("a", &[&device[..], &own, &level].concat());
+    check_take_over(&cluster, Server::start(&launch)?)
+}
+
+fn check_take_over(cluster: &Cluster, mut a: Server) -> Result<()> {
     a.deploy("bank")?;
     let mut b = cluster.standby("b", &a, "2-safe")?;
     wait_reached(&a, "2-safe", 1)?;

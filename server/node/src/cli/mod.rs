@@ -370,13 +370,13 @@ pub enum LogCommand {
     /// Check a log's files; no server runs on them
     #[command(after_help = "Example:\n  reprise log verify ./reprise-data")]
     Verify {
-        /// A data directory, or the log's own
+        /// A data directory, the log's own, or an NVRAM region
         dir: PathBuf,
     },
     /// Print a log's records from its files; no server runs on them
     #[command(after_help = "Example:\n  reprise log dump ./reprise-data --output json | jq .args")]
     Dump {
-        /// A data directory, or the log's own
+        /// A data directory, the log's own, or an NVRAM region
         dir: PathBuf,
         /// Begin at this LSN
         #[arg(long, value_name = "LSN")]
