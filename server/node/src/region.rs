@@ -255,7 +255,11 @@ mod tests {
             assume_persistent: true,
         };
         let memory = maps.open(&path, Some(1 << 20)).expect("a region");
-        let region = Region::format(memory, Owner::default(), 2, 256, Lsn(3)).expect("there is room");
+        let owner = Owner {
+            format: FORMAT_VERSION,
+            ..Owner::default()
+        };
+        let region = Region::format(memory, owner, 2, 256, Lsn(3)).expect("there is room");
         let mut rings = region.rings(FlushPolicy::OnCommit);
         let record = RecordBatch::of(&RecordRef::Remove(RemoveRef {
             txn_id: TxnId(1),
