@@ -4,6 +4,7 @@ mod common;
 
 use std::{
     fs,
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -78,18 +79,29 @@ impl Place {
     }
 }
 
+/// Copies a directory that a database writes to; from the start again when a file gets its lasting name meanwhile.
 fn copy(from: &Path, to: &Path) {
-    for entry in fs::read_dir(from).expect("a folder") {
-        let entry = entry.expect("an entry");
-        let target = to.join(entry.file_name());
-        match entry.file_type().expect("a type").is_dir() {
-            true => {
-                fs::create_dir_all(&target).expect("a directory");
-                copy(&entry.path(), &target);
-            }
-            false => assert!(fs::copy(entry.path(), target).is_ok()),
+    for _ in 0..100 {
+        fs::remove_dir_all(to).expect("emptied");
+        match copy_once(from, to) {
+            Err(gone) if gone.kind() == ErrorKind::NotFound => {}
+            done => return done.expect("copied"),
         }
     }
+    panic!("the files of {} never stay", from.display());
+}
+
+fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_once(&entry.path(), &target)?,
+            false => _ = fs::copy(entry.path(), target)?,
+        }
+    }
+    Ok(())
 }
 
 fn open(config: DatabaseConfig) -> Database {

@@ -306,7 +306,11 @@ fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -
     wait_reached(&a, "2-safe", 1)?;
     // A directory has the place of the file that is to be written.
     let in_the_way = cluster.dir.path().join("a/standbys.json.tmp");
-    std::fs::create_dir_all(in_the_way.join("x"))?;
+    let begun = Instant::now();
+    // The file itself may lie there for a moment.
+    while let Err(error) = std::fs::create_dir_all(in_the_way.join("x")) {
+        ensure!(begun.elapsed() < Duration::from_secs(10), "{error}");
+    }
     b.kill()?;
     for account in 1..3 {
         let (status, told) = open(&a, account, &[])?;
