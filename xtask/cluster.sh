@@ -56,7 +56,7 @@ Try in another terminal:
   $reprise replication status --url $primary
 Kill the primary, and make a standby take over:
   kill -9 $(echo "$servers" | awk '{ print $1 }')
-  $reprise replication promote --url http://127.0.0.1:$second
+  $reprise replication promote --force --url http://127.0.0.1:$second
   curl http://127.0.0.1:$second/v1/call/bank/open --json '{"account": 3, "balance": 5}'
 
 The consoles are at $primary/console/#/replication and http://127.0.0.1:$second/console/#/replication.
