@@ -408,6 +408,7 @@ impl ReplicationService for Replication {
         Ok(JoinTicket {
             ticket: ticket.ticket,
             ship_address: serving.ship_address,
+            transport: serving.net.transport(),
             certificate: serving.net.certificate(),
             database_id: ticket.database_id,
             partitions: ticket.partitions,

@@ -78,6 +78,8 @@ pub struct ReplicationInfo {
 pub struct JoinTicket {
     pub ticket: [u8; 16],
     pub ship_address: String,
+    /// What carries the log there.
+    pub transport: &'static str,
     /// SHA-256 of the certificate that is shown there; none: it is not encrypted.
     pub certificate: Option<[u8; 32]>,
     pub database_id: [u8; 16],

@@ -94,6 +94,9 @@ pub struct JoinTicket {
     pub ticket: String,
     /// Where to connect to. Its host is the one of this request where the server listens on all addresses.
     pub ship_address: String,
+    /// What carries the log there: `tcp` or `rdma`; the standby needs the same.
+    #[serde(default = "tcp")]
+    pub transport: String,
     /// SHA-256 of the certificate that the server shows there, in hexadecimal digits; null where it speaks no TLS.
     #[serde(default)]
     pub certificate: Option<String>,
@@ -101,6 +104,11 @@ pub struct JoinTicket {
     pub database_id: String,
     /// Partitions of the database.
     pub partitions: u16,
+}
+
+/// Of a server that tells none.
+fn tcp() -> String {
+    "tcp".into()
 }
 
 /// A node that became the primary.

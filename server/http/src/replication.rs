@@ -181,6 +181,7 @@ pub async fn join(
     Ok(Json(JoinTicket {
         ticket: hex(&ticket.ticket),
         ship_address: reachable(&ticket.ship_address, &host),
+        transport: ticket.transport.to_owned(),
         certificate: ticket.certificate.map(|sum| hex(&sum)),
         database_id: hex(&ticket.database_id),
         partitions: ticket.partitions,

@@ -145,7 +145,7 @@ impl Primary {
             asked
                 .ticket()
                 .map_err(|error| ticket_error(&error))
-                .and_then(|told| read_ticket(&told))
+                .and_then(|told| read_ticket(&told, &*asked.net))
         };
         let follow = FollowPrimary {
             net,
@@ -203,7 +203,7 @@ impl Primary {
     }
 
     fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<u64> {
-        let read = read_ticket(ticket)?;
+        let read = read_ticket(ticket, &*self.net)?;
         let config = LinkConfig {
             net: self.net.clone(),
             clock: Arc::new(RealClock::default()),
@@ -252,7 +252,16 @@ fn ticket_error(error: &ClientError) -> TicketError {
     }
 }
 
-fn read_ticket(told: &JoinTicket) -> Result<Ticket, TicketError> {
+/// What a ticket says, for this way to connect.
+fn read_ticket(told: &JoinTicket, net: &dyn Net) -> Result<Ticket, TicketError> {
+    let own = net.transport();
+    if told.transport != own {
+        let theirs = &told.transport;
+        return Err(TicketError {
+            reason: format!("the primary ships its log over {theirs}, and this standby takes it over {own}: start both with the same --transport").into(),
+            is_final: true,
+        });
+    }
     let unreadable = || TicketError {
         reason: "the primary's ticket is not made of hexadecimal digits".into(),
         is_final: false,
@@ -260,6 +269,7 @@ fn read_ticket(told: &JoinTicket) -> Result<Ticket, TicketError> {
     Ok(Ticket {
         ticket: bytes_of(&told.ticket).ok_or_else(unreadable)?,
         ship_address: told.ship_address.clone(),
+        transport: own,
         certificate: match &told.certificate {
             Some(hex) => Some(bytes_of(hex).ok_or_else(unreadable)?),
             None => None,
@@ -310,7 +320,28 @@ pub fn name_of(settings: &ReplicationSettings, port: u16) -> String {
 
 #[cfg(test)]
 mod tests {
+    use reprise_env::RealNet;
+
     use super::*;
+
+    #[test]
+    fn a_primary_with_another_transport_is_named_and_nothing_is_tried() {
+        let mut told = JoinTicket {
+            ticket: "00".repeat(16),
+            ship_address: "h:1".into(),
+            transport: "tcp".into(),
+            certificate: Some("ff".repeat(32)),
+            database_id: "11".repeat(16),
+            partitions: 2,
+        };
+        let read = read_ticket(&told, &RealNet).expect("a ticket");
+        assert_eq!((read.certificate, read.database_id), (Some([255; 32]), [17; 16]));
+        told.certificate = Some("f".into());
+        assert!(read_ticket(&told, &RealNet).is_err_and(|error| !error.is_final));
+        told.transport = "rdma".into();
+        let error = read_ticket(&told, &RealNet).expect_err("refused");
+        assert!(error.is_final && error.reason.contains("over rdma"), "{error}");
+    }
 
     #[test]
     fn a_ticket_is_16_bytes() {

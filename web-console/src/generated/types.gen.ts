@@ -580,6 +580,10 @@ export type JoinTicket = {
      * 16 bytes in hexadecimal digits, to be shown on the connection.
      */
     ticket: string;
+    /**
+     * What carries the log there: `tcp` or `rdma`; the standby needs the same.
+     */
+    transport?: string;
 };
 
 /**
