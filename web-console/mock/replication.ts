@@ -48,6 +48,7 @@ export function replicationNow(isEmpty: boolean): Replication {
     acked_lsn: durable_lsn,
     committed_lsn: durable_lsn,
     standbys: isEmpty ? [] : standbys,
+    cuts: [],
   };
 }
 

@@ -26,6 +26,7 @@ use crate::{
     backups::Backups,
     checkpoint::Checkpointer,
     config::{CommitMode, DatabaseConfig, check},
+    cutting::CutInfo,
     device::NvramInUse,
     environment::{Environment, Folders},
     error::OpenError,
@@ -59,6 +60,8 @@ pub(crate) struct Upkeep {
     pub drained: Drained,
     /// Where it was opened as one.
     pub standby: Option<Standby>,
+    /// What was cut off this directory's log.
+    pub cuts: OnceLock<Vec<CutInfo>>,
     /// Where standbys are served.
     pub replication: OnceLock<Arc<Replication>>,
 }
@@ -251,6 +254,12 @@ impl Database {
             seconds: bounds.open_max.as_secs_f64(),
         })??);
         Ok(())
+    }
+
+    /// Tells what was cut off the directory's log, for whoever asks. Once.
+    pub fn set_cuts(&self, cuts: Vec<CutInfo>) {
+        let is_first = self.upkeep.cuts.set(cuts).is_ok();
+        assert!(is_first, "cuts are told once");
     }
 
     pub fn router(&self) -> &Router {

@@ -9,6 +9,7 @@ mod backups;
 mod checkpoint;
 mod committing;
 mod config;
+mod cutting;
 mod database;
 mod device;
 mod environment;
@@ -32,6 +33,7 @@ mod timed;
 mod writing;
 
 pub use config::{CheckpointConfig, CommitMode, DatabaseConfig, RedoConfig};
+pub use cutting::{BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, cut_back, list_cuts};
 pub use database::Database;
 pub use device::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, DeviceError, NvramConfig, RegionNote};
 pub use environment::{Environment, Folders};

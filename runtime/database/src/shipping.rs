@@ -16,7 +16,7 @@ use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{
-    CheckpointService, CheckpointState, FreshnessHistory, JoinTicket, Phase, PromoteOptions, Promoted,
+    CheckpointService, CheckpointState, CutRecords, FreshnessHistory, JoinTicket, Phase, PromoteOptions, Promoted,
     ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown,
 };
 use reprise_ship::{
@@ -26,6 +26,7 @@ use reprise_ship::{
 use crate::{
     checkpoint::Checkpointer,
     committing::Committing,
+    cutting::{self, CutInfo},
     database::Database,
     expected,
     linking::{self, FollowPrimary, Linked},
@@ -214,6 +215,7 @@ impl Replication {
 
     fn serve(&self, config: ServeStandbys) -> Result<Serving, ServeStandbysError> {
         self.log.set_hold_bytes_max(config.hold_bytes_max)?;
+        cutting::keep_level(&*self.root, self.safety).map_err(LogError::from)?;
         let checkpoints = Checkpoints {
             checkpointer: self.checkpointer.clone(),
             disk: self.checkpoints.clone(),
@@ -290,6 +292,12 @@ impl Replication {
         if let Some(serving) = self.serving() {
             serving.shipper.stop();
         }
+    }
+
+    fn cuts(&self) -> Vec<CutRecords> {
+        let database = self.database.upgrade();
+        let cuts = database.as_ref().and_then(|database| database.upkeep.cuts.get());
+        cuts.into_iter().flatten().map(CutInfo::told).collect()
     }
 
     /// Of a server that stepped down: what it shows gets older, and it hears of nothing.
@@ -379,6 +387,7 @@ impl ReplicationService for Replication {
             acked,
             committed,
             standbys,
+            cuts: self.cuts(),
         }
     }
 

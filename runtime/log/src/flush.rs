@@ -293,6 +293,9 @@ impl<P: Send + 'static> Flusher<P> {
             version: FORMAT_VERSION,
         };
         (self.next.chain, self.next.lsn) = (crc, written.end());
+        if block.records_count > 0 {
+            self.shared.index.note_epoch(block.epoch, block.lsn, self.history);
+        }
         self.history = group_end.history;
         self.shared.index.mark(&written);
         if block.changes_count == block.records_count {

@@ -8,7 +8,7 @@ use std::sync::{
 use reprise_base::{Epoch, Lsn};
 use reprise_wire::{History, RawRecords};
 
-use crate::{error::LogError, log::Log, reader::LogReader};
+use crate::{cut::EpochStart, error::LogError, log::Log, reader::LogReader};
 
 /// How far a log is, and what it holds up to there: nodes compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -71,6 +71,11 @@ impl<P: Send + 'static> Log<P> {
         self.shared.sinks.add(sink);
     }
 
+    /// Where the newest epochs begin of which records are durable in the log's files, the oldest first.
+    pub fn epochs(&self) -> Vec<EpochStart> {
+        self.shared.index.epochs()
+    }
+
     /// The history at an LSN; none where the log does not hold it, or not durably. Reads up to a segment.
     pub fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {
         let Some(segment) = self.shared.index.segment_with(lsn).filter(|_| lsn <= self.durable()) else {
@@ -82,7 +87,7 @@ impl<P: Send + 'static> Log<P> {
 }
 
 /// The history at `lsn`, where `reader` begins with `history`.
-fn history_until(reader: &mut LogReader, mut history: History, lsn: Lsn) -> Result<History, LogError> {
+pub(crate) fn history_until(reader: &mut LogReader, mut history: History, lsn: Lsn) -> Result<History, LogError> {
     while reader.position() < lsn {
         let Some(block) = reader.next_block()? else {
             break;

@@ -5,10 +5,13 @@ use std::sync::{Mutex, MutexGuard};
 use reprise_base::{Epoch, Lsn};
 use reprise_wire::{History, SegmentHeader};
 
-use crate::cursor::PlacedBlock;
+use crate::{cursor::PlacedBlock, cut::EpochStart};
 
 /// One block is noted for every so many bytes of log: 32 KiB of memory per GiB.
 const MARK_EVERY_BYTES: u64 = 512 << 10;
+
+/// Beginnings of epochs that are known: older ones are nobody's question.
+const EPOCHS_MAX: usize = 1024;
 
 const PREFIX: &str = "log-";
 const SUFFIX: &str = ".seg";
@@ -63,6 +66,8 @@ struct Inner {
     marks: Vec<Mark>,
     /// Stretches that are known to hold changes alone, by place, growing, none touching the next.
     changes: Vec<(u64, u64)>,
+    /// Where the newest epochs begin, growing.
+    epochs: Vec<EpochStart>,
 }
 
 #[derive(Debug, Default)]
@@ -138,6 +143,21 @@ impl LogIndex {
             Some(last) if last.1 == start => last.1 = end,
             _ => inner.changes.push((start, end)),
         }
+    }
+
+    /// Notes the epoch of a block with records, before which all records have this history.
+    pub fn note_epoch(&self, epoch: Epoch, start: Lsn, history: History) {
+        let mut inner = self.inner();
+        if inner.epochs.last().is_none_or(|last| last.epoch < epoch) {
+            if inner.epochs.len() == EPOCHS_MAX {
+                inner.epochs.remove(0);
+            }
+            inner.epochs.push(EpochStart { epoch, start, history });
+        }
+    }
+
+    pub fn epochs(&self) -> Vec<EpochStart> {
+        self.inner().epochs.clone()
     }
 
     /// True where the block at `place` is known to hold changes and nothing else.

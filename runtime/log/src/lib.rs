@@ -11,6 +11,7 @@ mod append;
 mod copier;
 mod copy;
 mod cursor;
+mod cut;
 mod delay;
 mod drain;
 mod error;
@@ -31,6 +32,7 @@ mod stretch;
 
 pub use append::Appender;
 pub use copy::{CopyRange, LogCopy};
+pub use cut::{EpochStart, Outline};
 pub use drain::{Drained, recovered_records};
 pub use error::{Damage, LogError, UnavailableKind};
 pub use front::{Following, FrontConfig, FrontStatus, NvramAppender};

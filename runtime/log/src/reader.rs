@@ -128,7 +128,7 @@ pub struct RecordPage {
 
 /// How far a reader may read.
 #[derive(Clone)]
-enum ReadEnd {
+pub(crate) enum ReadEnd {
     Fixed(Mark),
     /// What is durable in a running log.
     Running(Arc<Durable>),
@@ -196,7 +196,7 @@ impl LogReader {
         Ok((reader, report))
     }
 
-    fn new(disk: Arc<dyn Disk>, index: Arc<LogIndex>, end: ReadEnd, from: Lsn) -> Result<Self, LogError> {
+    pub(crate) fn new(disk: Arc<dyn Disk>, index: Arc<LogIndex>, end: ReadEnd, from: Lsn) -> Result<Self, LogError> {
         let (start, log_end) = (index.start(), end.get());
         if from.0 != 0 && from < start.lsn || from > log_end.lsn {
             return Err(LogError::OutOfRange {

@@ -349,6 +349,9 @@ impl Scan {
             return Err(self.damage(cursor, what));
         }
         self.index.mark(block);
+        if count > 0 {
+            self.index.note_epoch(next.epoch, block.first(), self.history);
+        }
         if is_changes {
             self.index.note_changes(block.place, block.end_place());
         }

@@ -14,7 +14,10 @@ use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
-use reprise_log::{Group, GroupSink, Log, LogConfig, LogError, PlaceError, Placed, Position, UnavailableKind, verify};
+use reprise_log::{
+    EpochStart, Group, GroupSink, Log, LogConfig, LogError, Outline, PlaceError, Placed, Position, UnavailableKind,
+    verify,
+};
 use reprise_wire::{FORMAT_VERSION, History};
 
 /// A group that outlives its block.
@@ -320,4 +323,78 @@ fn what_others_have_is_not_taken_back_and_so_not_known() {
     assert_eq!(words_on(&disk), ["a", "b"]);
     let (log, _, _) = open(&disk).expect("open");
     assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), ["a", "b"]);
+}
+
+/// Of the words before an LSN, whatever process has written them.
+fn first_words(words: &[String], lsn: u64) -> Vec<String> {
+    words[..lsn as usize].to_vec()
+}
+
+#[test]
+fn a_log_is_cut_behind_any_record_and_goes_on_from_there() {
+    let (disk, groups, words) = primary(3);
+    let all: Arc<dyn reprise_env::Disk> = Arc::new(disk.copy());
+    let outline = Outline::of(&all).expect("read").expect("a log");
+    let last = groups.last().expect("some");
+    assert_eq!(outline.end, last.end);
+    // Every third group begins an epoch.
+    let starts = groups.iter().step_by(3).map(|group| EpochStart {
+        epoch: group.end.epoch,
+        start: group.first,
+        history: outline.history_at(group.first).expect("read").expect("held"),
+    });
+    assert_eq!(outline.epochs(), starts.collect::<Vec<_>>());
+    assert_eq!(outline.history_at(last.end.lsn), Ok(Some(last.end.history)));
+    assert_eq!(outline.history_at(Lsn(last.end.lsn.0 + 1)), Ok(None));
+    for lsn in 1..=words.len() as u64 {
+        let disk = disk.copy();
+        let shared: Arc<dyn reprise_env::Disk> = Arc::new(disk.clone());
+        let outline = Outline::of(&shared).expect("read").expect("a log");
+        let history = outline.history_at(Lsn(lsn)).expect("read").expect("held");
+        // What is cut can be read by itself.
+        let kept = SimDisk::new();
+        if lsn < words.len() as u64 {
+            let copy = outline.copy_from(Lsn(lsn), &kept).expect("copied");
+            assert!(copy.start <= Lsn(lsn) && copy.end == outline.end.lsn, "{copy:?}");
+        }
+        outline.cut_to(Lsn(lsn)).expect("cut");
+        assert_eq!(words_on(&disk), first_words(&words, lsn), "before {lsn}");
+        let log = standby(&disk);
+        let position = log.received().expect("a standby's");
+        assert_eq!((position.lsn, position.history), (Lsn(lsn), history));
+        // It takes the rest again, or another one.
+        for group in groups.iter().filter(|group| group.first >= Lsn(lsn)) {
+            assert!(matches!(
+                log.receiver().place(&group.get()),
+                Ok(_) | Err(PlaceError::Gap { .. })
+            ));
+        }
+        log.close().expect("close");
+    }
+}
+
+#[test]
+fn a_cut_that_is_interrupted_leaves_a_whole_log() {
+    let (disk, _, words) = primary(3);
+    let disk = disk.copy();
+    let before = disk.ops_count();
+    let shared: Arc<dyn reprise_env::Disk> = Arc::new(disk.clone());
+    let cut = |shared: &Arc<dyn reprise_env::Disk>| {
+        let outline = Outline::of(shared).expect("read").expect("a log");
+        outline.cut_to(Lsn(3)).expect("cut");
+    };
+    cut(&shared);
+    for ops in before..=disk.ops_count() {
+        for policy in [
+            CrashPolicy::LoseAll,
+            CrashPolicy::KeepAll,
+            CrashPolicy::Random(ops as u64),
+        ] {
+            let image = disk.crash_image(ops, &policy);
+            let left = words_on(&image);
+            assert!(left.len() >= 3 && left[..] == words[..left.len()], "{ops}: {left:?}");
+            cut(&(Arc::new(image.clone()) as Arc<dyn reprise_env::Disk>));
+            assert_eq!(words_on(&image), first_words(&words, 3), "{ops}");
+        }
+    }
 }

@@ -71,6 +71,25 @@ pub struct ReplicationInfo {
     /// The least of `durable` and `acked`.
     pub committed: Lsn,
     pub standbys: Vec<StandbyInfo>,
+    /// What was cut off this node's log, the oldest first.
+    pub cuts: Vec<CutRecords>,
+}
+
+/// Records that a primary did not have: they were cut off, and are kept in a directory of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutRecords {
+    /// Of the directory.
+    pub name: String,
+    /// Of the last one of them.
+    pub epoch: Epoch,
+    /// Of the first one.
+    pub from: Lsn,
+    /// Behind the last one.
+    pub to: Lsn,
+    /// Some of them may have been answered as committed.
+    pub may_be_acknowledged: bool,
+    /// When, in microseconds since 1970.
+    pub cut_us: i64,
 }
 
 /// What a standby shows when it connects. It holds once, for a minute.

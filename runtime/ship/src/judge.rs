@@ -99,9 +99,15 @@ fn unreadable(error: &LogError) -> Verdict {
 
 fn diverged(lsn: Lsn, log: &dyn ShippedLog, why: &str) -> Verdict {
     let durable = log.durable();
-    let reason =
-        format!("the standby is at LSN {lsn}, the primary at {durable}: {why}. It begins anew in an empty directory");
+    let reason = format!(
+        "the standby is at LSN {lsn}, the primary at {durable}: {why}. Start it again: what is too much is kept aside and cut off"
+    );
     Verdict::new(Refusal::Diverged, reason)
+}
+
+/// It has records that are not there, and may cut them off: it was not written to in a later epoch.
+pub(crate) fn may_be_cut(hello: &Hello<'_>, verdict: &Verdict, log: &dyn ShippedLog) -> bool {
+    verdict.refusal == Refusal::Diverged && hello.position.0 <= log.epoch()
 }
 
 /// The log that it needs is not kept any more.
@@ -115,7 +121,7 @@ mod tests {
     use std::sync::Arc;
 
     use reprise_base::Epoch;
-    use reprise_log::{Following, GroupSink, Hold, LogReader};
+    use reprise_log::{EpochStart, Following, GroupSink, Hold, LogReader};
     use reprise_wire::History;
 
     use super::*;
@@ -150,6 +156,10 @@ mod tests {
 
         fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {
             Ok((5..=10).contains(&lsn.0).then_some(History(77)))
+        }
+
+        fn epochs(&self) -> Vec<EpochStart> {
+            Vec::new()
         }
 
         fn reader(&self, _: Lsn) -> Result<LogReader, LogError> {

@@ -8,6 +8,7 @@
 
 mod connection;
 mod files;
+mod fork;
 mod freshness;
 mod judge;
 mod link;
@@ -23,8 +24,9 @@ mod tickets;
 mod views;
 
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
+pub use fork::ForkAnswer;
 pub use freshness::{FreshnessPoint, FreshnessSummary, OwnFreshness};
-pub use link::{BeatSeen, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, Streaming, Taker};
+pub use link::{BeatSeen, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, Streaming, Taker};
 pub use receive::{Bootstrapped, Bootstrapping};
 pub use safety::{Commits, SafetyHook, Stand};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig, Ticket};

@@ -205,9 +205,9 @@ impl Link {
 
 /// What a standby says of its files.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Known {
-    database_id: [u8; 16],
-    partitions: u16,
+pub struct Known {
+    pub database_id: [u8; 16],
+    pub partitions: u16,
 }
 
 /// What the primary says first.
@@ -299,7 +299,9 @@ impl Streaming {
             Frame::Heartbeat(beat) => self.note_beat(&beat),
             Frame::Group(_) => Err(LinkError::Turn("a group")),
             Frame::Hello(_) | Frame::Progress(_) => Err(LinkError::Turn("a standby's frame")),
-            Frame::Welcome(_) | Frame::File(_) | Frame::FilesEnd(_) => Err(LinkError::Turn("a file, or a welcome")),
+            Frame::Welcome(_) | Frame::File(_) | Frame::FilesEnd(_) | Frame::Epochs(_) => {
+                Err(LinkError::Turn("a file, or a welcome"))
+            }
         }
     }
 

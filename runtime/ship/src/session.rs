@@ -5,12 +5,12 @@ use std::{fmt, sync::Arc, time::Duration};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
 use reprise_log::{Following, LogError, Position};
-use reprise_wire::{Frame, Heartbeat, Hello, Progress, Refusal, Refused, Welcome, WireError};
+use reprise_wire::{EpochSeen, Epochs, Frame, Heartbeat, Hello, Progress, Refusal, Refused, Wants, Welcome, WireError};
 
 use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
     files::{Sending, Sent},
-    judge::{Verdict, gone, judge_greeting, judge_position},
+    judge::{Verdict, gone, judge_greeting, judge_position, may_be_cut},
     shipper::{Inner, ShipEvent},
     stream::Stream,
     table::StandbyState,
@@ -25,6 +25,8 @@ pub(crate) enum End {
     Refused(Verdict),
     /// It was sent what it asked for.
     Done,
+    /// It was told where the histories part.
+    Told,
     Silent,
     Net(NetError),
     Wire(WireError),
@@ -39,6 +41,7 @@ impl fmt::Display for End {
         match self {
             Self::Refused(verdict) => f.write_str(&verdict.reason),
             Self::Done => f.write_str("it has its first files"),
+            Self::Told => f.write_str("it was told where the histories part"),
             Self::Silent => f.write_str("it was not heard for too long"),
             Self::Net(error) => error.fmt(f),
             Self::Wire(error) => write!(f, "a frame of it is damaged: {error}"),
@@ -192,6 +195,9 @@ impl Session {
     fn greet(&mut self, hello: &Hello<'_>, now_ns: u64) -> Result<(), End> {
         let shipper = Arc::clone(&self.shipper);
         judge_greeting(hello, &shipper.tickets, now_ns).map_err(End::Refused)?;
+        if hello.wants == Wants::Fork {
+            return self.tell_fork(hello);
+        }
         shipper.table.begin(hello.name, self.number).map_err(End::Refused)?;
         self.name = Some(hello.name.into());
         let position = judge_position(hello, &*shipper.log, shipper.partitions).map_err(End::Refused)?;
@@ -230,6 +236,25 @@ impl Session {
             Stage::Log { stream, .. } if stream.awaits_commit() => COMMITTED_BEAT,
             _ => HEARTBEAT,
         }
+    }
+
+    /// Nothing is sent to it on this connection: it begins with what it has in common with this log.
+    fn tell_fork(&mut self, hello: &Hello<'_>) -> Result<(), End> {
+        let log = &self.shipper.log;
+        let is_same = match judge_position(hello, &**log, self.shipper.partitions) {
+            Ok(_) => true,
+            Err(verdict) if may_be_cut(hello, &verdict, &**log) => false,
+            Err(verdict) => return Err(End::Refused(verdict)),
+        };
+        let epochs = log.epochs();
+        let packed = Epochs::pack(epochs.iter().map(|start| EpochSeen {
+            epoch: start.epoch,
+            history: start.history,
+            start: start.start,
+        }));
+        let told = Epochs::new(is_same, log.durable(), &packed);
+        send(&mut self.connection, &Frame::Epochs(told))?;
+        Err(End::Told)
     }
 
     /// The log behind its position is kept from here on.
@@ -304,6 +329,9 @@ impl Session {
         let reason = end.to_string();
         if let Some(name) = &self.name {
             self.shipper.table.end(name, self.number, &reason);
+        }
+        if matches!(end, End::Told) {
+            return true;
         }
         let name = self.name.clone();
         let peer = self.connection.peer.clone();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reprise_base::{Epoch, Lsn};
 use reprise_env::DiskFile;
-use reprise_log::{Following, GroupSink, Hold, Log, LogError, LogReader};
+use reprise_log::{EpochStart, Following, GroupSink, Hold, Log, LogError, LogReader};
 use reprise_wire::History;
 
 /// The primary's log, whoever waits for it.
@@ -21,6 +21,8 @@ pub trait ShippedLog: Send + Sync {
     fn answered_max(&self) -> Lsn;
     /// None where the log does not hold it.
     fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError>;
+    /// Where its newest epochs begin, the oldest first.
+    fn epochs(&self) -> Vec<EpochStart>;
     fn reader(&self, from: Lsn) -> Result<LogReader, LogError>;
     fn hold(&self, name: &str, from: Lsn) -> Result<Hold, LogError>;
     fn bytes_between(&self, from: Lsn, to: Lsn) -> u64;
@@ -56,6 +58,10 @@ impl<P: Send + 'static> ShippedLog for Log<P> {
 
     fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {
         Log::history_at(self, lsn)
+    }
+
+    fn epochs(&self) -> Vec<EpochStart> {
+        Log::epochs(self)
     }
 
     fn reader(&self, from: Lsn) -> Result<LogReader, LogError> {

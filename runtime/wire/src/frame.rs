@@ -5,7 +5,7 @@ use reprise_base::{Epoch, Lsn, limits::BLOCK_BYTES_MAX};
 use crate::{History, WireError, check, corrupt, crc32c, crc32c_behind, u32_at, u64_at};
 
 /// Both sides speak the same one.
-pub const SHIP_PROTOCOL: u16 = 1;
+pub const SHIP_PROTOCOL: u16 = 2;
 /// Before the body of each frame: checksum and kind.
 pub const FRAME_HEADER_BYTES: usize = 8;
 /// Longest name of a standby, in bytes.
@@ -37,6 +37,10 @@ const FILE_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 44;
 const FILES_END_BYTES: usize = FRAME_HEADER_BYTES + 16;
 const HEARTBEAT_BYTES: usize = FRAME_HEADER_BYTES + 40;
 const PROGRESS_BYTES: usize = FRAME_HEADER_BYTES + 64;
+const EPOCHS_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
+const EPOCH_BYTES: usize = 16;
+/// Epochs in one frame at most.
+const EPOCHS_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -48,6 +52,7 @@ enum Kind {
     Group = 6,
     Heartbeat = 7,
     Progress = 8,
+    Epochs = 9,
 }
 
 /// What a standby wants of its primary.
@@ -57,6 +62,8 @@ pub enum Wants {
     Log = 0,
     /// The files to begin with; it has none.
     Files = 1,
+    /// To be told whether the primary has the history at its position, and nothing more.
+    Fork = 2,
 }
 
 /// The first frame: who connects.
@@ -200,6 +207,91 @@ pub struct Progress {
     pub room_bytes: u64,
 }
 
+/// Where an epoch begins in the primary's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochSeen {
+    pub epoch: Epoch,
+    /// Of all records before `start`.
+    pub history: History,
+    /// Of its first record.
+    pub start: Lsn,
+}
+
+/// The answer to who asks where the histories part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epochs<'a> {
+    /// The primary has the same records before the position that was shown.
+    pub is_same: bool,
+    /// Everything before it is durable on the primary.
+    pub durable: Lsn,
+    entries: &'a [u8],
+}
+
+impl<'a> Epochs<'a> {
+    /// The newest epochs of a list, as they are put into a frame: at most 1024.
+    pub fn pack(epochs: impl ExactSizeIterator<Item = EpochSeen>) -> Vec<u8> {
+        let skipped = epochs.len().saturating_sub(EPOCHS_MAX);
+        let mut packed = Vec::with_capacity(EPOCH_BYTES * EPOCHS_MAX.min(epochs.len()));
+        for seen in epochs.skip(skipped) {
+            packed.extend_from_slice(&seen.epoch.0.to_le_bytes());
+            packed.extend_from_slice(&seen.history.0.to_le_bytes());
+            packed.extend_from_slice(&seen.start.0.to_le_bytes());
+        }
+        packed
+    }
+
+    /// `entries` were packed.
+    pub fn new(is_same: bool, durable: Lsn, entries: &'a [u8]) -> Self {
+        assert!(
+            entries.len().is_multiple_of(EPOCH_BYTES) && entries.len() <= EPOCHS_MAX * EPOCH_BYTES,
+            "packed epochs"
+        );
+        Self {
+            is_same,
+            durable,
+            entries,
+        }
+    }
+
+    /// The oldest first.
+    pub fn epochs(&self) -> impl Iterator<Item = EpochSeen> + use<'a> {
+        let (entries, _) = self.entries.as_chunks::<EPOCH_BYTES>();
+        entries.iter().map(|entry| EpochSeen {
+            epoch: Epoch(u32_at(entry, 0)),
+            history: History(u32_at(entry, 4)),
+            start: Lsn(u64_at(entry, 8)),
+        })
+    }
+
+    fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        check_head("length of epochs", EPOCHS_HEAD_BYTES, bytes)?;
+        let (is_same, count) = (u16_at(bytes, 16), usize::from(u16_at(bytes, 18)));
+        if is_same > 1 || count > EPOCHS_MAX {
+            let expected = format!("0 or 1, and at most {EPOCHS_MAX}");
+            return Err(corrupt("head of epochs", expected, format!("{is_same}, {count}")));
+        }
+        check("length of epochs", EPOCHS_HEAD_BYTES + count * EPOCH_BYTES, bytes.len())?;
+        check("bytes before epochs", 0, u32_at(bytes, 20))?;
+        let epochs = Self {
+            is_same: is_same == 1,
+            durable: Lsn(u64_at(bytes, 8)),
+            entries: &bytes[EPOCHS_HEAD_BYTES..],
+        };
+        let all: Vec<_> = epochs.epochs().collect();
+        match all
+            .windows(2)
+            .all(|pair| pair[0].epoch < pair[1].epoch && pair[0].start <= pair[1].start)
+        {
+            true => Ok(epochs),
+            false => Err(corrupt(
+                "a list of epochs",
+                "growing ones",
+                format!("{} others", all.len()),
+            )),
+        }
+    }
+}
+
 /// Any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
@@ -211,6 +303,7 @@ pub enum Frame<'a> {
     Group(GroupFrame<'a>),
     Heartbeat(Heartbeat),
     Progress(Progress),
+    Epochs(Epochs<'a>),
 }
 
 /// The head of a frame on its way: its fields one behind the other.
@@ -306,6 +399,13 @@ impl Frame<'_> {
             Self::Group(group) => [&group.head()[..], group.records].concat(),
             Self::Heartbeat(beat) => beat.encode(),
             Self::Progress(progress) => progress.encode(),
+            Self::Epochs(epochs) => {
+                let mut out = Out::new(Kind::Epochs);
+                out.u64(epochs.durable.0).u16(u16::from(epochs.is_same));
+                out.u16((epochs.entries.len() / EPOCH_BYTES) as u16).u32(0);
+                out.put(epochs.entries);
+                out.seal(&[])
+            }
         }
     }
 }
@@ -377,7 +477,8 @@ impl<'a> Frame<'a> {
             kind if kind == Kind::Group as u8 => GroupFrame::decode(bytes).map(Self::Group),
             kind if kind == Kind::Heartbeat as u8 => Heartbeat::decode(bytes).map(Self::Heartbeat),
             kind if kind == Kind::Progress as u8 => Progress::decode(bytes).map(Self::Progress),
-            kind => Err(corrupt("kind of a frame", "1 to 8", kind)),
+            kind if kind == Kind::Epochs as u8 => Epochs::decode(bytes).map(Self::Epochs),
+            kind => Err(corrupt("kind of a frame", "1 to 9", kind)),
         }
     }
 }
@@ -423,7 +524,8 @@ impl<'a> Hello<'a> {
         let wants = match u16_at(bytes, 10) {
             0 => Wants::Log,
             1 => Wants::Files,
-            other => return Err(corrupt("what a standby wants", "0 or 1", other)),
+            2 => Wants::Fork,
+            other => return Err(corrupt("what a standby wants", "0 to 2", other)),
         };
         let name = &bytes[HELLO_BYTES..];
         check("byte before a name's length", 0, bytes[HELLO_BYTES - 2])?;

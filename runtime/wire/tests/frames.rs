@@ -61,11 +61,11 @@ fn golden_greetings() {
     check_golden(
         Frame::Hello(hello("s1")),
         expect![[r#"
-        d6 67 50 09 01 00 00 00 01 00 00 00 05 00 00 00
-        30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
-        ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
-        03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00
-        02 01 00 02 73 31"#]],
+            3c 7b 40 1c 01 00 00 00 02 00 00 00 05 00 00 00
+            30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
+            ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
+            03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00
+            02 01 00 02 73 31"#]],
     );
     check_golden(
         Frame::Welcome(Welcome {
@@ -145,6 +145,15 @@ fn golden_streams() {
             fe ff ff ff ff ff ff ff 03 00 00 00 00 00 00 00
             02 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00"#]],
     );
+    let packed = packed_epochs(&[(1, 0), (3, 9)]);
+    check_golden(
+        Frame::Epochs(Epochs::new(true, Lsn(10), &packed)),
+        expect![[r#"
+        8c 3e b7 ae 09 00 00 00 0a 00 00 00 00 00 00 00
+        01 00 02 00 00 00 00 00 01 00 00 00 07 00 00 00
+        00 00 00 00 00 00 00 00 03 00 00 00 07 00 00 00
+        09 00 00 00 00 00 00 00"#]],
+    );
     check_golden(
         Frame::Progress(progress()),
         expect![[r#"
@@ -173,7 +182,7 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(Frame::Progress(progress()), 4, 99), "kind of a frame");
     refused(with(Frame::Progress(progress()), 6, 1), "behind a frame's kind");
     refused(with(Frame::Progress(progress()), 40, 101), "a standby's progress");
-    refused(with(Frame::Hello(hello("s1")), 10, 2), "what a standby wants");
+    refused(with(Frame::Hello(hello("s1")), 10, 3), "what a standby wants");
     refused(with(Frame::Hello(hello("s1")), 67, 3), "length of a name");
     refused(with(Frame::Hello(hello("s1")), 68, 0xff), "text of a frame");
     refused(with(Frame::Group(group(b"ab")), 24, 7), "end of a group");
@@ -187,6 +196,12 @@ fn what_no_encoder_writes_is_refused() {
         Frame::Heartbeat(Heartbeat::default()).encode()[..47].to_vec(),
         "length of a heartbeat",
     );
+    let packed = packed_epochs(&[(1, 0), (3, 9)]);
+    let epochs = Frame::Epochs(Epochs::new(true, Lsn(10), &packed));
+    refused(with(epochs, 16, 2), "head of epochs");
+    refused(with(epochs, 18, 1), "length of epochs");
+    refused(with(epochs, 20, 1), "bytes before epochs");
+    refused(with(epochs, 24, 3), "a list of epochs");
     let chunk = FileChunk {
         path: "a",
         offset: 0,
@@ -196,6 +211,27 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(Frame::File(chunk), 20, 1), "checksum of an unfinished file");
     refused(with(Frame::File(chunk), 18, 0), "length of a path");
     assert!(Frame::decode(&[]).is_err());
+}
+
+fn packed_epochs(starts: &[(u32, u64)]) -> Vec<u8> {
+    Epochs::pack(starts.iter().map(|(epoch, start)| EpochSeen {
+        epoch: Epoch(*epoch),
+        start: Lsn(*start),
+        history: History(7),
+    }))
+}
+
+#[test]
+fn the_newest_epochs_fit_into_a_frame() {
+    let all: Vec<_> = (1..2_000).map(|epoch| (epoch, u64::from(epoch))).collect();
+    let packed = packed_epochs(&all);
+    let bytes = Frame::Epochs(Epochs::new(false, Lsn(5_000), &packed)).encode();
+    let Ok(Frame::Epochs(read)) = Frame::decode(&bytes) else {
+        panic!("it is a list of epochs");
+    };
+    let epochs: Vec<_> = read.epochs().map(|seen| (seen.epoch.0, seen.start.0)).collect();
+    assert_eq!(epochs, all[all.len() - 1024..]);
+    assert!(!read.is_same && read.durable == Lsn(5_000));
 }
 
 /// Parts of frames, from which one of each kind is made.

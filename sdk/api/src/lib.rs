@@ -33,7 +33,7 @@ pub use modules::{
 pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
 pub use replication::{
-    FreshnessHistory, FreshnessStep, JoinRequest, JoinTicket, Promotion, Replication, Standby, StandbyFreshness,
+    Cut, FreshnessHistory, FreshnessStep, JoinRequest, JoinTicket, Promotion, Replication, Standby, StandbyFreshness,
     StandbyState, StepDownRequest, SteppedDown,
 };
 pub use running::{CallList, CallPhase, RunningCall};

@@ -76,6 +76,25 @@ pub struct Replication {
     pub committed_lsn: U64,
     /// On a primary its standbys, by name; on a standby itself alone.
     pub standbys: Vec<Standby>,
+    /// What was cut off this server's log, since its primary did not have it; the oldest first.
+    pub cuts: Vec<Cut>,
+}
+
+/// Records that the primary did not have. They are kept in the data directory, in `cuts`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Cut {
+    /// Of the directory in `cuts`; `reprise log dump` reads it.
+    pub name: String,
+    /// Of the last record.
+    pub epoch: u32,
+    /// Of the first record.
+    pub from_lsn: U64,
+    /// Behind the last one.
+    pub to_lsn: U64,
+    /// Some of it may have been answered as committed: under 1-safe, or by a primary that was alone under 2-safe. False: nothing of it was.
+    pub acknowledged: bool,
+    /// When it was cut off, RFC 3339.
+    pub at: String,
 }
 
 /// Who wants to follow a primary.

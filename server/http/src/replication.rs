@@ -9,12 +9,13 @@ use axum::{
     response::Response,
 };
 use reprise_api::{
-    JoinRequest, JoinTicket, Problem, ProblemKind, Promotion, Replication, Standby, StandbyState, StepDownRequest,
+    Cut, JoinRequest, JoinTicket, Problem, ProblemKind, Promotion, Replication, Standby, StandbyState, StepDownRequest,
     SteppedDown, U64, headers,
 };
 use reprise_base::{Lsn, check_node_name};
+use reprise_codec::rfc3339;
 use reprise_router::{
-    PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState,
+    CutRecords, PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -258,6 +259,7 @@ fn alone(router: &Router) -> ReplicationInfo {
         acked: status.durable_lsn,
         committed: status.durable_lsn,
         standbys: Vec::new(),
+        cuts: Vec::new(),
     }
 }
 
@@ -274,6 +276,18 @@ pub fn answer(info: ReplicationInfo) -> Replication {
         acked_lsn: U64(info.acked.0),
         committed_lsn: U64(info.committed.0),
         standbys: info.standbys.into_iter().map(standby).collect(),
+        cuts: info.cuts.into_iter().map(cut).collect(),
+    }
+}
+
+fn cut(records: CutRecords) -> Cut {
+    Cut {
+        name: records.name,
+        epoch: records.epoch.0,
+        from_lsn: U64(records.from.0),
+        to_lsn: U64(records.to.0),
+        acknowledged: records.may_be_acknowledged,
+        at: rfc3339(records.cut_us),
     }
 }
 

@@ -55,6 +55,7 @@ fn show(told: &Replication) -> std::io::Result<()> {
         ("acked LSN", grouped(told.acked_lsn.0)),
         ("committed LSN", grouped(told.committed_lsn.0)),
     ])?;
+    show_cuts(told)?;
     if told.standbys.is_empty() {
         return Ok(());
     }
@@ -82,6 +83,29 @@ fn show(told: &Replication) -> std::io::Result<()> {
             standby
                 .freshness
                 .map_or_else(|| "-".to_owned(), |share| format!("{:.2} %", share * 100.0)),
+        ]);
+    }
+    print_table(&table)
+}
+
+/// What was cut off this server's log.
+fn show_cuts(told: &Replication) -> std::io::Result<()> {
+    if told.cuts.is_empty() {
+        return Ok(());
+    }
+    let mut table = table(&["cut off, in cuts", "from LSN", "to LSN", "answered as committed", "at"]);
+    for cut in &told.cuts {
+        let acknowledged = if cut.acknowledged {
+            "some of it, perhaps"
+        } else {
+            "none of it"
+        };
+        table.add_row([
+            cut.name.clone(),
+            grouped(cut.from_lsn.0),
+            grouped(cut.to_lsn.0),
+            acknowledged.to_owned(),
+            cut.at.clone(),
         ]);
     }
     print_table(&table)

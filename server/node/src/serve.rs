@@ -17,7 +17,7 @@ use std::{
 use anyhow::Context;
 use clap::ArgMatches;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
-use reprise_database::{Database, LogPolicy, OpenError, RecoveryReport, set_hash_secret};
+use reprise_database::{Database, LogPolicy, OpenError, RecoveryReport, list_cuts, set_hash_secret};
 use reprise_env::{entropy, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
 use reprise_net_tls::{Identity, use_ring};
@@ -85,6 +85,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let database = set_up(database, &config)?;
     let address = listener.local_addr().context("ask for the address")?;
     let url = own_url(&config, address, identity.is_some());
+    database.set_cuts(list_cuts(&standby::cuts_of(&config.place.data_dir.value)));
     standby::serve_standbys(&database, (&config.replication, net), url.clone())?;
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config, identity.clone())?;
@@ -163,6 +164,7 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
 fn begin_as_standby(primary: &Primary, config: &ServeConfig) -> Outcome {
     let dir = &config.place.data_dir.value;
     make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
+    primary.cut_back(dir)?;
     primary.bootstrap(dir)
 }
 

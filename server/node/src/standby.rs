@@ -10,24 +10,33 @@ use std::{
 
 use anyhow::Context;
 use reprise_api::{JoinTicket, ProblemKind};
-use reprise_backup::{Place, RealTree};
+use reprise_backup::{Place, RealTree, Tree};
 use reprise_base::{Epoch, Lsn};
 use reprise_client::{Client, ClientError};
-use reprise_database::{Database, FollowPrimary, ServeStandbys, TicketError};
-use reprise_env::{Net, RealClock};
+use reprise_database::{
+    BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, Database, FollowPrimary, Position, ServeStandbys,
+    TicketError, cut_back,
+};
+use reprise_env::{Clock, DiskError, Net, RealClock, RealDisk};
+use reprise_log::database_id;
 use reprise_net_rdma::RdmaNet;
 use reprise_net_tls::{Identity, TlsNet};
 use reprise_router::{JoinTicket as Ticket, SteppedDown};
-use reprise_ship::{Link, LinkConfig, LinkError};
+use reprise_ship::{ForkAnswer, Known, Link, LinkConfig, LinkError};
 
 use crate::{
     config::replication::{ReplicationSettings, Transport},
+    logfile,
     output::{Failure, Outcome, ProgressLine, bytes},
     remote,
 };
 
 /// Where the first files lie until all of them have their place.
 const ARRIVED: &str = "bootstrap";
+/// Where what a primary does not have is kept.
+const CUTS: &str = "cuts";
+/// How long a primary is asked where the histories part, while it can't say yet.
+const FORK_TRIES: Duration = Duration::from_secs(10);
 /// In this order: a directory with a log has everything.
 const FOLDERS: [&str; 2] = ["checkpoints", "log"];
 const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -202,9 +211,10 @@ impl Primary {
         }
     }
 
-    fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<u64> {
+    /// For one connection.
+    fn link(&self, ticket: &JoinTicket) -> Result<LinkConfig, TicketError> {
         let read = read_ticket(ticket, &*self.net)?;
-        let config = LinkConfig {
+        Ok(LinkConfig {
             net: self.net.clone(),
             clock: Arc::new(RealClock::default()),
             address: read.ship_address,
@@ -212,12 +222,118 @@ impl Primary {
             ticket: read.ticket,
             name: self.name.clone(),
             connect_time: CONNECT_TIME,
+        })
+    }
+
+    /// Asks whether the primary has what a log here holds; again for some seconds where it can't say yet.
+    fn ask_fork(&self, known: &Known, position: Position) -> Result<ForkAnswer, Arc<str>> {
+        let begun = Instant::now();
+        loop {
+            let ticket = self.ticket().map_err(|error| error.to_string())?;
+            let link = self.link(&ticket).map_err(|error| error.to_string())?;
+            match Link::fork(&link, known, position) {
+                Ok(told) => return Ok(told),
+                Err(error) if error.is_final() || begun.elapsed() > FORK_TRIES => return Err(error.to_string().into()),
+                Err(_) => thread::sleep(TRY_EVERY),
+            }
+        }
+    }
+
+    /// Cuts off what the primary does not have, before anything is opened. Where it can't be asked, nothing is changed: once it is followed, it
+    /// says no.
+    pub fn cut_back(&self, dir: &Path) -> Outcome {
+        clear_useless(dir).with_context(|| format!("clear {}", dir.display()))?;
+        let (log, folders) = (dir.join("log"), closed_directory(dir));
+        if !log.exists() {
+            return Ok(());
+        }
+        let directory = folders.with_context(|| format!("open {}", dir.display()))?;
+        let partitions = logfile::stored_partitions(dir)?;
+        let id = database_id(&*directory.log).context("look at the log")?;
+        let (Some(partitions), Some(database_id)) = (partitions, id) else {
+            return Ok(());
         };
+        let known = Known {
+            database_id,
+            partitions,
+        };
+        let now_us = RealClock::default().now_us();
+        match cut_back(&directory, &mut |position| self.ask_fork(&known, position), now_us) {
+            Ok(CutBack::Nothing) => {}
+            Ok(CutBack::Cut(cut)) => eprintln!("{}", describe_cut(dir, &cut)),
+            Ok(CutBack::Anew(cut)) => {
+                eprintln!(
+                    "{}. No checkpoint lies before that: it begins anew",
+                    describe_cut(dir, &cut)
+                );
+                clear_useless(dir).with_context(|| format!("clear {}", dir.display()))?;
+            }
+            // The other reasons are told once it is followed.
+            Err(CutError::Ask(reason)) => {
+                eprintln!("whether all of this log is the primary's is not known yet: {reason}")
+            }
+            Err(error) => {
+                return Err(anyhow::Error::from(error)
+                    .context("cut back to the primary's log")
+                    .into());
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<u64> {
+        let config = self.link(ticket)?;
         let place = Place::new(Arc::new(RealTree(dir.to_owned())), ARRIVED);
         let come = Link::bootstrap(&config, &place)?.run(&|| true)?;
         settle(dir)?;
         Ok(come.context("the primary sent nothing")?.bytes)
     }
+}
+
+/// The folders of a directory that is not open.
+fn closed_directory(dir: &Path) -> Result<ClosedDirectory, DiskError> {
+    Ok(ClosedDirectory {
+        root: Arc::new(RealDisk::create(dir)?),
+        log: Arc::new(RealDisk::create(dir.join("log"))?),
+        checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
+        cuts: cuts_of(dir),
+    })
+}
+
+/// Where what was cut is kept.
+pub fn cuts_of(dir: &Path) -> Arc<dyn Tree> {
+    Arc::new(RealTree(dir.join(CUTS)))
+}
+
+fn describe_cut(dir: &Path, cut: &CutInfo) -> String {
+    let acknowledged = match cut.acknowledged {
+        true => ", some of which may have been answered as committed,",
+        false => ", none of which was answered as committed,",
+    };
+    let kept = dir.join(CUTS).join(&cut.name);
+    format!(
+        "the records from LSN {} to {}{acknowledged} are not the primary's: they are cut off, and kept in {} (reprise log dump)",
+        cut.from,
+        cut.to,
+        kept.display()
+    )
+}
+
+/// Removes files that a cut left without use. Interrupted, it is done again.
+fn clear_useless(dir: &Path) -> io::Result<()> {
+    let mark = dir.join(BEGINS_ANEW_NAME);
+    if !mark.exists() {
+        return Ok(());
+    }
+    for folder in FOLDERS {
+        match fs::remove_dir_all(dir.join(folder)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    fs::File::open(dir)?.sync_all()?;
+    fs::remove_file(mark)?;
+    fs::File::open(dir)?.sync_all()
 }
 
 /// Takes standbys, where the settings say so: at once, or once this server is the primary. `url`: under which clients reach it.

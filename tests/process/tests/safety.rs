@@ -192,6 +192,72 @@ fn check_take_over(cluster: &Cluster, mut a: Server) -> Result<()> {
     Ok(())
 }
 
+/// Killed under load; its standby takes over by force; it comes back, and what only it has is kept aside.
+#[test]
+fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let mut a = cluster.primary("a", "1-safe")?;
+    a.deploy("bank")?;
+    let mut b = cluster.standby("b", &a, "1-safe")?;
+    wait_streaming(&a, 1)?;
+    let load = Load::start(&a.address);
+    thread::sleep(Duration::from_millis(500));
+    // The standby gets nothing more, and the primary answers on.
+    signal(&mut b, libc::SIGSTOP)?;
+    thread::sleep(Duration::from_millis(500));
+    a.kill()?;
+    let answered = load.end();
+    signal(&mut b, libc::SIGCONT)?;
+    promote(&b)?;
+    ensure!(open(&b, 7_000_000, &[])?.0 == 200, "it takes writes");
+    let a = cluster.standby("a", &b, "1-safe")?;
+    wait_streaming(&b, 1)?;
+    // What was answered is on the new primary, or kept aside and marked.
+    let told = replication(&a)?;
+    let cut = &told["cuts"][0];
+    ensure!(told["cuts"].as_array().is_some_and(|cuts| cuts.len() == 1), "{told}");
+    ensure!(cut["acknowledged"] == true && cut["epoch"] == 1, "{cut}");
+    let name = cut["name"].as_str().unwrap_or_default();
+    let dir = cluster.dir.path().join("a/cuts").join(name);
+    let dump = run_verb(&["log", "dump", &dir.display().to_string(), "--output", "json"])?;
+    ensure!(dump.status.success(), "{dump:?}");
+    let kept = String::from_utf8_lossy(&dump.stdout).into_owned();
+    let mut lost = 0;
+    for account in &answered {
+        if !has_account(&b, *account)? {
+            lost += 1;
+            ensure!(kept.contains(&format!("{account}")), "{account} is nowhere");
+        }
+    }
+    ensure!(
+        lost > 0,
+        "of {} answers none was lost: nothing was tested",
+        answered.len()
+    );
+    let shown = run_verb(&["replication", "status", "--url", &format!("http://{}", a.address)])?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    ensure!(shown.contains(name) && shown.contains("some of it, perhaps"), "{shown}");
+    // Both show the same.
+    let last: u64 = replication(&b)?["durable_lsn"]
+        .as_str()
+        .unwrap_or_default()
+        .parse::<u64>()?
+        - 1;
+    let fresh = [
+        ("reprise-min-lsn", &*last.to_string()),
+        ("reprise-max-wait-ms", "20000"),
+    ];
+    let total = |server: &Server| -> Result<Value> {
+        Ok(server.request("POST", "/v1/call/bank/total", &fresh, b"{}")?.json()["result"].clone())
+    };
+    ensure!(
+        total(&a)? == total(&b)? && total(&a)?["accounts"].is_string(),
+        "{}",
+        total(&a)?
+    );
+    Ok(())
+}
+
 /// Under load, with the command line: the old primary gives its place away, and comes back as a standby of the new one.
 #[test]
 fn a_switch_over_under_load_loses_nothing() -> Result<()> {

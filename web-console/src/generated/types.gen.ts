@@ -363,6 +363,36 @@ export type ControlEvent = {
 };
 
 /**
+ * Records that the primary did not have. They are kept in the data directory, in `cuts`.
+ */
+export type Cut = {
+    /**
+     * Some of it may have been answered as committed: under 1-safe, or by a primary that was alone under 2-safe. False: nothing of it was.
+     */
+    acknowledged: boolean;
+    /**
+     * When it was cut off, RFC 3339.
+     */
+    at: string;
+    /**
+     * Of the last record.
+     */
+    epoch: number;
+    /**
+     * Of the first record.
+     */
+    from_lsn: U64;
+    /**
+     * Of the directory in `cuts`; `reprise log dump` reads it.
+     */
+    name: string;
+    /**
+     * Behind the last one.
+     */
+    to_lsn: U64;
+};
+
+/**
  * What an upload would do to the stored tables, or why it would be refused.
  */
 export type DeployPlan = {
@@ -1493,6 +1523,10 @@ export type Replication = {
      * The least of `durable_lsn` and `acked_lsn`.
      */
     committed_lsn: U64;
+    /**
+     * What was cut off this server's log, since its primary did not have it; the oldest first.
+     */
+    cuts: Array<Cut>;
     /**
      * Every record before it is durable here.
      */

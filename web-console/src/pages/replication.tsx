@@ -4,7 +4,7 @@ import { useRef, useState } from 'react';
 import { promote } from '../api/commands';
 import { freshnessQuery, replicationQuery } from '../api/queries';
 import { formatBytes, formatCount, formatMicros, plural } from '../format';
-import type { FreshnessHistory, Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
+import type { Cut, FreshnessHistory, Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
 import { Badge, type Tone } from '../ui/badge';
 import { Chart, type Series } from '../ui/chart';
 import { Command } from '../ui/command';
@@ -53,6 +53,7 @@ export function ReplicationPage() {
           }
         </Loaded>
       </Panel>
+      {replication.data !== undefined && replication.data.cuts.length > 0 && <Cuts cuts={replication.data.cuts} />}
       {history.data !== undefined && history.data.standbys.length > 0 && <Charts history={history.data} />}
       <dialog ref={dialog} aria-labelledby="promote-title">
         {replication.data !== undefined && (
@@ -196,6 +197,38 @@ function StandbyTable({ standbys }: { standbys: Standby[] }) {
         </tbody>
       </table>
     </Scroll>
+  );
+}
+
+/** What the primary did not have. */
+function Cuts({ cuts }: { cuts: Cut[] }) {
+  return (
+    <Panel title="Cut off this server’s log">
+      <Scroll label="Cut off">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">In the directory “cuts”</th>
+              <th scope="col">Records</th>
+              <th scope="col">Answered as committed</th>
+              <th scope="col">When</th>
+            </tr>
+          </thead>
+          <tbody>
+            {cuts.map((cut) => (
+              <tr key={cut.name}>
+                <th scope="row">{cut.name}</th>
+                <td>
+                  {formatCount(cut.from_lsn)} to {formatCount(cut.to_lsn)}
+                </td>
+                <td>{cut.acknowledged ? 'some of it, perhaps' : 'none of it'}</td>
+                <td>{cut.at}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Scroll>
+    </Panel>
   );
 }
 

@@ -8,11 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_backup::Place;
-use reprise_database::{Database, FollowPrimary, ServeStandbys, TicketError};
-use reprise_env::{RealClock, RealNet};
+use reprise_backup::{Place, RealTree, Tree};
+use reprise_database::{
+    ClosedDirectory, CutBack, CutError, Database, FollowPrimary, ServeStandbys, TicketError, cut_back,
+};
+use reprise_env::{RealClock, RealDisk, RealNet};
 use reprise_router::{PromoteOptions, ReplicationService, StandbyState, SteppedDown};
-use reprise_ship::{Link, LinkConfig};
+use reprise_ship::{Known, Link, LinkConfig};
 
 use crate::common::{config, open};
 
@@ -172,6 +174,31 @@ impl Cluster {
         let standby = self.open_standby(name);
         wait_streaming(primary, name);
         standby
+    }
+
+    /// Cuts off what the primary does not have, as a server does before it opens a directory as a standby's.
+    pub fn cut_back(&self, name: &str) -> Result<CutBack, CutError> {
+        let dir = self.place(name);
+        let disk = |folder: &str| Arc::new(RealDisk::create(dir.join(folder)).expect("a folder"));
+        let directory = ClosedDirectory {
+            root: disk(""),
+            log: disk("log"),
+            checkpoints: disk("checkpoints"),
+            cuts: self.cuts(name),
+        };
+        let known = Known {
+            database_id: reprise_log::database_id(&*directory.log).expect("read").expect("a log"),
+            partitions: config(&dir, 1).partitions,
+        };
+        let primary = self.primary.lock().expect("test").clone().expect("a primary");
+        let mut ask =
+            |position| Link::fork(&link(&primary, name), &known, position).map_err(|error| error.to_string().into());
+        cut_back(&directory, &mut ask, 77)
+    }
+
+    /// What was cut off a directory.
+    pub fn cuts(&self, name: &str) -> Arc<dyn Tree> {
+        Arc::new(RealTree(self.place(name).join("cuts")))
     }
 
     /// A standby of whoever is the primary.

@@ -1,0 +1,302 @@
+//! A directory with records that its new primary does not have: what is too much is kept aside, then cut off, before the directory is opened.
+
+use std::sync::Arc;
+
+use reprise_backup::{Place, Staging, StagingError, Tree};
+use reprise_base::{Epoch, Lsn, Safety};
+use reprise_checkpoint::{CheckpointError, Checkpoints};
+use reprise_env::{Disk, DiskError};
+use reprise_log::{EpochStart, LogError, Outline, Position};
+use reprise_router::CutRecords;
+use reprise_ship::ForkAnswer;
+use serde::{Deserialize, Serialize};
+
+use crate::{device::RegionNote, expected, small_file};
+
+/// In the directory: its log and checkpoints are of no use, and go before it is bootstrapped.
+pub const BEGINS_ANEW_NAME: &str = "begins-anew";
+/// In the directory of what was cut.
+const CUT_NAME: &str = "cut.json";
+/// The safety level under which the directory was a primary's last.
+const LEVEL_NAME: &str = "safety.json";
+/// Places at which the histories are compared at most.
+const QUESTIONS_MAX: usize = 64;
+
+/// What was cut off, in a directory of its own with a log that can be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutInfo {
+    /// Of the directory.
+    pub name: String,
+    /// Of the last record that was cut.
+    pub epoch: u32,
+    /// Of the first record that was cut.
+    pub from: u64,
+    /// Behind the last one.
+    pub to: u64,
+    /// Some of it may have been answered as committed: under 1-safe, or by a primary alone under 2-safe.
+    pub acknowledged: bool,
+    /// When, in microseconds since 1970.
+    pub cut_us: i64,
+}
+
+impl CutInfo {
+    pub(crate) fn told(&self) -> CutRecords {
+        CutRecords {
+            name: self.name.clone(),
+            epoch: Epoch(self.epoch),
+            from: Lsn(self.from),
+            to: Lsn(self.to),
+            may_be_acknowledged: self.acknowledged,
+            cut_us: self.cut_us,
+        }
+    }
+}
+
+/// What became of the directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CutBack {
+    /// All that it holds is the primary's, too.
+    Nothing,
+    Cut(CutInfo),
+    /// Nothing of use is left: it is bootstrapped anew.
+    Anew(CutInfo),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CutError {
+    #[error("ask the primary where the histories part: {0}")]
+    Ask(Arc<str>),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("keep what is cut: {0}")]
+    Staging(#[from] StagingError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// Where a database lies that no process has open.
+pub struct ClosedDirectory {
+    pub root: Arc<dyn Disk>,
+    pub log: Arc<dyn Disk>,
+    pub checkpoints: Arc<dyn Disk>,
+    /// What was cut lies in directories of it.
+    pub cuts: Arc<dyn Tree>,
+}
+
+/// Asks the primary whether it has this history, and for its epochs.
+pub type AskFork<'a> = &'a mut dyn FnMut(Position) -> Result<ForkAnswer, Arc<str>>;
+
+/// Where the histories may part, the furthest first: each lies in an epoch that both have. Of one epoch one primary wrote, unless two took the
+/// same number: then they part where it begins, or before.
+fn candidates(own: &[EpochStart], own_end: Lsn, theirs: &ForkAnswer) -> Vec<Lsn> {
+    let end = |all: &[EpochStart], at: usize, last: Lsn| all.get(at + 1).map_or(last, |next| next.start);
+    let mut found: Vec<Lsn> = Vec::new();
+    let mut add = |lsn: Lsn| {
+        if found.last().is_none_or(|last| lsn < *last) {
+            found.push(lsn);
+        }
+    };
+    for (at, epoch) in own.iter().enumerate().rev() {
+        let Some(there) = theirs.epochs.iter().position(|start| start.epoch == epoch.epoch) else {
+            continue;
+        };
+        add(end(own, at, own_end).min(end(&theirs.epochs, there, theirs.durable)));
+        add(epoch.start.max(theirs.epochs[there].start));
+    }
+    found
+}
+
+/// The furthest LSN before which both have the same. None: none is known.
+fn find_fork(outline: &Outline, first: &ForkAnswer, ask: AskFork<'_>) -> Result<Option<Lsn>, CutError> {
+    for lsn in candidates(&outline.epochs(), outline.end.lsn, first)
+        .into_iter()
+        .take(QUESTIONS_MAX)
+    {
+        let Some(history) = outline.history_at(lsn)? else {
+            continue;
+        };
+        let epoch = outline.end.epoch;
+        if ask(Position { epoch, lsn, history }).map_err(CutError::Ask)?.is_same {
+            return Ok(Some(lsn));
+        }
+    }
+    Ok(None)
+}
+
+/// Cuts off what the primary that is asked does not have. Interrupted, the same again comes to the same.
+pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> Result<CutBack, CutError> {
+    if RegionNote::load(&*directory.root).ok().flatten().is_some() {
+        // More may lie in NVRAM: the opening says what to do first.
+        return Ok(CutBack::Nothing);
+    }
+    let _lock = directory.log.lock()?;
+    let Some(outline) = Outline::of(&directory.log)? else {
+        return Ok(CutBack::Nothing);
+    };
+    let first = ask(outline.end).map_err(CutError::Ask)?;
+    if first.is_same {
+        return Ok(CutBack::Nothing);
+    }
+    let fork = find_fork(&outline, &first, ask)?;
+    let checkpoints = Checkpoints::new(directory.checkpoints.clone());
+    let stored = checkpoints.list()?;
+    let start = outline.report.start;
+    let usable = fork.filter(|fork| {
+        let begins = start == Lsn(0) || stored.iter().any(|lsn| (start..=*fork).contains(lsn));
+        *fork > start && begins
+    });
+    let from = fork.unwrap_or(start).max(start);
+    let cut = keep(directory, &outline, from, now_us)?;
+    let Some(fork) = usable else {
+        small_file::replace(&*directory.root, BEGINS_ANEW_NAME, b"the log was kept in cuts\n")?;
+        return Ok(CutBack::Anew(cut));
+    };
+    for beyond in stored.into_iter().rev().filter(|lsn| *lsn > fork) {
+        checkpoints.remove(beyond)?;
+    }
+    outline.cut_to(fork)?;
+    Ok(CutBack::Cut(cut))
+}
+
+/// Copies what is cut to a directory that appears whole or not at all.
+fn keep(directory: &ClosedDirectory, outline: &Outline, from: Lsn, now_us: i64) -> Result<CutInfo, CutError> {
+    let (epoch, to) = (outline.end.epoch, outline.end.lsn);
+    let cut = CutInfo {
+        name: format!("epoch-{}-lsn-{from}-to-{to}", epoch.0),
+        epoch: epoch.0,
+        from: from.0,
+        to: to.0,
+        acknowledged: may_be_acknowledged(&*directory.root, from),
+        cut_us: now_us,
+    };
+    directory.cuts.prepare()?;
+    if !directory.cuts.is_free(&cut.name)? {
+        // It was interrupted behind this.
+        return Ok(cut);
+    }
+    let staging = Staging::begin(&Place::new(directory.cuts.clone(), &cut.name))?;
+    outline.copy_from(from, &*staging.folder("log")?)?;
+    let text = serde_json::to_vec_pretty(&cut).expect("names and numbers");
+    small_file::replace(&*staging.place().root()?, CUT_NAME, &text)?;
+    staging.publish()?;
+    Ok(cut)
+}
+
+#[derive(Serialize, Deserialize)]
+struct Level {
+    safety: String,
+}
+
+/// Kept before anything is answered under it.
+pub(crate) fn keep_level(root: &dyn Disk, level: Safety) -> Result<(), DiskError> {
+    let safety = level.name().to_owned();
+    let text = serde_json::to_vec(&Level { safety }).expect("a name");
+    match small_file::read(root, LEVEL_NAME)? {
+        Some(kept) if kept == text => Ok(()),
+        _ => small_file::replace(root, LEVEL_NAME, &text),
+    }
+}
+
+/// False where callers waited for standbys, and those in sync are not known to have had more than `from`.
+fn may_be_acknowledged(root: &dyn Disk, from: Lsn) -> bool {
+    let read = small_file::read(root, LEVEL_NAME).ok().flatten();
+    let level: Option<Level> = read.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let level = level.and_then(|level| Safety::from_name(&level.safety));
+    let Some(level) = level.filter(|level| level.asks_standbys()) else {
+        return true;
+    };
+    let Ok(expected) = expected::load(root) else {
+        return true;
+    };
+    let mut in_sync = expected.iter().filter(|standby| standby.is_in_sync).peekable();
+    let was_alone = level == Safety::TwoSafe && in_sync.peek().is_none();
+    was_alone || in_sync.any(|standby| standby.from > from)
+}
+
+/// All that was ever cut, by name; what can't be read is left out.
+pub fn list_cuts(cuts: &Arc<dyn Tree>) -> Vec<CutInfo> {
+    let mut names = cuts.list().unwrap_or_default();
+    names.sort_unstable();
+    let read = |name: &String| {
+        let root = cuts.open(name).ok()?;
+        let bytes = small_file::read(&*root, CUT_NAME).ok().flatten()?;
+        serde_json::from_slice(&bytes).ok()
+    };
+    names
+        .iter()
+        .filter(|name| !name.starts_with('.'))
+        .filter_map(read)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_env::SimDisk;
+    use reprise_ship::Expected;
+    use reprise_wire::History;
+
+    use super::*;
+
+    fn epochs(text: &str) -> Vec<EpochStart> {
+        let read = |word: &str| {
+            let (epoch, start) = word.split_once('@').expect("EPOCH@START");
+            EpochStart {
+                epoch: Epoch(epoch.parse().expect("a number")),
+                start: Lsn(start.parse().expect("a number")),
+                history: History(0),
+            }
+        };
+        text.split_whitespace().map(read).collect()
+    }
+
+    #[test]
+    fn histories_part_within_an_epoch_that_both_have_or_where_it_begins() {
+        for (own, end, theirs, durable, expected) in [
+            // Taken over at 70, of 100.
+            ("1@0", 100, "1@0 2@70", 80, vec![70, 0]),
+            ("1@0 3@50", 100, "1@0 3@50 4@70 5@75", 80, vec![70, 50, 0]),
+            // It was opened by itself meanwhile, as the same epoch.
+            ("1@0 2@90", 100, "1@0 2@70", 80, vec![80, 70, 0]),
+            ("1@0 2@70", 100, "1@0 2@70", 80, vec![80, 70, 0]),
+            // Logs that begin elsewhere.
+            ("3@50", 100, "2@10 3@40 4@60", 80, vec![60, 50]),
+            ("1@0 2@10", 100, "5@60 6@70", 80, vec![]),
+        ] {
+            let theirs = ForkAnswer {
+                is_same: false,
+                durable: Lsn(durable),
+                epochs: epochs(theirs),
+            };
+            let found: Vec<u64> = candidates(&epochs(own), Lsn(end), &theirs)
+                .iter()
+                .map(|lsn| lsn.0)
+                .collect();
+            assert_eq!(found, expected, "{own} against {:?}", theirs.epochs);
+        }
+    }
+
+    #[test]
+    fn what_was_cut_may_have_been_acknowledged_unless_standbys_were_waited_for() {
+        let disk = SimDisk::new();
+        let standby = |is_in_sync, from| Expected {
+            name: "s1".into(),
+            from: Lsn(from),
+            is_in_sync,
+            is_counted: true,
+        };
+        assert!(may_be_acknowledged(&disk, Lsn(5)), "nothing is known");
+        for (level, standbys, expected) in [
+            (Safety::OneSafe, vec![standby(true, 5)], true),
+            (Safety::TwoSafe, vec![standby(true, 5)], false),
+            (Safety::TwoSafe, vec![standby(true, 6)], true),
+            (Safety::TwoSafe, vec![standby(false, 5)], true),
+            (Safety::Quorum, vec![standby(false, 5)], false),
+        ] {
+            keep_level(&disk, level).expect("kept");
+            expected::save(&disk, &standbys).expect("saved");
+            assert_eq!(may_be_acknowledged(&disk, Lsn(5)), expected, "{level} {standbys:?}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! A primary whose place was taken by force, and a standby that is beyond where its new primary begins: what is too much is kept, and cut off.
+
+mod common;
+mod following;
+
+use std::sync::Arc;
+
+use common::{config, fill, i64s, submit, take, transfer, wasm};
+use following::{Cluster, FORCED, service, wait_seen};
+use reprise_base::{Lsn, Safety};
+use reprise_database::{CutBack, CutError, CutInfo, Database, list_cuts};
+use reprise_env::RealDisk;
+use reprise_log::LogReader;
+use reprise_router::ReplyOutcome;
+
+/// A standby that took over by force, of a primary that then went on by itself.
+struct Parted {
+    cluster: Cluster,
+    new: Arc<Database>,
+    /// Where the histories part.
+    fork: Lsn,
+}
+
+/// `alone` is what the old primary does when its standby has left.
+fn part(alone: impl FnOnce(&Arc<Database>)) -> Parted {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 200);
+    take(&old);
+    let new = cluster.standby_of(&old, "s1");
+    transfer(&old, 1);
+    wait_seen(&old, &new);
+    let promoted = service(&new).promote(FORCED).expect("promoted");
+    alone(&old);
+    old.close().expect("close");
+    cluster.set_primary(&new);
+    new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
+    // With a key, that the old one has used, too.
+    let reply = submit(&new, &[("open", Some("k"), i64s(&[9_000, 5]))]);
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+    fill(&new, 10_000, 10);
+    Parted {
+        cluster,
+        new,
+        fork: promoted.lsn,
+    }
+}
+
+impl Parted {
+    /// Follows, and has what the new primary has.
+    fn check_follows(&self, name: &str) -> Arc<Database> {
+        let standby = self.cluster.open_standby(name);
+        transfer(&self.new, 5);
+        wait_seen(&self.new, &standby);
+        let digest = |database: &Database| database.router().digest().expect("ready");
+        assert_eq!(digest(&standby), digest(&self.new));
+        standby
+    }
+
+    /// What was kept can be read by itself, and holds all that was cut.
+    fn check_kept(&self, cut: &CutInfo) {
+        let disk = RealDisk::open(self.cluster.place("p").join("cuts").join(&cut.name).join("log"));
+        let disk = Arc::new(disk.expect("kept"));
+        let (mut reader, report) = LogReader::open(disk, Lsn(0)).expect("read");
+        assert_eq!((report.damage, report.end), (None, Lsn(cut.to)));
+        let mut count = 0;
+        while let Some(record) = reader.next_record().expect("whole") {
+            count += u64::from(record.lsn >= Lsn(cut.from));
+        }
+        assert_eq!(count, cut.to - cut.from);
+        assert_eq!(list_cuts(&self.cluster.cuts("p")), [cut.clone()]);
+    }
+}
+
+#[test]
+fn a_deposed_primary_keeps_what_only_it_has_aside_and_follows() {
+    let parted = part(|old| {
+        let reply = submit(old, &[("open", Some("k"), i64s(&[7_000, 1]))]);
+        assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+        fill(old, 5_000, 50);
+        // It may not be loaded any more.
+        take(old);
+        transfer(old, 3);
+    });
+    let cut = match parted.cluster.cut_back("p").expect("asked") {
+        CutBack::Cut(cut) => cut,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((Lsn(cut.from), cut.epoch, cut.cut_us), (parted.fork, 1, 77));
+    assert!(cut.acknowledged, "nobody was waited for: {cut:?}");
+    parted.check_kept(&cut);
+    // The same again finds nothing to do.
+    assert_eq!(parted.cluster.cut_back("p").expect("asked"), CutBack::Nothing);
+    let old = parted.check_follows("p");
+    // The key is the new primary's, and so it stays when the old one takes over again.
+    let promoted = service(&old).promote(FORCED).expect("promoted");
+    assert_eq!(promoted.epoch.0, 3);
+    let reply = submit(&old, &[("open", Some("k"), i64s(&[9_000, 5]))]);
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+    let reply = submit(
+        &old,
+        &[("balance", None, i64s(&[7_000])), ("balance", None, i64s(&[9_000]))],
+    );
+    assert_ne!(*reply.get(0).outcome, ReplyOutcome::Committed);
+    assert_eq!(*reply.get(1).outcome, ReplyOutcome::Committed);
+}
+
+#[test]
+fn a_deposed_primary_that_was_opened_by_itself_meanwhile_has_another_epoch_of_the_same_number() {
+    let parted = part(|old| fill(old, 5_000, 5));
+    let again = Database::open(config(&parted.cluster.place("p"), 1)).expect("open");
+    again.recover().expect("recover");
+    fill(&again, 6_000, 20);
+    again.close().expect("close");
+    drop(again);
+    let cut = match parted.cluster.cut_back("p").expect("asked") {
+        CutBack::Cut(cut) => cut,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((Lsn(cut.from), cut.epoch), (parted.fork, 2));
+    parted.check_kept(&cut);
+    parted.check_follows("p");
+}
+
+#[test]
+fn one_that_was_a_primary_later_than_the_one_it_is_to_follow_is_not_cut() {
+    let parted = part(|old| fill(old, 5_000, 5));
+    for opening in 0..2 {
+        let again = Database::open(config(&parted.cluster.place("p"), 1)).expect("open");
+        again.recover().expect("recover");
+        fill(&again, 6_000 + 100 * opening, 20);
+        again.close().expect("close");
+    }
+    let refused = parted.cluster.cut_back("p");
+    assert!(
+        matches!(&refused, Err(CutError::Ask(reason)) if reason.contains("it was deposed")),
+        "{refused:?}"
+    );
+    assert!(list_cuts(&parted.cluster.cuts("p")).is_empty());
+}
+
+#[test]
+fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 200);
+    let new = cluster.standby_of(&old, "s1");
+    let other = cluster.standby_of(&old, "p2");
+    wait_seen(&old, &new);
+    let promoted = service(&new).promote(FORCED).expect("promoted");
+    fill(&old, 5_000, 20);
+    wait_seen(&old, &other);
+    other.close().expect("close");
+    old.close().expect("close");
+    cluster.set_primary(&new);
+    new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
+    fill(&new, 10_000, 10);
+    let cut = cluster.cut_back("p2").expect("asked");
+    assert!(
+        matches!(&cut, CutBack::Cut(cut) if Lsn(cut.from) == promoted.lsn),
+        "{cut:?}"
+    );
+    let parted = Parted {
+        cluster,
+        new,
+        fork: promoted.lsn,
+    };
+    parted.check_follows("p2");
+}
+
+#[test]
+fn without_a_checkpoint_before_the_cut_nothing_of_use_is_left() {
+    let parted = part(|old| {
+        // Far more than what is kept behind the checkpoints.
+        for round in 0..6 {
+            (0..100).for_each(|n| transfer(old, round * 100 + n));
+            take(old);
+        }
+    });
+    let cut = match parted.cluster.cut_back("p").expect("asked") {
+        CutBack::Anew(cut) => cut,
+        other => panic!("{other:?}"),
+    };
+    let mark = parted.cluster.place("p").join(reprise_database::BEGINS_ANEW_NAME);
+    assert!(mark.exists() && Lsn(cut.from) >= parted.fork, "{cut:?}");
+    parted.check_kept(&cut);
+}
+
+#[test]
+fn what_waited_for_a_standby_is_not_marked_as_answered() {
+    let cluster = Cluster::new();
+    let old = Database::open(config(&cluster.place("p"), 2)).expect("open");
+    old.set_safety(Safety::Quorum).expect("set");
+    old.recover().expect("recover");
+    let old = Arc::new(old);
+    old.serve_standbys(cluster.serving("http://p:1")).expect("served");
+    old.close().expect("close");
+    // The level is kept beside the log, for whoever cuts it.
+    let kept = std::fs::read_to_string(cluster.place("p").join("safety.json")).expect("kept");
+    assert!(kept.contains("quorum"), "{kept}");
+}
