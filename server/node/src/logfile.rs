@@ -26,6 +26,7 @@ use crate::{
     output::{Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_text},
     records,
     region::{self, AloneRegion, FoundRegion},
+    standby::CUTS,
 };
 
 const SEGMENT_PREFIX: &str = "log-";
@@ -359,6 +360,26 @@ impl Modules {
         }
     }
 
+    /// What a data directory knew at `until`. Nothing where its log begins later, or can't be read: commands are then shown by number.
+    fn learn(&mut self, data_dir: &Path, until: Lsn) {
+        let Ok(disk) = open(data_dir) else { return };
+        let Ok((mut reader, report)) = LogReader::open(disk, Lsn(0)) else {
+            return;
+        };
+        if report.start > until {
+            return;
+        }
+        if let Some(checkpoint) = first_checkpoint(data_dir, report.start).filter(|found| found.lsn() <= until) {
+            self.take_up(&checkpoint);
+        }
+        while let Ok(Some(record)) = reader.next_record() {
+            if record.lsn >= until {
+                return;
+            }
+            self.note(&record.record);
+        }
+    }
+
     /// Empty for wasm that this version can't read: its commands are then shown by number.
     fn describe(&self, deploy: &DeployRef<'_>) -> (ModuleSchema, Arc<[u8]>) {
         if let Ok(Some(described)) = described(deploy.wasm) {
@@ -383,6 +404,9 @@ pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -
     if let Some(reader) = first_checkpoint(dir, report.start) {
         modules.take_up(&reader);
     }
+    if let Some(data_dir) = data_dir_of_cut(dir) {
+        modules.learn(&data_dir, report.start);
+    }
     let (mut shown, limit) = (0, limit.unwrap_or(u64::MAX));
     while shown < limit {
         let Some(record) = reader.next_record().context("read the log")? else {
@@ -404,6 +428,15 @@ pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -
         Some(damage) if shown < limit => Err(Failure::Other(anyhow::anyhow!("{damage}"))),
         _ => Ok(()),
     }
+}
+
+/// The data directory in whose `cuts` this one lies.
+fn data_dir_of_cut(dir: &Path) -> Option<PathBuf> {
+    let dir = dir.canonicalize().ok()?;
+    let cuts = dir
+        .parent()
+        .filter(|parent| parent.file_name().is_some_and(|name| name == CUTS))?;
+    Some(cuts.parent()?.to_owned())
 }
 
 /// Prints what `walk` shows: from an LSN on, and so many records at most.

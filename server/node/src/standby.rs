@@ -34,7 +34,7 @@ use crate::{
 /// Where the first files lie until all of them have their place.
 const ARRIVED: &str = "bootstrap";
 /// Where what a primary does not have is kept.
-const CUTS: &str = "cuts";
+pub const CUTS: &str = "cuts";
 /// How long a primary is asked where the histories part, while it can't say yet.
 const FORK_TRIES: Duration = Duration::from_secs(10);
 /// In this order: a directory with a log has everything.
@@ -243,11 +243,10 @@ impl Primary {
     /// says no.
     pub fn cut_back(&self, dir: &Path) -> Outcome {
         clear_useless(dir).with_context(|| format!("clear {}", dir.display()))?;
-        let (log, folders) = (dir.join("log"), closed_directory(dir));
-        if !log.exists() {
+        if !dir.join("log").exists() {
             return Ok(());
         }
-        let directory = folders.with_context(|| format!("open {}", dir.display()))?;
+        let directory = closed_directory(dir).with_context(|| format!("open {}", dir.display()))?;
         let partitions = logfile::stored_partitions(dir)?;
         let id = database_id(&*directory.log).context("look at the log")?;
         let (Some(partitions), Some(database_id)) = (partitions, id) else {
