@@ -73,6 +73,15 @@ enum Task {
         #[arg(long)]
         workload: Option<String>,
     },
+    /// Lose the primary of three servers under load again and again, and look for lost or repeated transactions
+    #[command(
+        after_help = "Examples:\n  cargo xtask failover --by-hand 100\n  cargo xtask failover --by-hand 100 --safety quorum"
+    )]
+    Failover {
+        /// Flags of the failovers: --by-hand N, --safety LEVEL, --seed S
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Cut the power of a loaded server in a virtual machine, and open what may be left of its disk
     #[command(after_help = "Example:\n  cargo xtask power --seconds 20 --points 0")]
     Power {
@@ -175,6 +184,7 @@ fn main() -> ExitCode {
             let further = [("--log", log), ("--device", device), ("--workload", workload)];
             tasks::crash(&root(), cycles, seed, &further)
         }
+        Task::Failover { args } => tasks::failover(&root(), &args),
         Task::Rdma => tasks::rdma(&root()),
         Task::Power { args } => tasks::power(&root(), &args),
         Task::Full { mib } => tasks::full(&root(), mib),

@@ -77,6 +77,14 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, further: &[(&str, Opti
     run(&mut command)
 }
 
+/// Failovers between three servers; the tests of the workspace run some.
+pub fn failover(root: &Path, args: &[String]) -> Result<()> {
+    build_server(root)?;
+    let mut command = cargo(root);
+    command.args(["run", "--release", "--quiet", "--package", "reprise-test-crash"]);
+    run(command.args(["--bin", "failover", "--"]).args(args))
+}
+
 /// Builds what the tests of the real binary start.
 fn build_server(root: &Path) -> Result<()> {
     run(cargo(root).args(["build", "--release", "--quiet", "--package", "reprise-node"]))?;

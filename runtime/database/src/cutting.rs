@@ -17,7 +17,7 @@ use crate::{device::RegionNote, expected, small_file};
 pub const BEGINS_ANEW_NAME: &str = "begins-anew";
 /// In the directory of what was cut.
 const CUT_NAME: &str = "cut.json";
-/// The safety level under which the directory was a primary's last.
+/// The safety level under which the directory was a primary's last, and in which epochs.
 const LEVEL_NAME: &str = "safety.json";
 /// Places at which the histories are compared at most.
 const QUESTIONS_MAX: usize = 64;
@@ -160,6 +160,12 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     Ok(CutBack::Cut(cut))
 }
 
+/// Of the record at this LSN.
+fn epoch_at(epochs: &[EpochStart], lsn: Lsn) -> Epoch {
+    let begun = epochs.iter().rev().find(|epoch| epoch.start <= lsn);
+    begun.map_or(Epoch(0), |epoch| epoch.epoch)
+}
+
 /// Copies what is cut to a directory that appears whole or not at all.
 fn keep(directory: &ClosedDirectory, outline: &Outline, from: Lsn, now_us: i64) -> Result<CutInfo, CutError> {
     let (epoch, to) = (outline.end.epoch, outline.end.lsn);
@@ -168,7 +174,7 @@ fn keep(directory: &ClosedDirectory, outline: &Outline, from: Lsn, now_us: i64) 
         epoch: epoch.0,
         from: from.0,
         to: to.0,
-        acknowledged: may_be_acknowledged(&*directory.root, from),
+        acknowledged: may_be_acknowledged(&*directory.root, from, (epoch_at(&outline.epochs(), from), epoch)),
         cut_us: now_us,
     };
     directory.cuts.prepare()?;
@@ -184,27 +190,49 @@ fn keep(directory: &ClosedDirectory, outline: &Outline, from: Lsn, now_us: i64) 
     Ok(cut)
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct Level {
     safety: String,
+    /// From this epoch to the last one every primary was this directory, under this level.
+    first_epoch: u32,
+    last_epoch: u32,
 }
 
-/// Kept before anything is answered under it.
-pub(crate) fn keep_level(root: &dyn Disk, level: Safety) -> Result<(), DiskError> {
-    let safety = level.name().to_owned();
-    let text = serde_json::to_vec(&Level { safety }).expect("a name");
-    match small_file::read(root, LEVEL_NAME)? {
-        Some(kept) if kept == text => Ok(()),
-        _ => small_file::replace(root, LEVEL_NAME, &text),
+impl Level {
+    fn load(root: &dyn Disk) -> Option<Self> {
+        let bytes = small_file::read(root, LEVEL_NAME).ok().flatten()?;
+        serde_json::from_slice(&bytes).ok()
     }
 }
 
-/// False where callers waited for standbys, and those in sync are not known to have had more than `from`.
-fn may_be_acknowledged(root: &dyn Disk, from: Lsn) -> bool {
-    let read = small_file::read(root, LEVEL_NAME).ok().flatten();
-    let level: Option<Level> = read.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let level = level.and_then(|level| Safety::from_name(&level.safety));
-    let Some(level) = level.filter(|level| level.asks_standbys()) else {
+/// Kept before anything is answered under it.
+pub(crate) fn keep_level(root: &dyn Disk, level: Safety, epoch: Epoch) -> Result<(), DiskError> {
+    let known = Level::load(root);
+    let goes_on =
+        |known: &Level| known.safety == level.name() && known.last_epoch <= epoch.0 && epoch.0 <= known.last_epoch + 1;
+    let next = Level {
+        safety: level.name().to_owned(),
+        first_epoch: known
+            .as_ref()
+            .filter(|known| goes_on(known))
+            .map_or(epoch.0, |known| known.first_epoch),
+        last_epoch: epoch.0,
+    };
+    if known.as_ref() == Some(&next) {
+        return Ok(());
+    }
+    let text = serde_json::to_vec(&next).expect("a name and numbers");
+    small_file::replace(root, LEVEL_NAME, &text)
+}
+
+/// False where this directory was the primary of all of these epochs, callers waited for standbys, and those in sync are not known to have had
+/// more than `from`.
+fn may_be_acknowledged(root: &dyn Disk, from: Lsn, (first, last): (Epoch, Epoch)) -> bool {
+    let Some(level) = Level::load(root).filter(|level| level.first_epoch <= first.0 && last.0 <= level.last_epoch)
+    else {
+        return true;
+    };
+    let Some(level) = Safety::from_name(&level.safety).filter(|level| level.asks_standbys()) else {
         return true;
     };
     let Ok(expected) = expected::load(root) else {
@@ -286,7 +314,8 @@ mod tests {
             is_in_sync,
             is_counted: true,
         };
-        assert!(may_be_acknowledged(&disk, Lsn(5)), "nothing is known");
+        let own = (Epoch(3), Epoch(3));
+        assert!(may_be_acknowledged(&disk, Lsn(5), own), "nothing is known");
         for (level, standbys, expected) in [
             (Safety::OneSafe, vec![standby(true, 5)], true),
             (Safety::TwoSafe, vec![standby(true, 5)], false),
@@ -294,9 +323,29 @@ mod tests {
             (Safety::TwoSafe, vec![standby(false, 5)], true),
             (Safety::Quorum, vec![standby(false, 5)], false),
         ] {
-            keep_level(&disk, level).expect("kept");
+            keep_level(&disk, level, Epoch(3)).expect("kept");
             expected::save(&disk, &standbys).expect("saved");
-            assert_eq!(may_be_acknowledged(&disk, Lsn(5)), expected, "{level} {standbys:?}");
+            assert_eq!(
+                may_be_acknowledged(&disk, Lsn(5), own),
+                expected,
+                "{level} {standbys:?}"
+            );
         }
+    }
+
+    #[test]
+    fn what_another_primary_may_have_answered_may_have_been_acknowledged() {
+        let disk = SimDisk::new();
+        expected::save(&disk, &[]).expect("saved");
+        let is_open = |level, epoch, first, last| {
+            keep_level(&disk, level, Epoch(epoch)).expect("kept");
+            may_be_acknowledged(&disk, Lsn(5), (Epoch(first), Epoch(last)))
+        };
+        assert!(!is_open(Safety::Quorum, 3, 3, 3));
+        assert!(is_open(Safety::Quorum, 3, 2, 3), "it was another's before");
+        assert!(is_open(Safety::Quorum, 3, 3, 4), "it is another's since");
+        assert!(!is_open(Safety::Quorum, 4, 3, 4), "it was opened again");
+        assert!(is_open(Safety::Quorum, 6, 4, 6), "the fifth was another's");
+        assert!(is_open(Safety::VerySafe, 7, 6, 7), "the sixth had another level");
     }
 }

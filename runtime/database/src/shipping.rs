@@ -215,7 +215,7 @@ impl Replication {
 
     fn serve(&self, config: ServeStandbys) -> Result<Serving, ServeStandbysError> {
         self.log.set_hold_bytes_max(config.hold_bytes_max)?;
-        cutting::keep_level(&*self.root, self.safety).map_err(LogError::from)?;
+        cutting::keep_level(&*self.root, self.safety, self.log.epoch()).map_err(LogError::from)?;
         let checkpoints = Checkpoints {
             checkpointer: self.checkpointer.clone(),
             disk: self.checkpoints.clone(),

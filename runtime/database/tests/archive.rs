@@ -60,6 +60,19 @@ fn status(database: &Database) -> ArchiveStatus {
     database.router().status().archive.expect("an archive")
 }
 
+/// Until the archive has so many files: the log goes there behind the checkpoints.
+fn wait_files(database: &Database, count: u64) -> ArchiveStatus {
+    let until = Instant::now() + WAIT_MAX;
+    loop {
+        let told = status(database);
+        if told.files >= count {
+            return told;
+        }
+        assert!(Instant::now() < until, "{told:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Until the archive took what the last checkpoint replaced: at most two are left, as they are kept.
 fn wait_taken(database: &Database, dir: &Path) {
     let until = Instant::now() + WAIT_MAX;
@@ -116,8 +129,8 @@ fn every_moment_comes_back_from_a_live_directory_and_its_archive() {
     let database = begin(&data, &archive, None);
     let moments = history(&database, &data, 1, 6);
     assert!(files(&data, "log")[0].to_str() > data.join("log/log-0000000000000000.seg").to_str());
-    let told = status(&database);
-    assert!(told.failure.is_none() && told.files > 6 && told.bytes > 0, "{told:?}");
+    let told = wait_files(&database, 7);
+    assert!(told.failure.is_none() && told.bytes > 0, "{told:?}");
     let early = restore(&data, &root.path().join("early"), Point::Lsn(moments[0].lsn));
     assert!(matches!(early, Err(RestoreError::TooEarly { .. })));
     // While it runs.

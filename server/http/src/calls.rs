@@ -133,14 +133,17 @@ impl<'h> Asked<'h> {
 async fn run(state: &AppState, principal: &Principal, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
+    state.judge_open()?;
+    let deadline_ns = client_timeout(&head.headers)?.map(|timeout| state.router.deadline_in(timeout));
+    // What is awaited may be the module's deployment.
+    wait_for_min_lsn(state, &head.headers).await?;
     let deployed = state.router.deployed();
     let asked = Asked::of(state, principal, &deployed, path, &head.headers)?;
     let terms = CallTerms {
         key: asked.key,
         scope: asked.scope.as_ref(),
-        deadline_ns: asked.timeout.map(|timeout| state.router.deadline_in(timeout)),
+        deadline_ns,
     };
-    wait_for_min_lsn(state, &head.headers).await?;
     let (what, wait_max) = ("a call's body", state.limits.body_wait);
     let bounds = Bounds {
         what,

@@ -30,6 +30,11 @@ fn single(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resu
     let call = model.plan(rng, 1).remove(0);
     match ask(model, connection, &call) {
         Ok(answer) => {
+            if is_open(&answer.json()) {
+                model.counts.unknown += 1;
+                model.unknown.push(call);
+                return Ok(true);
+            }
             if answer.status != 200 {
                 return refused(model, &answer);
             }
@@ -74,7 +79,7 @@ fn batch(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resul
         .enumerate()
         .map(|(id, call)| line(model, call, id))
         .collect();
-    let (lines, ended) = match connection.request("POST", "/v1/batch", &[], body.as_bytes()) {
+    let (lines, mut ended) = match connection.request("POST", "/v1/batch", &[], body.as_bytes()) {
         Ok(answer) if answer.status != 200 => return refused(model, &answer),
         Ok(answer) => (answer.body, false),
         Err(cut) => {
@@ -87,7 +92,7 @@ fn batch(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resul
     let answers = lines[..whole]
         .split(|byte| *byte == b'\n')
         .filter(|line| !line.is_empty());
-    let mut answered = 0;
+    let (mut answered, is_whole) = (0, !ended);
     for (call, text) in calls.iter().zip(answers) {
         let answer: Value = serde_json::from_slice(text).context("a line of a batch is not JSON")?;
         ensure!(
@@ -95,9 +100,9 @@ fn batch(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resul
             "line {answered} of a batch answers another call: {answer}"
         );
         answered += 1;
-        take_line(model, call, &answer)?;
+        ended |= take_line(model, call, &answer)?;
     }
-    if !ended {
+    if is_whole {
         ensure!(answered == calls.len(), "{answered} answers to {} calls", calls.len());
     }
     model.counts.unknown += (calls.len() - answered) as u64;
@@ -105,27 +110,44 @@ fn batch(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resul
     Ok(ended)
 }
 
-fn take_line(model: &mut Model, call: &Call, answer: &Value) -> Result<()> {
+/// True: what became of it is open, and the client waits for the next check.
+fn take_line(model: &mut Model, call: &Call, answer: &Value) -> Result<bool> {
     let problem = &answer["problem"];
     if problem.is_null() {
         ensure!(
             answer["replayed"].is_null(),
             "the first answer to {call:?} says that it is a repeat"
         );
-        return model.acknowledge(call, answer);
+        model.acknowledge(call, answer)?;
+        return Ok(false);
     }
-    ensure!(problem["status"] == 503, "{call:?} failed: {problem}");
+    if is_open(problem) {
+        model.counts.unknown += 1;
+        model.unknown.push(call.clone());
+        return Ok(true);
+    }
+    ensure!(
+        problem["status"] == 503 || problem["status"] == 421,
+        "{call:?} failed: {problem}"
+    );
     model.counts.refused += 1;
-    Ok(())
+    Ok(false)
 }
 
-/// A refused call left nothing: the model is not touched, and the next check sees to it.
+/// A write that may or may not stay: no standby that it waits for has answered.
+pub(crate) fn is_open(problem: &Value) -> bool {
+    problem["type"]
+        .as_str()
+        .is_some_and(|kind| kind.ends_with("outcome-unknown"))
+}
+
+/// A refused call left nothing: the model is not touched, and the next check sees to it. True: the server is no primary any more.
 fn refused(model: &mut Model, answer: &Answer) -> Result<bool> {
-    if answer.status != 503 {
+    if answer.status != 503 && answer.status != 421 {
         bail!("a call was answered {}: {}", answer.status, answer.text());
     }
     model.counts.refused += 1;
-    Ok(false)
+    Ok(answer.status == 421)
 }
 
 /// A connection may end, but not stall or bring what is not HTTP.

@@ -7,6 +7,7 @@
 
 mod calls;
 mod client;
+mod failover;
 mod http;
 mod log;
 mod model;
@@ -19,6 +20,7 @@ mod skip;
 mod verify;
 mod workload;
 
+pub use failover::{FailoverConfig, FailoverReport, run_failovers};
 pub use http::{Answer, Connection, Cut};
 pub use rng::Rng;
 pub use run::{Config, MIXED, Report, run};

@@ -192,14 +192,14 @@ fn choose(rng: &mut Rng) -> (Moment, Duration) {
 }
 
 /// A database and everything that is known of it.
-struct Database {
-    dir: TempDir,
+pub(crate) struct Database {
+    pub(crate) dir: TempDir,
     /// Chooses the moments: drawn from once a cycle, whatever the cycle meets.
-    plan: Rng,
+    pub(crate) plan: Rng,
     /// The cycle's own.
-    rng: Rng,
-    models: Vec<Model>,
-    partitions: u64,
+    pub(crate) rng: Rng,
+    pub(crate) models: Vec<Model>,
+    pub(crate) partitions: u64,
     /// Highest transaction id and position that were acknowledged.
     floor: (u64, u64),
     modules: [Versions; 2],
@@ -223,7 +223,7 @@ struct Versions {
 const MODULES: [&str; 2] = ["bank", "voter"];
 
 impl Database {
-    fn new(config: &Config, mut rng: Rng) -> Result<Self> {
+    pub(crate) fn new(config: &Config, mut rng: Rng) -> Result<Self> {
         Ok(Self {
             dir: tempfile::tempdir().context("create a temporary directory")?,
             partitions: 1 + rng.below(4),
@@ -245,7 +245,7 @@ impl Database {
         self.dir.path().join("data")
     }
 
-    fn keep(self) -> PathBuf {
+    pub(crate) fn keep(self) -> PathBuf {
         self.dir.keep()
     }
 
@@ -273,7 +273,7 @@ impl Database {
         Ok(())
     }
 
-    fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         self.models.iter().for_each(|model| counts.add(&model.counts));
         counts
@@ -340,7 +340,11 @@ impl Database {
         }
         server.wait_ready()?;
         self.check(&server)?;
-        self.load(&mut server, moment, after)?;
+        let address = server.address.clone();
+        self.load(&address, matches!(moment, Moment::Deploying), || {
+            thread::sleep(after);
+            end(&mut server, moment)
+        })?;
         let errors = match moment {
             Moment::Stopped => {
                 report.kills.stopped += 1;
@@ -363,7 +367,7 @@ impl Database {
     }
 
     /// Makes what a new database needs, or checks what an old one has.
-    fn check(&mut self, server: &Server) -> Result<()> {
+    pub(crate) fn check(&mut self, server: &Server) -> Result<()> {
         if !self.is_made {
             return self.make(server);
         }
@@ -429,9 +433,8 @@ impl Database {
         Ok(())
     }
 
-    /// Lets the clients loose, and ends the server at its moment.
-    fn load(&mut self, server: &mut Server, moment: Moment, after: Duration) -> Result<()> {
-        let address = server.address.clone();
+    /// Lets the clients loose on the server at `address`, until `end` has ended it.
+    pub(crate) fn load(&mut self, address: &str, deploys_too: bool, end: impl FnOnce() -> Result<()>) -> Result<()> {
         let (seen, is_over) = (Mutex::new(self.seen), AtomicBool::new(false));
         let clients = self.models.len();
         let mut plans: Vec<_> = self.models.iter_mut().map(|model| (model, self.rng.fork())).collect();
@@ -449,20 +452,16 @@ impl Database {
         let outcomes = thread::scope(|scope| {
             let mut threads: Vec<_> = plans
                 .iter_mut()
-                .map(|(model, rng)| {
-                    let address = &address;
-                    scope.spawn(move || client::run(model, address, rng))
-                })
+                .map(|(model, rng)| scope.spawn(move || client::run(model, address, rng)))
                 .collect();
-            threads.push(scope.spawn(|| watch(&address, clients, &seen, &is_over)));
-            if let Moment::Deploying = moment {
-                threads.push(scope.spawn(|| deploys.run(&address)));
+            threads.push(scope.spawn(|| watch(address, clients, &seen, &is_over)));
+            if deploys_too {
+                threads.push(scope.spawn(|| deploys.run(address)));
             }
             if takes_checkpoints {
-                threads.push(scope.spawn(|| checkpoints.run(&address, &is_over)));
+                threads.push(scope.spawn(|| checkpoints.run(address, &is_over)));
             }
-            thread::sleep(after);
-            let ended = end(server, moment);
+            let ended = end();
             is_over.store(true, Ordering::Release);
             let outcomes = threads
                 .into_iter()
@@ -555,6 +554,11 @@ impl Deploys<'_> {
             let path = format!("/v1/modules/{}", self.name);
             match connection.request("PUT", &path, &[], &wasm) {
                 Ok(answer) if answer.status == 200 => self.versions.acknowledged += 1,
+                Ok(answer) if client::is_open(&answer.json()) => {
+                    self.versions.unknown += 1;
+                    return Ok(());
+                }
+                Ok(answer) if answer.status == 421 => return Ok(()),
                 Ok(answer) => ensure!(answer.status == 503, "deploy: {} {}", answer.status, answer.text()),
                 Err(_) => {
                     self.versions.unknown += 1;

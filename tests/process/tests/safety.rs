@@ -192,6 +192,46 @@ fn check_take_over(cluster: &Cluster, mut a: Server) -> Result<()> {
     Ok(())
 }
 
+/// The module may come with what is awaited.
+#[test]
+fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", "1-safe")?;
+    let mut b = cluster.standby("b", &a, "1-safe")?;
+    wait_streaming(&a, 1)?;
+    signal(&mut b, libc::SIGSTOP)?;
+    a.deploy("bank")?;
+    let durable = replication(&a)?["durable_lsn"]
+        .as_str()
+        .unwrap_or_default()
+        .parse::<u64>()?;
+    let fresh = [
+        ("reprise-min-lsn", &*(durable - 1).to_string()),
+        ("reprise-max-wait-ms", "20000"),
+    ];
+    // One of them at least is there before the deployment.
+    for (path, body) in [
+        ("/v1/call/bank/total", "{}"),
+        (
+            "/v1/batch",
+            "{\"module\":\"bank\",\"procedure\":\"total\",\"args\":{}}\n",
+        ),
+    ] {
+        signal(&mut b, libc::SIGSTOP)?;
+        a.deploy("bank")?;
+        let mut connection = b.connect()?;
+        connection.send("POST", path, &fresh, body.as_bytes())?;
+        signal(&mut b, libc::SIGCONT)?;
+        let answer = connection.receive().map_err(|cut| cut.error)?;
+        ensure!(
+            answer.status == 200 && !answer.text().contains("problem"),
+            "{path}: {}",
+            answer.text()
+        );
+    }
+    Ok(())
+}
+
 /// Killed under load; its standby takes over by force; it comes back, and what only it has is kept aside.
 #[test]
 fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -> Result<()> {

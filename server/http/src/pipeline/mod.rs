@@ -340,6 +340,8 @@ impl Pipeline {
                 let trace = CallTrace::start(self.state.tracer.as_ref(), head.path, &head.headers).map(Box::new);
                 match self.judge(input, &head, deployed) {
                     Ok(call) => run.push(body.end, body, &call, trace),
+                    // The module may have come with what is awaited, since `deployed` was taken.
+                    Err(_) if head.headers.contains_key(headers::MIN_LSN) => return Taken::Other,
                     Err(refusal) => run.refuse(body.end, refusal, trace),
                 }
                 Taken::Call

@@ -1,0 +1,51 @@
+//! `failover`: loses the primary of three servers again and again. `cargo xtask failover` builds and runs it.
+
+use std::{process::ExitCode, time::SystemTime};
+
+use clap::Parser;
+use reprise_test_crash::{FailoverConfig, run_failovers};
+
+/// Lose the primary of three servers under load again and again, and look for lost, half or repeated transactions
+#[derive(Parser)]
+#[command(
+    name = "failover",
+    version,
+    after_help = "Example:\n  failover --by-hand 100 --safety quorum --seed 7"
+)]
+struct Args {
+    /// Failovers, each by a promotion that somebody asks for
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    by_hand: u32,
+    /// Where a write is durable before it is answered; 1-safe loses some
+    #[arg(long, value_parser = ["1-safe", "2-safe", "quorum"], default_value = "2-safe")]
+    safety: String,
+    /// Repeat the plan of this seed
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let seed = args
+        .seed
+        .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
+    eprintln!("seed {seed}");
+    let config = FailoverConfig {
+        failovers: args.by_hand,
+        seed,
+        safety: args.safety,
+        tells: true,
+        keeps: true,
+    };
+    match run_failovers(&config) {
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

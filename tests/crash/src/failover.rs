@@ -1,0 +1,503 @@
+//! Three servers, of which the primary is lost again and again under load: a standby takes over by hand, and the others follow it.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::{
+    log::{check_digests, check_log},
+    model::{Counts, number},
+    rng::Rng,
+    run::{Config, Database, check_errors},
+    server::{Launch, Server, run_verb},
+    verify,
+};
+
+/// Waits that end only by a mistake.
+const PATIENCE: Duration = Duration::from_secs(120);
+const NAMES: [&str; 3] = ["a", "b", "c"];
+/// Failovers after which a new database is begun: each check looks at everything that was written.
+const FAILOVERS_PER_DATABASE: u32 = 10;
+const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
+
+#[derive(Clone, Debug)]
+pub struct FailoverConfig {
+    pub failovers: u32,
+    pub seed: u64,
+    /// `1-safe`, `2-safe` or `quorum`. At 1-safe both standbys are paused before the primary is lost.
+    pub safety: String,
+    /// A line about each failover on standard error.
+    pub tells: bool,
+    /// Keep the directory of a failure.
+    pub keeps: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FailoverReport {
+    pub failovers: u32,
+    pub killed: u32,
+    /// It came to itself again when another one was the primary.
+    pub paused: u32,
+    pub stopped: u32,
+    /// It was asked to step down.
+    pub switched: u32,
+    /// Standbys that were paused when the primary was lost.
+    pub standbys_paused: u32,
+    pub standbys_killed: u32,
+    /// Logs that were cut back.
+    pub cuts: u64,
+    pub counts: Counts,
+    pub seconds: f64,
+}
+
+impl fmt::Display for FailoverReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "failovers     {} in {:.1} s: {} killed, {} paused, {} stopped, {} switched over",
+            self.failovers, self.seconds, self.killed, self.paused, self.stopped, self.switched
+        )?;
+        writeln!(
+            f,
+            "standbys      {} paused and {} killed meanwhile; {} logs cut back",
+            self.standbys_paused, self.standbys_killed, self.cuts
+        )?;
+        write!(
+            f,
+            "calls         {} acknowledged (each there exactly once), {} unknown of which {} had taken place, {} refused",
+            self.counts.acknowledged, self.counts.unknown, self.counts.found, self.counts.refused
+        )
+    }
+}
+
+/// Runs all failovers. The error says how to repeat the run and where the directory lies.
+pub fn run_failovers(config: &FailoverConfig) -> Result<FailoverReport> {
+    let mut rng = Rng::new(config.seed);
+    let mut report = FailoverReport::default();
+    let begun = Instant::now();
+    while report.failovers < config.failovers {
+        let count = FAILOVERS_PER_DATABASE.min(config.failovers - report.failovers);
+        let mut cluster = Cluster::new(config, rng.fork())?;
+        if let Err(error) = cluster.failovers(count, config, &mut report) {
+            let said = cluster.nodes.said();
+            let kept = match config.keeps {
+                true => format!("; the directory is kept: {}", cluster.keep().display()),
+                false => String::new(),
+            };
+            let number = report.failovers + 1;
+            return Err(error.context(format!(
+                "failover {number} of seed {}{kept}\n{said}reproduce: cargo xtask failover --by-hand {number} --safety {} --seed {}",
+                config.seed, config.safety, config.seed
+            )));
+        }
+    }
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// How the primary is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    Killed,
+    /// It stands still, and goes on once another one is the primary.
+    Paused,
+    Stopped,
+    SwitchedOver,
+}
+
+/// What a standby meets while the primary is under load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    None,
+    Paused,
+    Killed,
+}
+
+/// What must be there, and the servers that must have it.
+struct Cluster {
+    database: Database,
+    nodes: Nodes,
+}
+
+struct Nodes {
+    root: PathBuf,
+    partitions: u64,
+    safety: String,
+    rng: Rng,
+    servers: [Option<Server>; 3],
+    primary: usize,
+}
+
+fn choose_loss(rng: &mut Rng, safety: &str) -> Loss {
+    match rng.below(100) {
+        0..20 => Loss::SwitchedOver,
+        20..25 => Loss::Stopped,
+        // What a primary answers alone at 2-safe while another one took over is lost with it, and said to be.
+        25..45 if safety == "quorum" => Loss::Paused,
+        _ => Loss::Killed,
+    }
+}
+
+fn choose_trouble(rng: &mut Rng) -> Trouble {
+    match rng.below(4) {
+        0 => Trouble::Paused,
+        1 => Trouble::Killed,
+        _ => Trouble::None,
+    }
+}
+
+fn replication(server: &Server) -> Result<Value> {
+    let answer = server.get("/v1/replication")?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    Ok(answer.json())
+}
+
+fn url(server: &Server) -> String {
+    format!("http://{}", server.address)
+}
+
+impl Cluster {
+    fn new(config: &FailoverConfig, mut rng: Rng) -> Result<Self> {
+        let own = rng.fork();
+        let database = Database::new(&Config::new(0, 0), rng)?;
+        let nodes = Nodes {
+            root: database.dir.path().to_owned(),
+            partitions: database.partitions,
+            safety: config.safety.clone(),
+            rng: own,
+            servers: Default::default(),
+            primary: 0,
+        };
+        Ok(Self { database, nodes })
+    }
+
+    fn keep(self) -> PathBuf {
+        drop(self.nodes);
+        self.database.keep()
+    }
+
+    fn failovers(&mut self, count: u32, config: &FailoverConfig, report: &mut FailoverReport) -> Result<()> {
+        self.nodes.start_primary()?;
+        for standby in self.nodes.standbys() {
+            self.nodes.start_standby(standby)?;
+        }
+        for _ in 0..count {
+            self.database.rng = self.database.plan.fork();
+            self.nodes.wait_in_sync()?;
+            self.check()?;
+            let loss = choose_loss(&mut self.database.rng, &config.safety);
+            let trouble = choose_trouble(&mut self.database.rng);
+            let old = NAMES[self.nodes.primary];
+            self.failover(loss, trouble, report)
+                .with_context(|| format!("{old} is {loss:?}, a standby has {trouble:?}"))?;
+            report.failovers += 1;
+            if config.tells {
+                let (new, counts) = (NAMES[self.nodes.primary], self.database.counts());
+                eprintln!(
+                    "failover {}: {loss:?} {old}, a standby {trouble:?}, {new} took over; {} acknowledged, {} unknown so far",
+                    report.failovers, counts.acknowledged, counts.unknown
+                );
+            }
+        }
+        self.finish(report).context("the last look at a database")
+    }
+
+    /// What the primary must have, and each standby shows the same.
+    fn check(&mut self) -> Result<()> {
+        self.database.check(self.nodes.node(self.nodes.primary)?)?;
+        self.nodes.check_alike()
+    }
+
+    fn failover(&mut self, loss: Loss, trouble: Trouble, report: &mut FailoverReport) -> Result<()> {
+        let rng = &mut self.database.rng;
+        let before = Duration::from_micros(rng.below(500_000));
+        let after = Duration::from_micros(rng.below(400_000));
+        let deploys_too = rng.below(4) == 0;
+        let nodes = &mut self.nodes;
+        let troubled = nodes.standbys()[rng.below(2) as usize];
+        let address = nodes.node(nodes.primary)?.address.clone();
+        self.database.load(&address, deploys_too, || {
+            thread::sleep(before);
+            nodes.trouble(trouble, troubled, report)?;
+            thread::sleep(after);
+            nodes.lose(loss, report)
+        })?;
+        // Whoever does not follow the new primary yet is started again.
+        for node in nodes.standbys() {
+            if nodes.servers[node].is_some() {
+                nodes.kill(node)?;
+            }
+            nodes.start_standby(node)?;
+        }
+        Ok(())
+    }
+
+    /// Every row, the log record of every acknowledged transaction, and the same digest on any number of sites.
+    fn finish(&mut self, report: &mut FailoverReport) -> Result<()> {
+        self.database.rng = self.database.plan.fork();
+        self.nodes.wait_in_sync()?;
+        self.check()?;
+        verify::check_rows(&self.database.models, self.nodes.node(self.nodes.primary)?)?;
+        for node in 0..NAMES.len() {
+            let told = replication(self.nodes.node(node)?)?;
+            report.cuts += told["cuts"].as_array().map_or(0, |cuts| cuts.len() as u64);
+            self.nodes.kill(node)?;
+        }
+        let dir = self.nodes.data_dir(self.nodes.primary);
+        let is_whole = check_log(&dir, &self.database.models)?;
+        let copy = self.nodes.root.join("copy");
+        check_digests(&dir, &copy, self.nodes.partitions, is_whole)?;
+        report.counts.add(&self.database.counts());
+        Ok(())
+    }
+}
+
+impl Nodes {
+    /// The last lines of each server that lives.
+    fn said(&mut self) -> String {
+        let mut text = String::new();
+        for (name, node) in NAMES.iter().zip(&mut self.servers) {
+            let errors = node.as_mut().map(|node| node.process().errors()).unwrap_or_default();
+            let lines: Vec<&str> = errors.lines().collect();
+            for line in &lines[lines.len().saturating_sub(4)..] {
+                text += &format!("{name}: {line}\n");
+            }
+        }
+        text
+    }
+
+    fn data_dir(&self, node: usize) -> PathBuf {
+        self.root.join(NAMES[node])
+    }
+
+    fn launch(&mut self, node: usize, args: &[&str]) -> Launch {
+        let partitions = self.partitions;
+        let rng = &mut self.rng;
+        let sites = (1 + rng.below(partitions.min(3))).to_string();
+        let delay = ["0", "200"][rng.below(2) as usize];
+        let kind = LOG_KINDS[rng.below(LOG_KINDS.len() as u64) as usize];
+        let own = [
+            ("--name", NAMES[node]),
+            ("--ship-listen", "127.0.0.1:0"),
+            ("--safety", &self.safety),
+            ("--sites", &sites),
+            ("--log", kind),
+            ("--group-commit-us", delay),
+        ];
+        let own: Vec<_> = own.iter().flat_map(|(flag, value)| [*flag, *value]).collect();
+        Launch::new(&self.data_dir(node)).args(&own).args(args)
+    }
+
+    fn start_primary(&mut self) -> Result<()> {
+        let partitions = self.partitions.to_string();
+        let launch = self.launch(self.primary, &["--partitions", &partitions]);
+        self.servers[self.primary] = Some(Server::start(&launch)?);
+        Ok(())
+    }
+
+    /// In the directory that it has, whatever it was before.
+    fn start_standby(&mut self, node: usize) -> Result<()> {
+        let of = url(self.node(self.primary)?);
+        let launch = self.launch(node, &["--standby-of", &of]);
+        let started = Server::start(&launch).with_context(|| format!("start {} as a standby", NAMES[node]))?;
+        self.servers[node] = Some(started);
+        Ok(())
+    }
+
+    fn node(&self, node: usize) -> Result<&Server> {
+        self.servers[node].as_ref().context("it was lost")
+    }
+
+    fn standbys(&self) -> [usize; 2] {
+        [(self.primary + 1) % 3, (self.primary + 2) % 3]
+    }
+
+    /// Ends without a word.
+    fn kill(&mut self, node: usize) -> Result<()> {
+        let mut server = self.servers[node].take().context("it was lost")?;
+        server.kill()?;
+        check_errors(&server.process().errors())
+    }
+
+    fn signal(&mut self, node: usize, signal: i32) -> Result<()> {
+        let server = self.servers[node].as_mut().context("it was lost")?;
+        server.process().signal(signal)
+    }
+
+    fn wait_in_sync(&self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let told = replication(self.node(self.primary)?)?;
+            let standbys = told["standbys"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let count = standbys
+                .iter()
+                .filter(|standby| {
+                    standby["state"] == "streaming" && (standby["in_sync"] == true || self.safety == "1-safe")
+                })
+                .count();
+            if count == 2 && told["reached"] == self.safety.as_str() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < until, "the standbys are not in sync: {told}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn trouble(&mut self, trouble: Trouble, standby: usize, report: &mut FailoverReport) -> Result<()> {
+        if self.safety == "1-safe" {
+            return self
+                .standbys()
+                .into_iter()
+                .try_for_each(|each| self.signal(each, libc::SIGSTOP));
+        }
+        match trouble {
+            Trouble::None => {}
+            Trouble::Paused => {
+                self.signal(standby, libc::SIGSTOP)?;
+                report.standbys_paused += 1;
+            }
+            Trouble::Killed => {
+                self.kill(standby)?;
+                report.standbys_killed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Another one is the primary behind this, and the old one does not answer.
+    fn lose(&mut self, loss: Loss, report: &mut FailoverReport) -> Result<()> {
+        let old = self.primary;
+        match loss {
+            Loss::Killed => {
+                self.kill(old)?;
+                report.killed += 1;
+            }
+            Loss::Paused => {
+                self.signal(old, libc::SIGSTOP)?;
+                report.paused += 1;
+            }
+            Loss::Stopped => {
+                // It waits for nobody's connections but its clients', and standbys that stand still.
+                self.wake_standbys()?;
+                let server = self.servers[old].take().context("it was lost")?;
+                let (status, errors) = server.terminate()?;
+                ensure!(status.code() == Some(0), "SIGTERM ended with {status}: {errors}");
+                check_errors(&errors)?;
+                report.stopped += 1;
+            }
+            Loss::SwitchedOver => report.switched += 1,
+        }
+        self.wake_standbys()?;
+        if loss == Loss::Paused {
+            // What it sent before arrives.
+            thread::sleep(Duration::from_millis(200));
+        }
+        let new = self.furthest()?;
+        if loss == Loss::Paused {
+            self.leave(new)?;
+        }
+        self.promote(new, loss != Loss::SwitchedOver)?;
+        if loss == Loss::Paused {
+            self.signal(old, libc::SIGCONT)?;
+            thread::sleep(Duration::from_millis(300));
+        }
+        if self.servers[old].is_some() {
+            self.kill(old)?;
+        }
+        self.primary = new;
+        Ok(())
+    }
+
+    /// As the runbook says where the old primary may go on: nobody else follows it any more, and nobody else has more.
+    fn leave(&mut self, new: usize) -> Result<()> {
+        for other in self.standbys() {
+            if other == new || self.servers[other].is_none() {
+                continue;
+            }
+            self.kill(other)?;
+            let dir = self.data_dir(other);
+            let verified = run_verb(&["log", "verify", &dir.display().to_string(), "--output", "json"])?;
+            let told: Value = serde_json::from_slice(&verified.stdout).context("the answer of log verify")?;
+            let end = number(&told["end"]).with_context(|| format!("an LSN: {told}"))?;
+            let own = number(&replication(self.node(new)?)?["durable_lsn"]).context("an LSN")?;
+            ensure!(end <= own, "{} has {end}, {} has {own}", NAMES[other], NAMES[new]);
+        }
+        Ok(())
+    }
+
+    fn wake_standbys(&mut self) -> Result<()> {
+        for standby in self.standbys() {
+            if self.servers[standby].is_some() {
+                self.signal(standby, libc::SIGCONT)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As the runbook says: of the standbys that are left, the one that has persisted most.
+    fn furthest(&self) -> Result<usize> {
+        let mut best = None;
+        for standby in self.standbys() {
+            let Some(server) = &self.servers[standby] else { continue };
+            let told = replication(server)?;
+            let persisted = number(&told["durable_lsn"]).context("an LSN")?;
+            if best.is_none_or(|(most, _)| persisted > most) {
+                best = Some((persisted, standby));
+            }
+        }
+        best.map(|(_, standby)| standby).context("no standby is left")
+    }
+
+    fn promote(&self, node: usize, is_forced: bool) -> Result<()> {
+        let path = match is_forced {
+            true => "/v1/replication/promote?force=true",
+            false => "/v1/replication/promote",
+        };
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.node(node)?.request("POST", path, &[], b"")?;
+            if answer.status == 200 {
+                return Ok(());
+            }
+            // A standby that was paused may have to connect again before its primary can give its place to it.
+            ensure!(
+                !is_forced && Instant::now() < until,
+                "promote {}: {} {}",
+                NAMES[node],
+                answer.status,
+                answer.text()
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Each standby shows what the primary has.
+    fn check_alike(&self) -> Result<()> {
+        let total = |node: usize, lsn: &str| -> Result<Value> {
+            let headers = [("reprise-min-lsn", lsn), ("reprise-max-wait-ms", "60000")];
+            let answer = self
+                .node(node)?
+                .request("POST", "/v1/call/bank/total", &headers, b"{}")?;
+            ensure!(answer.status == 200, "{}: {}", NAMES[node], answer.text());
+            Ok(answer.json()["result"].clone())
+        };
+        let durable = number(&replication(self.node(self.primary)?)?["durable_lsn"]).context("an LSN")?;
+        let last = (durable - 1).max(0).to_string();
+        let expected = total(self.primary, "0")?;
+        for standby in self.standbys() {
+            let found = total(standby, &last)?;
+            ensure!(
+                found == expected,
+                "{} shows {found}, the primary {expected}",
+                NAMES[standby]
+            );
+        }
+        Ok(())
+    }
+}

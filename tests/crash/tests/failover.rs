@@ -1,0 +1,52 @@
+//! A short run of what `cargo xtask failover` does for long.
+
+use reprise_test_crash::{FailoverConfig, run_failovers};
+
+fn config(failovers: u32, seed: u64, safety: &str) -> FailoverConfig {
+    FailoverConfig {
+        failovers,
+        seed,
+        safety: safety.into(),
+        tells: false,
+        keeps: safety != "1-safe",
+    }
+}
+
+#[test]
+fn nothing_answered_at_2_safe_is_lost_by_failovers_by_hand() {
+    match run_failovers(&config(5, 1, "2-safe")) {
+        Ok(report) => println!("{report}"),
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
+#[test]
+fn nothing_that_a_quorum_answered_is_lost_by_failovers_by_hand() {
+    match run_failovers(&config(5, 2, "quorum")) {
+        Ok(report) => println!("{report}"),
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
+/// What is answered before a standby has it may be lost with the primary. A check that does not see that sees nothing.
+#[test]
+fn a_loss_at_1_safe_is_noticed() {
+    let error = match run_failovers(&config(20, 3, "1-safe")) {
+        Ok(report) => panic!("standbys that stood still had all of it: {report}"),
+        Err(error) => format!("{error:#}"),
+    };
+    println!("{error}");
+    assert!(error.contains("reproduce: cargo xtask failover"), "{error}");
+    let is_a_loss = [
+        "lost",
+        "forgotten",
+        "had seen",
+        "must be",
+        "must have",
+        "above",
+        "has version",
+    ]
+    .iter()
+    .any(|word| error.contains(word));
+    assert!(is_a_loss, "it failed for another reason: {error}");
+}
