@@ -37,6 +37,16 @@ export function replicationNow(isEmpty: boolean): Replication {
       error: 'nothing was heard of it for 3 s',
     },
   ];
+  const cuts: Replication['cuts'] = [
+    {
+      name: '2026-08-02T09-14-07Z-1163',
+      from_lsn: lsnOf(1163),
+      to_lsn: lsnOf(1188),
+      acknowledged: true,
+      epoch: 2,
+      at: '2026-08-02T09:14:07Z',
+    },
+  ];
   return {
     role: 'primary',
     epoch: 3,
@@ -48,7 +58,7 @@ export function replicationNow(isEmpty: boolean): Replication {
     acked_lsn: durable_lsn,
     committed_lsn: durable_lsn,
     standbys: isEmpty ? [] : standbys,
-    cuts: [],
+    cuts: isEmpty ? [] : cuts,
   };
 }
 

@@ -69,6 +69,22 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
       await page.getByText('This server is the primary, in epoch 4').waitFor();
     }));
 
+  test('tells where a record is, here and on the standbys', () =>
+    at('ready', '/log', async (page) => {
+      const rows = page.getByRole('region', { name: 'Records' }).getByRole('row');
+      await rows.getByText('replayed: east').first().waitFor();
+      await rows.getByText('not there yet: west').first().waitFor();
+      await rows.getByRole('link').first().click();
+      await page.getByText('replayed: east; not there yet: west').waitFor();
+    }));
+
+  test('shows what was cut off the log', () =>
+    at('ready', '/replication', async (page) => {
+      const cuts = page.getByRole('region', { name: 'Cut off', exact: true });
+      await cuts.getByText('2026-08-02T09-14-07Z-1163').waitFor();
+      await cuts.getByText('some of it, perhaps').waitFor();
+    }));
+
   test('tells what the log holds of a procedure’s calls, and why', () =>
     at('ready', '/modules/voter?procedure=vote', async (page) => {
       await page.getByText('Logged now as command: of the last 256 measured calls').waitFor();

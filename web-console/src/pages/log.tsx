@@ -1,9 +1,9 @@
 // The log's newest records, newest first, followed live until paused.
 import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
-import { logQuery, statusQuery } from '../api/queries';
+import { logQuery, replicationQuery, statusQuery } from '../api/queries';
 import { formatBytes, formatCount, formatTime } from '../format';
-import type { LogRecord } from '../generated/types.gen';
+import type { LogRecord, Replication } from '../generated/types.gen';
 import { hrefOf, logRoute, navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
 import { Command, serverUrl } from '../ui/command';
@@ -13,6 +13,7 @@ import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
 import { FollowBadge, FollowButton, LogHead } from './log-head';
+import { placesOf, placeText } from './record-places';
 import { KindBadge, kinds, partitionsText, subjectOf } from './record-text';
 
 type LogRoute = Extract<Route, { page: 'log' }>;
@@ -23,6 +24,7 @@ export function LogPage({ route }: { route: LogRoute }) {
   // Older records don't change: only the newest are followed.
   const live = following && from === null;
   const log = useQuery(logQuery({ kind, partition, procedure, argument, key, from }, live));
+  const node = useQuery(replicationQuery).data;
   const older = log.data?.next ?? null;
   return (
     <>
@@ -62,7 +64,7 @@ export function LogPage({ route }: { route: LogRoute }) {
                 more={older !== null}
               />
             ) : (
-              <RecordTable records={records} />
+              <RecordTable records={records} node={node} />
             )
           }
         </Loaded>
@@ -111,7 +113,9 @@ function Filters({ route }: { route: LogRoute }) {
   );
 }
 
-function RecordTable({ records }: { records: LogRecord[] }) {
+type RecordTableProps = { records: LogRecord[]; node: Replication | undefined };
+
+function RecordTable({ records, node }: RecordTableProps) {
   return (
     <Scroll label="Records">
       <table>
@@ -149,7 +153,14 @@ function RecordTable({ records }: { records: LogRecord[] }) {
               <td className="number">{partitionsText(record)}</td>
               <td className="number">{formatBytes(record.bytes)}</td>
               <td className="nowrap">{formatTime(record.time ?? '')}</td>
-              <td>{record.durable ? <span className="muted">durable</span> : <Badge tone="warn">not yet</Badge>}</td>
+              <td>
+                {record.durable ? <span className="muted">durable</span> : <Badge tone="warn">not yet</Badge>}
+                {placesOf(record.lsn, node).map((place) => (
+                  <span className="muted" key={place.state}>
+                    {`; ${placeText(place, node)}`}
+                  </span>
+                ))}
+              </td>
             </tr>
           ))}
         </tbody>

@@ -1,7 +1,7 @@
 // One record of the log, decoded.
 import { useQuery } from '@tanstack/react-query';
 import type { ReactNode } from 'react';
-import { recordQuery } from '../api/queries';
+import { recordQuery, replicationQuery } from '../api/queries';
 import { formatBytes, formatCount, formatTime } from '../format';
 import type { LogRecord } from '../generated/types.gen';
 import { hrefOf, logRoute } from '../route';
@@ -10,6 +10,7 @@ import { type Fact, Facts } from '../ui/facts';
 import { Json } from '../ui/json';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
+import { placesOf, placeText } from './record-places';
 import { KindBadge, partitionsText, subjectOf } from './record-text';
 
 export function RecordPage({ lsn }: { lsn: string }) {
@@ -37,6 +38,8 @@ export function RecordPage({ lsn }: { lsn: string }) {
 }
 
 function Record({ record }: { record: LogRecord }) {
+  const node = useQuery(replicationQuery).data;
+  const places = placesOf(record.lsn, node).map((place) => placeText(place, node));
   return (
     <>
       <Panel title={<Subject record={record} />}>
@@ -66,6 +69,7 @@ function Record({ record }: { record: LogRecord }) {
               { label: 'Offset in the segment', value: formatCount(record.offset) },
               { label: 'Size', value: formatBytes(record.bytes) },
               { label: 'LSN', value: formatCount(record.lsn) },
+              ...(places.length > 0 ? [{ label: 'Standbys', value: places.join('; ') }] : []),
             ]}
           />
         </div>

@@ -3,7 +3,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useRef, useState } from 'react';
 import { promote } from '../api/commands';
 import { freshnessQuery, replicationQuery } from '../api/queries';
-import { formatBytes, formatCount, formatMicros, plural } from '../format';
+import { formatBytes, formatCount, formatMicros, formatTime, plural } from '../format';
 import type { Cut, FreshnessHistory, Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
 import { Badge, type Tone } from '../ui/badge';
 import { Chart, type Series } from '../ui/chart';
@@ -222,7 +222,7 @@ function Cuts({ cuts }: { cuts: Cut[] }) {
                   {formatCount(cut.from_lsn)} to {formatCount(cut.to_lsn)}
                 </td>
                 <td>{cut.acknowledged ? 'some of it, perhaps' : 'none of it'}</td>
-                <td>{cut.at}</td>
+                <td className="nowrap">{formatTime(cut.at)}</td>
               </tr>
             ))}
           </tbody>
