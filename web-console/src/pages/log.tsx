@@ -153,7 +153,7 @@ function RecordTable({ records, node }: RecordTableProps) {
               <td className="number">{partitionsText(record)}</td>
               <td className="number">{formatBytes(record.bytes)}</td>
               <td className="nowrap">{formatTime(record.time ?? '')}</td>
-              <td>
+              <td className="nowrap">
                 {record.durable ? <span className="muted">durable</span> : <Badge tone="warn">not yet</Badge>}
                 {placesOf(record.lsn, node).map((place) => (
                   <span className="muted" key={place.state}>
