@@ -36,6 +36,8 @@ pub struct Launch {
     pub group: Option<PathBuf>,
     /// The directory that it stands in.
     pub working_dir: PathBuf,
+    /// The file of the network namespace that it runs in, if not ours.
+    pub network: Option<PathBuf>,
 }
 
 impl Launch {
@@ -48,7 +50,13 @@ impl Launch {
             survives_file_limit: false,
             group: None,
             working_dir: "/".into(),
+            network: None,
         }
+    }
+
+    pub fn in_network(mut self, namespace: &Path) -> Self {
+        self.network = Some(namespace.to_owned());
+        self
     }
 
     pub fn standing_in(mut self, dir: &Path) -> Self {
@@ -85,7 +93,8 @@ impl Launch {
 /// A process that may not listen yet. It ends with this.
 pub struct Spawned {
     child: Child,
-    lines: mpsc::Receiver<String>,
+    /// Behind a lock only so that threads may share the server.
+    lines: Mutex<mpsc::Receiver<String>>,
     errors: Arc<Mutex<String>>,
     /// Ends when the process has closed its standard error.
     reader: Option<thread::JoinHandle<()>>,
@@ -120,6 +129,9 @@ impl Spawned {
         if let Some(group) = &launch.group {
             join_group(&mut command, group)?;
         }
+        if let Some(namespace) = &launch.network {
+            join_network(&mut command, namespace)?;
+        }
         let mut child = command.spawn().context("start the server")?;
         let stdout = child.stdout.take().context("piped")?;
         let stderr = child.stderr.take().context("piped")?;
@@ -134,7 +146,7 @@ impl Spawned {
         let reader = thread::spawn(move || keep(stderr, &kept));
         Ok(Self {
             child,
-            lines,
+            lines: Mutex::new(lines),
             errors,
             reader: Some(reader),
         })
@@ -145,7 +157,7 @@ impl Spawned {
         let until = Instant::now() + START_WAIT_MAX;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left) {
+            match self.lines.get_mut().expect("never held").recv_timeout(left) {
                 Ok(line) => {
                     let url = line.strip_prefix("listening on ");
                     let address = url.and_then(|url| url.strip_prefix("http://").or(url.strip_prefix("https://")));
@@ -351,6 +363,20 @@ fn join_group(command: &mut Command, group: &Path) -> Result<()> {
         // SAFETY: the descriptor is open, the byte is there, and write() is async-signal-safe.
         match unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) } {
             1 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes one async-signal-safe call.
+    unsafe { command.pre_exec(join) };
+    Ok(())
+}
+
+fn join_network(command: &mut Command, namespace: &Path) -> Result<()> {
+    let namespace = fs::File::open(namespace).context("open the network namespace")?;
+    let join = move || {
+        // SAFETY: the descriptor is open, and setns() is one system call.
+        match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } {
+            0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     };

@@ -1,6 +1,6 @@
 //! Harness of the process tests: what they write, and the look at what is there.
-//! Owns: the load that every test puts on a server, its note of what was answered, mounts for full and read-only disks, control groups
-//! with little memory.
+//! Owns: the load that every test puts on a server, its note of what was answered, mounts for full and read-only disks, hosts in network
+//! namespaces whose wires can be cut, control groups with little memory.
 //! Does not: start processes or speak HTTP itself (`reprise-test-crash` does).
 //! Invariants: a mount ends with its handle; what a test notes as refused must never be seen again.
 //! Called by: the tests beside it; `cargo xtask full`.
@@ -11,6 +11,7 @@ mod group;
 mod load;
 mod look;
 mod mount;
+mod network;
 mod verbs;
 
 pub use forge::{forge_args, forge_migration};
@@ -19,4 +20,5 @@ pub use group::Group;
 pub use load::{Load, Tally, open_accounts, prepare};
 pub use look::{balance, check, snapshot, verify};
 pub use mount::{Mount, fill};
+pub use network::Network;
 pub use verbs::{json_of, refused, status_of};
