@@ -79,6 +79,11 @@ if [ "$task" = test ] && is_debian && ! has_rdma; then
     need "what the server with RDMA is built with" cmake libclang-14-dev libibverbs-dev libnl-3-dev libnl-route-3-dev
 fi
 
+# Servers on hosts of their own, in network namespaces.
+if [ "$task" = test ] && is_debian && ! has ip && ! [ -x /usr/sbin/ip ]; then
+    need "ip (iproute2)" iproute2
+fi
+
 # The tests keep logs in NVRAM, as far as a file can stand for it.
 if [ "$task" = test ] && ! /sbin/ldconfig -p 2>/dev/null | grep -q 'libpmem\.so\.1'; then
     need "libpmem (PMDK)" libpmem1

@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -40,6 +40,8 @@ const FORK_TRIES: Duration = Duration::from_secs(10);
 /// In this order: a directory with a log has everything.
 const FOLDERS: [&str; 2] = ["checkpoints", "log"];
 const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// A standby that follows waits so long for an answer before it looks whether it is to end.
+const ASK_TIME: Duration = Duration::from_secs(1);
 /// Longest wait for a primary that steps down: it gives itself less.
 const STEP_DOWN_TIME: Duration = Duration::from_secs(25);
 /// Between two tries to reach the primary, and how long it is tried before there are any files.
@@ -59,6 +61,45 @@ pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Re
     let (net, card) = found.map_err(|error| anyhow::anyhow!("transport rdma: {error}"))?;
     eprintln!("standbys are connected over RDMA: {card}");
     Ok(Arc::new(net))
+}
+
+/// Asks for tickets on threads of its own: a primary that can't be reached keeps nobody from the server's end.
+struct TicketAsker {
+    primary: Arc<Primary>,
+    /// Of the question that is on its way. A ticket that comes late is taken by the next one who asks, and refused where it is too old.
+    answer: Option<mpsc::Receiver<Result<Ticket, TicketError>>>,
+}
+
+impl TicketAsker {
+    fn ask(&mut self) -> Result<Ticket, TicketError> {
+        let passing = |reason: &str| TicketError {
+            reason: reason.into(),
+            is_final: false,
+        };
+        let answer = match self.answer.take() {
+            Some(answer) => answer,
+            None => self.begin().map_err(|error| passing(&error.to_string()))?,
+        };
+        match answer.recv_timeout(ASK_TIME) {
+            Ok(told) => told,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                self.answer = Some(answer);
+                Err(passing("the primary does not answer"))
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(passing("the question to the primary failed")),
+        }
+    }
+
+    fn begin(&self) -> io::Result<mpsc::Receiver<Result<Ticket, TicketError>>> {
+        let (sender, answer) = mpsc::sync_channel(1);
+        let primary = self.primary.clone();
+        let ask = move || {
+            let told = primary.ticket().map_err(|error| ticket_error(&error));
+            let _ = sender.send(told.and_then(|told| read_ticket(&told, &*primary.net))); // the server may have ended
+        };
+        thread::Builder::new().name("standby-ticket".into()).spawn(ask)?;
+        Ok(answer)
+    }
 }
 
 /// The primary, as its standby asks it.
@@ -149,19 +190,16 @@ impl Primary {
         let (name, url) = (self.name.clone(), self.url.clone());
         let net = self.net.clone();
         let asked = Arc::new(self);
-        let asks = asked.clone();
-        let ticket = move || {
-            asked
-                .ticket()
-                .map_err(|error| ticket_error(&error))
-                .and_then(|told| read_ticket(&told, &*asked.net))
+        let mut asker = TicketAsker {
+            primary: asked.clone(),
+            answer: None,
         };
         let follow = FollowPrimary {
             net,
             name,
             primary: Some(url.into()),
-            ticket: Box::new(ticket),
-            step_down: Arc::new(move || asks.step_down()),
+            ticket: Box::new(move || asker.ask()),
+            step_down: Arc::new(move || asked.step_down()),
         };
         database.follow_primary(follow).context("follow the primary")
     }

@@ -136,7 +136,10 @@ fn on_thread<T: Send>(namespace: &Path, run: impl FnOnce() -> T + Send) -> Resul
 
 /// Runs iproute2's `ip`.
 fn ip(args: &[&str]) -> Result<()> {
-    let output = match Command::new("ip").args(args).output() {
+    let found = ["/usr/sbin/ip", "/sbin/ip"]
+        .into_iter()
+        .find(|path| Path::new(path).exists());
+    let output = match Command::new(found.unwrap_or("ip")).args(args).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!("iproute2's `ip` is missing"),
         output => output.context("run ip")?,
     };

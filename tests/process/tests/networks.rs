@@ -17,6 +17,8 @@ use serde_json::Value;
 
 /// A wait that ends only by a mistake.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// A standby ends within this, whatever became of its primary.
+const STOP_MAX: Duration = Duration::from_secs(12);
 /// A server that others can reach asks for a token: `one`, by its digest.
 const CONFIG: &str = "[[tokens]]\nname = \"test\"\nrole = \"admin\"\n\
     sha256 = \"7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed\"\n";
@@ -206,7 +208,9 @@ fn a_primary_at_quorum_whose_wire_is_cut_answers_nothing_and_comes_back_as_a_sta
         let answered = load.end();
 
         // The others' operator: no one else may still follow the old primary.
+        let asked = Instant::now();
         c.terminate()?;
+        ensure!(asked.elapsed() < STOP_MAX, "it ends after {:?}", asked.elapsed());
         promote(&b)?;
         let _c = cluster.standby(2, &b, "quorum")?;
         wait_reached(&b, "quorum", 1)?;
