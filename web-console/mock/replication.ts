@@ -59,6 +59,7 @@ export function replicationNow(isEmpty: boolean): Replication {
     committed_lsn: durable_lsn,
     standbys: isEmpty ? [] : standbys,
     cuts: isEmpty ? [] : cuts,
+    out_of_sync: [],
   };
 }
 
@@ -71,6 +72,7 @@ export function standbyNow(): Replication {
     primary: 'http://db-1.example:8080',
     ship_address: null,
     standbys: primary.standbys.slice(0, 1),
+    out_of_sync: [{ name: 'west', from_lsn: lsnOf(1200) }],
   };
 }
 

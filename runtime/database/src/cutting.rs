@@ -11,7 +11,7 @@ use reprise_router::CutRecords;
 use reprise_ship::ForkAnswer;
 use serde::{Deserialize, Serialize};
 
-use crate::{device::RegionNote, expected, small_file};
+use crate::{device::RegionNote, expected, small_file, synced};
 
 /// In the directory: its log and checkpoints are of no use, and go before it is bootstrapped.
 pub const BEGINS_ANEW_NAME: &str = "begins-anew";
@@ -140,6 +140,8 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
         return Ok(CutBack::Nothing);
     }
     let fork = find_fork(&outline, &first, ask)?;
+    // It is behind from here on, whatever it was told.
+    synced::forget(&*directory.root)?;
     let checkpoints = Checkpoints::new(directory.checkpoints.clone());
     let stored = checkpoints.list()?;
     let start = outline.report.start;

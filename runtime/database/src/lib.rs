@@ -29,6 +29,7 @@ mod shown;
 mod small_file;
 mod standby;
 mod stepping;
+mod synced;
 mod timed;
 mod writing;
 
@@ -45,6 +46,7 @@ pub use quarantine::Quarantined;
 pub use report::{LoadedCheckpoint, ReadOnly, RecoveryReport};
 pub use shipping::{ServeStandbys, ServeStandbysError};
 pub use standby::StandbyPositions;
+pub use synced::STANDING_NAME;
 
 pub use reprise_log::{Group, GroupSink, PlaceError, Placed, Position};
 pub use reprise_partition::LogPolicy;

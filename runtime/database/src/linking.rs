@@ -17,11 +17,11 @@ use reprise_partition::{CallBatch, Shared};
 use reprise_router::{JoinTicket, Phase, Router, StandbyInfo, StandbyState, SteppedDown};
 use reprise_ship::{
     BeatSeen, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LinkError, OwnFreshness, PersistedHook,
-    StandbyProgress, Streaming, Taker,
+    StandbyProgress, StandingSeen, Streaming, Taker,
 };
 use reprise_wire::Refusal;
 
-use crate::database::Database;
+use crate::{database::Database, synced::Synced};
 
 /// Bytes of records that may be on their way to the disk here, before the primary waits.
 const ROOM_BYTES: u64 = 6 << 20;
@@ -128,7 +128,7 @@ impl Linked {
             persisted,
             replayed: view,
             view,
-            // Its primary knows.
+            // Whoever keeps what the primary told knows.
             is_in_sync: false,
             freshness,
             lag_us,
@@ -161,6 +161,7 @@ struct DatabaseTaker {
     log: Arc<Log<Box<CallBatch>>>,
     router: Router,
     linked: Arc<Linked>,
+    synced: Arc<Synced>,
     /// What was placed, as far as it may not be durable: ends and bytes.
     on_the_way: Mutex<VecDeque<(Lsn, u64)>>,
 }
@@ -205,7 +206,18 @@ impl Taker for DatabaseTaker {
         if let Some(database) = self.database.upgrade() {
             database.note_committed(beat.committed, beat.came_ns);
         }
+        self.synced.note_primary(beat.durable, beat.came_ns);
         self.linked.note_beat(beat, (self.position().lsn, self.router.view()));
+    }
+
+    fn keep_standing(&self, standing: &StandingSeen) -> bool {
+        match self.synced.keep(standing, self.log.durable()) {
+            Ok(()) => true,
+            Err(error) => {
+                self.linked.lock().error = Some(format!("who is in sync can't be kept here: {error}").into());
+                false
+            }
+        }
     }
 
     fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<Waiter> {
@@ -230,7 +242,7 @@ struct Following {
 pub(crate) fn follow(
     database: &Arc<Database>,
     (log, router): (&Arc<Log<Box<CallBatch>>>, &Router),
-    shared: &Arc<Shared>,
+    (shared, synced): (&Arc<Shared>, &Arc<Synced>),
     config: FollowPrimary,
 ) -> std::io::Result<Arc<Linked>> {
     let linked = Arc::new(Linked {
@@ -250,6 +262,7 @@ pub(crate) fn follow(
             log: log.clone(),
             router: router.clone(),
             linked: linked.clone(),
+            synced: synced.clone(),
             on_the_way: Mutex::default(),
         }),
         shared: shared.clone(),

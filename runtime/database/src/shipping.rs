@@ -31,6 +31,7 @@ use crate::{
     expected,
     linking::{self, FollowPrimary, Linked},
     stepping::Stepped,
+    synced::{STANDING_NAME, Synced},
 };
 
 /// With more log behind it, another checkpoint is taken before a standby begins with one.
@@ -87,6 +88,8 @@ pub(crate) struct Replication {
     pub(crate) stepped: Mutex<Option<Stepped>>,
     state: Mutex<State>,
     linked: OnceLock<Arc<Linked>>,
+    /// What a primary told this one as its standby.
+    synced: Arc<Synced>,
     safety: Safety,
 }
 
@@ -126,6 +129,7 @@ impl Database {
                 stepped: Mutex::default(),
                 state: Mutex::default(),
                 linked: OnceLock::new(),
+                synced: Arc::new(Synced::open(folders.root.clone(), log.received())),
                 safety: self.safety(),
             });
             let service: Arc<dyn ReplicationService> = replication.clone();
@@ -143,7 +147,7 @@ impl Database {
         }
         *state = match self.router.role() {
             Role::Standby => State::Waiting(config),
-            Role::Primary | Role::ReadOnly => State::Serving(replication.serve(config)?),
+            Role::Primary | Role::ReadOnly => State::Serving(replication.serve(config, false)?),
         };
         Ok(())
     }
@@ -155,7 +159,8 @@ impl Database {
             return Err(ServeStandbysError::NoStandby);
         }
         self.begin_commits().map_err(ServeStandbysError::View)?;
-        let linked = linking::follow(self, (&replication.log, &self.router), &self.shared, config);
+        let log = (&replication.log, &self.router);
+        let linked = linking::follow(self, log, (&self.shared, &replication.synced), config);
         let linked = linked.map_err(ServeStandbysError::Thread)?;
         assert!(replication.linked.set(linked).is_ok(), "looked at above");
         Ok(())
@@ -213,7 +218,7 @@ impl Replication {
         }
     }
 
-    fn serve(&self, config: ServeStandbys) -> Result<Serving, ServeStandbysError> {
+    fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
         self.log.set_hold_bytes_max(config.hold_bytes_max)?;
         cutting::keep_level(&*self.root, self.safety, self.log.epoch()).map_err(LogError::from)?;
         let checkpoints = Checkpoints {
@@ -222,11 +227,15 @@ impl Replication {
             awaited: Mutex::default(),
         };
         let shared = self.shared.clone();
-        let expected = expected::load(&*self.root).unwrap_or_else(|error| {
+        let mut expected = expected::load(&*self.root).unwrap_or_else(|error| {
             // They are told that their log is gone, if it is.
             self.tell(format!("no standby is expected: {error}"));
             Vec::new()
         });
+        if is_promoted {
+            // They were when this server was the primary last.
+            expected.iter_mut().for_each(|standby| standby.is_in_sync = false);
+        }
         let (root, telling) = (self.root.clone(), self.shared.clone());
         let is_told = AtomicBool::new(false);
         let keep = move |standbys: &[_]| {
@@ -266,13 +275,22 @@ impl Replication {
         })
     }
 
+    /// Err: this standby is out of sync, and nobody accepts what that may lose.
+    fn judge_loss(&self, is_accepted: bool) -> Result<(), ReplicationError> {
+        let end = self.log.received().map(|position| position.lsn).unwrap_or_default();
+        match self.synced.may_be_lost(end).filter(|_| !is_accepted) {
+            Some(lost) => Err(ReplicationError::OutOfSync(lost)),
+            None => Ok(()),
+        }
+    }
+
     /// It is the primary now: standbys that waited for one are taken.
     fn serve_if_waiting(&self) {
         let mut state = self.lock();
         let State::Waiting(config) = std::mem::take(&mut *state) else {
             return;
         };
-        match self.serve(config) {
+        match self.serve(config, true) {
             Ok(serving) => *state = State::Serving(serving),
             Err(error) => self.tell(format!(
                 "this server is the primary now, and takes no standbys: {error}"
@@ -332,6 +350,7 @@ impl Replication {
         let (view, persisted) = (self.router.view(), self.log.durable());
         let received = self.log.received()?.lsn;
         let mut own = linked.info((received, persisted, view));
+        own.is_in_sync = self.synced.is_in_sync();
         if let (None, Phase::Failed { report }) = (&own.error, self.router.phase()) {
             own.error = Some(report.into());
         }
@@ -387,6 +406,10 @@ impl ReplicationService for Replication {
             acked,
             committed,
             standbys,
+            out_of_sync: match role {
+                Role::Standby => self.synced.laggards(),
+                Role::Primary | Role::ReadOnly => Vec::new(),
+            },
             cuts: self.cuts(),
         }
     }
@@ -451,11 +474,18 @@ impl ReplicationService for Replication {
             return self.take_place_again(&stepped, options.is_forced);
         }
         database.judge_promotion()?;
-        if !options.is_forced {
-            self.succeed(self.linked.get().map(|linked| &**linked))?;
+        match options.is_forced {
+            true => self.judge_loss(options.accepts_loss)?,
+            false => _ = self.succeed(self.linked.get().map(|linked| &**linked))?,
         }
         let mut promoted = database.promote()?;
         promoted.has_stepped_down = !options.is_forced;
+        if options.is_forced {
+            promoted.may_be_lost = self.synced.may_be_lost(promoted.lsn);
+        }
+        if let Err(error) = self.synced.forget() {
+            self.tell(format!("{STANDING_NAME} can't be removed: {error}"));
+        }
         if let Some(linked) = self.linked.get() {
             linked.end();
         }

@@ -326,6 +326,7 @@ impl Database {
                 epoch,
                 lsn,
                 has_stepped_down,
+                may_be_lost: None,
             })
         });
         match &promoted {

@@ -230,6 +230,7 @@ impl Replication {
             epoch,
             lsn: self.log.filled(),
             has_stepped_down: false,
+            may_be_lost: None,
         })
     }
 

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 
 use common::{config, files, fill, open, take, transfer, wasm};
 use following::{
-    FORCED, Primary, bootstrap, follow_primary, link, service, serving, start_primary, start_standby, wait_seen,
-    wait_until,
+    Cluster, FORCED, Primary, bootstrap, follow_primary, link, service, serving, start_primary, start_standby,
+    wait_seen, wait_until,
 };
 use reprise_backup::Place;
 use reprise_base::{Epoch, Role, Safety};
 use reprise_database::{Database, LogPolicy, ServeStandbys, ServeStandbysError};
 use reprise_observe::Notice;
-use reprise_router::{Phase, ReplicationError, StandbyState};
+use reprise_router::{LostRange, Phase, PromoteOptions, ReplicationError, StandbyState};
 use reprise_ship::{Link, LinkError};
 
 #[test]
@@ -192,7 +192,8 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
 fn check_own(standby: &Database) {
     wait_until("it is fresh", || {
         let own = service(standby).own().expect("a standby");
-        (own.state, own.freshness, own.lag_us) == (StandbyState::Streaming, Some(1.0), 0)
+        let is_fresh = (own.freshness, own.lag_us) == (Some(1.0), 0);
+        own.state == StandbyState::Streaming && is_fresh && own.is_in_sync
     });
     let info = service(standby).info();
     assert_eq!(
@@ -213,6 +214,62 @@ fn check_own(standby: &Database) {
         (info.durable, info.durable, info.durable)
     );
     assert_eq!(info.acked, info.committed);
+}
+
+#[test]
+fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss_is_accepted() {
+    let cluster = Cluster::new();
+    let primary = cluster.start("p");
+    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&primary, 0, 200);
+    let (one, two) = (cluster.standby_of(&primary, "s1"), cluster.standby_of(&primary, "s2"));
+    wait_until("nobody is out of sync", || service(&one).info().out_of_sync.is_empty());
+    wait_seen(&primary, &two);
+    let behind = two.router().view();
+    two.close().expect("close");
+    drop(two);
+    fill(&primary, 1_000, 5);
+    let laggards = |standby: &Database| -> Vec<_> {
+        let told = service(standby).info().out_of_sync;
+        told.into_iter().map(|laggard| (laggard.name, laggard.from)).collect()
+    };
+    wait_until("the other one is told", || {
+        laggards(&one) == [("s2".to_owned(), behind)]
+    });
+    wait_seen(&primary, &one);
+    let end = service(&one).info().durable;
+    // Also after a restart, without anybody to ask.
+    cluster.no_primary();
+    one.close().expect("close");
+    drop(one);
+    let one = cluster.open_standby("s1");
+    assert_eq!(laggards(&one), [("s2".to_owned(), behind)]);
+    assert!(service(&one).own().expect("a standby").is_in_sync);
+    // One that was told nothing, like a copy of its files, is promoted by nobody who does not know what he does.
+    one.close().expect("close");
+    drop(one);
+    std::fs::remove_file(cluster.place("s1").join(reprise_database::STANDING_NAME)).expect("it was kept");
+    let one = cluster.open_standby("s1");
+    let refused = service(&one).promote(FORCED).expect_err("refused");
+    let expected = LostRange {
+        epoch: Epoch(0),
+        from: end,
+        known_to: end,
+    };
+    assert!(
+        matches!(&refused, ReplicationError::OutOfSync(range) if *range == expected),
+        "{refused:?}"
+    );
+    assert_eq!(one.router().role(), Role::Standby);
+    let accepting = PromoteOptions {
+        accepts_loss: true,
+        ..FORCED
+    };
+    let promoted = service(&one).promote(accepting).expect("promoted");
+    assert_eq!((promoted.lsn, promoted.may_be_lost), (end, Some(expected)));
+    assert!(service(&one).info().out_of_sync.is_empty());
+    primary.close().expect("close");
+    one.close().expect("close");
 }
 
 #[test]

@@ -14,7 +14,10 @@ use reprise_base::{Epoch, Role};
 use reprise_database::{Database, OpenError};
 use reprise_router::{PromoteOptions, ReplicationError, ReplyOutcome};
 
-const ASKED: PromoteOptions = PromoteOptions { is_forced: false };
+const ASKED: PromoteOptions = PromoteOptions {
+    is_forced: false,
+    accepts_loss: false,
+};
 
 /// Opens accounts one by one until the server takes no more; those that were answered.
 fn open_until_refused(database: &Database, from: i64, is_over: &AtomicBool) -> Vec<i64> {

@@ -38,7 +38,7 @@ pub struct StandbyInfo {
     pub replayed: Lsn,
     /// Readers there see everything before it.
     pub view: Lsn,
-    /// It has everything that was answered under a level that waits for standbys.
+    /// It has everything that was answered under a level that waits for standbys; on a standby, as its primary told last.
     pub is_in_sync: bool,
     /// From 0 to 1 (Query Fresh, section 4; counted from the primary's view 10 s ago). None: not measured yet.
     pub freshness: Option<f64>,
@@ -71,8 +71,29 @@ pub struct ReplicationInfo {
     /// The least of `durable` and `acked`.
     pub committed: Lsn,
     pub standbys: Vec<StandbyInfo>,
+    /// On a standby: the others that are out of sync, as its primary told last.
+    pub out_of_sync: Vec<OutOfSync>,
     /// What was cut off this node's log, the oldest first.
     pub cuts: Vec<CutRecords>,
+}
+
+/// A standby that may lack what was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfSync {
+    pub name: String,
+    /// It has everything before this.
+    pub from: Lsn,
+}
+
+/// Records that may have been answered as committed, and that a new primary does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostRange {
+    /// Of the primary that may have answered them; 0: it is not known.
+    pub epoch: Epoch,
+    /// The first one.
+    pub from: Lsn,
+    /// The old primary is known to have had everything before this; it may have had more.
+    pub known_to: Lsn,
 }
 
 /// Records that a primary did not have: they were cut off, and are kept in a directory of their own.
@@ -113,6 +134,8 @@ pub struct Promoted {
     pub lsn: Lsn,
     /// The old primary gave its place away: nothing that it answered is lost.
     pub has_stepped_down: bool,
+    /// It was out of sync: what may be lost.
+    pub may_be_lost: Option<LostRange>,
 }
 
 /// How a standby is to become the primary.
@@ -120,6 +143,8 @@ pub struct Promoted {
 pub struct PromoteOptions {
     /// The old primary is not asked to step down: somebody has stopped it.
     pub is_forced: bool,
+    /// Also where this standby is out of sync.
+    pub accepts_loss: bool,
 }
 
 /// A primary that gave its place away: everything before the LSN is durable on its successor, and it writes nothing behind it.
@@ -142,6 +167,12 @@ pub enum ReplicationError {
     /// Two servers could answer as the primary.
     #[error("{0}")]
     PrimaryNotStopped(Arc<str>),
+    /// What was answered may be lost.
+    #[error(
+        "this standby is out of sync: what was answered from LSN {} on may be lost (the old primary is known to have had everything before LSN {}). \
+         Promote one that is in sync, or accept the loss (--accept-loss)", .0.from, .0.known_to
+    )]
+    OutOfSync(LostRange),
     #[error("{0}")]
     Unavailable(Arc<str>),
 }

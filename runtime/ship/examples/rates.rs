@@ -17,7 +17,7 @@ use reprise_env::{Clock, RealClock, RealDisk, RealNet, RealThreads, entropy};
 use reprise_log::{Group, Log, LogConfig, PlaceError, Placed, Position, Receiver};
 use reprise_ship::{
     BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Link, LinkConfig, PersistedHook, Shipper, ShipperConfig,
-    Stand, StandbyProgress, Taker,
+    Stand, StandbyProgress, StandingSeen, Taker,
 };
 use reprise_wire::{DeployRef, RecordBatch, RecordRef};
 
@@ -85,6 +85,10 @@ impl Taker for LogTaker {
     }
 
     fn note_heartbeat(&self, _: &BeatSeen) {}
+
+    fn keep_standing(&self, _: &StandingSeen) -> bool {
+        true
+    }
 
     fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<Waiter> {
         self.log.when_durable(lsn, hook)

@@ -26,7 +26,9 @@ mod views;
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
 pub use fork::ForkAnswer;
 pub use freshness::{FreshnessPoint, FreshnessSummary, OwnFreshness};
-pub use link::{BeatSeen, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, Streaming, Taker};
+pub use link::{
+    BeatSeen, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker,
+};
 pub use receive::{Bootstrapped, Bootstrapping};
 pub use safety::{Commits, SafetyHook, Stand};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig, Ticket};

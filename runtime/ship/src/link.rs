@@ -8,7 +8,8 @@ use reprise_base::{Epoch, Lsn, Waiter};
 use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
 use reprise_log::{Group, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_wire::{
-    FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Progress, Refusal, SHIP_PROTOCOL, Wants, Welcome, WireError,
+    FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Progress, Refusal, SHIP_PROTOCOL, Standing, Wants, Welcome,
+    WireError,
 };
 
 use crate::connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait};
@@ -30,6 +31,8 @@ pub trait Taker: Send + Sync {
     fn progress(&self) -> StandbyProgress;
     /// The primary said that it is there, and how far.
     fn note_heartbeat(&self, beat: &BeatSeen);
+    /// The primary tells who is in sync. True once that is kept on the disk; false where it can't be.
+    fn keep_standing(&self, standing: &StandingSeen) -> bool;
     /// Has `hook` run once everything before `lsn` is durable. None: it is, or the next report finds out.
     fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<Waiter>;
 }
@@ -59,6 +62,17 @@ pub struct BeatSeen {
     pub committed: Lsn,
     /// Bytes of log between this standby's view and the primary's end.
     pub behind_bytes: u64,
+}
+
+/// What a primary tells of who is in sync, at the standby.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandingSeen {
+    /// Of the primary.
+    pub epoch: Epoch,
+    /// This standby has everything that was answered.
+    pub is_in_sync: bool,
+    /// Standbys that may lack something, and what they have: everything before this.
+    pub laggards: Vec<(String, Lsn)>,
 }
 
 /// What a connection to a primary needs.
@@ -183,6 +197,7 @@ impl Link {
             beat: None,
             told: Progress::default(),
             told_ns: 0,
+            noted: 0,
         })
     }
 
@@ -230,6 +245,8 @@ pub struct Streaming {
     beat: Option<(u64, u64)>,
     told: Progress,
     told_ns: u64,
+    /// Of the newest standing that is kept.
+    noted: u64,
 }
 
 impl fmt::Debug for Streaming {
@@ -297,6 +314,7 @@ impl Streaming {
             }
             Frame::Group(group) if self.welcome.is_some() => self.place(&group),
             Frame::Heartbeat(beat) => self.note_beat(&beat),
+            Frame::Standing(standing) => self.note_standing(&standing),
             Frame::Group(_) => Err(LinkError::Turn("a group")),
             Frame::Hello(_) | Frame::Progress(_) => Err(LinkError::Turn("a standby's frame")),
             Frame::Welcome(_) | Frame::File(_) | Frame::FilesEnd(_) | Frame::Epochs(_) => {
@@ -338,6 +356,23 @@ impl Streaming {
         self.report()
     }
 
+    fn note_standing(&mut self, standing: &Standing<'_>) -> Result<(), LinkError> {
+        let Some(welcome) = &self.welcome else {
+            return Err(LinkError::Turn("a standing"));
+        };
+        let laggards = standing.laggards().map(|seen| (seen.name.to_owned(), seen.from));
+        let is_kept = self.taker.keep_standing(&StandingSeen {
+            epoch: welcome.epoch,
+            is_in_sync: standing.is_in_sync,
+            laggards: laggards.collect(),
+        });
+        if is_kept {
+            self.noted = standing.number;
+        }
+        // Where it is not, the primary ends the connection, and tells it again.
+        self.report()
+    }
+
     /// As of now.
     fn progress(&self, now_ns: u64) -> Progress {
         // First what is asked for, then how much was received: nothing is beyond that.
@@ -353,6 +388,8 @@ impl Streaming {
             replayed: found.replayed.min(received),
             view: found.view.min(received),
             room_bytes: found.room_bytes,
+            epoch: self.welcome.as_ref().map_or(Epoch(0), |welcome| welcome.epoch),
+            noted: self.noted,
         }
     }
 

@@ -3,9 +3,13 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use reprise_base::Epoch;
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
 use reprise_log::{Following, LogError, Position};
-use reprise_wire::{EpochSeen, Epochs, Frame, Heartbeat, Hello, Progress, Refusal, Refused, Wants, Welcome, WireError};
+use reprise_wire::{
+    EpochSeen, Epochs, Frame, Heartbeat, Hello, LaggardSeen, Progress, Refusal, Refused, Standing, Wants, Welcome,
+    WireError,
+};
 
 use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
@@ -28,6 +32,8 @@ pub(crate) enum End {
     /// It was told where the histories part.
     Told,
     Silent,
+    /// It did not say in time that it keeps who is out of sync.
+    NotNoted,
     Net(NetError),
     Wire(WireError),
     /// A frame that is not of its turn.
@@ -43,6 +49,7 @@ impl fmt::Display for End {
             Self::Done => f.write_str("it has its first files"),
             Self::Told => f.write_str("it was told where the histories part"),
             Self::Silent => f.write_str("it was not heard for too long"),
+            Self::NotNoted => f.write_str("it did not keep in time who is out of sync"),
             Self::Net(error) => error.fmt(f),
             Self::Wire(error) => write!(f, "a frame of it is damaged: {error}"),
             Self::Turn => f.write_str("it sent a frame that was not of its turn"),
@@ -85,6 +92,8 @@ enum Stage {
     Log {
         stream: Stream,
         is_streaming: bool,
+        /// What it was told last of who is in sync.
+        told: Noting,
         _following: Option<Following>,
     },
     /// The last word was said: the standby ends the connection, or its time is over.
@@ -93,6 +102,16 @@ enum Stage {
     },
 }
 
+/// A standing that was sent.
+#[derive(Clone, Copy, Default)]
+struct Noting {
+    number: u64,
+    /// Since when the standby owes the word that it keeps one; None: it owes none.
+    since_ns: Option<u64>,
+}
+
+/// Who takes longer to keep a standing is not reached.
+const NOTE_TIME: Duration = Duration::from_secs(2);
 /// What comes meanwhile is read, or the standby would not get the last word.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
 
@@ -171,8 +190,10 @@ impl Session {
             match (Frame::decode(&bytes)?, &mut self.stage) {
                 (Frame::Hello(hello), Stage::Greeting) => self.greet(&hello, now_ns)?,
                 (Frame::Progress(_), Stage::Files { .. }) => {}
-                (Frame::Progress(progress), Stage::Log { stream, .. }) => {
+                (Frame::Progress(progress), Stage::Log { stream, told, .. }) => {
+                    judge_epoch(&progress, self.shipper.log.epoch())?;
                     stream.note(&progress)?;
+                    told.note(&progress);
                     self.note_progress(&progress, now_ns)?;
                 }
                 _ => return Err(End::Turn),
@@ -219,6 +240,7 @@ impl Session {
             Some(position) => Stage::Log {
                 stream: Stream::new(position),
                 is_streaming: false,
+                told: Noting::default(),
                 _following: shipper.log.follow(),
             },
         };
@@ -295,8 +317,12 @@ impl Session {
                 }
             }
             Stage::Log {
-                stream, is_streaming, ..
+                stream,
+                is_streaming,
+                told,
+                ..
             } => {
+                tell_standing(shipper, (name, number), &mut self.connection, (told, now_ns))?;
                 let beat = || shipper.beat(now_ns);
                 let sent = stream.step((&*shipper.log, &shipper.ring), &mut self.connection, beat)?;
                 if sent.is_anything {
@@ -340,6 +366,52 @@ impl Session {
             None => ShipEvent::TurnedAway { peer, reason },
         });
         matches!(end, End::Refused(_) | End::Done)
+    }
+}
+
+impl Noting {
+    fn note(&mut self, progress: &Progress) {
+        if progress.noted >= self.number {
+            self.since_ns = None;
+        }
+    }
+}
+
+/// What a standby says for another primary's epoch counts for nothing.
+fn judge_epoch(progress: &Progress, own: Epoch) -> Result<(), End> {
+    match progress.epoch == own {
+        true => Ok(()),
+        false => {
+            let reason = format!("it speaks of epoch {}, and this primary's is {own}", progress.epoch);
+            Err(End::Refused(Verdict::new(Refusal::Unavailable, reason)))
+        }
+    }
+}
+
+/// Tells a standby who is in sync, where that is not what it was told last.
+fn tell_standing(
+    shipper: &Inner,
+    (name, number): (&str, u64),
+    connection: &mut Connection,
+    (told, now_ns): (&mut Noting, u64),
+) -> Result<(), End> {
+    if told.number != shipper.table.standing()
+        && let Some(now) = shipper.table.told(name, number)
+    {
+        let laggards = now
+            .laggards
+            .iter()
+            .map(|(name, from)| LaggardSeen { name, from: *from });
+        let packed = Standing::pack(laggards);
+        let standing = Standing::new(now.number, now.is_in_sync, &packed);
+        send(connection, &Frame::Standing(standing))?;
+        told.number = now.number;
+        told.since_ns.get_or_insert(now_ns);
+    }
+    let is_late = |since_ns: u64| now_ns.saturating_sub(since_ns) > NOTE_TIME.as_nanos() as u64;
+    match told.since_ns.is_some_and(is_late) {
+        true => Err(End::NotNoted),
+        false => Ok(()),
     }
 }
 

@@ -351,7 +351,7 @@ impl Accepting {
             is_kept = self.keep_if_changed(now_ns);
         }
         if is_leaving && is_kept {
-            inner.table.end_leaving();
+            inner.table.end_leaving(&self.kept);
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use reprise_base::{Lsn, Safety, Watermark};
 use reprise_log::Hold;
-use reprise_wire::{Progress, Refusal};
+use reprise_wire::{Progress, Refusal, STANDING_MAX};
 
 use crate::{
     freshness::{Freshness, FreshnessPoint, FreshnessSummary},
@@ -19,6 +19,9 @@ use crate::{
 
 /// Standbys that a primary knows, connected or lost.
 pub(crate) const STANDBYS_MAX: usize = 16;
+
+// All of them fit into a frame.
+const _: () = assert!(STANDBYS_MAX <= STANDING_MAX);
 
 /// What a standby is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +93,12 @@ struct Standby {
     /// Also while it is away.
     persisted: Lsn,
     sync: SyncState,
+    /// While it is out of sync: it has everything before this, and may lack what was answered behind it.
+    lacks_from: Lsn,
+    /// Number of the newest standing that it keeps, as far as it said so on this connection.
+    noted: u64,
+    /// It goes as soon as it is kept that it left.
+    is_forgotten: bool,
     is_counted: bool,
     /// In sync and away: until then it is waited for.
     awaited_until_ns: u64,
@@ -107,6 +116,9 @@ impl Standby {
             progress: Progress::default(),
             persisted: Lsn(0),
             sync: SyncState::Out,
+            lacks_from: Lsn(0),
+            noted: 0,
+            is_forgotten: false,
             is_counted: false,
             awaited_until_ns: 0,
             hold: None,
@@ -128,13 +140,25 @@ impl Standby {
         self.connection != 0 && self.state == StandbyState::Streaming
     }
 
-    /// It has what was answered before commits waited for it.
-    fn enter_if_there(&mut self) {
-        if let SyncState::Entering(end) = self.sync
-            && self.persisted >= end
-        {
+    /// It gets log, and so it is told who is out of sync.
+    fn is_told(&self) -> bool {
+        self.connection != 0 && matches!(self.state, StandbyState::CatchingUp | StandbyState::Streaming)
+    }
+
+    /// It has what was answered before commits waited for it. True where that is new.
+    fn enter_if_there(&mut self) -> bool {
+        let SyncState::Entering(end) = self.sync else {
+            return false;
+        };
+        if self.persisted >= end {
             (self.sync, self.is_counted) = (SyncState::In, true);
         }
+        self.sync == SyncState::In
+    }
+
+    /// It may lack what is answered from here on.
+    fn leave(&mut self) {
+        (self.sync, self.lacks_from) = (SyncState::Leaving, self.persisted);
     }
 }
 
@@ -146,8 +170,21 @@ struct Wait {
     told: SafetyHook,
 }
 
+/// Whether a standby is in sync, and who else is not, as it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub number: u64,
+    pub is_in_sync: bool,
+    /// Who is out of sync, and what it has: everything before this.
+    pub laggards: Vec<(Arc<str>, Lsn)>,
+}
+
 struct State {
     standbys: BTreeMap<Arc<str>, Standby>,
+    /// Of what standbys are told of who is in sync: it grows with each change.
+    standing: u64,
+    /// The first one that says of all that leave now that they are out of sync.
+    left: u64,
     waits: Vec<Wait>,
     /// Of the server's level, as it was told last.
     stand: Stand,
@@ -156,6 +193,12 @@ struct State {
 impl State {
     fn members(&self) -> Vec<Member> {
         self.standbys.values().map(Standby::member).collect()
+    }
+
+    /// Some leave: who is reached keeps that before commits go on without them.
+    fn note_leaving(&mut self) {
+        self.standing += 1;
+        self.left = self.standing;
     }
 }
 
@@ -173,6 +216,9 @@ impl Table {
         Self {
             state: Mutex::new(State {
                 standbys: BTreeMap::new(),
+                // 0 is none.
+                standing: 1,
+                left: 0,
                 waits: Vec::new(),
                 stand: stand(level, true, &[]),
             }),
@@ -273,7 +319,7 @@ impl Table {
         self.commits.expire(now_ns, before_ns, &reason);
         let mut state = self.lock();
         let (enters, patience) = (views.at(now_ns.saturating_sub(ENTER_LAG_NS)), views.at(before_ns));
-        let (mut is_leaving, mut is_entering) = (false, false);
+        let (mut is_leaving, mut is_entering, mut is_new) = (false, false, false);
         for standby in state.standbys.values_mut() {
             let is_away = standby.connection == 0 && standby.awaited_until_ns <= now_ns;
             let is_behind = standby.connection != 0 && patience.is_some_and(|lsn| standby.persisted < lsn);
@@ -284,21 +330,29 @@ impl Table {
                     is_entering = true;
                 }
                 SyncState::Entering(_) if is_behind => standby.sync = SyncState::Out,
-                SyncState::In if is_away || is_behind => standby.sync = SyncState::Leaving,
+                SyncState::In if is_away || is_behind => {
+                    standby.leave();
+                    is_new = true;
+                }
                 _ => {}
             }
             is_leaving |= standby.sync == SyncState::Leaving;
+        }
+        if is_new {
+            state.note_leaving();
         }
         if is_entering {
             self.set(&mut state);
             // From here on nobody is told of more before these have it.
             let answered = log.answered_max();
+            let mut has_entered = false;
             for standby in state.standbys.values_mut() {
                 if standby.sync == SyncState::Entering(Lsn(u64::MAX)) {
                     standby.sync = SyncState::Entering(answered);
-                    standby.enter_if_there();
+                    has_entered |= standby.enter_if_there();
                 }
             }
+            state.standing += u64::from(has_entered);
         }
         let (late, waits) = std::mem::take(&mut state.waits)
             .into_iter()
@@ -312,15 +366,53 @@ impl Table {
         is_leaving
     }
 
-    /// Commits wait no longer for those that leave.
-    pub fn end_leaving(&self) {
+    /// Number of what standbys are told of who is in sync.
+    pub fn standing(&self) -> u64 {
+        self.lock().standing
+    }
+
+    /// What the standby is told. None: this connection does not speak for it.
+    pub fn told(&self, name: &str, connection: u64) -> Option<Told> {
+        let state = self.lock();
+        let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
+        let is_out = |(other, standby): &(&Arc<str>, &Standby)| &***other != name && standby.sync != SyncState::In;
+        let laggards = state.standbys.iter().filter(is_out);
+        Some(Told {
+            number: state.standing,
+            is_in_sync: own.sync == SyncState::In,
+            laggards: laggards
+                .map(|(name, standby)| (Arc::clone(name), standby.lacks_from))
+                .collect(),
+        })
+    }
+
+    /// Commits wait no longer for those that leave, as `kept` says, once each standby that is reached keeps that they do.
+    pub fn end_leaving(&self, kept: &[Expected]) {
         let mut state = self.lock();
-        for standby in state.standbys.values_mut() {
-            if standby.sync == SyncState::Leaving {
+        let left = state.left;
+        if state
+            .standbys
+            .values()
+            .any(|standby| standby.is_told() && standby.noted < left)
+        {
+            return;
+        }
+        // One may have begun to leave since that was kept.
+        let is_kept_in = |name: &str| kept.iter().any(|kept| &*kept.name == name && kept.is_in_sync);
+        let mut forgotten = Vec::new();
+        state.standbys.retain(|name, standby| {
+            let has_left = standby.sync == SyncState::Leaving && !is_kept_in(name);
+            if has_left {
                 standby.sync = SyncState::Out;
             }
-        }
+            let is_forgotten = has_left && standby.is_forgotten && standby.connection == 0;
+            if is_forgotten {
+                forgotten.push(standby.hold.take());
+            }
+            !is_forgotten
+        });
         self.settle(state);
+        drop(forgotten); // outside of the lock: segments may go
     }
 
     /// Calls `change` with the standby, where it is this connection that speaks for it.
@@ -341,6 +433,7 @@ impl Table {
                 .or_insert_with(|| Standby {
                     state: StandbyState::Lost,
                     persisted: expected.from,
+                    lacks_from: expected.from,
                     sync: if expected.is_in_sync {
                         SyncState::In
                     } else {
@@ -378,9 +471,12 @@ impl Table {
             let reason = format!("this primary knows {STANDBYS_MAX} standbys already, and takes no more");
             return Err(Verdict::new(Refusal::Unavailable, reason));
         }
+        let is_new = !standbys.contains_key(name);
         let standby = standbys.entry(name.into()).or_insert_with(|| Standby::new(connection));
         standby.connection = connection;
         standby.state = StandbyState::Joining;
+        (standby.noted, standby.is_forgotten) = (0, false);
+        state.standing += u64::from(is_new);
         self.settle(state);
         Ok(())
     }
@@ -395,29 +491,48 @@ impl Table {
 
     /// It gets what lies behind `position`.
     pub fn begin_log(&self, name: &str, connection: u64, position: Lsn) {
-        self.with(name, connection, |standby| {
+        let has_left = self.with(name, connection, |standby| {
             standby.state = StandbyState::CatchingUp;
             standby.shipped = position;
             standby.progress = Progress::default();
-            if position < standby.persisted {
-                // It lost what it had.
-                standby.persisted = position;
+            let has_lost = position < standby.persisted;
+            if has_lost {
+                (standby.persisted, standby.lacks_from) = (position, standby.lacks_from.min(position));
                 if standby.sync != SyncState::Out {
-                    standby.sync = SyncState::Leaving;
+                    standby.leave();
                 }
             }
             standby.freshness.begin();
             standby.error = None;
+            has_lost
         });
-        self.settle(self.lock());
+        let mut state = self.lock();
+        if has_left == Some(true) {
+            state.note_leaving();
+        }
+        self.settle(state);
     }
 
     /// It begins anew: whatever it had is gone.
     pub fn begin_files(&self, name: &str, connection: u64) {
-        self.with(name, connection, |standby| {
-            (standby.persisted, standby.sync) = (Lsn(0), SyncState::Out);
+        let has_left = self.with(name, connection, |standby| {
+            (standby.persisted, standby.lacks_from) = (Lsn(0), Lsn(0));
+            match standby.sync {
+                SyncState::In | SyncState::Leaving => {
+                    standby.leave();
+                    true
+                }
+                SyncState::Entering(_) | SyncState::Out => {
+                    standby.sync = SyncState::Out;
+                    false
+                }
+            }
         });
-        self.settle(self.lock());
+        let mut state = self.lock();
+        if has_left == Some(true) {
+            state.note_leaving();
+        }
+        self.settle(state);
     }
 
     /// The log is kept for it from `from` on, instead of what was kept before.
@@ -442,7 +557,8 @@ impl Table {
         let persisted = progress.persisted;
         let is_more = persisted > standby.persisted;
         standby.persisted = standby.persisted.max(persisted);
-        standby.enter_if_there();
+        standby.noted = standby.noted.max(progress.noted);
+        let has_entered = standby.enter_if_there();
         let hold = standby
             .hold
             .as_mut()
@@ -451,6 +567,7 @@ impl Table {
                 *from = persisted;
                 Arc::clone(hold)
             });
+        state.standing += u64::from(has_entered);
         let mut all = [Lsn(0); STANDBYS_MAX];
         for (at, standby) in state.standbys.values().enumerate() {
             all[at] = standby.progress.persisted;
@@ -480,14 +597,29 @@ impl Table {
         self.settle(self.lock());
     }
 
-    /// The standby is not expected any more. False: it is not known, or connected.
+    /// The standby is not expected any more; one that commits wait for, once that is kept. False: it is not known, or connected.
     pub fn forget(&self, name: &str) -> bool {
         let mut state = self.lock();
-        // Also one that is still waited for: whoever forgets it says that it will not come back.
-        let is_gone = state.standbys.get(name).is_some_and(|standby| standby.connection == 0);
-        let gone = if is_gone { state.standbys.remove(name) } else { None };
+        let Some(standby) = state.standbys.get_mut(name).filter(|standby| standby.connection == 0) else {
+            return false;
+        };
+        let gone = match standby.sync {
+            SyncState::In => {
+                standby.leave();
+                standby.is_forgotten = true;
+                state.note_leaving();
+                None
+            }
+            SyncState::Leaving => {
+                standby.is_forgotten = true;
+                None
+            }
+            SyncState::Entering(_) | SyncState::Out => state.standbys.remove(name),
+        };
+        state.standing += u64::from(gone.is_some());
         self.settle(state);
-        gone.is_some()
+        drop(gone); // outside of the lock: segments may go
+        true
     }
 
     pub fn sample(&self, now: (u64, i64), views: &Views, log: &dyn ShippedLog) {

@@ -142,6 +142,85 @@ fn two_standbys_get_what_was_written_and_what_is() {
     primary.log.close().expect("close");
 }
 
+/// What it was told last: whether it is in sync, and who is not.
+fn told_last(taker: &LogTaker) -> Option<(bool, Vec<String>)> {
+    let standings = taker.standings.lock().expect("test");
+    let last = standings.last()?;
+    let names = last.laggards.iter().map(|(name, _)| name.clone());
+    Some((last.is_in_sync, names.collect()))
+}
+
+#[test]
+fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it_is_out_of_sync() {
+    let around = around();
+    let primary = Primary::start_at(Safety::TwoSafe, &SimDisk::new(), &around, 1 << 20);
+    let end = append(&primary.log, "first");
+    let logs = [standby(&SimDisk::new()), standby(&SimDisk::new())];
+    let takers = [LogTaker::new(&logs[0]), LogTaker::new(&logs[1])];
+    let first = Running::start(&primary.link(&around, "s1"), &takers[0]);
+    let second = Running::start(&primary.link(&around, "s2"), &takers[1]);
+    for taker in &takers {
+        wait_until("both are told that both are in sync", || {
+            told_last(taker) == Some((true, Vec::new()))
+        });
+        let standings = taker.standings.lock().expect("test");
+        assert!(
+            !standings[0].is_in_sync && standings[0].epoch == Epoch(1),
+            "at first it is not"
+        );
+    }
+    first.stop().expect("no error");
+    let next = append(&primary.log, "without s1");
+    wait_until("it goes on", || primary.shipper.acked_limit() == Some(next));
+    assert_eq!(told_last(&takers[1]), Some((true, vec!["s1".to_owned()])));
+    let lacks = takers[1]
+        .standings
+        .lock()
+        .expect("test")
+        .last()
+        .map(|told| told.laggards[0].1);
+    assert_eq!(lacks, Some(end));
+    // It is back, and told that it lacks something until it does not.
+    let returning = LogTaker::new(&logs[0]);
+    let first = Running::start(&primary.link(&around, "s1"), &returning);
+    for taker in [&returning, &takers[1]] {
+        wait_until("both are in sync again", || {
+            told_last(taker) == Some((true, Vec::new()))
+        });
+    }
+    assert!(!returning.standings.lock().expect("test")[0].is_in_sync);
+    // One that is reached and keeps nothing holds the others up, until it is not reached any more.
+    takers[1].is_forgetful.store(true, Ordering::Relaxed);
+    first.stop().expect("no error");
+    append(&primary.log, "held up");
+    wait_until("the other one is cut off, too", || {
+        let limit = primary.shipper.acked_limit();
+        let status = primary.status("s2");
+        assert!(status.state == StandbyState::Lost || limit == Some(next), "{limit:?}");
+        status.state == StandbyState::Lost
+    });
+    let error = primary.status("s2").error.expect("told");
+    assert!(error.contains("did not keep in time"), "{error}");
+    second.stop().expect_err("it was cut off");
+    wait_until("it is alone", || primary.shipper.acked_limit().is_none());
+}
+
+#[test]
+fn who_is_waited_for_is_forgotten_once_that_is_kept() {
+    let around = around();
+    let primary = Primary::start_at(Safety::TwoSafe, &SimDisk::new(), &around, 1 << 20);
+    append(&primary.log, "first");
+    let taker = LogTaker::new(&standby(&SimDisk::new()));
+    let running = Running::start(&primary.link(&around, "s1"), &taker);
+    wait_until("it is in sync", || told_last(&taker) == Some((true, Vec::new())));
+    assert!(!primary.shipper.forget("s1"), "it is connected");
+    running.stop().expect("no error");
+    wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
+    assert!(primary.shipper.forget("s1"));
+    wait_until("it is gone", || primary.find("s1").is_none());
+    assert!(primary.shipper.acked_limit().is_none() && !primary.shipper.forget("s1"));
+}
+
 #[test]
 fn a_slow_standby_is_read_for_from_files_and_comes_back_to_the_ring() {
     let around = around();
@@ -265,7 +344,7 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
         (
             Box::new(|hello| hello.protocol = 9),
             Refusal::Version,
-            "speaks protocol 2, the standby 9",
+            "speaks protocol 3, the standby 9",
         ),
         (
             Box::new(|hello| hello.ticket = [0xaa; 16]),

@@ -5,7 +5,7 @@ use reprise_base::{Epoch, Lsn, limits::BLOCK_BYTES_MAX};
 use crate::{History, WireError, check, corrupt, crc32c, crc32c_behind, u32_at, u64_at};
 
 /// Both sides speak the same one.
-pub const SHIP_PROTOCOL: u16 = 2;
+pub const SHIP_PROTOCOL: u16 = 3;
 /// Before the body of each frame: checksum and kind.
 pub const FRAME_HEADER_BYTES: usize = 8;
 /// Longest name of a standby, in bytes.
@@ -20,6 +20,8 @@ pub const FILE_PATH_BYTES_MAX: usize = 255;
 pub const GROUP_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 32;
 /// Longest frame, in bytes: a group.
 pub const FRAME_BYTES_MAX: usize = GROUP_HEAD_BYTES + BLOCK_BYTES_MAX;
+/// Standbys in one frame at most.
+pub const STANDING_MAX: usize = 16;
 /// Longest frame that a standby sends, in bytes.
 pub const STANDBY_FRAME_BYTES_MAX: usize = 1 << 10;
 
@@ -36,7 +38,10 @@ const REFUSED_BYTES: usize = FRAME_HEADER_BYTES;
 const FILE_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 44;
 const FILES_END_BYTES: usize = FRAME_HEADER_BYTES + 16;
 const HEARTBEAT_BYTES: usize = FRAME_HEADER_BYTES + 40;
-const PROGRESS_BYTES: usize = FRAME_HEADER_BYTES + 64;
+const PROGRESS_BYTES: usize = FRAME_HEADER_BYTES + 80;
+const STANDING_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
+/// Of each standby, before its name.
+const STANDING_ENTRY_BYTES: usize = 9;
 const EPOCHS_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
 const EPOCH_BYTES: usize = 16;
 /// Epochs in one frame at most.
@@ -53,6 +58,7 @@ enum Kind {
     Heartbeat = 7,
     Progress = 8,
     Epochs = 9,
+    Standing = 10,
 }
 
 /// What a standby wants of its primary.
@@ -205,6 +211,108 @@ pub struct Progress {
     pub view: Lsn,
     /// Bytes of records behind `received` for which there is room: further groups are begun while fewer are on their way.
     pub room_bytes: u64,
+    /// Of the primary that it follows: what it says counts for that epoch alone.
+    pub epoch: Epoch,
+    /// Number of the newest standing that it keeps on its disk; 0: none of this connection.
+    pub noted: u64,
+}
+
+/// A standby that lacks what was answered, perhaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaggardSeen<'a> {
+    pub name: &'a str,
+    /// It has everything before it, and may lack what lies behind.
+    pub from: Lsn,
+}
+
+/// Sent by the primary first, and whenever another standby is in sync, or one is no longer: the standby keeps it, and says so (`noted`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing<'a> {
+    /// Later ones have larger numbers, as long as the primary runs.
+    pub number: u64,
+    /// The standby to which it is sent has everything that was answered.
+    pub is_in_sync: bool,
+    entries: &'a [u8],
+}
+
+impl<'a> Standing<'a> {
+    /// The standbys that are out of sync, as they are put into a frame: at most 16.
+    pub fn pack<'b>(laggards: impl Iterator<Item = LaggardSeen<'b>>) -> Vec<u8> {
+        let mut packed = Vec::new();
+        for laggard in laggards.take(STANDING_MAX) {
+            assert!(laggard.name.len() <= STANDBY_NAME_BYTES_MAX, "a standby's name");
+            packed.extend_from_slice(&laggard.from.0.to_le_bytes());
+            packed.push(laggard.name.len() as u8);
+            packed.extend_from_slice(laggard.name.as_bytes());
+        }
+        packed
+    }
+
+    /// `entries` were packed.
+    pub fn new(number: u64, is_in_sync: bool, entries: &'a [u8]) -> Self {
+        Self {
+            number,
+            is_in_sync,
+            entries,
+        }
+    }
+
+    /// Those that are out of sync, in the order of the primary.
+    pub fn laggards(&self) -> impl Iterator<Item = LaggardSeen<'a>> + use<'a> {
+        let mut rest = self.entries;
+        std::iter::from_fn(move || {
+            let (laggard, behind) = laggard_at(rest).ok()??;
+            rest = behind;
+            Some(laggard)
+        })
+    }
+
+    fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        check_head("length of a standing", STANDING_HEAD_BYTES, bytes)?;
+        let is_in_sync = u16_at(bytes, 16);
+        if is_in_sync > 1 {
+            return Err(corrupt("whether a standby is in sync", "0 or 1", is_in_sync));
+        }
+        check("bytes before a standing's standbys", 0, u32_at(bytes, 20))?;
+        let entries = &bytes[STANDING_HEAD_BYTES..];
+        let (mut rest, mut count) = (entries, 0_u16);
+        while let Some((_, behind)) = laggard_at(rest)? {
+            (rest, count) = (behind, count + 1);
+            if usize::from(count) > STANDING_MAX {
+                break;
+            }
+        }
+        check("number of a standing's standbys", u16_at(bytes, 18), count)?;
+        if usize::from(count) > STANDING_MAX {
+            return Err(corrupt(
+                "number of a standing's standbys",
+                format!("at most {STANDING_MAX}"),
+                count,
+            ));
+        }
+        Ok(Self {
+            number: u64_at(bytes, 8),
+            is_in_sync: is_in_sync == 1,
+            entries,
+        })
+    }
+}
+
+/// The first of them, and what follows. None: there is nothing more.
+fn laggard_at(entries: &[u8]) -> Result<Option<(LaggardSeen<'_>, &[u8])>, WireError> {
+    if entries.is_empty() {
+        return Ok(None);
+    }
+    check_head("length of a standing's standby", STANDING_ENTRY_BYTES, entries)?;
+    let length = usize::from(entries[STANDING_ENTRY_BYTES - 1]);
+    if !(1..=STANDBY_NAME_BYTES_MAX).contains(&length) {
+        let expected = format!("1 to {STANDBY_NAME_BYTES_MAX}");
+        return Err(corrupt("length of a name", expected, length));
+    }
+    check_head("length of a standing's standby", STANDING_ENTRY_BYTES + length, entries)?;
+    let (name, rest) = entries[STANDING_ENTRY_BYTES..].split_at(length);
+    let (name, from) = (text(name)?, Lsn(u64_at(entries, 0)));
+    Ok(Some((LaggardSeen { name, from }, rest)))
 }
 
 /// Where an epoch begins in the primary's log.
@@ -304,6 +412,7 @@ pub enum Frame<'a> {
     Heartbeat(Heartbeat),
     Progress(Progress),
     Epochs(Epochs<'a>),
+    Standing(Standing<'a>),
 }
 
 /// The head of a frame on its way: its fields one behind the other.
@@ -406,6 +515,13 @@ impl Frame<'_> {
                 out.put(epochs.entries);
                 out.seal(&[])
             }
+            Self::Standing(standing) => {
+                let mut out = Out::new(Kind::Standing);
+                out.u64(standing.number).u16(u16::from(standing.is_in_sync));
+                out.u16(standing.laggards().count() as u16).u32(0);
+                out.put(standing.entries);
+                out.seal(&[])
+            }
         }
     }
 }
@@ -444,6 +560,7 @@ impl Progress {
         out.u64(self.at_ns).u64(self.echo_ns).u64(self.held_ns);
         out.u64(self.received.0).u64(self.persisted.0);
         out.u64(self.replayed.0).u64(self.view.0).u64(self.room_bytes);
+        out.u32(self.epoch.0).u32(0).u64(self.noted);
         out.seal(&[])
     }
 }
@@ -478,7 +595,8 @@ impl<'a> Frame<'a> {
             kind if kind == Kind::Heartbeat as u8 => Heartbeat::decode(bytes).map(Self::Heartbeat),
             kind if kind == Kind::Progress as u8 => Progress::decode(bytes).map(Self::Progress),
             kind if kind == Kind::Epochs as u8 => Epochs::decode(bytes).map(Self::Epochs),
-            kind => Err(corrupt("kind of a frame", "1 to 9", kind)),
+            kind if kind == Kind::Standing as u8 => Standing::decode(bytes).map(Self::Standing),
+            kind => Err(corrupt("kind of a frame", "1 to 10", kind)),
         }
     }
 }
@@ -660,7 +778,10 @@ impl Progress {
             replayed: Lsn(u64_at(bytes, 48)),
             view: Lsn(u64_at(bytes, 56)),
             room_bytes: u64_at(bytes, 64),
+            epoch: Epoch(u32_at(bytes, 72)),
+            noted: u64_at(bytes, 80),
         };
+        check("bytes behind a progress's epoch", 0, u32_at(bytes, 76))?;
         match progress.persisted.max(progress.replayed).max(progress.view) <= progress.received {
             true => Ok(progress),
             false => Err(corrupt(

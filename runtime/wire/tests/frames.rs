@@ -53,6 +53,8 @@ fn progress() -> Progress {
         replayed: Lsn(80),
         view: Lsn(70),
         room_bytes: 4 << 20,
+        epoch: Epoch(3),
+        noted: 6,
     }
 }
 
@@ -61,7 +63,7 @@ fn golden_greetings() {
     check_golden(
         Frame::Hello(hello("s1")),
         expect![[r#"
-            3c 7b 40 1c 01 00 00 00 02 00 00 00 05 00 00 00
+            9a 70 b0 10 01 00 00 00 03 00 00 00 05 00 00 00
             30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
             ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
             03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00
@@ -154,14 +156,23 @@ fn golden_streams() {
         00 00 00 00 00 00 00 00 03 00 00 00 07 00 00 00
         09 00 00 00 00 00 00 00"#]],
     );
+    let packed = packed_laggards(&[("s2", 9), ("s3", 0x1122)]);
+    check_golden(
+        Frame::Standing(Standing::new(6, true, &packed)),
+        expect![[r#"
+        e0 8b 11 ee 0a 00 00 00 06 00 00 00 00 00 00 00
+        01 00 02 00 00 00 00 00 09 00 00 00 00 00 00 00
+        02 73 32 22 11 00 00 00 00 00 00 02 73 33"#]],
+    );
     check_golden(
         Frame::Progress(progress()),
         expect![[r#"
-        cb 33 88 94 08 00 00 00 01 00 00 00 00 00 00 00
-        02 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00
-        64 00 00 00 00 00 00 00 5a 00 00 00 00 00 00 00
-        50 00 00 00 00 00 00 00 46 00 00 00 00 00 00 00
-        00 00 40 00 00 00 00 00"#]],
+            e4 71 db 7d 08 00 00 00 01 00 00 00 00 00 00 00
+            02 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00
+            64 00 00 00 00 00 00 00 5a 00 00 00 00 00 00 00
+            50 00 00 00 00 00 00 00 46 00 00 00 00 00 00 00
+            00 00 40 00 00 00 00 00 03 00 00 00 00 00 00 00
+            06 00 00 00 00 00 00 00"#]],
     );
 }
 
@@ -202,6 +213,19 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(epochs, 18, 1), "length of epochs");
     refused(with(epochs, 20, 1), "bytes before epochs");
     refused(with(epochs, 24, 3), "a list of epochs");
+    refused(with(Frame::Progress(progress()), 76, 1), "behind a progress's epoch");
+    let packed = packed_laggards(&[("s2", 9)]);
+    let standing = Frame::Standing(Standing::new(6, true, &packed));
+    refused(with(standing, 16, 2), "whether a standby is in sync");
+    refused(with(standing, 18, 2), "number of a standing's standbys");
+    refused(with(standing, 20, 1), "bytes before a standing's standbys");
+    refused(with(standing, 32, 0), "length of a name");
+    refused(with(standing, 32, 3), "length of a standing's standby");
+    let many = packed_laggards(&[("s2", 9); 17]).repeat(2);
+    refused(
+        with(Frame::Standing(Standing::new(6, true, &many)), 18, 17),
+        "at most 16",
+    );
     let chunk = FileChunk {
         path: "a",
         offset: 0,
@@ -211,6 +235,25 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(Frame::File(chunk), 20, 1), "checksum of an unfinished file");
     refused(with(Frame::File(chunk), 18, 0), "length of a path");
     assert!(Frame::decode(&[]).is_err());
+}
+
+fn packed_laggards(laggards: &[(&str, u64)]) -> Vec<u8> {
+    Standing::pack(
+        laggards
+            .iter()
+            .map(|(name, from)| LaggardSeen { name, from: Lsn(*from) }),
+    )
+}
+
+#[test]
+fn laggards_come_back_in_their_order() {
+    let packed = packed_laggards(&[("s2", 9), ("s1", 0)]);
+    let bytes = Frame::Standing(Standing::new(1, false, &packed)).encode();
+    let Ok(Frame::Standing(read)) = Frame::decode(&bytes) else {
+        panic!("it is a standing");
+    };
+    let laggards: Vec<_> = read.laggards().map(|seen| (seen.name, seen.from)).collect();
+    assert_eq!(laggards, [("s2", Lsn(9)), ("s1", Lsn(0))]);
 }
 
 fn packed_epochs(starts: &[(u32, u64)]) -> Vec<u8> {
@@ -238,6 +281,8 @@ fn the_newest_epochs_fit_into_a_frame() {
 #[derive(Debug)]
 struct Parts {
     numbers: [u64; 8],
+    /// Packed.
+    laggards: Vec<u8>,
     text: String,
     bytes: Vec<u8>,
 }
@@ -245,7 +290,14 @@ struct Parts {
 fn parts() -> impl Strategy<Value = Parts> {
     (any::<[u64; 8]>(), "[a-zé/]{0,32}", vec(any::<u8>(), 1..200)).prop_map(|(mut numbers, text, bytes)| {
         numbers.sort_unstable();
-        Parts { numbers, text, bytes }
+        let laggards = numbers.map(|from| (&*text, from));
+        let count = if text.is_empty() { 0 } else { numbers[0] as usize % 8 };
+        Parts {
+            numbers,
+            laggards: packed_laggards(&laggards[..count]),
+            text,
+            bytes,
+        }
     })
 }
 
@@ -295,6 +347,7 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             committed: Lsn(n[3]),
             behind_bytes: n[4],
         }),
+        Frame::Standing(Standing::new(n[0], n[1].is_multiple_of(2), &parts.laggards)),
         Frame::Progress(Progress {
             at_ns: n[6],
             echo_ns: n[7],
@@ -304,6 +357,8 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             replayed: Lsn(n[1]),
             view: Lsn(n[0]),
             room_bytes: n[4],
+            epoch: Epoch(n[5] as u32),
+            noted: n[6],
         }),
     ];
     if n[0] < n[1] {

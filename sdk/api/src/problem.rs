@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Phase, U64};
+use crate::{LostRange, Phase, U64};
 
 /// Every error type of the API: what a problem's `type` names behind `/problems/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +32,8 @@ pub enum ProblemKind {
     NotStandby,
     /// The server would become the primary while the old one may still answer.
     PrimaryNotStopped,
+    /// The standby to be promoted may lack what was answered.
+    OutOfSync,
     /// A body, module, argument or result is over its limit.
     TooLarge,
     /// The body is of a type that is not read here.
@@ -76,7 +78,7 @@ pub enum ProblemKind {
 
 impl ProblemKind {
     /// All kinds, by status.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::InvalidArguments,
         Self::MalformedRequest,
         Self::Unauthorized,
@@ -88,6 +90,7 @@ impl ProblemKind {
         Self::IdempotencyConflict,
         Self::NotStandby,
         Self::PrimaryNotStopped,
+        Self::OutOfSync,
         Self::LogReleased,
         Self::TooLarge,
         Self::UnsupportedMediaType,
@@ -125,6 +128,7 @@ impl ProblemKind {
             Self::IdempotencyConflict => "idempotency-conflict",
             Self::NotStandby => "not-standby",
             Self::PrimaryNotStopped => "primary-not-stopped",
+            Self::OutOfSync => "out-of-sync",
             Self::LogReleased => "log-released",
             Self::TooLarge => "too-large",
             Self::UnsupportedMediaType => "unsupported-media-type",
@@ -158,7 +162,11 @@ impl ProblemKind {
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTimeout => 408,
-            Self::SchemaConflict | Self::IdempotencyConflict | Self::NotStandby | Self::PrimaryNotStopped => 409,
+            Self::SchemaConflict
+            | Self::IdempotencyConflict
+            | Self::NotStandby
+            | Self::PrimaryNotStopped
+            | Self::OutOfSync => 409,
             Self::LogReleased => 410,
             Self::TooLarge => 413,
             Self::UnsupportedMediaType => 415,
@@ -196,6 +204,7 @@ impl ProblemKind {
             Self::IdempotencyConflict => "The idempotency key was used with other arguments",
             Self::NotStandby => "This server is no standby",
             Self::PrimaryNotStopped => "The old primary did not step down",
+            Self::OutOfSync => "The standby is out of sync",
             Self::LogReleased => "This part of the log was let go",
             Self::TooLarge => "Too large",
             Self::UnsupportedMediaType => "The body is of a type that is not read here",
@@ -276,6 +285,9 @@ pub struct Problem {
     /// not-primary: where to go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary: Option<String>,
+    /// out-of-sync: what may be lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may_be_lost: Option<LostRange>,
     /// log-released: the oldest position that is still there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest: Option<U64>,

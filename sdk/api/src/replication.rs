@@ -39,7 +39,8 @@ pub struct Standby {
     pub replayed_lsn: U64,
     /// Readers on the standby see every record before it, and none behind it.
     pub view_lsn: U64,
-    /// It has everything that was answered under a level that waits for standbys; known by the primary alone.
+    /// It has everything that was answered under a level that waits for standbys; on the standby itself, as its primary told last: where that
+    /// is lost, it may have gone on alone since.
     pub in_sync: bool,
     /// Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null until it was measured.
     pub freshness: Option<f64>,
@@ -76,8 +77,31 @@ pub struct Replication {
     pub committed_lsn: U64,
     /// On a primary its standbys, by name; on a standby itself alone.
     pub standbys: Vec<Standby>,
+    /// On a standby: the others that are out of sync, as its primary told last. Empty on a primary.
+    #[serde(default)]
+    pub out_of_sync: Vec<OutOfSync>,
     /// What was cut off this server's log, since its primary did not have it; the oldest first.
     pub cuts: Vec<Cut>,
+}
+
+/// A standby that may lack what was answered under a level that waits for standbys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OutOfSync {
+    /// As it was started with (`--name`).
+    pub name: String,
+    /// It has every record before this, and may lack those behind.
+    pub from_lsn: U64,
+}
+
+/// Records that may have been answered as committed, and that a new primary does not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LostRange {
+    /// Of the primary that may have answered them; 0 where it is not known.
+    pub epoch: u32,
+    /// Of the first one.
+    pub from_lsn: U64,
+    /// The old primary is known to have had every record before this. It may have had more.
+    pub known_to_lsn: U64,
 }
 
 /// Records that the primary did not have. They are kept in the data directory, in `cuts`.
@@ -139,6 +163,9 @@ pub struct Promotion {
     pub lsn: U64,
     /// The old primary gave its place away: nothing that it answered is lost. False where it was not asked.
     pub stepped_down: bool,
+    /// The standby was out of sync, and the loss was accepted: what it may be; null where nothing is known to be lost.
+    #[serde(default)]
+    pub may_be_lost: Option<LostRange>,
 }
 
 /// Whom a primary gives its place to.

@@ -305,11 +305,15 @@ impl Client {
         self.get(&["v1", "replication"])
     }
 
-    /// Makes the server, a standby, the primary: the old one is asked to step down first, unless `force`. Returns once it takes writes.
-    pub fn promote(&self, force: bool) -> Result<Promotion, ClientError> {
+    /// Makes the server, a standby, the primary: the old one is asked to step down first, unless `force`. With that, one that is out of sync is
+    /// promoted where `accept_loss` says so. Returns once it takes writes.
+    pub fn promote(&self, force: bool, accept_loss: bool) -> Result<Promotion, ClientError> {
         let mut url = self.at(&["v1", "replication", "promote"]);
         if force {
             url.query_pairs_mut().append_pair("force", "true");
+        }
+        if accept_loss {
+            url.query_pairs_mut().append_pair("accept_loss", "true");
         }
         self.json(self.http.post(url))
     }

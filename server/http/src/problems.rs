@@ -97,11 +97,39 @@ fn page(title: &str, text: &str) -> Response {
 }
 
 fn guide(kind: ProblemKind) -> Guide {
-    match kind.status() {
-        503.. => guide_of_server(kind),
-        413.. => guide_of_limits(kind),
+    match (kind, kind.status()) {
+        (ProblemKind::NotStandby | ProblemKind::PrimaryNotStopped | ProblemKind::OutOfSync, _) => {
+            guide_of_promotion(kind)
+        }
+        (_, 503..) => guide_of_server(kind),
+        (_, 413..) => guide_of_limits(kind),
         _ => guide_of_request(kind),
     }
+}
+
+/// Why a server does not become the primary.
+fn guide_of_promotion(kind: ProblemKind) -> Guide {
+    let (means, remedy, repeat) = match kind {
+        ProblemKind::NotStandby => (
+            "The server is to become the primary, and is the primary already.",
+            "Nothing. <code>GET /v1/replication</code> tells who is what.",
+            UNCHANGED_FAILS,
+        ),
+        ProblemKind::PrimaryNotStopped => (
+            "The server is to become the primary, and the old one did not give its place away: it can't be reached, or says no.",
+            "<code>detail</code> says why. Stop the old primary by other means, then promote with <code>?force=true</code> (<code>--force</code>): \
+             while both run, both answer.",
+            SAFE,
+        ),
+        _ => (
+            "The standby that is to become the primary is out of sync: the old primary may have answered writes that it lacks. <code>may_be_lost</code> \
+             names their LSNs, as far as they are known.",
+            "Promote a standby that is in sync. Where there is none, and the old primary is lost for good, promote with \
+             <code>?force=true&amp;accept_loss=true</code> (<code>--force --accept-loss</code>).",
+            SAFE,
+        ),
+    };
+    Guide { means, remedy, repeat }
 }
 
 /// What the request itself has wrong.
@@ -141,17 +169,6 @@ fn guide_of_request(kind: ProblemKind) -> Guide {
         ProblemKind::RequestTimeout => (
             "The body came too slowly, or its next piece did not come in time.",
             "Send it faster, or in smaller parts.",
-            SAFE,
-        ),
-        ProblemKind::NotStandby => (
-            "The server is to become the primary, and is the primary already.",
-            "Nothing. <code>GET /v1/replication</code> tells who is what.",
-            UNCHANGED_FAILS,
-        ),
-        ProblemKind::PrimaryNotStopped => (
-            "The server is to become the primary, and the old one did not give its place away: it can't be reached, or says no.",
-            "<code>detail</code> says why. Stop the old primary by other means, then promote with <code>?force=true</code> (<code>--force</code>): \
-             while both run, both answer.",
             SAFE,
         ),
         ProblemKind::SchemaConflict => (

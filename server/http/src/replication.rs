@@ -9,13 +9,14 @@ use axum::{
     response::Response,
 };
 use reprise_api::{
-    Cut, JoinRequest, JoinTicket, Problem, ProblemKind, Promotion, Replication, Standby, StandbyState, StepDownRequest,
-    SteppedDown, U64, headers,
+    Cut, JoinRequest, JoinTicket, LostRange, OutOfSync, Problem, ProblemKind, Promotion, Replication, Standby,
+    StandbyState, StepDownRequest, SteppedDown, U64, headers,
 };
 use reprise_base::{Lsn, check_node_name};
 use reprise_codec::rfc3339;
 use reprise_router::{
-    CutRecords, PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState,
+    CutRecords, LostRange as RouterLost, OutOfSync as RouterOutOfSync, PromoteOptions, ReplicationError,
+    ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -57,13 +58,16 @@ pub struct PromoteParams {
     /// Do not ask the old primary to step down: it was stopped by other means; `false` unless given. What it answered and had not shipped is
     /// not here.
     force: Option<bool>,
+    /// With `force`: also where this standby is out of sync, so that what the old primary answered may be lost; `false` unless given. The answer
+    /// names the records.
+    accept_loss: Option<bool>,
 }
 
 /// Makes this standby the primary
 ///
 /// The old primary is asked to step down first: it writes nothing more, and this standby gets its last records. What is here is replayed;
 /// then it takes writes, in a new epoch, and nothing of an older one any more. Where the old primary can't be reached it is refused, unless
-/// `force` is given.
+/// `force` is given; and by force, where this standby is out of sync, unless `accept_loss` is given, too.
 #[utoipa::path(
     post,
     path = "/v1/replication/promote",
@@ -71,7 +75,7 @@ pub struct PromoteParams {
     params(PromoteParams),
     responses(
         (status = 200, description = "It takes writes now", body = Promotion),
-        (status = 409, description = "not-standby: it is the primary already; primary-not-stopped: the old one did not step down", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "not-standby: it is the primary already; primary-not-stopped: the old one did not step down; out-of-sync: what was answered may be lost", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "unavailable: what was received can't be replayed or made durable", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -82,6 +86,7 @@ pub async fn promote(
 ) -> Result<Json<Promotion>, Refusal> {
     let options = PromoteOptions {
         is_forced: params.force == Some(true),
+        accepts_loss: params.accept_loss == Some(true),
     };
     let promoted = state.control(ControlOp::Promote, principal, move |parts| {
         let service = parts.router.replication().ok_or_else(|| {
@@ -95,6 +100,7 @@ pub async fn promote(
         epoch: promoted.epoch.0,
         lsn: U64(promoted.lsn.0),
         stepped_down: promoted.has_stepped_down,
+        may_be_lost: promoted.may_be_lost.map(lost),
     }))
 }
 
@@ -259,6 +265,7 @@ fn alone(router: &Router) -> ReplicationInfo {
         acked: status.durable_lsn,
         committed: status.durable_lsn,
         standbys: Vec::new(),
+        out_of_sync: Vec::new(),
         cuts: Vec::new(),
     }
 }
@@ -276,7 +283,23 @@ pub fn answer(info: ReplicationInfo) -> Replication {
         acked_lsn: U64(info.acked.0),
         committed_lsn: U64(info.committed.0),
         standbys: info.standbys.into_iter().map(standby).collect(),
+        out_of_sync: info.out_of_sync.into_iter().map(out_of_sync).collect(),
         cuts: info.cuts.into_iter().map(cut).collect(),
+    }
+}
+
+fn out_of_sync(laggard: RouterOutOfSync) -> OutOfSync {
+    OutOfSync {
+        name: laggard.name,
+        from_lsn: U64(laggard.from.0),
+    }
+}
+
+fn lost(range: RouterLost) -> LostRange {
+    LostRange {
+        epoch: range.epoch.0,
+        from_lsn: U64(range.from.0),
+        known_to_lsn: U64(range.known_to.0),
     }
 }
 
@@ -381,6 +404,11 @@ impl From<ReplicationError> for Refusal {
         match error {
             ReplicationError::IsPrimary(_) => Self::new(ProblemKind::NotStandby, text),
             ReplicationError::PrimaryNotStopped(_) => Self::new(ProblemKind::PrimaryNotStopped, text),
+            ReplicationError::OutOfSync(range) => {
+                let mut problem = Problem::new(ProblemKind::OutOfSync, text);
+                problem.may_be_lost = Some(lost(range));
+                problem.into()
+            }
             ReplicationError::NotPrimary(primary) => Self::not_primary(primary.as_deref()),
             ReplicationError::NotServed => Self::not_found(text),
             ReplicationError::Name(_) => Self::malformed(text),

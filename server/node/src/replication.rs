@@ -1,6 +1,6 @@
 //! `reprise replication`: how far the standbys are, and the way to make one of them the primary.
 
-use reprise_api::{Replication, Standby, StandbyState};
+use reprise_api::{LostRange, Replication, Standby, StandbyState};
 
 use crate::{
     cli::{Output, ReplicationCommand},
@@ -24,23 +24,37 @@ pub fn run(command: &ReplicationCommand, output: Output) -> Outcome {
                 Output::Text => print_text(&format!("{name} is forgotten; no log is kept for it"))?,
             }
         }
-        ReplicationCommand::Promote { force, server } => {
-            let promoted = connect(server)?.promote(*force).map_err(failure)?;
+        ReplicationCommand::Promote {
+            force,
+            accept_loss,
+            server,
+        } => {
+            let promoted = connect(server)?.promote(*force, *accept_loss).map_err(failure)?;
             match output {
                 Output::Json => print_json(&promoted)?,
                 Output::Text => print_text(&format!(
-                    "this server is the primary now: epoch {}, from LSN {} on; the old one {}",
+                    "this server is the primary now: epoch {}, from LSN {} on; the old one {}{}",
                     promoted.epoch,
                     grouped(promoted.lsn.0),
                     match promoted.stepped_down {
                         true => "stepped down, and nothing is lost",
                         false => "was not asked to step down: it must stay stopped",
-                    }
+                    },
+                    promoted.may_be_lost.as_ref().map(lost).unwrap_or_default()
                 ))?,
             }
         }
     }
     Ok(())
+}
+
+/// What a promotion out of sync may have lost.
+fn lost(range: &LostRange) -> String {
+    format!(
+        ". What it answered from LSN {} on may be lost (it is known to have had everything before LSN {})",
+        grouped(range.from_lsn.0),
+        grouped(range.known_to_lsn.0)
+    )
 }
 
 fn show(told: &Replication) -> std::io::Result<()> {
@@ -55,6 +69,10 @@ fn show(told: &Replication) -> std::io::Result<()> {
         ("acked LSN", grouped(told.acked_lsn.0)),
         ("committed LSN", grouped(told.committed_lsn.0)),
     ])?;
+    for laggard in &told.out_of_sync {
+        let from = grouped(laggard.from_lsn.0);
+        print_pairs(&[("out of sync", format!("{}, from LSN {from} on", laggard.name))])?;
+    }
     show_cuts(told)?;
     if told.standbys.is_empty() {
         return Ok(());
@@ -122,12 +140,12 @@ fn state(standby: &Standby) -> String {
     let name = match standby.state {
         StandbyState::Joining => "joining",
         StandbyState::CatchingUp => "catching up",
-        StandbyState::Streaming if standby.in_sync => "streaming, in sync",
         StandbyState::Streaming => "streaming",
         StandbyState::Lost => "lost",
     };
+    let sync = if standby.in_sync { "in sync" } else { "out of sync" };
     match &standby.error {
-        Some(error) => format!("{name}: {error}"),
-        None => name.to_owned(),
+        Some(error) => format!("{name}, {sync}: {error}"),
+        None => format!("{name}, {sync}"),
     }
 }

@@ -14,8 +14,8 @@ use reprise_backup::{Place, RealTree, Tree};
 use reprise_base::{Epoch, Lsn};
 use reprise_client::{Client, ClientError};
 use reprise_database::{
-    BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, Database, FollowPrimary, Position, ServeStandbys,
-    TicketError, cut_back,
+    BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, Database, FollowPrimary, Position, STANDING_NAME,
+    ServeStandbys, TicketError, cut_back,
 };
 use reprise_env::{Clock, DiskError, Net, RealClock, RealDisk};
 use reprise_log::database_id;
@@ -322,8 +322,17 @@ impl Primary {
         let config = self.link(ticket)?;
         let place = Place::new(Arc::new(RealTree(dir.to_owned())), ARRIVED);
         let come = Link::bootstrap(&config, &place)?.run(&|| true)?;
+        // What an earlier log of this directory was told is nothing to this one.
+        remove_if_there(&dir.join(STANDING_NAME))?;
         settle(dir)?;
         Ok(come.context("the primary sent nothing")?.bytes)
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

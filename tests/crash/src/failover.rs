@@ -337,16 +337,24 @@ impl Nodes {
             let standbys = told["standbys"].as_array().map(Vec::as_slice).unwrap_or_default();
             let count = standbys
                 .iter()
-                .filter(|standby| {
-                    standby["state"] == "streaming" && (standby["in_sync"] == true || self.safety == "1-safe")
-                })
+                .filter(|standby| standby["state"] == "streaming" && standby["in_sync"] == true)
                 .count();
-            if count == 2 && told["reached"] == self.safety.as_str() {
+            if count == 2 && told["reached"] == self.safety.as_str() && self.know_it()? {
                 return Ok(());
             }
             ensure!(Instant::now() < until, "the standbys are not in sync: {told}");
             thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// The standbys were told that they are in sync.
+    fn know_it(&self) -> Result<bool> {
+        for standby in self.standbys() {
+            if replication(self.node(standby)?)?["standbys"][0]["in_sync"] != true {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn trouble(&mut self, trouble: Trouble, standby: usize, report: &mut FailoverReport) -> Result<()> {

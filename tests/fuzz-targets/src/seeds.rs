@@ -10,9 +10,9 @@ use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
     CheckpointModuleRef, CheckpointPartition, CommandRef, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd,
-    Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef, PartitionList, PartitionSet, PatchWriter,
-    Progress, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Wants, Welcome,
-    push_checkpoint_row,
+    Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef, LaggardSeen, PartitionList, PartitionSet,
+    PatchWriter, Progress, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Standing,
+    Wants, Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -88,6 +88,11 @@ fn frames() -> Vec<Vec<u8>> {
         format: FORMAT_VERSION,
         records: b"\x03ab\x03cd",
     };
+    let laggards = Standing::pack(
+        [("s2", 9), ("s3", 0)]
+            .into_iter()
+            .map(|(name, from)| LaggardSeen { name, from: Lsn(from) }),
+    );
     let all = [
         Frame::Hello(hello),
         Frame::Welcome(welcome),
@@ -97,6 +102,7 @@ fn frames() -> Vec<Vec<u8>> {
         Frame::Group(group),
         Frame::Heartbeat(Heartbeat::default()),
         Frame::Progress(Progress::default()),
+        Frame::Standing(Standing::new(2, true, &laggards)),
     ];
     all.iter().map(Frame::encode).collect()
 }

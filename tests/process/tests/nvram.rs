@@ -292,6 +292,11 @@ fn a_primary_in_nvram_ships_at_once_and_its_standby_takes_over() -> Result<()> {
     ensure!(took < Duration::from_millis(500) * ROUNDS, "each waited: {took:?}");
     let sum = |server: &Server| -> Result<String> { Ok(server.call("bank/total", "{}")?.json()["result"].to_string()) };
     let expected = sum(&primary)?;
+    let until = Instant::now() + PATIENCE;
+    while standby.get("/v1/replication")?.json()["standbys"][0]["in_sync"] != true {
+        ensure!(Instant::now() < until, "it is not told that it is in sync");
+        thread::sleep(Duration::from_millis(10));
+    }
     primary.kill()?;
     let promoted = standby.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
     ensure!(promoted.status == 200, "{}", promoted.text());

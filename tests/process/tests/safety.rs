@@ -95,6 +95,19 @@ fn signal(server: &mut Server, signal: i32) -> Result<()> {
     server.process().signal(signal)
 }
 
+/// Waits until the standby was told that it is in sync.
+fn wait_in_sync(standby: &Server) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let told = replication(standby)?;
+        if told["standbys"][0]["in_sync"] == true {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "{told}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn promote(server: &Server) -> Result<()> {
     let answer = server.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
     ensure!(answer.status == 200, "{}", answer.text());
@@ -239,7 +252,7 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
     let mut a = cluster.primary("a", "1-safe")?;
     a.deploy("bank")?;
     let mut b = cluster.standby("b", &a, "1-safe")?;
-    wait_streaming(&a, 1)?;
+    wait_in_sync(&b)?;
     let load = Load::start(&a.address);
     thread::sleep(Duration::from_millis(500));
     // The standby gets nothing more, and the primary answers on.
@@ -295,6 +308,53 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
         "{}",
         total(&a)?
     );
+    Ok(())
+}
+
+/// A copy of a standby's files was told nothing of who is in sync; the standby itself knows who is not.
+#[test]
+fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_it() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let mut a = cluster.primary("a", "2-safe")?;
+    a.deploy("bank")?;
+    let b = cluster.standby("b", &a, "2-safe")?;
+    let mut c = cluster.standby("c", &a, "2-safe")?;
+    wait_reached(&a, "2-safe", 2)?;
+    wait_in_sync(&b)?;
+    c.kill()?;
+    // Answered: that c is out of sync is on b's disk by now.
+    ensure!(open(&a, 1, &[])?.0 == 200, "it goes on");
+    let told = replication(&b)?;
+    ensure!(told["out_of_sync"][0]["name"] == "c", "{told}");
+    a.kill()?;
+    let url = format!("http://{}", b.address);
+    let shown = run_verb(&["replication", "status", "--url", &url])?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    ensure!(
+        shown.contains("out of sync") && shown.contains("c, from LSN"),
+        "{shown}"
+    );
+    ensure!(b.terminate()?.0.code() == Some(0), "it ends");
+    std::fs::remove_file(cluster.dir.path().join("b/standing.json"))?;
+    let b = cluster.standby("b", &a, "2-safe")?;
+    ensure!(
+        replication(&b)?["standbys"][0]["in_sync"] == false,
+        "it was told nothing"
+    );
+    let url = format!("http://{}", b.address);
+    let refused = run_verb(&["replication", "promote", "--force", "--url", &url])?;
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(
+        refused.status.code() == Some(1) && told.contains("out-of-sync") && told.contains("--accept-loss"),
+        "{told}"
+    );
+    let promoted = run_verb(&["replication", "promote", "--force", "--accept-loss", "--url", &url])?;
+    let told = String::from_utf8_lossy(&promoted.stdout).into_owned();
+    ensure!(
+        promoted.status.success() && told.contains("may be lost"),
+        "{promoted:?}"
+    );
+    ensure!(has_account(&b, 1)? && open(&b, 2, &[])?.0 == 200, "it takes writes");
     Ok(())
 }
 

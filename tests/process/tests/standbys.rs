@@ -64,13 +64,14 @@ fn open_accounts(server: &Server, first: u32, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Waits until readers of `standby` see all that is durable on `primary`.
+/// Waits until readers of `standby` see all that is durable on `primary`, and it knows that it is in sync.
 fn wait_caught_up(primary: &Server, standby: &Server) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     let durable = lsn(&replication(primary)?["durable_lsn"]);
     loop {
         let told = replication(standby)?;
-        if lsn(&told["standbys"][0]["view_lsn"]) >= durable {
+        let own = &told["standbys"][0];
+        if lsn(&own["view_lsn"]) >= durable && own["in_sync"] == true {
             return Ok(());
         }
         ensure!(Instant::now() < until, "it does not come to {durable}: {told}");

@@ -79,9 +79,12 @@ export async function removeModule(module: string): Promise<void> {
   if (!response.ok) throw await refusal(response);
 }
 
-/** Makes this server, a standby, the primary; by force: the old primary is not asked to step down. */
-export async function promote(force: boolean): Promise<Promotion> {
-  const place: Place<PromoteData> = { url: '/v1/replication/promote', query: { force: force ? 'true' : null } };
+export type PromoteChoice = { force: boolean; acceptLoss: boolean };
+
+/** Makes this server, a standby, the primary; by force: the old primary is not asked to step down; with a loss: also out of sync. */
+export async function promote({ force, acceptLoss }: PromoteChoice): Promise<Promotion> {
+  const query = { force: force ? 'true' : null, accept_loss: force && acceptLoss ? 'true' : null };
+  const place: Place<PromoteData> = { url: '/v1/replication/promote', query };
   return (await request<PromoteData, PromoteResponses>(place, { method: 'POST' })).data;
 }
 

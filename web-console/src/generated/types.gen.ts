@@ -831,6 +831,24 @@ export type LogRecord = {
 };
 
 /**
+ * Records that may have been answered as committed, and that a new primary does not have.
+ */
+export type LostRange = {
+    /**
+     * Of the primary that may have answered them; 0 where it is not known.
+     */
+    epoch: number;
+    /**
+     * Of the first one.
+     */
+    from_lsn: U64;
+    /**
+     * The old primary is known to have had every record before this. It may have had more.
+     */
+    known_to_lsn: U64;
+};
+
+/**
  * What holds the counted memory.
  */
 export type MemoryStatus = {
@@ -1167,6 +1185,20 @@ export type NvramStatus = {
 };
 
 /**
+ * A standby that may lack what was answered under a level that waits for standbys.
+ */
+export type OutOfSync = {
+    /**
+     * It has every record before this, and may lack those behind.
+     */
+    from_lsn: U64;
+    /**
+     * As it was started with (`--name`).
+     */
+    name: string;
+};
+
+/**
  * A parameter of a procedure.
  */
 export type ParameterInfo = {
@@ -1296,6 +1328,7 @@ export type Problem = {
      * limit-exceeded, memory-exhausted and too-large: its value.
      */
     max?: number | null;
+    may_be_lost?: LostRange | null;
     /**
      * procedure-aborted: the procedure's own words. procedure-trapped: the runtime's.
      */
@@ -1481,6 +1514,7 @@ export type Promotion = {
      * Of the first record of the new epoch.
      */
     lsn: U64;
+    may_be_lost?: LostRange | null;
     /**
      * The old primary gave its place away: nothing that it answered is lost. False where it was not asked.
      */
@@ -1535,6 +1569,10 @@ export type Replication = {
      * Counts the openings of this database as primary, on whichever node; 0 without a log.
      */
     epoch: number;
+    /**
+     * On a standby: the others that are out of sync, as its primary told last. Empty on a primary.
+     */
+    out_of_sync?: Array<OutOfSync>;
     /**
      * Where writes go; null where it is not known. On a primary its own address, if it was told (`--advertise`).
      */
@@ -1790,7 +1828,8 @@ export type Standby = {
      */
     freshness?: number | null;
     /**
-     * It has everything that was answered under a level that waits for standbys; known by the primary alone.
+     * It has everything that was answered under a level that waits for standbys; on the standby itself, as its primary told last: where that
+     * is lost, it may have gone on alone since.
      */
     in_sync: boolean;
     /**
@@ -3747,6 +3786,11 @@ export type PromoteData = {
          * not here.
          */
         force?: boolean;
+        /**
+         * With `force`: also where this standby is out of sync, so that what the old primary answered may be lost; `false` unless given. The answer
+         * names the records.
+         */
+        accept_loss?: boolean;
     };
     url: '/v1/replication/promote';
 };
@@ -3765,7 +3809,7 @@ export type PromoteErrors = {
      */
     403: Problem;
     /**
-     * not-standby: it is the primary already; primary-not-stopped: the old one did not step down
+     * not-standby: it is the primary already; primary-not-stopped: the old one did not step down; out-of-sync: what was answered may be lost
      */
     409: Problem;
     /**

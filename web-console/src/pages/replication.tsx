@@ -87,6 +87,10 @@ function Node({ node }: { node: Replication }) {
         { label: 'Standbys connect to', value: node.ship_address ?? 'none may' },
         { label: 'Durable here, before LSN', value: formatCount(node.durable_lsn) },
         { label: 'Committed, before LSN', value: formatCount(node.committed_lsn) },
+        ...(node.out_of_sync ?? []).map(({ name, from_lsn }) => ({
+          label: `Out of sync: ${name}`,
+          value: `it may lack what was answered from LSN ${formatCount(from_lsn)} on`,
+        })),
       ]}
     />
   );
@@ -177,7 +181,7 @@ function StandbyTable({ standbys }: { standbys: Standby[] }) {
             <tr key={standby.name}>
               <th scope="row">{standby.name}</th>
               <td>
-                <Badge tone={toneOf(standby.state)}>{standby.in_sync ? `${standby.state}, in sync` : standby.state}</Badge>
+                <Badge tone={toneOf(standby.state)}>{`${standby.state}, ${standby.in_sync ? 'in sync' : 'out of sync'}`}</Badge>
                 <p className="muted">{standby.encrypted ? `${standby.transport}, encrypted` : standby.transport}</p>
                 {standby.error !== null && standby.error !== undefined && (
                   <p className="muted">{standby.error}</p>
@@ -243,6 +247,7 @@ function Promote({ node, onClose, onPromoted }: PromoteProps) {
   });
   const own = node.standbys[0];
   const [force, setForce] = useState(false);
+  const [acceptLoss, setAcceptLoss] = useState(false);
   return (
     <div className="dialog-body">
       <h2 id="promote-title">Make this server the primary?</h2>
@@ -265,6 +270,12 @@ function Promote({ node, onClose, onPromoted }: PromoteProps) {
           what it answers.
         </p>
       )}
+      {force && own?.in_sync === false && (
+        <label className="inline-field">
+          <input type="checkbox" checked={acceptLoss} onChange={(event) => setAcceptLoss(event.target.checked)} />
+          It is out of sync: lose what the old primary answered and is not here, from LSN {formatCount(own.persisted_lsn)} on
+        </label>
+      )}
       {promoting.isError && <ProblemNotice error={promoting.error} />}
       <div className="dialog-actions">
         <button className="button" type="button" onClick={onClose}>
@@ -274,7 +285,7 @@ function Promote({ node, onClose, onPromoted }: PromoteProps) {
           className="button danger"
           type="button"
           disabled={promoting.isPending}
-          onClick={() => promoting.mutate(force)}
+          onClick={() => promoting.mutate({ force, acceptLoss })}
         >
           Make it the primary
         </button>
@@ -288,6 +299,12 @@ function Told({ promotion }: { promotion: Promotion }) {
     <div className="notice good" role="status">
       <strong>This server is the primary, in epoch {formatCount(promotion.epoch)}</strong>
       <p className="muted">It takes writes from LSN {formatCount(promotion.lsn)} on. Point clients and standbys here.</p>
+      {promotion.may_be_lost != null && (
+        <p>
+          What the old primary answered from LSN {formatCount(promotion.may_be_lost.from_lsn)} on may be lost. It is known to
+          have had everything before LSN {formatCount(promotion.may_be_lost.known_to_lsn)}.
+        </p>
+      )}
     </div>
   );
 }

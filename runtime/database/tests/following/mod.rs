@@ -19,7 +19,10 @@ use reprise_ship::{Known, Link, LinkConfig};
 use crate::common::{config, open};
 
 /// Nobody is asked to step down.
-pub const FORCED: PromoteOptions = PromoteOptions { is_forced: true };
+pub const FORCED: PromoteOptions = PromoteOptions {
+    is_forced: true,
+    accepts_loss: false,
+};
 
 pub fn serving(url: &str) -> ServeStandbys {
     ServeStandbys {
@@ -130,6 +133,13 @@ pub fn wait_streaming(primary: &Database, name: &str) {
     });
 }
 
+/// It was told that it has everything that was answered.
+pub fn wait_in_sync(standby: &Database) {
+    wait_until("it is in sync", || {
+        service(standby).own().is_some_and(|own| own.is_in_sync)
+    });
+}
+
 /// Directories, and the primary of the moment.
 pub struct Cluster {
     dirs: tempfile::TempDir,
@@ -173,6 +183,7 @@ impl Cluster {
         bootstrap(primary, name, &self.place(name));
         let standby = self.open_standby(name);
         wait_streaming(primary, name);
+        wait_in_sync(&standby);
         standby
     }
 

@@ -5,7 +5,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -16,7 +16,7 @@ use reprise_env::{Clock, Disk, Net, SimDisk, Threads};
 use reprise_log::{Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, Receiver};
 use reprise_ship::{
     BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Link, LinkConfig, LinkError, PersistedHook, ShipEvent,
-    Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, Streaming, Taker,
+    Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen, Streaming, Taker,
 };
 use reprise_wire::{DeployRef, RecordBatch, RecordRef};
 
@@ -222,6 +222,9 @@ pub struct LogTaker {
     /// Each group takes so long.
     pub slow: Mutex<Duration>,
     pub beats: Mutex<Vec<BeatSeen>>,
+    pub standings: Mutex<Vec<StandingSeen>>,
+    /// It keeps no standing.
+    pub is_forgetful: AtomicBool,
 }
 
 impl LogTaker {
@@ -232,6 +235,8 @@ impl LogTaker {
             room_bytes: AtomicU64::new(1 << 20),
             slow: Mutex::default(),
             beats: Mutex::default(),
+            standings: Mutex::default(),
+            is_forgetful: AtomicBool::new(false),
         })
     }
 }
@@ -261,6 +266,11 @@ impl Taker for LogTaker {
 
     fn note_heartbeat(&self, beat: &BeatSeen) {
         self.beats.lock().expect("test").push(*beat);
+    }
+
+    fn keep_standing(&self, standing: &StandingSeen) -> bool {
+        self.standings.lock().expect("test").push(standing.clone());
+        !self.is_forgetful.load(Ordering::Relaxed)
     }
 
     fn when_persisted(&self, _: Lsn, _: PersistedHook) -> Option<Waiter> {

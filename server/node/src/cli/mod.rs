@@ -427,12 +427,16 @@ pub enum ReplicationCommand {
     /// Make the standby at --url the primary; the old primary steps down for it
     #[command(
         after_help = "Example:\n  reprise replication promote --url http://127.0.0.1:8081\n  \
-                      reprise replication promote --force --url http://127.0.0.1:8081"
+                      reprise replication promote --force --url http://127.0.0.1:8081\n  \
+                      reprise replication promote --force --accept-loss --url http://127.0.0.1:8081"
     )]
     Promote {
         /// Do not ask the old primary to step down: it was stopped by other means
         #[arg(long)]
         force: bool,
+        /// With --force: also where the standby is out of sync, so that what the old primary answered may be lost; the answer names the LSNs
+        #[arg(long)]
+        accept_loss: bool,
         #[command(flatten)]
         server: ServerArgs,
     },
