@@ -10,13 +10,15 @@ use std::{
 
 use reprise_abi::SEMANTICS;
 use reprise_base::Lsn;
-use reprise_checkpoint::{CheckpointReader, checkpoint_name};
-use reprise_recovery::{LoadedKey, RecoveryError, feed, load, reset};
+use reprise_checkpoint::{CheckpointReader, Checkpoints, checkpoint_name};
+use reprise_log::Log;
+use reprise_partition::CallBatch;
+use reprise_recovery::{LoadedKey, LogSchemas, RecoveryError, described_in, feed, load, reset};
 use reprise_replay::{RecoverFrom, ReplayError, ReplayOutcome, Replayer};
 use reprise_router::{
     CheckpointInfo, CheckpointState, Fingerprint, Phase, RecoveryStep, Remembered, Router, ScopedKey,
 };
-use reprise_txn::ModuleId;
+use reprise_txn::{ModuleId, TablePast};
 
 use crate::{
     database::Database,
@@ -151,7 +153,8 @@ impl Database {
             };
             self.note_found(&reader);
             if loaded.is_none() {
-                match self.load(&reader) {
+                let past = self.past_of(&reader, log, files);
+                match self.load(&reader, past) {
                     Ok(found) => loaded = Some(found),
                     Err(RecoveryError::Checkpoint(error)) => {
                         report.passed_over.push(error.to_string());
@@ -172,7 +175,7 @@ impl Database {
         }
     }
 
-    fn load(&self, reader: &Arc<CheckpointReader>) -> Result<LoadedCheckpoint, RecoveryError> {
+    fn load(&self, reader: &Arc<CheckpointReader>, past: TablePast) -> Result<LoadedCheckpoint, RecoveryError> {
         let begun = Instant::now();
         let bytes = Arc::new(AtomicU64::new(0));
         let size = reader.size();
@@ -186,7 +189,7 @@ impl Database {
             })
         };
         let mut loaded = None;
-        let mut work = || loaded = Some(load(&mut replayer, reader, &bytes));
+        let mut work = || loaded = Some(load(&mut replayer, reader, past.clone(), &bytes));
         self.shared.threads.beside(PROGRESS_EVERY, &show, &mut work);
         let loaded = loaded.ok_or(ReplayError::Stopped)??;
         loaded.keys.into_iter().for_each(|key| self.restore_loaded(key));
@@ -198,6 +201,29 @@ impl Database {
             seconds: begun.elapsed().as_secs_f64(),
             compile_seconds: loaded.compile_seconds,
         })
+    }
+
+    /// What became of a checkpoint's tables before it: told by the log's records since its beginning, or since the oldest checkpoint that
+    /// has its place in it.
+    fn past_of(&self, reader: &CheckpointReader, log: &Log<Box<CallBatch>>, files: &Checkpoints) -> TablePast {
+        let told = || {
+            let (mut schemas, from) = match log.start() {
+                Lsn(0) => (LogSchemas::default(), Lsn(0)),
+                start => {
+                    let stored = files.list().ok()?;
+                    let older = stored.into_iter().filter(|lsn| (start..reader.lsn()).contains(lsn));
+                    let oldest = older.filter_map(|lsn| files.open(lsn).ok()).next()?;
+                    (LogSchemas::of_checkpoint(&oldest).ok()?, oldest.lsn())
+                }
+            };
+            let known = &self.opened.as_ref()?.found.of_schemas;
+            for lsn in known.iter().filter(|lsn| (from..reader.lsn()).contains(lsn)) {
+                let record = log.record(*lsn).ok()??;
+                schemas.note(&record.get().record, |deploy| described_in(reader, deploy));
+            }
+            schemas.past_of(reader)
+        };
+        told().unwrap_or_else(|| TablePast::unknown_before(reader.header().txn_id))
     }
 
     fn note_found(&self, reader: &CheckpointReader) {

@@ -1,8 +1,8 @@
 //! From files to ready partitions: loads a checkpoint, then reads the log behind it and hands it to a `Replayer`, to the log's end.
-//! Owns: the walk over the files at opening, the parallelism of loading.
+//! Owns: the walk over the files at opening, the parallelism of loading, the schemas that a log's records have made.
 //! Does not: apply a record (`replay`), judge a torn tail (`log`), accept calls (`router`).
 //! Invariants: a checkpoint is loaded whole or not at all; after an error no partition is served.
-//! Called by: `database`, before the router takes calls.
+//! Called by: `database`, before the router takes calls; `node` (looking).
 #![forbid(unsafe_code)]
 
 mod error;
@@ -10,9 +10,11 @@ mod feed;
 mod fill;
 mod load;
 mod ready;
+mod schemas;
 
 pub use error::RecoveryError;
 pub use feed::{feed, read_window};
 pub use fill::{load_sample, load_threads};
 pub use load::{Loaded, LoadedKey, check_descriptions, load, reset};
 pub use ready::make_ready;
+pub use schemas::{Description, LogSchemas, described_in};

@@ -12,7 +12,7 @@ use reprise_host::stored::{read_module, read_stored_table};
 use reprise_partition::{ExclusivePartitions, Touched, put_in_service};
 use reprise_replay::{ReplayError, Replayer};
 use reprise_storage::Store;
-use reprise_txn::{Code, Compiler, Executor, Restored, restore};
+use reprise_txn::{Code, Compiler, Deployed, Executor, Restored, TablePast, restore};
 use reprise_wire::{CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, WireError};
 
 use crate::{RecoveryError, fill::fill, ready::make_ready};
@@ -48,7 +48,7 @@ impl LoadedKey {
 }
 
 /// Stands for the code of a version that is out of service: no record behind the checkpoint names it.
-struct Retired;
+pub(crate) struct Retired;
 
 impl Code for Retired {
     fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
@@ -67,11 +67,12 @@ pub struct Loaded {
     pub compile_seconds: f64,
 }
 
-/// Makes every partition what it was at the checkpoint; what they held before is gone. Bytes of rows that are loaded are
-/// counted in `loaded` on the way. Err: nothing that was loaded may be used.
+/// Makes every partition what it was at the checkpoint; what they held before is gone. `past` is that of the checkpoint's tables. Bytes of
+/// rows that are loaded are counted in `loaded` on the way. Err: nothing that was loaded may be used.
 pub fn load(
     replayer: &mut Replayer,
     reader: &Arc<CheckpointReader>,
+    past: TablePast,
     loaded: &Arc<AtomicU64>,
 ) -> Result<Loaded, RecoveryError> {
     let shared = replayer.shared().clone();
@@ -81,7 +82,7 @@ pub fn load(
         return Err(broken(reader, "partitions", &asked.to_string(), &found.to_string()).into());
     }
     let outcome = Arc::new(LoadOutcome::new(shared.memory.clone()));
-    let compile_seconds = describe(replayer, reader, &outcome)?;
+    let compile_seconds = describe(replayer, reader, past, &outcome)?;
     let (from, bytes, filled) = (reader.clone(), loaded.clone(), outcome.clone());
     replayer.gather(
         Touched::All,
@@ -107,7 +108,7 @@ pub fn reset(replayer: &mut Replayer) -> Result<(), RecoveryError> {
                 partition.store = Store::counted_in(&held.tools.shared.memory);
             }
             let generation = held.tools.deployed().generation + 1;
-            let empty = restore(generation, Vec::new(), Vec::new());
+            let empty = restore(generation, Vec::new(), TablePast::default(), Vec::new());
             put_in_service(held, empty.expect("nothing fits together"), Vec::clear);
         }),
     )?;
@@ -152,6 +153,7 @@ impl LoadOutcome {
 fn describe(
     replayer: &mut Replayer,
     reader: &Arc<CheckpointReader>,
+    past: TablePast,
     outcome: &Arc<LoadOutcome>,
 ) -> Result<f64, RecoveryError> {
     let tables = reader.tables().iter();
@@ -173,7 +175,7 @@ fn describe(
     replayer.gather(
         Touched::All,
         Box::new(move |held| {
-            if let Err(reason) = install(held, &reader, tables, modules) {
+            if let Err(reason) = install(held, &reader, (tables, past), modules) {
                 outcome.fail(broken(&reader, "tables and modules", "that fit", &reason).into());
             }
         }),
@@ -220,11 +222,11 @@ pub(crate) fn table_of(reader: &CheckpointReader, json: &[u8]) -> Result<TableSc
 fn install(
     held: &mut ExclusivePartitions<'_>,
     reader: &CheckpointReader,
-    tables: Vec<TableSchema>,
+    (tables, past): (Vec<TableSchema>, TablePast),
     modules: Vec<Restored>,
 ) -> Result<(), String> {
     let generation = held.tools.deployed().generation + 1;
-    let deployed = restore(generation, tables, modules)?;
+    let deployed = restore(generation, tables, past, modules)?;
     for partition in held.partitions.iter_mut() {
         partition.store = Store::counted_in(&held.tools.shared.memory);
         for table in &deployed.tables {
@@ -250,6 +252,17 @@ fn install(
 /// That what a checkpoint says of tables and modules can be read, and fits together, as `load` needs it. No code is looked
 /// at, and no row.
 pub fn check_descriptions(reader: &CheckpointReader) -> Result<(), CheckpointError> {
+    let deployed = descriptions(reader)?;
+    let mut store = Store::new();
+    for table in &deployed.tables {
+        let created = store.push_table(TableSchema::clone(table));
+        created.map_err(|_| broken(reader, "table", "that fit", &table.full_name()))?;
+    }
+    Ok(())
+}
+
+/// What a checkpoint says of tables and modules, without code.
+pub(crate) fn descriptions(reader: &CheckpointReader) -> Result<Deployed, CheckpointError> {
     let tables = reader.tables().iter().map(|json| table_of(reader, json));
     let tables = tables.collect::<Result<Vec<_>, _>>()?;
     let unfit = |what: &str, reason: &str| broken(reader, what, "that fit", reason);
@@ -259,13 +272,8 @@ pub fn check_descriptions(reader: &CheckpointReader) -> Result<(), CheckpointErr
         Ok::<_, CheckpointError>(restored(&module, schema, Arc::new(Retired)))
     });
     let modules = modules.collect::<Result<Vec<_>, _>>()?;
-    let deployed = restore(0, tables, modules).map_err(|reason| unfit("tables and modules", &reason))?;
-    let mut store = Store::new();
-    for table in &deployed.tables {
-        let created = store.push_table(TableSchema::clone(table));
-        created.map_err(|_| unfit("table", &table.full_name()))?;
-    }
-    Ok(())
+    let past = TablePast::unknown_before(reader.header().txn_id);
+    restore(0, tables, past, modules).map_err(|reason| unfit("tables and modules", &reason))
 }
 
 fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dyn Code>) -> Restored {

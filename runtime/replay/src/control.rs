@@ -22,7 +22,7 @@ impl Replayer {
                     return outcome.fail(ReplayError::DropTable { lsn, table });
                 };
                 let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
-                let next = apply_drop(&deployed, id, &mut stores);
+                let next = apply_drop(&deployed, id, txn_id, &mut stores);
                 held.tools.install(next);
                 note_position(held, txn_id, end);
             }),

@@ -370,7 +370,7 @@ fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, Tx
     let record = RecordBatch::of(&RecordRef::DropTable(DropTableRef { txn_id, table: &full }));
     let lsn = append(held, &record, txn_id)?;
     let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
-    let next = apply_drop(&deployed, id, &mut stores);
+    let next = apply_drop(&deployed, id, txn_id, &mut stores);
     held.tools.install(next);
     Ok((lsn, txn_id))
 }

@@ -131,7 +131,7 @@ pub struct ChangesEntry {
 pub struct ChangedRow {
     pub partition: u16,
     pub table_id: u16,
-    /// None where the table is unknown (a log read without its earlier records), or may have been another one then.
+    /// As it was then. None where that is no longer known: the records or checkpoints that told it were let go of.
     pub table: Option<Arc<TableSchema>>,
     /// "insert", "update" or "delete".
     pub change: &'static str,

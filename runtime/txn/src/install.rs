@@ -14,6 +14,7 @@ use reprise_storage::{Conflict, Prepared, Replaced, Store, TableId};
 
 use crate::{
     module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
+    past::TablePast,
     prefetch,
 };
 
@@ -132,7 +133,10 @@ pub fn apply(
                 for ((store, replaced), table) in stores.zip(prepared) {
                     replaced.extend(store.install(table));
                 }
-                next.tables[id.0 as usize] = schema;
+                let before = std::mem::replace(&mut next.tables[id.0 as usize], schema);
+                if before != next.tables[id.0 as usize] {
+                    next.past.push(id, installed_by, before);
+                }
             }
         }
     }
@@ -246,11 +250,17 @@ pub struct Restored {
     pub code: Arc<dyn Code>,
 }
 
-/// The deployment of a checkpoint: stored tables by `TableId`, module versions by `ModuleId`. Versions out of service are bound to
-/// nothing: no call is theirs, and the tables may have gone on without them. Err: they do not fit together.
-pub fn restore(generation: u64, tables: Vec<TableSchema>, modules: Vec<Restored>) -> Result<Deployed, String> {
+/// The deployment of a checkpoint: stored tables by `TableId` and what is known of their past, module versions by `ModuleId`. Versions out
+/// of service are bound to nothing: no call is theirs, and the tables may have gone on without them. Err: they do not fit together.
+pub fn restore(
+    generation: u64,
+    tables: Vec<TableSchema>,
+    past: TablePast,
+    modules: Vec<Restored>,
+) -> Result<Deployed, String> {
     let mut next = Deployed {
         generation,
+        past,
         ..Deployed::default()
     };
     let mut in_service = Vec::new();
@@ -333,11 +343,12 @@ pub fn check_drop(deployed: &Deployed, table: TableId) -> Result<(), BindError> 
     }
 }
 
-/// Drops a table that `check_drop` let go. Nothing of it can fail: the record of it is durable.
-pub fn apply_drop(deployed: &Deployed, table: TableId, stores: &mut [&mut Store]) -> Deployed {
+/// Drops a table that `check_drop` let go, in a transaction. Nothing of it can fail: the record of it is durable.
+pub fn apply_drop(deployed: &Deployed, table: TableId, txn_id: TxnId, stores: &mut [&mut Store]) -> Deployed {
     let mut next = deployed.clone();
     stores.iter_mut().for_each(|store| store.drop_table(table));
-    next.tables[table.0 as usize] = Arc::new(TableSchema::dropped());
+    let before = std::mem::replace(&mut next.tables[table.0 as usize], Arc::new(TableSchema::dropped()));
+    next.past.push(table, txn_id, before);
     next.generation += 1;
     next
 }

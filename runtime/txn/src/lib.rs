@@ -16,6 +16,7 @@ mod keyplace;
 mod module;
 mod multi;
 mod ops;
+mod past;
 mod prefetch;
 mod reach;
 mod route;
@@ -35,6 +36,7 @@ pub use install::{
 };
 pub use keyplace::{KeyPlace, partition_between};
 pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding};
+pub use past::TablePast;
 pub use prefetch::PrefetchRow;
 pub use reprise_abi::Ended;
 pub use route::{Bound, RouteError, partition_of_field};

@@ -7,8 +7,9 @@ use reprise_base::TxnId;
 use reprise_host::CallOutcome;
 use reprise_observe::ModuleMeters;
 use reprise_storage::{RowProjection, TableId};
+use reprise_wire::SEMANTICS_OLDEST;
 
-use crate::{keyplace::KeyPlace, prefetch::PrefetchRow};
+use crate::{keyplace::KeyPlace, past::TablePast, prefetch::PrefetchRow};
 
 /// One version of one module; numbered in the order of deployment, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,6 +127,8 @@ pub struct Deployed {
     pub current: BTreeMap<String, Arc<Module>>,
     /// Stored tables by `TableId`, places of dropped ones among them.
     pub tables: Vec<Arc<TableSchema>>,
+    /// What they were before.
+    pub past: TablePast,
 }
 
 impl Deployed {
@@ -148,13 +151,26 @@ impl Deployed {
         named.next().is_none().then_some(found)
     }
 
-    /// The table as the rows of a transaction were written; none where it has been changed, dropped or made again since, as far as
-    /// that is known: by the newest deployment of its owner.
+    /// The table as the rows of a transaction were written; none where that is no longer known: a deployment may have changed it since,
+    /// and came before all that is known of the past.
     pub fn table_at(&self, id: TableId, txn_id: TxnId) -> Option<&Arc<TableSchema>> {
-        let table = self.tables.get(id.0 as usize).filter(|table| !table.is_dropped())?;
-        let mut newest = self.versions.iter().rev();
-        let deployed = newest.find(|module| module.name == table.owner)?.installed_by;
-        (txn_id.tick() > deployed.tick()).then_some(table)
+        let (table, until) = match self.past.table_at(id, txn_id) {
+            Some((table, until)) => (table, until.tick()),
+            None => (self.tables.get(id.0 as usize)?, u64::MAX),
+        };
+        if table.is_dropped() {
+            return None;
+        }
+        // Under the oldest semantics number other modules' deployments changed it, too.
+        let mut before = self
+            .versions
+            .iter()
+            .filter(|module| module.installed_by.tick() < until)
+            .rev();
+        let mut changed = || before.find(|module| module.name == table.owner || module.semantics == SEMANTICS_OLDEST);
+        let is_known =
+            self.past.reaches(txn_id) || changed().is_some_and(|module| module.installed_by.tick() < txn_id.tick());
+        is_known.then_some(table)
     }
 
     /// Tables that are stored, without the places of those that were dropped.

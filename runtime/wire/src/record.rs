@@ -47,6 +47,11 @@ impl RecordKind {
             Self::Void => "void",
         }
     }
+
+    /// True for what changes modules and tables.
+    pub fn is_of_schemas(self) -> bool {
+        matches!(self, Self::Deploy | Self::Remove | Self::DropTable)
+    }
 }
 
 /// Every kind, by its number.

@@ -6,18 +6,18 @@ use std::{
 };
 
 use anyhow::Context;
-use reprise_abi::{ModuleSchema, SEMANTICS, TableSchema};
+use reprise_abi::SEMANTICS;
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{Disk, RealDisk};
-use reprise_host::{CompiledModule, Engine, Limits, described, stored::read_module};
+use reprise_host::{CompiledModule, Engine, Limits, described};
 use reprise_http::log_record;
 use reprise_log::{LogReader, LogRecord, VerifyReport};
+use reprise_recovery::{Description, LogSchemas};
 use reprise_router::{Deployed, decode_entry};
-use reprise_txn::{Candidate, Code, Executor, Judge, Restored, apply, apply_drop, plan, restore};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockKind, CheckpointModuleRef, DeployRef, FORMAT_VERSION, Genesis, RecordRef, Records,
-    SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,
+    BLOCK_HEADER_BYTES, BlockKind, DeployRef, FORMAT_VERSION, Genesis, RecordRef, Records, SEGMENT_HEADER_BYTES,
+    SegmentHeader,
 };
 use serde::Serialize;
 
@@ -288,141 +288,85 @@ fn opening(report: &VerifyReport, reader: &LogReader, checkpoints: &[VerifiedChe
     }
 }
 
-/// What a module of a log is known by here: its description. It is never run.
-struct DescriptionOnly;
-
-impl Code for DescriptionOnly {
-    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
-        Err("a log that is only looked at runs nothing".into())
-    }
-}
-
-/// The modules that the records until now have deployed, for the names of procedures and arguments.
-struct Modules {
+/// What a log's records are decoded with.
+struct Schemas {
     engine: Engine,
-    deployed: Deployed,
+    known: LogSchemas,
 }
 
-impl Modules {
+impl Schemas {
+    /// Those at the beginning of a log under `dir`. Where that was released, its oldest checkpoint knows.
+    fn at(dir: &Path, start: Lsn) -> Self {
+        let known = match start {
+            Lsn(0) => LogSchemas::default(),
+            start => {
+                let oldest = first_checkpoint(dir, start).map(|reader| LogSchemas::of_checkpoint(&reader));
+                oldest.and_then(Result::ok).unwrap_or_else(LogSchemas::unknown)
+            }
+        };
+        let engine = Engine::new(Limits::default());
+        Self { engine, known }
+    }
+
     fn note(&mut self, record: &RecordRef<'_>) {
-        if let RecordRef::DropTable(drop) = record
-            && let Some((id, _)) = self.deployed.table(drop.table)
-        {
-            self.deployed = apply_drop(&self.deployed, id, &mut []);
-        }
-        let RecordRef::Deploy(deploy) = record else {
-            return;
-        };
-        if deploy.module_id as usize != self.deployed.versions.len() {
-            return; // known from a checkpoint, or the log begins later than the first deployment
-        }
-        let (schema, description) = self.describe(deploy);
-        let candidate = Candidate {
-            name: deploy.name.to_owned(),
-            hash: deploy.hash,
-            wasm_bytes: deploy.wasm.len() as u64,
-            schema,
-            description,
-            semantics: deploy.semantics,
-            code: Arc::new(DescriptionOnly),
-        };
-        // One that does not fit is told by number from here on.
-        let judge = match deploy.semantics {
-            SEMANTICS_OLDEST => Judge::ReplayShared,
-            _ => Judge::Replay,
-        };
-        if let Ok(plan) = plan(&self.deployed, &candidate, &[], judge, &|_| true) {
-            self.deployed = apply(&self.deployed, candidate, plan, deploy.txn_id, &mut []).next;
-        }
+        let engine = &self.engine;
+        self.known.note(record, |deploy| describe(engine, deploy));
     }
 
-    /// What a checkpoint knows, for a log whose beginning was released.
-    fn take_up(&mut self, reader: &CheckpointReader) {
-        let version_of = |module: &CheckpointModuleRef<'_>| Restored {
-            name: module.name.to_owned(),
-            version: module.version,
-            hash: module.hash,
-            wasm_bytes: module.wasm_bytes(),
-            installed_by: module.installed_by,
-            in_service: module.in_service,
-            schema: read_module(module.description).unwrap_or_default(),
-            description: module.description.into(),
-            semantics: module.semantics,
-            code: Arc::new(DescriptionOnly),
+    /// Those of a data directory at `until`; what its log does not reach is not known.
+    fn of_data_dir(data_dir: &Path, until: Lsn) -> Self {
+        let opened = open(data_dir).ok().and_then(|disk| LogReader::open(disk, Lsn(0)).ok());
+        let Some((mut reader, report)) = opened.filter(|(_, report)| report.start <= until) else {
+            return Self::at(data_dir, until);
         };
-        let modules = reader.modules().iter().map(|module| version_of(&module.get()));
-        let tables = reader.tables().iter().map(|json| {
-            let described = read_module(json).unwrap_or_default();
-            described.tables.into_iter().next().unwrap_or_else(TableSchema::dropped)
-        });
-        if let Ok(deployed) = restore(0, tables.collect(), modules.collect()) {
-            self.deployed = deployed;
-        }
-    }
-
-    /// What a data directory knew at `until`. Nothing where its log begins later, or can't be read: commands are then shown by number.
-    fn learn(&mut self, data_dir: &Path, until: Lsn) {
-        let Ok(disk) = open(data_dir) else { return };
-        let Ok((mut reader, report)) = LogReader::open(disk, Lsn(0)) else {
-            return;
-        };
-        if report.start > until {
-            return;
-        }
-        if let Some(checkpoint) = first_checkpoint(data_dir, report.start).filter(|found| found.lsn() <= until) {
-            self.take_up(&checkpoint);
-        }
+        let mut schemas = Self::at(data_dir, report.start);
         while let Ok(Some(record)) = reader.next_record() {
             if record.lsn >= until {
-                return;
+                break;
             }
-            self.note(&record.record);
+            schemas.note(&record.record);
         }
+        schemas
     }
+}
 
-    /// Empty for wasm that this version can't read: its commands are then shown by number.
-    fn describe(&self, deploy: &DeployRef<'_>) -> (ModuleSchema, Arc<[u8]>) {
-        if let Ok(Some(described)) = described(deploy.wasm) {
-            return described;
-        }
-        let compiled = CompiledModule::compile_again(&self.engine, deploy.wasm);
-        compiled.map(|module| module.described()).unwrap_or_default()
+/// None for wasm that this version can't read.
+fn describe(engine: &Engine, deploy: &DeployRef<'_>) -> Option<Description> {
+    if let Ok(Some(described)) = described(deploy.wasm) {
+        return Some(described);
     }
+    let compiled = CompiledModule::compile_again(engine, deploy.wasm);
+    compiled.ok().map(|module| module.described())
 }
 
 pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -> Outcome {
-    let mut modules = Modules {
-        engine: Engine::new(Limits::default()),
-        deployed: Deployed::default(),
-    };
     if region::is_alone(dir) {
         let asked = (from, limit.unwrap_or(u64::MAX));
-        return print_walked(|each| region::each_alone(dir, each), &mut modules, asked, output);
+        let mut schemas = Schemas::at(dir, Lsn(0));
+        return print_walked(|each| region::each_alone(dir, each), &mut schemas, asked, output);
     }
     let disk = open(dir)?;
     let (mut reader, report) = LogReader::open(disk, Lsn(0)).context("open the log")?;
-    if let Some(reader) = first_checkpoint(dir, report.start) {
-        modules.take_up(&reader);
-    }
-    if let Some(data_dir) = data_dir_of_cut(dir) {
-        modules.learn(&data_dir, report.start);
-    }
+    let mut schemas = match data_dir_of_cut(dir) {
+        Some(data_dir) => Schemas::of_data_dir(&data_dir, report.start),
+        None => Schemas::at(dir, report.start),
+    };
     let (mut shown, limit) = (0, limit.unwrap_or(u64::MAX));
     while shown < limit {
         let Some(record) = reader.next_record().context("read the log")? else {
             break;
         };
-        modules.note(&record.record);
+        schemas.note(&record.record);
         if from.is_some_and(|from| record.lsn.0 < from) {
             continue;
         }
         shown += 1;
-        print_record(&record, &modules.deployed, output)?;
+        print_record(&record, schemas.known.deployed(), output)?;
     }
     // A data directory's region may have what its files do not have yet.
     if shown < limit && report.damage.is_none() && log_dir(dir) != dir {
         let walk = |each: &mut dyn FnMut(&LogRecord<'_>) -> bool| region::each_record(dir, report.end, each);
-        print_walked(walk, &mut modules, (from, limit - shown), output)?;
+        print_walked(walk, &mut schemas, (from, limit - shown), output)?;
     }
     match &report.damage {
         Some(damage) if shown < limit => Err(Failure::Other(anyhow::anyhow!("{damage}"))),
@@ -442,16 +386,16 @@ fn data_dir_of_cut(dir: &Path) -> Option<PathBuf> {
 /// Prints what `walk` shows: from an LSN on, and so many records at most.
 fn print_walked(
     walk: impl FnOnce(&mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome,
-    modules: &mut Modules,
+    schemas: &mut Schemas,
     (from, limit): (Option<u64>, u64),
     output: Output,
 ) -> Outcome {
     let (mut shown, mut printed) = (0, Ok(()));
     walk(&mut |record| {
-        modules.note(&record.record);
+        schemas.note(&record.record);
         if shown < limit && from.is_none_or(|from| record.lsn.0 >= from) {
             shown += 1;
-            printed = print_record(record, &modules.deployed, output);
+            printed = print_record(record, schemas.known.deployed(), output);
         }
         printed.is_ok() && shown < limit
     })?;
@@ -460,9 +404,10 @@ fn print_walked(
 
 /// The oldest readable checkpoint of a log whose beginning was released.
 fn first_checkpoint(dir: &Path, start: Lsn) -> Option<CheckpointReader> {
-    let files = checkpoints(dir).filter(|_| start > Lsn(0))?;
+    let files = checkpoints(dir)?;
     let stored = files.list().ok()?;
-    stored.iter().find_map(|lsn| files.open(*lsn).ok())
+    let mut placed = stored.iter().filter(|lsn| **lsn >= start);
+    placed.find_map(|lsn| files.open(*lsn).ok())
 }
 
 fn print_record(record: &LogRecord<'_>, deployed: &Deployed, output: Output) -> std::io::Result<()> {

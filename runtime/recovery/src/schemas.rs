@@ -1,0 +1,118 @@
+//! The schemas of a log: its records change them, so each record is decoded with those of its own place.
+
+use std::sync::Arc;
+
+use reprise_abi::{ModuleSchema, TableSchema};
+use reprise_checkpoint::{CheckpointError, CheckpointReader};
+use reprise_host::stored::read_module;
+use reprise_storage::TableId;
+use reprise_txn::{Candidate, Deployed, Judge, TablePast, apply, apply_drop, plan, remove};
+use reprise_wire::{DeployRef, RecordRef, SEMANTICS_OLDEST};
+
+use crate::load::{Retired, descriptions};
+
+/// What a module says of itself: read, and as the JSON that it sent.
+pub type Description = (ModuleSchema, Arc<[u8]>);
+
+/// The modules and tables that a log's records have made, taken in one after the other. Nothing of it can be run.
+#[derive(Default)]
+pub struct LogSchemas {
+    deployed: Deployed,
+    /// What the records made can't be told any more.
+    is_lost: bool,
+}
+
+impl LogSchemas {
+    /// As a checkpoint has them, with nothing of what was before it.
+    pub fn of_checkpoint(reader: &CheckpointReader) -> Result<Self, CheckpointError> {
+        Ok(Self {
+            deployed: descriptions(reader)?,
+            is_lost: false,
+        })
+    }
+
+    /// Of a log whose beginning is gone, and that has no checkpoint.
+    pub fn unknown() -> Self {
+        Self {
+            is_lost: true,
+            ..Self::default()
+        }
+    }
+
+    /// What is known, of records up to the last one that was taken in.
+    pub fn deployed(&self) -> &Deployed {
+        &self.deployed
+    }
+
+    /// Takes in the next record. `describe` reads what a module says of itself; None: it can't be read.
+    pub fn note(&mut self, record: &RecordRef<'_>, describe: impl FnOnce(&DeployRef<'_>) -> Option<Description>) {
+        if self.is_lost {
+            return;
+        }
+        // A log may begin before its checkpoint, which has what came until then.
+        let is_new = record.txn_id().is_some_and(|txn_id| self.deployed.past.reaches(txn_id));
+        let next = match record {
+            _ if !is_new => return,
+            RecordRef::Deploy(deploy) => describe(deploy).and_then(|found| self.deploy(deploy, found)),
+            RecordRef::DropTable(drop) => {
+                let table = self.deployed.table(drop.table);
+                table.map(|(id, _)| apply_drop(&self.deployed, id, drop.txn_id, &mut []))
+            }
+            RecordRef::Remove(removal) => remove(&self.deployed, removal.name),
+            _ => return,
+        };
+        match next {
+            Some(next) => self.deployed = next,
+            None => self.lose(record),
+        }
+    }
+
+    fn deploy(&self, deploy: &DeployRef<'_>, (schema, description): Description) -> Option<Deployed> {
+        if deploy.module_id as usize != self.deployed.versions.len() {
+            return None;
+        }
+        let candidate = Candidate {
+            name: deploy.name.to_owned(),
+            hash: deploy.hash,
+            wasm_bytes: deploy.wasm.len() as u64,
+            schema,
+            description,
+            semantics: deploy.semantics,
+            code: Arc::new(Retired),
+        };
+        let judge = match deploy.semantics {
+            SEMANTICS_OLDEST => Judge::ReplayShared,
+            _ => Judge::Replay,
+        };
+        let plan = plan(&self.deployed, &candidate, &[], judge, &|_| true).ok()?;
+        Some(apply(&self.deployed, candidate, plan, deploy.txn_id, &mut []).next)
+    }
+
+    /// From this record on the tables, and the modules that it and later ones deploy, are not known.
+    fn lose(&mut self, record: &RecordRef<'_>) {
+        self.is_lost = true;
+        let txn_id = record.txn_id().expect("what changes schemas is a transaction");
+        for table in 0..self.deployed.tables.len() {
+            if !self.deployed.tables[table].is_dropped() {
+                self.deployed = apply_drop(&self.deployed, TableId(table as u16), txn_id, &mut []);
+            }
+        }
+    }
+
+    /// What became of a checkpoint's tables before it, where the records up to there were all taken in.
+    pub fn past_of(self, reader: &CheckpointReader) -> Option<TablePast> {
+        let there = descriptions(reader).ok()?;
+        let is_same = |(here, there): (&Arc<TableSchema>, &Arc<TableSchema>)| here == there;
+        let is_whole = !self.is_lost
+            && self.deployed.tables.len() == there.tables.len()
+            && self.deployed.tables.iter().zip(&there.tables).all(is_same);
+        is_whole.then_some(self.deployed.past)
+    }
+}
+
+/// What a checkpoint knows of a module version that was deployed before it.
+pub fn described_in(reader: &CheckpointReader, deploy: &DeployRef<'_>) -> Option<Description> {
+    let module = reader.modules().get(deploy.module_id as usize)?.get();
+    let schema = read_module(module.description).ok()?;
+    (module.hash == deploy.hash).then(|| (schema, module.description.into()))
+}
