@@ -10,6 +10,7 @@ pub mod ids;
 pub mod limits;
 pub mod memory;
 pub mod names;
+pub mod placed;
 pub mod safety;
 pub mod watermark;
 
@@ -17,5 +18,6 @@ pub use budget::{Budget, Grant};
 pub use ids::{Epoch, Lsn, PartitionId, Role, SiteId, TxnClock, TxnId};
 pub use memory::{MemoryKind, MemoryLedger};
 pub use names::{NODE_NAME_BYTES_MAX, check_node_name};
+pub use placed::PlacedBytes;
 pub use safety::Safety;
 pub use watermark::{OnReached, Waiter, Watermark};

@@ -10,10 +10,12 @@ use reprise_base::Lsn;
 use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_log::{Drained, FrontConfig, FrontStatus, Log, LogConfig, LogError, database_id};
 use reprise_nvram::{
-    ENTRIES_MAX, ENTRIES_MIN, Geometry, Memory, Owner, PmemError, RINGS_MAX, Recovered, Region, RegionError,
+    ENTRIES_MAX, ENTRIES_MIN, FlushPolicy, Geometry, Memory, Owner, PmemError, RINGS_MAX, Recovered, Region,
+    RegionError,
 };
-use reprise_partition::CallBatch;
+use reprise_partition::{CallBatch, LogPolicy};
 use reprise_router::NvramDevice;
+use reprise_storage::AfterImage;
 use reprise_wire::FORMAT_VERSION;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +45,8 @@ pub struct NvramConfig {
     pub bytes: u64,
     /// See [`COPY_AT_ENTRIES_DEFAULT`].
     pub copy_at_entries: u64,
+    /// When changes go to the region.
+    pub flush: FlushPolicy,
     /// An ordinary file is treated as persistent memory: for tests and measurements.
     pub assume_persistent: bool,
 }
@@ -315,8 +319,11 @@ impl<'a> Device<'a> {
             region_id: hex(&region_id),
         };
         note.save(&*self.root)?;
-        let copy_at_entries = nvram.copy_at_entries;
-        log.put_front(region, FrontConfig { copy_at_entries })?;
+        let front = FrontConfig {
+            copy_at_entries: nvram.copy_at_entries,
+            flush: nvram.flush,
+        };
+        log.put_front(region, front)?;
         Ok(Some(NvramInUse {
             root: self.root,
             config: nvram.clone(),
@@ -365,6 +372,7 @@ impl NvramInUse {
             bytes: self.memory.bytes() as u64,
             persistence: persistence.name(),
             warning: persistence.warning(),
+            flush: self.config.flush.name(),
             copy_at_entries: self.config.copy_at_entries,
         }
     }
@@ -402,13 +410,31 @@ pub(crate) fn judge(config: &DatabaseConfig) -> Result<(), String> {
             "an NVRAM region has {RINGS_MAX} rings at most, one for each site"
         ));
     }
+    if nvram.flush.is_on_insert() {
+        judge_on_insert(config, nvram.flush.name())?;
+    }
     match (config.log, config.commit, nvram.copy_at_entries) {
-        (crate::LogPolicy::None, _, _) => Err("without a log there is nothing to be written to NVRAM".into()),
+        (LogPolicy::None, _, _) => Err("without a log there is nothing to be written to NVRAM".into()),
         (_, crate::CommitMode::Async, _) => {
             Err("a commit in NVRAM is durable when it ends: asynchronous commit goes with files alone".into())
         }
         (_, _, 0) => Err("the copy of NVRAM to files begins at 1 entry or more".into()),
         _ => Ok(()),
+    }
+}
+
+/// Changes that go to the region as they are made must be made: by a log of changes, by their columns.
+fn judge_on_insert(config: &DatabaseConfig, flush: &str) -> Result<(), String> {
+    if config.log == LogPolicy::Command {
+        return Err(format!(
+            "NVRAM flush {flush} is about a transaction's changes, and log command has none: take log physiological, auto or both"
+        ));
+    }
+    match config.redo.images {
+        AfterImage::Changed => Ok(()),
+        AfterImage::Whole => Err(format!(
+            "NVRAM flush {flush} writes changes as they are made, and what a row is as a whole is known at the commit: take log-differential true"
+        )),
     }
 }
 

@@ -44,6 +44,7 @@ pub use linking::{AskStepDown, AskTicket, FollowPrimary, TicketError};
 pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
 pub use quarantine::Quarantined;
 pub use report::{LoadedCheckpoint, ReadOnly, RecoveryReport};
+pub use reprise_nvram::FlushPolicy;
 pub use shipping::{ServeStandbys, ServeStandbysError};
 pub use standby::StandbyPositions;
 pub use synced::STANDING_NAME;

@@ -13,7 +13,8 @@ use std::{
 use common::{config, fill, i64s, submit, take, transfer, wasm};
 use reprise_base::Lsn;
 use reprise_database::{
-    CommitMode, Database, DatabaseConfig, DeviceConfig, DeviceError, LogPolicy, NvramConfig, OpenError, RegionNote,
+    AfterImage, CommitMode, Database, DatabaseConfig, DeviceConfig, DeviceError, FlushPolicy, LogPolicy, NvramConfig,
+    OpenError, RegionNote,
 };
 use reprise_router::{DeployError, LogQuery, ReplyOutcome};
 
@@ -24,9 +25,28 @@ fn nvram(path: &Path) -> DeviceConfig {
         path: path.to_owned(),
         bytes: REGION_BYTES,
         copy_at_entries: 80_000,
+        flush: FlushPolicy::OnCommit,
         assume_persistent: true,
     })
 }
+
+fn nvram_of(config: &mut DatabaseConfig) -> &mut NvramConfig {
+    match &mut config.device {
+        DeviceConfig::Nvram(nvram) => nvram,
+        DeviceConfig::File => unreachable!(),
+    }
+}
+
+/// What is logged, and when it goes to the region.
+const WAYS: [(LogPolicy, FlushPolicy); 7] = [
+    (LogPolicy::Command, FlushPolicy::OnCommit),
+    (LogPolicy::Physiological, FlushPolicy::OnCommit),
+    (LogPolicy::Both, FlushPolicy::OnCommit),
+    (LogPolicy::Physiological, FlushPolicy::OnInsert),
+    (LogPolicy::Both, FlushPolicy::OnInsert),
+    (LogPolicy::Auto, FlushPolicy::OnInsert),
+    (LogPolicy::Physiological, FlushPolicy::OnInsertFence),
+];
 
 /// A data directory, and a region beside it.
 struct Place {
@@ -53,6 +73,13 @@ impl Place {
             device: nvram(&self.region()),
             ..config(&self.data(), sites)
         }
+    }
+
+    /// Whose changes go to the region as `flush` says.
+    fn flushed(&self, sites: u16, log: LogPolicy, flush: FlushPolicy) -> DatabaseConfig {
+        let mut config = self.on_nvram(sites);
+        nvram_of(&mut config).flush = flush;
+        DatabaseConfig { log, ..config }
     }
 
     fn on_files(&self, sites: u16) -> DatabaseConfig {
@@ -120,12 +147,9 @@ fn has_note(place: &Place) -> bool {
 
 #[test]
 fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
-    for log in [LogPolicy::Command, LogPolicy::Physiological, LogPolicy::Both] {
+    for (log, flush) in WAYS {
         let place = Place::new();
-        let database = open(DatabaseConfig {
-            log,
-            ..place.on_nvram(2)
-        });
+        let database = open(place.flushed(2, log, flush));
         database.router().deploy("bank", &wasm("bank")).expect("deploy");
         fill(&database, 0, 200);
         (0..10).for_each(|round| transfer(&database, round));
@@ -138,7 +162,7 @@ fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
         // Other sites, the files alone, another region.
         let again = [
             killed[0].on_nvram(2),
-            killed[1].on_nvram(4),
+            killed[1].flushed(4, log, flush),
             killed[2].on_files(3),
             DatabaseConfig {
                 device: nvram(&killed[3].root.path().join("other")),
@@ -337,9 +361,13 @@ fn others_regions_are_refused_and_left_alone() {
     );
 }
 
-/// Another program's layout: named by the data directory it may hold what was answered, so it is kept; otherwise it is no region of ours.
+/// Another program's layout, older or newer: named by the data directory it may hold what was answered, so it is kept; otherwise it is no region of ours.
 #[test]
 fn a_region_with_another_layout_version_is_refused_and_left_alone() {
+    [1, 3].into_iter().for_each(is_refused_with_version);
+}
+
+fn is_refused_with_version(other: u32) {
     let place = Place::new();
     let database = open(place.on_nvram(1));
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
@@ -347,14 +375,17 @@ fn a_region_with_another_layout_version_is_refused_and_left_alone() {
     database.close().expect("close");
     let mut region = fs::read(killed.region()).expect("a region");
     let version = 8..12; // behind the magic
-    assert_eq!(region[version.clone()], 1_u32.to_le_bytes());
-    region[version].copy_from_slice(&2_u32.to_le_bytes());
+    assert_eq!(region[version.clone()], 2_u32.to_le_bytes());
+    region[version].copy_from_slice(&other.to_le_bytes());
     fs::write(killed.region(), &region).expect("written");
     let before = common::snapshot(&killed.data());
     for config in [killed.on_nvram(1), killed.on_files(1)] {
         let error = refusal(config);
         assert!(matches!(error, OpenError::Device(DeviceError::Lost { .. })), "{error}");
-        assert!(error.to_string().contains("layout version 2"), "{error}");
+        assert!(
+            error.to_string().contains(&format!("layout version {other}")),
+            "{error}"
+        );
     }
     assert_eq!(common::snapshot(&killed.data()), before);
     let error = refusal(DatabaseConfig {
@@ -365,7 +396,10 @@ fn a_region_with_another_layout_version_is_refused_and_left_alone() {
         matches!(error, OpenError::Device(DeviceError::Region { .. })),
         "{error}"
     );
-    assert!(error.to_string().contains("layout version 2"), "{error}");
+    assert!(
+        error.to_string().contains(&format!("layout version {other}")),
+        "{error}"
+    );
     assert_eq!(fs::read(killed.region()).expect("a region"), region);
 }
 
@@ -433,15 +467,12 @@ fn a_copy_of_a_region_without_its_note_is_not_overwritten() {
 /// A batch whose records are more than a quarter of a ring: what does not fit is refused before it runs, and the rest stays.
 #[test]
 fn calls_that_no_ring_takes_with_those_before_them_leave_nothing() {
-    for log in [LogPolicy::Command, LogPolicy::Physiological, LogPolicy::Both] {
+    for (log, flush) in WAYS {
         let place = Place::new();
         let config = |place: &Place| {
-            let mut config = place.on_nvram(1);
-            let DeviceConfig::Nvram(nvram) = &mut config.device else {
-                unreachable!()
-            };
-            nvram.bytes = 320 << 10;
-            DatabaseConfig { log, ..config }
+            let mut config = place.flushed(1, log, flush);
+            nvram_of(&mut config).bytes = 320 << 10;
+            config
         };
         let database = open(config(&place));
         database.router().deploy("bank", &wasm("bank")).expect("deploy");
@@ -502,6 +533,21 @@ fn what_can_not_be_is_said() {
             nvram.bytes = bytes;
         }
     };
+    for flush in [FlushPolicy::OnInsert, FlushPolicy::OnInsertFence] {
+        let error = bad(&|config| nvram_of(config).flush = flush);
+        assert!(
+            error.contains(&format!(
+                "NVRAM flush {} is about a transaction's changes",
+                flush.name()
+            )),
+            "{error}"
+        );
+        let error = bad(&|config| {
+            nvram_of(config).flush = flush;
+            (config.log, config.redo.images) = (LogPolicy::Physiological, AfterImage::Whole);
+        });
+        assert!(error.contains("take log-differential true"), "{error}");
+    }
     let error = bad(&small(64 << 10));
     assert!(error.contains("too small"), "{error}");
 }

@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Lsn, Watermark, limits::BLOCK_BYTES_MAX};
+use reprise_base::{Lsn, PlacedBytes, Watermark, limits::BLOCK_BYTES_MAX};
 use reprise_env::Started;
-use reprise_nvram::{FlushPolicy, Full, LsnSource, Region, RingFill, RingGauge, RingWriter};
+use reprise_nvram::{FlushPolicy, Full, LsnSource, ObjectWriter, Region, RingFill, RingGauge, RingWriter};
 use reprise_wire::{BLOCK_HEADER_BYTES, RecordBatch};
 
 use crate::{
@@ -29,6 +29,7 @@ const LOOK: Duration = Duration::from_micros(20);
 pub struct FrontConfig {
     /// Entries in all rings together.
     pub copy_at_entries: u64,
+    pub flush: FlushPolicy,
 }
 
 /// How far the front is, and how full.
@@ -185,7 +186,14 @@ pub struct NvramAppender<P> {
 }
 
 impl<P: Send + 'static> NvramAppender<P> {
-    /// Appends encoded records, one or several: after a crash all of them are there or none. They are persistent when it returns;
+    /// For the changes of transactions before their records are appended; None where those go to the region with their records. On this
+    /// appender's thread, and once.
+    pub fn objects(&self) -> Option<ObjectWriter> {
+        self.writer.objects()
+    }
+
+    /// Appends encoded records, one or several, but for what of them was placed in the region before: after a crash all of them are there or
+    /// none. They are persistent when it returns;
     /// the LSN of the first one, the others follow without gaps. Waits, within bounds, while the ring is full. Err: nothing was
     /// appended.
     #[inline]
@@ -194,13 +202,13 @@ impl<P: Send + 'static> NvramAppender<P> {
         if let Some(error) = self.shared.refusal() {
             return Err(error);
         }
-        let (bytes, front) = (records.bytes(), &*self.front);
-        if bytes.len() > self.bytes_max || self.writer.judge(bytes.len()).is_err() {
-            self.wait_for_room(bytes.len())?;
+        let (bytes, placed, front) = (records.bytes(), records.placed(), &*self.front);
+        if bytes.len() > self.bytes_max || self.writer.judge(bytes.len(), placed).is_err() {
+            self.wait_for_room(bytes.len(), placed)?;
         }
         // Not before there is room: a number that was given out is waited for by whoever copies the ones behind it.
         let start = front.lsns.reserve(self.site, u64::from(records.count()));
-        let written = self.writer.records(start, records.count(), bytes);
+        let written = self.writer.records(start, records.count(), bytes, placed);
         written.expect("it was judged, and what was free stays free");
         self.writer.persist();
         front.filled.raise(start.0 + u64::from(records.count()));
@@ -210,7 +218,7 @@ impl<P: Send + 'static> NvramAppender<P> {
     }
 
     #[cold]
-    fn wait_for_room(&self, bytes: usize) -> Result<(), LogError> {
+    fn wait_for_room(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<(), LogError> {
         let (shared, front, max) = (&*self.shared, &*self.front, self.bytes_max);
         if bytes > max {
             return Err(LogError::TooLong { bytes, max });
@@ -219,7 +227,7 @@ impl<P: Send + 'static> NvramAppender<P> {
         let began_ns = shared.clock.monotonic_ns();
         let mut state = front.lock();
         loop {
-            match self.writer.judge(bytes) {
+            match self.writer.judge(bytes, placed) {
                 Ok(()) => return Ok(()),
                 Err(Full::ForNow) => {}
                 Err(Full::Forever { .. }) => return Err(LogError::TooLong { bytes, max }),
@@ -253,7 +261,7 @@ impl<P: Send + 'static> Log<P> {
     /// [`Log::nvram_appender`] alone. Once, before anything is appended by a site.
     pub fn put_front(&self, region: Region, config: FrontConfig) -> Result<(), LogError> {
         let (geometry, mark) = (*region.geometry(), region.copied_mark());
-        let (writers, readers): (Vec<_>, Vec<_>) = region.rings(FlushPolicy::OnCommit).into_iter().unzip();
+        let (writers, readers): (Vec<_>, Vec<_>) = region.rings(config.flush).into_iter().unzip();
         let filled = self.filled();
         let sites = u64::from(geometry.rings);
         let front = Arc::new(Front {

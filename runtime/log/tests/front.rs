@@ -25,10 +25,17 @@ fn region(memory: &Arc<Recording>, rings: u32) -> Region {
     Region::format(memory.clone(), Owner::default(), rings, ENTRIES, Lsn(0)).expect("there is room")
 }
 
+fn front_config(copy_at_entries: u64) -> FrontConfig {
+    FrontConfig {
+        copy_at_entries,
+        flush: FlushPolicy::OnCommit,
+    }
+}
+
 /// A log with a front of so many sites.
 fn fronted(disk: &SimDisk, memory: &Arc<Recording>, sites: u32, copy_at_entries: u64) -> Log<String> {
     let (log, _, _) = open(disk).expect("open");
-    log.put_front(region(memory, sites), FrontConfig { copy_at_entries })
+    log.put_front(region(memory, sites), front_config(copy_at_entries))
         .expect("a front");
     log
 }
@@ -182,13 +189,8 @@ fn a_full_ring_waits_for_the_disk_and_then_refuses() {
     let mut short = config();
     short.append_wait_max = Duration::from_millis(50);
     let (log, _, _) = open_with(&disk, short).expect("open");
-    log.put_front(
-        region(&memory, 1),
-        FrontConfig {
-            copy_at_entries: u64::MAX,
-        },
-    )
-    .expect("a front");
+    log.put_front(region(&memory, 1), front_config(u64::MAX))
+        .expect("a front");
     let mut site = log.nvram_appender(0).expect("a front");
     disk.set_faults(FaultPlan {
         capacity_bytes: Some(disk.used_bytes()),
@@ -295,7 +297,7 @@ fn numbers_that_were_lost_are_void() {
     // Already on disk; 1 and 4 were taken by a site that did not live to persist them.
     for (ring, lsn, words) in [(0, 0, vec!["first"]), (1, 2, vec!["a", "b"]), (0, 5, vec!["c"])] {
         let records = encode(&words);
-        let written = rings[ring].0.records(Lsn(lsn), records.count(), records.bytes());
+        let written = rings[ring].0.records(Lsn(lsn), records.count(), records.bytes(), &[]);
         written.expect("there is room");
         rings[ring].0.persist();
     }
@@ -316,7 +318,7 @@ fn a_region_that_does_not_go_with_the_log_is_refused() {
         let count = if lsn == 2 { 3 } else { 2 };
         rings[0]
             .0
-            .records(Lsn(lsn), count, bytes.bytes())
+            .records(Lsn(lsn), count, bytes.bytes(), &[])
             .expect("there is room");
         rings[0].0.persist();
         let region = Region::open(memory).expect("a region").expect("made");

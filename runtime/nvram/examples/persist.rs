@@ -52,7 +52,7 @@ fn run(
     while lsn < COMMITS {
         let began = Instant::now();
         for _ in 0..together {
-            writer.records(Lsn(lsn), 1, &payload)?;
+            writer.records(Lsn(lsn), 1, &payload, &[])?;
             lsn += 1;
         }
         writer.persist();

@@ -24,7 +24,7 @@ const OBJECTS_BYTES_MIN: u64 = 64 << 10;
 const OBJECTS_BYTES_MAX: u64 = (1 << 32) * LINE_BYTES as u64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"RPRSNVR\x01");
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 112;
 /// Below which LSN the log's files have everything.
 const COPIED_AT: usize = 2048;

@@ -1,13 +1,14 @@
 //! A region of persistent memory with one ring of log entries and log objects for each site (NV-Logging, sections 4 and 5).
 //! Owns: the region's layout, the order in which objects and entries become persistent, what of them counts after a crash.
 //! Does not: know what a record means, write files, wait, start a thread.
-//! Invariants: an entry's state bit is persistent only after its object is; rows count only under a persistent commit; what lies
+//! Invariants: an entry's state bit is persistent only after its objects are; a transaction's objects count only under a persistent commit; what lies
 //! behind the first entry of a ring that is not valid counts as never written; nothing is overwritten before it was freed.
-//! Called by: `log` (the front before its files), `database` (opening), `node` (files).
+//! Called by: `log` (the front before its files), `txn` (changes as they are made), `partition` (the sink), `database` (opening), `node` (files).
 
 mod layout;
 mod lsns;
 mod memory;
+mod object;
 mod pmem;
 mod recording;
 mod recover;
@@ -17,8 +18,9 @@ mod ring;
 pub use layout::{ENTRIES_MAX, ENTRIES_MIN, Geometry, LINE_BYTES, Owner, RINGS_MAX};
 pub use lsns::LsnSource;
 pub use memory::{Memory, OpenMemory, Persistence};
+pub use object::{FlushPolicy, ObjectWriter};
 pub use pmem::{MapRegions, Pmem, PmemError, PmemOptions, library};
 pub use recording::{Event, Recording};
 pub use recover::{Recovered, RecoveredRecord};
 pub use region::{CopiedMark, Region, RegionError};
-pub use ring::{FlushPolicy, Full, ObjectKind, RingFill, RingGauge, RingReader, RingRecord, RingWriter};
+pub use ring::{Full, RingFill, RingGauge, RingReader, RingRecord, RingWriter};

@@ -20,7 +20,6 @@ pub struct RecoveredRecord {
     pub ring: u32,
     /// As in [`RingRecord`].
     pub bytes: Vec<u8>,
-    pub ends: Vec<usize>,
 }
 
 impl RecoveredRecord {
@@ -79,16 +78,15 @@ impl Region {
             let sequence = reader.position();
             let damaged = RegionError::Damaged { ring, sequence };
             match reader.step() {
-                (Found::Object, None) => {}
-                (Found::Object, Some(record)) => {
+                Ok(record) => {
                     // A ring's records have growing numbers.
-                    if record.is_committed && before.replace(record.lsn) >= Some(record.lsn) {
+                    if before.replace(record.lsn) >= Some(record.lsn) {
                         return Err(damaged);
                     }
-                    records.extend(recovered(ring, record));
+                    records.push(recovered(ring, record));
                 }
-                (Found::End, _) => break,
-                (Found::Damaged, _) => return Err(damaged),
+                Err(Found::End) => break,
+                Err(Found::Damaged) => return Err(damaged),
             }
         }
         self.judge_rest(ring, reader.position(), freed)
@@ -107,12 +105,11 @@ impl Region {
     }
 }
 
-fn recovered(ring: u32, record: RingRecord) -> Option<RecoveredRecord> {
-    record.is_committed.then_some(RecoveredRecord {
+fn recovered(ring: u32, record: RingRecord) -> RecoveredRecord {
+    RecoveredRecord {
         lsn: record.lsn,
         count: record.count,
         ring,
         bytes: record.bytes,
-        ends: record.ends,
-    })
+    }
 }

@@ -6,8 +6,9 @@ use reprise_base::Lsn;
 
 use crate::{
     Memory,
-    layout::{Geometry, Header, HeaderError, Owner, freed_word},
-    ring::{FlushPolicy, RingReader, RingWriter, Shared},
+    layout::{Geometry, Header, HeaderError, Owner, VERSION, freed_word},
+    object::FlushPolicy,
+    ring::{RingReader, RingWriter, Shared},
 };
 
 /// Why a region can't be used.
@@ -15,7 +16,10 @@ use crate::{
 pub enum RegionError {
     #[error("the NVRAM region holds something else: it does not begin as a region of Reprise does")]
     Foreign,
-    #[error("the NVRAM region has layout version {found}; this program reads version 1")]
+    #[error(
+        "the NVRAM region has layout version {found}; this program reads version {VERSION}. Start the program that wrote it, stop it in order, \
+         and start this one"
+    )]
     Version { found: u32 },
     #[error("the NVRAM region's header is damaged")]
     Header,

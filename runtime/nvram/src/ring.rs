@@ -5,44 +5,31 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use reprise_base::Lsn;
+use reprise_base::{Lsn, PlacedBytes};
 
 use crate::{
     LINE_BYTES, Memory,
     layout::{Entry, Geometry, crc_of, freed_word},
+    object::{FlushPolicy, ObjectWriter, commit_bytes, push_commit, read_commit},
 };
 
 /// Bytes before an object's payload: LSN 8, sequence number 8, length 4, checksum 4, kind 1, nothing 3, and 4 of how many records it
-/// is, or rows lie before it.
+/// is.
 const OBJECT_HEADER_BYTES: usize = 32;
 
-/// When a transaction's rows become persistent (NV-Logging, section 4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum FlushPolicy {
-    /// Each when it is made.
-    OnInsert,
-    /// On their way when they are made, all of them at the commit.
-    #[default]
-    OnCommit,
-}
-
-/// What an object is.
+/// What an object with an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum ObjectKind {
+enum ObjectKind {
     /// Whole records.
     Records = 1,
-    /// A row that a transaction changed: counts once its commit is persistent.
-    Row = 2,
-    /// The rest of a record whose rows came before it.
-    Commit = 3,
-    /// The rows before it belong to no transaction.
-    Abort = 4,
+    /// Records of which parts lie in objects before it.
+    Commit = 5,
 }
 
 impl ObjectKind {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Records, Self::Row, Self::Commit, Self::Abort]
+        [Self::Records, Self::Commit]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -53,7 +40,7 @@ impl ObjectKind {
 pub enum Full {
     #[error("the ring is full until older records are copied to disk")]
     ForNow,
-    #[error("a transaction of {bytes} bytes does not fit into half of a ring of {ring_bytes} bytes")]
+    #[error("records of {bytes} bytes do not fit into half of a ring of {ring_bytes} bytes")]
     Forever { bytes: u64, ring_bytes: u64 },
 }
 
@@ -62,12 +49,14 @@ pub(crate) struct Shared {
     pub memory: Arc<dyn Memory>,
     pub geometry: Geometry,
     pub ring: u32,
+    /// The writers' own: bytes of objects written since the region was made, with what was skipped at the ring's end.
+    pub place: AtomicU64,
     /// Entries below it are persistent, with their objects.
     persisted: AtomicU64,
-    persisted_place: AtomicU64,
+    pub persisted_place: AtomicU64,
     /// Entries below it, and objects below the other, may be overwritten.
     freed: AtomicU64,
-    freed_place: AtomicU64,
+    pub freed_place: AtomicU64,
 }
 
 impl Shared {
@@ -76,6 +65,7 @@ impl Shared {
             memory,
             geometry,
             ring,
+            place: AtomicU64::new(0),
             persisted: AtomicU64::new(0),
             persisted_place: AtomicU64::new(0),
             freed: AtomicU64::new(0),
@@ -133,13 +123,8 @@ pub struct RingWriter {
     shared: Arc<Shared>,
     policy: FlushPolicy,
     sequence: u64,
-    /// Bytes of objects written since the region was made, with what was skipped at the ring's end.
-    place: u64,
     /// Entries that are not set yet, from `sequence - unset.len()` on, by their words.
     unset: Vec<u64>,
-    /// The transaction's rows so far, and where it began.
-    rows: u32,
-    begun_at: u64,
     /// An object, made here before it goes to the region.
     scratch: Vec<u8>,
 }
@@ -150,64 +135,58 @@ impl RingWriter {
             shared,
             policy,
             sequence: 0,
-            place: 0,
             unset: Vec::new(),
-            rows: 0,
-            begun_at: 0,
             scratch: Vec::new(),
         }
     }
 
-    /// Writes `count` whole records, the first of them with `lsn`: after a crash all of them are there or none. They are persistent
-    /// after the next [`RingWriter::persist`].
-    pub fn records(&mut self, lsn: Lsn, count: u32, bytes: &[u8]) -> Result<(), Full> {
-        assert_eq!(self.rows, 0, "a transaction's rows wait for their commit");
-        self.begun_at = self.place;
-        self.put(ObjectKind::Records, lsn, count, bytes)
+    /// For the objects of transactions before they commit; None where the policy knows none. On this writer's thread, and once.
+    pub fn objects(&self) -> Option<ObjectWriter> {
+        let writer = || ObjectWriter::new(Arc::clone(&self.shared), self.policy);
+        self.policy.is_on_insert().then(writer)
     }
 
-    /// Whether `records` would take so many bytes now. Once it would, it does.
-    pub fn judge(&self, bytes: usize) -> Result<(), Full> {
-        let begun_at = self.place;
-        self.room_for(begun_at, bytes).map(drop)
+    /// Writes `count` whole records, the first of them with `lsn`, but for what of them its [`ObjectWriter`] has `placed` since the last
+    /// `persist`, in growing order. After a crash all of them are there or none. They are persistent after the next
+    /// [`RingWriter::persist`].
+    pub fn records(&mut self, lsn: Lsn, count: u32, bytes: &[u8], placed: &[PlacedBytes]) -> Result<(), Full> {
+        let place = self.room_for(bytes.len(), placed)?;
+        let (kind, shared) = (kind_of(placed), &*self.shared);
+        let object = &mut self.scratch;
+        object.clear();
+        object.extend_from_slice(&lsn.0.to_le_bytes());
+        object.extend_from_slice(&self.sequence.to_le_bytes());
+        object.extend_from_slice(&(payload_bytes(bytes.len(), placed) as u32).to_le_bytes());
+        object.extend_from_slice(&[0; 4]);
+        object.extend_from_slice(&[kind as u8, 0, 0, 0]);
+        object.extend_from_slice(&count.to_le_bytes());
+        match kind {
+            ObjectKind::Records => object.extend_from_slice(bytes),
+            ObjectKind::Commit => push_commit(&shared.geometry, bytes, placed, object),
+        }
+        // Of all bytes, with zeros in its own place.
+        let sum = crc_of(object);
+        object[20..24].copy_from_slice(&sum.to_le_bytes());
+        // Whole lines: memory takes them without having read them.
+        object.resize(object.len().next_multiple_of(LINE_BYTES), 0);
+        shared
+            .memory
+            .write(shared.geometry.object_at(shared.ring, place), object);
+        self.unset.push(shared.geometry.entry(self.sequence, place));
+        shared.place.store(place + object.len() as u64, Ordering::Relaxed);
+        self.sequence += 1;
+        Ok(())
+    }
+
+    /// Whether `records` would take so many bytes now, of which some are `placed`. Once it would, it does.
+    pub fn judge(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<(), Full> {
+        self.room_for(bytes, placed).map(drop)
     }
 
     /// Most bytes of records that one call of `records` takes.
     pub fn bytes_max(&self) -> u64 {
         // What is skipped at the ring's end counts, too.
         self.shared.geometry.objects_bytes / 4 - OBJECT_HEADER_BYTES as u64
-    }
-
-    /// Writes a row that the running transaction changed. Err: the transaction can't be logged as it is; `abort` gives its room back.
-    pub fn row(&mut self, bytes: &[u8]) -> Result<(), Full> {
-        if self.rows == 0 {
-            self.begun_at = self.place;
-        }
-        self.put(ObjectKind::Row, Lsn(0), self.rows, bytes)?;
-        self.rows += 1;
-        if self.policy == FlushPolicy::OnInsert {
-            self.persist();
-        }
-        Ok(())
-    }
-
-    /// Ends the running transaction's record. It is persistent after the next [`RingWriter::persist`].
-    pub fn commit(&mut self, lsn: Lsn, bytes: &[u8]) -> Result<(), Full> {
-        if self.rows == 0 {
-            self.begun_at = self.place;
-        }
-        self.put(ObjectKind::Commit, lsn, self.rows, bytes)?;
-        self.rows = 0;
-        Ok(())
-    }
-
-    /// Gives up the running transaction's rows (NV-Logging, section 4.4).
-    pub fn abort(&mut self) -> Result<(), Full> {
-        if self.rows > 0 {
-            self.put(ObjectKind::Abort, Lsn(0), self.rows, &[])?;
-            self.rows = 0;
-        }
-        Ok(())
     }
 
     /// Makes all that was written persistent: the objects first, then their state bits. One wait for each, whatever their number.
@@ -231,7 +210,8 @@ impl RingWriter {
         }
         self.unset.clear();
         shared.memory.drain();
-        shared.persisted_place.store(self.place, Ordering::Release);
+        let place = shared.place.load(Ordering::Relaxed);
+        shared.persisted_place.store(place, Ordering::Release);
         shared.persisted.store(self.sequence, Ordering::Release);
     }
 
@@ -241,42 +221,19 @@ impl RingWriter {
         self.shared.fill()
     }
 
-    fn put(&mut self, kind: ObjectKind, lsn: Lsn, count: u32, payload: &[u8]) -> Result<(), Full> {
-        let bytes = payload.len();
-        let place = self.room_for(self.begun_at, bytes)?;
+    /// Where the object of so many bytes of records goes.
+    fn room_for(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<u64, Full> {
         let shared = &*self.shared;
-        let object = &mut self.scratch;
-        object.clear();
-        object.extend_from_slice(&lsn.0.to_le_bytes());
-        object.extend_from_slice(&self.sequence.to_le_bytes());
-        object.extend_from_slice(&(bytes as u32).to_le_bytes());
-        object.extend_from_slice(&[0; 4]);
-        object.extend_from_slice(&[kind as u8, 0, 0, 0]);
-        object.extend_from_slice(&count.to_le_bytes());
-        object.extend_from_slice(payload);
-        // Of all bytes, with zeros in its own place.
-        let sum = crc_of(object);
-        object[20..24].copy_from_slice(&sum.to_le_bytes());
-        // Whole lines: memory takes them without having read them.
-        object.resize(object_bytes(bytes) as usize, 0);
-        shared
-            .memory
-            .write(shared.geometry.object_at(shared.ring, place), object);
-        self.unset.push(shared.geometry.entry(self.sequence, place));
-        self.place = place + object.len() as u64;
-        self.sequence += 1;
-        Ok(())
-    }
-
-    /// Where an object of so many bytes goes.
-    fn room_for(&self, begun_at: u64, bytes: usize) -> Result<u64, Full> {
-        let shared = &*self.shared;
-        let (need, ring_bytes) = (object_bytes(bytes), shared.geometry.objects_bytes);
-        let place = place_for(self.place, need, ring_bytes);
-        let taken = place + need - begun_at;
-        if taken > ring_bytes / 2 || self.rows >= shared.geometry.entries / 2 {
+        let (need, ring_bytes) = (
+            object_bytes(payload_bytes(bytes, placed)),
+            shared.geometry.objects_bytes,
+        );
+        let now = shared.place.load(Ordering::Relaxed);
+        let place = place_for(now, need, ring_bytes);
+        // Objects before it take their own part.
+        if place + need - now > ring_bytes * 3 / 4 || placed.is_empty() && place + need - now > ring_bytes / 2 {
             return Err(Full::Forever {
-                bytes: taken,
+                bytes: need,
                 ring_bytes,
             });
         }
@@ -289,12 +246,26 @@ impl RingWriter {
     }
 }
 
+fn kind_of(placed: &[PlacedBytes]) -> ObjectKind {
+    match placed.is_empty() {
+        true => ObjectKind::Records,
+        false => ObjectKind::Commit,
+    }
+}
+
+fn payload_bytes(records: usize, placed: &[PlacedBytes]) -> usize {
+    match kind_of(placed) {
+        ObjectKind::Records => records,
+        ObjectKind::Commit => commit_bytes(records, placed),
+    }
+}
+
 fn object_bytes(payload: usize) -> u64 {
     (OBJECT_HEADER_BYTES + payload).next_multiple_of(LINE_BYTES) as u64
 }
 
 /// Where an object of `bytes` behind `place` begins: it does not go around the ring's end.
-fn place_for(place: u64, bytes: u64, ring_bytes: u64) -> u64 {
+pub(crate) fn place_for(place: u64, bytes: u64, ring_bytes: u64) -> u64 {
     match place % ring_bytes + bytes <= ring_bytes {
         true => place,
         false => place.next_multiple_of(ring_bytes),
@@ -307,7 +278,7 @@ struct ObjectHeader {
     lsn: Lsn,
     bytes: usize,
     kind: ObjectKind,
-    /// Records that it is, or rows before it.
+    /// Records that it is.
     count: u32,
 }
 
@@ -318,12 +289,7 @@ pub struct RingRecord {
     pub lsn: Lsn,
     /// Records that it is: 1, or as many as were written together.
     pub count: u32,
-    /// False: its rows belong to no transaction.
-    pub is_committed: bool,
-    /// The payloads of its rows, then of the object that ended it, one behind the other.
     pub bytes: Vec<u8>,
-    /// Where each payload ends in `bytes`.
-    pub ends: Vec<usize>,
     /// What can be freed once the record is safe elsewhere.
     pub(crate) end: Position,
 }
@@ -335,9 +301,8 @@ pub(crate) struct Position {
     pub place: u64,
 }
 
-/// What stands at a position.
+/// Why there is no record at a position.
 pub(crate) enum Found {
-    Object,
     /// Nothing that is persistent.
     End,
     Damaged,
@@ -347,8 +312,6 @@ pub(crate) enum Found {
 pub struct RingReader {
     shared: Arc<Shared>,
     at: Position,
-    /// The record that is being read: its rows so far.
-    open: RingRecord,
     object: Vec<u8>,
 }
 
@@ -357,7 +320,6 @@ impl RingReader {
         Self {
             shared,
             at: Position::default(),
-            open: RingRecord::default(),
             object: Vec::new(),
         }
     }
@@ -365,14 +327,13 @@ impl RingReader {
     /// The next record that is persistent, in the ring's order; Ok(None) where there is none yet. Err: the region was damaged at this
     /// sequence number.
     pub fn next_record(&mut self) -> Result<Option<RingRecord>, u64> {
-        while self.at.sequence < self.shared.persisted.load(Ordering::Acquire) {
-            match self.step() {
-                (Found::Object, Some(record)) => return Ok(Some(record)),
-                (Found::Object, None) => {}
-                (Found::End | Found::Damaged, _) => return Err(self.at.sequence),
-            }
+        if self.at.sequence >= self.shared.persisted.load(Ordering::Acquire) {
+            return Ok(None);
         }
-        Ok(None)
+        match self.step() {
+            Ok(record) => Ok(Some(record)),
+            Err(Found::End | Found::Damaged) => Err(self.at.sequence),
+        }
     }
 
     pub fn gauge(&self) -> RingGauge {
@@ -400,32 +361,26 @@ impl RingReader {
         self.at = Position { sequence, place: 0 };
     }
 
-    /// Reads one object; the record that it ends, if it ends one.
-    pub(crate) fn step(&mut self) -> (Found, Option<RingRecord>) {
-        let header = match self.read_object() {
-            Ok(header) => header,
-            Err(found) => return (found, None),
-        };
-        self.open
-            .bytes
-            .extend_from_slice(&self.object[OBJECT_HEADER_BYTES..][..header.bytes]);
-        self.open.ends.push(self.open.bytes.len());
-        let rows = self.open.ends.len() - 1;
+    /// Reads the record at the position, and goes behind it.
+    pub(crate) fn step(&mut self) -> Result<RingRecord, Found> {
+        let before = self.at;
+        self.read_record().inspect_err(|_| self.at = before)
+    }
+
+    fn read_record(&mut self) -> Result<RingRecord, Found> {
+        let header = self.read_object()?;
+        let payload = &self.object[OBJECT_HEADER_BYTES..][..header.bytes];
+        let mut bytes = Vec::new();
         match header.kind {
-            ObjectKind::Row if header.count as usize == rows => return (Found::Object, None),
-            ObjectKind::Commit | ObjectKind::Abort if header.count as usize == rows => {}
-            ObjectKind::Records if rows == 0 => {}
-            _ => return (Found::Damaged, None),
+            ObjectKind::Records => bytes.extend_from_slice(payload),
+            ObjectKind::Commit => read_commit(&self.shared, payload, &mut bytes)?,
         }
-        let mut record = std::mem::take(&mut self.open);
-        record.lsn = header.lsn;
-        record.count = match header.kind {
-            ObjectKind::Records => header.count,
-            _ => 1,
-        };
-        record.is_committed = header.kind != ObjectKind::Abort;
-        record.end = self.at;
-        (Found::Object, Some(record))
+        Ok(RingRecord {
+            lsn: header.lsn,
+            count: header.count,
+            bytes,
+            end: self.at,
+        })
     }
 
     /// Reads the object at the position, and goes behind it.

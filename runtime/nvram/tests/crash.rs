@@ -3,8 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
-use reprise_base::Lsn;
-use reprise_nvram::{FlushPolicy, Full, Owner, Recording, Region, RegionError, RingReader, RingWriter};
+use reprise_base::{Lsn, PlacedBytes};
+use reprise_nvram::{
+    Event, FlushPolicy, Full, ObjectWriter, Owner, Recording, Region, RegionError, RingReader, RingWriter,
+};
 
 const OWNER: Owner = Owner {
     database_id: [7; 16],
@@ -32,17 +34,36 @@ fn recovered(image: Vec<u8>) -> Result<Vec<(u64, Vec<u8>)>, RegionError> {
 #[derive(Clone, Debug)]
 enum Step {
     Record(usize),
-    /// Rows, and whether they are committed.
-    Rows(Vec<usize>, bool),
+    /// A batch of transactions, persistent at its end.
+    Batch(Vec<Txn>),
     Persist,
     /// The reader copies what is there and frees it.
     Free,
 }
 
+/// The rows that a transaction changes, by their bytes.
+#[derive(Clone, Debug)]
+struct Txn {
+    rows: Vec<usize>,
+    /// Behind so many rows it goes back to where it had so many.
+    taken_back: Option<(usize, usize)>,
+    commits: bool,
+}
+
+fn txn() -> impl Strategy<Value = Txn> {
+    let rows = prop::collection::vec(1usize..300, 0..6);
+    let taken_back = prop::option::of((0usize..6, 0usize..6));
+    (rows, taken_back, any::<bool>()).prop_map(|(rows, taken_back, commits)| Txn {
+        rows,
+        taken_back,
+        commits,
+    })
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (0usize..400).prop_map(Step::Record),
-        3 => (prop::collection::vec(0usize..300, 0..6), any::<bool>()).prop_map(|(rows, commits)| Step::Rows(rows, commits)),
+        3 => prop::collection::vec(txn(), 1..4).prop_map(Step::Batch),
         4 => Just(Step::Persist),
         2 => Just(Step::Free),
     ];
@@ -63,6 +84,7 @@ struct Life {
 struct Run {
     memory: Arc<Recording>,
     writer: RingWriter,
+    objects: Option<ObjectWriter>,
     reader: RingReader,
     lives: BTreeMap<u64, Life>,
     drains: usize,
@@ -78,6 +100,7 @@ impl Run {
         let (writer, reader) = rings.pop().expect("one ring");
         let lives = BTreeMap::new();
         Self {
+            objects: writer.objects(),
             memory,
             writer,
             reader,
@@ -90,10 +113,7 @@ impl Run {
 
     fn count_drains(&mut self) {
         let events = self.memory.take_events();
-        self.drains += events
-            .iter()
-            .filter(|event| **event == reprise_nvram::Event::Drain)
-            .count();
+        self.drains += events.iter().filter(|event| **event == Event::Drain).count();
     }
 
     fn note(&mut self, bytes: Vec<u8>) {
@@ -113,18 +133,12 @@ impl Run {
         match step {
             Step::Record(bytes) => {
                 let bytes = payload(self.lsn, *bytes);
-                if self.writer.records(Lsn(self.lsn), 1, &bytes).is_ok() {
+                if self.writer.records(Lsn(self.lsn), 1, &bytes, &[]).is_ok() {
                     self.note(bytes);
                 }
             }
-            Step::Rows(rows, commits) => self.rows(rows, *commits),
-            Step::Persist => {
-                self.writer.persist();
-                self.count_drains();
-                for lsn in self.unacknowledged.drain(..) {
-                    self.lives.get_mut(&lsn).expect("noted").acknowledged = Some(self.drains);
-                }
-            }
+            Step::Batch(txns) => self.batch(txns),
+            Step::Persist => self.persist(),
             Step::Free => {
                 while let Some(record) = self.reader.next_record().expect("nothing is damaged") {
                     self.reader.free(&record);
@@ -139,32 +153,79 @@ impl Run {
         }
     }
 
-    fn rows(&mut self, rows: &[usize], commits: bool) {
-        let mut bytes = Vec::new();
-        for row in rows {
-            let row = payload(self.lsn + bytes.len() as u64, *row);
-            if self.writer.row(&row).is_err() {
-                // A full ring: the room for the end of a transaction comes with the next copy.
-                self.give_up();
-                return self.count_drains();
-            }
-            bytes.extend(row);
-        }
-        let is_whole = commits && self.writer.commit(Lsn(self.lsn), b"end").is_ok();
-        if is_whole {
-            bytes.extend(b"end");
-            self.note(bytes);
-        } else {
-            self.give_up();
-        }
+    fn persist(&mut self) {
+        self.writer.persist();
         self.count_drains();
+        for lsn in self.unacknowledged.drain(..) {
+            self.lives.get_mut(&lsn).expect("noted").acknowledged = Some(self.drains);
+        }
     }
 
-    fn give_up(&mut self) {
-        while self.writer.abort() == Err(Full::ForNow) {
-            self.step(&Step::Persist);
-            self.step(&Step::Free);
+    /// As an engine thread does: each transaction's changes when they are made, then the records of all that committed.
+    fn batch(&mut self, txns: &[Txn]) {
+        self.persist();
+        if let Some(objects) = &mut self.objects {
+            objects.begin_batch();
         }
+        let (mut records, mut placed) = (Vec::new(), Vec::new());
+        for (n, txn) in txns.iter().enumerate() {
+            let (changes, pieces) = self.run(n, txn);
+            if txn.commits {
+                records.extend(b"head");
+                let base = records.len() as u32;
+                records.extend(changes);
+                let at = |piece: PlacedBytes| PlacedBytes {
+                    at: piece.at + base,
+                    ..piece
+                };
+                placed.extend(pieces.into_iter().map(at));
+            }
+        }
+        records.extend(b"end");
+        if self.writer.records(Lsn(self.lsn), 1, &records, &placed).is_ok() {
+            self.note(records);
+        }
+        self.persist();
+    }
+
+    /// A transaction's changes, and which of them went to the region before its commit.
+    fn run(&mut self, n: usize, txn: &Txn) -> (Vec<u8>, Vec<PlacedBytes>) {
+        let (mut changes, mut ends, mut placed) = (Vec::new(), Vec::new(), Vec::new());
+        let begun_at = self.objects.as_ref().map_or(0, ObjectWriter::place);
+        let mut is_on = true;
+        for (at, bytes) in txn.rows.iter().enumerate() {
+            let row = payload(self.lsn * 7 + n as u64 * 3 + at as u64, *bytes);
+            if let Some(objects) = self.objects.as_mut().filter(|_| is_on) {
+                match objects.insert(&row) {
+                    Some(place) => placed.push(PlacedBytes {
+                        at: changes.len() as u32,
+                        bytes: row.len() as u32,
+                        place,
+                    }),
+                    None => {
+                        objects.take_back(begun_at);
+                        placed.clear();
+                        is_on = false;
+                    }
+                }
+            }
+            changes.extend(row);
+            ends.push(changes.len());
+            if let Some((_, to)) = txn.taken_back.filter(|(behind, to)| *behind == at && *to < ends.len()) {
+                ends.truncate(to);
+                changes.truncate(ends.last().copied().unwrap_or(0));
+                placed.truncate(to);
+                if let Some(objects) = self.objects.as_mut().filter(|_| is_on) {
+                    let last: Option<&PlacedBytes> = placed.last();
+                    objects.take_back(last.map_or(begun_at, |last| ObjectWriter::behind(last.place, last.bytes)));
+                }
+            }
+        }
+        if let Some(objects) = self.objects.as_mut().filter(|_| is_on && !txn.commits) {
+            objects.take_back(begun_at);
+        }
+        self.count_drains();
+        (changes, placed)
     }
 
     /// The image before drain `n` has what was acknowledged by then, and of the others a prefix or none.
@@ -196,8 +257,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) })]
 
     #[test]
-    fn a_crash_leaves_what_was_acknowledged(steps in steps(), on_insert in any::<bool>(), seed in any::<u64>()) {
-        let policy = if on_insert { FlushPolicy::OnInsert } else { FlushPolicy::OnCommit };
+    fn a_crash_leaves_what_was_acknowledged(steps in steps(), policy in prop::sample::select(&FlushPolicy::ALL), seed in any::<u64>()) {
         let mut run = Run::new(policy);
         steps.iter().for_each(|step| run.step(step));
         run.step(&Step::Persist);
@@ -226,7 +286,7 @@ fn a_crash_while_a_region_is_made_leaves_a_blank_one_or_a_whole_one() {
     memory.cut_at_drains();
     let region = Region::format(memory.clone(), OWNER, 2, ENTRIES, Lsn(0)).expect("there is room");
     let (mut writer, _) = region.rings(FlushPolicy::OnCommit).remove(0);
-    writer.records(Lsn(1), 1, b"old").expect("there is room");
+    writer.records(Lsn(1), 1, b"old", &[]).expect("there is room");
     writer.persist();
     // Made anew over an old one: nothing of it may come back, whatever is lost.
     Region::format(memory.clone(), OWNER, 1, ENTRIES, Lsn(0)).expect("there is room");
@@ -247,11 +307,23 @@ fn a_crash_while_a_region_is_made_leaves_a_blank_one_or_a_whole_one() {
 
 #[test]
 fn every_flipped_bit_is_refused_or_without_effect() {
-    let (memory, mut rings) = made(FlushPolicy::OnCommit, 2);
+    let (memory, mut rings) = made(FlushPolicy::OnInsert, 2);
     for (ring, (writer, _)) in rings.iter_mut().enumerate() {
+        let mut objects = writer.objects().expect("on insert");
         for n in 0..5u64 {
+            let record = payload(n, 40 + n as usize);
+            // Some with parts that were written before.
+            let pieces = [(4u32, 10u32), (14, 20)].into_iter().take(n as usize % 3);
+            let piece = |(at, bytes): (u32, u32)| PlacedBytes {
+                at,
+                bytes,
+                place: objects
+                    .insert(&record[at as usize..][..bytes as usize])
+                    .expect("there is room"),
+            };
+            let placed: Vec<_> = pieces.map(piece).collect();
             writer
-                .records(Lsn(1 + n * 2 + ring as u64), 1, &payload(n, 40))
+                .records(Lsn(1 + n * 2 + ring as u64), 1, &record, &placed)
                 .expect("there is room");
             writer.persist();
         }
@@ -287,7 +359,9 @@ fn records_of_all_rings_come_back_in_lsn_order_and_holes_are_told() {
     let (memory, mut rings) = made(FlushPolicy::OnCommit, 3);
     for lsn in [3u64, 4, 6, 7, 9] {
         let (writer, _) = &mut rings[(lsn % 3) as usize];
-        writer.records(Lsn(lsn), 1, &lsn.to_le_bytes()).expect("there is room");
+        writer
+            .records(Lsn(lsn), 1, &lsn.to_le_bytes(), &[])
+            .expect("there is room");
         writer.persist();
     }
     let region = Region::open(Arc::new(Recording::from_image(memory.image(|| true))))
@@ -307,10 +381,10 @@ fn a_full_ring_refuses_and_goes_on_once_it_was_freed() {
     let (writer, reader) = &mut rings[0];
     let mut lsn = 0;
     for _ in 0..20 {
-        while writer.records(Lsn(lsn), 1, &payload(lsn, 100)).is_ok() {
+        while writer.records(Lsn(lsn), 1, &payload(lsn, 100), &[]).is_ok() {
             lsn += 1;
         }
-        assert_eq!(writer.records(Lsn(lsn), 1, b""), Err(Full::ForNow));
+        assert_eq!(writer.records(Lsn(lsn), 1, b"", &[]), Err(Full::ForNow));
         writer.persist();
         let fill = writer.fill();
         assert_eq!((fill.entries, fill.entries_max), (ENTRIES as u64, ENTRIES as u64));
@@ -323,9 +397,12 @@ fn a_full_ring_refuses_and_goes_on_once_it_was_freed() {
     }
     assert_eq!(lsn, 20 * ENTRIES as u64);
     let huge = vec![0; BYTES];
-    assert!(matches!(writer.records(Lsn(lsn), 1, &huge), Err(Full::Forever { .. })));
+    assert!(matches!(
+        writer.records(Lsn(lsn), 1, &huge, &[]),
+        Err(Full::Forever { .. })
+    ));
     writer
-        .records(Lsn(lsn), 1, b"small")
+        .records(Lsn(lsn), 1, b"small", &[])
         .expect("nothing is left of the huge one");
 }
 
@@ -346,8 +423,16 @@ fn regions_that_are_not_ours_are_refused() {
     assert_eq!(open(longer), Err(RegionError::Size { made, found }));
     assert!(matches!(open(vec![0; 4096]), Err(RegionError::TooSmall { .. })));
     let mut newer = image;
-    newer[8] = 2;
-    assert_eq!(open(newer), Err(RegionError::Version { found: 2 }));
+    for found in [1, 3] {
+        newer[8] = found;
+        let refused = open(newer.clone()).expect_err("another layout");
+        assert_eq!(refused, RegionError::Version { found: found.into() });
+        assert!(
+            refused
+                .to_string()
+                .contains("this program reads version 2. Start the program that wrote it")
+        );
+    }
 }
 
 #[test]
@@ -357,7 +442,9 @@ fn objects_are_persistent_before_their_state_bits() {
     memory.take_events();
     let (writer, _) = &mut rings[0];
     for lsn in 0..16 {
-        writer.records(Lsn(lsn), 1, &payload(lsn, 50)).expect("there is room");
+        writer
+            .records(Lsn(lsn), 1, &payload(lsn, 50), &[])
+            .expect("there is room");
     }
     writer.persist();
     let events = memory.take_events();
@@ -370,4 +457,77 @@ fn objects_are_persistent_before_their_state_bits() {
     assert_eq!(events[16], Drain);
     assert!(events[17..33].iter().all(|event| matches!(event, Store { .. })));
     assert_eq!(events[33..], [Drain]);
+}
+
+/// On insert the objects of a transaction are on their way before its commit, and its commit waits once for all of them; by the paper's
+/// way the transaction waits for each.
+#[test]
+fn objects_are_written_when_they_are_made() {
+    for policy in FlushPolicy::ALL {
+        let (memory, mut rings) = made(policy, 1);
+        let (writer, _) = &mut rings[0];
+        let Some(mut objects) = writer.objects() else {
+            assert_eq!(policy, FlushPolicy::OnCommit);
+            continue;
+        };
+        memory.take_events();
+        let rows = payload(1, 30);
+        let mut placed = Vec::new();
+        for at in [0, 10, 20] {
+            let place = objects.insert(&rows[at..at + 10]).expect("there is room");
+            placed.push(PlacedBytes {
+                at: at as u32,
+                bytes: 10,
+                place,
+            });
+        }
+        let waits = |events: &[Event]| events.iter().filter(|event| **event == Event::Drain).count();
+        let events = memory.take_events();
+        let written = events
+            .iter()
+            .filter(|event| matches!(event, Event::Write { bytes: 64, .. }));
+        assert_eq!(written.count(), 3);
+        assert_eq!(waits(&events), if policy == FlushPolicy::OnInsertFence { 3 } else { 0 });
+        // Without a commit they are nothing.
+        assert_eq!(recovered(memory.image(|| true)), Ok(Vec::new()));
+        writer.records(Lsn(5), 1, &rows, &placed).expect("there is room");
+        writer.persist();
+        assert_eq!(waits(&memory.take_events()), 2);
+        assert_eq!(recovered(memory.image(|| false)), Ok(vec![(5, rows)]));
+    }
+}
+
+#[test]
+fn objects_leave_room_for_their_commit() {
+    let (_, mut rings) = made(FlushPolicy::OnInsert, 1);
+    let (writer, reader) = &mut rings[0];
+    let mut objects = writer.objects().expect("on insert");
+    let max = writer.bytes_max() as usize;
+    for lsn in 0..40u64 {
+        objects.begin_batch();
+        let begun_at = objects.place();
+        let row = payload(lsn, 1_000 + lsn as usize * 100);
+        let mut placed = Vec::new();
+        let mut records = payload(lsn, 7);
+        // Until there is no more room for objects, and then for what the log takes at once.
+        while let Some(place) = objects.insert(&row) {
+            placed.push(PlacedBytes {
+                at: records.len() as u32,
+                bytes: row.len() as u32,
+                place,
+            });
+            records.extend(&row);
+        }
+        assert!(objects.place() - begun_at > writer.fill().bytes_max / 8, "batch {lsn}");
+        records.resize(records.len().max(max), 1);
+        records.truncate(max.max(placed.last().map_or(0, |last| last.end() as usize)));
+        writer
+            .records(Lsn(lsn), 1, &records, &placed)
+            .expect("there is room for its commit");
+        writer.persist();
+        let record = reader.next_record().expect("whole").expect("persistent");
+        assert_eq!(record.bytes, records);
+        reader.free(&record);
+        assert_eq!(writer.fill().bytes, 0);
+    }
 }

@@ -4,6 +4,7 @@ use std::{cell::RefCell, sync::Arc, time::Duration};
 
 use reprise_base::Lsn;
 use reprise_log::{Appender, LogError, NvramAppender, UnavailableKind};
+use reprise_nvram::ObjectWriter;
 use reprise_wire::RecordBatch;
 
 use crate::{batch::CallBatch, gate::CommitGate, site::Partition};
@@ -43,6 +44,11 @@ pub trait Sink: Send {
     /// Bytes of records that one batch may have.
     fn records_max(&self) -> usize {
         usize::MAX
+    }
+
+    /// Where the changes of transactions go before they commit, if anywhere. Once, before the first batch.
+    fn objects(&self) -> Option<ObjectWriter> {
+        None
     }
 
     /// Takes over a run batch with the records of its committed writes. `partitions` are those it ran on.
@@ -226,6 +232,10 @@ impl Sink for NvramSink {
 
     fn records_max(&self) -> usize {
         self.appender.borrow().bytes_max()
+    }
+
+    fn objects(&self) -> Option<ObjectWriter> {
+        self.appender.borrow().objects()
     }
 
     fn publish(

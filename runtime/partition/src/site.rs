@@ -145,10 +145,12 @@ impl ExecContext {
     pub fn new(shared: Arc<Shared>, sink: Box<dyn Sink>, recorder: Recorder) -> Self {
         let deployed = shared.deployed.load_full();
         let in_service = in_service(&deployed);
+        let mut frame = TxnScratch::counted_in(&shared.memory);
+        frame.set_objects(sink.objects());
         Self {
             choices: choices(&shared, &in_service),
             executors: Executors::counted_in(shared.memory.kind(MemoryKind::Guests)),
-            frame: TxnScratch::counted_in(&shared.memory),
+            frame,
             shared,
             sink,
             recorder,

@@ -86,7 +86,7 @@ impl<'a> Running<'a> {
             self.encode_command(partitions, commit.digest, records);
         }
         if fits {
-            records.push_changes(&changes);
+            records.push_placed(&changes, frame.placed());
         }
     }
 
@@ -408,6 +408,9 @@ pub(crate) fn begin_capture(choice: &mut Choice, shared: &Shared, frame: &mut Tx
     let (kind, sample) = (choice.kind(), choice.sample(&*shared.clock));
     let is_wanted = matches!(kind, LogForm::Changes | LogForm::Both) || sample.is_some();
     frame.set_capture(is_wanted.then_some(shared.logging.images));
+    if matches!(kind, LogForm::Changes | LogForm::Both) {
+        frame.insert_changes();
+    }
     (kind, sample)
 }
 

@@ -94,6 +94,8 @@ pub struct NvramDevice {
     /// What is lost when the machine loses power, if anything.
     pub warning: Option<&'static str>,
     /// Entries from which on the copy to the files begins.
+    /// When changes go to the region (`FlushPolicy::name`).
+    pub flush: &'static str,
     pub copy_at_entries: u64,
 }
 

@@ -110,6 +110,20 @@ impl Store {
     }
 }
 
+impl Store {
+    /// How many changes of the running transaction were written down so far, and their bytes, which only a rollback to a savepoint makes
+    /// fewer. They count as they are where [`Store::is_captured`] says so at the transaction's end.
+    #[inline]
+    pub fn captured(&self) -> (u32, &[u8]) {
+        self.journal.capture.so_far()
+    }
+
+    /// True where what was written down is the running transaction's write set: no row was changed twice.
+    pub fn is_captured(&mut self, images: AfterImage) -> bool {
+        self.journal.captured_whole(images).is_some()
+    }
+}
+
 impl Journal {
     /// What was captured of the running transaction, if it is of use.
     #[inline]

@@ -10,6 +10,7 @@ mod ahead;
 mod changed;
 mod executors;
 mod held;
+mod inserting;
 mod install;
 mod kept;
 mod keyplace;

@@ -88,10 +88,11 @@ impl<'a, 's> MultiTxn<'a, 's> {
         change: impl FnOnce(&mut Store) -> Result<T, WriteError>,
     ) -> Result<T, OpError> {
         self.keep_before(binding.table, store, rid)?;
-        let store = &mut *self.stores[store].1;
+        let (at, store) = (store, &mut *self.stores[store].1);
         let before = store.write_set_bytes();
         let changed = change(store).map_err(|error| write_error(error, binding))?;
         self.written += store.write_set_bytes() - before;
+        self.frame.insert_objects(at, store);
         self.frame.check_written(self.written)?;
         Ok(changed)
     }
@@ -609,7 +610,9 @@ impl HostOps for MultiTxn<'_, '_> {
                 patched.map_err(|error| write_error(error, binding))?;
                 at += 1;
             }
-            self.written += self.stores[store as usize].1.write_set_bytes() - before;
+            let patched = &*self.stores[store as usize].1;
+            self.written += patched.write_set_bytes() - before;
+            self.frame.insert_objects(store as usize, patched);
             self.frame.check_written(self.written)?;
         }
         Ok(())
@@ -750,8 +753,9 @@ impl HostOps for MultiTxn<'_, '_> {
                 }
             }
         }
-        for ((_, store), savepoint) in self.stores.iter_mut().zip(savepoints) {
+        for (at, ((_, store), savepoint)) in self.stores.iter_mut().zip(savepoints).enumerate() {
             store.rollback_to(savepoint);
+            self.frame.insert_objects(at, store);
         }
         self.written = self.stores.iter().map(|(_, store)| store.write_set_bytes()).sum();
         Ok(())

@@ -97,6 +97,7 @@ pub fn run_single(
     if let Some(images) = frame.capture() {
         store.capture(images);
     }
+    frame.inserting.begin(1);
     let ended = {
         let mut txn = SingleTxn::new(store, partition, input, frame);
         executor.call(input.procedure, &mut txn)
@@ -107,6 +108,7 @@ pub fn run_single(
         return fail_single(store, ended.kind, frame);
     };
     if let Some(images) = frame.capture() {
+        frame.inserting.end(store, images);
         frame.changed_rows = store.take_changes(images, &mut frame.changes);
     }
     let written = store.commit();
@@ -142,6 +144,7 @@ pub fn run_migration(
 #[cold]
 fn fail_single(store: &mut Store, kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Outcome {
     let failure = judge(kind, frame).expect("it did not return");
+    frame.inserting.give_up();
     frame.watch.time_take_back(store.undo_count(), || store.rollback());
     Outcome::Fail(failure)
 }
@@ -160,6 +163,7 @@ pub fn run_multi(
             store.capture(images);
         }
     }
+    frame.inserting.begin(stores.len());
     let ended = {
         let mut txn = MultiTxn::new(stores, input, frame);
         executor.call(input.procedure, &mut txn)
@@ -173,6 +177,7 @@ pub fn run_multi(
             commit(&summaries, frame)
         }
         Some(failure) => {
+            frame.inserting.give_up();
             let writes = stores.iter().map(|(_, store)| store.undo_count()).sum();
             frame
                 .watch
@@ -187,12 +192,19 @@ fn capture_groups(stores: &mut [(PartitionId, &mut Store)], frame: &mut TxnScrat
     let Some(images) = frame.capture() else {
         return;
     };
-    for (id, store) in stores {
+    for (at, (_, store)) in stores.iter().enumerate() {
+        frame.insert_objects(at, store);
+    }
+    for (at, (id, store)) in stores.iter_mut().enumerate() {
         frame.group.clear();
         frame.changed_rows += store.write_set(images, &mut frame.group);
         if !frame.group.is_empty() {
             let group = &frame.group;
             frame.changes.other(|out| ChangesRef::push_group(out, *id, group));
+            if frame.inserting.is_on && store.is_captured(images) {
+                let base = frame.changes.len() - frame.group.len();
+                frame.inserting.end_store(at, base);
+            }
         }
     }
 }

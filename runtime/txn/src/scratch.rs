@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use reprise_abi::{Handles, LogLevel, OpError, RowHandle, random::TxnRandom, value::RESULT_BYTES_MAX};
 use reprise_base::{
-    MemoryLedger,
+    MemoryLedger, PlacedBytes,
     limits::{
         ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX, MEMORY_MAX_LIMIT,
         MIGRATION_HANDLES_MAX, MIGRATION_LIMITS_FACTOR, REPLAY_LIMITS_FACTOR, ROW_OPS_MAX, SAVEPOINTS_MAX,
         WRITE_SET_BYTES_MAX,
     },
 };
-use reprise_storage::{AfterImage, Rid, Savepoint};
+use reprise_nvram::ObjectWriter;
+use reprise_storage::{AfterImage, Rid, Savepoint, Store};
 use reprise_wire::ChangesBuffer;
 
-use crate::{changed::ChangedRows, kept::KeptRows, scan::Cursor, watch::Watch};
+use crate::{changed::ChangedRows, inserting::Inserting, kept::KeptRows, scan::Cursor, watch::Watch};
 
 /// Host calls and rows between two questions whether the call may go on: some hundred microseconds.
 const OPS_SLICE: u64 = 1_024;
@@ -79,6 +80,8 @@ pub struct TxnScratch {
     capture: Option<AfterImage>,
     pub(crate) changes: ChangesBuffer,
     pub(crate) changed_rows: u32,
+    /// Where changes go to NVRAM as they are made.
+    pub(crate) inserting: Inserting,
     /// One partition's changes, on their way into `changes`.
     pub(crate) group: Vec<u8>,
 }
@@ -122,6 +125,7 @@ impl TxnScratch {
     #[inline]
     pub fn begin_running(&mut self) {
         self.limits = Limits::Call;
+        self.inserting.begin_batch();
     }
 
     /// How many times the limits of a call it may take.
@@ -166,6 +170,32 @@ impl TxnScratch {
     #[inline]
     pub fn set_capture(&mut self, images: Option<AfterImage>) {
         self.capture = images;
+        self.inserting.is_wanted = false;
+    }
+
+    /// Where the changes of transactions go as they are made, if anywhere.
+    pub fn set_objects(&mut self, writer: Option<ObjectWriter>) {
+        self.inserting.set_writer(writer);
+    }
+
+    /// The changes that are kept (`set_capture`) go to the log, too: where there are objects for them, as they are made.
+    #[inline]
+    pub fn insert_changes(&mut self) {
+        self.inserting.is_wanted = self.capture == Some(AfterImage::Changed);
+    }
+
+    /// What of `changes` lies in NVRAM already, in growing order.
+    #[inline]
+    pub fn placed(&self) -> &[PlacedBytes] {
+        self.inserting.placed()
+    }
+
+    /// Behind a write on a held store, or behind what takes some back.
+    #[inline(always)]
+    pub(crate) fn insert_objects(&mut self, at: usize, store: &Store) {
+        if self.inserting.is_on {
+            self.inserting.note(at, store);
+        }
     }
 
     #[inline]

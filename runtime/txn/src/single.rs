@@ -166,6 +166,7 @@ impl<'a> SingleTxn<'a> {
 
     #[inline(always)]
     fn check_written(&mut self) -> Result<(), OpError> {
+        self.frame.insert_objects(0, self.store);
         let bytes = self.store.write_set_bytes();
         match self.frame.is_much_written(bytes) {
             false => Ok(()),
@@ -745,6 +746,7 @@ impl HostOps for SingleTxn<'_> {
             self.frame.changed.note(row_key(0, table, rid), given, None);
         }
         self.store.rollback_to(savepoint);
+        self.frame.insert_objects(0, self.store);
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! Encoded records on their way to the log.
 
+use reprise_base::PlacedBytes;
+
 use crate::{ChangesRef, CommandRef, FORMAT_VERSION, PlainCommand, RawRecords, RecordKind, RecordRef, WireError};
 
 /// Encoded records, one behind the other, and how many they are.
@@ -8,6 +10,8 @@ pub struct RecordBatch {
     bytes: Vec<u8>,
     count: u32,
     changes_count: u32,
+    /// In growing order.
+    placed: Vec<PlacedBytes>,
 }
 
 impl RecordBatch {
@@ -39,6 +43,25 @@ impl RecordBatch {
     pub fn push_changes(&mut self, changes: &ChangesRef<'_>) {
         changes.encode(&mut self.bytes);
         self.note(RecordKind::Changes);
+    }
+
+    /// As `push_changes`, of changes that lie in a ring of NVRAM already, but for what is between these pieces of them, which grow.
+    pub fn push_placed(&mut self, changes: &ChangesRef<'_>, pieces: &[PlacedBytes]) {
+        self.push_changes(changes);
+        // A record of changes ends with them.
+        let base = self.bytes.len() - changes.changes.len();
+        debug_assert_eq!(self.bytes[base..], *changes.changes);
+        let moved = pieces.iter().map(|piece| PlacedBytes {
+            at: piece.at + base as u32,
+            ..*piece
+        });
+        self.placed.extend(moved);
+    }
+
+    /// What of `bytes` lies in a ring of NVRAM already, in growing order.
+    #[inline]
+    pub fn placed(&self) -> &[PlacedBytes] {
+        &self.placed
     }
 
     /// Appends records that were encoded before, in the newest format. Err: they are none, and nothing was appended.
@@ -83,6 +106,7 @@ impl RecordBatch {
     /// Forgets all but its memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
+        self.placed.clear();
         (self.count, self.changes_count) = (0, 0);
     }
 }

@@ -97,7 +97,8 @@ pub struct NvramStatus {
     pub persistence: String,
     /// What is lost when the machine loses power; null where nothing is.
     pub warning: Option<String>,
-    /// When the records of a transaction become persistent: `commit`, all of them together.
+    /// When a transaction's changes go to the region: `commit`, all of them at its end; `insert`, each when it is made, and the commit waits
+    /// for all; `insert-fence`, each when it is made, and the transaction waits for it.
     pub flush: String,
     /// Entries, in all rings, from which on they are copied to the log's files.
     pub copy_at_entries: u64,

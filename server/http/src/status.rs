@@ -92,7 +92,7 @@ fn nvram(device: NvramDevice, front: &FrontStatus) -> NvramStatus {
         bytes: device.bytes,
         persistence: device.persistence.to_owned(),
         warning: device.warning.map(str::to_owned),
-        flush: "commit".to_owned(),
+        flush: device.flush.to_owned(),
         copy_at_entries: device.copy_at_entries,
         records_waiting: front.records_waiting,
         rings: rings.collect(),

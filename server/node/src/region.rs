@@ -267,7 +267,7 @@ mod tests {
         }));
         for (ring, lsn) in [(1, 5), (0, 6), (1, 9)] {
             let writer = &mut rings[ring].0;
-            writer.records(Lsn(lsn), 1, record.bytes()).expect("there is room");
+            writer.records(Lsn(lsn), 1, record.bytes(), &[]).expect("there is room");
             writer.persist();
         }
         drop(rings);

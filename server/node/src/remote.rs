@@ -584,10 +584,11 @@ fn describe_nvram(nvram: &NvramStatus) -> String {
         .as_ref()
         .map_or_else(String::new, |warning| format!("; warning: {warning}"));
     format!(
-        "{} ({}, {}), {} records not copied, fullest ring {} %{warning}",
+        "{} ({}, {}, flush {}), {} records not copied, fullest ring {} %{warning}",
         nvram.path,
         bytes(nvram.bytes),
         nvram.persistence,
+        nvram.flush,
         grouped(nvram.records_waiting),
         fullest.max().unwrap_or(0),
     )

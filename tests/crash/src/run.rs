@@ -298,8 +298,14 @@ impl Database {
             fixed => fixed,
         };
         let region = self.dir.path().join("region").display().to_string();
+        // As often as they go with the log's kind.
+        let flush = match log {
+            "command" => "commit",
+            _ => ["commit", "insert", "insert-fence"][self.rng.below(3) as usize],
+        };
         let nvram = [
             ("--nvram", region.as_str()),
+            ("--nvram-flush", flush),
             ("--nvram-size", NVRAM_BYTES),
             ("--nvram-assume-persistent", "true"),
         ];

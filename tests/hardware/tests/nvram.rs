@@ -28,20 +28,34 @@ fn what_was_answered_from_an_nvdimm_outlives_a_power_failure() {
     if let Err(why) = is_available() {
         return skip(NAME, &why);
     }
+    for (log, flush) in [
+        ("command", "commit"),
+        ("physiological", "insert"),
+        ("physiological", "insert-fence"),
+    ] {
+        outlives(log, flush);
+    }
+}
+
+fn outlives(log: &str, flush: &str) {
     let dir = tempfile::tempdir().expect("a directory");
     let reprise = binary().expect("the server");
     let (reprise, wasm) = (reprise.display().to_string(), dir.path().join("bank.wasm"));
     std::fs::write(&wasm, procedure_wasm("bank").expect("a module")).expect("written");
     let wasm = wasm.display().to_string();
     let last = format!("acknowledged {ACCOUNTS}");
-    let loaded = boot(dir.path(), Some(&last), &["load", &reprise, &wasm, ACCOUNTS]);
+    let loaded = boot(
+        dir.path(),
+        Some(&last),
+        &["load", &reprise, log, flush, &wasm, ACCOUNTS],
+    );
     let told = String::from_utf8_lossy(&loaded.stdout).into_owned();
     assert!(
         told.contains(&last),
         "{told}{}",
         String::from_utf8_lossy(&loaded.stderr)
     );
-    let checked = boot(dir.path(), None, &["check", &reprise, ACCOUNTS]);
+    let checked = boot(dir.path(), None, &["check", &reprise, log, flush, ACCOUNTS]);
     let told = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(
         told.contains("whole"),

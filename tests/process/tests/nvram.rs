@@ -34,9 +34,25 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
         "3",
     ];
     // An ordinary file: msync, and a warning. The same, taken for persistent memory.
-    for (assume, persistence) in [("false", "msync"), ("true", "assumed")] {
-        let data = dir.path().join(persistence);
-        let args = [&on_nvram[..], &["--nvram-assume-persistent", assume, "--sites", "2"]].concat();
+    let ways = [
+        ("false", "msync", "command", "commit"),
+        ("true", "assumed", "command", "commit"),
+        ("true", "assumed", "physiological", "insert"),
+        ("true", "assumed", "both", "insert-fence"),
+    ];
+    for (assume, persistence, log, flush) in ways {
+        let data = dir.path().join(flush).join(persistence);
+        let further = [
+            "--nvram-assume-persistent",
+            assume,
+            "--sites",
+            "2",
+            "--log",
+            log,
+            "--nvram-flush",
+            flush,
+        ];
+        let args = [&on_nvram[..], &further].concat();
         let mut server = Server::start(&Launch::new(&data).args(&args))?;
         let tally = open_accounts(&server, 40)?;
         let status = server.get("/v1/status")?.json();
@@ -46,6 +62,10 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
             "{status}"
         );
         ensure!(nvram["path"] == region && nvram["bytes"] == 8 << 20, "{status}");
+        ensure!(nvram["flush"] == flush, "{status}");
+        let told = run_verb(&["status", "--url", &format!("http://{}", server.address)])?;
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        ensure!(told.contains(&format!("flush {flush}")), "{told}");
         ensure!(nvram["rings"].as_array().map(Vec::len) == Some(2), "{status}");
         ensure!(
             nvram["warning"]
@@ -140,6 +160,32 @@ fn what_can_not_be_is_refused_in_a_line() -> Result<()> {
             ]
             .concat(),
             "asynchronous commit",
+        ),
+        (vec!["--nvram-flush", "insert"], "nvram-flush goes with device nvram"),
+        (
+            [
+                &nvram[..],
+                &["--nvram", region, "--nvram-size", SIZE, "--nvram-flush", "later"],
+            ]
+            .concat(),
+            "changes go to NVRAM at commit, insert or insert-fence",
+        ),
+        (
+            [
+                &nvram[..],
+                &["--nvram", region, "--nvram-size", SIZE, "--nvram-flush", "insert"],
+            ]
+            .concat(),
+            "log command has none",
+        ),
+        (
+            [
+                &nvram[..],
+                &["--nvram", region, "--nvram-size", SIZE, "--log", "auto"],
+                &["--nvram-flush", "insert-fence", "--log-differential", "false"],
+            ]
+            .concat(),
+            "take log-differential true",
         ),
         (
             [&nvram[..], &["--nvram", region, "--nvram-size", SIZE, "--log", "none"]].concat(),

@@ -9,7 +9,9 @@ mod standby;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use reprise_base::Lsn;
-use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom, RecoveryReport, RedoConfig, Sampling};
+use reprise_database::{
+    AfterImage, CommitMode, FlushPolicy, LogPolicy, RecoverFrom, RecoveryReport, RedoConfig, Sampling,
+};
 use reprise_env::{
     Disk, SimDisk,
     sim::{CrashPolicy, FaultPlan, FaultRandom},
@@ -49,6 +51,8 @@ stats! {
     seeds, lives, calls, commits, repeats, steps, crashes, closes, checkpoints, loaded_checkpoints, passed_over,
     released_logs, harms, refusals, log_failures, full_disks, refused_calls, checks, upgrades, torn_tails,
     auto_switches, backups, failed_backups, verified_backups, restores, divergences, quarantines,
+    /// Crashes of lives whose changes went to NVRAM as they were made.
+    inserted_crashes,
     ended, standbys, standby_checks, standby_restarts, promotions, failovers,
 }
 
@@ -129,6 +133,7 @@ impl Run {
                 _ => CommitMode::Sync,
             },
             nvram: None,
+            flush: FlushPolicy::OnCommit,
             checkpoint_bytes: match one_of(&[0, 0, 0, 1]) {
                 0 => 0,
                 _ => one_of(&[6 << 10, 20 << 10]),
@@ -277,6 +282,10 @@ impl Run {
                 _ => RecoverFrom::Changes,
             },
         };
+        self.settings.flush = match (self.settings.log, self.settings.redo.images) {
+            (LogPolicy::Command, _) | (_, AfterImage::Whole) => FlushPolicy::OnCommit,
+            _ => FlushPolicy::ALL[self.below(3) as usize],
+        };
     }
 
     /// Opens an undamaged disk, sometimes after a try on which the disk failed.
@@ -289,8 +298,8 @@ impl Run {
         let (world, report) = opened.map_err(|refused| format!("an undamaged database: {}", refused.text()))?;
         self.note(|| {
             format!(
-                "opened on {sites} sites, log {:?} {:?}: {} commands behind checkpoint {:?}, {} keys, {} torn bytes, passed over {:?}",
-                self.settings.log, self.settings.redo, report.commands, report.checkpoint.map(|c| c.lsn), report.keys, report.torn_bytes, report.passed_over
+                "opened on {sites} sites, log {:?} {:?}, flush {:?}: {} commands behind checkpoint {:?}, {} keys, {} torn bytes, passed over {:?}",
+                self.settings.log, self.settings.redo, self.settings.flush, report.commands, report.checkpoint.map(|c| c.lsn), report.keys, report.torn_bytes, report.passed_over
             )
         });
         self.stats.loaded_checkpoints += report.checkpoint.is_some() as u64;
@@ -682,6 +691,8 @@ impl Run {
         let ops_at_death;
         if is_crash {
             self.stats.crashes += 1;
+            let is_inserting = self.settings.nvram.is_some() && self.settings.flush.is_on_insert();
+            self.stats.inserted_crashes += is_inserting as u64;
             let back = match self.below(4) {
                 0 => 0,
                 1 => self.below(ops_now as u64 + 1),

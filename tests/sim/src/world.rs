@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use reprise_base::Role;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, Folders, LogPolicy, NvramConfig,
-    OpenError, RecoveryReport, RedoConfig, Sampling,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, FlushPolicy, Folders, LogPolicy,
+    NvramConfig, OpenError, RecoveryReport, RedoConfig, Sampling,
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
 use reprise_router::{BatchBuilder, BatchReply, Router};
@@ -27,6 +27,7 @@ pub struct Settings {
     pub commit: CommitMode,
     /// NVRAM before the log's files, in a region of this number; each life may have others.
     pub nvram: Option<u64>,
+    pub flush: FlushPolicy,
     /// How its procedures run.
     pub way: Way,
     /// Each life may have others.
@@ -45,6 +46,7 @@ impl Settings {
                 path: region_path(number),
                 bytes: REGION_BYTES,
                 copy_at_entries: 40,
+                flush: self.flush,
                 assume_persistent: false,
             }),
         }

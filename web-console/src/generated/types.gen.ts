@@ -1158,7 +1158,8 @@ export type NvramStatus = {
      */
     copy_at_entries: number;
     /**
-     * When the records of a transaction become persistent: `commit`, all of them together.
+     * When a transaction's changes go to the region: `commit`, all of them at its end; `insert`, each when it is made, and the commit waits
+     * for all; `insert-fence`, each when it is made, and the transaction waits for it.
      */
     flush: string;
     /**

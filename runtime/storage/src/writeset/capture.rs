@@ -73,6 +73,12 @@ impl Capture {
         }
     }
 
+    /// The changes so far: how many, and their bytes.
+    #[inline]
+    pub fn so_far(&self) -> (u32, &[u8]) {
+        (self.rows, self.changes.as_bytes())
+    }
+
     /// Takes back what came behind.
     pub fn take_back(&mut self, to: Captured) {
         self.rows = to.rows;

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom};
+use reprise_database::{AfterImage, CommitMode, FlushPolicy, LogPolicy, RecoverFrom};
 
 use crate::config::{
-    device::{DeviceKind, device},
+    device::{DeviceKind, device, flush},
     log::{commit_mode, group_commit_us, log_differential, log_mode, recover_from},
     memory::size,
     place::{partitions, sites},
@@ -66,6 +66,10 @@ pub struct BenchArgs {
     /// Bytes of the region, or a number with KiB, MiB or GiB [default: 256 MiB]
     #[arg(long, value_name = "BYTES", value_parser = size, requires = "nvram")]
     pub nvram_size: Option<u64>,
+    /// When changes go to the region: all at the commit (commit), each when it is made, and the commit waits for all (insert), each when it
+    /// is made, and the transaction waits for it (insert-fence) [default: commit]
+    #[arg(long, value_name = "POLICY", value_parser = flush, requires = "nvram")]
+    pub nvram_flush: Option<FlushPolicy>,
     /// Take an ordinary file for persistent memory
     #[arg(long, requires = "nvram")]
     pub nvram_assume_persistent: bool,

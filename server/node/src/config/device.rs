@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use reprise_database::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, NvramConfig};
+use reprise_database::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, FlushPolicy, NvramConfig};
 
 use super::{
     memory::size,
@@ -23,6 +23,12 @@ impl Show for DeviceKind {
             Self::File => "file".into(),
             Self::Nvram => "nvram".into(),
         }
+    }
+}
+
+impl Show for FlushPolicy {
+    fn shown(&self) -> String {
+        self.name().into()
     }
 }
 
@@ -59,6 +65,15 @@ settings! {
             default: COPY_AT_ENTRIES_DEFAULT,
             marks: [where_said],
         }
+        /// When changes go to the region: all at the commit (commit), each when it is made, and the commit waits for all (insert), each
+        /// when it is made, and the transaction waits for it (insert-fence) [default: commit]
+        nvram_flush: FlushPolicy {
+            env: "REPRISE_NVRAM_FLUSH",
+            takes: "POLICY",
+            judge: flush,
+            default: FlushPolicy::OnCommit,
+            marks: [where_said],
+        }
         /// Take an ordinary file for persistent memory (true): for tests and measurements, since a power failure then loses commits that were
         /// answered [default: false]
         nvram_assume_persistent: bool {
@@ -76,12 +91,16 @@ impl DeviceSettings {
     /// Settings that do not go together are refused.
     pub fn config(&self) -> Result<DeviceConfig, Failure> {
         match (self.device.value, &self.nvram.value, self.nvram_size.value) {
+            (DeviceKind::File, _, _) if self.nvram_flush.value.is_on_insert() => {
+                Err(usage("nvram-flush goes with device nvram"))
+            }
             (DeviceKind::File, None, None) => Ok(DeviceConfig::File),
             (DeviceKind::File, _, _) => Err(usage("nvram and nvram-size go with device nvram")),
             (DeviceKind::Nvram, Some(path), Some(bytes)) => Ok(DeviceConfig::Nvram(NvramConfig {
                 path: absolute(path)?,
                 bytes,
                 copy_at_entries: self.nvram_copy_at.value,
+                flush: self.nvram_flush.value,
                 assume_persistent: self.nvram_assume_persistent.value,
             })),
             (DeviceKind::Nvram, None, _) => Err(usage(
@@ -103,6 +122,11 @@ pub fn device(text: &str) -> Result<DeviceKind, String> {
         "nvram" => Ok(DeviceKind::Nvram),
         _ => Err("the device is file or nvram".into()),
     }
+}
+
+pub fn flush(text: &str) -> Result<FlushPolicy, String> {
+    let known = FlushPolicy::ALL.into_iter().find(|policy| policy.name() == text);
+    known.ok_or_else(|| "changes go to NVRAM at commit, insert or insert-fence".into())
 }
 
 fn copy_at(text: &str) -> Result<u64, String> {

@@ -1,0 +1,148 @@
+//! The running transaction's changes, put into NVRAM as they are made (NV-Logging, section 4.3, flush-on-insert): each changed row's bytes
+//! are an object of their own. What a rollback takes back is free again. A transaction that changed a row twice, or for which there is no
+//! room before it commits, gives its objects up, and goes to the log as a whole.
+
+use reprise_base::PlacedBytes;
+use reprise_nvram::ObjectWriter;
+use reprise_storage::{AfterImage, Store};
+use reprise_wire::Changes;
+
+/// See the module's header.
+#[derive(Default)]
+pub(crate) struct Inserting {
+    writer: Option<ObjectWriter>,
+    /// The next transactions' changes go to the region as they are made.
+    pub is_wanted: bool,
+    /// The running one's do.
+    pub is_on: bool,
+    /// Where its objects begin.
+    begun_at: u64,
+    /// By held store.
+    stores: Vec<Inserted>,
+    /// Of the last transaction that committed: what of its changes lies in the region.
+    placed: Vec<PlacedBytes>,
+}
+
+/// What of one store's changes lies in the region.
+#[derive(Default)]
+struct Inserted {
+    rows: u32,
+    bytes: usize,
+    placed: Vec<PlacedBytes>,
+}
+
+impl Inserting {
+    pub fn set_writer(&mut self, writer: Option<ObjectWriter>) {
+        self.writer = writer;
+    }
+
+    /// What no commit names is free again.
+    #[inline]
+    pub fn begin_batch(&mut self) {
+        if let Some(writer) = &mut self.writer {
+            writer.begin_batch();
+        }
+    }
+
+    /// A transaction begins on so many stores.
+    #[inline]
+    pub fn begin(&mut self, stores: usize) {
+        self.placed.clear();
+        let writer = self.writer.as_ref().filter(|_| self.is_wanted);
+        self.is_on = writer.is_some();
+        if let Some(writer) = writer {
+            self.begun_at = writer.place();
+            self.stores.resize_with(stores, Inserted::default);
+            self.stores.iter_mut().for_each(Inserted::clear);
+        }
+    }
+
+    /// Takes up what a store wrote down since the last time, or took back.
+    #[inline(never)]
+    pub fn note(&mut self, at: usize, store: &Store) {
+        let (rows, captured) = store.captured();
+        if captured.len() < self.stores[at].bytes {
+            self.take_back(at, rows, captured.len());
+        }
+        let mine = &mut self.stores[at];
+        let writer = self.writer.as_mut().expect("it is on");
+        let is_one = rows == mine.rows + 1;
+        let mut walked = Changes::new(&captured[mine.bytes..]);
+        let first = mine.bytes;
+        while mine.bytes < captured.len() {
+            let end = match is_one {
+                true => captured.len(),
+                false => {
+                    walked.next().expect("there is more").expect("it was just written down");
+                    first + walked.offset()
+                }
+            };
+            let object = &captured[mine.bytes..end];
+            let Some(place) = writer.insert(object) else {
+                return self.give_up();
+            };
+            mine.placed.push(PlacedBytes {
+                at: mine.bytes as u32,
+                bytes: object.len() as u32,
+                place,
+            });
+            mine.bytes = end;
+        }
+        mine.rows = rows;
+    }
+
+    /// The objects of what a savepoint took back make room again, as far as none of another store lies behind them.
+    fn take_back(&mut self, at: usize, rows: u32, bytes: usize) {
+        let mine = &mut self.stores[at];
+        while mine.placed.pop_if(|last| last.end() as usize > bytes).is_some() {}
+        (mine.rows, mine.bytes) = (rows, bytes);
+        let last = self.stores.iter().filter_map(|store| store.placed.last());
+        let ends = last.map(|last| ObjectWriter::behind(last.place, last.bytes));
+        let end = ends.max().unwrap_or(self.begun_at);
+        self.writer.as_mut().expect("it is on").take_back(end);
+    }
+
+    /// The transaction leaves no objects.
+    #[cold]
+    pub fn give_up(&mut self) {
+        if self.is_on {
+            self.is_on = false;
+            self.writer.as_mut().expect("it is on").take_back(self.begun_at);
+        }
+    }
+
+    /// The transaction commits on its one store, whose changes become the record's.
+    #[inline]
+    pub fn end(&mut self, store: &mut Store, images: AfterImage) {
+        if self.is_on {
+            self.note(0, store);
+        }
+        if self.is_on && store.is_captured(images) {
+            std::mem::swap(&mut self.placed, &mut self.stores[0].placed);
+            self.is_on = false;
+        }
+        self.give_up();
+    }
+
+    /// The transaction commits; what this store captured goes into the record from `base` on.
+    pub fn end_store(&mut self, at: usize, base: usize) {
+        let moved = self.stores[at].placed.drain(..).map(|piece| PlacedBytes {
+            at: piece.at + base as u32,
+            ..piece
+        });
+        self.placed.extend(moved);
+    }
+
+    /// What of the last committed transaction's changes lies in the region, in growing order.
+    #[inline]
+    pub fn placed(&self) -> &[PlacedBytes] {
+        &self.placed
+    }
+}
+
+impl Inserted {
+    fn clear(&mut self) {
+        (self.rows, self.bytes) = (0, 0);
+        self.placed.clear();
+    }
+}
