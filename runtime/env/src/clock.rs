@@ -7,6 +7,10 @@ pub trait Clock: Send + Sync + 'static {
     fn now_us(&self) -> i64;
     /// Nanoseconds since some fixed moment. Never goes back.
     fn monotonic_ns(&self) -> u64;
+    /// Nanoseconds for which this thread had a processor since it began. A clock that knows no threads counts all of the time.
+    fn thread_processor_ns(&self) -> u64 {
+        self.monotonic_ns()
+    }
 }
 
 /// The clocks of the operating system.
@@ -37,5 +41,15 @@ impl Clock for RealClock {
 
     fn monotonic_ns(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
+    }
+
+    #[allow(unsafe_code)]
+    fn thread_processor_ns(&self) -> u64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the pointer is valid for the length of the call.
+        match unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) } {
+            0 => time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
+            _ => self.monotonic_ns(), // a system without that clock
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Does not: know what is stored or done, retry anything.
 //! Invariants: no unsafe code; a write that was reported durable is in every crash image of `SimDisk`.
 //! Called by: `host`, `log`, `txn`, `checkpoint`, `partition`, `replay`, `recovery`, `router`, `database`, `backup`, `ship`, `net-rdma`, `net-tls`, `node`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod aligned;
 mod clock;

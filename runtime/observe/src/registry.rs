@@ -60,7 +60,7 @@ impl Recorder {
         self.0.log_bytes.add(bytes);
     }
 
-    /// Calls that left records ran for so long.
+    /// Calls that left records took so long of a processor.
     #[inline]
     pub fn wrote(&self, elapsed: Duration) {
         self.0.redo_ns.add(nanoseconds(elapsed));

@@ -19,6 +19,7 @@ mod install;
 mod logging;
 mod partition_table;
 mod rendezvous;
+mod share;
 mod shared;
 mod sink;
 mod site;

@@ -20,6 +20,7 @@ use crate::{
     logging::Choice,
     partition_table::PartitionTable,
     rendezvous::{MultiPartitionTxn, Rendezvous},
+    share::ProcessorShare,
     shared::Shared,
     sink::{Sink, Unlogged},
     told::Telling,
@@ -81,6 +82,7 @@ pub struct ExecContext {
     result_bytes: usize,
     /// What a call of the last batch took.
     call_ns: u64,
+    share: ProcessorShare,
     deployed: Arc<Deployed>,
     /// The versions in service, by `ModuleId`.
     pub(crate) in_service: Vec<Option<Arc<Module>>>,
@@ -157,6 +159,7 @@ impl ExecContext {
             records: RecordBatch::default(),
             result_bytes: 0,
             call_ns: 0,
+            share: ProcessorShare::default(),
             deployed,
             in_service,
         }
@@ -423,6 +426,7 @@ impl Site {
     pub fn run_batch(&mut self, mut batch: Box<CallBatch>) {
         let started_ns = self.now_ns();
         self.tools.refresh_if_due();
+        self.tools.share.begin(&*self.tools.shared.clock);
         let id = batch.partition.expect("a multi-partition call comes as a job");
         let (partition, tools) = self.split(id);
         partition.settle(&*tools.sink);
@@ -450,7 +454,8 @@ impl Site {
         let fuel = tools.frame.take_fuel();
         tools.shared.coordinator.note_fuel(id, fuel / count.max(1) as u64);
         tools.recorder.ran(count as u64, ran, fuel);
-        tools.recorder.wrote(batch.share_of_writes(ran, tools.records.count()));
+        let busy = tools.share.end(&*tools.shared.clock, ran);
+        tools.recorder.wrote(batch.share_of_writes(busy, tools.records.count()));
         let records = std::mem::take(&mut tools.records);
         publish(tools, &records, &mut [&mut *partition], batch);
         tools.records = records;
@@ -495,6 +500,7 @@ impl ExclusivePartitions<'_> {
     pub fn run_calls(&mut self, mut batch: Box<CallBatch>) {
         let tools = &mut *self.tools;
         let started_ns = tools.shared.clock.monotonic_ns();
+        tools.share.begin(&*tools.shared.clock);
         let turn = TurnStart {
             now_us: tools.shared.clock.now_us(),
             refusal: tools.refusal(),
@@ -533,7 +539,8 @@ impl ExclusivePartitions<'_> {
             tools.shared.coordinator.note_fuel(part.id, fuel / count.max(1) as u64);
         }
         tools.recorder.ran(count as u64, ran, fuel);
-        tools.recorder.wrote(batch.share_of_writes(ran, tools.records.count()));
+        let busy = tools.share.end(&*tools.shared.clock, ran);
+        tools.recorder.wrote(batch.share_of_writes(busy, tools.records.count()));
         batch.busy = busy_with(self.fewest_waiting(), self.tools.call_ns);
         let records = std::mem::take(&mut self.tools.records);
         let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();

@@ -1,0 +1,89 @@
+//! How much of the time that batches take the engine thread has a processor: the rest goes to other threads of the machine.
+
+use std::time::Duration;
+
+use reprise_env::Clock;
+
+/// One batch in so many is measured: asking the system costs as much as a short call takes in a tenth of its time.
+const MEASURED_EVERY: u32 = 32;
+/// Time of measured batches after which they count half.
+const REMEMBERED: Duration = Duration::from_millis(50);
+
+/// The share of an engine thread, of its last batches.
+#[derive(Default)]
+pub(crate) struct ProcessorShare {
+    batches: u32,
+    /// Of the batch that is measured.
+    begun_ns: Option<u64>,
+    processor: Duration,
+    taken: Duration,
+}
+
+impl ProcessorShare {
+    /// A batch begins on this thread.
+    #[inline]
+    pub fn begin(&mut self, clock: &dyn Clock) {
+        self.batches = self.batches.wrapping_add(1);
+        if self.batches % MEASURED_EVERY == 1 {
+            self.begun_ns = Some(clock.thread_processor_ns());
+        }
+    }
+
+    /// It ended after so long. About the processor's time in it.
+    #[inline]
+    pub fn end(&mut self, clock: &dyn Clock, ran: Duration) -> Duration {
+        if let Some(begun_ns) = self.begun_ns.take() {
+            let processor = Duration::from_nanos(clock.thread_processor_ns().saturating_sub(begun_ns));
+            self.processor += processor.min(ran);
+            self.taken += ran;
+            if self.taken > REMEMBERED {
+                (self.processor, self.taken) = (self.processor / 2, self.taken / 2);
+            }
+        }
+        match self.taken.is_zero() {
+            true => ran,
+            false => ran.mul_f64(self.processor.as_secs_f64() / self.taken.as_secs_f64()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// A thread that has a processor for a quarter of the time.
+    #[derive(Default)]
+    struct Quarter(AtomicU64);
+
+    impl Clock for Quarter {
+        fn now_us(&self) -> i64 {
+            0
+        }
+
+        fn monotonic_ns(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn thread_processor_ns(&self) -> u64 {
+            self.monotonic_ns() / 4
+        }
+    }
+
+    #[test]
+    fn what_others_took_of_a_batchs_time_is_not_its_own() {
+        let (clock, mut share) = (Quarter::default(), ProcessorShare::default());
+        for _ in 0..1_000 {
+            share.begin(&clock);
+            clock.0.fetch_add(4_000_000, Ordering::Relaxed);
+            let own = share.end(&clock, Duration::from_millis(4));
+            assert!((own.as_secs_f64() - 0.001).abs() < 1e-6, "{own:?}");
+        }
+        // A clock that tells nothing of threads counts all of it.
+        let mut share = ProcessorShare::default();
+        share.begin(&reprise_env::SimClock::default());
+        let own = share.end(&reprise_env::SimClock::default(), Duration::ZERO);
+        assert_eq!(own, Duration::ZERO);
+    }
+}
