@@ -1,5 +1,6 @@
-//! Files of older formats and semantics numbers (`v2-…`: format 2; `v3-…`: format 3, semantics 2; `v4-…`: format 4, semantics 3), as the programs of their time wrote them (`tests/fixtures/make.sh`): what can be opened is, with all rows
-//! and keys; what can't is refused with nothing changed.
+//! Files of older formats and semantics numbers (`v2-…`: format 2; `v3-…`: format 3, semantics 2; `v4-…` and `v5-…`: formats 4 and 5,
+//! semantics 3), as the programs of their time wrote them (`tests/fixtures/make.sh`): what can be opened is, with all rows and keys; what
+//! can't is refused with nothing changed.
 
 mod common;
 
@@ -139,6 +140,11 @@ fn older_checkpoints_and_changes_open() {
         "v4-both",
         "v4-command",
         "v4-checkpoint-commands",
+        "v5-checkpoint",
+        "v5-physiological",
+        "v5-both",
+        "v5-command",
+        "v5-checkpoint-commands",
     ] {
         println!("{name}");
         let (dir, expected) = unpack(name);
@@ -150,7 +156,7 @@ fn older_checkpoints_and_changes_open() {
 
 #[test]
 fn an_older_backup_is_restored() {
-    for name in ["v2-backup", "v3-backup", "v4-backup"] {
+    for name in ["v2-backup", "v3-backup", "v4-backup", "v5-backup"] {
         let (backup, expected) = unpack(name);
         let dir = tempfile::tempdir().expect("a directory");
         let target = dir.path().join("restored");
