@@ -327,6 +327,7 @@ mod tests {
             checked_bytes: 400 * KIB,
             check_seconds: 0.005,
             checkpoint: Some(LoadedCheckpoint {
+                version: reprise_wire::FORMAT_VERSION,
                 lsn: Lsn(7),
                 rows: 1_000,
                 row_bytes: 30 * KIB,

@@ -52,6 +52,9 @@ impl Database {
         report.other_settings_hash = opened.other_settings_hash;
         (report.checked_bytes, report.check_seconds) = (opened.found.bytes, self.upkeep.check_seconds);
         let start = self.load_newest(&mut report)?;
+        if let Some(loaded) = &report.checkpoint {
+            replayer.note_version(loaded.version).map_err(RecoveryError::from)?;
+        }
         let until = until.map(|until| until.max(start));
         // The newest checkpoint could be read before the log was opened, and yet not be loaded.
         opened.found.judge_commands(start, SEMANTICS)?;
@@ -93,6 +96,8 @@ impl Database {
             RecoveryError::Log(error) => OpenError::Log(error),
             error => error.into(),
         })?;
+        // What follows is this program's.
+        replayer.number_rows().map_err(RecoveryError::from)?;
         replayer.drain().map_err(RecoveryError::from)?;
         report.commands = replayer.replayed();
         (report.redo_bytes, report.redo_seconds) = replayer.redo_speed();
@@ -195,6 +200,7 @@ impl Database {
         loaded.keys.into_iter().for_each(|key| self.restore_loaded(key));
         Ok(LoadedCheckpoint {
             lsn: reader.lsn(),
+            version: reader.header().version,
             rows: size.rows,
             row_bytes: size.row_bytes,
             file_bytes: size.file_bytes,

@@ -268,6 +268,10 @@ impl<'s> Pool<'_, 's> {
                     let error = error_of("row", "one that fits its table", &error.to_string());
                     self.reader.corrupt(entry, error)
                 }
+                LoadError::Number(number) => {
+                    let error = error_of("number of a row", "one that no other row has", &number.to_string());
+                    self.reader.corrupt(entry, error)
+                }
             })?;
             if rows != entry.items_count {
                 let (expected, found) = (entry.items_count.to_string(), rows.to_string());

@@ -82,6 +82,7 @@ pub fn load(
         return Err(broken(reader, "partitions", &asked.to_string(), &found.to_string()).into());
     }
     let outcome = Arc::new(LoadOutcome::new(shared.memory.clone()));
+    replayer.note_version(reader.header().version)?;
     let compile_seconds = describe(replayer, reader, past, &outcome)?;
     let (from, bytes, filled) = (reader.clone(), loaded.clone(), outcome.clone());
     replayer.gather(

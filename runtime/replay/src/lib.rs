@@ -15,6 +15,7 @@ mod control;
 mod cut;
 mod deploy;
 mod error;
+mod numbers;
 mod outcome;
 mod redo;
 mod replayer;

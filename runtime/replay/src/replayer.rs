@@ -73,6 +73,8 @@ pub struct Replayer {
     pub(crate) cuts: Option<Cuts>,
     /// Jobs over several sites so far, each of which may change the tables.
     jobs: u64,
+    /// What was fed, or loaded, is of a format in which numbers name no rows of tables with a primary key.
+    pub(crate) has_old_numbers: bool,
     pub(crate) assist: Arc<Assist>,
     /// Batches on their way that may be demultiplexed before their sites come to them, the next ones first.
     pub(crate) aheads: VecDeque<Arc<Ahead>>,
@@ -180,6 +182,7 @@ impl Replayer {
             spares: crossbeam_channel::unbounded(),
             outcome: Arc::new(Outcome::new(shared.clone(), remember)),
             jobs: 0,
+            has_old_numbers: false,
             assist: Arc::new(Assist::new(shared.threads.clone())),
             aheads: VecDeque::new(),
             shared,
@@ -275,6 +278,7 @@ impl Replayer {
 
     fn feed_blocks(&mut self, window: &Arc<Window>, until: Option<Lsn>) -> Result<(), ReplayError> {
         for block in window.blocks() {
+            self.note_version(block.version)?;
             let block_at = window.place_of(block.records);
             let mut records = RawRecords::new(block.records, block.version);
             let mut lsn = block.lsn;

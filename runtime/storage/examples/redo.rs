@@ -86,11 +86,7 @@ fn push_vote(store: &Store, window: &mut Vec<u8>, n: u64) -> usize {
     };
     insert.encode(window);
     let count = spread(n + 7) % COUNTS;
-    let mut key = Vec::new();
-    for part in [count % 6, 200 + count / 6] {
-        key.extend_from_slice(&(part as u32 ^ 1 << 31).to_be_bytes());
-    }
-    let mut patch = PatchWriter::begin(window, 1, RowName::Key(&key), 1);
+    let mut patch = PatchWriter::begin(window, 1, RowName::Number(count), 1);
     patch.column(3, Some(&n.to_le_bytes()));
     patch.finish();
     start

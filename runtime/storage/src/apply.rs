@@ -6,6 +6,7 @@ use reprise_wire::{Change, PatchColumns, RowName, WireError};
 use crate::{
     indirection::Rid,
     keyplan::{RowRef, Scratch},
+    numbers::NUMBER_MAX,
     store::Store,
     table::{Table, WriteError, relink, unlink},
     writeset::column_value,
@@ -18,8 +19,10 @@ pub enum ApplyError {
     Table { table: u16, count: usize },
     #[error("the changed row with {name} is not in table {table}")]
     Missing { table: String, name: String },
-    #[error("a changed row of table {table} has {name}, as tables of another kind do")]
+    #[error("a changed row of table {table} has {name}, as rows of other tables or older logs do")]
     Name { table: String, name: String },
+    #[error("a row comes to table {table} with number {found}, and {next} is the next one that the table gives out")]
+    Number { table: String, found: u64, next: u64 },
     #[error("column {column} of table {table} can't take the {found} bytes that a change holds for it")]
     Column { table: String, column: u16, found: usize },
     #[error("a changed row does not fit table {table}: {error}")]
@@ -86,7 +89,7 @@ impl Table {
     #[inline]
     pub fn touch_change(&self, change: &Change<'_>, prefetch: PrefetchStep) {
         let index = &self.indexes[0];
-        let key = match change {
+        let name = match change {
             Change::Insert { row, .. } => {
                 if prefetch == PrefetchStep::Index && row.len() >= self.layout.fixed_bytes() {
                     let tag = index.touch_of(RowRef { row, number: 0 });
@@ -94,15 +97,15 @@ impl Table {
                 }
                 return;
             }
-            Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => match name {
-                RowName::Key(key) => key,
-                RowName::Number(_) => return,
-            },
+            Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => *name,
         };
-        if prefetch == PrefetchStep::Index {
-            return index.touch(key);
-        }
-        match index.candidate(key) {
+        let rid = match (name, prefetch) {
+            (RowName::Key(key), PrefetchStep::Index) => return index.touch(key),
+            (RowName::Number(number), PrefetchStep::Index) => return self.rows.touch_number(number),
+            (RowName::Key(key), _) => index.candidate(key),
+            (RowName::Number(number), _) => self.rows.numbered_candidate(number),
+        };
+        match rid {
             Some(rid) if prefetch == PrefetchStep::Place => self.rows.touch_place(rid),
             Some(rid) => self.rows.touch(rid),
             None => {}
@@ -125,8 +128,8 @@ impl Table {
             return false;
         };
         match name {
-            RowName::Key(key) => !self.has_number() && self.indexes[0].is_of(row, key),
-            RowName::Number(number) => self.has_number() && row.number == number,
+            RowName::Key(key) => !self.is_numbered() && self.indexes[0].is_of(row, key),
+            RowName::Number(number) => self.is_numbered() && row.number == number,
         }
     }
 
@@ -147,7 +150,7 @@ impl Table {
             Change::Delete {
                 name: RowName::Number(_),
                 ..
-            } if !self.has_number() => return Ok(Target::Passed),
+            } if !self.is_numbered() => return Ok(Target::Passed),
             Change::Delete { name, .. } => (*name, true),
             Change::Replace { name, .. } | Change::Patch { name, .. } => (*name, false),
         };
@@ -168,7 +171,10 @@ impl Table {
     ) -> Result<Option<Rid>, ApplyError> {
         match (change, target) {
             (Change::Insert { number, row, .. }, _) => {
-                let number = self.number_of(*number)?;
+                let number = match number {
+                    Some(number) => self.check_number(*number)?,
+                    None => self.unlogged_number()?,
+                };
                 let put = self.put_new(row, number, scratch);
                 return Ok(Some(put.map_err(|error| self.unfit(error))?));
             }
@@ -193,7 +199,10 @@ impl Table {
         let target = self.target(change)?;
         Ok(match (change, target) {
             (Change::Insert { number, row, .. }, _) => {
-                self.number_of(*number)?;
+                match number {
+                    Some(number) => _ = self.take_number(*number)?,
+                    None => _ = self.unlogged_number()?,
+                }
                 again(None, Some(row.to_vec()), *number)
             }
             (Change::Delete { name, .. }, Target::Passed) => {
@@ -233,27 +242,51 @@ impl Table {
     /// The row of that name, if it is there.
     #[inline]
     fn find(&self, name: RowName<'_>) -> Result<Option<Rid>, ApplyError> {
-        let rid = match (name, self.has_number()) {
-            (RowName::Key(key), false) => self.indexes[0].get(&self.rows, key),
-            (RowName::Number(number), true) => self.indexes[0].get(&self.rows, &number.to_be_bytes()),
-            _ => {
-                return Err(ApplyError::Name {
-                    table: self.schema.name.clone(),
-                    name: text_of(name),
-                });
+        match (name, self.has_number()) {
+            (RowName::Key(key), false) if !self.is_numbered() => {
+                Ok(self.indexes[0].get(&self.rows, key).map(|(rid, _)| rid))
             }
-        };
-        Ok(rid.map(|(rid, _)| rid))
+            (RowName::Number(number), true) => {
+                let found = self.indexes[0].get(&self.rows, &number.to_be_bytes());
+                Ok(found.map(|(rid, _)| rid))
+            }
+            (RowName::Number(number), false) if self.is_numbered() => Ok(self.rows.by_number(number)),
+            _ => Err(ApplyError::Name {
+                table: self.schema.name.clone(),
+                name: text_of(name),
+            }),
+        }
     }
 
-    /// The number of a row to insert. Older logs hold none of rows with a primary key: such a row gets the next one, as it did when it
-    /// was logged.
+    /// True where a number names a row.
+    #[inline(always)]
+    pub fn is_numbered(&self) -> bool {
+        self.rows.has_numbers() || self.has_number()
+    }
+
+    /// The number that a row has which is to be inserted. Of a table with a primary key numbers have no gaps, where they name rows:
+    /// whatever took one is in the log.
     #[inline]
-    fn number_of(&self, number: Option<u64>) -> Result<u64, ApplyError> {
-        match number {
-            Some(number) => Ok(number),
-            None if !self.has_number() => Ok(self.next_number()),
-            None => Err(ApplyError::Name {
+    pub fn check_number(&self, number: u64) -> Result<u64, ApplyError> {
+        match self.rows.has_numbers() && number != self.next_number() || number > NUMBER_MAX {
+            true => Err(self.misnumbered(number)),
+            false => Ok(number),
+        }
+    }
+
+    /// As `check_number`, of a row that is inserted later: the next one follows it.
+    fn take_number(&mut self, number: u64) -> Result<u64, ApplyError> {
+        self.check_number(number)?;
+        self.note_number(number);
+        Ok(number)
+    }
+
+    /// The number of a row that older logs hold without one, of a table with a primary key: the next one.
+    #[cold]
+    fn unlogged_number(&self) -> Result<u64, ApplyError> {
+        match self.is_numbered() {
+            false => Ok(self.next_number()),
+            true => Err(ApplyError::Name {
                 table: self.schema.name.clone(),
                 name: "no number".into(),
             }),
@@ -262,13 +295,18 @@ impl Table {
 
     /// A row that came and went within its transaction left a number that no other row gets.
     fn pass_number(&mut self, name: RowName<'_>) -> Result<(), ApplyError> {
-        let next = self.next_number();
         match name {
-            RowName::Number(number) if number >= next && number < u64::MAX => {
-                self.raise_next_number(number + 1);
-                Ok(())
-            }
+            RowName::Number(number) if number >= self.next_number() => self.take_number(number).map(drop),
             _ => Err(self.missing(name)),
+        }
+    }
+
+    #[cold]
+    fn misnumbered(&self, found: u64) -> ApplyError {
+        ApplyError::Number {
+            table: self.schema.name.clone(),
+            found,
+            next: self.next_number(),
         }
     }
 

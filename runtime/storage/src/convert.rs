@@ -22,6 +22,8 @@ pub struct Prepared {
     rows: Option<Rows>,
     /// In order, the primary key's first; none where the stored one is kept.
     indexes: Vec<Option<Index>>,
+    /// The number of the next row, when it was prepared.
+    next_number: u64,
 }
 
 impl Prepared {
@@ -51,6 +53,7 @@ impl Prepared {
             layout,
             rows,
             indexes,
+            next_number: stored.next_number(),
         })
     }
 
@@ -69,7 +72,7 @@ impl Prepared {
     pub(crate) fn into_copy(self) -> Table {
         let rows = self.rows.expect("a whole copy has rows");
         let indexes = self.indexes.into_iter().flatten().collect();
-        Table::from_parts(self.change.schema, self.layout, rows, indexes, 0)
+        Table::from_parts(self.change.schema, self.layout, rows, indexes, self.next_number)
     }
 
     /// The changed table, and the one that it was prepared from where nothing of that is in it. Undo of both is settled: rows may
@@ -143,7 +146,7 @@ fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout, go_on: GoOn
         None => default_field(&schema.columns[at]).expect("judged when the change was planned"),
     };
     let defaults: Vec<Field<'_>> = change.columns.iter().enumerate().map(added).collect();
-    let mut rows = Rows::default();
+    let mut rows = stored.rows.fresh();
     let mut fields = Vec::with_capacity(defaults.len());
     for (count, (_, old)) in (1_u64..).zip(stored.all_rows()) {
         if count % ROWS_AT_ONCE == 0 {

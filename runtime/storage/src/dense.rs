@@ -19,6 +19,8 @@ const PAGE_SHIFT: u32 = PAGE_KEYS.ilog2();
 const SLOT_PAGES_MAX: u32 = 1 << (u32::BITS - PAGE_SHIFT);
 /// Pages that are made whatever they hold.
 const PAGES_MIN: usize = 16;
+/// Keys below which a page costs more than their entries in the hash index.
+const PAGE_KEYS_KEPT: u32 = 320;
 /// Keys a page that all pages must hold on average for another one to be made.
 const PAGE_KEYS_MIN: usize = 128;
 
@@ -103,6 +105,37 @@ impl Dense {
 
     pub fn memory_bytes(&self) -> usize {
         self.pages.memory_bytes() + self.beside_bytes() + self.thin.memory_bytes()
+    }
+
+    /// As `remove`, where keys come in order and go for good: a page of which most keys went gives its others to the hash index, unless keys
+    /// still come to it, which `newest` is one of.
+    pub fn remove_for_good(&mut self, key: u128, rid: u32, newest: u128) -> bool {
+        let (common, _) = self.split(key);
+        let is_removed = self.remove(key, rid);
+        if let Some(page) = self.page_of(common)
+            && self.heads[page as usize].count < PAGE_KEYS_KEPT
+            && common != self.split(newest).0
+        {
+            self.break_up(page);
+        }
+        is_removed
+    }
+
+    #[cold]
+    fn break_up(&mut self, page: u32) {
+        let (high, low) = self.heads[page as usize].common;
+        let first = ((high as u128) << 64 | low as u128) << PAGE_SHIFT;
+        for place in 0..PAGE_KEYS {
+            let Some(rid) = std::mem::take(&mut self.pages[page][place]).checked_sub(1) else {
+                continue;
+            };
+            let tag = tag_of((first | place as u128) << self.shift);
+            let moved = self.thin.insert(tag, rid, |_| false);
+            debug_assert!(moved.is_ok(), "no other entry is of the key");
+        }
+        let head = &mut self.heads[page as usize];
+        self.len -= std::mem::take(&mut head.count) as usize;
+        self.drop_if_empty(page);
     }
 
     /// The common part of the key's page, and the key's place in it.

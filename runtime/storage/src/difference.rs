@@ -5,13 +5,13 @@ use std::{collections::BTreeSet, fmt};
 use reprise_abi::{ScalarType, key::KeyReader};
 use reprise_wire::{Change, Changes, RowName};
 
-use crate::{apply::text_of, store::Store, table::Table, writeset::column_value};
+use crate::{apply::text_of, indirection::Rid, store::Store, table::Table, writeset::column_value};
 
 /// The first row in which a store and logged changes differ. Values are told for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowDifference {
     pub table: String,
-    /// Columns of the primary key with their values, or the number.
+    /// Columns of the primary key with their values; the number, where there is no key or the row is gone.
     pub row: String,
     /// None where the whole row is there in one and not in the other.
     pub column: Option<String>,
@@ -34,25 +34,25 @@ const VALUE_BYTES_MAX: usize = 64;
 
 impl Store {
     /// Compares a transaction that has just run here with the changes that were logged of it: `logged` with the rows as they
-    /// are now, then the rows of `replayed` (its own `write_set`) that the log does not have. None: all rows agree.
+    /// are now, then the rows of `replayed` (its own `write_set`) that the log does not have. None: all rows agree, as far as the log tells
+    /// which rows it deleted: one of an older format names them by keys that are gone.
     pub fn first_difference(&self, logged: &[u8], replayed: &[u8]) -> Option<RowDifference> {
-        let read = |changes| {
-            Changes::new(changes)
-                .map_while(Result::ok)
-                .filter(|change| !self.is_passed(change))
-        };
-        let logged: Vec<_> = read(logged).collect();
+        let read = |changes| Changes::new(changes).map_while(Result::ok);
+        let logged: Vec<_> = read(logged).filter(|change| !self.is_passed(change)).collect();
         let kept = logged.iter().filter(|change| !matches!(change, Change::Delete { .. }));
-        let taken: BTreeSet<_> = kept.map(|change| self.place_after(change)).collect();
-        let found = logged.iter().find_map(|change| self.difference_of(change, &taken));
+        let kept: BTreeSet<_> = kept.filter_map(|change| self.number_of(change)).collect();
+        let found = logged.iter().find_map(|change| self.difference_of(change, &kept));
         found.or_else(|| {
-            let mut extra = read(replayed);
-            let logged: BTreeSet<_> = logged.iter().map(|change| self.place_before(change)).collect();
-            let change = extra.find(|change| !logged.contains(&self.place_before(change)))?;
+            let known: BTreeSet<_> = logged.iter().filter_map(|change| self.number_of(change)).collect();
+            let is_extra = |change: &Change<'_>| {
+                let number = self.number_of(change);
+                number.is_some_and(|number| !known.contains(&number)) && !is_maybe_named(change, &logged)
+            };
+            let change = read(replayed).find(is_extra)?;
             let table = self.tables.get(change.table() as usize)?;
             Some(RowDifference {
                 table: table.schema.name.clone(),
-                row: table.name_text(&self.place_before(&change).1),
+                row: table.text_of(&change),
                 column: None,
                 logged: "no change".into(),
                 replayed: change_text(&change).into(),
@@ -60,87 +60,51 @@ impl Store {
         })
     }
 
-    /// True where rows are named by their number.
-    fn is_numbered(&self, table: u16) -> bool {
-        let table = self.tables.get(table as usize);
-        table.is_some_and(Table::has_number)
-    }
-
-    /// True of a row with a key that came and went: nothing but a number that was given out.
+    /// True of a row that came and went, where numbers name none: nothing but a number that was given out.
     fn is_passed(&self, change: &Change<'_>) -> bool {
-        matches!(change, Change::Delete { table, name: RowName::Number(_) } if !self.is_numbered(*table))
-    }
-
-    /// Table and name of the row once the change is made: its encoded key, or its number's bytes.
-    fn place_after(&self, change: &Change<'_>) -> (u16, Vec<u8>) {
-        let Some(table) = self.tables.get(change.table() as usize) else {
-            return self.place_before(change);
+        let Change::Delete {
+            table,
+            name: RowName::Number(_),
+        } = change
+        else {
+            return false;
         };
-        match change {
-            Change::Insert { row, .. } | Change::Replace { row, .. }
-                if !table.has_number() && table.validate(row).is_ok() =>
-            {
-                let mut key = Vec::new();
-                table.layout.push_key(row, &table.schema.primary_key, &mut key);
-                (change.table(), key)
-            }
-            _ => self.place_before(change),
-        }
+        let table = self.tables.get(*table as usize);
+        table.is_some_and(|table| !table.is_numbered())
     }
 
-    /// The same by the name that the change gives it.
-    fn place_before(&self, change: &Change<'_>) -> (u16, Vec<u8>) {
-        let name = match change {
-            Change::Insert {
-                number: Some(number),
-                table,
-                ..
-            } if self.is_numbered(*table) => RowName::Number(*number),
-            Change::Insert { .. } => return self.place_of_insert(change),
-            Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => *name,
+    /// Table and number of the changed row; none where that is told by its key, and no row has it.
+    fn number_of(&self, change: &Change<'_>) -> Option<(u16, u64)> {
+        let table = self.tables.get(change.table() as usize)?;
+        let number = match change.name() {
+            Some(RowName::Number(number)) => number,
+            _ => table.rows.at(table.live_of(change)?).number,
         };
-        let name = match name {
-            RowName::Key(key) => key.to_vec(),
-            RowName::Number(number) => number.to_be_bytes().to_vec(),
-        };
-        (change.table(), name)
+        Some((change.table(), number))
     }
 
-    fn place_of_insert(&self, change: &Change<'_>) -> (u16, Vec<u8>) {
-        let mut key = Vec::new();
-        if let (Change::Insert { row, .. }, Some(table)) = (change, self.tables.get(change.table() as usize))
-            && table.validate(row).is_ok()
-        {
-            table.layout.push_key(row, &table.schema.primary_key, &mut key);
-        }
-        (change.table(), key)
-    }
-
-    fn difference_of(&self, change: &Change<'_>, taken: &BTreeSet<(u16, Vec<u8>)>) -> Option<RowDifference> {
-        let (number, name) = self.place_after(change);
-        let table = self.tables.get(number as usize)?;
+    fn difference_of(&self, change: &Change<'_>, kept: &BTreeSet<(u16, u64)>) -> Option<RowDifference> {
+        let table = self.tables.get(change.table() as usize)?;
         let differ = |column: Option<usize>, logged: String, replayed: String| RowDifference {
             table: table.schema.name.clone(),
-            row: table.name_text(&name),
+            row: table.text_of(change),
             column: column.map(|at| table.schema.columns[at].name.clone()),
             logged,
             replayed,
         };
-        let live = table.indexes[0].get(&table.rows, &name).map(|(rid, _)| rid);
-        let now = live.and_then(|rid| table.rows.get(rid));
-        let Some(now) = now else {
-            let is_deleted = matches!(change, Change::Delete { .. });
+        let is_deleted = matches!(change, Change::Delete { .. });
+        let Some(now) = table.live_of(change).map(|rid| table.rows.at(rid)) else {
             return (!is_deleted).then(|| differ(None, change_text(change).into(), "no such row".into()));
         };
         let compare = |at: usize, logged: Option<&[u8]>| {
             let slot = table.layout.columns.get(at)?;
-            let replayed = column_value(&table.layout, now, slot);
+            let replayed = column_value(&table.layout, now.row, slot);
             let text = |value| value_text(slot.ty, value);
             (logged != replayed).then(|| differ(Some(at), text(logged), text(replayed)))
         };
         match change {
             // Another row has taken its key: that one is compared itself.
-            Change::Delete { .. } if taken.contains(&(number, name.clone())) => None,
+            Change::Delete { .. } if kept.contains(&(change.table(), now.number)) => None,
             Change::Delete { .. } => Some(differ(None, "deleted".into(), "still there".into())),
             Change::Insert { row, .. } | Change::Replace { row, .. } => {
                 table.validate(row).ok()?;
@@ -155,13 +119,62 @@ impl Store {
     }
 }
 
+/// True of a deletion that the log may have by a key.
+fn is_maybe_named(change: &Change<'_>, logged: &[Change<'_>]) -> bool {
+    let is_by_key = |other: &Change<'_>| {
+        let by_key = matches!(other.name(), Some(RowName::Key(_)));
+        by_key && matches!(other, Change::Delete { .. }) && other.table() == change.table()
+    };
+    matches!(change, Change::Delete { .. }) && logged.iter().any(is_by_key)
+}
+
 impl Table {
-    /// A row's name for people: the key's columns with their values, or the number.
-    fn name_text(&self, name: &[u8]) -> String {
-        if let (true, Ok(number)) = (self.has_number(), name.try_into()) {
-            return format!("number {}", u64::from_be_bytes(number));
+    /// The row as it is now, once the change is made.
+    fn live_of(&self, change: &Change<'_>) -> Option<Rid> {
+        match change.name() {
+            Some(RowName::Number(number)) if self.has_number() => {
+                Some(self.indexes[0].get(&self.rows, &number.to_be_bytes())?.0)
+            }
+            Some(RowName::Number(number)) if self.is_numbered() => self.rows.by_number(number),
+            _ => Some(self.indexes[0].get(&self.rows, &self.key_after(change)?)?.0),
         }
-        let mut reader = KeyReader::new(name);
+    }
+
+    /// The encoded primary key once the change is made, where it tells that.
+    fn key_after(&self, change: &Change<'_>) -> Option<Vec<u8>> {
+        match change {
+            Change::Insert { row, .. } | Change::Replace { row, .. } if self.validate(row).is_ok() => {
+                Some(self.key_of(row))
+            }
+            _ => match change.name() {
+                Some(RowName::Key(key)) => Some(key.to_vec()),
+                _ => None,
+            },
+        }
+    }
+
+    fn key_of(&self, row: &[u8]) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.layout.push_key(row, &self.schema.primary_key, &mut key);
+        key
+    }
+
+    /// The changed row for people: the columns of its primary key with their values, where that is known, or its number.
+    fn text_of(&self, change: &Change<'_>) -> String {
+        let number = match change.name() {
+            Some(RowName::Number(number)) => text_of(RowName::Number(number)),
+            _ => String::new(),
+        };
+        if self.has_number() {
+            return number;
+        }
+        let live = self.live_of(change).and_then(|rid| self.rows.get(rid));
+        let key = live.map(|row| self.key_of(row)).or_else(|| self.key_after(change));
+        key.map_or(number, |key| self.key_text(&key))
+    }
+
+    fn key_text(&self, key: &[u8]) -> String {
+        let mut reader = KeyReader::new(key);
         let columns = self
             .schema
             .primary_key
@@ -173,7 +186,7 @@ impl Table {
                 Some(format!("{}={}", column.name, value_text(column.ty, value.as_deref())))
             })
             .collect();
-        columns.map_or_else(|| text_of(RowName::Key(name)), |columns| columns.join(", "))
+        columns.map_or_else(|| text_of(RowName::Key(key)), |columns| columns.join(", "))
     }
 }
 

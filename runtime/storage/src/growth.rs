@@ -46,10 +46,11 @@ impl Store {
     fn growth_of(&self, module: &str, declared: &TableSchema, copies: bool) -> Growth {
         let is_copied = copies && (declared.owner.is_empty() || declared.owner == module);
         let indexes = declared.indexes.len() + 1;
+        let numbers = !declared.primary_key.is_empty() as usize;
         let empty = Growth {
-            bytes: (indexes * PAGE_BYTES) as u64,
-            // Places and bytes of rows; leaves and inner nodes, or what a dense index has.
-            mappings: 2 + 2 * indexes,
+            bytes: ((indexes + numbers) * PAGE_BYTES) as u64,
+            // Places and bytes of rows; leaves and inner nodes, or what a dense index has, as the numbers of rows do.
+            mappings: 2 + 2 * (indexes + numbers),
         };
         let names = [
             declared.full_name(),

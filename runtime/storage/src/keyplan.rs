@@ -1,7 +1,6 @@
 //! How an index makes its keys from rows: which columns, how wide, and the quick ways to encode and compare them.
 
 use reprise_abi::{RowLayout, ScalarType, key::KEY_BYTES_MAX, row::ColumnSlot};
-use reprise_wire::ShortName;
 
 use crate::intkey::{IntKey, KeyLoad};
 
@@ -117,11 +116,6 @@ impl KeyPlan {
         }
     }
 
-    /// The row's number ends the key; of a primary index, is the key.
-    pub fn has_number(&self) -> bool {
-        self.has_number
-    }
-
     pub fn holds(&self, column: u16) -> bool {
         self.columns.contains(&column)
     }
@@ -179,21 +173,6 @@ impl KeyPlan {
     #[inline]
     pub fn has_words(&self) -> bool {
         self.has_words
-    }
-
-    /// A row's name in the log by the words of its primary key (`int_words`): its key, or its number.
-    #[inline(always)]
-    pub fn short_name(&self, words: [u64; 2]) -> ShortName {
-        let (Form::Fixed { bytes, .. } | Form::Bounded(bytes)) = self.form else {
-            unreachable!("keys of text have no words");
-        };
-        match self.has_number {
-            true => ShortName::Number(words[0]),
-            false => ShortName::Key {
-                words,
-                bytes: bytes as u8,
-            },
-        }
     }
 
     /// How to build the whole entry key from a row, when it is made of integers alone.

@@ -24,6 +24,7 @@ mod insert;
 mod intkey;
 mod journal;
 mod keyplan;
+mod numbers;
 mod patch;
 mod project;
 mod redo;

@@ -12,8 +12,8 @@ use crate::{
     rows::{Rows, split_stored},
     snapshot::Snapshot,
     store::{Store, TableId},
-    table::{Table, WriteError, changed, fold_key},
-    writeset::PatchPlan,
+    table::{Table, WriteError, fold_key},
+    writeset::{Changed, PatchPlan},
 };
 
 impl Table {
@@ -97,15 +97,15 @@ impl Patcher<'_> {
         let (plan, journal) = (self.plan, &mut *self.journal);
         let stored = self.rows.bytes_mut(place);
         let (row, what) = (split_stored(stored), (self.id, Change::Patch, 0));
-        let words = fold_key(self.indexes, self.layout, row, what, journal);
+        fold_key(self.indexes, self.layout, row, what, journal);
         journal.written.digest = fold(journal.written.digest, plan.set().0, values);
         journal.note_columns(self.id, rid, plan, stored);
         journal.count(values.len());
         plan.write(stored, values);
         if let Some(logged) = self.logged {
             let now = split_stored(stored);
-            let changed = changed(self.id, self.indexes, self.layout, now, words);
-            journal.capture.columns(&changed, logged, now.row, &mut journal.scratch);
+            let changed = Changed::new(self.id, self.layout, now.number);
+            journal.capture.columns(&changed, logged, now.row);
         }
         Ok(())
     }

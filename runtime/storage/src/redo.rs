@@ -32,6 +32,9 @@ const GROUP: usize = 32;
 /// Rows from which on a table is taken not to be near: others work on other tables in between, maybe on another core.
 const FAR_ROWS: u64 = 512;
 
+/// No row has this number.
+const NO_NUMBER: u64 = u64::MAX;
+
 /// Insertions whose tags are known ahead.
 const AHEAD: usize = 2 * GROUP;
 
@@ -366,6 +369,7 @@ impl TableRedo<'_> {
 
     #[inline]
     fn insert(&mut self, row: &[u8], number: u64) -> Result<(), ApplyError> {
+        self.table.check_number(number)?;
         let rid = self.table.rows.next_rid();
         let loaded = self.table.load(row, number, self.scratch);
         loaded.map_err(|error| self.table.unfit(error))?;
@@ -380,6 +384,7 @@ impl TableRedo<'_> {
         // Of a tree the way down is not worth going twice.
         let is_touched = !index.is_ordered();
         let mut keys: [&[u8]; GROUP] = [&[]; GROUP];
+        let mut numbers = [NO_NUMBER; GROUP];
         *hints = [NO_RID; GROUP];
         for (place, at) in group.enumerate() {
             if list.row(window, at).is_some() {
@@ -393,10 +398,21 @@ impl TableRedo<'_> {
                     }
                     keys[place] = key;
                 }
-                Some(RowName::Number(_)) if !self.table.has_number() => {}
-                Some(RowName::Number(number)) => {
+                Some(RowName::Number(number)) if self.table.has_number() => {
                     hints[place] = self.prefetch_place(&number.to_be_bytes());
                 }
+                Some(RowName::Number(number)) => {
+                    self.table.rows.touch_number(number);
+                    numbers[place] = number;
+                }
+            }
+        }
+        for (number, hint) in numbers.iter().zip(hints.iter_mut()) {
+            if *number != NO_NUMBER
+                && let Some(rid) = self.table.rows.numbered_candidate(*number)
+            {
+                self.table.rows.touch_place(rid);
+                *hint = rid.0;
             }
         }
         for (key, hint) in keys.iter().zip(hints.iter_mut()) {
@@ -456,7 +472,7 @@ impl TableRedo<'_> {
         }
         for entry in &again {
             let Some(row) = &entry.row else { continue };
-            let number = entry.number.unwrap_or(self.table.next_number());
+            let number = entry.number.unwrap_or_else(|| self.table.next_number());
             let put = self.table.put_new(row, number, self.scratch);
             let rid = put.map_err(|error| self.table.unfit(error))?;
             self.keep_before(rid, true);

@@ -1,5 +1,6 @@
 //! The rows of one table: bytes in an arena behind the indirection array, each followed by its number. A row gets the number when it
 //! is inserted, and no other row of the table on this partition ever does: it is the row's name on every node and in every replay.
+//! In a table with a primary key a row is found by it (`Numbers`).
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use crate::{
     arena::{Arena, Location, footprint_bytes},
     indirection::{Indirection, Rid},
     keyplan::RowRef,
+    numbers::{NUMBER_ENTRY_BYTES, NumberTaken, Numbers},
 };
 
 /// Bytes of the indirection array a row.
@@ -18,10 +20,15 @@ const PLACE_BYTES: usize = 8;
 /// Behind each row.
 const NUMBER_BYTES: usize = 8;
 
-#[derive(Default)]
 pub(crate) struct Rows {
     places: Indirection,
     arena: Arena,
+    /// None in a table without a primary key, and while numbers name nothing (`forget_numbers`).
+    numbers: Option<Numbers>,
+    /// The table has a primary key.
+    is_keyed: bool,
+    /// Where the memory is counted.
+    budget: Option<Arc<Budget>>,
     count: u64,
     /// Rows that went, whose ids are not free yet: something may still name them.
     buried: u64,
@@ -29,6 +36,80 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// Of a table with a primary key or without one.
+    pub fn new(is_keyed: bool) -> Self {
+        Self {
+            places: Indirection::default(),
+            arena: Arena::default(),
+            numbers: is_keyed.then(Numbers::new),
+            is_keyed,
+            budget: None,
+            count: 0,
+            buried: 0,
+            nominal_bytes: 0,
+        }
+    }
+
+    /// No rows, and otherwise the same; nobody counts the memory.
+    pub fn fresh(&self) -> Self {
+        let mut fresh = Self::new(self.is_keyed);
+        if self.numbers.is_none() {
+            fresh.numbers = None;
+        }
+        fresh
+    }
+
+    /// False where no row is found by its number: of a table without a primary key, or before `renumber`.
+    #[inline(always)]
+    pub fn has_numbers(&self) -> bool {
+        self.numbers.is_some()
+    }
+
+    /// Rows are not found by their numbers until `renumber`, and two may have the same.
+    pub fn forget_numbers(&mut self) {
+        self.numbers = None;
+    }
+
+    /// Gives the rows, which are all that there are, numbers from 0 on, in this order.
+    pub fn renumber(&mut self, rids: &[Rid]) {
+        assert!(self.is_keyed && rids.len() as u64 == self.count && self.buried == 0);
+        let mut numbers = Numbers::new();
+        if let Some(budget) = &self.budget {
+            numbers.count_in(budget);
+        }
+        for (number, rid) in (0..).zip(rids) {
+            let place = self.places.live(*rid);
+            let stored = self.arena.get_mut(place);
+            let at = stored.len() - NUMBER_BYTES;
+            stored[at..].copy_from_slice(&u64::to_be_bytes(number));
+            // Those before it have theirs, and others are not asked.
+            let number_of = |rid| number_at(&self.places, &self.arena, rid);
+            numbers.insert(number, *rid, number_of).expect("each number once");
+        }
+        self.numbers = Some(numbers);
+    }
+
+    /// The row of a number, of a table with a primary key.
+    #[inline]
+    pub fn by_number(&self, number: u64) -> Option<Rid> {
+        let numbers = self.numbers.as_ref()?;
+        numbers.get(number, |rid| number_at(&self.places, &self.arena, rid))
+    }
+
+    /// The row that `by_number` probably finds: to have it prefetched.
+    #[inline]
+    pub fn numbered_candidate(&self, number: u64) -> Option<Rid> {
+        self.numbers.as_ref()?.candidate(number)
+    }
+
+    /// Prefetches what `numbered_candidate` reads.
+    #[inline]
+    pub fn touch_number(&self, number: u64) {
+        if let Some(numbers) = &self.numbers {
+            numbers.touch(number);
+        }
+    }
+
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -45,25 +126,32 @@ impl Rows {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.places.memory_bytes() + self.arena.memory_bytes()
+        let numbers = self.numbers.as_ref().map_or(0, Numbers::memory_bytes);
+        self.places.memory_bytes() + self.arena.memory_bytes() + numbers
     }
 
     /// Counts the memory from now on in `budget`.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.places.count_in(budget);
         self.arena.count_in(budget);
+        if let Some(numbers) = &mut self.numbers {
+            numbers.count_in(budget);
+        }
+        self.budget = Some(Arc::clone(budget));
     }
 
     /// True where a row of so many bytes takes no memory.
     #[inline(always)]
     pub fn has_memory(&self, row_bytes: usize) -> bool {
-        self.places.has_memory() && self.arena.has_room(row_bytes + NUMBER_BYTES)
+        let has_place = self.numbers.as_ref().is_none_or(Numbers::has_memory);
+        has_place && self.places.has_memory() && self.arena.has_room(row_bytes + NUMBER_BYTES)
     }
 
     /// Sees to memory for a row of so many bytes; false where it is refused.
     #[cold]
     pub fn make_memory(&mut self, row_bytes: usize) -> bool {
-        self.places.make_memory() && self.arena.make_room(row_bytes + NUMBER_BYTES)
+        let has_place = self.numbers.as_mut().is_none_or(Numbers::make_memory);
+        has_place && self.places.make_memory() && self.arena.make_room(row_bytes + NUMBER_BYTES)
     }
 
     /// As `make_memory`, of a row that has its place in the array of places.
@@ -199,29 +287,47 @@ impl Rows {
     }
 
     #[inline(always)]
-    fn nominal(place: Location) -> u64 {
-        (footprint_bytes(place.len()) + PLACE_BYTES) as u64
+    fn nominal(&self, place: Location) -> u64 {
+        let numbers = NUMBER_ENTRY_BYTES * self.is_keyed as usize;
+        (footprint_bytes(place.len()) + PLACE_BYTES + numbers) as u64
     }
 
+    /// Of a row whose number no other row has.
     #[inline]
     pub fn insert(&mut self, row: RowRef<'_>) -> Rid {
-        let place = self.store(row);
-        self.count += 1;
-        self.nominal_bytes += Self::nominal(place);
-        self.places.take(place)
+        self.try_insert(row).expect("a number is given out once")
     }
 
-    /// Inserts rows that get new ids and lie where none was before, `places` and `rids` being as many, and `numbers` as many or more;
-    /// false, and none inserted, where rows that went have left room, or a piece of memory ends.
+    /// As `insert`; of a table with a primary key the number may be another row's. Nothing is inserted then.
+    #[inline]
+    pub fn try_insert(&mut self, row: RowRef<'_>) -> Result<Rid, NumberTaken> {
+        self.note_number(row.number, self.places.next())?;
+        let place = self.store(row);
+        self.count += 1;
+        self.nominal_bytes += self.nominal(place);
+        Ok(self.places.take(place))
+    }
+
+    #[inline(always)]
+    fn note_number(&mut self, number: u64, rid: Rid) -> Result<(), NumberTaken> {
+        match &mut self.numbers {
+            Some(numbers) => numbers.insert(number, rid, |rid| number_at(&self.places, &self.arena, rid)),
+            None => Ok(()),
+        }
+    }
+
+    /// Inserts rows that get new ids and lie where none was before, `places` and `rids` being as many, and `numbers`, which no other rows
+    /// have, as many or more; false, and none inserted, where rows that went have left room, or a piece of memory ends.
     pub fn append(&mut self, rows: &[&[u8]], numbers: &[u64], places: &mut [Location], rids: &mut [Rid]) -> bool {
         if self.places.has_free() || !self.arena.append(rows, numbers, places) {
             return false;
         }
         let first = self.places.append(places);
-        for (rid, new) in rids.iter_mut().zip(first.0..) {
+        for ((rid, new), number) in rids.iter_mut().zip(first.0..).zip(numbers) {
             *rid = Rid(new);
+            self.note_number(*number, *rid).expect("a number is given out once");
         }
-        self.nominal_bytes += places.iter().copied().map(Self::nominal).sum::<u64>();
+        self.nominal_bytes += places.iter().map(|place| self.nominal(*place)).sum::<u64>();
         self.count += rows.len() as u64;
         self.places.touch_end();
         true
@@ -240,18 +346,23 @@ impl Rows {
     /// Takes the row away; its bytes stay until `free`, its id until `release`.
     pub fn bury(&mut self, rid: Rid) -> Location {
         let place = self.places.get(rid).expect("a live row is buried");
+        if let Some(numbers) = &mut self.numbers {
+            numbers.remove(split_stored(self.arena.get(place)).number, rid);
+        }
         self.count -= 1;
         self.buried += 1;
-        self.nominal_bytes -= Self::nominal(place);
+        self.nominal_bytes -= self.nominal(place);
         self.places.bury(rid);
         place
     }
 
     /// Undoes `bury`.
     pub fn revive(&mut self, rid: Rid, place: Location) {
+        let number = self.read(place).number;
+        self.note_number(number, rid).expect("no other row got the number");
         self.count += 1;
         self.buried -= 1;
-        self.nominal_bytes += Self::nominal(place);
+        self.nominal_bytes += self.nominal(place);
         self.places.set(rid, place);
     }
 
@@ -268,7 +379,7 @@ impl Rows {
     #[inline]
     pub fn redirect(&mut self, rid: Rid, to: Location) {
         let from = self.places.get(rid).expect("a live row is redirected");
-        self.nominal_bytes = self.nominal_bytes - Self::nominal(from) + Self::nominal(to);
+        self.nominal_bytes = self.nominal_bytes - self.nominal(from) + self.nominal(to);
         self.places.set(rid, to);
     }
 
@@ -288,6 +399,12 @@ impl Rows {
     pub fn stored(&self, place: Location) -> &[u8] {
         self.arena.get(place)
     }
+}
+
+/// The number of a live row.
+#[inline]
+fn number_at(places: &Indirection, arena: &Arena, rid: Rid) -> u64 {
+    split_stored(arena.get(places.live(rid))).number
 }
 
 /// Stored bytes, told apart: a row, and its number.

@@ -52,6 +52,8 @@ pub struct Store {
     pub(crate) memory: Option<Arc<MemoryLedger>>,
     /// Of undo.
     undo: Charge,
+    /// Numbers name no rows of tables with a primary key, until `renumber`.
+    has_old_numbers: bool,
 }
 
 impl Store {
@@ -386,6 +388,15 @@ impl Store {
         self.table(table).rows.at(rid).number
     }
 
+    /// The live row with a number, on this partition.
+    pub fn numbered_row(&self, id: TableId, number: u64) -> Option<&[u8]> {
+        let table = self.table(id);
+        match table.has_number() {
+            true => Some(self.get_row(id, 0, &number.to_be_bytes())?.1),
+            false => table.rows.get(table.rows.by_number(number)?),
+        }
+    }
+
     /// The first row of a range in its direction.
     #[inline]
     pub fn first(&self, table: TableId, index: u16, range: &Range<'_>) -> Result<Option<Rid>, NotOrdered> {
@@ -578,6 +589,24 @@ impl Store {
         })
     }
 
+    // Numbers that are not those of this format: before it, changes named rows by their keys, and a row's number could be another one in
+    // each replay.
+
+    /// Rows of tables with a primary key are named by their keys alone until `renumber`: what follows is of an older format.
+    pub fn forget_numbers(&mut self) {
+        self.has_old_numbers = true;
+        self.tables.iter_mut().for_each(|table| table.rows.forget_numbers());
+    }
+
+    /// Gives the rows of each table with a primary key numbers from 0 on, in the order of their keys: the same wherever the rows are the same.
+    /// From now on changes name them so. Between transactions, and not where undo is retained or a snapshot is copied.
+    pub fn renumber(&mut self) {
+        self.check_settled();
+        assert!(self.snapshot.is_none(), "rows are numbered while nothing copies them");
+        self.has_old_numbers = false;
+        self.tables.iter_mut().for_each(Table::renumber);
+    }
+
     // Schema changes, between transactions.
 
     /// Adds an empty table, under the lowest number that is free.
@@ -621,6 +650,9 @@ impl Store {
         assert!(!self.journal.is_active, "the schema changes between transactions");
         let id = TableId(u16::try_from(at).expect("fewer tables than numbers"));
         let mut table = Table::new(schema);
+        if self.has_old_numbers {
+            table.rows.forget_numbers();
+        }
         self.count_table(&mut table);
         match self.tables.get_mut(at) {
             Some(free) => *free = table,

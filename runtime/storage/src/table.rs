@@ -153,7 +153,8 @@ impl Table {
     pub fn new(schema: TableSchema) -> Self {
         let layout = RowLayout::of_table(&schema);
         let indexes = make_indexes(&schema, &layout);
-        Self::from_parts(schema, layout, Rows::default(), indexes, 0)
+        let rows = Rows::new(!has_number(&schema));
+        Self::from_parts(schema, layout, rows, indexes, 0)
     }
 
     pub fn from_parts(
@@ -252,7 +253,8 @@ impl Table {
 
     #[cold]
     fn give_up(&mut self) {
-        let mut rows = std::mem::take(&mut self.rows);
+        let fresh = self.rows.fresh();
+        let mut rows = std::mem::replace(&mut self.rows, fresh);
         let mut indexes = std::mem::replace(&mut self.indexes, make_indexes(&self.schema, &self.layout));
         if let Some(memory) = self.memory.take() {
             let nobodys = Budget::new(u64::MAX);
@@ -312,6 +314,17 @@ impl Table {
         Ok(())
     }
 
+    /// Gives the rows of a table with a primary key numbers anew, in the order of their keys, and the next row the number behind theirs.
+    /// Nothing may be taken back.
+    pub fn renumber(&mut self) {
+        if self.has_number() {
+            return;
+        }
+        let rids = self.sorted_rids();
+        self.rows.renumber(&rids);
+        self.next_number = rids.len() as u64;
+    }
+
     /// A row has this number: later ones get others.
     #[inline]
     pub fn note_number(&mut self, number: u64) {
@@ -356,10 +369,9 @@ impl Table {
     pub fn delete(&mut self, id: u16, rid: Rid, journal: &mut Journal) -> Result<(), WriteError> {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         let row = self.rows.read(place);
-        let words = fold_key(&self.indexes, &self.layout, row, (id, Change::Delete, 0), journal);
+        fold_key(&self.indexes, &self.layout, row, (id, Change::Delete, 0), journal);
         if journal.capture.is_on {
-            let changed = changed(id, &self.indexes, &self.layout, row, words);
-            journal.capture.delete(&changed, &mut journal.scratch);
+            journal.capture.delete(id, row.number);
         }
         unlink(&mut self.indexes, &self.layout, rid, row, &mut journal.scratch);
         journal.count(0);
@@ -405,8 +417,8 @@ impl Table {
         }
         journal.count(row.len());
         if journal.capture.is_on {
-            let changed = changed(id, &self.indexes, &self.layout, old, None);
-            journal.capture.update(&changed, row, &mut journal.scratch);
+            let changed = Changed::new(id, &self.layout, old.number);
+            journal.capture.update(&changed, old.row, row);
         }
         match self.rows.resized(place, row.len()) {
             Some(to) => {
@@ -480,15 +492,14 @@ impl Table {
         }
         let before = read_integer(found.row, offset, width);
         let value = sum(summed.ty, before, delta).ok_or(WriteError::Overflow)?;
-        let words = fold_key(&self.indexes, &self.layout, found, (id, Change::Add, column), journal);
+        fold_key(&self.indexes, &self.layout, found, (id, Change::Add, column), journal);
         journal.written.fold_word(value);
         journal.count(width);
         write_integer(stored, offset, width, value);
         if journal.capture.is_on {
             let now = self.rows.read(place);
-            let changed = changed(id, &self.indexes, &self.layout, now, words);
-            let slot = (column, offset, width);
-            journal.capture.sum(&changed, slot, now.row, &mut journal.scratch);
+            let changed = Changed::new(id, &self.layout, now.number);
+            journal.capture.sum(&changed, (column, offset, width), now.row);
         }
         journal.note_add((id, rid), (column, offset), width, before);
         Ok(value as i64)
@@ -606,8 +617,7 @@ impl Table {
     }
 }
 
-/// Folds the row's primary key (or number) into the digest, tagged with table, change and detail. The key's words, where it
-/// is of a few integers.
+/// Folds the row's primary key (or number) into the digest, tagged with table, change and detail.
 #[inline(always)]
 pub(crate) fn fold_key(
     indexes: &[Index],
@@ -615,34 +625,14 @@ pub(crate) fn fold_key(
     row: RowRef<'_>,
     (id, change, detail): (u16, Change, u16),
     journal: &mut Journal,
-) -> Option<[u64; 2]> {
+) {
     let plan = &indexes[0].plan;
-    let words = plan.int_words(row);
-    match words {
+    match plan.int_words(row) {
         Some(key) => journal.written.fold_ints(id, change, detail, key),
         None => {
             let key = plan.encode(layout, row, &mut journal.scratch);
             journal.written.fold(id, change, detail, key.bytes);
         }
-    }
-    words
-}
-
-/// What a captured change is about.
-#[inline(always)]
-pub(crate) fn changed<'a>(
-    table: u16,
-    indexes: &'a [Index],
-    layout: &'a RowLayout,
-    row: RowRef<'a>,
-    words: Option<[u64; 2]>,
-) -> Changed<'a> {
-    Changed {
-        table,
-        plan: &indexes[0].plan,
-        layout,
-        row,
-        words,
     }
 }
 

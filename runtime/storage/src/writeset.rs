@@ -1,6 +1,6 @@
 //! The running transaction's net effect, row by row in the order of first touch: the body of a physiological record
-//! (paper A, section III-A). Rows are found by the undo entries, after-images are the live rows, and images from before serve
-//! to name a row whose key changed and to tell which columns an update changed.
+//! (paper A, section III-A). Rows are found by the undo entries and named by their numbers, after-images are the live rows, and images
+//! from before serve to tell which columns an update changed.
 
 mod capture;
 
@@ -11,7 +11,7 @@ use crate::{
     arena::Location,
     indirection::Rid,
     journal::{Journal, Undo, UndoKind},
-    keyplan::{KeyPlan, NO_PREVIOUS, RowRef, Scratch},
+    keyplan::{NO_PREVIOUS, RowRef},
     rows::split_stored,
     store::Store,
     table::Table,
@@ -67,7 +67,6 @@ pub(crate) struct WriteSet {
     touched: Vec<Touched>,
     /// Positions in `touched` by hash of the row, where there are more than a few.
     slots: Vec<u32>,
-    scratch: Scratch,
 }
 
 impl Store {
@@ -142,7 +141,7 @@ impl WriteSet {
         let mut rows = 0;
         for touched in &self.touched {
             let table = &tables[(touched.row >> 32) as usize];
-            rows += touched.write(table, journal, images, &mut self.scratch, out) as u32;
+            rows += touched.write(table, images, out) as u32;
         }
         rows
     }
@@ -257,14 +256,7 @@ impl Touched {
 
     /// Appends the change; false where nothing came of it.
     #[inline]
-    fn write(
-        &self,
-        table: &Table,
-        journal: &Journal,
-        images: AfterImage,
-        scratch: &mut Scratch,
-        out: &mut Vec<u8>,
-    ) -> bool {
+    fn write(&self, table: &Table, images: AfterImage, out: &mut Vec<u8>) -> bool {
         let number = (self.row >> 32) as u16;
         let live = table.rows.live(Rid(self.row as u32));
         match (self.was_live, live) {
@@ -273,19 +265,14 @@ impl Touched {
                 Change::Insert { table, number, row }.encode(out);
                 true
             }
-            (false, None) => self.write_passed_number(table, number, out),
-            (true, None) => {
-                let before = self.before.read(table, journal);
-                let name = name_of(table, before.expect("a deletion kept the row"), scratch);
-                Change::Delete { table: number, name }.encode(out);
-                true
-            }
-            (true, Some(now)) => self.write_update(table, journal, now, images, scratch, out),
+            (_, None) => self.write_gone(table, number, out),
+            (true, Some(now)) => self.write_update(table, now, images, out),
         }
     }
 
-    /// A row that came and went took a number, and the next one continues behind it.
-    fn write_passed_number(&self, table: &Table, number: u16, out: &mut Vec<u8>) -> bool {
+    /// Of a row that was there, or one that came and went: that took a number, and the next one continues behind it. Nothing of an
+    /// insertion that was taken back.
+    fn write_gone(&self, table: &Table, number: u16, out: &mut Vec<u8>) -> bool {
         match self.gone {
             Some(place) => {
                 let name = RowName::Number(table.rows.read(place).number);
@@ -297,31 +284,19 @@ impl Touched {
     }
 
     #[inline]
-    fn write_update(
-        &self,
-        table: &Table,
-        journal: &Journal,
-        now: RowRef<'_>,
-        images: AfterImage,
-        scratch: &mut Scratch,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        let number = (self.row >> 32) as u16;
-        let before = self.before.read(table, journal);
-        let is_moved = before.is_some_and(|before| !table.indexes[0].plan.is_same(before.row, now.row));
-        if images == AfterImage::Changed && !is_moved && !self.is_whole {
+    fn write_update(&self, table: &Table, now: RowRef<'_>, images: AfterImage, out: &mut Vec<u8>) -> bool {
+        let (number, name) = ((self.row >> 32) as u16, RowName::Number(now.number));
+        if images == AfterImage::Changed && !self.is_whole {
             if self.columns == 0 {
                 return false;
             }
             let columns = ColumnSet(self.columns);
             if patch_bytes(&table.layout, columns, now.row) < now.row.len() {
-                let name = name_of(table, now, scratch);
                 write_patch(out, number, name, &table.layout, columns, now.row);
                 return true;
             }
         }
-        let named = if is_moved { before.unwrap_or(now) } else { now };
-        let (table, name, row) = (number, name_of(table, named, scratch), now.row);
+        let (table, row) = (number, now.row);
         Change::Replace { table, name, row }.encode(out);
         true
     }
@@ -349,23 +324,6 @@ fn differing_columns(layout: &RowLayout, old: &[u8], now: &[u8]) -> Option<u64> 
     let slots = layout.columns.iter().enumerate();
     let differ = |slot| column_value(layout, old, slot) != column_value(layout, now, slot);
     Some(slots.fold(0, |set, (at, slot)| set | (differ(slot) as u64) << at))
-}
-
-#[inline]
-fn name_of<'s>(table: &Table, row: RowRef<'_>, scratch: &'s mut Scratch) -> RowName<'s> {
-    name_by_plan(&table.indexes[0].plan, &table.layout, row, scratch)
-}
-
-fn name_by<'s>(changed: &Changed<'_>, scratch: &'s mut Scratch) -> RowName<'s> {
-    name_by_plan(changed.plan, changed.layout, changed.row, scratch)
-}
-
-#[inline]
-fn name_by_plan<'s>(plan: &KeyPlan, layout: &RowLayout, row: RowRef<'_>, scratch: &'s mut Scratch) -> RowName<'s> {
-    match plan.has_number() {
-        true => RowName::Number(row.number),
-        false => RowName::Key(plan.encode(layout, row, scratch).bytes),
-    }
 }
 
 /// Bytes of the columns in a patch, or a few more.

@@ -59,7 +59,7 @@ fn measure(kind: IndexKind, number: impl Fn(u64) -> u64) -> (f64, f64, f64) {
 }
 
 #[test]
-fn a_vote_costs_at_most_eighty_bytes() {
+fn a_vote_costs_at_most_84_bytes() {
     let ready = READY_BYTES_MAX as f64 / VOTES as f64;
     // An odd multiplier modulo 2^34 gives each vote a phone number of its own, in random order.
     let random = |vote: u64| vote.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30;
@@ -71,7 +71,7 @@ fn a_vote_costs_at_most_eighty_bytes() {
         let (counted, estimate, held) = measure(kind, |vote| if is_random { random(vote) } else { vote });
         println!("{name}: {counted:.1} bytes a vote, estimate {estimate:.1}, held {held:.1}");
         assert!(
-            held <= 80.0 && counted <= 80.0 + ready,
+            held <= 84.0 && counted <= 84.0 + ready,
             "{name}: {counted:.1} bytes a vote"
         );
         assert!(

@@ -293,39 +293,48 @@ fn insertions_into_a_large_table_are_where_their_keys_say() {
     }
 }
 
-/// Insertions alone, into rooms that deleted rows left and behind them; a key that comes again, a row that does not fit, and a key
-/// that its row gives up in the same transaction, each at every place of the run.
+/// Insertions alone, into rooms that deleted rows left and behind them; a key that comes again, a row that does not fit, a number out of
+/// turn, and a key that its row gives up in the same transaction, each at every place of the run. By numbers, and as older logs have it.
 #[test]
 fn a_run_of_insertions_ends_where_one_by_one_would() {
+    for is_old in [false, true] {
+        check_runs(is_old);
+    }
+}
+
+fn check_runs(is_old: bool) {
     let columns = [("id", I64, false), ("n", I32, false), ("state", Text, false)];
     let mut schema = table("t", &columns, &[0, 1], &[]);
     schema.primary_kind = IndexKind::Hash;
     let layout = store_of(vec![schema.clone()]).layout(TableId(0)).clone();
     let row = |id: i64| layout.build(&[Field::Int(id * 7_919), Field::Int(1), Field::Text("NY")]);
-    let insertion = |row: &[u8]| {
-        let mut out = Vec::new();
-        let change = Change::Insert {
-            table: 0,
-            number: Some(7),
-            row,
-        };
-        change.encode(&mut out);
+    let numbered = |number: u64, row: &[u8]| {
+        let (mut out, number) = (Vec::new(), Some(number));
+        Change::Insert { table: 0, number, row }.encode(&mut out);
         out
     };
+    // Where numbers name nothing, they may be any.
+    let insertion = |number: i64, row: &[u8]| numbered(if is_old { 7 } else { number as u64 }, row);
     let deletion = |id: i64| {
         let mut key = Vec::new();
         layout.push_key(&row(id), &[0, 1], &mut key);
-        let name = RowName::Key(&key);
+        let name = match is_old {
+            true => RowName::Key(&key),
+            false => RowName::Number(id as u64),
+        };
         let mut out = Vec::new();
         Change::Delete { table: 0, name }.encode(&mut out);
         out
     };
-    let begin: Vec<_> = (0..300).map(|id| insertion(&row(id))).collect();
+    let begin: Vec<_> = (0..300).map(|id| insertion(id, &row(id))).collect();
     let holes: Vec<_> = (0..20).map(|id| deletion(id * 11)).collect();
-    let run: Vec<_> = (300..500).map(|id| insertion(&row(id))).collect();
+    let run: Vec<_> = (300..500).map(|id| insertion(id, &row(id))).collect();
     let check = |begin: &[Vec<u8>], log: &[Vec<u8>], is_good: bool| {
         let (mut redone, mut serial) = (store_of(vec![schema.clone()]), store_of(vec![schema.clone()]));
         for store in [&mut redone, &mut serial] {
+            if is_old {
+                store.forget_numbers();
+            }
             apply_each(store, begin).expect("new rows, and they go");
         }
         let found = redo_by_table(&mut redone, log).map(drop);
@@ -346,13 +355,141 @@ fn a_run_of_insertions_ends_where_one_by_one_would() {
             log[at] = change;
             log
         };
-        check(&begin, &with(insertion(&row(299))), false);
-        check(&begin, &with(run[at * 7 % 200].clone()), at * 7 % 200 == at);
-        check(&begin, &with(insertion(&long)), false);
-        check(&begin, &with(insertion(&no_text)), false);
-        check(&begin, &with(insertion(b"short")), false);
-        let given_up = [insertion(&row(17)), deletion(17)].concat();
+        let (number, other) = (300 + at as i64, at * 7 % 200);
+        check(&begin, &with(insertion(number, &row(299))), false);
+        check(&begin, &with(insertion(number, &row(300 + other as i64))), other == at);
+        check(&begin, &with(insertion(number, &long)), false);
+        check(&begin, &with(insertion(number, &no_text)), false);
+        check(&begin, &with(insertion(number, b"short")), false);
+        let given_up = [insertion(number, &row(17)), deletion(17)].concat();
         check(&begin, &with(given_up), true);
+        if !is_old {
+            for number in [0, number as u64 - 1, number as u64 + 1, u64::MAX] {
+                check(&begin, &with(numbered(number, &row(1_000))), false);
+            }
+        }
+    }
+}
+
+fn hostile(change: &Change<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    change.encode(&mut out);
+    out
+}
+
+/// Numbers that no log of this program has, in tables of either kind: each is refused with a text that names it, and nothing panics.
+#[test]
+fn numbers_that_name_no_row_or_are_out_of_turn_are_refused() {
+    let mut random = Random(3);
+    let columns = [("id", I64, false), ("sum", I64, false)];
+    for key in [&[0][..], &[]] {
+        let mut store = store_of(vec![table("t", &columns, key, &[])]);
+        let (table, layout) = (TableId(0), store.layout(TableId(0)).clone());
+        let row = |id: i64| layout.build(&[Field::Int(id), Field::Int(0)]);
+        store.begin();
+        let rids: Vec<_> = (0..40).map(|id| store.insert(table, &row(id)).expect("new")).collect();
+        store.commit();
+        store.begin();
+        rids.iter()
+            .step_by(2)
+            .for_each(|rid| store.delete(table, *rid).expect("live"));
+        store.commit();
+        let (number, digest) = (|number| RowName::Number(number), store.digest());
+        let mut refuse = |change: &Change<'_>, text: &str| {
+            let found = store.apply(&hostile(change)).expect_err(text).to_string();
+            assert!(found.contains(text), "{found}");
+            assert_eq!(store.digest(), digest, "{found}");
+        };
+        let (table, row) = (0, &row(1_000)[..]);
+        for gone in [0, 38, 41, 1 << 40, u64::MAX] {
+            let text = format!("number {gone}");
+            refuse(
+                &Change::Replace {
+                    table,
+                    name: number(gone),
+                    row,
+                },
+                &text,
+            );
+            let mut patch = Vec::new();
+            PatchWriter::begin(&mut patch, table, number(gone), 1).column(1, Some(&[1; 8]));
+            let patch = Changes::new(&patch).next().expect("one").expect("whole");
+            refuse(&patch, &text);
+        }
+        refuse(
+            &Change::Delete {
+                table,
+                name: number(38),
+            },
+            "number 38",
+        );
+        refuse(
+            &Change::Delete {
+                table,
+                name: number(u64::MAX),
+            },
+            &format!("number {}", u64::MAX),
+        );
+        refuse(
+            &Change::Insert {
+                table,
+                number: Some(u64::MAX),
+                row,
+            },
+            &format!("number {}", u64::MAX),
+        );
+        if !key.is_empty() {
+            for number in [0, 1, 39, 41] {
+                refuse(
+                    &Change::Insert {
+                        table,
+                        number: Some(number),
+                        row,
+                    },
+                    &format!("number {number}"),
+                );
+            }
+            refuse(
+                &Change::Delete {
+                    table,
+                    name: number(41),
+                },
+                "number 41",
+            );
+            refuse(
+                &Change::Insert {
+                    table,
+                    number: None,
+                    row,
+                },
+                "no number",
+            );
+            let name = RowName::Key(&[0x80, 0, 0, 0, 0, 0, 0, 1]);
+            refuse(&Change::Delete { table, name }, "key 8000000000000001");
+        }
+        // Bytes of changes with some of them wrong: refused or not, nothing panics, and what is made can be looked through.
+        for _ in 0..2_000 {
+            let mut bytes = hostile(&Change::Patch {
+                table,
+                name: number(random.next(45)),
+                columns: match Changes::new(&[0x13, 0, 1, 1, 1, 9, 1, 0, 0, 0, 0, 0, 0, 0]).next() {
+                    Some(Ok(Change::Patch { columns, .. })) => columns,
+                    other => panic!("{other:?}"),
+                },
+            });
+            let at = random.next(bytes.len() as u64) as usize;
+            bytes[at] = random.next(256) as u8;
+            let _ = store.apply(&bytes);
+        }
+        store.begin();
+        for id in 2_000..2_100 {
+            let rid = store
+                .insert(TableId(0), &layout.build(&[Field::Int(id), Field::Int(0)]))
+                .expect("new");
+            let number = store.row_number(TableId(0), rid);
+            assert!(store.numbered_row(TableId(0), number).is_some());
+        }
+        store.commit();
     }
 }
 

@@ -486,7 +486,7 @@ fn changes_that_do_not_fit_are_named() {
     store.apply(&changes).expect("fits");
     let again = store.apply(&changes);
     let error = again.expect_err("the row is gone").to_string();
-    assert_eq!(error, "the changed row with key 80000001 is not in table t");
+    assert_eq!(error, "the changed row with number 0 is not in table t");
     let mut nowhere = Store::new();
     let refused = nowhere.apply(&changes);
     assert_eq!(refused, Err(ApplyError::Table { table: 0, count: 0 }));
@@ -547,7 +547,7 @@ fn the_first_difference_names_row_column_and_values() {
             same(store, one);
             store.delete(TableId(0), two).expect("live");
         }),
-        "row id=2 of table t: logged no change, replayed deleted",
+        "row number 1 of table t: logged no change, replayed deleted",
     );
 }
 

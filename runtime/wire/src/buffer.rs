@@ -3,9 +3,8 @@
 
 use reprise_abi::copy::copy_short;
 
-use crate::changes::{Change, DELETE, INSERT, PATCH, number_bytes, numbered};
+use crate::changes::{Change, DELETE, INSERT, PATCH, RowName, number_bytes, numbered};
 
-const SHORT_KEY_BYTES_MAX: usize = 16;
 /// Numbers below take a byte as a varint, and two bytes.
 const ONE_BYTE: usize = 1 << 7;
 const TWO_BYTES: usize = 1 << 14;
@@ -17,19 +16,10 @@ const KEPT_BYTES: usize = 1 << 20;
 const ROW_HEAD_BYTES: usize = 1 + 1 + 8 + 2;
 /// Rows of so many bytes are copied without a call.
 const SHORT_ROW_BYTES: usize = 64;
-/// Kind, table, length of the key, key, number of columns.
-const NAME_BYTES: usize = 1 + 1 + 1 + SHORT_KEY_BYTES_MAX + 1;
+/// Kind, table, number, number of columns.
+const NAME_BYTES: usize = 1 + 1 + 8 + 1;
 /// Position, length, value.
 const COLUMN_BYTES: usize = 1 + 1 + 16;
-
-/// A row's name that is moved as a whole, whatever its length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShortName {
-    /// The encoded primary key is the first bytes of two words, 16 at most, the most significant first.
-    Key { words: [u64; 2], bytes: u8 },
-    /// The row's number.
-    Number(u64),
-}
 
 /// Changes, as `Changes` walks them. Used again from transaction to transaction.
 #[derive(Debug, Default)]
@@ -70,7 +60,7 @@ impl ChangesBuffer {
         self.end = self.end.min(len);
     }
 
-    /// True where changes of the table's rows can be written by the quick ways, which are all others but `insert` and `other`.
+    /// True where changes of the table's rows can be written by `patch`.
     #[inline(always)]
     pub fn takes_table(table: u16) -> bool {
         (table as usize) < ONE_BYTE
@@ -118,23 +108,27 @@ impl ChangesBuffer {
     }
 
     #[inline]
-    pub fn delete(&mut self, table: u16, name: ShortName) {
+    pub fn delete(&mut self, table: u16, number: u64) {
+        if !Self::takes_table(table) {
+            let name = RowName::Number(number);
+            return self.other(|out| Change::Delete { table, name }.encode(out));
+        }
         let room = self.room::<NAME_BYTES>();
-        self.end += put_name(room, DELETE, table, name);
+        self.end += put_number(room, DELETE, table, number);
     }
 
     /// A patch of so many columns, 127 at most, which `write` adds.
     #[inline(always)]
-    pub fn patch(&mut self, table: u16, name: ShortName, columns: u8, write: impl FnOnce(&mut PatchRoom<'_>)) {
-        assert!(columns > 0 && (columns as usize) < ONE_BYTE);
+    pub fn patch(&mut self, table: u16, number: u64, columns: u8, write: impl FnOnce(&mut PatchRoom<'_>)) {
+        assert!(columns > 0 && (columns as usize) < ONE_BYTE && Self::takes_table(table));
         self.make_room(NAME_BYTES + columns as usize * COLUMN_BYTES);
         let mut patch = PatchRoom {
             room: &mut self.bytes[self.end..],
             at: 0,
             left: columns,
         };
-        let head = patch.room.first_chunk_mut().expect("room was made");
-        let bytes = put_name(head, PATCH, table, name);
+        let head: &mut [u8; NAME_BYTES] = patch.room.first_chunk_mut().expect("room was made");
+        let bytes = put_number(head, PATCH, table, number);
         head[bytes] = columns;
         patch.at = bytes + 1;
         write(&mut patch);
@@ -204,22 +198,6 @@ impl PatchRoom<'_> {
     }
 }
 
-/// Kind, table and name; how many bytes.
-#[inline(always)]
-fn put_name(room: &mut [u8; NAME_BYTES], kind: u8, table: u16, name: ShortName) -> usize {
-    assert!(ChangesBuffer::takes_table(table));
-    match name {
-        ShortName::Key { words, bytes } => {
-            assert!(bytes as usize <= SHORT_KEY_BYTES_MAX);
-            [room[0], room[1], room[2]] = [kind, table as u8, bytes];
-            room[3..11].copy_from_slice(&words[0].to_be_bytes());
-            room[11..19].copy_from_slice(&words[1].to_be_bytes());
-            3 + bytes as usize
-        }
-        ShortName::Number(number) => put_number(room, kind, table, number),
-    }
-}
-
 /// Kind, table and number; how many bytes.
 #[inline(always)]
 fn put_number<const N: usize>(room: &mut [u8; N], kind: u8, table: u16, number: u64) -> usize {
@@ -233,21 +211,22 @@ fn put_number<const N: usize>(room: &mut [u8; N], kind: u8, table: u16, number: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PatchWriter, RowName};
+    use crate::PatchWriter;
 
     const WIDTHS: [(u8, u8); 6] = [(0, 1), (1, 2), (63, 4), (64, 8), (100, 16), (126, 3)];
 
     /// A deletion, a patch and a change of another form.
-    fn check_named(table: u16, short: ShortName, name: RowName<'_>, row: &[u8]) {
+    fn check_named(table: u16, number: u64, row: &[u8]) {
+        let name = RowName::Number(number);
         let (mut buffer, mut expected) = (ChangesBuffer::default(), Vec::new());
         for from_end in [true, false] {
-            buffer.delete(table, short);
+            buffer.delete(table, number);
             Change::Delete { table, name }.encode(&mut expected);
             let mut patch = PatchWriter::begin(&mut expected, table, name, 7);
             let place = |width: u8| {
                 if from_end { row.len() - width as usize } else { 3 }
             };
-            buffer.patch(table, short, 7, |room| {
+            buffer.patch(table, number, 7, |room| {
                 for (position, width) in WIDTHS {
                     room.column(position, row, place(width), width);
                 }
@@ -263,7 +242,7 @@ mod tests {
             buffer.other(|out| other.encode(out));
             other.encode(&mut expected);
         }
-        assert!(buffer.as_bytes() == expected, "{short:?}");
+        assert!(buffer.as_bytes() == expected, "{number}");
     }
 
     #[test]
@@ -281,15 +260,16 @@ mod tests {
             }
         }
         assert!(buffer.as_bytes() == expected);
-        for (bytes, table) in (0..=16).zip([0, 5, 127].into_iter().cycle()) {
-            let key: [u8; 16] = std::array::from_fn(|at| at as u8 + 100);
-            let word = |at: usize| u64::from_be_bytes(key[at..at + 8].try_into().expect("8"));
-            let words = [word(0), word(8)];
-            let short = ShortName::Key { words, bytes };
-            check_named(table, short, RowName::Key(&key[..bytes as usize]), &row[..40]);
-            let number = u64::MAX >> bytes;
-            check_named(table, ShortName::Number(number), RowName::Number(number), &row[..40]);
+        for (bits, table) in (0..64).zip([0, 5, 127].into_iter().cycle()) {
+            check_named(table, u64::MAX >> bits, &row[..40]);
         }
+        let (mut buffer, mut expected) = (ChangesBuffer::default(), Vec::new());
+        for table in [127, 128, 4000] {
+            buffer.delete(table, 300);
+            let name = RowName::Number(300);
+            Change::Delete { table, name }.encode(&mut expected);
+        }
+        assert!(buffer.as_bytes() == expected);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The physiological record: what a committed transaction left in each row that it changed (paper A, section III-A).
 //!
-//! Rows are named by table and primary key, or by their number in a table without one; an insertion gives the row's number. After-images alone: redo needs
-//! nothing else, because nothing uncommitted reaches the log. An update names the changed columns where that is shorter.
+//! Rows are named by table and number, which an insertion gives; before format version 6 those of tables with a primary key by that.
+//! After-images alone: redo needs nothing else, because nothing uncommitted reaches the log. An update names the changed columns where that
+//! is shorter.
 
 use reprise_abi::{
     key::KEY_BYTES_MAX,
@@ -14,7 +15,7 @@ use reprise_base::{
 };
 
 use crate::{
-    PartitionSet, WireError,
+    NUMBERS_NAME_FROM, PartitionSet, WireError,
     body::BodyReader,
     check, corrupt,
     reader::{Reader, Unnamed},
@@ -54,9 +55,9 @@ pub struct KeyedRef<'a> {
 /// How a changed row is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RowName<'a> {
-    /// Its primary key before the change (`reprise_abi::key`).
+    /// Its primary key before the change (`reprise_abi::key`): before format version 6.
     Key(&'a [u8]),
-    /// Its number, in a table without a primary key; of any table, of a row that came and went in its transaction.
+    /// Its number. Before format version 6 in a table without a primary key, or of a row that came and went in its transaction.
     Number(u64),
 }
 
@@ -226,6 +227,14 @@ impl<'a> Change<'a> {
             | Self::Replace { table, .. }
             | Self::Patch { table, .. }
             | Self::Delete { table, .. } => *table,
+        }
+    }
+
+    /// What names the row; none of an insertion without a number.
+    pub fn name(&self) -> Option<RowName<'a>> {
+        match *self {
+            Self::Insert { number, .. } => number.map(RowName::Number),
+            Self::Replace { name, .. } | Self::Patch { name, .. } | Self::Delete { name, .. } => Some(name),
         }
     }
 
@@ -413,7 +422,8 @@ impl<'a> ChangesRef<'a> {
         out.extend_from_slice(self.changes);
     }
 
-    pub(crate) fn decode(body: &mut BodyReader<'a>) -> Result<Self, WireError> {
+    /// Of a segment of format `version`.
+    pub(crate) fn decode(body: &mut BodyReader<'a>, version: u32) -> Result<Self, WireError> {
         let flags = decode_flags(body)?;
         let txn_id = TxnId(body.u64()?);
         let digest = body.u64()?;
@@ -439,13 +449,13 @@ impl<'a> ChangesRef<'a> {
             keyed,
             changes: body.rest("changes", RECORD_BYTES_MAX)?,
         };
-        record.check_changes()?;
+        record.check_changes(version)?;
         Ok(record)
     }
 
-    fn check_changes(&self) -> Result<(), WireError> {
+    fn check_changes(&self, version: u32) -> Result<(), WireError> {
         if matches!(self.partitions, PartitionSet::One(_)) {
-            return check_walk(self.changes);
+            return check_walk(self.changes, version);
         }
         let mut reader = BodyReader::new(self.changes);
         let mut before = None;
@@ -458,15 +468,21 @@ impl<'a> ChangesRef<'a> {
                 return Err(corrupt("partition of a group", "one of the record's", partition));
             }
             check("a group without changes", false, changes.is_empty())?;
-            check_walk(changes)?;
+            check_walk(changes, version)?;
             before = Some(partition);
         }
         Ok(())
     }
 }
 
-fn check_walk(changes: &[u8]) -> Result<(), WireError> {
-    Changes::new(changes).try_for_each(|change| change.map(drop))
+fn check_walk(changes: &[u8], version: u32) -> Result<(), WireError> {
+    Changes::new(changes).try_for_each(|change| {
+        let is_numbered = matches!(change?.name(), Some(RowName::Number(_)));
+        match version < NUMBERS_NAME_FROM || is_numbered {
+            true => Ok(()),
+            false => Err(corrupt("name of a changed row", "its number", "a key, or none")),
+        }
+    })
 }
 
 fn read_group<'a>(reader: &mut BodyReader<'a>) -> Result<(PartitionId, &'a [u8]), WireError> {

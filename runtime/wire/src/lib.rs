@@ -21,7 +21,7 @@ mod segment;
 
 pub use batch::RecordBatch;
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, MEMORY_UNIT_BYTES, block_bytes, seal_block};
-pub use buffer::{ChangesBuffer, PatchRoom, ShortName};
+pub use buffer::{ChangesBuffer, PatchRoom};
 pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, RowName};
 pub use checkpoint::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
@@ -42,8 +42,8 @@ pub use record::{
     RecordRef, Records, RemoveRef, count_records,
 };
 pub use segment::{
-    FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, LSN_COUNTS_FROM, SEGMENT_HEADER_BYTES,
-    SEMANTICS_OLDEST, SegmentHeader, lsn_after, tag_at,
+    FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, LSN_COUNTS_FROM, NUMBERS_NAME_FROM,
+    SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader, lsn_after, tag_at,
 };
 
 /// Bytes that are not a value of the format.

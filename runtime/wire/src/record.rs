@@ -475,7 +475,7 @@ fn decode_content(content: &[u8], version: u32) -> Result<RecordRef<'_>, WireErr
             name: body.name()?,
         }),
         4 => RecordRef::Command(decode_command(&mut body)?),
-        5 => RecordRef::Changes(ChangesRef::decode(&mut body)?),
+        5 => RecordRef::Changes(ChangesRef::decode(&mut body, version)?),
         6 => RecordRef::Checkpoint(CheckpointMark {
             txn_id: TxnId(body.u64()?),
         }),

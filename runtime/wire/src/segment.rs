@@ -7,13 +7,15 @@ use crate::{WireError, check, corrupt, crc32c, crc32c_behind, u32_at, u64_at};
 /// Bytes of the header; the segment's first block follows at once.
 pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
 /// Version of everything in this crate, and of what a digest is made of: what is written has it.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 /// A reader takes all from this one on.
 pub const FORMAT_VERSION_OLDEST: u32 = 2;
 /// From this version on an LSN counts records; before, it is the place of a record's first byte.
 pub const LSN_COUNTS_FROM: u32 = 4;
 /// From this version on a segment tells the history before it, and the epoch of its first block.
 pub const HISTORY_FROM: u32 = 5;
+/// From this version on changes name rows by their numbers, in tables of either kind.
+pub const NUMBERS_NAME_FROM: u32 = 6;
 /// What files of version 2, which do not say it, were written under.
 pub const SEMANTICS_OLDEST: u32 = 1;
 

@@ -5,6 +5,9 @@ use proptest::{collection::vec, prelude::*};
 use reprise_base::{PartitionId, TxnId};
 use reprise_wire::*;
 
+/// The last version in which changes name rows by keys; all that later ones hold it may hold, too.
+const KEYED: u32 = NUMBERS_NAME_FROM - 1;
+
 fn hex(bytes: &[u8]) -> String {
     let lines = bytes.chunks(16).map(|line| {
         let pairs: Vec<_> = line.iter().map(|b| format!("{b:02x}")).collect();
@@ -130,9 +133,38 @@ fn golden_changes() {
         72 02 01 02 80 01 03 6e 65 77 03 01 02 80 01 02
         00 00 02 03 05 00 04 01 02 80 01 14 02 09"#]]
     .assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(RecordRef::Changes(one)));
+    assert_eq!(RecordRef::decode(&bytes, KEYED), Ok(RecordRef::Changes(one)));
     let found: Vec<_> = Changes::new(&changes).collect::<Result<_, _>>().expect("own bytes");
     assert!(samples().iter().zip(&found).all(|(a, b)| a.is(b)) && found.len() == samples().len());
+}
+
+/// From version 6 on a change has its row's number, and nothing else names a row.
+#[test]
+fn golden_numbered_changes() {
+    let number = |number| Name::Number(number);
+    let changes = encode_all(&[
+        Owned::Insert(0, Some(0), b"row".to_vec()),
+        Owned::Replace(1, number(300), b"new".to_vec()),
+        Owned::Patch(130, number(1 << 40), vec![(0, None), (2, Some(b"\x05\0".to_vec()))]),
+        Owned::Delete(1, number(255)),
+    ]);
+    let one = record(PartitionSet::One(PartitionId(7)), &changes);
+    let bytes = encode(&one);
+    expect![[r#"
+        36 05 00 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 03 02 11 00 00 03 72 6f 77 22 01 2c 01
+        03 6e 65 77 63 82 01 00 00 00 00 00 01 02 00 00
+        02 03 05 00 14 01 ff"#]]
+    .assert_eq(&hex(&bytes));
+    assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(RecordRef::Changes(one)));
+    for keyed in samples() {
+        let changes = encode_all(std::slice::from_ref(&keyed));
+        let bytes = encode(&record(PartitionSet::One(PartitionId(7)), &changes));
+        assert!(RecordRef::decode(&bytes, KEYED).is_ok(), "{keyed:?}");
+        let is_numbered = matches!(keyed, Owned::Insert(_, Some(_), _) | Owned::Delete(_, Name::Number(_)));
+        let found = RecordRef::decode(&bytes, FORMAT_VERSION);
+        assert_eq!(found.is_ok(), is_numbered, "{keyed:?}: {found:?}");
+    }
 }
 
 /// Until format version 4 a row's number took 8 bytes.
@@ -185,10 +217,7 @@ fn golden_groups_with_a_key() {
         0e 0f 02 6f 6b 01 08 04 01 02 80 01 14 02 09 e7
         07 08 04 01 02 80 01 14 02 09"#]]
     .assert_eq(&hex(&bytes));
-    assert_eq!(
-        RecordRef::decode(&bytes, FORMAT_VERSION),
-        Ok(RecordRef::Changes(several))
-    );
+    assert_eq!(RecordRef::decode(&bytes, KEYED), Ok(RecordRef::Changes(several)));
     let groups: Vec<_> = several.groups().map(|(id, bytes)| (id.0, bytes.len())).collect();
     assert_eq!(groups, [(1, 8), (999, 8)]);
 }
@@ -201,7 +230,7 @@ fn golden_checkpoint_mark() {
     let mut bytes = Vec::new();
     mark.encode(&mut bytes);
     expect!["09 06 ff 1b 00 00 00 00 00 00"].assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(mark));
+    assert_eq!(RecordRef::decode(&bytes, KEYED), Ok(mark));
 }
 
 #[test]
@@ -215,7 +244,7 @@ fn groups_grow_hold_changes_and_belong_to_the_record() {
     };
     let decodes = |changes: &[u8]| {
         let set = PartitionSet::Several(PartitionList::new(&ids));
-        RecordRef::decode(&encode(&record(set, changes)), FORMAT_VERSION).is_ok()
+        RecordRef::decode(&encode(&record(set, changes)), KEYED).is_ok()
     };
     assert!(decodes(&[group(1), group(4)].concat()) && decodes(&[]));
     assert!(!decodes(&[group(4), group(1)].concat()));
@@ -241,9 +270,9 @@ fn raw_records_are_those_that_are_read_whole() {
     record(PartitionSet::One(PartitionId(3)), &changes).encode(&mut payload);
     record(several, &group).encode(&mut payload);
     RecordRef::Remove(removal).encode(&mut payload);
-    let mut raw = RawRecords::new(&payload, FORMAT_VERSION);
+    let mut raw = RawRecords::new(&payload, KEYED);
     let mut plain = 0;
-    for found in Records::new(&payload, FORMAT_VERSION) {
+    for found in Records::new(&payload, KEYED) {
         let (start, record, bytes) = found.expect("whole");
         let quick = raw.next().expect("as many").expect("whole");
         assert_eq!((quick.start, quick.end), (start, start + bytes.len()));
@@ -265,7 +294,7 @@ fn raw_records_are_those_that_are_read_whole() {
     assert_eq!(plain, 1);
     assert_eq!(count_records(&payload), Ok(4));
     assert!(raw.next().is_none());
-    let mut cut = RawRecords::new(&payload[..payload.len() - 1], FORMAT_VERSION);
+    let mut cut = RawRecords::new(&payload[..payload.len() - 1], KEYED);
     assert!(cut.by_ref().any(|record| record.is_err()) && cut.next().is_none());
 }
 
@@ -310,7 +339,7 @@ proptest! {
             result,
         });
         let encoded = encode(&sample);
-        prop_assert_eq!(RecordRef::decode(&encoded, FORMAT_VERSION), Ok(RecordRef::Changes(sample)));
+        prop_assert_eq!(RecordRef::decode(&encoded, KEYED), Ok(RecordRef::Changes(sample)));
         for (_, group) in sample.groups() {
             let found: Result<Vec<_>, _> = Changes::new(group).collect();
             let found = found.expect("checked");
@@ -327,7 +356,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = value;
         bytes.truncate(bytes.len() - cut / 4);
-        if let Ok(record) = RecordRef::decode(&bytes, FORMAT_VERSION) {
+        if let Ok(record) = RecordRef::decode(&bytes, KEYED) {
             let mut again = Vec::new();
             record.encode(&mut again);
             prop_assert_eq!(again, bytes);

@@ -33,7 +33,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
             vec![file[..512].to_vec(), file[512..].to_vec()]
         }
         "records" => [records(), vec![records().concat()]].concat(),
-        "changes" => vec![changes()],
+        "changes" => vec![changes(), older_changes()],
         "frame" => frames(),
         "checkpoint" => vec![checkpoint()],
         "checkpoint_parts" => checkpoint_parts(),
@@ -109,26 +109,35 @@ fn frames() -> Vec<Vec<u8>> {
 
 fn changes() -> Vec<u8> {
     let mut out = Vec::new();
-    let (key, row) = (RowName::Key(b"\x80\0\0\0\0\0\0\x07"), b"a row of bytes".as_slice());
+    let row = b"a row of bytes".as_slice();
     let (table, number) = (1, RowName::Number(9));
-    Change::Insert {
-        table,
-        number: None,
-        row,
-    }
-    .encode(&mut out);
     Change::Insert {
         table,
         number: Some(3),
         row,
     }
     .encode(&mut out);
-    Change::Replace { table, name: key, row }.encode(&mut out);
+    let name = RowName::Number(1 << 30);
+    Change::Replace { table, name, row }.encode(&mut out);
     let mut patch = PatchWriter::begin(&mut out, 2, number, 2);
     patch.column(0, Some(&[1; 8]));
     patch.column(3, None);
     patch.finish();
     Change::Delete { table, name: number }.encode(&mut out);
+    out
+}
+
+/// Rows named by their keys, as before format version 6.
+fn older_changes() -> Vec<u8> {
+    let mut out = Vec::new();
+    let (table, key, row) = (1, RowName::Key(b"\x80\0\0\0\0\0\0\x07"), b"a row of bytes".as_slice());
+    Change::Insert {
+        table,
+        number: None,
+        row,
+    }
+    .encode(&mut out);
+    Change::Replace { table, name: key, row }.encode(&mut out);
     Change::Delete { table, name: key }.encode(&mut out);
     out
 }

@@ -8,6 +8,7 @@ use reprise_wire::{CheckpointRows, WireError, rows_have_numbers};
 use crate::{
     index::Index,
     keyplan::RowRef,
+    numbers::NUMBER_MAX,
     rows::Rows,
     store::{Store, TableId},
     table::{Table, WriteError, has_number, write_error},
@@ -20,6 +21,8 @@ pub enum LoadError {
     Block(WireError),
     #[error("{0}")]
     Row(WriteError),
+    #[error("two rows have number {0}")]
+    Number(u64),
 }
 
 /// An empty table that is being filled. Its indexes are empty until they are built: before that it must not be used.
@@ -80,7 +83,8 @@ impl<'s> TableLoad<'s> {
             }
             let number = if numbered { number } else { self.numbers_end };
             self.numbers_end = self.numbers_end.max(number.saturating_add(1));
-            rows.insert(RowRef { row, number });
+            let taken = rows.try_insert(RowRef { row, number });
+            taken.map_err(|_| LoadError::Number(number))?;
             count += 1;
         }
         Ok(count)
@@ -94,7 +98,7 @@ impl<'s> TableLoad<'s> {
         } else {
             next_number
         };
-        if next_number < self.numbers_end || !self.table.raise_next_number(next_number) {
+        if next_number < self.numbers_end || next_number > NUMBER_MAX || !self.table.raise_next_number(next_number) {
             return None;
         }
         let Table {

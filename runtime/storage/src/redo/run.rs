@@ -30,12 +30,16 @@ impl<'w> Piece<'w> {
         count: 0,
     };
 
-    /// Takes the rows from `from` on, up to what is no insertion or does not fit, and asks for their lines of the index.
-    fn read(&mut self, table: &Table, (window, list): (&'w [u8], &RedoList), from: usize) {
+    /// Takes the rows from `from` on, up to what is no insertion or does not fit, and asks for their lines of the index. The first one
+    /// is to have `next_number`.
+    fn read(&mut self, table: &Table, (window, list): (&'w [u8], &RedoList), from: usize, next_number: u64) {
         self.count = 0;
+        let has_numbers = table.rows.has_numbers();
         for at in 0..PIECE_ROWS {
             list.fetch_start(window, from + at + FETCH_AHEAD);
             match list.row(window, from + at) {
+                // One that is out of turn is told by whoever judges it alone.
+                Some((number, _)) if has_numbers && number != next_number + at as u64 => break,
                 Some((number, row)) if table.validate(row).is_ok() => (self.numbers[at], self.rows[at]) = (number, row),
                 _ => break,
             }
@@ -96,9 +100,10 @@ pub(super) fn insert(table: &mut Table, window: &[u8], list: &RedoList, mut at: 
     }
     let mut pieces = [Piece::EMPTY, Piece::EMPTY];
     let [mut piece, mut next] = pieces.each_mut();
-    piece.read(table, (window, list), at);
+    piece.read(table, (window, list), at, table.next_number());
     while piece.count > 0 {
-        next.read(table, (window, list), at + piece.count);
+        let behind = table.next_number() + piece.count as u64;
+        next.read(table, (window, list), at + piece.count, behind);
         let put = piece.put(table);
         at += put;
         if put < piece.count {

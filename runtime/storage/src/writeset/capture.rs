@@ -1,14 +1,13 @@
-//! The running transaction's changes, written down as they are made, where its record is to hold them: rows, keys and columns are
+//! The running transaction's changes, written down as they are made, where its record is to hold them: rows and columns are
 //! at hand then. Good as they are where no row was changed twice, as in nearly all transactions; else what was done to each row
 //! is put together at the end, from undo and live rows, and these bytes are not used. Either way comes to the same bytes.
 
 use reprise_abi::{ColumnSet, RowLayout, row::ColumnSlot};
-use reprise_wire::{Change, ChangesBuffer, ShortName};
+use reprise_wire::{Change, ChangesBuffer, RowName};
 
 use crate::{
     journal::Undo,
-    keyplan::{KeyPlan, RowRef, Scratch},
-    writeset::{NAMED_COLUMNS, differing_columns, name_by, patch_bytes, write_patch},
+    writeset::{NAMED_COLUMNS, differing_columns, patch_bytes, write_patch},
 };
 
 /// Changes below which each is compared with all before it.
@@ -38,23 +37,24 @@ pub(crate) struct Captured {
     bytes: usize,
 }
 
-/// A row that a change is about: its table, its primary key's plan, the row before the change, and the key's words where it is
-/// of a few integers.
+/// A row that a change is about.
 pub(crate) struct Changed<'a> {
-    pub table: u16,
-    pub plan: &'a KeyPlan,
-    pub layout: &'a RowLayout,
-    pub row: RowRef<'a>,
-    pub words: Option<[u64; 2]>,
+    table: u16,
+    layout: &'a RowLayout,
+    number: u64,
 }
 
-impl Changed<'_> {
+impl<'a> Changed<'a> {
+    /// Of the table with this number and layout the row with that number.
     #[inline(always)]
-    fn short_name(&self) -> Option<ShortName> {
-        match self.words {
-            Some(words) if ChangesBuffer::takes_table(self.table) => Some(self.plan.short_name(words)),
-            _ => None,
-        }
+    pub fn new(table: u16, layout: &'a RowLayout, number: u64) -> Self {
+        Self { table, layout, number }
+    }
+
+    /// True where the quick ways take its table.
+    #[inline(always)]
+    fn is_usual(&self) -> bool {
+        ChangesBuffer::takes_table(self.table)
     }
 }
 
@@ -99,26 +99,20 @@ impl Capture {
     }
 
     #[inline(never)]
-    pub fn delete(&mut self, changed: &Changed<'_>, scratch: &mut Scratch) {
+    pub fn delete(&mut self, table: u16, number: u64) {
         self.rows += 1;
-        if let Some(name) = changed.short_name() {
-            return self.changes.delete(changed.table, name);
-        }
-        let (table, name) = (changed.table, name_by(changed, scratch));
-        let delete = Change::Delete { table, name };
-        self.changes.other(|out| delete.encode(out));
+        self.changes.delete(table, number);
     }
 
     /// The columns of the plan were written, and the row is now so.
     #[inline(never)]
-    pub fn columns(&mut self, changed: &Changed<'_>, plan: &PatchPlan, now: &[u8], scratch: &mut Scratch) {
-        let name = match changed.short_name() {
-            Some(name) if plan.bytes < now.len() && !plan.columns.is_empty() => name,
-            _ => return self.named_columns(changed, plan.set, now, scratch),
-        };
+    pub fn columns(&mut self, changed: &Changed<'_>, plan: &PatchPlan, now: &[u8]) {
+        if !changed.is_usual() || plan.bytes >= now.len() || plan.columns.is_empty() {
+            return self.named_columns(changed, plan.set, now);
+        }
         self.rows += 1;
         let (table, count) = (changed.table, plan.columns.len() as u8);
-        self.changes.patch(table, name, count, |patch| {
+        self.changes.patch(table, changed.number, count, |patch| {
             for column in &plan.columns {
                 match column.slot.is_null(now) {
                     true => patch.null_column(column.position),
@@ -133,54 +127,46 @@ impl Capture {
 
     /// An integer column (its position, where it lies, its bytes) was added to, and the row is now so.
     #[inline(never)]
-    pub fn sum(
-        &mut self,
-        changed: &Changed<'_>,
-        (column, at, width): (u16, u32, usize),
-        now: &[u8],
-        scratch: &mut Scratch,
-    ) {
+    pub fn sum(&mut self, changed: &Changed<'_>, (column, at, width): (u16, u32, usize), now: &[u8]) {
         if column as usize >= NAMED_COLUMNS {
-            return self.replace(changed, now, scratch);
+            return self.replace(changed, now);
         }
-        let name = match changed.short_name() {
-            Some(name) if fixed_bytes(width) < now.len() => name,
-            _ => return self.named_columns(changed, 1 << column, now, scratch),
-        };
+        if !changed.is_usual() || fixed_bytes(width) >= now.len() {
+            return self.named_columns(changed, 1 << column, now);
+        }
         self.rows += 1;
-        self.changes.patch(changed.table, name, 1, |patch| {
+        self.changes.patch(changed.table, changed.number, 1, |patch| {
             patch.column(column as u8, now, at as usize, width as u8);
         });
     }
 
-    /// The whole row was written, and is now so.
+    /// The whole row was written.
     #[inline(never)]
-    pub fn update(&mut self, changed: &Changed<'_>, now: &[u8], scratch: &mut Scratch) {
-        let is_moved = !changed.plan.is_same(changed.row.row, now);
-        match differing_columns(changed.layout, changed.row.row, now) {
-            Some(columns) if !is_moved => self.named_columns(changed, columns, now, scratch),
-            _ => self.replace(changed, now, scratch),
+    pub fn update(&mut self, changed: &Changed<'_>, before: &[u8], now: &[u8]) {
+        match differing_columns(changed.layout, before, now) {
+            Some(columns) => self.named_columns(changed, columns, now),
+            None => self.replace(changed, now),
         }
     }
 
     /// By the ways that suit all tables.
-    fn named_columns(&mut self, changed: &Changed<'_>, columns: u64, now: &[u8], scratch: &mut Scratch) {
+    fn named_columns(&mut self, changed: &Changed<'_>, columns: u64, now: &[u8]) {
         let columns = ColumnSet(columns);
         if columns.0 == 0 {
             return;
         }
         if patch_bytes(changed.layout, columns, now) >= now.len() {
-            return self.replace(changed, now, scratch);
+            return self.replace(changed, now);
         }
         self.rows += 1;
-        let name = name_by(changed, scratch);
+        let name = RowName::Number(changed.number);
         let write = |out: &mut Vec<u8>| write_patch(out, changed.table, name, changed.layout, columns, now);
         self.changes.other(write);
     }
 
-    fn replace(&mut self, changed: &Changed<'_>, row: &[u8], scratch: &mut Scratch) {
+    fn replace(&mut self, changed: &Changed<'_>, row: &[u8]) {
         self.rows += 1;
-        let (table, name) = (changed.table, name_by(changed, scratch));
+        let (table, name) = (changed.table, RowName::Number(changed.number));
         let replace = Change::Replace { table, name, row };
         self.changes.other(|out| replace.encode(out));
     }

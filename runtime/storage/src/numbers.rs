@@ -1,0 +1,224 @@
+//! From a row's number to its record id, in a table with a primary key: what a change of the log names a row by. Numbers are given out
+//! in order, so an array of pages has them; what is left of a page of which most rows went lies in a hash beside (`Dense`).
+//! A table without a primary key has its numbers in its first index, and none of this.
+//!
+//! Memory is counted by rows, twice what one takes that has its neighbours: a row that takes the room of one that went needs a place
+//! behind all others, and finds it in what is counted already. Where more is held, for rows go at random, that is counted as it comes.
+
+use std::sync::Arc;
+
+use reprise_base::Budget;
+
+use crate::{charge::Charge, dense::Dense, indirection::Rid, tag::tag_of};
+
+/// No table gives out so many: a greater number is none that was given out.
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+/// What is counted of a row: its place in a page that is half full.
+pub(crate) const NUMBER_ENTRY_BYTES: usize = 8;
+/// Rows that are counted together.
+const STEP_ROWS_MIN: usize = 512;
+const STEP_ROWS_MAX: usize = 32 << 10;
+
+/// Numbers after which it is looked what is held: about a page.
+const NUMBERS_BETWEEN: u64 = 1024;
+
+/// Another row has the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NumberTaken;
+
+pub(crate) struct Numbers {
+    rids: Dense,
+    /// Rows that are counted.
+    room: usize,
+    charge: Charge,
+    /// The greatest that was added.
+    newest: u64,
+}
+
+fn key_of(number: u64) -> u128 {
+    (number as u128) << 64
+}
+
+impl Numbers {
+    pub fn new() -> Self {
+        Self {
+            rids: Dense::new(size_of::<u64>()),
+            room: 0,
+            charge: Charge::default(),
+            newest: 0,
+        }
+    }
+
+    /// Counts the memory from now on in `budget`.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        self.charge.count_in(budget);
+    }
+
+    /// Bytes held.
+    pub fn memory_bytes(&self) -> usize {
+        self.rids.memory_bytes()
+    }
+
+    /// True where one row more is counted already.
+    #[inline(always)]
+    pub fn has_memory(&self) -> bool {
+        self.rids.len() < self.room
+    }
+
+    /// Counts some rows more; false where that is refused.
+    #[cold]
+    pub fn make_memory(&mut self) -> bool {
+        let step = self.step();
+        let is_counted = self.has_memory() || self.charge.try_grow(step * NUMBER_ENTRY_BYTES);
+        if is_counted && !self.has_memory() {
+            self.room += step;
+        }
+        is_counted
+    }
+
+    fn step(&self) -> usize {
+        self.room.clamp(STEP_ROWS_MIN, STEP_ROWS_MAX)
+    }
+
+    /// As `make_memory`, whatever the limit is.
+    #[cold]
+    fn take_memory(&mut self) {
+        let step = self.step();
+        self.charge.grow(step * NUMBER_ENTRY_BYTES);
+        self.room += step;
+    }
+
+    /// Adds a row; `number_of` tells those of others.
+    #[inline]
+    pub fn insert(&mut self, number: u64, rid: Rid, number_of: impl Fn(Rid) -> u64) -> Result<(), NumberTaken> {
+        let is_same = |other| number_of(Rid(other)) == number;
+        let added = self.rids.insert(key_of(number), rid.0, is_same);
+        added.map_err(|_| NumberTaken)?;
+        self.newest = self.newest.max(number);
+        if self.rids.len() > self.room {
+            self.take_memory();
+        }
+        if number.is_multiple_of(NUMBERS_BETWEEN) && self.rids.memory_bytes() > self.charge.bytes() {
+            self.charge.resize(self.rids.memory_bytes());
+        }
+        Ok(())
+    }
+
+    /// Takes a row away. Panics where it is not there.
+    #[inline]
+    pub fn remove(&mut self, number: u64, rid: Rid) {
+        let newest = key_of(self.newest);
+        let is_removed = self.rids.remove_for_good(key_of(number), rid.0, newest);
+        assert!(is_removed, "a live row has a number");
+    }
+
+    /// The row of a number; `number_of` tells those of rows.
+    #[inline]
+    pub fn get(&self, number: u64, number_of: impl Fn(Rid) -> u64) -> Option<Rid> {
+        if let Some(rid) = self.rids.find_short(number) {
+            return Some(Rid(rid));
+        }
+        let is_it = |rid| (number_of(Rid(rid)) == number).then_some(Rid(rid));
+        self.rids.thin()?.find(tag_of(key_of(number)), is_it)
+    }
+
+    /// The row that `get` finds, where that is known without a look at it.
+    #[inline]
+    pub fn candidate(&self, number: u64) -> Option<Rid> {
+        self.rids.find_short(number).map(Rid)
+    }
+
+    /// Prefetches what `candidate` reads.
+    #[inline]
+    pub fn touch(&self, number: u64) {
+        self.rids.prefetch_slot_of_short(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
+        /// Rows come in order; stretches of them go, all, most, or some, and a few come back.
+        #[test]
+        fn numbers_are_a_map(steps in prop::collection::vec((0..3000u64, 1..200u64, any::<bool>()), 1..20)) {
+            let (mut numbers, mut model, mut given) = (Numbers::new(), BTreeMap::new(), Vec::new());
+            for (count, kept, comes_back) in steps {
+                for _ in 0..count {
+                    let (number, rid) = (given.len() as u64, Rid(given.len() as u32 ^ 1));
+                    given.push(rid);
+                    prop_assert_eq!(numbers.insert(number, rid, |rid| u64::from(rid.0 ^ 1)), Ok(()));
+                    prop_assert_eq!(numbers.insert(number, rid, |rid| u64::from(rid.0 ^ 1)), Err(NumberTaken));
+                    model.insert(number, rid);
+                }
+                let gone: Vec<_> = model.iter().filter(|(number, _)| *number % kept != 0).map(|(n, rid)| (*n, *rid)).collect();
+                for (number, rid) in gone {
+                    numbers.remove(number, rid);
+                    model.remove(&number);
+                    if comes_back && number % 100 == 3 {
+                        prop_assert_eq!(numbers.insert(number, rid, |rid| u64::from(rid.0 ^ 1)), Ok(()));
+                        model.insert(number, rid);
+                    }
+                }
+            }
+            for number in 0..given.len() as u64 + 10 {
+                let found = numbers.get(number, |rid| u64::from(rid.0 ^ 1));
+                prop_assert_eq!(found, model.get(&number).copied());
+                let candidate = numbers.candidate(number);
+                prop_assert!(candidate.is_none() || candidate == found);
+            }
+            prop_assert_eq!(numbers.get(u64::MAX, |rid| u64::from(rid.0 ^ 1)), None);
+        }
+    }
+
+    /// In order they cost their place in a page; a few that are left of many do not keep the pages.
+    #[test]
+    fn a_number_costs_four_bytes_and_a_lonely_one_little() {
+        let mut numbers = Numbers::new();
+        let number_of = |rid: Rid| u64::from(rid.0);
+        for number in 0..1 << 20 {
+            numbers.insert(number, Rid(number as u32), number_of).expect("new");
+        }
+        let dense = numbers.memory_bytes();
+        assert!(
+            dense <= (4 << 20) + (2 << 20) + (64 << 10),
+            "{dense} bytes of 2^20 rows"
+        );
+        let mut lonely = Numbers::new();
+        for number in (0..1 << 30).step_by(1 << 14) {
+            lonely.insert(number, Rid(number as u32), number_of).expect("new");
+        }
+        let each = lonely.memory_bytes() / (1 << 16);
+        assert!(each <= 48, "{each} bytes a row of which no neighbour is left");
+    }
+
+    /// Rows that come and go at random, as many all the time, take some bytes each, and these are counted.
+    #[test]
+    fn rows_that_are_replaced_at_random_take_few_bytes_and_they_are_counted() {
+        let (mut numbers, mut live, mut random) = (Numbers::new(), Vec::new(), 1_u64);
+        for number in 0..2_000_000 {
+            if live.len() == 100_000 {
+                random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                let gone = live.swap_remove((random >> 33) as usize % live.len());
+                numbers.remove(gone, Rid(gone as u32));
+            }
+            numbers
+                .insert(number, Rid(number as u32), |rid| u64::from(rid.0))
+                .expect("new");
+            live.push(number);
+        }
+        let each = numbers.memory_bytes() as f64 / live.len() as f64;
+        assert!(each <= 18.0, "{each:.1} bytes a row");
+        let counted = numbers.charge.bytes() as f64 / live.len() as f64;
+        assert!(
+            counted >= each - 1.0,
+            "{counted:.1} bytes a row are counted, {each:.1} held"
+        );
+    }
+}
