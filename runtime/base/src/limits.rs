@@ -12,6 +12,8 @@ pub const MODULE_BYTES_MAX: usize = 16 << 20;
 pub const CODE_KEPT_BYTES_MAX: u64 = 512 << 20;
 /// Modules in service at most.
 pub const MODULES_MAX: usize = 1_000;
+/// Most procedures that are kept from running.
+pub const QUARANTINED_MAX: usize = 1_000;
 /// Tables at most in one database.
 pub const TABLES_MAX: usize = 4_096;
 /// Secondary indexes at most of one table. (Columns: `reprise_abi::row::COLUMNS_MAX`, which the rows' format sets.)

@@ -7,7 +7,7 @@ use reprise_env::{Disk, DiskFile};
 use reprise_wire::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
     CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointModuleRef,
-    CheckpointPartition, CheckpointTrailer, WireError,
+    CheckpointPartition, CheckpointQuarantine, CheckpointTrailer, WireError,
 };
 use zstd::bulk::Decompressor;
 
@@ -41,6 +41,7 @@ pub struct CheckpointReader {
     tables: Vec<Vec<u8>>,
     /// By partition number.
     partitions: Vec<CheckpointPartition>,
+    quarantine: Vec<CheckpointQuarantine>,
 }
 
 struct Opaque(Arc<dyn DiskFile>);
@@ -77,6 +78,7 @@ impl CheckpointReader {
             modules: Vec::new(),
             tables: Vec::new(),
             partitions: Vec::new(),
+            quarantine: Vec::new(),
             name,
         };
         reader.read_index()?;
@@ -119,6 +121,11 @@ impl CheckpointReader {
 
     pub fn partition(&self, id: PartitionId) -> &CheckpointPartition {
         &self.partitions[id.index()]
+    }
+
+    /// Procedures that take no calls.
+    pub fn quarantine(&self) -> &[CheckpointQuarantine] {
+        &self.quarantine
     }
 
     pub fn entries(&self) -> &[CheckpointEntry] {
@@ -182,7 +189,7 @@ impl CheckpointReader {
     fn read_descriptions(&mut self) -> Result<(), CheckpointError> {
         use CheckpointBlockKind as Kind;
         let (mut modules, mut tables, mut partitions) = (Vec::new(), Vec::new(), Vec::new());
-        let mut database = None;
+        let (mut database, mut quarantine) = (None, None);
         let version = self.header.version;
         let mut blocks = self.blocks();
         for (number, entry) in self.entries.iter().enumerate() {
@@ -196,6 +203,12 @@ impl CheckpointReader {
                     wire_check("module number", modules.len() as u32, module.module_id)?;
                     let raw = raw.to_vec();
                     modules.push(ModuleVersion { raw, version });
+                    Ok(())
+                }),
+                Kind::Quarantine => CheckpointQuarantine::decode_all(raw).and_then(|found| {
+                    wire_check("procedures in quarantine", entry.items_count as usize, found.len())?;
+                    wire_check("blocks of quarantine before it", 0, quarantine.iter().len())?;
+                    quarantine = Some(found);
                     Ok(())
                 }),
                 Kind::Table => {
@@ -215,6 +228,7 @@ impl CheckpointReader {
         let database = database.ok_or_else(missing);
         self.database = database.map_err(CheckpointError::at(&self.name, 0))?;
         (self.modules, self.tables, self.partitions) = (modules, tables, partitions);
+        self.quarantine = quarantine.unwrap_or_default();
         Ok(())
     }
 
@@ -229,6 +243,14 @@ impl CheckpointReader {
             wire_check("tables", database.tables as usize, tables)?;
             let partitions = database.genesis.partitions as usize;
             wire_check("partitions", partitions, self.partitions.len())?;
+            let last = self.quarantine.last().map_or(0, |last| last.module_id as usize + 1);
+            if last > self.modules.len() {
+                return Err(wire_error(
+                    "procedure in quarantine of",
+                    "a known module",
+                    "an unknown one",
+                ));
+            }
             let mut rows = vec![0u64; partitions * tables];
             let mut keys = 0u64;
             for entry in &self.entries {

@@ -51,7 +51,10 @@ pub(crate) struct Upkeep {
     pub is_read_only: AtomicBool,
     /// None without a log.
     pub folders: Option<Folders>,
+    /// Procedures that are kept from running, and of which the log has no record yet.
     pub quarantine: Mutex<Vec<Quarantined>>,
+    /// They come from a file.
+    is_quarantine_filed: bool,
     /// Memory that is made ready before calls are taken.
     pub memory_ready: AtomicU64,
     /// The region before the log's files, where there is one.
@@ -187,6 +190,7 @@ impl Database {
             redo_window_bytes: around.redo_window_bytes,
             upkeep: Upkeep {
                 folders: around.folders,
+                is_quarantine_filed: !quarantine.is_empty(),
                 quarantine: Mutex::new(quarantine),
                 ..upkeep
             },
@@ -274,6 +278,10 @@ impl Database {
         match self.replay(None) {
             Ok(report) => {
                 self.let_calls_in()?;
+                if self.upkeep.is_quarantine_filed {
+                    // Where the log takes nothing now, the file stays for the next opening.
+                    let _ = self.keep_quarantine();
+                }
                 if let Some(checkpointer) = &self.checkpointer {
                     checkpointer.start_schedule();
                 }
@@ -327,13 +335,7 @@ impl Database {
                 Err(error) => return Err(error),
             };
             let new = Quarantined::of(&found);
-            let is_known = self
-                .upkeep
-                .quarantine
-                .lock()
-                .expect("held for a look")
-                .iter()
-                .any(|known| (known.module_id, known.procedure_number) == (new.module_id, new.procedure_number));
+            let is_known = self.distrusted()?.contains(&(found.module_id, found.procedure_number));
             // Known, and it diverges all the same: the log does not hold what it changed.
             if is_known || !names.contains(&new.name()) {
                 return Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found))));
@@ -344,19 +346,6 @@ impl Database {
             drop(list);
             self.start_over()?;
         }
-    }
-
-    /// Makes the quarantine outlast this process. After a recovery that went through.
-    pub fn keep_quarantine(&self) -> Result<(), OpenError> {
-        let list = self.upkeep.quarantine.lock().expect("held for a look").clone();
-        match &self.upkeep.folders {
-            Some(folders) => Ok(quarantine::save(&*folders.root, &list)?),
-            None => Ok(()),
-        }
-    }
-
-    pub fn quarantine(&self) -> Vec<Quarantined> {
-        self.upkeep.quarantine.lock().expect("held for a look").clone()
     }
 
     /// Settings hash of the newest part of the log as it was found, where it is not this program's.
@@ -388,6 +377,7 @@ impl Database {
         made.map_err(|error| self.fail(error.into()))?;
         self.shared.memory.tell(MemoryKind::Ready, ready_bytes);
         self.shared.count_binaries();
+        self.begin_quarantine()?;
         let is_standby = self.router.role() == Role::Standby;
         if !is_standby {
             // What was acknowledged is there: from now on the data grows as far as the limit lets it.
@@ -402,13 +392,6 @@ impl Database {
                 .send(begin)
                 .map_err(|_| RecoveryError::from(ReplayError::Stopped))?;
         }
-        let quarantine = self.upkeep.quarantine.lock().expect("held for a look");
-        let refused = quarantine.iter().map(|found| {
-            let place = (ModuleId(found.module_id), found.procedure_number);
-            (place, found.reason().into())
-        });
-        self.router.set_quarantine(refused.collect());
-        drop(quarantine);
         self.router.set_phase(Phase::Ready);
         if let (Some(checkpointer), Some(begun)) = (&self.checkpointer, self.upkeep.begun) {
             let mut speeds = checkpointer.speeds.lock().expect("held for a store");
@@ -474,11 +457,15 @@ impl Database {
     }
 }
 
-/// What lies beside the log: the quarantine; Err also where the directory is to be opened by no primary.
+/// What lies beside the log: a quarantine that is not in it yet; Err also where the directory is to be opened by no primary.
 fn load_beside(around: &Environment, role: Role) -> Result<Vec<Quarantined>, OpenError> {
     let root = around.folders.as_ref().map(|folders| &*folders.root);
     stepping::judge_role(root, role)?;
-    Ok(root.map_or_else(|| Ok(Vec::new()), quarantine::load)?)
+    match (root, role) {
+        // Its primary's log tells.
+        (_, Role::Standby) | (None, _) => Ok(Vec::new()),
+        (Some(root), _) => Ok(quarantine::load(root)?),
+    }
 }
 
 impl Drop for Database {

@@ -7,6 +7,7 @@ use reprise_checkpoint::CheckpointError;
 use reprise_env::DiskError;
 use reprise_log::LogError;
 use reprise_recovery::RecoveryError;
+use reprise_router::DeployError;
 
 use crate::{device::DeviceError, memory::MemoryError};
 
@@ -51,6 +52,8 @@ pub enum OpenError {
          folder from a copy", if reasons.is_empty() { "there is none".into() } else { reasons.join("; ") }
     )]
     NoCheckpoint { start: Lsn, reasons: Vec<String> },
+    #[error("note the quarantine in the log: {0}")]
+    Quarantine(#[from] DeployError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error("the module {name:?} can't be compiled: {reason}")]

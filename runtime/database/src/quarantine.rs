@@ -1,12 +1,20 @@
-//! Procedures that were taken out of service because their replay diverged: a file in the data directory.
+//! Procedures that were taken out of service because their replay diverged.
 
+use std::collections::BTreeSet;
+
+use reprise_base::Lsn;
 use reprise_env::{Disk, DiskError, DiskErrorKind};
+use reprise_partition::Touched;
+use reprise_recovery::RecoveryError;
 use reprise_replay::Divergence;
+use reprise_txn::{Deployed, ModuleId};
+use reprise_wire::RecordRef;
 use serde::{Deserialize, Serialize};
 
-use crate::small_file;
+use crate::{database::Database, error::OpenError, small_file};
 
-pub(crate) const QUARANTINE_NAME: &str = "quarantine.json";
+/// In which formats before 6 kept the list; it goes into the log at the first opening.
+const QUARANTINE_NAME: &str = "quarantine.json";
 
 /// A procedure of one module version that takes no calls; of what it did, the log's changes are believed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,14 +49,91 @@ impl Quarantined {
         format!("{}.{}", self.module, self.procedure)
     }
 
-    /// Why a call of it is refused.
-    pub(crate) fn reason(&self) -> String {
-        format!(
-            "{} version {} is in quarantine, since its replay diverged at LSN {}: a new version of the module takes calls again",
-            self.name(),
-            self.version,
-            self.lsn
-        )
+    fn place(&self) -> (ModuleId, u16) {
+        (ModuleId(self.module_id), self.procedure_number)
+    }
+
+    fn why(&self) -> reprise_txn::Quarantined {
+        reprise_txn::Quarantined {
+            diverged: Lsn(self.lsn),
+            what: self.what.clone(),
+        }
+    }
+
+    fn all_of(deployed: &Deployed) -> Vec<Self> {
+        let all = deployed.quarantine.iter();
+        let told = all.map(|((id, number), why)| {
+            let module = &deployed.versions[id.0 as usize];
+            Self {
+                module_id: id.0,
+                procedure_number: *number,
+                module: module.name.clone(),
+                version: module.version,
+                procedure: module.schema.procedures[*number as usize].name.clone(),
+                lsn: why.diverged.0,
+                what: why.what.clone(),
+            }
+        });
+        told.collect()
+    }
+}
+
+impl Database {
+    /// Procedures that take no calls.
+    pub fn quarantine(&self) -> Vec<Quarantined> {
+        Quarantined::all_of(&self.router().deployed())
+    }
+
+    /// Makes the quarantine outlast this process: a record in the log for each procedure that has none yet. After a recovery that went through.
+    pub fn keep_quarantine(&self) -> Result<(), OpenError> {
+        let mut list = self.upkeep.quarantine.lock().expect("held by who keeps it");
+        while let Some(found) = list.first() {
+            let (module, procedure) = found.place();
+            self.router().quarantine(module, procedure, found.why())?;
+            list.remove(0);
+        }
+        let folders = self.upkeep.folders.as_ref();
+        Ok(folders.map_or(Ok(()), |folders| small_file::remove(&*folders.root, QUARANTINE_NAME))?)
+    }
+
+    /// Refuses calls of procedures whose records are not in the log yet.
+    pub(crate) fn begin_quarantine(&self) -> Result<(), RecoveryError> {
+        let list = self.upkeep.quarantine.lock().expect("held for a copy").clone();
+        if list.is_empty() {
+            return Ok(());
+        }
+        let mut replayer = self.replayer();
+        replayer.gather(
+            Touched::All,
+            Box::new(move |held| {
+                for found in list {
+                    let (module, procedure) = found.place();
+                    // A procedure that there is not takes no calls as it is.
+                    if let Ok(next) = held.tools.deployed().with_quarantined(module, procedure, found.why()) {
+                        held.tools.install(next);
+                    }
+                }
+            }),
+        )?;
+        Ok(replayer.drain()?)
+    }
+
+    /// Every procedure whose changes are to be believed, by its version and number: in service so, noted in the log, or about to be.
+    pub(crate) fn distrusted(&self) -> Result<BTreeSet<(ModuleId, u16)>, OpenError> {
+        let mut places: BTreeSet<_> = self.router().deployed().quarantine.keys().copied().collect();
+        let list = self.upkeep.quarantine.lock().expect("held for a look");
+        places.extend(list.iter().map(Quarantined::place));
+        let (Some(log), Some(opened)) = (&self.log, &self.opened) else {
+            return Ok(places);
+        };
+        for lsn in &opened.found.control {
+            if let Some(record) = log.record(*lsn)?
+                && let RecordRef::Quarantine(found) = record.get().record
+            {
+                places.insert((ModuleId(found.module_id), found.procedure));
+            }
+        }
+        Ok(places)
     }
 }
 
@@ -62,15 +147,6 @@ pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Quarantined>, DiskError> {
         let path = format!("{}/{QUARANTINE_NAME}", root.describe());
         DiskError::new("read", &path, DiskErrorKind::Io, &reason)
     })
-}
-
-/// Replaces the list: the old or the new one is there, whatever happens.
-pub(crate) fn save(disk: &dyn Disk, list: &[Quarantined]) -> Result<(), DiskError> {
-    let unfit =
-        |error: serde_json::Error| DiskError::new("write", QUARANTINE_NAME, DiskErrorKind::Io, &error.to_string());
-    let mut text = serde_json::to_vec_pretty(list).map_err(unfit)?;
-    text.push(b'\n');
-    small_file::replace(disk, QUARANTINE_NAME, &text)
 }
 
 #[cfg(test)]
@@ -93,10 +169,9 @@ mod tests {
             lsn: 77,
             what: "it did something else".into(),
         }];
-        for _ in 0..2 {
-            save(&disk, &list).expect("saved");
-            assert_eq!(load(&disk).expect("read"), list);
-        }
+        let text = serde_json::to_vec_pretty(&list).expect("text");
+        std::fs::write(dir.path().join(QUARANTINE_NAME), text).expect("written");
+        assert_eq!(load(&disk).expect("read"), list);
         std::fs::write(dir.path().join(QUARANTINE_NAME), b"{").expect("written");
         let error = load(&disk).expect_err("garbage").to_string();
         assert!(

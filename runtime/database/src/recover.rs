@@ -62,11 +62,7 @@ impl Database {
         report.log_bytes = log.bytes_behind(start);
         let (replay_begun, taken_up) = (Instant::now(), self.compiler.taken_up());
         replayer.set_log_end(until.map_or(end, |until| until.min(end)));
-        let quarantine = self.quarantine();
-        let places = quarantine
-            .iter()
-            .map(|found| (ModuleId(found.module_id), found.procedure_number));
-        replayer.set_quarantine(places.collect());
+        replayer.set_quarantine(self.distrusted()?);
         let mut shown = 0;
         let mut show = |replayer: &Replayer, reached: Lsn| {
             let done = log.bytes_between(start, reached);
@@ -222,7 +218,7 @@ impl Database {
                     (LogSchemas::of_checkpoint(&oldest).ok()?, oldest.lsn())
                 }
             };
-            let known = &self.opened.as_ref()?.found.of_schemas;
+            let known = &self.opened.as_ref()?.found.control;
             for lsn in known.iter().filter(|lsn| (from..reader.lsn()).contains(lsn)) {
                 let record = log.record(*lsn).ok()??;
                 schemas.note(&record.get().record, |deploy| described_in(reader, deploy));

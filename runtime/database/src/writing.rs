@@ -19,7 +19,7 @@ use reprise_router::{CopyStart, Exported};
 use reprise_storage::stored_json;
 use reprise_wire::{
     CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef,
-    CheckpointModuleRef, CheckpointPartition, FORMAT_VERSION, Genesis,
+    CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, FORMAT_VERSION, Genesis,
 };
 
 use crate::checkpoint::Checkpointer;
@@ -331,7 +331,7 @@ fn told_by(panic: &(dyn Any + Send)) -> &str {
 }
 
 fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Result<(), CheckpointError> {
-    use CheckpointBlockKind::{Module, Partition, Table};
+    use CheckpointBlockKind::{Module, Partition, Quarantine, Table};
     let mut raw = Vec::new();
     for (module, wasm) in start.deployed.versions.iter().zip(&start.binaries) {
         raw.clear();
@@ -352,6 +352,20 @@ fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Resul
     for (number, table) in start.deployed.tables.iter().enumerate() {
         let json = stored_json(table);
         writer.block(Table, PartitionId(0), number as u16, 1, json.as_bytes())?;
+    }
+    raw.clear();
+    for ((module, procedure), why) in &start.deployed.quarantine {
+        CheckpointQuarantine {
+            module_id: module.0,
+            procedure: *procedure,
+            diverged: why.diverged,
+            what: why.what.clone(),
+        }
+        .encode(&mut raw);
+    }
+    if !raw.is_empty() {
+        let count = start.deployed.quarantine.len() as u32;
+        writer.block(Quarantine, PartitionId(0), 0, count, &raw)?;
     }
     for partition in &start.partitions {
         raw.clear();

@@ -19,8 +19,9 @@ use std::{
 use common::{config, fill, i64s, submit, transfer, wasm};
 use reprise_base::{Epoch, Lsn, Role, TxnId};
 use reprise_database::{Database, Group, GroupSink, LogPolicy, OpenError, PlaceError, Placed, Position, RedoConfig};
-use reprise_router::{DeployError, NotPrimary, Phase, ReplicationError, ReplyOutcome, RowsRequest};
-use reprise_wire::{CheckpointMark, CommandRef, PartitionSet, RecordBatch, RecordRef};
+use reprise_router::{DeployError, LogBody, NotPrimary, Phase, ReplicationError, ReplyOutcome, RowsRequest};
+use reprise_txn::{ModuleId, Quarantined};
+use reprise_wire::{CheckpointMark, CommandRef, PartitionSet, QuarantineRef, RecordBatch, RecordRef};
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const ACCOUNTS: i64 = 200;
@@ -570,6 +571,97 @@ fn a_record_that_does_not_replay_stops_reads_and_promotion_by_name() {
         let sent = forged(&pair.standby, &mark);
         assert_eq!(pair.standby.place(&sent.get()), Ok(Placed::New));
         pair.standby.close().expect("close");
+    }
+}
+
+#[test]
+fn a_quarantine_of_what_there_is_not_stops_the_replay_by_name() {
+    for (module_id, procedure, expected) in [
+        (77, 0, "keeps module number 77 from running, which there is not"),
+        (0, 999, "keeps procedure number 999 of module bank from running"),
+    ] {
+        let pair = Pair::new(LogPolicy::Command);
+        pair.check_equal();
+        let record = RecordRef::Quarantine(QuarantineRef {
+            txn_id: TxnId(1 << 60),
+            module_id,
+            procedure,
+            diverged: Lsn(5),
+            what: "forged",
+        });
+        let sent = forged(&pair.standby, &record);
+        assert_eq!(pair.standby.place(&sent.get()), Ok(Placed::New));
+        let router = pair.standby.router();
+        wait_until("the replay stops", || matches!(router.phase(), Phase::Failed { .. }));
+        let Phase::Failed { report } = router.phase() else {
+            unreachable!("looked at above");
+        };
+        assert!(report.contains(expected), "{report}");
+    }
+}
+
+#[test]
+fn a_quarantine_reaches_a_standby_and_outlives_restart_and_failover() {
+    for (policy, takes_checkpoint) in [(LogPolicy::Command, false), (LogPolicy::Physiological, true)] {
+        let mut pair = Pair::new(policy);
+        let (number, _) = pair.primary.router().deployed().current["bank"]
+            .procedure("balance")
+            .expect("a procedure");
+        let why = Quarantined {
+            diverged: Lsn(5),
+            what: "it answered otherwise".to_owned(),
+        };
+        let check = |database: &Database| {
+            let (outcome, _, _) = call(database, "balance", None, &[1]);
+            assert!(
+                matches!(&outcome, ReplyOutcome::Quarantined(why) if why.contains("bank.balance version 1")),
+                "{outcome:?}"
+            );
+            let found = database.quarantine();
+            assert_eq!(
+                (found.len(), found[0].lsn, found[0].what.as_str()),
+                (1, 5, "it answered otherwise")
+            );
+            assert_eq!(call(database, "total", None, &[]).0, ReplyOutcome::Committed);
+        };
+        let refused = pair
+            .standby
+            .router()
+            .quarantine(ModuleId(0), number as u16, why.clone());
+        assert!(matches!(refused, Err(DeployError::NotPrimary(_))));
+        let refused = pair.primary.router().quarantine(ModuleId(9), 0, why.clone());
+        assert!(matches!(refused, Err(DeployError::NotFound)));
+        let lsn = pair
+            .primary
+            .router()
+            .quarantine(ModuleId(0), number as u16, why)
+            .expect("noted");
+        check(&pair.primary);
+        pair.check_equal();
+        check(&pair.standby);
+        let entry = pair.standby.router().log_record(lsn).expect("a log").expect("a record");
+        let LogBody::Quarantine(entry) = entry.body else {
+            panic!("another record");
+        };
+        assert_eq!((entry.procedure as usize, entry.diverged), (number, Lsn(5)));
+        if takes_checkpoint {
+            // What a checkpoint holds is not replayed.
+            common::take(&pair.standby);
+        }
+        pair = pair.restart_standby();
+        check(&pair.standby);
+        pair.primary.close().expect("close");
+        pair.standby.promote().expect("promoted");
+        check(&pair.standby);
+        transfer(&pair.standby, 3);
+        pair.standby.close().expect("close");
+        let opened = Database::open(config(&pair.standby_dir(), 2)).expect("open");
+        opened.recover().expect("recover");
+        check(&opened);
+        // A new version takes calls again.
+        let wasm = [&wasm("bank")[..], &[0, 2, 1, b'x']].concat();
+        opened.router().deploy("bank", &wasm).expect("deployed");
+        assert_eq!(balance(&opened, 1).signum(), 1);
     }
 }
 

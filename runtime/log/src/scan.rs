@@ -65,8 +65,8 @@ pub struct VerifyReport {
     pub last_block: Option<BlockKind>,
     /// Counted memory of the database, as the last block but a close told; 0: not told.
     pub memory_bytes: u64,
-    /// Where the records lie that change modules and tables.
-    pub of_schemas: Vec<Lsn>,
+    /// Where the records lie that change modules, tables, or which procedures take calls.
+    pub control: Vec<Lsn>,
     pub torn: Option<TornTail>,
     pub damage: Option<Damage>,
 }
@@ -329,7 +329,7 @@ impl Scan {
         let mut malformed = None;
         let mut is_changes = true;
         let mut commands = CommandsAlone::default();
-        let mut of_schemas = Vec::new();
+        let mut control = Vec::new();
         let mut lsn = block.first();
         let payload = cursor.payload(block)?;
         let history = self.history.then(payload);
@@ -339,7 +339,7 @@ impl Scan {
                 Ok((_, record, bytes)) => {
                     is_changes &= record.kind() == RecordKind::Changes;
                     commands.note(lsn, &record);
-                    of_schemas.extend(record.kind().is_of_schemas().then_some(lsn));
+                    control.extend(record.kind().is_control().then_some(lsn));
                     lsn = lsn_after(block.version, lsn, bytes.len());
                 }
                 Err(error) => malformed = Some(error),
@@ -352,7 +352,7 @@ impl Scan {
             let what = format!("{count} records in the block, {} told", block.header.records_count);
             return Err(self.damage(cursor, what));
         }
-        self.report.of_schemas.append(&mut of_schemas);
+        self.report.control.append(&mut control);
         self.index.mark(block);
         if count > 0 {
             self.index.note_epoch(next.epoch, block.first(), self.history);

@@ -12,7 +12,7 @@ use reprise_host::stored::{read_module, read_stored_table};
 use reprise_partition::{ExclusivePartitions, Touched, put_in_service};
 use reprise_replay::{ReplayError, Replayer};
 use reprise_storage::Store;
-use reprise_txn::{Code, Compiler, Deployed, Executor, Restored, TablePast, restore};
+use reprise_txn::{Code, Compiler, Deployed, Executor, ModuleId, Quarantined, Restored, TablePast, restore};
 use reprise_wire::{CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, WireError};
 
 use crate::{RecoveryError, fill::fill, ready::make_ready};
@@ -227,7 +227,14 @@ fn install(
     modules: Vec<Restored>,
 ) -> Result<(), String> {
     let generation = held.tools.deployed().generation + 1;
-    let deployed = restore(generation, tables, past, modules)?;
+    let mut deployed = restore(generation, tables, past, modules)?;
+    for found in reader.quarantine() {
+        let why = Quarantined {
+            diverged: found.diverged,
+            what: found.what.clone(),
+        };
+        deployed = deployed.with_quarantined(ModuleId(found.module_id), found.procedure, why)?;
+    }
     for partition in held.partitions.iter_mut() {
         partition.store = Store::counted_in(&held.tools.shared.memory);
         for table in &deployed.tables {

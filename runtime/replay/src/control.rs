@@ -1,10 +1,11 @@
-//! Records of the log that all partitions meet at once, but for deployments (`deploy`): removals, dropped tables, the marks of checkpoints.
+//! Records of the log that all partitions meet at once, but for deployments (`deploy`): removals, dropped tables, quarantine, the
+//! marks of checkpoints.
 
 use reprise_base::{Lsn, TxnId};
 use reprise_partition::{Job, Touched, note_position};
 use reprise_storage::Store;
-use reprise_txn::{apply_drop, remove};
-use reprise_wire::{DropTableRef, RemoveRef};
+use reprise_txn::{ModuleId, Quarantined, apply_drop, remove};
+use reprise_wire::{DropTableRef, QuarantineRef, RemoveRef};
 
 use crate::{error::ReplayError, replayer::Replayer};
 
@@ -24,6 +25,33 @@ impl Replayer {
                 let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
                 let next = apply_drop(&deployed, id, txn_id, &mut stores);
                 held.tools.install(next);
+                note_position(held, txn_id, end);
+            }),
+        )
+    }
+
+    pub(crate) fn feed_quarantine(
+        &mut self,
+        lsn: Lsn,
+        end: Lsn,
+        record: &QuarantineRef<'_>,
+    ) -> Result<(), ReplayError> {
+        let (module, procedure) = (ModuleId(record.module_id), record.procedure);
+        let why = Quarantined {
+            diverged: record.diverged,
+            what: record.what.to_owned(),
+        };
+        let (txn_id, outcome) = (record.txn_id, self.outcome.clone());
+        self.gather(
+            Touched::All,
+            Box::new(move |held| {
+                if outcome.has_failed() {
+                    return;
+                }
+                match held.tools.deployed().with_quarantined(module, procedure, why) {
+                    Ok(next) => held.tools.install(next),
+                    Err(what) => return outcome.fail(ReplayError::Quarantine { lsn, what }),
+                }
                 note_position(held, txn_id, end);
             }),
         )

@@ -23,6 +23,8 @@ pub enum ReplayError {
         "the record at LSN {lsn} drops table {table:?}, which there is not; `reprise restore --lsn {lsn}` goes on from before it"
     )]
     DropTable { lsn: Lsn, table: String },
+    #[error("the record at LSN {lsn} keeps {what} from running, which there is not")]
+    Quarantine { lsn: Lsn, what: String },
     #[error(
         "the data needs more than {} MiB of memory, which is what --memory-max leaves. Nothing was changed: start with more",
         .max / (1 << 20)
@@ -40,7 +42,8 @@ impl ReplayError {
             Self::Module { lsn, .. }
             | Self::Partition { lsn, .. }
             | Self::Malformed { lsn, .. }
-            | Self::DropTable { lsn, .. } => *lsn,
+            | Self::DropTable { lsn, .. }
+            | Self::Quarantine { lsn, .. } => *lsn,
             Self::Memory { .. } | Self::Stopped => Lsn(0),
         }
     }

@@ -353,6 +353,7 @@ impl Replayer {
             RecordRef::Remove(removal) => self.feed_remove(place.end, &removal),
             RecordRef::Checkpoint(mark) => self.feed_mark(place.end, mark.txn_id),
             RecordRef::DropTable(drop) => self.feed_drop(lsn, place.end, &drop),
+            RecordRef::Quarantine(found) => self.feed_quarantine(lsn, place.end, &found),
             RecordRef::Genesis(_) | RecordRef::Changes(_) | RecordRef::Void => Ok(()),
         }
     }

@@ -8,15 +8,20 @@ use reprise_abi::{
 };
 use reprise_base::{
     Lsn, PartitionId, TxnId,
-    limits::{MODULE_BYTES_MAX, TEXT_PER_BYTE_MAX},
+    limits::{MODULE_BYTES_MAX, QUARANTINED_MAX, TEXT_PER_BYTE_MAX},
 };
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{
     ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, Partition, Unlogged, install, judge,
 };
 use reprise_storage::{Conflict, Store};
-use reprise_txn::{Candidate, Failure, Judge, Module, PlanSummary, apply_drop, check_drop, remove};
-use reprise_wire::{DeployRef, DropTableRef, MigrationRef, PLAN_BYTES_MAX, RecordBatch, RecordRef, RemoveRef};
+use reprise_txn::{
+    Candidate, Failure, Judge, Module, ModuleId, PlanSummary, Quarantined, apply_drop, check_drop, remove,
+};
+use reprise_wire::{
+    DeployRef, DropTableRef, MigrationRef, PLAN_BYTES_MAX, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RecordBatch,
+    RecordRef, RemoveRef,
+};
 
 use crate::{
     router::{Router, Unavailable},
@@ -212,6 +217,15 @@ impl Router {
         Ok(lsn)
     }
 
+    /// Keeps a procedure of one module version from running, for good. Blocks until that is durable.
+    pub fn quarantine(&self, module: ModuleId, procedure: u16, why: Quarantined) -> Result<Lsn, DeployError> {
+        self.check_primary()?;
+        let _deploying = self.0.deploying.lock().expect("a deployment never panics");
+        let (lsn, txn_id) = self.run_on_all(move |held| quarantine(held, module, procedure, why))??;
+        self.wait_committed(lsn, txn_id)?;
+        Ok(lsn)
+    }
+
     /// Waits until a record that is durable here is where the server's safety level wants it. The partitions go on meanwhile.
     fn wait_committed(&self, lsn: Lsn, txn_id: TxnId) -> Result<(), DeployError> {
         let shared = &self.0.config.shared;
@@ -371,6 +385,34 @@ fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, Tx
     let lsn = append(held, &record, txn_id)?;
     let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
     let next = apply_drop(&deployed, id, txn_id, &mut stores);
+    held.tools.install(next);
+    Ok((lsn, txn_id))
+}
+
+fn quarantine(
+    held: &mut ExclusivePartitions<'_>,
+    module: ModuleId,
+    procedure: u16,
+    mut why: Quarantined,
+) -> Result<(Lsn, TxnId), DeployError> {
+    why.what
+        .truncate(why.what.floor_char_boundary(QUARANTINE_TEXT_BYTES_MAX));
+    let deployed = held.tools.deployed().clone();
+    if deployed.quarantine.len() >= QUARANTINED_MAX {
+        let reason = format!("{QUARANTINED_MAX} procedures are in quarantine already");
+        return Err(DeployError::Unavailable(reason.into()));
+    }
+    let next = deployed.with_quarantined(module, procedure, why.clone());
+    let next = next.map_err(|_| DeployError::NotFound)?;
+    let txn_id = held.tools.next_multi_id(held.partitions);
+    let record = RecordBatch::of(&RecordRef::Quarantine(QuarantineRef {
+        txn_id,
+        module_id: module.0,
+        procedure,
+        diverged: why.diverged,
+        what: &why.what,
+    }));
+    let lsn = append(held, &record, txn_id)?;
     held.tools.install(next);
     Ok((lsn, txn_id))
 }

@@ -229,8 +229,8 @@ impl BatchBuilder {
 
     /// True: the procedure is kept from running, or writes and this is a standby; the call has its answer.
     fn refuse_unserved(&mut self, module: &Module, procedure: usize) -> bool {
-        let quarantined = self.router.quarantined(module.id, procedure);
-        let refused = match quarantined.map(ReplyOutcome::Quarantined) {
+        let quarantined = self.deployed.quarantined(module.id, procedure);
+        let refused = match quarantined.map(|why| ReplyOutcome::Quarantined(why.into())) {
             None if self.router.is_standby() && !module.schema.procedures[procedure].read_only => {
                 Some(ReplyOutcome::NotPrimary(self.router.primary_url()))
             }

@@ -27,7 +27,8 @@ pub use checkpoint::{
 };
 pub use idempotency::{Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
 pub use logs::{
-    ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError, decode_entry,
+    ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError,
+    QuarantineEntry, decode_entry,
 };
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use replication::{

@@ -109,8 +109,21 @@ pub enum LogBody {
         txn_id: TxnId,
         table: String,
     },
+    Quarantine(QuarantineEntry),
     /// A number without a record.
     Void,
+}
+
+/// A procedure that takes no calls any more.
+pub struct QuarantineEntry {
+    pub txn_id: TxnId,
+    /// None where the module number is unknown (a log read without its earlier records).
+    pub module: Option<Arc<Module>>,
+    pub procedure: u16,
+    /// The record whose replay diverged.
+    pub diverged: Lsn,
+    /// What it did otherwise.
+    pub what: String,
 }
 
 /// A transaction by the rows that it changed.
@@ -162,6 +175,7 @@ impl LogEntry {
             LogBody::Changes(_) => "changes",
             LogBody::Checkpoint { .. } => "checkpoint",
             LogBody::DropTable { .. } => "drop_table",
+            LogBody::Quarantine(_) => "quarantine",
             LogBody::Void => "void",
         }
     }
@@ -176,6 +190,7 @@ fn touches(record: &RecordRef<'_>, partition: u16) -> bool {
         | RecordRef::Remove(_)
         | RecordRef::Checkpoint(_)
         | RecordRef::DropTable(_)
+        | RecordRef::Quarantine(_)
         | RecordRef::Void => true,
     }
 }
@@ -189,7 +204,7 @@ pub enum LogReadError {
     #[error(transparent)]
     Failed(#[from] LogError),
     #[error(
-        "a record kind is one of genesis, deploy, remove, command, changes, checkpoint and drop_table; {0:?} is none"
+        "a record kind is one of genesis, deploy, remove, command, changes, checkpoint, drop_table, void and quarantine; {0:?} is none"
     )]
     BadKind(String),
 }
@@ -306,6 +321,7 @@ impl LogQuery {
         let called = match record {
             RecordRef::Command(command) => Some((command.module_id, command.procedure)),
             RecordRef::Changes(changes) => Some((changes.module_id, changes.procedure)),
+            RecordRef::Quarantine(found) => Some((found.module_id, found.procedure)),
             _ => None,
         };
         let module = called.and_then(|(id, _)| deployed.module(ModuleId(id)));
@@ -386,6 +402,13 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
             txn_id: drop.txn_id,
             table: drop.table.to_owned(),
         },
+        RecordRef::Quarantine(found) => LogBody::Quarantine(QuarantineEntry {
+            txn_id: found.txn_id,
+            module: deployed.module(ModuleId(found.module_id)).cloned(),
+            procedure: found.procedure,
+            diverged: found.diverged,
+            what: found.what.to_owned(),
+        }),
         RecordRef::Void => LogBody::Void,
     };
     LogEntry {

@@ -1,7 +1,6 @@
 //! The router: inboxes, admission, order, phase.
 
 use std::{
-    collections::BTreeMap,
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak,
@@ -22,7 +21,7 @@ use reprise_partition::{
     CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, RendezvousStats,
     ReplyOutcome, Shared, SiteMessage, Stream, Touched,
 };
-use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
+use reprise_txn::{Bound, Compiler, Deployed, Module};
 
 use crate::{
     backup::BackupService,
@@ -158,7 +157,6 @@ pub(crate) struct Inner {
     pub replication: OnceLock<Weak<dyn ReplicationService>>,
     pub part: standby::Part,
     /// Procedures that take no calls, by version and number, and why. Set before the first call is taken.
-    quarantine: OnceLock<BTreeMap<(ModuleId, u16), Arc<str>>>,
     started_unix_us: i64,
     pace: Pace,
     /// Set with the first phase behind recovery, so that a call looks at no lock.
@@ -193,7 +191,6 @@ impl Router {
             backups: OnceLock::new(),
             replication: OnceLock::new(),
             part: standby::Part::default(),
-            quarantine: OnceLock::new(),
             started_unix_us,
             pace: Pace::default(),
             is_recovered: AtomicBool::new(false),
@@ -220,18 +217,6 @@ impl Router {
 
     pub fn phase(&self) -> Phase {
         self.0.phase.read().expect("held for a clone").clone()
-    }
-
-    /// Refuses calls of these procedures, for these reasons. Once, before calls are taken.
-    pub fn set_quarantine(&self, list: BTreeMap<(ModuleId, u16), Arc<str>>) {
-        let is_first = self.0.quarantine.set(list).is_ok();
-        assert!(is_first, "the quarantine is known before calls are taken");
-    }
-
-    /// Why calls of a procedure are refused, if they are.
-    pub(crate) fn quarantined(&self, module: ModuleId, procedure: usize) -> Option<Arc<str>> {
-        let list = self.0.quarantine.get().filter(|list| !list.is_empty())?;
-        list.get(&(module, procedure as u16)).cloned()
     }
 
     /// True once every record is replayed.

@@ -36,7 +36,7 @@ pub use install::{
     remove, restore,
 };
 pub use keyplace::{KeyPlace, partition_between};
-pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding};
+pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, Quarantined, TableBinding};
 pub use past::TablePast;
 pub use prefetch::PrefetchRow;
 pub use reprise_abi::Ended;

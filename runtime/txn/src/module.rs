@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{HostOps, ModuleSchema, Placement, ProcedureSchema, RowLayout, TableSchema};
-use reprise_base::TxnId;
+use reprise_base::{Lsn, TxnId};
 use reprise_host::CallOutcome;
 use reprise_observe::ModuleMeters;
 use reprise_storage::{RowProjection, TableId};
@@ -129,6 +129,17 @@ pub struct Deployed {
     pub tables: Vec<Arc<TableSchema>>,
     /// What they were before.
     pub past: TablePast,
+    /// Procedures that take no calls.
+    pub quarantine: BTreeMap<(ModuleId, u16), Arc<Quarantined>>,
+}
+
+/// Why a procedure of one module version takes no calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quarantined {
+    /// The record whose replay diverged.
+    pub diverged: Lsn,
+    /// What it did otherwise.
+    pub what: String,
 }
 
 impl Deployed {
@@ -171,6 +182,29 @@ impl Deployed {
         let is_known =
             self.past.reaches(txn_id) || changed().is_some_and(|module| module.installed_by.tick() < txn_id.tick());
         is_known.then_some(table)
+    }
+
+    /// With one more procedure that takes no calls. Err: there is no such procedure.
+    pub fn with_quarantined(&self, id: ModuleId, procedure: u16, why: Quarantined) -> Result<Self, String> {
+        let module = self.module(id).ok_or_else(|| format!("module number {}", id.0))?;
+        if procedure as usize >= module.schema.procedures.len() {
+            return Err(format!("procedure number {procedure} of module {}", module.name));
+        }
+        let mut next = self.clone();
+        next.quarantine.insert((id, procedure), Arc::new(why));
+        next.generation += 1;
+        Ok(next)
+    }
+
+    /// Why calls of a procedure are refused, if they are.
+    pub fn quarantined(&self, id: ModuleId, procedure: usize) -> Option<String> {
+        let found = self.quarantine.get(&(id, procedure as u16))?;
+        let module = self.module(id)?;
+        let name = &module.schema.procedures.get(procedure)?.name;
+        Some(format!(
+            "{}.{name} version {} is in quarantine, since its replay diverged at LSN {}: a new version of the module takes calls again",
+            module.name, module.version, found.diverged
+        ))
     }
 
     /// Tables that are stored, without the places of those that were dropped.

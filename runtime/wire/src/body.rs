@@ -59,6 +59,12 @@ impl<'a> BodyReader<'a> {
         self.take(count)
     }
 
+    /// The last field, as text.
+    pub fn rest_text(&mut self, what: &'static str, max: usize) -> Result<&'a str, WireError> {
+        let bytes = self.rest(what, max)?;
+        std::str::from_utf8(bytes).map_err(|_| corrupt(what, "UTF-8", bytes.escape_ascii()))
+    }
+
     pub fn name(&mut self) -> Result<&'a str, WireError> {
         let length = self.array::<1>()?[0] as usize;
         if length > NAME_BYTES_MAX {
@@ -108,6 +114,12 @@ impl<'a> BodyReader<'a> {
             return Err(corrupt(what, format!("at most {max} bytes"), length));
         }
         self.take(length)
+    }
+
+    /// A length and so many bytes of text.
+    pub fn text(&mut self, what: &'static str, max: usize) -> Result<&'a str, WireError> {
+        let bytes = self.bytes(what, max)?;
+        std::str::from_utf8(bytes).map_err(|_| corrupt(what, "UTF-8", bytes.escape_ascii()))
     }
 
     pub fn is_at_end(&self) -> bool {

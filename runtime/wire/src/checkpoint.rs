@@ -16,7 +16,7 @@ use crate::{
     FORMAT_VERSION_OLDEST, Genesis, SEMANTICS_OLDEST, WireError,
     body::BodyReader,
     check, corrupt, crc32c,
-    record::{GENESIS_BODY_BYTES, decode_genesis, push_genesis, push_name, push_short},
+    record::{GENESIS_BODY_BYTES, QUARANTINE_TEXT_BYTES_MAX, decode_genesis, push_genesis, push_name, push_short},
     segment::{check_semantics, check_version},
     u32_at, u64_at,
 };
@@ -116,6 +116,8 @@ pub enum CheckpointBlockKind {
     Keys = 6,
     /// Where the other blocks lie; the last one.
     Index = 7,
+    /// Procedures that take no calls: [`CheckpointQuarantine`]. None where there are none.
+    Quarantine = 8,
 }
 
 impl CheckpointBlockKind {
@@ -128,6 +130,7 @@ impl CheckpointBlockKind {
             Self::Rows => "rows",
             Self::Keys => "keys",
             Self::Index => "index",
+            Self::Quarantine => "quarantine",
         }
     }
 
@@ -140,7 +143,8 @@ impl CheckpointBlockKind {
             5 => Self::Rows,
             6 => Self::Keys,
             7 => Self::Index,
-            other => return Err(corrupt("checkpoint block kind", "1 to 7", other)),
+            8 => Self::Quarantine,
+            other => return Err(corrupt("checkpoint block kind", "1 to 8", other)),
         })
     }
 }
@@ -313,7 +317,7 @@ impl CheckpointEntry {
 
     fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let kind = u32_at(bytes, 20);
-        let kind = u8::try_from(kind).map_err(|_| corrupt("checkpoint block kind", "1 to 7", kind))?;
+        let kind = u8::try_from(kind).map_err(|_| corrupt("checkpoint block kind", "1 to 8", kind))?;
         Ok(Self {
             offset: u64_at(bytes, 0),
             stored_bytes: u32_at(bytes, 8),
@@ -419,6 +423,47 @@ impl<'a> CheckpointModuleRef<'a> {
             description: body.bytes("description", CHECKPOINT_RAW_BYTES_MAX)?,
             wasm: body.rest("module", MODULE_BYTES_MAX)?,
         })
+    }
+}
+
+/// A procedure that takes no calls, as in its record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointQuarantine {
+    pub module_id: u32,
+    pub procedure: u16,
+    pub diverged: Lsn,
+    pub what: String,
+}
+
+impl CheckpointQuarantine {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        push_varint(out, self.module_id);
+        push_varint(out, self.procedure as u32);
+        out.extend_from_slice(&self.diverged.0.to_le_bytes());
+        push_bytes(out, self.what.as_bytes());
+    }
+
+    /// All of a block, which grow by module and procedure; one at least.
+    pub fn decode_all(bytes: &[u8]) -> Result<Vec<Self>, WireError> {
+        let mut body = BodyReader::new(bytes);
+        let mut found: Vec<Self> = Vec::new();
+        while found.is_empty() || !body.is_at_end() {
+            let next = Self {
+                module_id: body.varint()?,
+                procedure: body.varint_u16()?,
+                diverged: Lsn(body.u64()?),
+                what: body.text("what diverged", QUARANTINE_TEXT_BYTES_MAX)?.to_owned(),
+            };
+            let place = (next.module_id, next.procedure);
+            if found
+                .last()
+                .is_some_and(|last| (last.module_id, last.procedure) >= place)
+            {
+                return Err(corrupt("procedures in quarantine", "growing", next.procedure));
+            }
+            found.push(next);
+        }
+        Ok(found)
     }
 }
 

@@ -26,8 +26,8 @@ pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumn
 pub use checkpoint::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
     CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeyRef,
-    CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer, push_checkpoint_row,
-    rows_have_numbers,
+    CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CheckpointRows, CheckpointTrailer,
+    push_checkpoint_row, rows_have_numbers,
 };
 pub use deploy::{DeployRef, MigrationRef, PLAN_BYTES_MAX};
 pub use frame::{
@@ -38,8 +38,8 @@ pub use frame::{
 };
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
-    CheckpointMark, CommandRef, DropTableRef, Genesis, PlainCommand, RECORD_KINDS, RawRecord, RawRecords, RecordKind,
-    RecordRef, Records, RemoveRef, count_records,
+    CheckpointMark, CommandRef, DropTableRef, Genesis, PlainCommand, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef,
+    RECORD_KINDS, RawRecord, RawRecords, RecordKind, RecordRef, Records, RemoveRef, count_records,
 };
 pub use segment::{
     FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, LSN_COUNTS_FROM, NUMBERS_NAME_FROM,

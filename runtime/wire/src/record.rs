@@ -8,7 +8,7 @@ use reprise_abi::{
     value::{ARGS_BYTES_MAX, ValueReader, push_varint},
 };
 use reprise_base::{
-    PartitionId, TxnId,
+    Lsn, PartitionId, TxnId,
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, PARTITIONS_MAX, RECORD_BYTES_MAX},
 };
 
@@ -32,6 +32,7 @@ pub enum RecordKind {
     DropTable = 7,
     /// 8 and 9 are deployments.
     Void = 10,
+    Quarantine = 11,
 }
 
 impl RecordKind {
@@ -45,17 +46,18 @@ impl RecordKind {
             Self::Checkpoint => "checkpoint",
             Self::DropTable => "drop_table",
             Self::Void => "void",
+            Self::Quarantine => "quarantine",
         }
     }
 
-    /// True for what changes modules and tables.
-    pub fn is_of_schemas(self) -> bool {
-        matches!(self, Self::Deploy | Self::Remove | Self::DropTable)
+    /// True for what changes modules, tables, or which procedures take calls.
+    pub fn is_control(self) -> bool {
+        matches!(self, Self::Deploy | Self::Remove | Self::DropTable | Self::Quarantine)
     }
 }
 
 /// Every kind, by its number.
-pub const RECORD_KINDS: [RecordKind; 8] = [
+pub const RECORD_KINDS: [RecordKind; 9] = [
     RecordKind::Genesis,
     RecordKind::Deploy,
     RecordKind::Remove,
@@ -64,6 +66,7 @@ pub const RECORD_KINDS: [RecordKind; 8] = [
     RecordKind::Checkpoint,
     RecordKind::DropTable,
     RecordKind::Void,
+    RecordKind::Quarantine,
 ];
 
 /// The log's first record: what the database is.
@@ -88,6 +91,21 @@ pub struct RemoveRef<'a> {
 pub struct DropTableRef<'a> {
     pub txn_id: TxnId,
     pub table: &'a str,
+}
+
+/// Longest text of what a replay did otherwise, in bytes.
+pub const QUARANTINE_TEXT_BYTES_MAX: usize = 4096;
+
+/// A procedure of one module version that takes no calls any more, since its replay diverged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuarantineRef<'a> {
+    pub txn_id: TxnId,
+    pub module_id: u32,
+    pub procedure: u16,
+    /// The record that diverged.
+    pub diverged: Lsn,
+    /// What it did otherwise, at most [`QUARANTINE_TEXT_BYTES_MAX`].
+    pub what: &'a str,
 }
 
 /// A committed transaction, to be run again by replay.
@@ -121,11 +139,13 @@ pub enum RecordRef<'a> {
     Changes(ChangesRef<'a>),
     Checkpoint(CheckpointMark),
     DropTable(DropTableRef<'a>),
+    Quarantine(QuarantineRef<'a>),
     /// An LSN that was given out and lost in a crash, before anybody was told of its record.
     Void,
 }
 
 const VOID: u8 = RecordKind::Void as u8;
+const QUARANTINE: u8 = RecordKind::Quarantine as u8;
 
 // Flags of commands and changes.
 pub(crate) const PARTITIONS_MASK: u8 = 3;
@@ -366,6 +386,33 @@ impl CommandRef<'_> {
     }
 }
 
+impl<'a> QuarantineRef<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        assert!(
+            self.what.len() <= QUARANTINE_TEXT_BYTES_MAX,
+            "{} bytes",
+            self.what.len()
+        );
+        let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
+        begin(out, RecordKind::Quarantine, 8 + numbers + 8 + self.what.len());
+        out.extend_from_slice(&self.txn_id.0.to_le_bytes());
+        push_varint(out, self.module_id);
+        push_varint(out, self.procedure as u32);
+        out.extend_from_slice(&self.diverged.0.to_le_bytes());
+        out.extend_from_slice(self.what.as_bytes());
+    }
+
+    fn decode(body: &mut BodyReader<'a>) -> Result<Self, WireError> {
+        Ok(Self {
+            txn_id: TxnId(body.u64()?),
+            module_id: body.varint()?,
+            procedure: body.varint_u16()?,
+            diverged: Lsn(body.u64()?),
+            what: body.rest_text("what diverged", QUARANTINE_TEXT_BYTES_MAX)?,
+        })
+    }
+}
+
 impl<'a> RecordRef<'a> {
     pub fn kind(&self) -> RecordKind {
         match self {
@@ -376,6 +423,7 @@ impl<'a> RecordRef<'a> {
             Self::Changes(_) => RecordKind::Changes,
             Self::Checkpoint(_) => RecordKind::Checkpoint,
             Self::DropTable(_) => RecordKind::DropTable,
+            Self::Quarantine(_) => RecordKind::Quarantine,
             Self::Void => RecordKind::Void,
         }
     }
@@ -390,6 +438,7 @@ impl<'a> RecordRef<'a> {
             Self::Changes(changes) => Some(changes.txn_id),
             Self::Checkpoint(mark) => Some(mark.txn_id),
             Self::DropTable(drop) => Some(drop.txn_id),
+            Self::Quarantine(found) => Some(found.txn_id),
         }
     }
 
@@ -419,6 +468,7 @@ impl<'a> RecordRef<'a> {
                 out.extend_from_slice(&drop.txn_id.0.to_le_bytes());
                 push_short(out, drop.table.as_bytes());
             }
+            Self::Quarantine(found) => found.encode(out),
             Self::Void => begin(out, RecordKind::Void, 0),
         }
     }
@@ -484,7 +534,8 @@ fn decode_content(content: &[u8], version: u32) -> Result<RecordRef<'_>, WireErr
             table: body.table_name()?,
         }),
         VOID => RecordRef::Void,
-        other => return Err(corrupt("record kind", "1 to 10", other)),
+        QUARANTINE => RecordRef::Quarantine(QuarantineRef::decode(&mut body)?),
+        other => return Err(corrupt("record kind", "1 to 11", other)),
     };
     body.finish()?;
     Ok(record)

@@ -129,6 +129,21 @@ fn golden_contents() {
     .assert_eq(&hex(&bytes));
     assert_eq!(CheckpointPartition::decode(&bytes), Ok(state));
     let mut bytes = Vec::new();
+    let found = CheckpointQuarantine {
+        module_id: 300,
+        procedure: 2,
+        diverged: Lsn(77),
+        what: "more".to_owned(),
+    };
+    found.encode(&mut bytes);
+    expect!["ac 02 02 4d 00 00 00 00 00 00 00 04 6d 6f 72 65"].assert_eq(&hex(&bytes));
+    assert_eq!(CheckpointQuarantine::decode_all(&bytes), Ok(vec![found]));
+    assert!(
+        CheckpointQuarantine::decode_all(&bytes.repeat(2)).is_err(),
+        "each procedure once"
+    );
+    assert!(CheckpointQuarantine::decode_all(&[]).is_err());
+    let mut bytes = Vec::new();
     push_checkpoint_row(&mut bytes, b"row", Some(5));
     expect!["03 72 6f 77 05 00 00 00 00 00 00 00"].assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
@@ -176,6 +191,11 @@ fn check_any(bytes: &[u8]) {
     if let Ok(found) = CheckpointModuleRef::decode(bytes, FORMAT_VERSION) {
         let mut again = Vec::new();
         found.encode(&mut again);
+        assert_eq!(again, bytes);
+    }
+    if let Ok(found) = CheckpointQuarantine::decode_all(bytes) {
+        let mut again = Vec::new();
+        found.iter().for_each(|part| part.encode(&mut again));
         assert_eq!(again, bytes);
     }
     if let Ok(found) = CheckpointPartition::decode(bytes) {

@@ -104,6 +104,18 @@ fn golden_records() {
     );
     check_golden(RecordRef::Void, expect!["01 0a"]);
     check_golden(
+        RecordRef::Quarantine(QuarantineRef {
+            txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
+            module_id: 300,
+            procedure: 2,
+            diverged: Lsn(77),
+            what: "it did more",
+        }),
+        expect![[r#"
+            1f 0b ff 1b 00 00 00 00 00 00 ac 02 02 4d 00 00
+            00 00 00 00 00 69 74 20 64 69 64 20 6d 6f 72 65"#]],
+    );
+    check_golden(
         RecordRef::Command(command(PartitionSet::One(PartitionId(7)))),
         expect![[r#"
         19 04 00 07 98 55 11 cd 88 44 00 08 07 06 05 04

@@ -40,6 +40,8 @@ pub enum RecordKind {
     DropTable,
     /// A number whose record was lost in a crash before anybody was told of it.
     Void,
+    /// A procedure was taken out of service, since its replay diverged.
+    Quarantine,
 }
 
 /// One changed row.
@@ -47,8 +49,12 @@ pub enum RecordKind {
 pub struct RowChange {
     /// The partition that the row lies on.
     pub partition: u16,
-    /// The table's name, or its number where the name is unknown.
+    /// The table's name when the record was written, or its number where `schema_unknown` is true.
     pub table: String,
+    /// True where the table's schema at this LSN is no longer known: it may have been changed since, and what told of it, records of the log
+    /// or a checkpoint, was released. The row's columns are not shown then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub schema_unknown: bool,
     /// `insert`, `update` or `delete`.
     pub change: String,
     /// The primary key before the change, encoded, in hexadecimal. Not for inserts: their row holds it.
@@ -109,12 +115,18 @@ pub struct LogRecord {
     /// deploy: digests of what the module wrote when it was deployed, by partition, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<Vec<String>>,
-    /// command, changes: name of the procedure.
+    /// command, changes, quarantine: name of the procedure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procedure: Option<String>,
     /// drop_table: the table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
+    /// quarantine: the record whose replay diverged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diverged: Option<U64>,
+    /// quarantine: what the replay did otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// command: the arguments by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]

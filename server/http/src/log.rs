@@ -14,7 +14,9 @@ use reprise_api::{
 use reprise_base::{Lsn, TxnId};
 use reprise_codec::{hex, raw_json, read_scalar, rfc3339, row_json, write_arguments, write_column};
 use reprise_observe::LineFilter;
-use reprise_router::{ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogQuery, Module};
+use reprise_router::{
+    ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogQuery, Module, QuarantineEntry,
+};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -349,12 +351,27 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
             record.kind = RecordKind::Checkpoint;
             txn_id
         }
+        LogBody::Quarantine(found) => tell_quarantine(record, found),
         LogBody::DropTable { txn_id, table } => {
             record.kind = RecordKind::DropTable;
             record.table = Some(table);
             txn_id
         }
     })
+}
+
+/// Returns the transaction's id.
+fn tell_quarantine(record: &mut LogRecord, entry: QuarantineEntry) -> TxnId {
+    record.kind = RecordKind::Quarantine;
+    record.diverged = Some(U64(entry.diverged.0));
+    record.reason = Some(entry.what);
+    if let Some(module) = entry.module {
+        let schema = module.schema.procedures.get(entry.procedure as usize);
+        record.procedure = schema.map(|schema| schema.name.clone());
+        record.module = Some(module.name.clone());
+        record.version = Some(module.version);
+    }
+    entry.txn_id
 }
 
 /// Returns the transaction's id.
@@ -406,6 +423,7 @@ fn row_change(row: &ChangedRow) -> RowChange {
             Some(table) => table.full_name(),
             None => row.table_id.to_string(),
         },
+        schema_unknown: row.table.is_none(),
         change: row.change.to_owned(),
         key,
         primary_key,

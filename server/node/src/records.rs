@@ -15,6 +15,13 @@ fn row(row: &RowChange) -> String {
         (None, None, Some(number)) => format!(" number {}", number.0),
         (None, None, None) => String::new(),
     };
+    if row.schema_unknown {
+        let table = &row.table;
+        return format!(
+            "{} table number {table}{name} (its schema of then is no longer known)",
+            row.change
+        );
+    }
     let columns = row.columns.as_ref().map_or("", |columns| columns.get());
     format!("{} {}{name} {columns}", row.change, row.table)
         .trim_end()
@@ -52,6 +59,12 @@ pub fn line(record: &LogRecord) -> String {
         }
         RecordKind::Checkpoint => "checkpoint begins".to_owned(),
         RecordKind::DropTable => format!("drop table {}", record.table.as_deref().unwrap_or("?")),
+        RecordKind::Quarantine => {
+            let procedure = record.procedure.as_deref().unwrap_or("?");
+            let diverged = record.diverged.map_or_else(String::new, |lsn| lsn.0.to_string());
+            let reason = record.reason.as_deref().unwrap_or_default();
+            format!("quarantine {module}.{procedure}{version}, since its replay diverged at LSN {diverged}: {reason}")
+        }
         RecordKind::Void => "void: lost in a crash before anybody was told of it".to_owned(),
     };
     let partitions = match record.partitions.as_deref() {

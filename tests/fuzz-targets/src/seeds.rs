@@ -9,10 +9,7 @@ use reprise_env::{Disk, RealClock, SimDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
-    CheckpointModuleRef, CheckpointPartition, CommandRef, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd,
-    Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef, LaggardSeen, PartitionList, PartitionSet,
-    PatchWriter, Progress, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Standing,
-    Wants, Welcome, push_checkpoint_row,
+    CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CommandRef, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef, LaggardSeen, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Standing, Wants, Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -188,6 +185,14 @@ fn records() -> Vec<Vec<u8>> {
             txn_id: TXN,
             table: "module.table",
         }),
+        RecordRef::Quarantine(QuarantineRef {
+            txn_id: TXN,
+            module_id: 300,
+            procedure: 1,
+            diverged: Lsn(9),
+            what: "it did more",
+        }),
+        RecordRef::Void,
         command(PartitionSet::All, None),
         command(PartitionSet::One(PartitionId(9)), Some(b"key".as_slice())),
         command(PartitionSet::Several(PartitionList::new(&several)), None),
@@ -294,6 +299,20 @@ fn descriptions() -> [Vec<u8>; 3] {
     parts
 }
 
+fn quarantine() -> Vec<u8> {
+    let mut raw = Vec::new();
+    for procedure in 1..3 {
+        CheckpointQuarantine {
+            module_id: 300,
+            procedure,
+            diverged: Lsn(9),
+            what: "it did more".to_owned(),
+        }
+        .encode(&mut raw);
+    }
+    raw
+}
+
 fn checkpoint_parts() -> Vec<Vec<u8>> {
     let with = |which: u8, bytes: &[u8]| [&[which], bytes].concat();
     let [module, partition, database] = descriptions();
@@ -305,6 +324,7 @@ fn checkpoint_parts() -> Vec<Vec<u8>> {
         with(1, &numbered),
         with(2, &checkpoint_keys()),
         with(3, &module),
+        with(8, &quarantine()),
         with(4, &partition),
         with(5, &database),
         with(7, &file),

@@ -2,8 +2,8 @@
 
 use reprise_wire::{
     BlockHeader, Changes, CheckpointBlock, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeys,
-    CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer, FORMAT_VERSION, Frame, Records,
-    SegmentHeader, count_records,
+    CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CheckpointRows, CheckpointTrailer, FORMAT_VERSION,
+    Frame, Records, SegmentHeader, count_records,
 };
 
 pub fn block(bytes: &[u8]) {
@@ -70,7 +70,7 @@ pub fn checkpoint_parts(bytes: &[u8]) {
         return;
     };
     let mut encoded = Vec::new();
-    match which % 9 {
+    match which % 10 {
         0 => CheckpointRows::new(rest, false)
             .take_while(Result::is_ok)
             .for_each(drop),
@@ -100,6 +100,10 @@ pub fn checkpoint_parts(bytes: &[u8]) {
                 let _ = block.check_stored(&rest[rest.len().min(48)..]);
             }
         }
+        8 => CheckpointQuarantine::decode_all(rest)
+            .into_iter()
+            .flatten()
+            .for_each(|part| part.encode(&mut encoded)),
         _ => {
             if let Ok(trailer) = CheckpointTrailer::decode(rest) {
                 encoded.extend_from_slice(&trailer.encode());

@@ -754,6 +754,7 @@ export type LogRecord = {
      * deploy: digests of what the module wrote when it was deployed, by partition, in hexadecimal.
      */
     digests?: Array<string> | null;
+    diverged?: U64 | null;
     /**
      * Safe on the device. Only records that are so are listed.
      */
@@ -799,9 +800,13 @@ export type LogRecord = {
      */
     plan?: string | null;
     /**
-     * command, changes: name of the procedure.
+     * command, changes, quarantine: name of the procedure.
      */
     procedure?: string | null;
+    /**
+     * quarantine: what the replay did otherwise.
+     */
+    reason?: string | null;
     /**
      * changes: the rows, in the order in which they are applied.
      */
@@ -1539,7 +1544,7 @@ export type Readiness = {
 /**
  * What a record is of.
  */
-export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void';
+export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void' | 'quarantine';
 
 /**
  * What a recovery is at.
@@ -1685,7 +1690,12 @@ export type RowChange = {
         [key: string]: unknown;
     } | null;
     /**
-     * The table's name, or its number where the name is unknown.
+     * True where the table's schema at this LSN is no longer known: it may have been changed since, and what told of it, records of the log
+     * or a checkpoint, was released. The row's columns are not shown then.
+     */
+    schema_unknown?: boolean;
+    /**
+     * The table's name when the record was written, or its number where `schema_unknown` is true.
      */
     table: string;
 };

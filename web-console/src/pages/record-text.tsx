@@ -10,6 +10,7 @@ export const kinds = [
   'drop_table',
   'genesis',
   'void',
+  'quarantine',
 ] satisfies RecordKind[];
 
 export function KindBadge({ kind }: { kind: RecordKind }) {
@@ -30,6 +31,8 @@ export function KindBadge({ kind }: { kind: RecordKind }) {
       return <Badge tone="accent">genesis</Badge>;
     case 'void':
       return <Badge>void</Badge>;
+    case 'quarantine':
+      return <Badge tone="warn">quarantine</Badge>;
   }
 }
 
@@ -39,6 +42,7 @@ export function subjectOf(record: LogRecord): string {
   switch (record.kind) {
     case 'command':
     case 'changes':
+    case 'quarantine':
       return `${module}.${record.procedure ?? 'unknown procedure'}`;
     case 'deploy':
       return record.version === undefined || record.version === null ? module : `${module} version ${record.version}`;
