@@ -11,7 +11,7 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
 use reprise_storage::TableId;
 use reprise_txn::{Deployed, Module, ModuleId};
-use reprise_wire::{Change, Changes, ChangesRef, PartitionSet, RECORD_KINDS, RecordRef, RowName};
+use reprise_wire::{Change, Changes, ChangesRef, PartitionSet, QuarantineRef, RECORD_KINDS, RecordRef, RowName};
 
 use crate::router::Router;
 
@@ -402,13 +402,7 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
             txn_id: drop.txn_id,
             table: drop.table.to_owned(),
         },
-        RecordRef::Quarantine(found) => LogBody::Quarantine(QuarantineEntry {
-            txn_id: found.txn_id,
-            module: deployed.module(ModuleId(found.module_id)).cloned(),
-            procedure: found.procedure,
-            diverged: found.diverged,
-            what: found.what.to_owned(),
-        }),
+        RecordRef::Quarantine(found) => LogBody::Quarantine(quarantine_entry(found, deployed)),
         RecordRef::Void => LogBody::Void,
     };
     LogEntry {
@@ -418,6 +412,16 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
         offset: record.place.offset,
         durable: true,
         body,
+    }
+}
+
+fn quarantine_entry(found: &QuarantineRef<'_>, deployed: &Deployed) -> QuarantineEntry {
+    QuarantineEntry {
+        txn_id: found.txn_id,
+        module: deployed.module(ModuleId(found.module_id)).cloned(),
+        procedure: found.procedure,
+        diverged: found.diverged,
+        what: found.what.to_owned(),
     }
 }
 

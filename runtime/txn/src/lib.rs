@@ -3,7 +3,7 @@
 //! Does not: queue, log, choose partitions or give out ids; it is handed all of these.
 //! Invariants: an outcome other than `Commit` left nothing in the tables; a guest sees no storage address.
 //! Called by: `partition` (running), `replay` (the same path again), `recovery`, `router`, `database` (modules and
-//! tables), `node`.
+//! tables).
 #![forbid(unsafe_code)]
 
 mod ahead;
