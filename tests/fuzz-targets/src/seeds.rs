@@ -9,7 +9,10 @@ use reprise_env::{Disk, RealClock, SimDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
-    CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CommandRef, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef, LaggardSeen, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Standing, Wants, Welcome, push_checkpoint_row,
+    CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CommandRef, DeployRef, DropTableRef,
+    FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef, LaggardSeen,
+    PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused,
+    RemoveRef, RowName, SHIP_PROTOCOL, Standing, Wants, Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
