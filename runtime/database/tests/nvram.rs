@@ -4,7 +4,6 @@ mod common;
 
 use std::{
     fs,
-    io::{self, ErrorKind},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -17,6 +16,7 @@ use reprise_database::{
     OpenError, RegionNote,
 };
 use reprise_router::{DeployError, LogQuery, ReplyOutcome};
+use reprise_test_crash::copy_dir;
 
 const REGION_BYTES: u64 = 8 << 20;
 
@@ -91,7 +91,7 @@ impl Place {
         let other = Self::new();
         // The region first: what is copied to the files meanwhile lies in both.
         fs::copy(self.region(), other.region()).expect("copied");
-        copy(&self.data(), &other.data());
+        copy_dir(&self.data(), &other.data()).expect("copied");
         let note = other.data().join("nvram.json");
         if note.exists() {
             let text = fs::read_to_string(&note).expect("a note");
@@ -104,31 +104,6 @@ impl Place {
         }
         other
     }
-}
-
-/// Copies a directory that a database writes to; from the start again when a file gets its lasting name meanwhile.
-fn copy(from: &Path, to: &Path) {
-    for _ in 0..100 {
-        fs::remove_dir_all(to).expect("emptied");
-        match copy_once(from, to) {
-            Err(gone) if gone.kind() == ErrorKind::NotFound => {}
-            done => return done.expect("copied"),
-        }
-    }
-    panic!("the files of {} never stay", from.display());
-}
-
-fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        match entry.file_type()?.is_dir() {
-            true => copy_once(&entry.path(), &target)?,
-            false => _ = fs::copy(entry.path(), target)?,
-        }
-    }
-    Ok(())
 }
 
 fn open(config: DatabaseConfig) -> Database {

@@ -20,6 +20,7 @@ use common::{config, fill, i64s, submit, transfer, wasm};
 use reprise_base::{Epoch, Lsn, Role, TxnId};
 use reprise_database::{Database, Group, GroupSink, LogPolicy, OpenError, PlaceError, Placed, Position, RedoConfig};
 use reprise_router::{DeployError, LogBody, NotPrimary, Phase, ReplicationError, ReplyOutcome, RowsRequest};
+use reprise_test_crash::copy_dir;
 use reprise_txn::{ModuleId, Quarantined};
 use reprise_wire::{CheckpointMark, CommandRef, PartitionSet, QuarantineRef, RecordBatch, RecordRef};
 
@@ -103,18 +104,6 @@ fn open_standby(dir: &Path, policy: LogPolicy) -> Database {
     standby
 }
 
-fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in fs::read_dir(from).expect("a folder") {
-        let entry = entry.expect("an entry");
-        let place = to.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => copy_folder(&entry.path(), &place),
-            false => _ = fs::copy(entry.path(), place).expect("copied"),
-        }
-    }
-}
-
 impl Pair {
     /// Accounts 0 to 199 with 100 each, on both.
     fn new(policy: LogPolicy) -> Self {
@@ -125,7 +114,7 @@ impl Pair {
         fill(&primary, 0, ACCOUNTS);
         primary.close().expect("close");
         drop(primary);
-        copy_folder(&place, &dir.path().join("standby"));
+        copy_dir(&place, &dir.path().join("standby")).expect("copied");
         let (primary, line) = open_primary(&place, policy);
         let standby = open_standby(&dir.path().join("standby"), policy);
         Self {

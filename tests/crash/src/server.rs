@@ -2,7 +2,7 @@
 
 use std::{
     env, fs,
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
     os::{fd::AsRawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
@@ -447,17 +447,35 @@ pub fn run_verb(args: &[&str]) -> Result<Output> {
         .with_context(|| format!("run reprise {}", args.join(" ")))
 }
 
-/// Copies a directory with everything in it.
+/// Tries to copy a directory whose files come and go.
+const COPY_TRIES_MAX: u32 = 100;
+
+/// Makes `to` a copy of a directory, with everything in it. A database may be writing there: the copy begins anew where a file gets its
+/// lasting name meanwhile.
 pub fn copy_dir(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("create {}", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
-        let entry = entry.context("list directory")?;
-        let target = to.join(entry.file_name());
-        match entry.file_type().context("look at file")?.is_dir() {
-            true => copy_dir(&entry.path(), &target)?,
-            false => {
-                fs::copy(entry.path(), &target).with_context(|| format!("copy {}", entry.path().display()))?;
+    for _ in 0..COPY_TRIES_MAX {
+        match fs::remove_dir_all(to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("empty {}", to.display()));
             }
+            _ => {}
+        }
+        match copy_once(from, to) {
+            Err(gone) if gone.kind() == io::ErrorKind::NotFound && from.is_dir() => {}
+            done => return done.with_context(|| format!("copy {} to {}", from.display(), to.display())),
+        }
+    }
+    bail!("the files of {} never stay", from.display())
+}
+
+fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_once(&entry.path(), &target)?,
+            false => _ = fs::copy(entry.path(), target)?,
         }
     }
     Ok(())
