@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes sure that the tools for a task are here. Installs what is missing on Debian 12; elsewhere names the one thing.
-# Usage: xtask/bootstrap.sh [run|test|package|has-rdma]
+# Usage: xtask/bootstrap.sh [run|test|package|has-rdma|has-room]
+# ROOM_GIB=N: asks for so much room on the disk instead of what the task was found to take; 0: for none.
 set -eu
 
 task=${1:-run}
@@ -44,10 +45,43 @@ has_rdma() {
         ls /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1
 }
 
+# What a build from nothing leaves in target and web-console, in GiB, rounded up, with what its tests write beside it. All targets with
+# their line tables took 11 GiB.
+room_gib() {
+    case $1 in
+        run) echo 5 ;;
+        *) echo 14 ;;
+    esac
+}
+
+# Ends at once where the disk would be full before the end. What is built already counts; a GiB is asked for all the same.
+check_room() {
+    needed=${ROOM_GIB:-$(room_gib "$1")}
+    target=${CARGO_TARGET_DIR:-target}
+    built=$({ [ ! -d "$target" ] || du -sk "$target" 2>/dev/null; } | awk '{ sum += $1 } END { print int(sum / 1048576) }')
+    place=$target
+    while [ ! -d "$place" ]; do place=$(dirname "$place"); done
+    free=$(df -Pk "$place" | awk 'NR == 2 { print int($4 / 1048576) }')
+    more=$((needed - built))
+    [ "$needed" -eq 0 ] || [ "$more" -ge 1 ] || more=1
+    [ "$free" -ge "$more" ] || {
+        echo "too little room: $target needs $more GiB more ($needed in all, $built are there), and its disk has $free GiB free." >&2
+        echo "Make room, set CARGO_TARGET_DIR to a folder of another disk, or say ROOM_GIB=0 to go on all the same." >&2
+        exit 1
+    }
+}
+
+if [ "$task" = has-room ]; then
+    check_room test
+    exit 0
+fi
+
 if [ "$task" = has-rdma ]; then
     has_rdma || { echo "no server with RDMA is built: cmake, libclang or rdma-core's headers are missing" >&2; exit 1; }
     exit 0
 fi
+
+check_room "$task"
 
 has cargo || fail "Rust 1.95 or newer: https://rustup.rs"
 has cc || need "a C compiler (cc)" gcc libc6-dev
