@@ -46,21 +46,25 @@ impl Lines {
     }
 }
 
-/// Runs so many seeds and prints the lines that they reach, by crate of `runtime/`.
+/// Runs so many seeds, and so many chains of deployments, and prints the lines that they reach together, by crate of `runtime/`.
 ///
 /// # Errors
 /// Names the missing tool where LLVM's are not here in rustc's own version, or the step that failed; a seed that finds something, too.
-pub fn sim(root: &Path, seeds: u64, threads: u64) -> Result<()> {
+pub fn sim(root: &Path, seeds: u64, threads: u64, chains: u64) -> Result<()> {
     let rustc = Rustc::ask()?;
     let (merger, reader) = (rustc.tool("llvm-profdata", "")?, rustc.tool("llvm-cov", "")?);
     let work = root.join("target/sim-coverage");
     let counts = work.join("counts");
     let _ = fs::remove_dir_all(&counts);
     fs::create_dir_all(&counts)?;
-    let program = build(root, &work)?;
-    let mut seeds_run = Command::new(&program);
-    seeds_run.env("LLVM_PROFILE_FILE", counts.join("%p.profraw"));
-    run(seeds_run.args(["--seeds", &seeds.to_string(), "--threads", &threads.to_string()]))?;
+    let [program, chained] = build(root, &work)?;
+    let counted = |program: &Path| {
+        let mut command = Command::new(program);
+        command.env("LLVM_PROFILE_FILE", counts.join("%p.profraw"));
+        command
+    };
+    run(counted(&program).args(["--seeds", &seeds.to_string(), "--threads", &threads.to_string()]))?;
+    run(counted(&chained).args(["--chains", &chains.to_string()]))?;
     let merged = work.join("merged.profdata");
     run(Command::new(merger)
         .args(["merge", "--sparse", "-o"])
@@ -68,27 +72,31 @@ pub fn sim(root: &Path, seeds: u64, threads: u64) -> Result<()> {
     let output = Command::new(reader)
         .args(["export", "--summary-only", "--format=text", "--instr-profile"])
         .args([&merged, &program])
+        .arg("--object")
+        .arg(&chained)
         .output()?;
     anyhow::ensure!(output.status.success(), "llvm-cov ended with {}", output.status);
     let files =
         files_of(&serde_json::from_slice(&output.stdout)?, root).context("what llvm-cov exports names no files")?;
-    print!("{}", report(&files, seeds));
+    print!("{}", report(&files, seeds, chains));
     Ok(())
 }
 
 /// Builds the simulation with counters in the crates of this tree, by a wrapper that cargo calls for these alone.
-fn build(root: &Path, work: &Path) -> Result<PathBuf> {
+fn build(root: &Path, work: &Path) -> Result<[PathBuf; 2]> {
     let wrapper = work.join("rustc.sh");
     fs::write(&wrapper, "#!/bin/sh\nexec \"$@\" -C instrument-coverage\n")?;
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
     let mut command = cargo(root);
     command.env("RUSTC_WORKSPACE_WRAPPER", &wrapper);
-    run(command.args(["build", "--release", "--package", "reprise-test-sim", "--bin", "sim"]))?;
+    run(command.args(["build", "--release", "--package", "reprise-test-sim", "--bins"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let program = work.join("sim");
-    // Away from where the next build without counters looks.
-    fs::rename(target.join("release/sim"), &program).context("take the program that counts")?;
-    Ok(program)
+    let programs = ["sim", "schemas"].map(|name| (target.join("release").join(name), work.join(name)));
+    for (built, program) in &programs {
+        // Away from where the next build without counters looks.
+        fs::rename(built, program).context("take the program that counts")?;
+    }
+    Ok(programs.map(|(_, program)| program))
 }
 
 /// Lines by file of `runtime/`: `log/src/flush.rs`.
@@ -111,13 +119,13 @@ fn files_of(exported: &Value, root: &Path) -> Option<BTreeMap<String, Lines>> {
     Some(lines.collect())
 }
 
-fn report(files: &BTreeMap<String, Lines>, seeds: u64) -> String {
+fn report(files: &BTreeMap<String, Lines>, seeds: u64, chains: u64) -> String {
     let mut crates: BTreeMap<&str, Lines> = BTreeMap::new();
     for (file, lines) in files {
         let name = file.split('/').next().unwrap_or_default();
         crates.entry(name).or_default().add(*lines);
     }
-    let mut out = format!("lines of runtime/ that {seeds} seeds reach\n");
+    let mut out = format!("lines of runtime/ that {seeds} seeds and {chains} chains of deployments reach\n");
     let mut line = |name: &str, lines: Lines| {
         let (covered, count) = (lines.covered, lines.count);
         out.push_str(&format!(
@@ -165,7 +173,7 @@ mod tests {
         ]}]});
         let files = files_of(&exported, Path::new("/tree")).expect("files");
         assert_eq!(files.len(), 4);
-        let text = report(&files, 3);
+        let text = report(&files, 3, 2);
         let line = |begin: &str| {
             text.lines()
                 .find(|line| line.starts_with(begin))

@@ -120,6 +120,9 @@ enum Task {
         /// Seeds that run at once
         #[arg(long, default_value_t = 1)]
         threads: u64,
+        /// How many chains of deployments
+        #[arg(long, default_value_t = 300)]
+        chains: u64,
     },
     /// Run chains of deployments that change tables, with checkpoints and kills, beside a model
     #[command(
@@ -190,7 +193,7 @@ fn main() -> ExitCode {
         Task::Full { mib } => tasks::full(&root(), mib),
         Task::Skipped => tasks::skipped(&root()),
         Task::Sim { args } => tasks::sim(&root(), "sim", &args),
-        Task::SimCoverage { seeds, threads } => coverage::sim(&root(), seeds, threads),
+        Task::SimCoverage { seeds, threads, chains } => coverage::sim(&root(), seeds, threads, chains),
         Task::Schemas { args } => tasks::sim(&root(), "schemas", &args),
         Task::Fuzz {
             target,

@@ -324,6 +324,7 @@ impl Chain {
 
     fn compare(&mut self, life: &Life) -> Result<(), String> {
         self.stats.compared += 1;
+        life.check_log()?;
         match life.matches(&self.model)? {
             true => Ok(()),
             false => Err(life.difference(&self.model)?),

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use reprise_abi::RowLayout;
+use reprise_base::Lsn;
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, Folders, LogPolicy, RedoConfig,
     Sampling,
@@ -11,7 +12,7 @@ use reprise_env::{
     SimClock, SimDisk, Stepper, Threads,
     sim::{CrashPolicy, FaultRandom},
 };
-use reprise_router::{BatchBuilder, BatchReply, CheckpointState, ReplyOutcome, Router, RowsRequest};
+use reprise_router::{BatchBuilder, BatchReply, CheckpointState, LogBody, LogQuery, ReplyOutcome, Router, RowsRequest};
 
 use super::{
     model::{Model, Write, form},
@@ -165,6 +166,35 @@ impl Life {
         }
         tables.sort();
         Ok(tables)
+    }
+
+    /// Rows in the log are of the tables with which they are shown, whatever became of these since; all are known while the log begins
+    /// with the database.
+    pub fn check_log(&self) -> Result<(), String> {
+        let query = LogQuery {
+            limit: 1_000,
+            kind: Some("changes".into()),
+            ..LogQuery::default()
+        };
+        let page = self.router().log_records(query).map_err(|error| error.to_string())?;
+        for entry in page.records {
+            let LogBody::Changes(changes) = entry.body else {
+                return Err(format!("the record at LSN {} is of another kind", entry.lsn));
+            };
+            for row in changes.rows {
+                let Some(table) = row.table else {
+                    if page.oldest == Lsn(0) {
+                        return Err(format!("table {} at LSN {} is not known", row.table_id, entry.lsn));
+                    }
+                    continue;
+                };
+                let checked = row
+                    .row
+                    .map_or(Ok(()), |bytes| RowLayout::of_table(&table).validate(&bytes));
+                checked.map_err(|error| format!("{} at LSN {}: {error}", table.full_name(), entry.lsn))?;
+            }
+        }
+        Ok(())
     }
 
     pub fn difference(&self, model: &Model) -> Result<String, String> {
