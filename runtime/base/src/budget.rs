@@ -22,6 +22,7 @@ struct Share {
 }
 
 impl Budget {
+    /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self::make(limit, None))
     }
@@ -41,6 +42,7 @@ impl Budget {
         }
     }
 
+    /// Bytes that may be used at once.
     pub fn limit(&self) -> u64 {
         self.limit.load(Relaxed)
     }
@@ -50,6 +52,7 @@ impl Budget {
         self.limit.store(limit, Relaxed);
     }
 
+    /// Bytes that are used now.
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
@@ -145,10 +148,12 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// Bytes that it holds.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
+    /// Of which it was taken.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }

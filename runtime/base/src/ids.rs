@@ -19,15 +19,18 @@ impl TxnId {
     /// Origin of the ids of multi-partition transactions, deployments and removals.
     pub const MULTI_PARTITION: u16 = (1 << ORIGIN_BITS) - 1;
 
+    /// The id of a tick and its origin: a partition's number, or [`Self::MULTI_PARTITION`]. Panics where they do not fit 54 and 10 bits.
     pub fn new(tick: u64, origin: u16) -> Self {
         assert!(origin <= Self::MULTI_PARTITION && tick >> (64 - ORIGIN_BITS) == 0);
         Self(tick << ORIGIN_BITS | origin as u64)
     }
 
+    /// Its time, in eighths of a microsecond since 2024-01-01.
     pub const fn tick(self) -> u64 {
         self.0 >> ORIGIN_BITS
     }
 
+    /// Who gave it out: a partition's number, or [`Self::MULTI_PARTITION`].
     pub const fn origin(self) -> u16 {
         self.0 as u16 & Self::MULTI_PARTITION
     }
@@ -55,10 +58,12 @@ impl TxnClock {
         self.last_tick = self.last_tick.max(tick);
     }
 
+    /// The last tick that was given out or passed.
     pub fn last_tick(&self) -> u64 {
         self.last_tick
     }
 
+    /// The next id of `origin`, where the clock tells `unix_us` microseconds since 1970.
     #[inline]
     pub fn next(&mut self, unix_us: i64, origin: u16) -> TxnId {
         self.last_tick = (self.last_tick + 1).max(TxnId::tick_at(unix_us));
@@ -114,6 +119,7 @@ pub struct PartitionId(pub u16);
 pub struct SiteId(pub u16);
 
 impl PartitionId {
+    /// Its place in an array of all partitions.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -125,6 +131,7 @@ impl PartitionId {
 }
 
 impl SiteId {
+    /// Its place in an array of all sites.
     pub fn index(self) -> usize {
         self.0 as usize
     }

@@ -4,6 +4,7 @@
 //! Invariants: a watermark only grows; what was taken of a budget is given back; relations between limits hold at compile time.
 //! Called by: everything.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 pub mod budget;
 pub mod ids;

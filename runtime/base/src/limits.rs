@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// Partitions at most: `TxnId` keeps ten bits for them, the last value meaning "several".
 pub const PARTITIONS_MAX: u16 = 1_000;
+/// Engine threads at most.
 pub const SITES_MAX: u16 = 256;
 
 /// Longest wasm binary that is taken, in bytes.
@@ -57,15 +58,19 @@ pub const WRITE_SET_BYTES_MAX: usize = 64 << 20;
 pub const HANDLES_MAX: usize = 4 << 20;
 /// Row handles at most of what runs at a deployment, on one partition: some 12 bytes each.
 pub const MIGRATION_HANDLES_MAX: usize = 64 << 20;
+/// Cursors that one transaction has open at most.
 pub const CURSORS_MAX: usize = 64;
+/// Savepoints of one transaction at most.
 pub const SAVEPOINTS_MAX: usize = 1_000;
 /// Log text of one transaction, in bytes.
 pub const GUEST_LOG_BYTES_MAX: usize = 64 << 10;
-/// Longest code and message of an abort, in bytes.
+/// Longest code of an abort, in bytes.
 pub const ABORT_CODE_BYTES_MAX: usize = 128;
+/// Of an abort's message, in bytes.
 pub const ABORT_MESSAGE_BYTES_MAX: usize = 4 << 10;
-/// What is kept of a panic's message and place, and of a function's name in a backtrace, in bytes.
+/// What is kept of a panic's message and place, in bytes.
 pub const PANIC_TEXT_BYTES_MAX: usize = 4 << 10;
+/// Of a function's name in a backtrace, in bytes.
 pub const FUNCTION_NAME_BYTES_MAX: usize = 512;
 
 /// The least limit of memory that may be set.
@@ -74,6 +79,7 @@ pub const MEMORY_MAX_BYTES_MIN: u64 = 64 << 20;
 pub const MEMORY_MAX_LIMIT: &str = "memory_max";
 /// What is kept back of the memory limit for deletes, undo and recovery: this part of it, and no less than this many bytes.
 pub const MEMORY_KEPT_BACK_PART: u64 = 10;
+/// The least that is kept back so, in bytes.
 pub const MEMORY_KEPT_BACK_BYTES_MIN: u64 = 64 << 20;
 
 /// Calls that one message to a partition carries.
@@ -84,9 +90,13 @@ pub const WAITING_TXNS_MAX: usize = 5_000;
 /// Bytes of results on their way to clients, over all of them, before further calls are refused; where memory is limited, a part of
 /// the limit, and no less than the least. So it is for the texts that are made of them, and for requests.
 pub const RESULTS_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of texts that are made of results, likewise.
 pub const TEXTS_BYTES_MAX: u64 = 288 << 20;
+/// Bytes of requests, likewise.
 pub const REQUESTS_BYTES_MAX: u64 = 256 << 20;
+/// The part of the memory limit that each of these is where memory is limited.
 pub const ON_THEIR_WAY_BYTES_PART: u64 = 16;
+/// The least that each of them is, in bytes.
 pub const ON_THEIR_WAY_BYTES_MIN: u64 = 32 << 20;
 
 /// Bytes of text that a byte of arguments or of a result may become: more than any list of scalars, texts or names of

@@ -15,7 +15,9 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum MemoryKind {
+    /// Rows of tables, with what finds them by number.
     Rows,
+    /// Indexes of tables.
     Indexes,
     /// What it takes to take transactions back that are not durable.
     Undo,
@@ -36,6 +38,7 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
+    /// Every kind, in the order of their numbers.
     pub const ALL: [Self; 10] = [
         Self::Rows,
         Self::Indexes,
@@ -49,6 +52,7 @@ impl MemoryKind {
         Self::Ready,
     ];
 
+    /// As in metrics and in the status.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rows => "rows",
@@ -113,6 +117,7 @@ pub const fn memory_kept_back(max_bytes: u64) -> u64 {
 }
 
 impl MemoryLedger {
+    /// A ledger whose limit of `max_bytes` holds once it is enforced.
     pub fn new(max_bytes: u64) -> Arc<Self> {
         let whole = Budget::new(u64::MAX);
         let kept_back = memory_kept_back(max_bytes);
@@ -144,6 +149,7 @@ impl MemoryLedger {
         Self::new(u64::MAX)
     }
 
+    /// The limit, in bytes.
     pub fn max_bytes(&self) -> u64 {
         self.max_bytes
     }
@@ -153,6 +159,7 @@ impl MemoryLedger {
         self.whole.set_limit(self.max_bytes);
     }
 
+    /// What is held for one purpose.
     pub fn kind(&self, kind: MemoryKind) -> &Arc<Budget> {
         &self.kinds[kind as usize]
     }
@@ -182,6 +189,7 @@ impl MemoryLedger {
         self.whole.used()
     }
 
+    /// The most that was held at once, in bytes.
     pub fn peak(&self) -> u64 {
         self.whole.peak()
     }

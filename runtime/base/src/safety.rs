@@ -20,6 +20,7 @@ pub enum Safety {
 }
 
 impl Safety {
+    /// Every level, the weakest first.
     pub const ALL: [Self; 6] = [
         Self::LocalAsync,
         Self::LocalSync,
@@ -29,6 +30,7 @@ impl Safety {
         Self::VerySafe,
     ];
 
+    /// As it is configured and told.
     pub const fn name(self) -> &'static str {
         match self {
             Self::LocalAsync => "local-async",
@@ -40,6 +42,7 @@ impl Safety {
         }
     }
 
+    /// The level of a name; none for other texts.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.name() == name)
     }

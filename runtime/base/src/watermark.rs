@@ -37,6 +37,7 @@ pub struct Waiter {
 }
 
 impl Watermark {
+    /// A mark that stands at `value`.
     pub fn new(value: u64) -> Self {
         Self {
             value: AtomicU64::new(value),
@@ -44,6 +45,7 @@ impl Watermark {
         }
     }
 
+    /// Where it stands.
     #[inline]
     pub fn get(&self) -> u64 {
         self.value.load(Ordering::Acquire)

@@ -20,14 +20,30 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Why files are no certificate and key.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
+    /// One of them can't be read.
     #[error("read {path}: {error}")]
-    Read { path: PathBuf, error: io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What reading it ended with.
+        error: io::Error,
+    },
+    /// One of them holds something else.
     #[error("{path}: {what}")]
-    Wrong { path: PathBuf, what: String },
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// They do not belong together.
     #[error("{certificate} and {key}: {error}")]
     Pair {
+        /// The certificate's file.
         certificate: PathBuf,
+        /// The key's file.
         key: PathBuf,
+        /// Why they do not.
         error: rustls::Error,
     },
 }

@@ -4,6 +4,7 @@
 //! Invariants: a peer that does not show the expected certificate gets nothing; a key is never told; a handshake has a bound in time.
 //! Called by: `http` (what it listens with), `node` (the files, the transport that was asked for).
 #![deny(unsafe_code)]
+#![deny(missing_docs)]
 
 mod identity;
 mod net;

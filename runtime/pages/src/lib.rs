@@ -6,6 +6,7 @@
 //! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; where the system
 //! has no huge pages to give, everything works the same, only slower.
 //! Called by: `storage` (rows, indexes), `partition`, `replay`, `database`, `http` (what is made ready ahead).
+#![deny(missing_docs)]
 
 mod ahead;
 mod array;

@@ -4,7 +4,7 @@
 //! Invariants: 64-bit integers are strings on the way out, strings or exact integers on the way in; `openapi.json` is what
 //!   the server serves (a test of `server/http` keeps it).
 //! Called by: `codec`, `http` (fill them), `client`, `node` (read them).
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod backups;

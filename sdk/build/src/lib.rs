@@ -6,6 +6,7 @@
 //! Invariants: a failure names the one thing that is missing; a result replaces an older one in one step.
 //! Called by: `node` (`reprise build`), `cargo xtask wasm`.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 use std::{
     fs,
@@ -39,14 +40,21 @@ pub enum Choice {
 /// What to build.
 pub enum Request<'a> {
     /// Crates of the source tree at `root`: all of procedures/ where none is named.
-    Tree { root: &'a Path, names: Vec<String> },
+    Tree {
+        /// The tree's folder.
+        root: &'a Path,
+        /// Names of crates in its `procedures`.
+        names: Vec<String>,
+    },
     /// The crate in this folder, or of this manifest.
     Crate(&'a Path),
 }
 
 /// A module that was built.
 pub struct Built {
+    /// Where it lies.
     pub path: PathBuf,
+    /// Its length.
     pub bytes: usize,
 }
 

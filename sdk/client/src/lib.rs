@@ -3,7 +3,7 @@
 //! Does not: retry, cache, know what a procedure means; no TLS (put a proxy in front for that).
 //! Invariants: every error that the server sent is a `ClientError::Problem` with all its members.
 //! Called by: `node` (its verbs), tests.
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod answers;

@@ -3,7 +3,7 @@
 //! Does not: contain logic that runs; what it writes calls generic functions of the SDK.
 //! Invariants: names fit `[a-z][a-z0-9_]{0,62}`; a mistake in a declaration is a compile error at its place.
 //! Called by: `procedure`, which hands them on to guest crates.
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod columns;

@@ -30,7 +30,7 @@
 //! assert_eq!(db.call::<i64>("hit", (7_i64,)), Ok(2));
 //! # }
 //! ```
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 #![deny(unsafe_code)]
 
 pub mod column;
