@@ -20,6 +20,7 @@ mod docs;
 mod events;
 mod freshness;
 mod front;
+mod heads;
 mod idempotency;
 mod integers;
 mod limits;

@@ -5,6 +5,7 @@ use std::{convert::Infallible, future::Future, io, pin::pin, sync::atomic::Order
 use axum::{
     Router,
     body::Body,
+    http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
@@ -18,6 +19,7 @@ use tokio::{
 use crate::{
     connections::{Place, Places},
     docs, front,
+    heads::WatchedStream,
     limits::{DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADERS_MAX, PROBE_WAIT_MAX, READ_BUFFER_BYTES_MAX},
     pipeline::{self, answer::Answers},
     refusal::Refusal,
@@ -168,11 +170,21 @@ async fn serve_requests(
     (is_probe, header_wait): (bool, Duration),
 ) {
     let mut draining = state.draining.subscribe();
+    let (stream, judge) = WatchedStream::new(stream, state.clone());
     let service = {
         let state = state.clone();
         service_fn(move |request: Request<Incoming>| {
             let (state, router) = (state.clone(), router.clone());
+            let judged = judge.next();
             async move {
+                if let Err(refusal) = judged {
+                    state.counts.answered(refusal.problem.status);
+                    let mut answer = refusal.into_response();
+                    answer
+                        .headers_mut()
+                        .insert(header::CONNECTION, HeaderValue::from_static("close"));
+                    return Ok(answer);
+                }
                 match is_probe {
                     false => front::answer(&state, &router, request.map(Body::new)).await,
                     true => answer_probe(&state, &router, request).await,

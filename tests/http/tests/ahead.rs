@@ -249,6 +249,43 @@ fn doubtful_requests_are_told_the_same_at_first_and_after_a_request_of_another_k
 }
 
 #[test]
+fn a_length_told_twice_is_refused_and_nothing_behind_it_is_read() {
+    let server = server();
+    let both = [
+        "transfer-encoding: chunked\r\ncontent-length: 4\r\n",
+        "content-length: 4\r\ntransfer-encoding: chunked\r\n",
+    ];
+    let befores = [
+        String::new(),
+        call("echo", "{\"id\":5}", ""),
+        get("/v1/nothing", ""),
+        "POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n".to_owned(),
+    ];
+    for lines in both {
+        for before in &befores {
+            for path in ["/v1/call/probe/echo", "/v1/batch", "/v1/status"] {
+                let request = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n0\r\n\r\n");
+                let behind = call("echo", "{\"id\":77}", "");
+                let told = raw(&server.address, format!("{before}{request}{behind}").as_bytes());
+                assert_eq!(
+                    told.matches("both Transfer-Encoding and Content-Length").count(),
+                    1,
+                    "{told}"
+                );
+                assert!(
+                    told.contains("HTTP/1.1 400 ") && told.contains("/problems/malformed-request"),
+                    "{told}"
+                );
+                assert!(
+                    !told.contains("\"result\":\"77\"") && !told.contains("\"result\":77"),
+                    "{told}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn a_client_that_sends_ahead_and_takes_no_answers_is_cut_off_in_bounded_memory() {
     let server = server();
     server.call("echo", json!({"id": 1})).ok(200);

@@ -479,6 +479,24 @@ fn odd_requests_do_no_harm() {
         "GET /v1/log/%ff HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".into(),
         "HTTP/1.1 400 ",
     );
+    // What is no HTTP is told as everything else is.
+    for (request, status, words) in [
+        ("nonsense\r\n\r\n".to_owned(), 400, "can't be read"),
+        (format!("{head}x: {}\r\n\r\n", "y".repeat(100_000)), 431, "32768 bytes"),
+        (format!("{head}{}\r\n", "a: b\r\n".repeat(200)), 431, "64 headers"),
+    ] {
+        let answer = raw(&server.address, request.as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(head.contains("content-type: application/problem+json"), "{answer}");
+        let problem: serde_json::Value = serde_json::from_str(body).expect("a problem document");
+        assert_eq!(problem["type"], "/problems/malformed-request", "{answer}");
+        assert_eq!(problem["status"], status);
+        assert!(
+            problem["detail"].as_str().is_some_and(|detail| detail.contains(words)),
+            "{answer}"
+        );
+    }
     // A call whose client is gone before the answer still commits.
     let args = json!({"id": 77, "amount": 1}).to_string();
     let mut stream = TcpStream::connect(&server.address).expect("connect");

@@ -5,6 +5,7 @@ use std::{path::Path, time::Duration};
 use anyhow::Context;
 use reprise_backup::ArchiveBounds;
 use reprise_database::Database;
+use reprise_env::{RealThreads, Threads};
 
 use super::{memory::size, place::nearest_directory, setting::settings};
 use crate::output::{Outcome, bytes};
@@ -75,16 +76,39 @@ impl BackupSettings {
         }
         let own = self.backup_dir.value.clone();
         let dir = own.unwrap_or_else(|| data_dir.join("backups"));
-        let bytes_max = self.backup_max.value.unwrap_or_else(|| half_of_file_system(&dir));
+        let bytes_max = match self.backup_max.value {
+            Some(bytes_max) => bytes_max,
+            None => half_of_file_system(&dir, ArchiveBounds::OPEN_MAX, file_system_bytes)?,
+        };
         database.serve_backups(dir, bytes_max);
         Ok(())
     }
 }
 
-/// Where the file system does not tell, nothing bounds them.
-fn half_of_file_system(dir: &Path) -> u64 {
-    let told = rustix::fs::statvfs(nearest_directory(dir));
-    told.map_or(u64::MAX, |told| told.f_blocks.saturating_mul(told.f_frsize) / 2)
+/// Where the file system does not tell, nothing bounds them. Err: it did not answer `ask` within `time`, as that of a disk that hangs.
+fn half_of_file_system(
+    dir: &Path,
+    time: Duration,
+    ask: impl FnOnce(&Path) -> Option<u64> + Send + 'static,
+) -> Result<u64, anyhow::Error> {
+    let (threads, asked): (&dyn Threads, _) = (&RealThreads, dir.to_owned());
+    let told = threads.within("backup-dir", time, move || ask(&asked));
+    let told = told.context("start a thread that looks at the folder of backups")?;
+    let told = told.with_context(|| {
+        format!(
+            "the file system of the folder of backups, {}, does not answer within {} s: see to it, name another one by --backup-dir, or say by \
+             --backup-max what backups may have",
+            dir.display(),
+            time.as_secs_f64()
+        )
+    })?;
+    Ok(told.map_or(u64::MAX, |bytes| bytes / 2))
+}
+
+/// Of the file system that a folder lies on, or would.
+fn file_system_bytes(dir: &Path) -> Option<u64> {
+    let told = rustix::fs::statvfs(nearest_directory(dir)).ok()?;
+    Some(told.f_blocks.saturating_mul(told.f_frsize))
 }
 
 /// Days for which an archive is kept.
@@ -94,5 +118,32 @@ fn archive_keep(text: &str) -> Result<u32, String> {
         _ => Err(format!(
             "an archive is kept for 1 to 36500 days; {text:?} is no such number"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_hangs_is_waited_for_no_longer_than_told() {
+        let dir = Path::new("/mnt/backups");
+        let half = half_of_file_system(dir, ArchiveBounds::OPEN_MAX, |_| Some(7)).expect("told");
+        assert_eq!(half, 3);
+        assert_eq!(
+            half_of_file_system(dir, ArchiveBounds::OPEN_MAX, |_| None).ok(),
+            Some(u64::MAX)
+        );
+        let (held, until_over) = std::sync::mpsc::channel::<()>();
+        let hang = move |_: &Path| {
+            let _ = until_over.recv(); // until the test ends
+            None
+        };
+        let error = half_of_file_system(dir, Duration::from_millis(20), hang).expect_err("it hangs");
+        let told = error.to_string();
+        for words in ["/mnt/backups", "does not answer", "--backup-dir", "--backup-max"] {
+            assert!(told.contains(words), "{told}");
+        }
+        drop(held);
     }
 }

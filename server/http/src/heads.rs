@@ -1,0 +1,364 @@
+//! Reads along with hyper: which requests it must not take although it does, and a problem in the place of its own bare answers.
+//!
+//! Hyper goes by `Transfer-Encoding` where a request has a `Content-Length`, too, and shows the former alone. Whoever stands before
+//! the server may have gone by the latter, and what follows would be another request for each: such a one is refused, and nothing
+//! behind it is read (RFC 9112, section 6.3).
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use reprise_api::ProblemKind;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::{
+    limits::{HEADER_BYTES_MAX, HEADERS_MAX},
+    pipeline::answer::Answers,
+    refusal::Refusal,
+    stall::StallGuard,
+    state::AppState,
+};
+
+/// Where the next byte of a connection's input lies in its requests.
+enum At {
+    /// In a head, of which so much was read.
+    Head(Vec<u8>),
+    /// In a body with so many bytes left.
+    Body(u64),
+    /// In the line before a chunk; what its digits say so far, and whether they are over.
+    Size(u64, bool),
+    /// In a chunk with so many bytes left, the end of its line among them.
+    Chunk(u64),
+    /// In a line behind the last chunk that has so many bytes.
+    Trailer(u64),
+    /// Behind what hyper refuses, or what can't be followed: nothing more is told.
+    Over,
+}
+
+/// Finds the requests of a connection that tell their length twice.
+struct Heads {
+    at: At,
+    /// Heads that ended.
+    count: u64,
+    /// The first such request's number, from 1; 0: none yet.
+    doubtful: Arc<AtomicU64>,
+}
+
+impl Heads {
+    fn new(doubtful: Arc<AtomicU64>) -> Self {
+        Self {
+            at: At::Head(Vec::new()),
+            count: 0,
+            doubtful,
+        }
+    }
+
+    fn read(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (next, taken) = match std::mem::replace(&mut self.at, At::Over) {
+                At::Head(head) => self.read_head(head, bytes),
+                At::Body(left) => skip(left, bytes, At::Body, At::Head(Vec::new())),
+                At::Chunk(left) => skip(left, bytes, At::Chunk, At::Size(0, false)),
+                At::Size(size, is_told) => (read_size(size, is_told, bytes[0]), 1),
+                At::Trailer(length) => (read_trailer(length, bytes[0]), 1),
+                At::Over => return,
+            };
+            self.at = next;
+            bytes = &bytes[taken..];
+        }
+    }
+
+    /// Takes what comes into the head; where it ends what follows it, and how much was of it.
+    fn read_head(&mut self, mut head: Vec<u8>, bytes: &[u8]) -> (At, usize) {
+        let before = head.len();
+        head.extend_from_slice(bytes);
+        // Its end is a line without anything.
+        let looked_at = &head[before.saturating_sub(2)..];
+        let has_end =
+            looked_at.windows(2).any(|two| two == b"\n\n") || looked_at.windows(3).any(|end| end == b"\n\r\n");
+        if !has_end {
+            let is_too_long = head.len() > HEADER_BYTES_MAX;
+            return (if is_too_long { At::Over } else { At::Head(head) }, bytes.len());
+        }
+        let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut lines);
+        let end = match request.parse(&head) {
+            Ok(httparse::Status::Complete(end)) => end,
+            // Lines without anything come before it.
+            Ok(httparse::Status::Partial) => return (At::Head(head), bytes.len()),
+            Err(_) => return (At::Over, bytes.len()),
+        };
+        self.count += 1;
+        let next = self.body_of(request.headers);
+        (next, end - before)
+    }
+
+    fn body_of(&self, lines: &[httparse::Header<'_>]) -> At {
+        let named = |name: &str| lines.iter().find(|line| line.name.eq_ignore_ascii_case(name));
+        match (named("transfer-encoding"), named("content-length")) {
+            (None, None) => At::Head(Vec::new()),
+            (Some(_), None) => At::Size(0, false),
+            (Some(_), Some(_)) => {
+                self.doubtful.store(self.count, Ordering::Release);
+                At::Over
+            }
+            (None, Some(length)) => {
+                let length = str::from_utf8(length.value)
+                    .ok()
+                    .and_then(|text| text.trim().parse().ok());
+                match length {
+                    Some(0) => At::Head(Vec::new()),
+                    Some(length) => At::Body(length),
+                    None => At::Over,
+                }
+            }
+        }
+    }
+}
+
+fn skip(left: u64, bytes: &[u8], within: fn(u64) -> At, behind: At) -> (At, usize) {
+    let taken = left.min(bytes.len() as u64);
+    let at = if taken == left { behind } else { within(left - taken) };
+    (at, taken as usize)
+}
+
+fn read_size(size: u64, is_told: bool, byte: u8) -> At {
+    let digit = (byte as char).to_digit(16).filter(|_| !is_told);
+    match (byte, digit) {
+        (b'\n', _) if size == 0 => At::Trailer(0),
+        (b'\n', _) => At::Chunk(size.saturating_add(2)),
+        (_, Some(digit)) => match size.checked_mul(16) {
+            Some(sixteen) => At::Size(sixteen + u64::from(digit), false),
+            None => At::Over,
+        },
+        // Spaces or an extension.
+        (_, None) => At::Size(size, true),
+    }
+}
+
+fn read_trailer(length: u64, byte: u8) -> At {
+    match byte {
+        b'\n' if length == 0 => At::Head(Vec::new()),
+        b'\n' => At::Trailer(0),
+        b'\r' => At::Trailer(length),
+        _ => At::Trailer(length + 1),
+    }
+}
+
+/// Counts a connection's requests as hyper hands them out, and tells which it must not have taken.
+pub struct Judge {
+    taken: AtomicU64,
+    doubtful: Arc<AtomicU64>,
+}
+
+impl Judge {
+    /// Judges the next request.
+    pub fn next(&self) -> Result<(), Refusal> {
+        let number = self.taken.fetch_add(1, Ordering::AcqRel) + 1;
+        match self.doubtful.load(Ordering::Acquire) == number {
+            false => Ok(()),
+            true => Err(Refusal::malformed(
+                "the request has both Transfer-Encoding and Content-Length, and who reads it may go by either: send one of them",
+            )),
+        }
+    }
+}
+
+/// A connection that is hyper's.
+pub struct WatchedStream {
+    stream: StallGuard,
+    heads: Heads,
+    state: AppState,
+    /// What is written in the place of an answer of hyper's own, from some byte on.
+    told: Option<(Vec<u8>, usize)>,
+}
+
+impl WatchedStream {
+    pub fn new(stream: StallGuard, state: AppState) -> (Self, Judge) {
+        let doubtful = Arc::new(AtomicU64::new(0));
+        let judge = Judge {
+            taken: AtomicU64::new(0),
+            doubtful: doubtful.clone(),
+        };
+        let watched = Self {
+            stream,
+            heads: Heads::new(doubtful),
+            state,
+            told: None,
+        };
+        (watched, judge)
+    }
+
+    /// Writes what stands for the `bytes` of hyper's; as many as those when all is written.
+    fn poll_tell(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<io::Result<usize>> {
+        while let Some((text, written)) = &mut self.told {
+            if *written == text.len() {
+                self.told = None;
+                break;
+            }
+            *written += ready!(Pin::new(&mut self.stream).poll_write(cx, &text[*written..]))?;
+        }
+        Poll::Ready(Ok(bytes))
+    }
+
+    /// True where these bytes are an answer that hyper makes by itself: something else is told then.
+    fn stands_for(&mut self, bytes: &[u8]) -> bool {
+        if self.told.is_some() {
+            return true;
+        }
+        let Some(refusal) = refusal_for(bytes) else {
+            return false;
+        };
+        self.state.counts.answered(refusal.problem.status);
+        let (mut text, mut body) = (Vec::new(), Vec::new());
+        let mut answers = Answers {
+            out: &mut text,
+            body: &mut body,
+            room: &mut None,
+            staleness: None,
+            safety: None,
+        };
+        answers.push_answer(refusal.answer(), true);
+        self.told = Some((text, 0));
+        true
+    }
+}
+
+/// What hyper refused with this answer, if it is one of its own: none of the server's errors is without a body.
+fn refusal_for(bytes: &[u8]) -> Option<Refusal> {
+    let rest = bytes.strip_prefix(b"HTTP/1.1 ")?;
+    let (status, detail) = match rest.get(..3)? {
+        b"400" => (400, "the request line or a header can't be read as HTTP/1.1".to_owned()),
+        b"414" => (414, "the request's address is too long".to_owned()),
+        b"431" => {
+            let detail =
+                format!("a request has at most {HEADERS_MAX} headers, and {HEADER_BYTES_MAX} bytes before its body");
+            (431, detail)
+        }
+        _ => return None,
+    };
+    let head = str::from_utf8(rest.strip_suffix(b"\r\n\r\n")?).ok()?;
+    let is_bare = head.lines().any(|line| line.eq_ignore_ascii_case("content-length: 0"));
+    if !is_bare || head.contains("\r\n\r\n") {
+        return None;
+    }
+    let mut refusal = Refusal::new(ProblemKind::MalformedRequest, detail);
+    refusal.problem.status = status;
+    Some(refusal)
+}
+
+impl AsyncRead for WatchedStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let this = &mut *self;
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+        this.heads.read(&buffer.filled()[before..]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for WatchedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.stands_for(bytes) {
+            true => self.poll_tell(cx, bytes.len()),
+            false => Pin::new(&mut self.stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut filled = slices.iter().filter(|slice| !slice.is_empty());
+        match (filled.next(), filled.next()) {
+            (Some(one), None) if self.stands_for(one) => self.poll_tell(cx, one.len()),
+            _ => Pin::new(&mut self.stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of the request that tells its length twice, whatever the pieces in which the input comes; 0: none.
+    fn doubtful(input: &str) -> u64 {
+        let mut found = Vec::new();
+        for piece in [1, 2, 3, 7, 40, input.len().max(1)] {
+            let doubtful = Arc::new(AtomicU64::new(0));
+            let mut heads = Heads::new(doubtful.clone());
+            input.as_bytes().chunks(piece).for_each(|bytes| heads.read(bytes));
+            found.push(doubtful.load(Ordering::Acquire));
+        }
+        assert!(found.windows(2).all(|two| two[0] == two[1]), "{input:?}: {found:?}");
+        found[0]
+    }
+
+    const BOTH: &str = "POST /v1/batch HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n";
+
+    #[test]
+    fn a_length_told_twice_is_found_behind_every_kind_of_request() {
+        assert_eq!(doubtful(BOTH), 1);
+        assert_eq!(doubtful(&BOTH.to_uppercase()), 1);
+        for before in [
+            "GET / HTTP/1.1\r\n\r\n",
+            "\r\nGET / HTTP/1.1\nhost: a\n\n",
+            "POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\nhello",
+            "POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\n\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1F \r\n0123456789012345678901234567890\r\n0\r\nx-a: b\r\n\r\n",
+        ] {
+            assert_eq!(doubtful(before), 0);
+            assert_eq!(doubtful(&format!("{before}{before}{BOTH}")), 3, "{before:?}");
+        }
+        // What lies in a body is no head.
+        let body = format!("POST / HTTP/1.1\r\ncontent-length: {}\r\n\r\n{BOTH}", BOTH.len());
+        assert_eq!(doubtful(&body), 0);
+        let chunk = format!(
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{BOTH}\r\n0\r\n\r\n",
+            BOTH.len()
+        );
+        assert_eq!(doubtful(&chunk), 0);
+        assert_eq!(doubtful("nonsense\r\n\r\n"), 0);
+        assert_eq!(
+            doubtful(&format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100_000))),
+            0
+        );
+    }
+
+    #[test]
+    fn answers_of_hypers_own_are_known_and_no_others() {
+        let status = |text: &str| refusal_for(text.as_bytes()).map(|refusal| refusal.problem.status);
+        for (line, expected) in [
+            ("400 Bad Request", Some(400)),
+            ("414 URI Too Long", Some(414)),
+            ("431 Request Header Fields Too Large", Some(431)),
+            ("404 Not Found", None),
+            ("200 OK", None),
+        ] {
+            let bare = format!("HTTP/1.1 {line}\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n");
+            assert_eq!(status(&bare), expected, "{line}");
+            let told = format!("HTTP/1.1 {line}\r\ncontent-length: 2\r\n\r\n{{}}");
+            assert_eq!(status(&told), None);
+        }
+    }
+}
