@@ -18,7 +18,7 @@ pub use forge::{forge_args, forge_migration};
 pub use full::{FullReport, run_full};
 pub use group::Group;
 pub use load::{Load, Tally, open_accounts, prepare};
-pub use look::{balance, check, snapshot, verify};
+pub use look::{balance, check, check_by_promtool, snapshot, verify};
 pub use mount::{Mount, fill};
 pub use network::Network;
 pub use verbs::{json_of, refused, status_of};

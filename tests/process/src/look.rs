@@ -3,7 +3,9 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    io::{self, Write},
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -110,4 +112,32 @@ pub fn verify(data_dir: &Path) -> Result<Value> {
     let dir = data_dir.to_str().context("a path in UTF-8")?;
     let output = run_verb(&["log", "verify", dir, "--output", "json"])?;
     serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// What Prometheus's own tool says of metrics, where it is installed: no word, or this fails.
+pub fn check_by_promtool(metrics: &str) -> Result<()> {
+    let started = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut promtool = match started {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        started => started.context("start promtool")?,
+    };
+    let mut input = promtool.stdin.take().context("its input")?;
+    input
+        .write_all(metrics.as_bytes())
+        .context("hand promtool the metrics")?;
+    drop(input);
+    let output = promtool.wait_with_output().context("wait for promtool")?;
+    let told = [output.stdout, output.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    ensure!(
+        output.status.success() && told.is_empty(),
+        "promtool: {}: {told}",
+        output.status
+    );
+    Ok(())
 }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, run_verb};
-use reprise_test_process::{balance, check, open_accounts, verify};
+use reprise_test_process::{balance, check, check_by_promtool, open_accounts, verify};
 
 const SIZE: &str = "8MiB";
 
@@ -74,6 +74,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
             "{status}"
         );
         let metrics = server.get("/metrics")?.text();
+        check_by_promtool(&metrics)?;
         for gauge in ["reprise_nvram_ring_bytes_max ", "reprise_nvram_ring_entries_max "] {
             let line = metrics.lines().find_map(|line| line.strip_prefix(gauge));
             ensure!(line.is_some_and(|value| value != "0"), "{gauge}: {metrics}");

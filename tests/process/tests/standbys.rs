@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, run_verb};
-use reprise_test_process::{Mount, fill};
+use reprise_test_process::{Mount, check_by_promtool, fill};
 use serde_json::Value;
 
 /// A wait that ends only by a mistake.
@@ -275,6 +275,7 @@ fn check_events(server: &Server, names: &[&str]) -> Result<()> {
 /// `/metrics` has a line for each of them.
 fn check_metrics(server: &Server, names: &[&str]) -> Result<()> {
     let metrics = server.get("/metrics")?.text();
+    check_by_promtool(&metrics)?;
     for name in names {
         for metric in ["freshness", "lag_seconds", "lag_bytes", "view_lsn", "streaming"] {
             let line = format!("reprise_standby_{metric}{{standby=\"{name}\"}} ");
