@@ -5,6 +5,7 @@
 pub struct PlacedBytes {
     /// Where they begin in the records.
     pub at: u32,
+    /// How many they are.
     pub bytes: u32,
     /// Where they begin among the ring's objects: bytes since the region was made.
     pub place: u64,
