@@ -1,6 +1,7 @@
 //! A log on files, without a server: what is in it, and whether it is whole.
 
 use std::{
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -340,10 +341,31 @@ fn describe(engine: &Engine, deploy: &DeployRef<'_>) -> Option<Description> {
 }
 
 pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -> Outcome {
+    let (from, limit) = (from.unwrap_or(0), limit.unwrap_or(u64::MAX));
+    print_asked(dir, from..u64::MAX, limit, output).map(drop)
+}
+
+/// Prints one record of the files under `dir`, or of a region.
+pub fn show(dir: &Path, lsn: u64, output: Output) -> Outcome {
+    match print_asked(dir, lsn..lsn.saturating_add(1), 1, output)? {
+        0 => Err(Failure::Other(anyhow::anyhow!(
+            "{} has no record with LSN {lsn}",
+            dir.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Prints the records of these LSNs, so many at most; how many they were.
+fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Result<u64, Failure> {
     if region::is_alone(dir) {
-        let asked = (from, limit.unwrap_or(u64::MAX));
         let mut schemas = Schemas::at(dir, Lsn(0));
-        return print_walked(|each| region::each_alone(dir, each), &mut schemas, asked, output);
+        return print_walked(
+            |each| region::each_alone(dir, each),
+            &mut schemas,
+            (&lsns, limit),
+            output,
+        );
     }
     let disk = open(dir)?;
     let (mut reader, report) = LogReader::open(disk, Lsn(0)).context("open the log")?;
@@ -351,26 +373,26 @@ pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -
         Some(data_dir) => Schemas::of_data_dir(&data_dir, report.start),
         None => Schemas::at(dir, report.start),
     };
-    let (mut shown, limit) = (0, limit.unwrap_or(u64::MAX));
+    let mut shown = 0;
     while shown < limit {
-        let Some(record) = reader.next_record().context("read the log")? else {
+        let next = reader.next_record().context("read the log")?;
+        let Some(record) = next.filter(|record| record.lsn.0 < lsns.end) else {
             break;
         };
         schemas.note(&record.record);
-        if from.is_some_and(|from| record.lsn.0 < from) {
-            continue;
+        if lsns.contains(&record.lsn.0) {
+            shown += 1;
+            print_record(&record, schemas.known.deployed(), output)?;
         }
-        shown += 1;
-        print_record(&record, schemas.known.deployed(), output)?;
     }
     // A data directory's region may have what its files do not have yet.
     if shown < limit && report.damage.is_none() && log_dir(dir) != dir {
         let walk = |each: &mut dyn FnMut(&LogRecord<'_>) -> bool| region::each_record(dir, report.end, each);
-        print_walked(walk, &mut schemas, (from, limit - shown), output)?;
+        shown += print_walked(walk, &mut schemas, (&lsns, limit - shown), output)?;
     }
     match &report.damage {
         Some(damage) if shown < limit => Err(Failure::Other(anyhow::anyhow!("{damage}"))),
-        _ => Ok(()),
+        _ => Ok(shown),
     }
 }
 
@@ -383,23 +405,24 @@ fn data_dir_of_cut(dir: &Path) -> Option<PathBuf> {
     Some(cuts.parent()?.to_owned())
 }
 
-/// Prints what `walk` shows: from an LSN on, and so many records at most.
+/// Prints what `walk` shows of these LSNs, so many records at most; how many they were.
 fn print_walked(
     walk: impl FnOnce(&mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome,
     schemas: &mut Schemas,
-    (from, limit): (Option<u64>, u64),
+    (lsns, limit): (&Range<u64>, u64),
     output: Output,
-) -> Outcome {
+) -> Result<u64, Failure> {
     let (mut shown, mut printed) = (0, Ok(()));
     walk(&mut |record| {
         schemas.note(&record.record);
-        if shown < limit && from.is_none_or(|from| record.lsn.0 >= from) {
+        if shown < limit && lsns.contains(&record.lsn.0) {
             shown += 1;
             printed = print_record(record, schemas.known.deployed(), output);
         }
-        printed.is_ok() && shown < limit
+        printed.is_ok() && shown < limit && record.lsn.0 < lsns.end
     })?;
-    Ok(printed?)
+    printed?;
+    Ok(shown)
 }
 
 /// The oldest readable checkpoint of a log whose beginning was released.

@@ -286,5 +286,17 @@ mod tests {
         })
         .expect("read");
         assert_eq!(seen, [3, 4, 5, 6, 7]);
+        for (lsn, is_there) in [(2, false), (3, true), (5, true), (9, true), (10, false)] {
+            match crate::logfile::show(&path, lsn, crate::cli::Output::Json) {
+                Ok(()) => assert!(is_there, "{lsn}"),
+                Err(crate::output::Failure::Other(error)) if !is_there => {
+                    assert!(
+                        error.to_string().ends_with(&format!("has no record with LSN {lsn}")),
+                        "{error}"
+                    );
+                }
+                Err(_) => panic!("LSN {lsn} is not shown"),
+            }
+        }
     }
 }

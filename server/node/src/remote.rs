@@ -449,7 +449,10 @@ pub fn log(command: &LogCommand, output: Output) -> Outcome {
             };
             crate::lines::run(&connect(server)?, query, *follow, output)
         }
-        LogCommand::Show { lsn, server } => {
+        LogCommand::Show {
+            lsn, dir: Some(dir), ..
+        } => crate::logfile::show(dir, *lsn, output),
+        LogCommand::Show { lsn, dir: None, server } => {
             let record = connect(server)?.log_record(*lsn).map_err(failure)?;
             print_json(&record)?;
             Ok(())

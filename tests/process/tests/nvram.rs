@@ -108,6 +108,23 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
             lines == number("end") - number("copied"),
             "{lines} of {alone}: {dumped:?}"
         );
+        // One record of it, and one that it does not have.
+        let last = (number("end") - 1).to_string();
+        let shown = run_verb(&["log", "show", &last, region, "--output", "json"])?;
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
+        // None where all was copied to the files meanwhile.
+        ensure!(
+            shown.trim_end() == dumped.lines().last().unwrap_or_default(),
+            "{shown} of {dumped}"
+        );
+        let shown = run_verb(&["log", "show", &end, region])?;
+        ensure!(
+            shown.status.code() == Some(1) && String::from_utf8_lossy(&shown.stderr).contains("has no record with LSN"),
+            "{shown:?}"
+        );
+        let shown = run_verb(&["log", "show", &last, data.to_str().expect("text"), "--output", "json"])?;
+        ensure!(shown.status.success() && !shown.stdout.is_empty(), "{shown:?}");
         let verified = verify(&data)?;
         ensure!(verified["nvram"]["records"].as_u64().is_some(), "{verified}");
         let (from, to) = (data.to_str().expect("text"), dir.path().join("backup"));

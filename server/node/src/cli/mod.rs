@@ -361,9 +361,11 @@ pub enum LogCommand {
         server: ServerArgs,
     },
     /// One record
-    #[command(after_help = "Example:\n  reprise log show 584")]
+    #[command(after_help = "Examples:\n  reprise log show 584\n  reprise log show 584 /mnt/pmem0/reprise")]
     Show {
         lsn: u64,
+        /// Of these files, on which no server runs, in place of a server's: a data directory, the log's own, or an NVRAM region
+        dir: Option<PathBuf>,
         #[command(flatten)]
         server: ServerArgs,
     },
