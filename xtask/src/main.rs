@@ -154,6 +154,17 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Draw a paper's figures with what is measured here, as CSV and SVG; what follows goes to the measurements
+    #[command(
+        after_help = "Examples:\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0"
+    )]
+    Figures {
+        /// Whose: nvram, NV-Logging's 9, 11, 12 and 13
+        #[arg(value_parser = ["nvram"])]
+        paper: String,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Build target/package/reprise: optimised as a whole, and by a profile of the sample workloads
     #[command(after_help = "Example:\n  cargo xtask package")]
     Package {
@@ -202,6 +213,7 @@ fn main() -> ExitCode {
             merge,
         } => fuzz::run(&root(), &target, seconds, engine, merge),
         Task::Bench { args } => tasks::bench(&root(), &args),
+        Task::Figures { paper, args } => tasks::figures(&root(), &paper, &args),
         Task::Package { without_profile } => {
             package::build(&root(), !without_profile).map(|path| println!("{}", path.display()))
         }

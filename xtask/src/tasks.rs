@@ -151,6 +151,31 @@ pub fn sim(root: &Path, bin: &str, args: &[String]) -> Result<()> {
     run(command.args(["--bin", bin, "--"]).args(args))
 }
 
+/// Measures and draws the figures of a paper: CSV and SVG under target/figures.
+pub fn figures(root: &Path, paper: &str, args: &[String]) -> Result<()> {
+    if !root.join("target/procedures/tpcc.wasm").exists() {
+        wasm(root, None, Vec::new(), None, None)?;
+    }
+    let mut command = cargo(root);
+    let package = format!("reprise-bench-{paper}");
+    command.args(["run", "--release", "--quiet", "--package", &package, "--"]);
+    let modules = root.join("target/procedures");
+    command.arg("--modules").arg(modules).arg("--build").arg(built(root));
+    run(command.args(args))
+}
+
+/// What is built: the commit, and whether anything was changed since.
+fn built(root: &Path) -> String {
+    let mut describe = Command::new("git");
+    let described = describe
+        .args(["describe", "--always", "--dirty"])
+        .current_dir(root)
+        .output();
+    let commit = described.ok().filter(|output| output.status.success());
+    let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    format!("release build of {}", commit.unwrap_or_else(|| "no commit".into()))
+}
+
 pub fn bench(root: &Path, args: &[String]) -> Result<()> {
     run(cargo(root)
         .args([

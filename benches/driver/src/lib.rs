@@ -24,6 +24,7 @@ mod random;
 mod remote;
 mod replay;
 mod report;
+mod slow;
 mod tatp;
 mod tpcb;
 mod tpcc;
@@ -32,12 +33,15 @@ mod workload;
 
 use std::time::Duration;
 
+use reprise_database::Environment;
+
 pub use during::{DuringCheckpoint, PhaseFigures};
 pub use native::NativeCode;
 pub use options::{Options, ProcessOptions, RemoteOptions, Target, Via};
 pub use random::Random;
 pub use replay::{ReplayOptions, ReplayReport, replay};
 pub use report::{CheckReport, LatencyUs, Report};
+pub use slow::{SlowRegions, spin_for_lines};
 
 /// The workloads, by name.
 pub const WORKLOADS: [&str; 5] = [voter::NAME, bank::NAME, tpcc::NAME, tpcb::NAME, tatp::NAME];
@@ -74,15 +78,28 @@ pub enum Progress {
 /// Told several times a second.
 pub type OnProgress<'a> = &'a dyn Fn(Progress);
 
+/// Puts something else in the place of what a database in this process is to run in.
+type Change<'a> = &'a dyn Fn(&mut Environment);
+
 /// Runs `options.workload` to its end and checks what it left.
 pub fn run(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
+    run_changed(options, &|_| {}, on_progress)
+}
+
+/// As `run`, in this process and in an environment that `change` has changed: for what is compared with the product and no part of it.
+#[cfg(feature = "comparators")]
+pub fn run_in(options: &Options, change: Change<'_>, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
+    run_changed(options, change, on_progress)
+}
+
+fn run_changed(options: &Options, change: Change<'_>, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
     options.check()?;
     match options.workload.as_str() {
-        voter::NAME => run_as::<voter::Voter>(options, on_progress),
-        bank::NAME => run_as::<bank::Bank>(options, on_progress),
-        tpcc::NAME => run_as::<tpcc::Tpcc>(options, on_progress),
-        tpcb::NAME => run_as::<tpcb::Tpcb>(options, on_progress),
-        tatp::NAME => run_as::<tatp::Tatp>(options, on_progress),
+        voter::NAME => run_as::<voter::Voter>(options, change, on_progress),
+        bank::NAME => run_as::<bank::Bank>(options, change, on_progress),
+        tpcc::NAME => run_as::<tpcc::Tpcc>(options, change, on_progress),
+        tpcb::NAME => run_as::<tpcb::Tpcb>(options, change, on_progress),
+        tatp::NAME => run_as::<tatp::Tatp>(options, change, on_progress),
         other => Err(BenchError::Usage(format!(
             "there is no workload {other:?}; there are {}",
             WORKLOADS.join(", ")
@@ -141,10 +158,14 @@ fn run_kernel_as<W: workload::Workload>(options: &Options) -> Result<Option<f64>
     Ok(Some(rate))
 }
 
-fn run_as<W: workload::Workload>(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
+fn run_as<W: workload::Workload>(
+    options: &Options,
+    change: Change<'_>,
+    on_progress: OnProgress<'_>,
+) -> Result<Report, BenchError> {
     let workload = W::new(options)?;
     match &options.target {
-        Target::Process(process) => process::run(workload, options, process, on_progress),
+        Target::Process(process) => process::run(workload, options, (process, change), on_progress),
         Target::Remote(remote) => remote::run(workload, options, remote, on_progress),
     }
 }

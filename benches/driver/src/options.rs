@@ -42,6 +42,8 @@ pub struct ProcessOptions {
     pub redo: RedoConfig,
     /// What the log is written to first.
     pub device: DeviceConfig,
+    /// What each line of the cache that is written to NVRAM takes longer, in nanoseconds.
+    pub nvram_delay_ns: u64,
     pub commit: CommitMode,
     pub group_commit_us: u64,
     /// None is a temporary directory.
@@ -133,6 +135,7 @@ impl Options {
                 log: LogPolicy::None,
                 redo: RedoConfig::default(),
                 device: DeviceConfig::File,
+                nvram_delay_ns: 0,
                 commit: CommitMode::Sync,
                 group_commit_us: 0,
                 data_dir: None,

@@ -13,14 +13,14 @@ use reprise_base::{
     PartitionId,
     limits::{SEGMENT_BYTES, WAITING_TXNS_MAX},
 };
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy, keep_memory_ready};
+use reprise_database::{CommitMode, Database, DatabaseConfig, Environment, LogPolicy, keep_memory_ready};
 use reprise_procedure::native::NativeModule;
 use reprise_router::{BatchBuilder, BatchReply, Bound, Deployed, Failure, Module, ReplyOutcome, Router};
 use reprise_txn::Candidate;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    BenchError, OnProgress, Progress,
+    BenchError, Change, OnProgress, Progress,
     during::{self, During},
     engine, failed,
     handover::Handover,
@@ -31,6 +31,7 @@ use crate::{
     random::Random,
     replay::{ReplayOptions, ReplayReport, note_run, replay},
     report::{Report, Subject},
+    slow::SlowRegions,
     workload::Workload,
 };
 
@@ -40,14 +41,14 @@ const TIMER_LATE_MAX: Duration = Duration::from_micros(100);
 pub(crate) fn run<W: Workload>(
     mut workload: W,
     options: &Options,
-    process: &ProcessOptions,
+    (process, change): (&ProcessOptions, Change<'_>),
     on_progress: OnProgress<'_>,
 ) -> Result<Report, BenchError> {
     let wasm = read_module(W::NAME, options.modules.as_deref())?;
     let (dir, _temporary) = data_dir(process)?;
     on_progress(Progress::Preparing("opening the database"));
     let opened = dir.clone();
-    let database = open(process, dir)?;
+    let database = open(process, dir, change)?;
     let router = database.router();
     deploy(router, W::NAME, &wasm, process.native.then(W::native))?;
     let mut local = Local {
@@ -82,6 +83,9 @@ pub(crate) fn run<W: Workload>(
         in_flight,
         pipeline: 1,
         prepared: process.prepared,
+        device: status.device.map(str::to_owned),
+        flush: status.nvram.map(|(device, _)| device.flush.to_owned()),
+        nvram_delay_ns: process.nvram_delay_ns,
     };
     let mut report = Report::new(subject, options, &workload, &meter, checked);
     report.engine_ns_per_call = ran.map(|ns| ns / meter.whole.answered().max(1));
@@ -108,7 +112,7 @@ pub(crate) fn check<W: Workload>(workload: &W, process: &ProcessOptions) -> Resu
             "--check-only needs --data-dir DIR or --url: something to look at".into(),
         ));
     };
-    let database = open(process, Some(dir.clone()))?;
+    let database = open(process, Some(dir.clone()), &|_| {})?;
     let mut local = Local {
         router: database.router(),
         module: W::NAME,
@@ -173,7 +177,7 @@ fn data_dir(process: &ProcessOptions) -> Result<(Option<PathBuf>, Option<tempfil
     Ok((Some(temporary.path().to_owned()), Some(temporary)))
 }
 
-fn open(process: &ProcessOptions, dir: Option<PathBuf>) -> Result<Database, BenchError> {
+fn open(process: &ProcessOptions, dir: Option<PathBuf>, change: Change<'_>) -> Result<Database, BenchError> {
     let config = DatabaseConfig {
         dir,
         partitions: process.partitions,
@@ -187,7 +191,15 @@ fn open(process: &ProcessOptions, dir: Option<PathBuf>) -> Result<Database, Benc
         checkpoints: reprise_database::CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,
     };
-    let database = Database::open(config).map_err(|error| failed("open the database", error))?;
+    let line = Duration::from_nanos(process.nvram_delay_ns);
+    let around = |around: &mut Environment| {
+        if !line.is_zero() {
+            let regions = around.nvram.clone();
+            around.nvram = Arc::new(SlowRegions { regions, line });
+        }
+        change(around);
+    };
+    let database = Database::open_changed(config, around).map_err(|error| failed("open the database", error))?;
     database
         .recover()
         .map_err(|error| failed("recover the database", error))?;

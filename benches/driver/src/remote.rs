@@ -70,6 +70,9 @@ pub(crate) fn run<W: Workload>(
         in_flight: remote.connections,
         pipeline: remote.pipeline,
         prepared: false,
+        device: status["device"].as_str().map(str::to_owned),
+        flush: status["nvram"]["flush"].as_str().map(str::to_owned),
+        nvram_delay_ns: 0,
     };
     Ok(Report::new(subject, options, &load.workload, &meter, checked))
 }

@@ -69,6 +69,12 @@ pub struct Report {
     pub liberties: Vec<String>,
     /// Processor time of the engine's threads by call, of the whole run, in nanoseconds; null where it is not known.
     pub engine_ns_per_call: Option<u64>,
+    /// What a commit waits for: `file` or `nvram`; null without a log.
+    pub device: Option<String>,
+    /// When changes go to the NVRAM region (`--nvram-flush`); null on other devices.
+    pub flush: Option<String>,
+    /// What each line of the cache that is written to NVRAM takes longer (`--nvram-delay-ns`).
+    pub nvram_delay_ns: u64,
     /// With `--checkpoint-during`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<DuringCheckpoint>,
@@ -111,6 +117,9 @@ pub(crate) struct Subject {
     pub in_flight: usize,
     pub pipeline: usize,
     pub prepared: bool,
+    pub device: Option<String>,
+    pub flush: Option<String>,
+    pub nvram_delay_ns: u64,
 }
 
 impl Report {
@@ -168,6 +177,9 @@ impl Report {
             checked,
             liberties: workload.liberties(),
             engine_ns_per_call: None,
+            device: subject.device,
+            flush: subject.flush,
+            nvram_delay_ns: subject.nvram_delay_ns,
             checkpoint: None,
             restart: None,
         }

@@ -107,11 +107,17 @@ impl Database {
     /// Opens the directory's log (a new one begins with its genesis) and starts the engine threads. No call is taken
     /// before `recover`.
     pub fn open(config: DatabaseConfig) -> Result<Self, OpenError> {
+        Self::open_changed(config, |_| {})
+    }
+
+    /// As `open`, in the system's environment as `change` leaves it.
+    pub fn open_changed(config: DatabaseConfig, change: impl FnOnce(&mut Environment)) -> Result<Self, OpenError> {
         if config.log != LogPolicy::None && config.dir.is_none() {
             return Err(OpenError::Config("a log needs a data directory".into()));
         }
         Self::judge_directory(&config)?;
-        let environment = Environment::real(&config)?;
+        let mut environment = Environment::real(&config)?;
+        change(&mut environment);
         Self::open_in(config, environment)
     }
 

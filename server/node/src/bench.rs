@@ -163,6 +163,7 @@ fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
         log: args.log.unwrap_or(LogPolicy::Command),
         redo: redo(args),
         device: device(args)?,
+        nvram_delay_ns: args.nvram_delay_ns.unwrap_or(0),
         commit: args.commit.unwrap_or(CommitMode::Sync),
         group_commit_us: args.group_commit_us.unwrap_or(0),
         data_dir: args.data_dir.clone(),
@@ -400,8 +401,13 @@ fn describe_way(report: &Report) -> String {
 }
 
 fn describe_database(report: &Report) -> String {
+    let device = match (report.device.as_deref(), report.flush.as_deref()) {
+        (Some(device), Some(flush)) => format!(" on {device}, flush {flush}"),
+        (Some(device), None) => format!(" on {device}"),
+        (None, _) => String::new(),
+    };
     format!(
-        "{} partitions, {} sites, log {}, commit {}",
+        "{} partitions, {} sites, log {}{device}, commit {}",
         report.partitions, report.sites, report.log, report.commit
     )
 }

@@ -73,6 +73,9 @@ pub struct BenchArgs {
     /// Take an ordinary file for persistent memory
     #[arg(long, requires = "nvram")]
     pub nvram_assume_persistent: bool,
+    /// Nanoseconds that each line of the cache takes longer to be written to the region: slower memory than this machine has [default: 0]
+    #[arg(long, value_name = "NS", value_parser = delay_ns, requires = "nvram")]
+    pub nvram_delay_ns: Option<u64>,
     /// sync or async [default: sync]
     #[arg(long, value_name = "MODE", value_parser = commit_mode, conflicts_with = "url")]
     pub commit: Option<CommitMode>,
@@ -144,6 +147,13 @@ fn rounds(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(rounds @ 1..=1_000) => Ok(rounds),
         _ => Err("the number of rounds is from 1 to 1000".into()),
+    }
+}
+
+fn delay_ns(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(ns @ 0..=1_000_000) => Ok(ns),
+        _ => Err("a line takes 0 to 1000000 ns longer".into()),
     }
 }
 

@@ -1,0 +1,228 @@
+//! A figure as CSV and as SVG.
+
+use std::fmt::Write;
+
+/// Measured points, and what the paper says of them.
+pub struct Chart {
+    /// `figure-9`.
+    pub name: String,
+    pub title: String,
+    pub x: &'static str,
+    pub y: &'static str,
+    /// Both axes by powers of ten.
+    pub is_log: bool,
+    pub points: Vec<Point>,
+    /// The paper's reading.
+    pub paper: Vec<Claim>,
+    /// Machine, build, length of a run.
+    pub conditions: String,
+}
+
+pub struct Point {
+    pub series: String,
+    pub x: f64,
+    /// One for each run.
+    pub y: Vec<f64>,
+}
+
+/// What the paper measured, and the same of ours.
+pub struct Claim {
+    pub text: &'static str,
+    /// Least and most.
+    pub paper: (f64, f64),
+    pub ours: Option<(f64, f64)>,
+}
+
+impl Point {
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.y.clone();
+        sorted.sort_by(f64::total_cmp);
+        match sorted.len() {
+            0 => f64::NAN,
+            len => (sorted[(len - 1) / 2] + sorted[len / 2]) / 2.0,
+        }
+    }
+}
+
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 420.0;
+const LEFT: f64 = 80.0;
+const TOP: f64 = 50.0;
+const LEGEND: f64 = 200.0;
+const LINE: f64 = 18.0;
+const COLOURS: [&str; 8] = [
+    "#1b6ca8", "#d1495b", "#3a7d44", "#8f5db7", "#e08e0b", "#4b5563", "#00798c", "#b5651d",
+];
+
+impl Chart {
+    /// A line a point; the paper's reading behind them.
+    pub fn csv(&self) -> String {
+        let mut csv = format!(
+            "# {}\n# {}\nseries,{},{},runs\n",
+            self.title, self.conditions, self.x, self.y
+        );
+        for point in &self.points {
+            let runs: Vec<_> = point.y.iter().map(|y| format!("{y:.3}")).collect();
+            let _ = writeln!(
+                csv,
+                "{},{},{:.3},{}",
+                point.series,
+                point.x,
+                point.median(),
+                runs.join(" ")
+            );
+        }
+        csv.push_str("\nclaim,paper least,paper most,ours least,ours most\n");
+        for claim in &self.paper {
+            let ours = claim
+                .ours
+                .map_or_else(|| ",".into(), |(least, most)| format!("{least:.2},{most:.2}"));
+            let _ = writeln!(csv, "\"{}\",{},{},{ours}", claim.text, claim.paper.0, claim.paper.1);
+        }
+        csv
+    }
+
+    pub fn svg(&self) -> String {
+        let mut names: Vec<&str> = Vec::new();
+        for point in &self.points {
+            if !names.contains(&point.series.as_str()) {
+                names.push(&point.series);
+            }
+        }
+        let scale = |value: f64| if self.is_log { value.max(1e-9).log10() } else { value };
+        let bounds = |values: &mut dyn Iterator<Item = f64>| {
+            let (least, most) = values.fold((f64::MAX, f64::MIN), |(least, most), value| {
+                (least.min(value), most.max(value))
+            });
+            let least = if self.is_log { least } else { least.min(0.0) };
+            (least, if most > least { most } else { least + 1.0 })
+        };
+        let xs = bounds(&mut self.points.iter().map(|point| scale(point.x)));
+        let ys = bounds(&mut self.points.iter().map(|point| scale(point.median())));
+        let at_x = |x: f64| LEFT + (scale(x) - xs.0) / (xs.1 - xs.0) * (WIDTH - LEFT - LEGEND);
+        let at_y = |y: f64| HEIGHT - (scale(y) - ys.0) / (ys.1 - ys.0) * (HEIGHT - TOP);
+        let below = self.paper.len() as f64 * LINE + 90.0;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+            HEIGHT + below
+        );
+        let text = |svg: &mut String, x: f64, y: f64, anchor: &str, words: &str| {
+            let words = words.replace('&', "&amp;").replace('<', "&lt;");
+            let _ = writeln!(
+                svg,
+                "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
+            );
+        };
+        text(&mut svg, LEFT, 20.0, "start", &self.title);
+        text(&mut svg, LEFT, 38.0, "start", self.y);
+        text(&mut svg, WIDTH - LEGEND, HEIGHT + 34.0, "end", self.x);
+        let _ = writeln!(
+            svg,
+            "<path d=\"M{LEFT} {TOP}V{HEIGHT}H{}\" fill=\"none\" stroke=\"#444\"/>",
+            WIDTH - LEGEND
+        );
+        let mut ticks: Vec<f64> = self.points.iter().map(|point| point.x).collect();
+        ticks.sort_by(f64::total_cmp);
+        ticks.dedup();
+        for x in ticks {
+            text(&mut svg, at_x(x), HEIGHT + 16.0, "middle", &short(x));
+        }
+        for step in 0..=4 {
+            let value = ys.0 + (ys.1 - ys.0) * f64::from(step) / 4.0;
+            let value = if self.is_log { 10_f64.powf(value) } else { value };
+            text(&mut svg, LEFT - 6.0, at_y(value) + 4.0, "end", &short(value));
+        }
+        for (n, name) in names.iter().enumerate() {
+            let colour = COLOURS[n % COLOURS.len()];
+            let mut points: Vec<_> = self.points.iter().filter(|point| point.series == *name).collect();
+            points.sort_by(|one, other| one.x.total_cmp(&other.x));
+            let places: Vec<_> = points
+                .iter()
+                .map(|point| format!("{:.1},{:.1}", at_x(point.x), at_y(point.median())))
+                .collect();
+            let _ = writeln!(
+                svg,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+                places.join(" ")
+            );
+            for place in places {
+                let (x, y) = place.split_once(',').unwrap_or_default();
+                let _ = writeln!(svg, "<circle cx=\"{x}\" cy=\"{y}\" r=\"3\" fill=\"{colour}\"/>");
+            }
+            let y = TOP + n as f64 * LINE;
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{}\" y=\"{}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>",
+                WIDTH - LEGEND + 14.0,
+                y - 9.0
+            );
+            text(&mut svg, WIDTH - LEGEND + 30.0, y, "start", name);
+        }
+        let mut y = HEIGHT + 58.0;
+        for claim in &self.paper {
+            let (least, most) = claim.paper;
+            let ours = claim
+                .ours
+                .map_or_else(|| "not run".into(), |(least, most)| format!("{least:.2} to {most:.2}"));
+            let words = format!("{}: paper {least} to {most}, here {ours}", claim.text);
+            text(&mut svg, LEFT, y, "start", &words);
+            y += LINE;
+        }
+        text(&mut svg, LEFT, y, "start", &self.conditions);
+        svg.push_str("</svg>\n");
+        svg
+    }
+}
+
+fn short(value: f64) -> String {
+    match value.abs() {
+        at_least if at_least >= 100.0 => format!("{value:.0}"),
+        at_least if at_least >= 1.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chart_names_its_series_and_the_papers_reading() {
+        let point = |series: &str, x: f64, y: &[f64]| Point {
+            series: series.into(),
+            x,
+            y: y.to_vec(),
+        };
+        let chart = Chart {
+            name: "figure-0".into(),
+            title: "A & B".into(),
+            x: "threads",
+            y: "us",
+            is_log: true,
+            points: vec![
+                point("a", 1.0, &[3.0, 1.0, 2.0]),
+                point("a", 2.0, &[4.0]),
+                point("b", 1.0, &[5.0]),
+            ],
+            paper: vec![Claim {
+                text: "b of a",
+                paper: (1.5, 2.5),
+                ours: Some((2.5, 2.5)),
+            }],
+            conditions: "a machine".into(),
+        };
+        let csv = chart.csv();
+        assert!(
+            csv.contains("\na,1,2.000,3.000 1.000 2.000\n") && csv.contains("\"b of a\",1.5,2.5,2.50,2.50"),
+            "{csv}"
+        );
+        let svg = chart.svg();
+        assert_eq!(svg.matches("<polyline").count(), 2);
+        assert_eq!(svg.matches("<circle").count(), 3);
+        assert!(
+            svg.contains("A &amp; B") && svg.contains("paper 1.5 to 2.5, here 2.50 to 2.50") && !svg.contains("NaN"),
+            "{svg}"
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! The log in NVRAM beside what it is compared with, and the figures of NV-Logging (sections 4.1, 6.2 and 6.3) drawn anew.
+//! Owns: the comparators (NV-Disk, NV-Disk with decentralised buffers, distributed logging), the measurements, CSV and SVG.
+//! Does not: belong to the server, whose log has none of these; claim a figure: a machine does, which each file names.
+//! Invariants: every scheme runs the same workload, checks included, with one call on its way for each site.
+//! Called by: `cargo xtask figures nvram`.
+#![forbid(unsafe_code)]
+
+mod chart;
+mod disk;
+mod distributed;
+mod figures;
+mod files;
+mod insertion;
+mod schemes;
+
+use std::{fs, path::PathBuf, thread};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use figures::Settings;
+
+/// Draws NV-Logging's figures with what is measured here
+#[derive(Parser)]
+#[command(name = "reprise-bench-nvram", version)]
+struct Args {
+    /// Which: 9 (write paths), 11 (insertions), 12 (TPC-C), 13 (TATP, TPC-B) [default: all]
+    #[arg(long = "figure", value_parser = clap::value_parser!(u32))]
+    figures: Vec<u32>,
+    /// Where NAME.csv and NAME.svg go
+    #[arg(long, value_name = "DIR", default_value = "target/figures")]
+    out: PathBuf,
+    /// The NVRAM's file system; a folder in it is made, and removed at the end
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    nvram: PathBuf,
+    /// Seconds of each run, after a tenth as long to warm up
+    #[arg(long, default_value_t = 30.0)]
+    seconds: f64,
+    /// Runs a point; the median is drawn
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Engine threads [default: 1, 2, 4 and so on up to the processors]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
+    sites: Vec<u16>,
+    /// Nanoseconds that a line takes longer to be written: 60 is as long again as DRAM
+    #[arg(long, value_delimiter = ',', default_value = "0,60,120,240,480")]
+    delays_ns: Vec<u64>,
+    /// One short run a point, without slower memory: whether it works, and no figure
+    #[arg(long)]
+    short: bool,
+    /// Where NAME.wasm lie [default: procedures/ beside this program's folder]
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// What was built, for the figures' captions
+    #[arg(long, default_value = concat!("reprise ", env!("CARGO_PKG_VERSION")))]
+    build: String,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u16);
+    let folder = args.nvram.join(format!("reprise-figures-{}", std::process::id()));
+    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    let drawn = draw(&args, settings(&args, folder.clone(), cores));
+    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    drawn
+}
+
+fn settings(args: &Args, nvram: PathBuf, cores: u16) -> Settings {
+    let mut sites = match args.sites.is_empty() {
+        true => (0..8).map(|power| 1 << power).filter(|sites| *sites <= cores).collect(),
+        false => args.sites.clone(),
+    };
+    sites.sort_unstable();
+    let (seconds, runs) = if args.short {
+        (0.2, 1)
+    } else {
+        (args.seconds, args.runs)
+    };
+    let what = if args.short { "a short run: no figure" } else { "median" };
+    Settings {
+        modules: args.modules.clone(),
+        seconds,
+        warmup_s: seconds / 10.0,
+        runs,
+        delays_ns: if args.short { vec![0] } else { args.delays_ns.clone() },
+        conditions: format!(
+            "{} with {cores} processors; {}; NVRAM on {}; {runs} runs of {seconds} s, {what}",
+            processor(),
+            args.build,
+            args.nvram.display()
+        ),
+        sites,
+        nvram,
+    }
+}
+
+/// The processor's name, as the system tells it.
+fn processor() -> String {
+    let told = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut lines = told.lines().filter(|line| line.starts_with("model name"));
+    let name = lines.next().and_then(|line| line.split_once(':'));
+    name.map_or("a processor without a name".into(), |(_, name)| name.trim().to_owned())
+}
+
+fn draw(args: &Args, settings: Settings) -> Result<()> {
+    fs::create_dir_all(&args.out).with_context(|| format!("create {}", args.out.display()))?;
+    let all: [(u32, fn(&Settings) -> Result<Vec<chart::Chart>>); 4] = [
+        (9, Settings::figure_9),
+        (11, Settings::figure_11),
+        (12, Settings::figure_12),
+        (13, Settings::figure_13),
+    ];
+    if let Some(other) = args
+        .figures
+        .iter()
+        .find(|asked| all.iter().all(|(number, _)| number != *asked))
+    {
+        anyhow::bail!("there is no figure {other} here: 9, 11, 12 and 13 are");
+    }
+    let asked = |number: u32| args.figures.is_empty() || args.figures.contains(&number);
+    for (_, measure) in all.into_iter().filter(|(number, _)| asked(*number)) {
+        for chart in measure(&settings)? {
+            for (ending, text) in [("csv", chart.csv()), ("svg", chart.svg())] {
+                let path = args.out.join(&chart.name).with_extension(ending);
+                fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+                println!("{}", path.display());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! What is compared: where a log lies and how it gets there (NV-Logging, table 3).
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use reprise_database::{
+    AfterImage, COPY_AT_ENTRIES_DEFAULT, CommitMode, DeviceConfig, Environment, FlushPolicy, LogPolicy, NvramConfig,
+    RecoverFrom, RedoConfig,
+};
+use reprise_driver::{Options, ProcessOptions, Report, SlowRegions, Target, run_in};
+use reprise_nvram::OpenMemory;
+
+use crate::{disk::SlowDisk, distributed::DistributedRegions, files::FileRegions};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// The log's files on the file system of the NVRAM, synced at each commit; one buffer for all sites.
+    NvDisk,
+    /// A buffer and a place in the file for each site.
+    NvDiskDecentralised,
+    /// A log in NVRAM for each site, without an order but by clocks.
+    Distributed,
+    /// The product.
+    NvLogging(FlushPolicy),
+}
+
+impl Scheme {
+    pub const ALL: [Self; 6] = [
+        Self::NvDisk,
+        Self::NvDiskDecentralised,
+        Self::Distributed,
+        Self::NvLogging(FlushPolicy::OnInsertFence),
+        Self::NvLogging(FlushPolicy::OnInsert),
+        Self::NvLogging(FlushPolicy::OnCommit),
+    ];
+
+    pub fn name(self) -> String {
+        match self {
+            Self::NvDisk => "nv-disk".into(),
+            Self::NvDiskDecentralised => "nv-disk-decentralised".into(),
+            Self::Distributed => "distributed".into(),
+            Self::NvLogging(flush) => format!("nv-logging-{}", flush.name()),
+        }
+    }
+
+    fn flush(self) -> FlushPolicy {
+        match self {
+            Self::NvLogging(flush) => flush,
+            // Each record of a transaction by itself.
+            Self::Distributed => FlushPolicy::OnInsert,
+            Self::NvDisk | Self::NvDiskDecentralised => FlushPolicy::OnCommit,
+        }
+    }
+
+    /// Puts the scheme in the place of the device that the product would have.
+    fn change(self, around: &mut Environment, line: Duration) {
+        let slow = |regions: Arc<dyn OpenMemory>| Arc::new(SlowRegions { regions, line });
+        match self {
+            Self::NvDisk => {
+                if let Some(folders) = &mut around.folders {
+                    let disk = folders.log.clone();
+                    folders.log = Arc::new(SlowDisk { disk, line });
+                }
+            }
+            Self::NvDiskDecentralised => around.nvram = slow(Arc::new(FileRegions)),
+            Self::Distributed => around.nvram = Arc::new(DistributedRegions(slow(around.nvram.clone()))),
+            Self::NvLogging(_) => around.nvram = slow(around.nvram.clone()),
+        }
+    }
+}
+
+/// What is run with each scheme.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    pub workload: &'a str,
+    pub sites: u16,
+    /// What a line takes longer.
+    pub line: Duration,
+    pub seconds: f64,
+    pub warmup_s: f64,
+    pub seed: u64,
+    /// On the NVRAM's file system.
+    pub nvram: &'a Path,
+    pub region_bytes: u64,
+    pub modules: Option<PathBuf>,
+}
+
+impl Run<'_> {
+    /// Changes are logged, each call is a batch of its own, and one is on its way for each site: no group commit.
+    fn options(&self, scheme: Scheme) -> Options {
+        let (device, data_dir) = match scheme {
+            Scheme::NvDisk => (DeviceConfig::File, Some(self.nvram.join("data"))),
+            _ => {
+                let config = NvramConfig {
+                    path: self.nvram.join("region"),
+                    bytes: self.region_bytes,
+                    copy_at_entries: COPY_AT_ENTRIES_DEFAULT,
+                    flush: scheme.flush(),
+                    assume_persistent: true,
+                };
+                (DeviceConfig::Nvram(config), None)
+            }
+        };
+        Options {
+            workload: self.workload.to_owned(),
+            seconds: self.seconds,
+            warmup_s: self.warmup_s,
+            rate: None,
+            seed: self.seed,
+            remote_percent: None,
+            scale: None,
+            warehouses: None,
+            modules: self.modules.clone(),
+            target: Target::Process(ProcessOptions {
+                partitions: self.sites,
+                sites: self.sites,
+                log: LogPolicy::Physiological,
+                redo: RedoConfig {
+                    images: AfterImage::Changed,
+                    from: RecoverFrom::default(),
+                },
+                device,
+                // The schemes bring their own.
+                nvram_delay_ns: 0,
+                commit: CommitMode::Sync,
+                group_commit_us: 0,
+                data_dir,
+                native: false,
+                checkpoint_during: false,
+                restart: false,
+                batch: Some(1),
+                in_flight: Some(self.sites.into()),
+                prepared: false,
+                memory_ready: 0,
+            }),
+        }
+    }
+
+    /// Runs it on a place that is emptied before and after.
+    pub fn measure(&self, scheme: Scheme) -> Result<Report> {
+        self.clear()?;
+        let (options, line) = (self.options(scheme), self.line);
+        let report = run_in(&options, &|around| scheme.change(around, line), &|_| {});
+        self.clear()?;
+        report.with_context(|| format!("{} with {} on {} sites", self.workload, scheme.name(), self.sites))
+    }
+
+    fn clear(&self) -> Result<()> {
+        for name in ["region", "data"] {
+            let path = self.nvram.join(name);
+            let removed = match path.is_dir() {
+                true => std::fs::remove_dir_all(&path),
+                false => match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                    removed => removed,
+                },
+            };
+            removed.with_context(|| format!("remove {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
