@@ -23,6 +23,7 @@ test: ## Build everything and run all tests
 	$(CARGO) xtask wasm
 	$(CARGO) xtask console
 	@! xtask/bootstrap.sh has-rdma || $(CARGO) xtask rdma
+	@! xtask/bootstrap.sh has-etcd || $(CARGO) xtask etcd
 	$(CARGO) build --release --workspace --all-targets
 	@rm -f target/skipped-tests.txt
 	$(CARGO) test --release --workspace

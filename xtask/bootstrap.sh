@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that the tools for a task are here. Installs what is missing on Debian 12; elsewhere names the one thing.
-# Usage: xtask/bootstrap.sh [run|test|package|has-rdma|has-room]
+# Usage: xtask/bootstrap.sh [run|test|package|has-rdma|has-etcd|has-room]
 # ROOM_GIB=N: asks for so much room on the disk instead of what the task was found to take; 0: for none.
 set -eu
 
@@ -81,6 +81,14 @@ if [ "$task" = has-rdma ]; then
     exit 0
 fi
 
+# What the server with etcd is built with (`cargo xtask etcd`), and an etcd for it.
+has_etcd() { has protoc && [ -e /usr/include/google/protobuf/descriptor.proto ] && has etcd; }
+
+if [ "$task" = has-etcd ]; then
+    has_etcd || { echo "no server with etcd is built: protoc or etcd is missing" >&2; exit 1; }
+    exit 0
+fi
+
 check_room "$task"
 
 has cargo || fail "Rust 1.95 or newer: https://rustup.rs"
@@ -116,6 +124,11 @@ fi
 # Servers on hosts of their own, in network namespaces.
 if [ "$task" = test ] && is_debian && ! has ip && ! [ -x /usr/sbin/ip ]; then
     need "ip (iproute2)" iproute2
+fi
+
+# Servers take over by a lease in etcd; elsewhere that is skipped, and said to be.
+if [ "$task" = test ] && is_debian && ! has_etcd; then
+    need "etcd, and what the server with it is built with" etcd-server protobuf-compiler libprotobuf-dev
 fi
 
 # The tests keep logs in NVRAM, as far as a file can stand for it.

@@ -60,6 +60,18 @@ export function replicationNow(isEmpty: boolean): Replication {
     standbys: isEmpty ? [] : standbys,
     cuts: isEmpty ? [] : cuts,
     out_of_sync: [],
+    lease: isEmpty
+      ? null
+      : {
+          store: 'etcd',
+          state: 'held',
+          holder: 'north',
+          holder_url: 'http://db-1.example:8080',
+          in_sync: ['east'],
+          ttl_ms: 5000,
+          left_ms: 3120,
+          error: null,
+        },
   };
 }
 

@@ -75,10 +75,10 @@ enum Task {
     },
     /// Lose the primary of three servers under load again and again, and look for lost or repeated transactions
     #[command(
-        after_help = "Examples:\n  cargo xtask failover --by-hand 100\n  cargo xtask failover --by-hand 100 --safety quorum"
+        after_help = "Examples:\n  cargo xtask failover --by-hand 100\n  cargo xtask failover --by-hand 100 --safety quorum\n  cargo xtask failover --by-lease 100"
     )]
     Failover {
-        /// Flags of the failovers: --by-hand N, --safety LEVEL, --seed S
+        /// Flags of the failovers: --by-hand N, --by-lease N, --safety LEVEL, --seed S
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -92,6 +92,9 @@ enum Task {
     /// Build the server with RDMA to target/rdma/reprise; needs cmake, libclang and the headers of rdma-core
     #[command(after_help = "Example:\n  cargo xtask rdma")]
     Rdma,
+    /// Build the server with a lease in etcd to target/etcd/reprise; needs protoc
+    #[command(after_help = "Example:\n  cargo xtask etcd")]
+    Etcd,
     /// Fill the memory of a control group with votes, kill the server, and open it again there
     #[command(after_help = "Example:\n  cargo xtask full --mib 700")]
     Full {
@@ -200,6 +203,7 @@ fn main() -> ExitCode {
         }
         Task::Failover { args } => tasks::failover(&root(), &args),
         Task::Rdma => tasks::rdma(&root()),
+        Task::Etcd => tasks::etcd(&root()),
         Task::Power { args } => tasks::power(&root(), &args),
         Task::Full { mib } => tasks::full(&root(), mib),
         Task::Skipped => tasks::skipped(&root()),

@@ -79,6 +79,9 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, further: &[(&str, Opti
 
 /// Failovers between three servers; the tests of the workspace run some.
 pub fn failover(root: &Path, args: &[String]) -> Result<()> {
+    if args.iter().any(|arg| arg.starts_with("--by-lease")) {
+        etcd(root)?;
+    }
     build_server(root)?;
     let mut command = cargo(root);
     command.args(["run", "--release", "--quiet", "--package", "reprise-test-crash"]);
@@ -114,11 +117,24 @@ pub fn rdma(root: &Path) -> Result<()> {
     }
     run(&mut build)
         .context("build with RDMA (Debian: cmake libclang-14-dev libibverbs-dev libnl-3-dev libnl-route-3-dev)")?;
-    let dir = root.join("target/rdma");
-    std::fs::create_dir_all(&dir).context("create target/rdma")?;
-    std::fs::copy(root.join("target/release/reprise"), dir.join("reprise")).context("copy the server")?;
+    set_aside(root, "target/rdma")
+}
+
+/// Builds the server with etcd, beside the one without.
+pub fn etcd(root: &Path) -> Result<()> {
+    let mut build = cargo(root);
+    build.args(["build", "--release", "--package", "reprise-node", "--features", "etcd"]);
+    run(&mut build).context("build with etcd (Debian: protobuf-compiler libprotobuf-dev)")?;
+    set_aside(root, "target/etcd")
+}
+
+/// Moves a server with a feature to a directory of its own.
+fn set_aside(root: &Path, to: &str) -> Result<()> {
+    let (dir, built) = (root.join(to), root.join("target/release/reprise"));
+    std::fs::create_dir_all(&dir).with_context(|| format!("create {to}"))?;
+    std::fs::copy(&built, dir.join("reprise")).context("copy the server")?;
     // The plain one is built again: nobody is to find this one in its place.
-    std::fs::remove_file(root.join("target/release/reprise")).context("remove the server with RDMA")?;
+    std::fs::remove_file(&built).context("remove the server with the feature")?;
     println!("{}", dir.join("reprise").display());
     Ok(())
 }

@@ -59,7 +59,8 @@ impl Database {
     /// From here on answers wait. What is there counts as committed. Until standbys are taken there is none.
     pub(crate) fn keep_commits(&self) {
         let level = self.safety();
-        let (true, Some(log)) = (level.asks_standbys(), &self.log) else {
+        let is_kept = level.asks_standbys() || self.shared.gate.is_leased();
+        let (true, Some(log)) = (is_kept, &self.log) else {
             return;
         };
         let gate = &self.shared.gate;
@@ -67,7 +68,7 @@ impl Database {
             // They may come back; whoever takes them knows for how long they are waited for.
             gate.set_limit(Some(Lsn(0)), None);
         }
-        if level != Safety::TwoSafe {
+        if level.asks_standbys() && level != Safety::TwoSafe {
             let reason = format!("the safety level {level} needs a standby, and none is here");
             gate.set_limit(Some(Lsn(0)), Some(reason.into()));
         }

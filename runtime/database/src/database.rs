@@ -276,6 +276,11 @@ impl Database {
         &self.router
     }
 
+    /// Drawn when the database was made, the same on all its servers; none without a log.
+    pub fn database_id(&self) -> Option<[u8; 16]> {
+        self.log.as_ref().map(|log| log.database_id())
+    }
+
     /// Replays the log, then lets calls in; a standby goes on to replay. On an error the phase says so, and no call is ever taken.
     pub fn recover(&self) -> Result<RecoveryReport, OpenError> {
         if let Some(standby) = &self.upkeep.standby {

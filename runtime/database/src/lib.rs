@@ -18,6 +18,7 @@ mod estimate;
 mod expected;
 mod following;
 mod inspect;
+mod leasing;
 mod linking;
 mod memory;
 mod opening;
@@ -40,6 +41,7 @@ pub use device::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, DeviceError, NvramConfig
 pub use environment::{Environment, Folders};
 pub use error::OpenError;
 pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
+pub use leasing::{Holder, LeaseConfig, LeaseError, LeaseStore, Seen, StoreError, SyncRecord};
 pub use linking::{AskStepDown, AskTicket, FollowPrimary, TicketError};
 pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
 pub use quarantine::Quarantined;

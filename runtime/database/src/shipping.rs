@@ -16,11 +16,12 @@ use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{
-    CheckpointService, CheckpointState, CutRecords, FreshnessHistory, JoinTicket, Phase, PromoteOptions, Promoted,
-    ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown,
+    CheckpointService, CheckpointState, CutRecords, FreshnessHistory, JoinTicket, LostRange, Phase, PromoteOptions,
+    Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown,
 };
 use reprise_ship::{
-    CheckpointSource, ChosenCheckpoint, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus,
+    CheckpointSource, ChosenCheckpoint, Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig,
+    StandbyStatus,
 };
 
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
     cutting::{self, CutInfo},
     database::Database,
     expected,
+    leasing::{ByHand, Leasing, LeasingCell},
     linking::{self, FollowPrimary, Linked},
     stepping::Stepped,
     synced::{STANDING_NAME, Synced},
@@ -88,6 +90,7 @@ pub(crate) struct Replication {
     pub(crate) stepped: Mutex<Option<Stepped>>,
     state: Mutex<State>,
     linked: OnceLock<Arc<Linked>>,
+    pub(crate) leasing: LeasingCell,
     /// What a primary told this one as its standby.
     synced: Arc<Synced>,
     safety: Safety,
@@ -111,7 +114,12 @@ pub(crate) struct Serving {
 }
 
 impl Database {
-    fn replication(self: &Arc<Self>) -> Result<&Arc<Replication>, ServeStandbysError> {
+    /// Where clients reach the primary, as the lease tells it; none where nobody has it, this server has, or there is no lease.
+    pub fn leased_primary(&self) -> Option<String> {
+        self.upkeep.replication.get()?.leasing.get()?.primary_url()
+    }
+
+    pub(crate) fn replication(self: &Arc<Self>) -> Result<&Arc<Replication>, ServeStandbysError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
             return Err(ServeStandbysError::NoLog);
@@ -129,6 +137,7 @@ impl Database {
                 stepped: Mutex::default(),
                 state: Mutex::default(),
                 linked: OnceLock::new(),
+                leasing: LeasingCell::default(),
                 synced: Arc::new(Synced::open(folders.root.clone(), log.received())),
                 safety: self.safety(),
             });
@@ -237,8 +246,15 @@ impl Replication {
             expected.iter_mut().for_each(|standby| standby.is_in_sync = false);
         }
         let (root, telling) = (self.root.clone(), self.shared.clone());
+        let leasing = self.leasing.clone();
         let is_told = AtomicBool::new(false);
-        let keep = move |standbys: &[_]| {
+        let keep = move |standbys: &[Expected]| {
+            let in_sync = standbys.iter().filter(|standby| standby.is_in_sync);
+            let names = in_sync.map(|standby| standby.name.to_string()).collect();
+            // First where those look who may take over.
+            if leasing.get().is_some_and(|leasing| !leasing.record(names)) {
+                return false;
+            }
             let saved = expected::save(&*root, standbys);
             // It is tried again and again: one line for all.
             if let (Err(error), false) = (&saved, is_told.swap(saved.is_err(), Ordering::Relaxed)) {
@@ -275,12 +291,11 @@ impl Replication {
         })
     }
 
-    /// Err: this standby is out of sync, and nobody accepts what that may lose.
-    fn judge_loss(&self, is_accepted: bool) -> Result<(), ReplicationError> {
-        let end = self.log.received().map(|position| position.lsn).unwrap_or_default();
-        match self.synced.may_be_lost(end).filter(|_| !is_accepted) {
-            Some(lost) => Err(ReplicationError::OutOfSync(lost)),
-            None => Ok(()),
+    /// What may be lost, where this standby is out of sync. Err: nobody accepts that.
+    fn judge_loss(&self, is_accepted: bool) -> Result<Option<LostRange>, ReplicationError> {
+        match self.synced.may_be_lost(self.received_end()) {
+            Some(lost) if !is_accepted => Err(ReplicationError::OutOfSync(lost)),
+            lost => Ok(lost),
         }
     }
 
@@ -309,6 +324,9 @@ impl Replication {
         }
         if let Some(serving) = self.serving() {
             serving.shipper.stop();
+        }
+        if let Some(leasing) = self.leasing.get() {
+            leasing.stop();
         }
     }
 
@@ -411,6 +429,7 @@ impl ReplicationService for Replication {
                 Role::Primary | Role::ReadOnly => Vec::new(),
             },
             cuts: self.cuts(),
+            lease: self.leasing.get().map(|leasing| leasing.info()),
         }
     }
 
@@ -474,15 +493,37 @@ impl ReplicationService for Replication {
             return self.take_place_again(&stepped, options.is_forced);
         }
         database.judge_promotion()?;
-        match options.is_forced {
-            true => self.judge_loss(options.accepts_loss)?,
-            false => _ = self.succeed(self.linked.get().map(|linked| &**linked))?,
+        let leasing = self.leasing.get();
+        let _promoting = leasing.map(|leasing| leasing.begin_promotion());
+        if !options.is_forced {
+            self.succeed(self.linked.get().map(|linked| &**linked))?;
         }
-        let mut promoted = database.promote()?;
-        promoted.has_stepped_down = !options.is_forced;
-        if options.is_forced {
-            promoted.may_be_lost = self.synced.may_be_lost(promoted.lsn);
+        let lost = match leasing {
+            Some(leasing) => self.take_lease(leasing, options)?,
+            None if options.is_forced => self.judge_loss(options.accepts_loss)?,
+            None => None,
+        };
+        let promoted = self.become_primary(&database);
+        if let (Err(error), Some(leasing)) = (&promoted, leasing) {
+            leasing.give_up(&error.to_string());
         }
+        let promoted = promoted?;
+        Ok(Promoted {
+            has_stepped_down: !options.is_forced,
+            may_be_lost: lost.map(|lost| lost.behind(promoted.lsn)),
+            ..promoted
+        })
+    }
+
+    fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError> {
+        self.give_place(name, url)
+    }
+}
+
+impl Replication {
+    /// A standby becomes the primary, whatever others are.
+    fn become_primary(&self, database: &Database) -> Result<Promoted, ReplicationError> {
+        let promoted = database.promote()?;
         if let Err(error) = self.synced.forget() {
             self.tell(format!("{STANDING_NAME} can't be removed: {error}"));
         }
@@ -493,8 +534,41 @@ impl ReplicationService for Replication {
         Ok(promoted)
     }
 
-    fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError> {
-        self.give_place(name, url)
+    /// Whether this standby can take over by itself.
+    pub(crate) fn judge_takeover(&self) -> Result<(), ReplicationError> {
+        let database = self.database.upgrade();
+        let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
+        match self.stepped() {
+            Some(_) => Err(ReplicationError::Unavailable("it stepped down".into())),
+            None => database.judge_promotion(),
+        }
+    }
+
+    /// Of a standby that has the lease.
+    pub(crate) fn take_over(&self) -> Result<Promoted, ReplicationError> {
+        self.judge_takeover()?;
+        let database = self.database.upgrade();
+        let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
+        self.become_primary(&database)
+    }
+
+    /// For a promotion that somebody asked for. Some: what may be lost.
+    pub(crate) fn take_lease(
+        &self,
+        leasing: &Leasing,
+        options: PromoteOptions,
+    ) -> Result<Option<LostRange>, ReplicationError> {
+        let by = match options.is_forced {
+            true => ByHand::Forced {
+                accepts_loss: options.accepts_loss,
+            },
+            false => ByHand::Given,
+        };
+        leasing.take_by_hand(by, self.synced.behind(self.received_end()))
+    }
+
+    fn received_end(&self) -> Lsn {
+        self.log.received().map(|position| position.lsn).unwrap_or_default()
     }
 }
 

@@ -5,12 +5,13 @@ use std::{sync::Arc, time::Duration};
 
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::{Disk, DiskError};
-use reprise_router::{Promoted, ReplicationError, SteppedDown};
+use reprise_router::{Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown};
 use reprise_ship::{StandbyState, StandbyStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::OpenError,
+    leasing::Holder,
     linking::Linked,
     shipping::{Replication, Serving},
     small_file,
@@ -138,6 +139,9 @@ impl Replication {
                 self.wait_for_others(&serving, end);
                 self.leave(&stepped, url);
                 serving.shipper.dismiss(true);
+                if let Some(leasing) = self.leasing.get() {
+                    leasing.hand_over(name);
+                }
                 Ok(stepped.told())
             }
             Err(error) => {
@@ -208,6 +212,38 @@ impl Replication {
         ));
     }
 
+    /// Another server has the lease, or had it: this one is the primary no longer. What only it has is no use to readers.
+    pub(crate) fn depose(&self, holder: Option<&Holder>) {
+        let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
+        if self.stepped().is_some() || self.router.role() != Role::Primary {
+            return;
+        }
+        let (name, url) = match holder {
+            Some(holder) => (&*holder.name, holder.url.as_deref()),
+            None => ("another server", None),
+        };
+        // A log that takes nothing already ends where it does.
+        let paused = self.log.pause(&format!("{name} is the primary now"));
+        let end = paused.unwrap_or_else(|_| self.log.filled());
+        match self.note(name, url, end) {
+            Ok(stepped) => *self.stepped.lock().expect("held for a store") = Some(stepped),
+            // It takes nothing all the same, until somebody starts it again: then the lease is asked.
+            Err(error) => self.tell(error.to_string()),
+        }
+        let report = format!(
+            "{name} has the lease and is the primary: this server was deposed. Start it again with --standby-of the new primary: what only this one has \
+             is cut off and kept"
+        );
+        self.router.set_primary_url(url.map(Into::into));
+        self.router.set_role(Role::Standby);
+        self.router.set_phase(Phase::Failed { report: report.clone() });
+        self.shared.gate.give_up(&report.as_str().into());
+        if let Some(serving) = self.serving() {
+            serving.shipper.dismiss(true);
+        }
+        self.tell(report);
+    }
+
     /// Nobody took the place: this server takes it again, in a new epoch.
     pub(crate) fn take_place_again(&self, stepped: &Stepped, is_forced: bool) -> Result<Promoted, ReplicationError> {
         let successor = &stepped.note.successor;
@@ -218,6 +254,20 @@ impl Replication {
             )));
         }
         let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
+        if matches!(self.router.phase(), Phase::Failed { .. }) {
+            return Err(unavailable(format!(
+                "{successor} took the place of this server: start it again"
+            )));
+        }
+        if let Some(leasing) = self.leasing.get() {
+            self.take_lease(
+                leasing,
+                PromoteOptions {
+                    is_forced,
+                    accepts_loss: false,
+                },
+            )?;
+        }
         forget(&*self.root).map_err(|error| unavailable(format!("{NOTE_NAME} can't be removed: {error}")))?;
         let epoch = self.log.resume(true).map_err(|error| unavailable(error.to_string()))?;
         *self.stepped.lock().expect("held for a store") = None;

@@ -150,16 +150,21 @@ impl Synced {
 
     /// What was answered, perhaps, and is not here, where everything before `end` is. None: nothing, since this standby is in sync.
     pub fn may_be_lost(&self, end: Lsn) -> Option<LostRange> {
+        match self.is_in_sync() {
+            true => None,
+            false => Some(self.behind(end)),
+        }
+    }
+
+    /// The same, whether it is in sync or not.
+    pub fn behind(&self, end: Lsn) -> LostRange {
         let state = self.lock();
         let known = state.kept.as_ref();
-        if known.is_some_and(|kept| kept.in_sync) {
-            return None;
-        }
-        Some(LostRange {
+        LostRange {
             epoch: known.map_or(Epoch(0), |kept| Epoch(kept.epoch)),
             from: end,
             known_to: end.max(Lsn(known.map_or(0, |kept| kept.primary_lsn))),
-        })
+        }
     }
 
     /// This server is the primary now.

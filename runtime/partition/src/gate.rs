@@ -4,19 +4,52 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use reprise_base::{Lsn, Safety};
+use reprise_env::Clock;
 
 use crate::{
     batch::CallBatch,
     sink::{Unlogged, complete},
 };
 
+/// Why nothing is answered.
+const LEASE_OVER: &str = "this server's lease is over, and no standby is in sync: another server may be the primary";
 /// Everything is where it is wanted.
 const EVERYTHING: Lsn = Lsn(u64::MAX);
+
+/// Until when this server may answer without standbys.
+pub struct LeaseClock {
+    clock: Arc<dyn Clock>,
+    /// By the monotonic clock; 0: not now.
+    until_ns: AtomicU64,
+}
+
+impl LeaseClock {
+    /// Over at first.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let until_ns = AtomicU64::new(0);
+        Self { clock, until_ns }
+    }
+
+    /// Also an earlier end is one.
+    pub fn set_until(&self, until_ns: u64) {
+        self.until_ns.store(until_ns, Ordering::Release);
+    }
+
+    /// Nanoseconds for which it lasts; 0: it is over.
+    pub fn left_ns(&self) -> u64 {
+        let until_ns = self.until_ns.load(Ordering::Acquire);
+        until_ns.saturating_sub(self.clock.monotonic_ns())
+    }
+
+    pub fn is_valid(&self) -> bool {
+        self.left_ns() > 0
+    }
+}
 
 /// Between the log and the callers. Open until it is told that standbys are waited for.
 pub struct CommitGate {
@@ -28,6 +61,8 @@ pub struct CommitGate {
     is_backed: AtomicBool,
     /// Of the server, where one was asked for.
     level: OnceLock<Safety>,
+    /// None: this server may always answer alone, where its level says so.
+    lease: OnceLock<Arc<LeaseClock>>,
     state: Mutex<State>,
 }
 
@@ -48,12 +83,6 @@ struct Waiting {
     batch: Box<CallBatch>,
 }
 
-impl State {
-    fn committed(&self) -> Lsn {
-        self.passed.max(self.limit)
-    }
-}
-
 impl Default for CommitGate {
     fn default() -> Self {
         Self {
@@ -61,6 +90,7 @@ impl Default for CommitGate {
             refuses: AtomicBool::new(false),
             is_backed: AtomicBool::new(false),
             level: OnceLock::new(),
+            lease: OnceLock::new(),
             state: Mutex::new(State {
                 passed: Lsn(0),
                 limit: EVERYTHING,
@@ -83,6 +113,28 @@ impl CommitGate {
 
     pub fn level(&self) -> Option<Safety> {
         self.level.get().copied()
+    }
+
+    /// From here on nothing is answered without standbys that have it, but while this lease lasts. Once: false where there is one.
+    pub fn set_lease(&self, lease: Arc<LeaseClock>) -> bool {
+        self.lease.set(lease).is_ok()
+    }
+
+    pub fn is_leased(&self) -> bool {
+        self.lease.get().is_some()
+    }
+
+    /// Looked at just before an answer.
+    fn may_be_alone(&self) -> bool {
+        self.lease.get().is_none_or(|lease| lease.is_valid())
+    }
+
+    /// Everything before it is committed.
+    fn committed_of(&self, state: &State) -> Lsn {
+        match state.limit == EVERYTHING && !self.may_be_alone() {
+            true => state.passed,
+            false => state.passed.max(state.limit),
+        }
     }
 
     /// What an answered write has for certain; None where no level was asked for.
@@ -115,6 +167,9 @@ impl CommitGate {
 
     /// Why writes are refused before they run.
     pub fn refusal(&self) -> Option<Unlogged> {
+        if !self.may_be_alone() && self.lock().limit == EVERYTHING {
+            return Some(Unlogged::Unavailable(LEASE_OVER.into()));
+        }
         if !self.refuses.load(Ordering::Acquire) {
             return None;
         }
@@ -123,13 +178,13 @@ impl CommitGate {
 
     /// True where the record at `lsn` is durable here and not yet where it is wanted.
     pub fn is_beyond(&self, lsn: Lsn) -> bool {
-        self.is_kept.load(Ordering::Acquire) && self.lock().committed() <= lsn
+        self.is_kept.load(Ordering::Acquire) && self.committed_of(&self.lock()) <= lsn
     }
 
     /// Everything before it is committed, of what is `durable` here.
     pub fn committed(&self, durable: Lsn) -> Lsn {
         match self.is_kept.load(Ordering::Acquire) {
-            true => self.lock().committed().min(durable),
+            true => self.committed_of(&self.lock()).min(durable),
             false => durable,
         }
     }
@@ -138,7 +193,7 @@ impl CommitGate {
     pub fn complete(&self, end: Lsn, outcome: Result<(), Unlogged>, batch: Box<CallBatch>) {
         if outcome.is_ok() && self.is_kept.load(Ordering::Acquire) {
             let mut state = self.lock();
-            if end > state.committed() {
+            if end > self.committed_of(&state) {
                 let at = state.waiting.partition_point(|waiting| waiting.end <= end);
                 let since_ns = 0;
                 state.waiting.insert(at, Waiting { end, since_ns, batch });
@@ -158,7 +213,7 @@ impl CommitGate {
     /// Lets those go whose records are where they are wanted.
     pub fn release(&self) {
         let mut state = self.lock();
-        let committed = state.committed();
+        let committed = self.committed_of(&state);
         let count = state.waiting.partition_point(|waiting| waiting.end <= committed);
         let gone: Vec<Waiting> = state.waiting.drain(..count).collect();
         if let Some(last) = gone.last() {
@@ -190,7 +245,7 @@ impl CommitGate {
 
     fn give_up_where(&self, reason: &Arc<str>, mut is_given_up: impl FnMut(&mut Waiting) -> bool) {
         let mut state = self.lock();
-        let committed = state.committed();
+        let committed = self.committed_of(&state);
         let mut gone = Vec::new();
         for mut waiting in std::mem::take(&mut state.waiting) {
             match is_given_up(&mut waiting) {
@@ -205,5 +260,54 @@ impl CommitGate {
             waiting.batch.leave_open(reason, waiting.end <= committed);
             complete(waiting.end, Ok(()), waiting.batch);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use reprise_env::SimClock;
+
+    use super::*;
+
+    type Told = mpsc::Receiver<Result<(), Arc<str>>>;
+
+    fn wait_for(gate: &CommitGate, end: u64) -> Told {
+        let (sender, told) = mpsc::channel();
+        gate.when_committed(Lsn(end), move |outcome| _ = sender.send(outcome));
+        told
+    }
+
+    #[test]
+    fn nothing_is_answered_alone_once_the_lease_is_over_and_all_of_it_when_it_is_back() {
+        let clock = Arc::new(SimClock::at_us(1));
+        let lease = Arc::new(LeaseClock::new(clock.clone()));
+        let gate = CommitGate::default();
+        assert!(gate.set_lease(lease.clone()) && !gate.set_lease(lease.clone()));
+        gate.keep(Lsn(5));
+        assert!(gate.refusal().is_some(), "it never had one");
+        lease.set_until(clock.monotonic_ns() + 1_000_000);
+        assert!(gate.refusal().is_none() && lease.is_valid());
+        assert!(wait_for(&gate, 7).try_recv().is_ok_and(|outcome| outcome.is_ok()));
+        clock.advance_us(1_000);
+        assert_eq!(lease.left_ns(), 0);
+        assert!(gate.refusal().is_some());
+        let waits = wait_for(&gate, 9);
+        gate.release();
+        assert!(waits.try_recv().is_err(), "another server may be the primary");
+        assert_eq!(gate.committed(Lsn(9)), Lsn(7), "what was answered is");
+        assert!(gate.is_beyond(Lsn(8)) && !gate.is_beyond(Lsn(6)));
+        // A standby in sync has it: that needs no lease.
+        gate.set_limit(Some(Lsn(9)), None);
+        assert!(gate.refusal().is_none());
+        gate.release();
+        assert!(waits.try_recv().is_ok_and(|outcome| outcome.is_ok()));
+        gate.set_limit(None, None);
+        let waits = wait_for(&gate, 11);
+        assert!(waits.try_recv().is_err());
+        lease.set_until(clock.monotonic_ns() + 1_000_000);
+        gate.release();
+        assert!(waits.try_recv().is_ok_and(|outcome| outcome.is_ok()));
     }
 }

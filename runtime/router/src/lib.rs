@@ -32,8 +32,8 @@ pub use logs::{
 };
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use replication::{
-    CutRecords, FreshnessHistory, JoinTicket, LostRange, OutOfSync, PromoteOptions, Promoted, ReplicationError,
-    ReplicationInfo, ReplicationService, StandbyInfo, StandbyState, SteppedDown,
+    CutRecords, FreshnessHistory, JoinTicket, LeaseInfo, LeaseState, LostRange, OutOfSync, PromoteOptions, Promoted,
+    ReplicationError, ReplicationInfo, ReplicationService, StandbyInfo, StandbyState, SteppedDown,
 };
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 pub use standby::NotPrimary;

@@ -75,6 +75,41 @@ pub struct ReplicationInfo {
     pub out_of_sync: Vec<OutOfSync>,
     /// What was cut off this node's log, the oldest first.
     pub cuts: Vec<CutRecords>,
+    /// None: who is the primary is decided by hand.
+    pub lease: Option<LeaseInfo>,
+}
+
+/// What a node knows of the lease that makes one the primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseState {
+    /// This server has it.
+    Held,
+    /// It had it, as far as it knows nobody else has, and it answers nothing alone.
+    Over,
+    /// Another server has it.
+    Elsewhere,
+    /// Nobody has.
+    Free,
+    /// The store does not tell.
+    Unknown,
+}
+
+/// A lease, as a node knows it.
+#[derive(Clone, Debug)]
+pub struct LeaseInfo {
+    /// Of the store.
+    pub kind: &'static str,
+    pub state: LeaseState,
+    /// Who had it when the store was asked last.
+    pub holder: Option<String>,
+    pub holder_url: Option<String>,
+    /// Standbys that may take it over.
+    pub in_sync: Vec<String>,
+    pub ttl_us: u64,
+    /// For how long this server may answer alone.
+    pub left_us: u64,
+    /// Why the store did not tell, or do, what it was asked last.
+    pub error: Option<Arc<str>>,
 }
 
 /// A standby that may lack what was answered.
@@ -94,6 +129,17 @@ pub struct LostRange {
     pub from: Lsn,
     /// The old primary is known to have had everything before this; it may have had more.
     pub known_to: Lsn,
+}
+
+impl LostRange {
+    /// Where everything before `end` was found to be there.
+    pub fn behind(self, end: Lsn) -> Self {
+        Self {
+            from: end,
+            known_to: self.known_to.max(end),
+            ..self
+        }
+    }
 }
 
 /// Records that a primary did not have: they were cut off, and are kept in a directory of their own.

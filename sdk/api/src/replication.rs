@@ -82,6 +82,46 @@ pub struct Replication {
     pub out_of_sync: Vec<OutOfSync>,
     /// What was cut off this server's log, since its primary did not have it; the oldest first.
     pub cuts: Vec<Cut>,
+    /// The lease that makes one of the servers the primary; null where that is decided by hand.
+    #[serde(default)]
+    pub lease: Option<Lease>,
+}
+
+/// What a server knows of the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseState {
+    /// This server has it.
+    Held,
+    /// This server had it, and answers nothing alone; nobody else is known to have it.
+    Over,
+    /// Another server has it.
+    Elsewhere,
+    /// Nobody has it.
+    Free,
+    /// The store does not tell; `error` says why.
+    Unknown,
+}
+
+/// A lease in a store that all servers reach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Lease {
+    /// `etcd`.
+    pub store: String,
+    /// As this server knows it.
+    pub state: LeaseState,
+    /// Name of the server that had it when the store told last; null where nobody had, or nothing is known.
+    pub holder: Option<String>,
+    /// Where clients reach that one, if it is known.
+    pub holder_url: Option<String>,
+    /// Standbys that may take it over: they have everything that was answered.
+    pub in_sync: Vec<String>,
+    /// Milliseconds for which it is taken.
+    pub ttl_ms: u64,
+    /// Milliseconds for which this server may answer alone from now on; 0: it may not.
+    pub left_ms: u64,
+    /// Why the store did not tell, or do, what it was asked last; null where it did.
+    pub error: Option<String>,
 }
 
 /// A standby that may lack what was answered under a level that waits for standbys.

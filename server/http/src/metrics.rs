@@ -54,6 +54,7 @@ struct Sample {
     answers: [u64; 6],
     memory: [u64; MemoryKind::ALL.len()],
     memory_peak: u64,
+    lease_left_us: u64,
     /// 0: there is no limit.
     memory_max: u64,
 }
@@ -141,6 +142,7 @@ impl Metrics {
 fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
     let status = parts.router.status();
     let (deployed, memory) = (parts.router.deployed(), parts.router.memory());
+    let lease = parts.router.replication().and_then(|service| service.info().lease);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Sample {
         totals: snapshot.totals,
@@ -170,6 +172,7 @@ fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
         answers: std::array::from_fn(|class| count(&parts.counts.answers[class])),
         memory: MemoryKind::ALL.map(|kind| memory.kind(kind).used()),
         memory_peak: memory.peak(),
+        lease_left_us: lease.map_or(0, |lease| lease.left_us),
         memory_max: Some(memory.max_bytes()).filter(|max| *max < u64::MAX).unwrap_or(0),
     }
 }
@@ -278,7 +281,7 @@ const COUNTERS: [Instrument; 14] = [
 ];
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 25] = [
+const GAUGES: [Instrument; 27] = [
     ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
     ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
     ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
@@ -303,6 +306,8 @@ const GAUGES: [Instrument; 25] = [
     ("reprise.nvram.ring.entries.max", "Entries that a ring has room for; 0 without NVRAM", |s| s.rings.entries_max),
     ("reprise.nvram.ring.bytes", "Bytes of records in the fullest ring of NVRAM", |s| s.rings.bytes),
     ("reprise.nvram.ring.bytes.max", "Bytes of records that a ring has room for; 0 without NVRAM", |s| s.rings.bytes_max),
+    ("reprise.lease.held", "1 while this server is the primary by a lease and may answer alone; 0 without a lease", |s| (s.lease_left_us > 0) as u64),
+    ("reprise.lease.left.microseconds", "For how long it may from now on", |s| s.lease_left_us),
     ("reprise.http.connections.open", "Connections open", |s| s.connections_open),
 ];
 

@@ -9,14 +9,14 @@ use axum::{
     response::Response,
 };
 use reprise_api::{
-    Cut, JoinRequest, JoinTicket, LostRange, OutOfSync, Problem, ProblemKind, Promotion, Replication, Standby,
-    StandbyState, StepDownRequest, SteppedDown, U64, headers,
+    Cut, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OutOfSync, Problem, ProblemKind, Promotion,
+    Replication, Standby, StandbyState, StepDownRequest, SteppedDown, U64, headers,
 };
 use reprise_base::{Lsn, check_node_name};
 use reprise_codec::rfc3339;
 use reprise_router::{
-    CutRecords, LostRange as RouterLost, OutOfSync as RouterOutOfSync, PromoteOptions, ReplicationError,
-    ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState,
+    CutRecords, LeaseInfo, LeaseState as RouterLease, LostRange as RouterLost, OutOfSync as RouterOutOfSync,
+    PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -267,6 +267,7 @@ fn alone(router: &Router) -> ReplicationInfo {
         standbys: Vec::new(),
         out_of_sync: Vec::new(),
         cuts: Vec::new(),
+        lease: None,
     }
 }
 
@@ -285,6 +286,26 @@ pub fn answer(info: ReplicationInfo) -> Replication {
         standbys: info.standbys.into_iter().map(standby).collect(),
         out_of_sync: info.out_of_sync.into_iter().map(out_of_sync).collect(),
         cuts: info.cuts.into_iter().map(cut).collect(),
+        lease: info.lease.map(lease),
+    }
+}
+
+fn lease(info: LeaseInfo) -> Lease {
+    Lease {
+        store: info.kind.to_owned(),
+        state: match info.state {
+            RouterLease::Held => LeaseState::Held,
+            RouterLease::Over => LeaseState::Over,
+            RouterLease::Elsewhere => LeaseState::Elsewhere,
+            RouterLease::Free => LeaseState::Free,
+            RouterLease::Unknown => LeaseState::Unknown,
+        },
+        holder: info.holder,
+        holder_url: info.holder_url,
+        in_sync: info.in_sync,
+        ttl_ms: info.ttl_us / 1000,
+        left_ms: info.left_us / 1000,
+        error: info.error.as_deref().map(str::to_owned),
     }
 }
 

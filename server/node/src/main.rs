@@ -17,6 +17,7 @@ mod config;
 mod divergence;
 mod doctor;
 mod inspect;
+mod lease;
 mod lines;
 mod logfile;
 mod new;

@@ -1,6 +1,6 @@
 //! `reprise replication`: how far the standbys are, and the way to make one of them the primary.
 
-use reprise_api::{LostRange, Replication, Standby, StandbyState};
+use reprise_api::{Lease, LeaseState, LostRange, Replication, Standby, StandbyState};
 
 use crate::{
     cli::{Output, ReplicationCommand},
@@ -69,6 +69,9 @@ fn show(told: &Replication) -> std::io::Result<()> {
         ("acked LSN", grouped(told.acked_lsn.0)),
         ("committed LSN", grouped(told.committed_lsn.0)),
     ])?;
+    if let Some(lease) = &told.lease {
+        print_pairs(&[("lease", lease_text(lease))])?;
+    }
     for laggard in &told.out_of_sync {
         let from = grouped(laggard.from_lsn.0);
         print_pairs(&[("out of sync", format!("{}, from LSN {from} on", laggard.name))])?;
@@ -104,6 +107,23 @@ fn show(told: &Replication) -> std::io::Result<()> {
         ]);
     }
     print_table(&table)
+}
+
+fn lease_text(lease: &Lease) -> String {
+    let holder = lease.holder.as_deref().unwrap_or("nobody");
+    let state = match lease.state {
+        LeaseState::Held => format!("held, for {} ms from now", lease.left_ms),
+        LeaseState::Over => "over: this server answers nothing alone".to_owned(),
+        LeaseState::Elsewhere => format!("{holder} has it"),
+        LeaseState::Free => "nobody has it".to_owned(),
+        LeaseState::Unknown => format!("not known; {holder} had it last"),
+    };
+    let in_sync = match lease.in_sync.is_empty() {
+        true => "nobody".to_owned(),
+        false => lease.in_sync.join(", "),
+    };
+    let error = lease.error.as_ref().map(|error| format!("; {}: {error}", lease.store));
+    format!("{state}; may take it over: {in_sync}{}", error.unwrap_or_default())
 }
 
 /// What was cut off this server's log.

@@ -32,7 +32,9 @@ use crate::{
     activity::Activity,
     bench::{other_partitions, sites},
     config::{ServeArgs, ServeConfig, Setting, Source, by_default, place::cores},
-    divergence, logfile,
+    divergence,
+    lease::Lease,
+    logfile,
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_text},
     reload::{Notes, Reloader, Reloading},
     spans::Spans,
@@ -95,6 +97,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let opening = Opening {
         dir: config.place.data_dir.value,
         read_only: config.read_only,
+        lease: Lease::of(&config.replication, &name, url.clone()),
         primary: primary.map(|primary| primary.told_of(url)),
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
@@ -324,20 +327,31 @@ fn recover(
 ) -> Result<(Recovered, JoinHandle<()>), Failure> {
     let (sender, receiver) = oneshot::channel();
     let work = move || {
-        let outcome = replay(&database, &catalog, &opening).and_then(|()| match opening.primary {
-            Some(primary) => primary.follow(&database),
-            None => Ok(()),
-        });
+        let outcome = open(&database, &catalog, opening);
         let _ = sender.send(outcome); // a server that was told to stop no longer listens
     };
     let spawned = thread::Builder::new().name("recovery".into()).spawn(work);
     Ok((receiver, spawned.context("start the recovery thread")?))
 }
 
+/// A primary has the lease before anything is replayed; a standby takes part in it once it follows.
+fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: Opening) -> anyhow::Result<()> {
+    let (primary, lease) = (opening.primary.take(), opening.lease.take());
+    let Some(primary) = primary else {
+        lease.map_or(Ok(()), |lease| lease.keep(database))?;
+        return replay(database, catalog, &opening);
+    };
+    replay(database, catalog, &opening)?;
+    primary.follow(database)?;
+    lease.map_or(Ok(()), |lease| lease.keep(database))
+}
+
 /// What is opened, and for what.
 struct Opening {
     dir: PathBuf,
     read_only: bool,
+    /// By which it is the primary, or may be.
+    lease: Option<Lease>,
     /// Whom it follows once it is open.
     primary: Option<Primary>,
 }

@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, mpsc},
+    sync::{Arc, Mutex, OnceLock, Weak, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -110,8 +110,10 @@ pub struct Primary {
     name: String,
     token: Option<String>,
     ca_cert: Option<PathBuf>,
-    /// Told by the primary when it gave its place away.
+    /// Told by the primary when it gave its place away, or by the lease.
     successor: Mutex<Option<String>>,
+    /// Where the lease says that the primary is.
+    leased: OnceLock<Weak<Database>>,
     /// Of this server's clients.
     own_url: Option<Arc<str>>,
 }
@@ -132,6 +134,7 @@ impl Primary {
             token: token.map(|secret| secret.0.clone()),
             ca_cert: ca_cert.map(PathBuf::from),
             successor: Mutex::default(),
+            leased: OnceLock::new(),
             own_url: None,
         }))
     }
@@ -158,6 +161,15 @@ impl Primary {
 
     /// Asks the primary. A server that gave its place away tells who has it: then that one.
     fn ask<T>(&self, question: impl Fn(&Client) -> Result<T, ClientError>) -> Result<T, ClientError> {
+        let leased = self.leased.get().and_then(Weak::upgrade);
+        if let Some(url) = leased.and_then(|database| database.leased_primary())
+            && let Some(successor) = self.note_successor(Some(&url))
+        {
+            let client = remote::client(&successor, self.token.as_deref(), self.ca_cert.as_deref());
+            if let (true, Ok(client)) = (successor == url, client) {
+                return question(&client);
+            }
+        }
         let told = question(&self.client);
         let successor = match &told {
             Err(ClientError::Problem(problem)) if problem.kind() == Some(ProblemKind::NotPrimary) => {
@@ -190,6 +202,8 @@ impl Primary {
         let (name, url) = (self.name.clone(), self.url.clone());
         let net = self.net.clone();
         let asked = Arc::new(self);
+        // Only this one follows.
+        let _ = asked.leased.set(Arc::downgrade(database));
         let mut asker = TicketAsker {
             primary: asked.clone(),
             answer: None,

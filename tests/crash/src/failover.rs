@@ -1,4 +1,4 @@
-//! Three servers, of which the primary is lost again and again under load: a standby takes over by hand, and the others follow it.
+//! Three servers, of which the primary is lost again and again under load: a standby takes over by hand or by lease, and the others follow it.
 
 use std::{
     fmt,
@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::{
+    etcd::{Etcd, etcd_server},
     log::{check_digests, check_log},
     model::{Counts, number},
     rng::Rng,
@@ -26,8 +27,18 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 const FAILOVERS_PER_DATABASE: u32 = 10;
 const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
 
+/// Who says that a standby takes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Somebody who promotes it.
+    Hand,
+    /// A lease in etcd, which is itself killed and restarted now and then.
+    Lease,
+}
+
 #[derive(Clone, Debug)]
 pub struct FailoverConfig {
+    pub by: By,
     pub failovers: u32,
     pub seed: u64,
     /// `1-safe`, `2-safe` or `quorum`. At 1-safe both standbys are paused before the primary is lost.
@@ -50,6 +61,7 @@ pub struct FailoverReport {
     /// Standbys that were paused when the primary was lost.
     pub standbys_paused: u32,
     pub standbys_killed: u32,
+    pub etcd_restarted: u32,
     /// Logs that were cut back.
     pub cuts: u64,
     pub counts: Counts,
@@ -65,8 +77,8 @@ impl fmt::Display for FailoverReport {
         )?;
         writeln!(
             f,
-            "standbys      {} paused and {} killed meanwhile; {} logs cut back",
-            self.standbys_paused, self.standbys_killed, self.cuts
+            "standbys      {} paused and {} killed meanwhile; {} logs cut back; etcd restarted {} times",
+            self.standbys_paused, self.standbys_killed, self.cuts, self.etcd_restarted
         )?;
         write!(
             f,
@@ -92,13 +104,25 @@ pub fn run_failovers(config: &FailoverConfig) -> Result<FailoverReport> {
             };
             let number = report.failovers + 1;
             return Err(error.context(format!(
-                "failover {number} of seed {}{kept}\n{said}reproduce: cargo xtask failover --by-hand {number} --safety {} --seed {}",
-                config.seed, config.safety, config.seed
+                "failover {number} of seed {}{kept}\n{said}reproduce: cargo xtask failover --by-{} {number} --safety {} --seed {}",
+                config.seed,
+                config.by.name(),
+                config.safety,
+                config.seed
             )));
         }
     }
     report.seconds = begun.elapsed().as_secs_f64();
     Ok(report)
+}
+
+impl By {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Hand => "hand",
+            Self::Lease => "lease",
+        }
+    }
 }
 
 /// How the primary is lost.
@@ -129,12 +153,27 @@ struct Nodes {
     root: PathBuf,
     partitions: u64,
     safety: String,
+    /// Where one of them is the primary by lease.
+    leased: Option<Leased>,
     rng: Rng,
     servers: [Option<Server>; 3],
     primary: usize,
 }
 
-fn choose_loss(rng: &mut Rng, safety: &str) -> Loss {
+struct Leased {
+    etcd: Etcd,
+    program: PathBuf,
+}
+
+fn choose_loss(rng: &mut Rng, safety: &str, by: By) -> Loss {
+    if by == By::Lease {
+        return match rng.below(100) {
+            0..10 => Loss::SwitchedOver,
+            10..20 => Loss::Stopped,
+            20..55 => Loss::Paused,
+            _ => Loss::Killed,
+        };
+    }
     match rng.below(100) {
         0..20 => Loss::SwitchedOver,
         20..25 => Loss::Stopped,
@@ -166,10 +205,18 @@ impl Cluster {
     fn new(config: &FailoverConfig, mut rng: Rng) -> Result<Self> {
         let own = rng.fork();
         let database = Database::new(&Config::new(0, 0), rng)?;
+        let leased = match config.by {
+            By::Hand => None,
+            By::Lease => Some(Leased {
+                etcd: Etcd::start(&database.dir.path().join("etcd"))?,
+                program: etcd_server().map_err(anyhow::Error::msg)?,
+            }),
+        };
         let nodes = Nodes {
             root: database.dir.path().to_owned(),
             partitions: database.partitions,
             safety: config.safety.clone(),
+            leased,
             rng: own,
             servers: Default::default(),
             primary: 0,
@@ -191,7 +238,7 @@ impl Cluster {
             self.database.rng = self.database.plan.fork();
             self.nodes.wait_in_sync()?;
             self.check()?;
-            let loss = choose_loss(&mut self.database.rng, &config.safety);
+            let loss = choose_loss(&mut self.database.rng, &config.safety, config.by);
             let trouble = choose_trouble(&mut self.database.rng);
             let old = NAMES[self.nodes.primary];
             self.failover(loss, trouble, report)
@@ -219,6 +266,7 @@ impl Cluster {
         let before = Duration::from_micros(rng.below(500_000));
         let after = Duration::from_micros(rng.below(400_000));
         let deploys_too = rng.below(4) == 0;
+        let loses_etcd = rng.below(4) == 0;
         let nodes = &mut self.nodes;
         let troubled = nodes.standbys()[rng.below(2) as usize];
         let address = nodes.node(nodes.primary)?.address.clone();
@@ -226,6 +274,9 @@ impl Cluster {
             thread::sleep(before);
             nodes.trouble(trouble, troubled, report)?;
             thread::sleep(after);
+            if loses_etcd {
+                nodes.restart_etcd(report)?;
+            }
             nodes.lose(loss, report)
         })?;
         // Whoever does not follow the new primary yet is started again.
@@ -291,7 +342,13 @@ impl Nodes {
             ("--group-commit-us", delay),
         ];
         let own: Vec<_> = own.iter().flat_map(|(flag, value)| [*flag, *value]).collect();
-        Launch::new(&self.data_dir(node)).args(&own).args(args)
+        let launch = Launch::new(&self.data_dir(node)).args(&own).args(args);
+        match &self.leased {
+            None => launch,
+            Some(leased) => launch
+                .args(&["--lease-etcd", &leased.etcd.url(), "--lease-ttl-ms", "2000"])
+                .program(&leased.program),
+        }
     }
 
     fn start_primary(&mut self) -> Result<()> {
@@ -339,7 +396,9 @@ impl Nodes {
                 .iter()
                 .filter(|standby| standby["state"] == "streaming" && standby["in_sync"] == true)
                 .count();
-            if count == 2 && told["reached"] == self.safety.as_str() && self.know_it()? {
+            let recorded = told["lease"]["in_sync"].as_array().map_or(0, Vec::len);
+            let is_recorded = self.leased.is_none() || recorded == 2;
+            if count == 2 && is_recorded && told["reached"] == self.safety.as_str() && self.know_it()? {
                 return Ok(());
             }
             ensure!(Instant::now() < until, "the standbys are not in sync: {told}");
@@ -402,6 +461,9 @@ impl Nodes {
             Loss::SwitchedOver => report.switched += 1,
         }
         self.wake_standbys()?;
+        if self.leased.is_some() && loss != Loss::SwitchedOver {
+            return self.lose_by_lease(loss);
+        }
         if loss == Loss::Paused {
             // What it sent before arrives.
             thread::sleep(Duration::from_millis(200));
@@ -419,6 +481,54 @@ impl Nodes {
             self.kill(old)?;
         }
         self.primary = new;
+        Ok(())
+    }
+
+    /// Waits until a standby has taken over by itself. An old primary that comes to itself finds that out.
+    fn lose_by_lease(&mut self, loss: Loss) -> Result<()> {
+        let (old, until) = (self.primary, Instant::now() + PATIENCE);
+        let new = loop {
+            if let Some(new) = self.taken_over()? {
+                break new;
+            }
+            ensure!(Instant::now() < until, "no standby has taken over");
+            thread::sleep(Duration::from_millis(20));
+        };
+        if loss == Loss::Paused {
+            self.signal(old, libc::SIGCONT)?;
+            while replication(self.node(old)?)?["role"] != "standby" {
+                ensure!(
+                    Instant::now() < until,
+                    "the old primary does not hear that it was deposed"
+                );
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        if self.servers[old].is_some() {
+            self.kill(old)?;
+        }
+        self.primary = new;
+        Ok(())
+    }
+
+    fn taken_over(&self) -> Result<Option<usize>> {
+        for standby in self.standbys() {
+            if let Some(server) = &self.servers[standby]
+                && replication(server)?["role"] == "primary"
+            {
+                return Ok(Some(standby));
+            }
+        }
+        Ok(None)
+    }
+
+    fn restart_etcd(&mut self, report: &mut FailoverReport) -> Result<()> {
+        let Some(leased) = &mut self.leased else { return Ok(()) };
+        let away = Duration::from_millis(self.rng.below(3_000));
+        leased.etcd.kill()?;
+        thread::sleep(away);
+        leased.etcd.go_on()?;
+        report.etcd_restarted += 1;
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 
 mod calls;
 mod client;
+mod etcd;
 mod failover;
 mod http;
 mod log;
@@ -20,7 +21,8 @@ mod skip;
 mod verify;
 mod workload;
 
-pub use failover::{FailoverConfig, FailoverReport, run_failovers};
+pub use etcd::{Etcd, etcd_server};
+pub use failover::{By, FailoverConfig, FailoverReport, run_failovers};
 pub use http::{Answer, Connection, Cut};
 pub use rng::Rng;
 pub use run::{Config, MIXED, Report, run};

@@ -1,9 +1,10 @@
 //! A short run of what `cargo xtask failover` does for long.
 
-use reprise_test_crash::{FailoverConfig, run_failovers};
+use reprise_test_crash::{By, FailoverConfig, etcd_server, run_failovers, skip};
 
 fn config(failovers: u32, seed: u64, safety: &str) -> FailoverConfig {
     FailoverConfig {
+        by: By::Hand,
         failovers,
         seed,
         safety: safety.into(),
@@ -23,6 +24,22 @@ fn nothing_answered_at_2_safe_is_lost_by_failovers_by_hand() {
 #[test]
 fn nothing_that_a_quorum_answered_is_lost_by_failovers_by_hand() {
     match run_failovers(&config(5, 2, "quorum")) {
+        Ok(report) => println!("{report}"),
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
+#[test]
+fn nothing_answered_at_2_safe_is_lost_by_failovers_by_lease() {
+    const NAME: &str = "nothing_answered_at_2_safe_is_lost_by_failovers_by_lease";
+    if let Err(why) = etcd_server() {
+        return skip(NAME, &why);
+    }
+    let by_lease = FailoverConfig {
+        by: By::Lease,
+        ..config(5, 4, "2-safe")
+    };
+    match run_failovers(&by_lease) {
         Ok(report) => println!("{report}"),
         Err(error) => panic!("{error:#}"),
     }

@@ -685,6 +685,49 @@ export type LatencyUs = {
 };
 
 /**
+ * A lease in a store that all servers reach.
+ */
+export type Lease = {
+    /**
+     * Why the store did not tell, or do, what it was asked last; null where it did.
+     */
+    error?: string | null;
+    /**
+     * Name of the server that had it when the store told last; null where nobody had, or nothing is known.
+     */
+    holder?: string | null;
+    /**
+     * Where clients reach that one, if it is known.
+     */
+    holder_url?: string | null;
+    /**
+     * Standbys that may take it over: they have everything that was answered.
+     */
+    in_sync: Array<string>;
+    /**
+     * Milliseconds for which this server may answer alone from now on; 0: it may not.
+     */
+    left_ms: number;
+    /**
+     * As this server knows it.
+     */
+    state: LeaseState;
+    /**
+     * `etcd`.
+     */
+    store: string;
+    /**
+     * Milliseconds for which it is taken.
+     */
+    ttl_ms: number;
+};
+
+/**
+ * What a server knows of the lease.
+ */
+export type LeaseState = 'held' | 'over' | 'elsewhere' | 'free' | 'unknown';
+
+/**
  * From the least to the most serious.
  */
 export type LineLevel = 'debug' | 'info' | 'warn' | 'error';
@@ -1575,6 +1618,7 @@ export type Replication = {
      * Counts the openings of this database as primary, on whichever node; 0 without a log.
      */
     epoch: number;
+    lease?: Lease | null;
     /**
      * On a standby: the others that are out of sync, as its primary told last. Empty on a primary.
      */

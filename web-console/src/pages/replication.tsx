@@ -4,7 +4,7 @@ import { useRef, useState } from 'react';
 import { promote } from '../api/commands';
 import { freshnessQuery, replicationQuery } from '../api/queries';
 import { formatBytes, formatCount, formatMicros, formatTime, plural } from '../format';
-import type { Cut, FreshnessHistory, Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
+import type { Cut, FreshnessHistory, Lease, LeaseState, Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
 import { Badge, type Tone } from '../ui/badge';
 import { Chart, type Series } from '../ui/chart';
 import { Command } from '../ui/command';
@@ -87,6 +87,7 @@ function Node({ node }: { node: Replication }) {
         { label: 'Standbys connect to', value: node.ship_address ?? 'none may' },
         { label: 'Durable here, before LSN', value: formatCount(node.durable_lsn) },
         { label: 'Committed, before LSN', value: formatCount(node.committed_lsn) },
+        ...(node.lease == null ? [] : [{ label: `Lease in ${node.lease.store}`, value: leaseText(node.lease) }]),
         ...(node.out_of_sync ?? []).map(({ name, from_lsn }) => ({
           label: `Out of sync: ${name}`,
           value: `it may lack what was answered from LSN ${formatCount(from_lsn)} on`,
@@ -94,6 +95,27 @@ function Node({ node }: { node: Replication }) {
       ]}
     />
   );
+}
+
+function leaseText({ state, holder, in_sync, left_ms, error }: Lease): string {
+  const may = in_sync.length === 0 ? 'nobody may take it over' : `${in_sync.join(', ')} may take it over`;
+  const why = error == null ? '' : `; ${error}`;
+  return `${leaseState(state, holder ?? 'nobody', left_ms)}; ${may}${why}`;
+}
+
+function leaseState(state: LeaseState, holder: string, left_ms: number): string {
+  switch (state) {
+    case 'held':
+      return `held, for ${formatCount(left_ms)} ms from now`;
+    case 'over':
+      return 'over: this server answers nothing alone';
+    case 'elsewhere':
+      return `${holder} has it`;
+    case 'free':
+      return 'nobody has it';
+    case 'unknown':
+      return `not known; ${holder} had it last`;
+  }
 }
 
 const colours: Series['colour'][] = ['--series-1', '--series-2', '--series-3'];

@@ -6,12 +6,20 @@ use reprise_base::{Safety, check_node_name};
 
 use super::{
     memory::size,
-    setting::{Show, settings},
+    setting::{Show, bounded, settings},
 };
-use crate::output::{Failure, usage};
+use crate::{
+    lease::HAS_ETCD,
+    output::{Failure, usage},
+};
 
 /// Bytes of log that are kept for standbys that are behind, unless configured.
 const HOLD_MAX_DEFAULT: u64 = 4 << 30;
+
+/// How long a lease lasts, unless configured, and at least: etcd gives no less.
+const LEASE_TTL_MS_DEFAULT: u64 = 5_000;
+const LEASE_TTL_MS_MIN: u64 = 2_000;
+const LEASE_TTL_MS_MAX: u64 = 60_000;
 
 /// A secret: never shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +28,16 @@ pub struct Secret(pub String);
 impl Show for Secret {
     fn shown(&self) -> String {
         "(kept secret)".into()
+    }
+}
+
+/// Servers of etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoints(pub Vec<String>);
+
+impl Show for Endpoints {
+    fn shown(&self) -> String {
+        self.0.join(",")
     }
 }
 
@@ -105,6 +123,22 @@ settings! {
             judge: safety,
             marks: [where_said],
         }
+        /// Servers of etcd, as http://HOST:PORT, with commas between: one server is the primary by a lease there, and a standby in sync takes
+        /// over once nobody has it; with safety 2-safe or very-safe [default: none; by hand]
+        lease_etcd: crate::config::replication::Endpoints {
+            env: "REPRISE_LEASE_ETCD",
+            takes: "URL[,URL]",
+            judge: endpoints,
+            marks: [where_said],
+        }
+        /// Milliseconds for which the lease is taken: whole seconds, since etcd counts in these [default: 5000]
+        lease_ttl_ms: u64 {
+            env: "REPRISE_LEASE_TTL_MS",
+            takes: "N",
+            judge: lease_ttl,
+            default: LEASE_TTL_MS_DEFAULT,
+            marks: [where_said],
+        }
         /// Bytes of log that are kept at most for standbys that are behind, or a number with KiB, MiB or GiB [default: 4 GiB]
         hold_max: u64 {
             env: "REPRISE_HOLD_MAX",
@@ -118,7 +152,7 @@ settings! {
 
 impl ReplicationSettings {
     /// Settings that do not go together are refused.
-    pub fn check(&self, keeps_log: bool, read_only: bool) -> Result<(), Failure> {
+    pub fn check(&self, (keeps_log, in_files): (bool, bool), read_only: bool) -> Result<(), Failure> {
         let (standby_of, ship) = (&self.standby_of.value, &self.ship_listen.value);
         if self.standby_token.value.is_some() && standby_of.is_none() {
             return Err(usage("standby-token goes with standby-of"));
@@ -142,12 +176,65 @@ impl ReplicationSettings {
                 "safety {level} needs standbys: say where they connect to (ship-listen)"
             )));
         }
+        self.check_lease(read_only, in_files)?;
         match keeps_log || (standby_of.is_none() && ship.is_none()) {
             true => Ok(()),
             false => Err(usage(
                 "without a log (--log none) there is nothing to follow or to ship",
             )),
         }
+    }
+}
+
+impl ReplicationSettings {
+    fn check_lease(&self, read_only: bool, in_files: bool) -> Result<(), Failure> {
+        if self.lease_etcd.value.is_none() {
+            return Ok(());
+        }
+        if read_only {
+            return Err(usage(
+                "a server that is read-only does not become the primary, and lease-etcd may make it one: choose one",
+            ));
+        }
+        if !in_files {
+            return Err(usage(
+                "lease-etcd goes with device file: what lies in NVRAM first can't be given over",
+            ));
+        }
+        if !matches!(self.safety.value, Some(Safety::TwoSafe | Safety::VerySafe)) {
+            return Err(usage(
+                "lease-etcd goes with safety 2-safe or very-safe: a standby takes over that has everything that was answered",
+            ));
+        }
+        match HAS_ETCD {
+            true => Ok(()),
+            false => Err(usage(
+                "lease-etcd: this program was built without etcd (cargo xtask etcd)",
+            )),
+        }
+    }
+}
+
+fn endpoints(text: &str) -> Result<Endpoints, String> {
+    let urls: Vec<String> = text
+        .split(',')
+        .map(|url| url.trim().trim_end_matches('/').to_owned())
+        .collect();
+    let is_url =
+        |url: &String| url.len() > "http://".len() && url.starts_with("http://") && !url.contains(char::is_whitespace);
+    match urls.iter().all(is_url) {
+        true => Ok(Endpoints(urls)),
+        false => Err(format!(
+            "{text:?} names no servers of etcd; write http://HOST:PORT, with commas between"
+        )),
+    }
+}
+
+fn lease_ttl(text: &str) -> Result<u64, String> {
+    let ms = bounded(text, "the time of a lease", LEASE_TTL_MS_MIN, LEASE_TTL_MS_MAX)?;
+    match ms % 1000 {
+        0 => Ok(ms),
+        _ => Err(format!("{ms} ms are no whole seconds, in which etcd counts")),
     }
 }
 

@@ -68,6 +68,18 @@ fn mistakes_in_the_file_are_named() {
             "memory_max: the limit of memory is 64 MiB at least",
         ),
         ("listen = \"nowhere\"", "no address to listen on"),
+        (
+            "lease_etcd = \"h:2379\"",
+            "lease_etcd: \"h:2379\" names no servers of etcd",
+        ),
+        ("lease_etcd = \"http://h:1,,\"", "names no servers of etcd"),
+        ("lease_ttl_ms = 1000", "lease_ttl_ms: the time of a lease"),
+        ("lease_ttl_ms = 2500", "2500 ms are no whole seconds"),
+        ("lease_etcd = \"http://h:1\"", "goes with safety 2-safe or very-safe"),
+        (
+            "lease_etcd = \"http://h:1\"\nsafety = \"quorum\"\nship_listen = \"127.0.0.1:0\"",
+            "goes with safety 2-safe or very-safe",
+        ),
     ] {
         let error = load(ServeArgs::default(), file).err().expect(file);
         assert!(error.contains(part), "{error}");

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::SystemTime};
 
 use clap::Parser;
-use reprise_test_crash::{FailoverConfig, run_failovers};
+use reprise_test_crash::{By, FailoverConfig, run_failovers};
 
 /// Lose the primary of three servers under load again and again, and look for lost, half or repeated transactions
 #[derive(Parser)]
@@ -14,8 +14,11 @@ use reprise_test_crash::{FailoverConfig, run_failovers};
 )]
 struct Args {
     /// Failovers, each by a promotion that somebody asks for
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, conflicts_with = "by_lease")]
     by_hand: u32,
+    /// Failovers by a lease in etcd, instead; of a server that `cargo xtask etcd` built, and Debian's etcd-server
+    #[arg(long, value_name = "N")]
+    by_lease: Option<u32>,
     /// Where a write is durable before it is answered; 1-safe loses some
     #[arg(long, value_parser = ["1-safe", "2-safe", "quorum"], default_value = "2-safe")]
     safety: String,
@@ -31,8 +34,10 @@ fn main() -> ExitCode {
         .seed
         .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
     eprintln!("seed {seed}");
+    let by = if args.by_lease.is_some() { By::Lease } else { By::Hand };
     let config = FailoverConfig {
-        failovers: args.by_hand,
+        by,
+        failovers: args.by_lease.unwrap_or(args.by_hand),
         seed,
         safety: args.safety,
         tells: true,

@@ -1,0 +1,646 @@
+//! Who is the primary, by a lease in a store that all nodes reach: it answers alone while the lease lasts, and a standby in sync takes over once
+//! nobody has it.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use reprise_base::Role;
+use reprise_env::{Started, Step, Work, entropy};
+use reprise_observe::{Notice, NoticeKind};
+use reprise_partition::{LeaseClock, Shared};
+use reprise_router::{LeaseInfo, LeaseState, LostRange, ReplicationError};
+
+use crate::{database::Database, expected, shipping::Replication};
+
+/// Between two looks of the thread at what it is asked for.
+const LOOK: Duration = Duration::from_millis(10);
+/// Between two tries of what the store refused.
+const REST: Duration = Duration::from_millis(200);
+
+/// Who has the lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub name: String,
+    /// Where clients reach it.
+    pub url: Option<String>,
+    /// Drawn by its process: another one of the same name is another holder.
+    pub instance: u64,
+}
+
+/// Who may take the lease when nobody has it. It outlives the lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncRecord {
+    /// The last primary.
+    pub primary: String,
+    pub epoch: u32,
+    /// Standbys that have everything that it answered.
+    pub in_sync: Vec<String>,
+}
+
+/// What the store holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub holder: Option<Holder>,
+    pub record: Option<SyncRecord>,
+    /// Of the holder's entry and of the record, as the store counts them; 0: there is none.
+    pub versions: (i64, i64),
+}
+
+/// The store does not answer, or not in time: what was asked of it may have been done, or be done later.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StoreError(pub Arc<str>);
+
+/// A lease and a record, of one database. Each question is answered within the lease's time, or fails.
+pub trait LeaseStore: Send {
+    /// `etcd`.
+    fn kind(&self) -> &'static str;
+    fn look(&mut self) -> Result<Seen, StoreError>;
+    /// Takes the lease and writes the record, in one step, where the store holds what was seen. Returns how long the lease lasts; None: it
+    /// holds something else by now.
+    fn take(
+        &mut self,
+        holder: &Holder,
+        record: &SyncRecord,
+        seen: &Seen,
+        ttl: Duration,
+    ) -> Result<Option<Duration>, StoreError>;
+    /// Has the lease last as long again. None: it is over, or another one's.
+    fn renew(&mut self) -> Result<Option<Duration>, StoreError>;
+    /// Writes the record, as long as this server has the lease. False: it has not, or the record is not what it wrote last.
+    fn record(&mut self, record: &SyncRecord) -> Result<bool, StoreError>;
+    /// Gives the lease back.
+    fn release(&mut self) -> Result<(), StoreError>;
+}
+
+/// How a server takes part.
+pub struct LeaseConfig {
+    pub store: Box<dyn LeaseStore>,
+    /// Of this server, unlike all others'.
+    pub name: String,
+    pub url: Option<Arc<str>>,
+    /// How long the lease is to last; the store may give more.
+    pub ttl: Duration,
+}
+
+/// Why a server does not begin with a lease.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    #[error("a server without a log has no part in a lease")]
+    NoLog,
+    #[error("a server has one lease")]
+    Again,
+    #[error("{} is the primary{}: start this server with --standby-of its URL", .0.name, .0.url.as_deref().map(|url| format!(" at {url}")).unwrap_or_default())]
+    Held(Holder),
+    #[error(
+        "{primary} was the primary last, and this server is not known to be in sync with it: start it with --standby-of. Where the other servers \
+         are lost for good, start it so and promote it (--force --accept-loss)"
+    )]
+    Behind { primary: String },
+    #[error("the server stops")]
+    Stops,
+    #[error("no number can be drawn: {0}")]
+    Entropy(std::io::Error),
+    #[error("start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// A primary whose lease is over answers nothing alone before the store lets anybody else have it. A fifth is for clocks that run at other
+/// speeds, and for what lies between a look at the clock and an answer.
+fn until_ns(asked_ns: u64, ttl: Duration) -> u64 {
+    asked_ns + ttl.as_nanos() as u64 / 5 * 4
+}
+
+/// Whether a server may take the lease at its start, which nobody has.
+fn may_begin(seen: &Seen, own: &str) -> Result<(), LeaseError> {
+    match &seen.record {
+        Some(record) if record.primary != own && !record.in_sync.iter().any(|name| name == own) => {
+            Err(LeaseError::Behind {
+                primary: record.primary.clone(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// True where a standby of this name takes over by itself.
+fn may_take_over(seen: &Seen, own: &str) -> bool {
+    let is_in_sync = |in_sync: &Vec<String>| in_sync.iter().any(|name| name == own);
+    seen.holder.is_none() && seen.record.as_ref().is_some_and(|record| is_in_sync(&record.in_sync))
+}
+
+/// True where a primary whose lease ran out may have it again: nobody else had it meanwhile.
+fn may_take_again(seen: &Seen, own: &Holder) -> bool {
+    let is_own = |record: &SyncRecord| record.primary == own.name;
+    seen.holder.as_ref().is_none_or(|holder| holder == own) && seen.record.as_ref().is_none_or(is_own)
+}
+
+/// How somebody has a standby promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ByHand {
+    /// The old primary gave its place to this one.
+    Given,
+    Forced {
+        accepts_loss: bool,
+    },
+}
+
+#[derive(Default)]
+struct State {
+    /// This server took the lease, and has not seen that it is another's.
+    holds: bool,
+    seen: Option<Seen>,
+    /// Standbys that are to be recorded as in sync, and those that are for certain.
+    wanted: Vec<String>,
+    recorded: Option<Vec<String>>,
+    next_ns: u64,
+    error: Option<Arc<str>>,
+}
+
+/// This server's part.
+pub(crate) struct Leasing {
+    own: Holder,
+    kind: &'static str,
+    ttl: Duration,
+    shared: Arc<Shared>,
+    replication: Weak<Replication>,
+    clock: Arc<LeaseClock>,
+    store: Mutex<Box<dyn LeaseStore>>,
+    /// Held while somebody promotes this server.
+    promoting: Mutex<()>,
+    state: Mutex<State>,
+    is_stopping: AtomicBool,
+    thread: Mutex<Option<Box<dyn Started>>>,
+}
+
+/// Once a server takes part.
+pub(crate) type LeasingCell = Arc<OnceLock<Arc<Leasing>>>;
+
+impl Database {
+    /// Has the part of this server in its database decided by a lease, from now on. A primary takes it first, which blocks until it has it: before
+    /// `recover`. A standby takes over by itself, after `follow_primary`. Once, behind `set_safety`.
+    pub fn keep_lease(self: &Arc<Self>, config: LeaseConfig) -> Result<(), LeaseError> {
+        let replication = self.replication().map_err(|_| LeaseError::NoLog)?;
+        let shared = &replication.shared;
+        let drawn = entropy().map_err(LeaseError::Entropy)?;
+        let clock = Arc::new(LeaseClock::new(shared.clock.clone()));
+        let leasing = Arc::new(Leasing {
+            own: Holder {
+                name: config.name,
+                url: config.url.as_deref().map(str::to_owned),
+                instance: u64::from_le_bytes(drawn),
+            },
+            kind: config.store.kind(),
+            ttl: config.ttl,
+            shared: shared.clone(),
+            replication: Arc::downgrade(replication),
+            clock: clock.clone(),
+            store: Mutex::new(config.store),
+            promoting: Mutex::default(),
+            state: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+            thread: Mutex::default(),
+        });
+        if !shared.gate.set_lease(clock) || replication.leasing.set(leasing.clone()).is_err() {
+            return Err(LeaseError::Again);
+        }
+        if self.router.role() == Role::Primary {
+            self.keep_commits();
+            leasing.begin(replication)?;
+        }
+        let keeping = Keeping(leasing.clone());
+        let make = Box::new(move || Box::new(keeping) as Box<dyn Work>);
+        let thread = shared.threads.start("lease", make).map_err(LeaseError::Thread)?;
+        *leasing.thread.lock().expect("held for a store") = Some(thread);
+        Ok(())
+    }
+}
+
+impl Leasing {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+
+    fn store(&self) -> MutexGuard<'_, Box<dyn LeaseStore>> {
+        self.store.lock().expect("a store does not panic")
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.shared.clock.monotonic_ns()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    fn tell(&self, what: String) {
+        let name = String::new();
+        self.shared
+            .notices
+            .tell(NoticeKind::Standby, || Notice::Standby { name, what });
+    }
+
+    /// How often the lease is prolonged, or looked at.
+    fn every_ns(&self) -> u64 {
+        self.ttl.as_nanos() as u64 / 4
+    }
+
+    /// The store said no, or nothing.
+    fn note_error(&self, error: &StoreError) {
+        let kind = self.kind;
+        let mut state = self.lock();
+        let is_new = state.error.is_none();
+        state.error = Some(error.0.clone());
+        state.next_ns = self.now_ns() + REST.as_nanos() as u64;
+        drop(state);
+        if is_new {
+            self.tell(format!("{kind} is not reached: {error}"));
+        }
+    }
+
+    fn note_success(&self) {
+        let was_away = self.lock().error.take().is_some();
+        if was_away {
+            self.tell(format!("{} is reached again", self.kind));
+        }
+    }
+
+    fn look(&self) -> Result<Seen, StoreError> {
+        let seen = self.store().look()?;
+        self.lock().seen = Some(seen.clone());
+        Ok(seen)
+    }
+
+    /// True where this server has the lease now, and these are recorded as in sync.
+    fn take(&self, seen: &Seen, (epoch, in_sync): (u32, Vec<String>)) -> Result<bool, StoreError> {
+        let record = SyncRecord {
+            primary: self.own.name.clone(),
+            epoch,
+            in_sync,
+        };
+        let asked_ns = self.now_ns();
+        let Some(ttl) = self.store().take(&self.own, &record, seen, self.ttl)? else {
+            return Ok(false);
+        };
+        let mut state = self.lock();
+        (state.holds, state.next_ns) = (true, asked_ns + self.every_ns());
+        state.wanted = record.in_sync.clone();
+        state.recorded = Some(record.in_sync.clone());
+        state.seen = Some(Seen {
+            holder: Some(self.own.clone()),
+            record: Some(record),
+            versions: (0, 0),
+        });
+        drop(state);
+        self.clock.set_until(until_ns(asked_ns, ttl));
+        self.shared.gate.release();
+        Ok(true)
+    }
+
+    /// Of a primary that starts.
+    fn begin(&self, replication: &Replication) -> Result<(), LeaseError> {
+        loop {
+            if self.is_stopping() {
+                return Err(LeaseError::Stops);
+            }
+            match self.try_begin(replication) {
+                Ok(begun) => {
+                    if begun? {
+                        self.note_success();
+                        return Ok(());
+                    }
+                }
+                Err(error) => self.note_error(&error),
+            }
+            self.shared.threads.sleep(REST);
+        }
+    }
+
+    fn try_begin(&self, replication: &Replication) -> Result<Result<bool, LeaseError>, StoreError> {
+        let seen = self.look()?;
+        match &seen.holder {
+            Some(holder) if holder.name != self.own.name => return Ok(Err(LeaseError::Held(holder.clone()))),
+            // Of an earlier process, as it seems: it ends by itself.
+            Some(_) => return Ok(Ok(false)),
+            None => {}
+        }
+        if let Err(error) = may_begin(&seen, &self.own.name) {
+            return Ok(Err(error));
+        }
+        // What can't be read is told when standbys are taken; nobody is expected then.
+        let expected = expected::load(&*replication.root).unwrap_or_default();
+        let in_sync = expected.iter().filter(|standby| standby.is_in_sync);
+        let names = in_sync.map(|standby| standby.name.to_string()).collect();
+        self.take(&seen, (replication.log.epoch().0, names)).map(Ok)
+    }
+
+    /// Whether these, and no others, are recorded as in sync. They will be, where they can.
+    pub fn record(&self, in_sync: Vec<String>) -> bool {
+        let mut state = self.lock();
+        state.wanted = in_sync;
+        state.holds && state.recorded.as_ref() == Some(&state.wanted)
+    }
+
+    /// Of a server that has the lease: prolongs it, and records who is in sync.
+    fn hold(&self) -> Step {
+        let now_ns = self.now_ns();
+        let state = self.lock();
+        let is_due = now_ns >= state.next_ns;
+        let is_wanted = state.recorded.as_ref() != Some(&state.wanted) && state.error.is_none();
+        drop(state);
+        if !is_due && !is_wanted {
+            return Step::Idle;
+        }
+        let held = match is_due {
+            true => self.prolong(now_ns),
+            false => Ok(true),
+        };
+        let held = held.and_then(|held| Ok(held && self.record_if_wanted()?));
+        match held {
+            Ok(true) => self.note_success(),
+            Ok(false) => match self.look_again() {
+                Ok(()) => {}
+                Err(error) => self.note_error(&error),
+            },
+            Err(error) => self.note_error(&error),
+        }
+        Step::Done
+    }
+
+    fn prolong(&self, asked_ns: u64) -> Result<bool, StoreError> {
+        let Some(ttl) = self.store().renew()? else {
+            return Ok(false);
+        };
+        self.clock.set_until(until_ns(asked_ns, ttl));
+        self.lock().next_ns = asked_ns + self.every_ns();
+        self.shared.gate.release();
+        Ok(true)
+    }
+
+    fn record_if_wanted(&self) -> Result<bool, StoreError> {
+        let state = self.lock();
+        let wanted = state.wanted.clone();
+        if state.recorded.as_ref() == Some(&wanted) {
+            return Ok(true);
+        }
+        drop(state);
+        // Until it is done, nothing is known of what is recorded.
+        self.lock().recorded = None;
+        let record = SyncRecord {
+            primary: self.own.name.clone(),
+            epoch: self.epoch(),
+            in_sync: wanted.clone(),
+        };
+        let is_done = self.store().record(&record)?;
+        if is_done {
+            let mut state = self.lock();
+            state.recorded = Some(wanted);
+            if let Some(seen) = &mut state.seen {
+                seen.record = Some(record);
+            }
+        }
+        Ok(is_done)
+    }
+
+    fn role(&self) -> Option<Role> {
+        self.replication.upgrade().map(|replication| replication.router.role())
+    }
+
+    fn epoch(&self) -> u32 {
+        self.replication
+            .upgrade()
+            .map_or(0, |replication| replication.log.epoch().0)
+    }
+
+    /// The lease is over, or the record another one: who has it now?
+    fn look_again(&self) -> Result<(), StoreError> {
+        let seen = self.look()?;
+        if may_take_again(&seen, &self.own) {
+            // Each of them is waited for until it is recorded that it left.
+            let in_sync = self.lock().wanted.clone();
+            self.take(&seen, (self.epoch(), in_sync))?;
+            return Ok(());
+        }
+        self.clock.set_until(0);
+        self.lock().holds = false;
+        if let Some(replication) = self.replication.upgrade() {
+            replication.depose(seen.holder.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Of a standby: takes over where nobody is the primary.
+    fn watch(self: &Arc<Self>) -> Step {
+        if self.now_ns() < self.lock().next_ns {
+            return Step::Idle;
+        }
+        self.lock().next_ns = self.now_ns() + self.every_ns();
+        match self.look() {
+            Ok(seen) => {
+                self.note_success();
+                if may_take_over(&seen, &self.own.name)
+                    && let Err(error) = self.take_over(&seen)
+                {
+                    self.note_error(&error);
+                }
+            }
+            Err(error) => self.note_error(&error),
+        }
+        Step::Done
+    }
+
+    fn take_over(self: &Arc<Self>, seen: &Seen) -> Result<(), StoreError> {
+        let Some(replication) = self.replication.upgrade() else {
+            return Ok(());
+        };
+        // Somebody promotes this server just now, or it can't be the primary.
+        let promoting = match self.promoting.try_lock() {
+            Ok(promoting) => promoting,
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::Poisoned(_)) => panic!("a promotion never panics"),
+        };
+        if replication.judge_takeover().is_err() {
+            return Ok(());
+        }
+        // Nobody else is in sync with this one as the primary: what is here may be more than others have.
+        let is_taken = self.take(seen, (self.epoch() + 1, Vec::new()))?;
+        drop(promoting);
+        if is_taken {
+            self.tell("this standby has the lease, and takes over".into());
+            self.start_takeover(&replication);
+        }
+        Ok(())
+    }
+
+    /// On a thread of its own: the lease is prolonged meanwhile.
+    fn start_takeover(self: &Arc<Self>, replication: &Arc<Replication>) {
+        let work = Takeover {
+            leasing: self.clone(),
+            replication: replication.clone(),
+        };
+        let make = Box::new(move || Box::new(work) as Box<dyn Work>);
+        if let Err(error) = self.shared.threads.start("takeover", make) {
+            self.give_up(&format!("start a thread: {error}"));
+        }
+    }
+
+    /// This server does not become the primary after all.
+    pub fn give_up(&self, reason: &str) {
+        self.tell(format!("this standby did not take over: {reason}"));
+        self.let_go();
+        // Others first.
+        self.lock().next_ns = self.now_ns() + self.ttl.as_nanos() as u64;
+    }
+
+    fn let_go(&self) {
+        self.clock.set_until(0);
+        self.lock().holds = false;
+        // Where the store is not reached, it ends by itself.
+        let _ = self.store().release();
+    }
+
+    /// Gives the lease, and the right to it, to a standby that has everything.
+    pub fn hand_over(&self, successor: &str) {
+        let record = SyncRecord {
+            primary: self.own.name.clone(),
+            epoch: self.epoch(),
+            in_sync: vec![successor.to_owned()],
+        };
+        self.clock.set_until(0);
+        self.lock().holds = false;
+        let _ = self.store().record(&record); // it waits until the lease is over, then
+        let _ = self.store().release();
+    }
+
+    /// Keeps this server from taking over by itself meanwhile.
+    pub fn begin_promotion(&self) -> MutexGuard<'_, ()> {
+        self.promoting.lock().expect("a promotion never panics")
+    }
+
+    /// Takes the lease for a promotion that somebody asked for. Some: what may be lost by it, where everything before `end` is here.
+    pub fn take_by_hand(&self, by: ByHand, lost: LostRange) -> Result<Option<LostRange>, ReplicationError> {
+        let unavailable =
+            |error: StoreError| ReplicationError::Unavailable(format!("{} is not reached: {error}", self.kind).into());
+        let until_ns = self.now_ns() + 2 * self.ttl.as_nanos() as u64;
+        loop {
+            let seen = self.look().map_err(unavailable)?;
+            if let Some(holder) = seen.holder.as_ref().filter(|holder| **holder != self.own) {
+                if self.now_ns() >= until_ns {
+                    let reason = format!("{} has the lease: stop it, and promote again", holder.name);
+                    return Err(ReplicationError::PrimaryNotStopped(reason.into()));
+                }
+                self.shared.threads.sleep(REST);
+                continue;
+            }
+            let may_lose = may_begin(&seen, &self.own.name).is_err();
+            match by {
+                ByHand::Forced { accepts_loss: false } if may_lose => return Err(ReplicationError::OutOfSync(lost)),
+                _ => {}
+            }
+            if self.take(&seen, (self.epoch() + 1, Vec::new())).map_err(unavailable)? {
+                let is_forced = by != ByHand::Given;
+                return Ok((is_forced && may_lose).then_some(lost));
+            }
+        }
+    }
+
+    /// The primary, where it is another server and known to be there.
+    pub fn primary_url(&self) -> Option<String> {
+        let state = self.lock();
+        let holder = state.seen.as_ref()?.holder.as_ref()?;
+        holder.url.clone().filter(|_| *holder != self.own)
+    }
+
+    pub fn info(&self) -> LeaseInfo {
+        let left_ns = self.clock.left_ns();
+        let state = self.lock();
+        let seen = state.seen.as_ref();
+        let holder = seen.and_then(|seen| seen.holder.clone());
+        LeaseInfo {
+            kind: self.kind,
+            state: match (state.holds, left_ns > 0) {
+                (true, true) => LeaseState::Held,
+                (true, false) => LeaseState::Over,
+                (false, _) if state.error.is_some() || seen.is_none() => LeaseState::Unknown,
+                (false, _) if holder.is_some() => LeaseState::Elsewhere,
+                (false, _) => LeaseState::Free,
+            },
+            holder: holder.as_ref().map(|holder| holder.name.clone()),
+            holder_url: holder.and_then(|holder| holder.url),
+            in_sync: seen
+                .and_then(|seen| seen.record.as_ref())
+                .map_or_else(Vec::new, |record| record.in_sync.clone()),
+            ttl_us: self.ttl.as_micros() as u64,
+            left_us: left_ns / 1000,
+            error: state.error.clone(),
+        }
+    }
+
+    /// Ends, and gives the lease back: behind the last answer.
+    pub fn stop(&self) {
+        if self.is_stopping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let Some(thread) = self.thread.lock().expect("held to take").take() {
+            thread.join();
+        }
+        if self.lock().holds {
+            self.let_go();
+        }
+    }
+}
+
+/// The thread of a lease.
+struct Keeping(Arc<Leasing>);
+
+impl Work for Keeping {
+    fn run(mut self: Box<Self>) {
+        loop {
+            match self.step() {
+                Step::Done => {}
+                Step::Idle => self.0.shared.threads.sleep(LOOK),
+                Step::Over => return,
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        let leasing = &self.0;
+        if leasing.is_stopping() {
+            return Step::Over;
+        }
+        let holds = leasing.lock().holds;
+        match holds || leasing.role() == Some(Role::Primary) {
+            true => leasing.hold(),
+            false => leasing.watch(),
+        }
+    }
+}
+
+/// A standby that has the lease becomes the primary.
+struct Takeover {
+    leasing: Arc<Leasing>,
+    replication: Arc<Replication>,
+}
+
+impl Work for Takeover {
+    fn run(mut self: Box<Self>) {
+        self.step();
+    }
+
+    fn step(&mut self) -> Step {
+        let _promoting = self.leasing.begin_promotion();
+        // Somebody may have promoted it meanwhile, by hand.
+        if self.replication.router.role() == Role::Standby
+            && let Err(error) = self.replication.take_over()
+        {
+            self.leasing.give_up(&error.to_string());
+        }
+        Step::Over
+    }
+}

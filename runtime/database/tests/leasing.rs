@@ -1,0 +1,388 @@
+//! Who is the primary by a lease, in a store that is a struct of this test: it can be out of reach for one server or for all.
+
+mod common;
+mod following;
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{config, fill, i64s, submit, wasm};
+use following::{FORCED, Primary, bootstrap, follow_primary, service, serving, wait_in_sync, wait_until};
+use reprise_base::{Role, Safety};
+use reprise_database::{
+    Database, Holder, LeaseConfig, LeaseError, LeaseStore, OpenError, Seen, StoreError, SyncRecord,
+};
+use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome};
+
+const TTL: Duration = Duration::from_millis(500);
+
+#[derive(Default)]
+struct World {
+    /// With the number of the lease, and its end.
+    holder: Option<(Holder, u64, Instant)>,
+    record: Option<(SyncRecord, i64)>,
+    holder_version: i64,
+    next: i64,
+    /// Servers that do not reach it.
+    away: BTreeSet<String>,
+}
+
+impl World {
+    fn holder(&mut self) -> Option<&(Holder, u64, Instant)> {
+        self.holder.take_if(|(_, _, end)| *end <= Instant::now());
+        self.holder.as_ref()
+    }
+}
+
+struct FakeStore {
+    world: Arc<Mutex<World>>,
+    own: String,
+    lease: u64,
+    written: i64,
+}
+
+impl FakeStore {
+    fn reach(&self) -> Result<std::sync::MutexGuard<'_, World>, StoreError> {
+        let world = self.world.lock().expect("test");
+        match world.away.contains(&self.own) || world.away.contains("all") {
+            true => Err(StoreError("it is out of reach".into())),
+            false => Ok(world),
+        }
+    }
+}
+
+impl LeaseStore for FakeStore {
+    fn kind(&self) -> &'static str {
+        "fake"
+    }
+
+    fn look(&mut self) -> Result<Seen, StoreError> {
+        let mut world = self.reach()?;
+        let holder = world.holder().map(|(holder, ..)| holder.clone());
+        let held = if holder.is_some() { world.holder_version } else { 0 };
+        let record = world.record.clone();
+        Ok(Seen {
+            holder,
+            versions: (held, record.as_ref().map_or(0, |(_, version)| *version)),
+            record: record.map(|(record, _)| record),
+        })
+    }
+
+    fn take(
+        &mut self,
+        holder: &Holder,
+        record: &SyncRecord,
+        seen: &Seen,
+        ttl: Duration,
+    ) -> Result<Option<Duration>, StoreError> {
+        if self.look()?.versions != seen.versions {
+            return Ok(None);
+        }
+        let mut world = self.reach()?;
+        world.next += 1;
+        let number = world.next;
+        world.holder = Some((holder.clone(), number as u64, Instant::now() + ttl));
+        world.holder_version = number;
+        world.record = Some((record.clone(), number));
+        drop(world);
+        (self.lease, self.written) = (number as u64, number);
+        Ok(Some(ttl))
+    }
+
+    fn renew(&mut self) -> Result<Option<Duration>, StoreError> {
+        let lease = self.lease;
+        let mut world = self.reach()?;
+        world.holder();
+        let Some((_, _, end)) = world.holder.as_mut().filter(|(_, number, _)| *number == lease) else {
+            return Ok(None);
+        };
+        *end = Instant::now() + TTL;
+        Ok(Some(TTL))
+    }
+
+    fn record(&mut self, record: &SyncRecord) -> Result<bool, StoreError> {
+        let (lease, written) = (self.lease, self.written);
+        let mut world = self.reach()?;
+        let is_own = world.holder().is_some_and(|(_, number, _)| *number == lease);
+        if !is_own || world.record.as_ref().is_none_or(|(_, version)| *version != written) {
+            return Ok(false);
+        }
+        world.next += 1;
+        let number = world.next;
+        world.record = Some((record.clone(), number));
+        drop(world);
+        self.written = number;
+        Ok(true)
+    }
+
+    fn release(&mut self) -> Result<(), StoreError> {
+        let lease = self.lease;
+        let mut world = self.reach()?;
+        world.holder.take_if(|(_, number, _)| *number == lease);
+        Ok(())
+    }
+}
+
+struct Cluster {
+    dirs: tempfile::TempDir,
+    world: Arc<Mutex<World>>,
+    primary: Primary,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        Self {
+            dirs: tempfile::tempdir().expect("a directory"),
+            world: Arc::default(),
+            primary: Primary::default(),
+        }
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        self.dirs.path().join(name)
+    }
+
+    fn lease(&self, name: &str) -> LeaseConfig {
+        LeaseConfig {
+            store: Box::new(FakeStore {
+                world: self.world.clone(),
+                own: name.into(),
+                lease: 0,
+                written: 0,
+            }),
+            name: name.into(),
+            url: Some(format!("http://{name}:1").into()),
+            ttl: TTL,
+        }
+    }
+
+    fn set_primary(&self, primary: &Arc<Database>) {
+        *self.primary.lock().expect("test") = Some(primary.clone());
+    }
+
+    fn try_start(&self, name: &str) -> Result<Arc<Database>, LeaseError> {
+        let primary = Arc::new(Database::open(config(&self.place(name), 2)).expect("open"));
+        primary.set_safety(Safety::TwoSafe).expect("once");
+        primary
+            .serve_standbys(serving(&format!("http://{name}:1")))
+            .expect("served");
+        primary.keep_lease(self.lease(name))?;
+        primary.recover().expect("recover");
+        self.set_primary(&primary);
+        Ok(primary)
+    }
+
+    fn start(&self, name: &str) -> Arc<Database> {
+        self.try_start(name).expect("it has the lease")
+    }
+
+    fn open_standby(&self, name: &str) -> Arc<Database> {
+        let standby = Arc::new(Database::open_standby(config(&self.place(name), 3)).expect("open"));
+        standby.set_safety(Safety::TwoSafe).expect("once");
+        standby
+            .serve_standbys(serving(&format!("http://{name}:1")))
+            .expect("once it is promoted");
+        standby.recover().expect("recover");
+        standby
+            .follow_primary(follow_primary(&self.primary, name))
+            .expect("it follows");
+        standby.keep_lease(self.lease(name)).expect("once");
+        standby
+    }
+
+    fn standby_of(&self, primary: &Database, name: &str) -> Arc<Database> {
+        bootstrap(primary, name, &self.place(name));
+        let standby = self.open_standby(name);
+        wait_in_sync(&standby);
+        wait_until("it is recorded as in sync", || {
+            self.in_sync().contains(&name.to_owned())
+        });
+        standby
+    }
+
+    fn in_sync(&self) -> Vec<String> {
+        let world = self.world.lock().expect("test");
+        world
+            .record
+            .as_ref()
+            .map_or_else(Vec::new, |(record, _)| record.in_sync.clone())
+    }
+
+    fn set_away(&self, name: &str, is_away: bool) {
+        let mut world = self.world.lock().expect("test");
+        match is_away {
+            true => world.away.insert(name.into()),
+            false => world.away.remove(name),
+        };
+    }
+}
+
+fn open_account(database: &Database, account: i64) -> ReplyOutcome {
+    let reply = submit(database, &[("open", None, i64s(&[account, 1]))]);
+    reply.get(0).outcome.clone()
+}
+
+fn has_account(database: &Database, account: i64) -> bool {
+    let reply = submit(database, &[("balance", None, i64s(&[account]))]);
+    *reply.get(0).outcome == ReplyOutcome::Committed
+}
+
+fn state(database: &Database) -> LeaseState {
+    service(database).info().lease.expect("it takes part").state
+}
+
+fn prepared(cluster: &Cluster) -> Arc<Database> {
+    let primary = cluster.start("p");
+    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&primary, 0, 100);
+    primary
+}
+
+#[test]
+fn a_standby_in_sync_takes_over_from_a_primary_that_lost_its_lease_and_answers_nothing_then() {
+    let cluster = Cluster::new();
+    let old = prepared(&cluster);
+    let new = cluster.standby_of(&old, "s1");
+    assert_eq!((state(&old), state(&new)), (LeaseState::Held, LeaseState::Elsewhere));
+    assert_eq!(new.leased_primary().as_deref(), Some("http://p:1"));
+    assert_eq!(open_account(&old, 1_000), ReplyOutcome::Committed);
+    cluster.set_away("p", true);
+    wait_until("the standby takes over", || new.router().role() == Role::Primary);
+    assert!(cluster.in_sync().is_empty(), "nobody has what it may answer alone");
+    // The old one has lost the standby that has everything, and can't record that.
+    assert_eq!(state(&old), LeaseState::Over);
+    assert_ne!(open_account(&old, 2_000), ReplyOutcome::Committed);
+    assert_eq!(open_account(&new, 2_001), ReplyOutcome::Committed);
+    assert!(has_account(&new, 1_000) && !has_account(&new, 2_000));
+    cluster.set_away("p", false);
+    wait_until("the old one hears of it", || old.router().role() == Role::Standby);
+    assert_eq!(old.router().primary_url().as_deref(), Some("http://s1:1"));
+    wait_until(
+        "it shows nothing that only it has",
+        || matches!(old.router().phase(), Phase::Failed { report } if report.contains("s1 has the lease")),
+    );
+    old.close().expect("close");
+    drop(old);
+    let refused = Database::open(config(&cluster.place("p"), 1));
+    assert!(
+        matches!(&refused, Err(OpenError::SteppedDown { successor, .. }) if successor == "s1"),
+        "{:?}",
+        refused.err()
+    );
+    assert_eq!(state(&new), LeaseState::Held);
+    new.close().expect("close");
+    assert!(
+        cluster.world.lock().expect("test").holder().is_none(),
+        "it gave the lease back"
+    );
+}
+
+#[test]
+fn a_primary_without_the_store_answers_with_its_standbys_and_alone_while_its_lease_lasts() {
+    let cluster = Cluster::new();
+    let primary = prepared(&cluster);
+    let standby = cluster.standby_of(&primary, "s1");
+    cluster.set_away("all", true);
+    wait_until("its lease is over", || state(&primary) == LeaseState::Over);
+    assert_eq!(primary.router().role(), Role::Primary);
+    let lease = service(&primary).info().lease.expect("it takes part");
+    assert!(lease.error.is_some() && lease.left_us == 0, "{lease:?}");
+    assert_eq!(open_account(&primary, 1_000), ReplyOutcome::Committed);
+    // The standby goes: that can't be recorded, so it is waited for.
+    standby.close().expect("close");
+    drop(standby);
+    let left_open = open_account(&primary, 1_001);
+    assert!(matches!(left_open, ReplyOutcome::Unconfirmed(_)), "{left_open:?}");
+    assert_eq!(cluster.in_sync(), ["s1"]);
+    cluster.set_away("all", false);
+    wait_until("that is recorded", || cluster.in_sync().is_empty());
+    // Who waited when it began to go on alone is left open.
+    let mut alone = 2_000;
+    wait_until("it goes on alone", || {
+        alone += 1;
+        open_account(&primary, alone) == ReplyOutcome::Committed
+    });
+    // Alone and without the store: as long as the lease lasts.
+    cluster.set_away("all", true);
+    wait_until("its lease is over", || state(&primary) == LeaseState::Over);
+    let refused = open_account(&primary, 1_003);
+    assert!(
+        matches!(&refused, ReplyOutcome::LogUnavailable(reason) if reason.contains("lease is over")),
+        "{refused:?}"
+    );
+    assert!(has_account(&primary, alone), "what was answered is read");
+    cluster.set_away("all", false);
+    wait_until("it has the lease again", || state(&primary) == LeaseState::Held);
+    assert_eq!(open_account(&primary, 1_003), ReplyOutcome::Committed);
+    // One that is out of sync takes over by no lease, and by hand where the loss is accepted.
+    *cluster.primary.lock().expect("test") = None;
+    primary.close().expect("close");
+    drop(primary);
+    let standby = cluster.open_standby("s1");
+    thread::sleep(3 * TTL);
+    assert_eq!(
+        (standby.router().role(), state(&standby)),
+        (Role::Standby, LeaseState::Free)
+    );
+    assert!(
+        service(&standby).own().expect("a standby").is_in_sync,
+        "nobody could tell it"
+    );
+    let refused = service(&standby).promote(FORCED).expect_err("refused");
+    assert!(matches!(refused, ReplicationError::OutOfSync(_)), "{refused:?}");
+    let accepting = PromoteOptions {
+        accepts_loss: true,
+        ..FORCED
+    };
+    let promoted = service(&standby).promote(accepting).expect("promoted");
+    let lost = promoted.may_be_lost.expect("it lacks what was answered");
+    assert_eq!(lost.from, promoted.lsn);
+    assert!(has_account(&standby, 1_000) && !has_account(&standby, alone));
+    assert_eq!(open_account(&standby, 3_000), ReplyOutcome::Committed);
+    standby.close().expect("close");
+}
+
+#[test]
+fn who_may_not_have_the_lease_does_not_begin_as_the_primary() {
+    let cluster = Cluster::new();
+    let primary = prepared(&cluster);
+    let standby = cluster.standby_of(&primary, "s1");
+    let forced = service(&standby).promote(FORCED).expect_err("refused");
+    assert!(
+        matches!(&forced, ReplicationError::PrimaryNotStopped(reason) if reason.contains("p has the lease")),
+        "{forced:?}"
+    );
+    // A switch-over gives the lease with the place.
+    let asked = PromoteOptions {
+        is_forced: false,
+        accepts_loss: false,
+    };
+    let promoted = service(&standby).promote(asked).expect("promoted");
+    assert!(promoted.has_stepped_down && promoted.may_be_lost.is_none());
+    wait_until("it has the lease", || state(&standby) == LeaseState::Held);
+    assert_eq!(open_account(&standby, 1_000), ReplyOutcome::Committed);
+    primary.close().expect("close");
+    drop(primary);
+    std::fs::remove_file(cluster.place("p").join("stepped-down.json")).expect("removed");
+    let held = cluster.try_start("p").err();
+    assert!(
+        matches!(&held, Some(LeaseError::Held(holder)) if holder.name == "s1"),
+        "{held:?}"
+    );
+    standby.close().expect("close");
+    drop(standby);
+    let behind = cluster.try_start("p").err();
+    assert!(
+        matches!(&behind, Some(LeaseError::Behind { primary }) if primary == "s1"),
+        "{behind:?}"
+    );
+    // The last primary has it again when it comes back.
+    let again = cluster.start("s1");
+    assert!(has_account(&again, 1_000));
+    again.close().expect("close");
+}
