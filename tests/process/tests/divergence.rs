@@ -219,7 +219,9 @@ fn a_log_of_both_kinds_says_which_row_differs_and_takes_it_from_there() -> Resul
     let line = dumped.lines().find(|line| line.contains(r#""kind":"quarantine""#));
     let told: Value = serde_json::from_str(line.context("no record of it")?)?;
     ensure!(
-        told["module"] == "bank" && told["procedure"] == "transfer" && told["diverged"] == lsn.to_string(),
+        told["module"] == "bank"
+            && told["procedure"] == "transfer"
+            && told["diverged"].as_str() == Some(&*lsn.to_string()),
         "{told}"
     );
     // Without the checkpoint the log is replayed, and the quarantine holds there, too.
