@@ -51,10 +51,7 @@ impl Database {
         report.torn_bytes = opened.found.torn.as_ref().map_or(0, |torn| torn.bytes);
         report.other_settings_hash = opened.other_settings_hash;
         (report.checked_bytes, report.check_seconds) = (opened.found.bytes, self.upkeep.check_seconds);
-        let start = self.load_newest(&mut report)?;
-        if let Some(loaded) = &report.checkpoint {
-            replayer.note_version(loaded.version).map_err(RecoveryError::from)?;
-        }
+        let start = self.load_newest(replayer, &mut report)?;
         let until = until.map(|until| until.max(start));
         // The newest checkpoint could be read before the log was opened, and yet not be loaded.
         opened.found.judge_commands(start, SEMANTICS)?;
@@ -131,8 +128,8 @@ impl Database {
         speeds.note_opening(from, report);
     }
 
-    /// Loads the newest checkpoint that can be; where the log goes on behind it. Without any the log goes on at its beginning.
-    fn load_newest(&self, report: &mut RecoveryReport) -> Result<Lsn, OpenError> {
+    /// Loads the newest checkpoint that can be; where the log goes on behind it, by `replayer`. Without any the log goes on at its beginning.
+    fn load_newest(&self, replayer: &mut Replayer, report: &mut RecoveryReport) -> Result<Lsn, OpenError> {
         let (Some(log), Some(files)) = (&self.log, &self.files) else {
             return Ok(Lsn(0));
         };
@@ -166,6 +163,9 @@ impl Database {
             }
         }
         report.checkpoint = loaded;
+        if let Some(loaded) = loaded {
+            replayer.note_version(loaded.version).map_err(RecoveryError::from)?;
+        }
         match (loaded, start) {
             (Some(loaded), _) => Ok(loaded.lsn),
             (None, Lsn(0)) => Ok(start),

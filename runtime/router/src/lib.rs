@@ -12,6 +12,7 @@ mod checkpoint;
 mod done;
 mod idempotency;
 mod logs;
+mod numbered;
 mod pace;
 mod query;
 mod replication;
@@ -27,9 +28,10 @@ pub use checkpoint::{
 };
 pub use idempotency::{Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
 pub use logs::{
-    ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError,
+    ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError,
     QuarantineEntry, decode_entry,
 };
+pub use numbered::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use replication::{
     CutRecords, FreshnessHistory, JoinTicket, LeaseInfo, LeaseState, LostRange, OutOfSync, PromoteOptions, Promoted,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_abi::TableSchema;
+use reprise_abi::{RowLayout, TableSchema};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
 use reprise_storage::TableId;
@@ -64,6 +64,8 @@ pub struct LogEntry {
     /// Byte offset in the segment's file.
     pub offset: u64,
     pub durable: bool,
+    /// Of the format of its segment.
+    pub version: u32,
     pub body: LogBody,
 }
 
@@ -148,21 +150,15 @@ pub struct ChangedRow {
     pub table: Option<Arc<TableSchema>>,
     /// "insert", "update" or "delete".
     pub change: &'static str,
-    pub name: ChangedName,
+    /// The row's number. None where the record names it by its key, or not at all, as those of formats before 6 do.
+    pub number: Option<u64>,
+    /// Encoded primary key, in a table with one. Of a record that names the row by it, before the change; else as the record has it;
+    /// else as the row has it now, where a page of records is read that way. None of an insertion, whose row holds it, and where it is not known.
+    pub key: Option<Vec<u8>>,
     /// Of an insert, and of an update that was not logged by columns.
     pub row: Option<Vec<u8>>,
     /// Changed columns: position and value as in a row's slot, None for null.
     pub columns: Vec<(u16, Option<Vec<u8>>)>,
-}
-
-/// How a changed row is found.
-pub enum ChangedName {
-    /// An inserted row has its key in itself.
-    InRow,
-    /// Encoded primary key before the change.
-    Key(Vec<u8>),
-    /// The row's number, in a table without a primary key.
-    Number(u64),
 }
 
 impl LogEntry {
@@ -258,7 +254,7 @@ impl Router {
                 }
                 before = found.next;
             }
-            return Ok(page);
+            return Ok(self.with_keys(page));
         }
         let from = query.from.unwrap_or_default().max(log.start());
         page.next = Some(from);
@@ -269,11 +265,11 @@ impl Router {
         for _ in 0..LOOKED_AT_MAX {
             let Some(record) = reader.next_record()? else {
                 page.next = Some(reader.position());
-                return Ok(page);
+                return Ok(self.with_keys(page));
             };
             if page.records.len() >= query.limit || bytes >= PAGE_BYTES_MAX || Instant::now() >= until {
                 page.next = Some(record.lsn);
-                return Ok(page);
+                return Ok(self.with_keys(page));
             }
             if wanted(&record) {
                 bytes += record.bytes.len();
@@ -281,7 +277,12 @@ impl Router {
             }
         }
         page.next = Some(reader.position());
-        Ok(page)
+        Ok(self.with_keys(page))
+    }
+
+    fn with_keys(&self, mut page: LogPage) -> LogPage {
+        self.name_rows(&mut page.records);
+        page
     }
 
     /// The record that begins at `lsn`, if one does and it is durable.
@@ -291,7 +292,10 @@ impl Router {
         let Some(found) = log.record(lsn)? else {
             return Ok(None);
         };
-        Ok(Some(decode_entry(&found.get(), &self.deployed())))
+        let mut entry = [decode_entry(&found.get(), &self.deployed())];
+        self.name_rows(&mut entry);
+        let [entry] = entry;
+        Ok(Some(entry))
     }
 }
 
@@ -411,6 +415,7 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
         segment: record.place.file(),
         offset: record.place.offset,
         durable: true,
+        version: record.version,
         body,
     }
 }
@@ -444,47 +449,51 @@ fn changed_rows(record: &ChangesRef<'_>, deployed: &Deployed) -> Vec<ChangedRow>
 }
 
 fn changed_row(partition: PartitionId, change: Change<'_>, table: Option<Arc<TableSchema>>) -> ChangedRow {
-    let name_of = |name| match name {
-        RowName::Key(key) => ChangedName::Key(key.to_vec()),
-        RowName::Number(number) => ChangedName::Number(number),
+    let (number, key) = match change.name() {
+        Some(RowName::Key(key)) => (None, Some(key.to_vec())),
+        Some(RowName::Number(number)) => (Some(number), None),
+        None => (None, None),
     };
     let mut found = ChangedRow {
         partition: partition.0,
         table_id: change.table(),
         table,
         change: "update",
-        name: ChangedName::InRow,
+        number,
+        key,
         row: None,
         columns: Vec::new(),
     };
     match change {
-        Change::Insert { number, row, .. } => {
+        Change::Insert { row, .. } => {
             found.change = "insert";
-            // A key says more than a number.
-            let has_key = found.table.as_ref().is_some_and(|table| !table.primary_key.is_empty());
-            found.name = match number {
-                Some(number) if !has_key => ChangedName::Number(number),
-                _ => ChangedName::InRow,
-            };
             found.row = Some(row.to_vec());
         }
-        Change::Replace { name, row, .. } => {
-            found.name = name_of(name);
+        Change::Replace { row, .. } => {
+            let table = found.table.as_ref();
+            found.key = found.key.or_else(|| key_of(table?, row));
             found.row = Some(row.to_vec());
         }
-        Change::Patch { name, columns, .. } => {
-            found.name = name_of(name);
+        Change::Patch { columns, .. } => {
             found.columns = columns
                 .iter()
                 .map(|(column, value)| (column, value.map(<[u8]>::to_vec)))
                 .collect();
         }
-        Change::Delete { name, .. } => {
-            found.change = "delete";
-            found.name = name_of(name);
-        }
+        Change::Delete { .. } => found.change = "delete",
     }
     found
+}
+
+/// The encoded primary key of a row; none in a table without one, and of what is no row of the table.
+pub(crate) fn key_of(table: &TableSchema, row: &[u8]) -> Option<Vec<u8>> {
+    let layout = RowLayout::of_table(table);
+    if table.primary_key.is_empty() || layout.validate(row).is_err() {
+        return None;
+    }
+    let mut key = Vec::new();
+    layout.push_key(row, &table.primary_key, &mut key);
+    Some(key)
 }
 
 fn numbers(partitions: &PartitionSet<'_>) -> Vec<u16> {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender};
 use reprise_backup::ArchiveStatus;
 use reprise_base::{
     Budget, Epoch, Lsn, MemoryLedger, PartitionId, Role,
@@ -504,6 +504,28 @@ impl Router {
         touched: Touched,
         read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
     ) -> Result<T, RowsError> {
+        let receiver = self.send_durably(touched, read);
+        let received = self.0.config.shared.threads.receive(&receiver);
+        received.map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
+    }
+
+    /// As `run_durably`, but what is not there after `wait_max` is not waited for: it is read all the same, and nobody is told.
+    pub(crate) fn run_durably_within<T: Send + Sync + 'static>(
+        &self,
+        touched: Touched,
+        wait_max: Duration,
+        read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
+    ) -> Result<T, RowsError> {
+        let receiver = self.send_durably(touched, read);
+        let received = self.0.config.shared.threads.receive_for(&receiver, wait_max);
+        received.map_err(|_| RowsError::Unavailable("the row's partition is busy".into()))?
+    }
+
+    fn send_durably<T: Send + Sync + 'static>(
+        &self,
+        touched: Touched,
+        read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
+    ) -> Receiver<Result<T, RowsError>> {
         let (sender, receiver) = crossbeam_channel::bounded(1);
         let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| {
             let found = read(held);
@@ -520,10 +542,7 @@ impl Router {
             sent_ns,
             job,
         ));
-        shared
-            .threads
-            .receive(&receiver)
-            .map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
+        receiver
     }
 
     pub(crate) fn send(&self, site: usize, message: SiteMessage) {

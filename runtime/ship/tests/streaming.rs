@@ -354,9 +354,9 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
         (Box::new(|hello| hello.name = "s2"), Refusal::Ticket, "for that name"),
         (Box::new(|hello| hello.name = "a/b"), Refusal::Name, "letters, digits"),
         (
-            Box::new(|hello| hello.format = 4),
+            Box::new(|hello| hello.format = FORMAT_VERSION - 1),
             Refusal::Version,
-            "format version 5, the standby 4",
+            "format version 6, the standby 5",
         ),
         (
             Box::new(|hello| hello.database_id = [1; 16]),

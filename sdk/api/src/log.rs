@@ -57,14 +57,15 @@ pub struct RowChange {
     pub schema_unknown: bool,
     /// `insert`, `update` or `delete`.
     pub change: String,
-    /// The primary key before the change, encoded, in hexadecimal. Not for inserts: their row holds it.
+    /// The primary key, encoded, in hexadecimal: as the record has it, else as the row has it now. Not for inserts: their row holds it; nor where the
+    /// record has the row's number alone, and the row is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The same by column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub primary_key: Option<Json>,
-    /// The row's number, in a table without a primary key.
+    /// The row's number, by which the log names it on its partition. Not in records of formats before 6 that name it by its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<U64>,
     /// What the columns hold now, by name: all of an inserted row, the changed ones of an updated.

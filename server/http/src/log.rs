@@ -1,6 +1,9 @@
 //! `/v1/log`: the log's records, decoded. `/v1/procedure-log`: what procedures wrote with `log`.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use axum::{Json, extract::State};
 use reprise_abi::{
@@ -12,10 +15,12 @@ use reprise_api::{
     Json as RawJson, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, RecordKind, RowChange, U64,
 };
 use reprise_base::{Lsn, TxnId};
-use reprise_codec::{hex, raw_json, read_scalar, rfc3339, row_json, write_arguments, write_column};
+use reprise_codec::{
+    count_prefix, encode_prefix, hex, raw_json, read_scalar, rfc3339, row_json, write_arguments, write_column,
+};
 use reprise_observe::LineFilter;
 use reprise_router::{
-    ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogQuery, Module, QuarantineEntry,
+    ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogQuery, Module, NumberedRow, QuarantineEntry, Router, RowsError,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -64,7 +69,8 @@ pub struct LogParams {
     module: Option<String>,
     /// Only calls of procedures of this name.
     procedure: Option<String>,
-    /// Only records with this idempotency key, and those that changed a row with this primary key: its values separated by commas.
+    /// Only records with this idempotency key, and those that changed a row with this primary key, its values separated by commas: the row
+    /// that has it now, or got it in a record before on the page. Other changes of rows that are gone name them by their numbers alone.
     key: Option<String>,
     /// Only calls with an argument of this value: `name:value`. A record of changed rows has no arguments.
     #[param(pattern = "^[^:]*:")]
@@ -102,11 +108,16 @@ pub async fn list_log(
         transaction: params.transaction.as_deref().map(transaction).transpose()?,
         module: params.module,
         procedure: params.procedure,
-        matching: matching(params.key, params.argument.as_deref())?,
+        matching: None,
     };
-    let newest = query.newest;
+    let (newest, key) = (query.newest, params.key);
+    let argument = argument(params.argument.as_deref())?;
     let page = state
-        .blocking(Operation::ReadLog, move |parts| parts.router.log_records(query))
+        .blocking(Operation::ReadLog, move |parts| {
+            let key = key.map(|key| KeyMatch::new(&parts.router, key)).transpose()?;
+            let matching = matching(key, argument);
+            Ok::<_, Refusal>(parts.router.log_records(LogQuery { matching, ..query })?)
+        })
         .await??;
     let mut next = page.next.map(|lsn| U64(lsn.0));
     let mut records: Vec<LogRecord> = Vec::new();
@@ -136,53 +147,94 @@ fn transaction(text: &str) -> Result<TxnId, Refusal> {
     id.ok_or_else(|| Refusal::malformed("transaction is a transaction's id: 1 to 19 digits"))
 }
 
+/// The argument that is asked for, and its value.
+fn argument(text: Option<&str>) -> Result<Option<(String, String)>, Refusal> {
+    match text.map(|text| text.split_once(':')) {
+        None => Ok(None),
+        Some(Some((name, value))) => Ok(Some((name.to_owned(), value.to_owned()))),
+        Some(None) => Err(Refusal::malformed("argument is written as name:value")),
+    }
+}
+
 /// What is judged of a decoded record.
-fn matching(key: Option<String>, argument: Option<&str>) -> Result<Option<LogMatch>, Refusal> {
-    let argument = match argument.map(|text| text.split_once(':')) {
-        None => None,
-        Some(Some((name, value))) => Some((name.to_owned(), value.to_owned())),
-        Some(None) => return Err(Refusal::malformed("argument is written as name:value")),
-    };
+fn matching(key: Option<KeyMatch>, argument: Option<(String, String)>) -> Option<LogMatch> {
     if key.is_none() && argument.is_none() {
-        return Ok(None);
+        return None;
     }
     let judge = move |entry: &LogEntry| {
-        key.as_deref().is_none_or(|key| has_key(&entry.body, key))
+        key.as_ref().is_none_or(|key| key.is_in(entry))
             && argument
                 .as_ref()
                 .is_none_or(|(name, value)| has_argument(&entry.body, name, value))
     };
-    Ok(Some(LogMatch(Arc::new(judge))))
+    Some(LogMatch(Arc::new(judge)))
 }
 
-fn has_key(body: &LogBody, key: &str) -> bool {
-    match body {
-        LogBody::Command { idempotency_key, .. } => idempotency_key.as_deref() == Some(key),
-        LogBody::Changes(entry) => {
-            entry.idempotency_key.as_deref() == Some(key) || entry.rows.iter().any(|row| has_row_key(row, key))
+/// Rows that one insertion after the other gave the key, at most: what is kept for a page.
+const ROWS_MET_MAX: usize = 1_024;
+
+/// A key that records are looked for by: an idempotency key, or a primary key in any table whose columns take its values.
+struct KeyMatch {
+    text: String,
+    /// Rows that have the key now, and those that got it in a record that was judged before.
+    rows: Mutex<BTreeSet<NumberedRow>>,
+}
+
+impl KeyMatch {
+    fn new(router: &Router, text: String) -> Result<Self, RowsError> {
+        let deployed = router.deployed();
+        let keys = deployed.tables().filter_map(|(id, table)| {
+            let columns: Vec<_> = table
+                .primary_key
+                .iter()
+                .map(|at| &table.columns[*at as usize])
+                .collect();
+            let is_whole = !columns.is_empty() && count_prefix(&text) == columns.len();
+            let key = is_whole.then(|| encode_prefix(&columns, &text).ok())??;
+            Some((id, table.clone(), key))
+        });
+        let rows = Mutex::new(router.numbered_rows(keys.collect())?);
+        Ok(Self { text, rows })
+    }
+
+    fn is_in(&self, entry: &LogEntry) -> bool {
+        let key = Some(self.text.as_str());
+        match &entry.body {
+            LogBody::Command { idempotency_key, .. } => idempotency_key.as_deref() == key,
+            LogBody::Changes(changes) => {
+                // Each row is looked at: it may tell a number that a later record has.
+                let changed = changes.rows.iter().filter(|row| self.is_of(row, entry.version));
+                changed.count() > 0 || changes.idempotency_key.as_deref() == key
+            }
+            _ => false,
         }
-        _ => false,
+    }
+
+    fn is_of(&self, row: &ChangedRow, version: u32) -> bool {
+        let numbered = NumberedRow::of(row, version);
+        let mut rows = self.rows.lock().expect("held for a look");
+        if row_key_text(row).is_some_and(|found| found == self.text) {
+            if rows.len() < ROWS_MET_MAX {
+                rows.extend(numbered);
+            }
+            return true;
+        }
+        numbered.is_some_and(|row| rows.contains(&row))
     }
 }
 
-/// An inserted row has its key in itself.
-fn has_row_key(row: &ChangedRow, key: &str) -> bool {
-    let Some(table) = &row.table else {
-        return false;
+/// The primary key that a record tells of a row, its values separated by commas.
+fn row_key_text(row: &ChangedRow) -> Option<String> {
+    let table = row.table.as_ref().filter(|table| !table.primary_key.is_empty())?;
+    let json = match (&row.key, &row.row) {
+        (Some(key), _) => key_json(table, key),
+        (None, Some(bytes)) => row_json(table, &RowLayout::of_table(table), bytes),
+        (None, None) => None,
     };
-    let json = match (&row.name, &row.row) {
-        (ChangedName::Key(key), _) => key_json(table, key),
-        (ChangedName::InRow, Some(bytes)) => row_json(table, &RowLayout::of_table(table), bytes),
-        _ => None,
-    };
-    let members = json.and_then(|json| serde_json::from_str::<serde_json::Map<String, Value>>(json.get()).ok());
+    let members = serde_json::from_str::<serde_json::Map<String, Value>>(json?.get()).ok()?;
     let names = table.primary_key.iter().map(|at| &table.columns[*at as usize].name);
-    members.is_some_and(|members| {
-        let values: Vec<_> = names
-            .map(|name| members.get(name).map_or(String::new(), plain))
-            .collect();
-        !values.is_empty() && values.join(",") == key
-    })
+    let values = names.map(|name| members.get(name).map_or(String::new(), plain));
+    Some(values.collect::<Vec<_>>().join(","))
 }
 
 fn has_argument(body: &LogBody, name: &str, value: &str) -> bool {
@@ -403,15 +455,8 @@ fn tell_changes(record: &mut LogRecord, entry: ChangesEntry) -> TxnId {
 }
 
 fn row_change(row: &ChangedRow) -> RowChange {
-    let (key, number) = match &row.name {
-        ChangedName::InRow => (None, None),
-        ChangedName::Key(key) => (Some(hex(key)), None),
-        ChangedName::Number(number) => (None, Some(U64(*number))),
-    };
-    let primary_key = row.table.as_ref().and_then(|table| match &row.name {
-        ChangedName::Key(key) => key_json(table, key),
-        ChangedName::InRow | ChangedName::Number(_) => None,
-    });
+    let table_and_key = row.table.as_ref().zip(row.key.as_ref());
+    let primary_key = table_and_key.and_then(|(table, key)| key_json(table, key));
     let columns = row.table.as_ref().and_then(|table| match &row.row {
         Some(bytes) => row_json(table, &RowLayout::of_table(table), bytes),
         None if row.columns.is_empty() => None,
@@ -425,9 +470,9 @@ fn row_change(row: &ChangedRow) -> RowChange {
         },
         schema_unknown: row.table.is_none(),
         change: row.change.to_owned(),
-        key,
+        key: row.key.as_deref().map(hex),
         primary_key,
-        number,
+        number: row.number.map(U64),
         columns,
     }
 }

@@ -1719,7 +1719,8 @@ export type RowChange = {
         [key: string]: unknown;
     } | null;
     /**
-     * The primary key before the change, encoded, in hexadecimal. Not for inserts: their row holds it.
+     * The primary key, encoded, in hexadecimal: as the record has it, else as the row has it now. Not for inserts: their row holds it; nor where the
+     * record has the row's number alone, and the row is gone.
      */
     key?: string | null;
     number?: U64 | null;
@@ -3207,7 +3208,8 @@ export type ListLogData = {
          */
         procedure?: string;
         /**
-         * Only records with this idempotency key, and those that changed a row with this primary key: its values separated by commas.
+         * Only records with this idempotency key, and those that changed a row with this primary key, its values separated by commas: the row
+         * that has it now, or got it in a record before on the page. Other changes of rows that are gone name them by their numbers alone.
          */
         key?: string;
         /**

@@ -1,0 +1,164 @@
+//! Rows of the log, which names them by their numbers, and the primary keys that people know them by: asked of the partitions that the rows
+//! lie on, as they are now.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use reprise_abi::{Placement, TableSchema};
+use reprise_base::PartitionId;
+use reprise_partition::{ExclusivePartitions, Touched};
+use reprise_storage::TableId;
+use reprise_txn::partition_between;
+use reprise_wire::NUMBERS_NAME_FROM;
+
+use crate::{
+    logs::{ChangedRow, LogBody, LogEntry, key_of},
+    query::RowsError,
+    router::Router,
+};
+
+/// Rows of a page of records whose keys are asked for; those behind them are told by number.
+const ROWS_ASKED_MAX: usize = 2_048;
+/// Rows for which a partition is held at once: some tens of microseconds.
+const ROWS_AT_ONCE: usize = 256;
+/// How long a partition is waited for: one that is busy for longer is not asked again for the same page.
+const WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// A row by its number, on one partition, or of a replicated table on all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NumberedRow {
+    /// None of a replicated table.
+    pub partition: Option<PartitionId>,
+    pub table: TableId,
+    pub number: u64,
+}
+
+/// A table as the asker knows it, and what is asked of it.
+type Asked<T> = (TableId, Arc<TableSchema>, T);
+
+impl NumberedRow {
+    /// The row that a change is of; none where the record tells no lasting number.
+    pub fn of(row: &ChangedRow, version: u32) -> Option<Self> {
+        let table = row.table.as_ref()?;
+        let number = row.number.filter(|_| version >= NUMBERS_NAME_FROM)?;
+        let is_copy = table.placement == Placement::Replicated;
+        Some(Self {
+            partition: (!is_copy).then_some(PartitionId(row.partition)),
+            table: TableId(row.table_id),
+            number,
+        })
+    }
+}
+
+impl Router {
+    /// Tells the keys of changed rows whose records have their numbers alone: as they are now, and of `ROWS_ASKED_MAX` at most. Those of rows that are
+    /// gone stay untold, and all others once a partition is busy for long.
+    pub(crate) fn name_rows(&self, entries: &mut [LogEntry]) {
+        let mut unnamed: BTreeMap<u16, Vec<Asked<&mut ChangedRow>>> = BTreeMap::new();
+        let mut left = ROWS_ASKED_MAX;
+        for entry in entries {
+            let version = entry.version;
+            let LogBody::Changes(changes) = &mut entry.body else {
+                continue;
+            };
+            for row in &mut changes.rows {
+                let is_asked = row.key.is_none() && row.row.is_none() && NumberedRow::of(row, version).is_some();
+                let Some(table) = row
+                    .table
+                    .clone()
+                    .filter(|table| is_asked && !table.primary_key.is_empty())
+                else {
+                    continue;
+                };
+                if left == 0 {
+                    return self.ask_keys(unnamed);
+                }
+                left -= 1;
+                let asked = (TableId(row.table_id), table, row);
+                unnamed.entry(asked.2.partition).or_default().push(asked);
+            }
+        }
+        self.ask_keys(unnamed)
+    }
+
+    fn ask_keys(&self, unnamed: BTreeMap<u16, Vec<Asked<&mut ChangedRow>>>) {
+        for (partition, mut rows) in unnamed {
+            for rows in rows.chunks_mut(ROWS_AT_ONCE) {
+                let asked = rows.iter().map(|(table, schema, row)| {
+                    let number = row.number.expect("of a numbered row");
+                    (*table, schema.clone(), number)
+                });
+                let asked: Vec<_> = asked.collect();
+                let Ok(keys) = self.ask_partition(PartitionId(partition), move |held| {
+                    let key = |(table, schema, number): &Asked<u64>| {
+                        known(held, *table, schema)?;
+                        key_of(schema, held.partitions[0].store.numbered_row(*table, *number)?)
+                    };
+                    asked.iter().map(key).collect::<Vec<_>>()
+                }) else {
+                    return;
+                };
+                rows.iter_mut().zip(keys).for_each(|((.., row), key)| row.key = key);
+            }
+        }
+    }
+
+    /// The numbers of the rows that have these whole primary keys (`reprise_abi::key`) now, each asked of the partition that the key is
+    /// placed on; of a partition-local table all partitions are asked. Err: this node can't be asked.
+    pub fn numbered_rows(&self, keys: Vec<Asked<Vec<u8>>>) -> Result<BTreeSet<NumberedRow>, RowsError> {
+        let count = self.partitions_count();
+        let mut by_partition: BTreeMap<PartitionId, Vec<Asked<Vec<u8>>>> = BTreeMap::new();
+        for (table, schema, key) in keys {
+            let place = match schema.placement {
+                Placement::Replicated => Some(PartitionId(0)),
+                Placement::By(column) => partition_between(&schema, 0, column, (&key, &key), count),
+                Placement::Local => None,
+            };
+            let places = match place {
+                Some(one) => one.0..one.0 + 1,
+                None => 0..count,
+            };
+            for id in places {
+                let asked = (table, schema.clone(), key.clone());
+                by_partition.entry(PartitionId(id)).or_default().push(asked);
+            }
+        }
+        let mut found = BTreeSet::new();
+        for (id, keys) in by_partition {
+            found.extend(self.ask_partition(id, move |held| {
+                let store = &held.partitions[0].store;
+                let number = |(table, schema, key): &Asked<Vec<u8>>| {
+                    known(held, *table, schema)?;
+                    let number = store.row_number(*table, store.get(*table, 0, key)?);
+                    let is_copy = schema.placement == Placement::Replicated;
+                    Some(NumberedRow {
+                        partition: (!is_copy).then_some(id),
+                        table: *table,
+                        number,
+                    })
+                };
+                keys.iter().filter_map(number).collect::<Vec<_>>()
+            })?);
+        }
+        Ok(found)
+    }
+
+    /// What `read` finds on one partition, which nothing else is held for.
+    fn ask_partition<T: Send + Sync + 'static>(
+        &self,
+        id: PartitionId,
+        read: impl FnOnce(&ExclusivePartitions<'_>) -> T + Send + 'static,
+    ) -> Result<T, RowsError> {
+        self.check_ready()?;
+        self.run_durably_within(Touched::Some(vec![id]), WAIT_MAX, move |held| Ok(read(held)))
+    }
+}
+
+/// Nothing where the table has changed since the asker looked at it.
+fn known(held: &ExclusivePartitions<'_>, table: TableId, schema: &Arc<TableSchema>) -> Option<()> {
+    let now = held.tools.deployed().tables.get(table.0 as usize)?;
+    Arc::ptr_eq(now, schema).then_some(())
+}
