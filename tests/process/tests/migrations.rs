@@ -159,3 +159,43 @@ fn the_command_line_rolls_back_and_says_why_it_does_not() -> Result<()> {
     server.terminate()?;
     Ok(())
 }
+
+/// The server and `log dump` decode with the schema of the record's place.
+#[test]
+fn rows_in_the_log_are_shown_as_they_were_before_a_deployment() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data")).args(&["--log", "physiological"]);
+    let server = Server::start(&launch)?;
+    fill(&server)?;
+    deploy(&server, &procedure_wasm("contacts2")?, 200)?;
+    let shown = |server: &Server| -> Result<Vec<serde_json::Value>> {
+        let page = server.get("/v1/log?kind=changes&limit=1000")?.json();
+        Ok(page["records"].as_array().cloned().unwrap_or_default())
+    };
+    let before = shown(&server)?;
+    ensure!(before.len() == 10, "{before:?}");
+    for record in &before {
+        let row = &record["rows"][0];
+        ensure!(row["columns"]["name"] == "Ada Lovelace", "{record}");
+        ensure!(
+            row["table"] == "contacts.contacts" && row["schema_unknown"].is_null(),
+            "{record}"
+        );
+    }
+    server.terminate()?;
+    let server = Server::start(&launch)?;
+    ensure!(shown(&server)? == before, "a restart shows something else");
+    server.terminate()?;
+    let data = launch.data_dir.display().to_string();
+    let dumped = String::from_utf8(run_verb(&["log", "dump", &data, "--output", "json"])?.stdout)?;
+    let dumped = dumped
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<Vec<serde_json::Value>, _>>()?;
+    let dumped: Vec<_> = dumped
+        .into_iter()
+        .filter(|record| record["kind"] == "changes")
+        .collect();
+    ensure!(dumped == before, "{dumped:?}");
+    Ok(())
+}
