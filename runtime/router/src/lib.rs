@@ -28,8 +28,8 @@ pub use checkpoint::{
 };
 pub use idempotency::{Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
 pub use logs::{
-    ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError,
-    QuarantineEntry, decode_entry,
+    ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError, QuarantineEntry,
+    decode_entry,
 };
 pub use numbered::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};

@@ -20,7 +20,8 @@ use reprise_codec::{
 };
 use reprise_observe::LineFilter;
 use reprise_router::{
-    ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogQuery, Module, NumberedRow, QuarantineEntry, Router, RowsError,
+    ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogQuery, Module, NumberedRow, QuarantineEntry, Router,
+    RowsError,
 };
 use serde::Deserialize;
 use serde_json::Value;
