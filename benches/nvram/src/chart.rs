@@ -83,81 +83,19 @@ impl Chart {
     }
 
     pub fn svg(&self) -> String {
+        let below = self.paper.len() as f64 * LINE + 90.0;
+        let mut plot = Plot::new(self, HEIGHT + below);
+        plot.axes(self);
         let mut names: Vec<&str> = Vec::new();
         for point in &self.points {
             if !names.contains(&point.series.as_str()) {
                 names.push(&point.series);
             }
         }
-        let scale = |value: f64| if self.is_log { value.max(1e-9).log10() } else { value };
-        let bounds = |values: &mut dyn Iterator<Item = f64>| {
-            let (least, most) = values.fold((f64::MAX, f64::MIN), |(least, most), value| {
-                (least.min(value), most.max(value))
-            });
-            let least = if self.is_log { least } else { least.min(0.0) };
-            (least, if most > least { most } else { least + 1.0 })
-        };
-        let xs = bounds(&mut self.points.iter().map(|point| scale(point.x)));
-        let ys = bounds(&mut self.points.iter().map(|point| scale(point.median())));
-        let at_x = |x: f64| LEFT + (scale(x) - xs.0) / (xs.1 - xs.0) * (WIDTH - LEFT - LEGEND);
-        let at_y = |y: f64| HEIGHT - (scale(y) - ys.0) / (ys.1 - ys.0) * (HEIGHT - TOP);
-        let below = self.paper.len() as f64 * LINE + 90.0;
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-            HEIGHT + below
-        );
-        let text = |svg: &mut String, x: f64, y: f64, anchor: &str, words: &str| {
-            let words = words.replace('&', "&amp;").replace('<', "&lt;");
-            let _ = writeln!(
-                svg,
-                "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
-            );
-        };
-        text(&mut svg, LEFT, 20.0, "start", &self.title);
-        text(&mut svg, LEFT, 38.0, "start", self.y);
-        text(&mut svg, WIDTH - LEGEND, HEIGHT + 34.0, "end", self.x);
-        let _ = writeln!(
-            svg,
-            "<path d=\"M{LEFT} {TOP}V{HEIGHT}H{}\" fill=\"none\" stroke=\"#444\"/>",
-            WIDTH - LEGEND
-        );
-        let mut ticks: Vec<f64> = self.points.iter().map(|point| point.x).collect();
-        ticks.sort_by(f64::total_cmp);
-        ticks.dedup();
-        for x in ticks {
-            text(&mut svg, at_x(x), HEIGHT + 16.0, "middle", &short(x));
-        }
-        for step in 0..=4 {
-            let value = ys.0 + (ys.1 - ys.0) * f64::from(step) / 4.0;
-            let value = if self.is_log { 10_f64.powf(value) } else { value };
-            text(&mut svg, LEFT - 6.0, at_y(value) + 4.0, "end", &short(value));
-        }
-        for (n, name) in names.iter().enumerate() {
-            let colour = COLOURS[n % COLOURS.len()];
-            let mut points: Vec<_> = self.points.iter().filter(|point| point.series == *name).collect();
+        for (n, name) in names.into_iter().enumerate() {
+            let mut points: Vec<_> = self.points.iter().filter(|point| point.series == name).collect();
             points.sort_by(|one, other| one.x.total_cmp(&other.x));
-            let places: Vec<_> = points
-                .iter()
-                .map(|point| format!("{:.1},{:.1}", at_x(point.x), at_y(point.median())))
-                .collect();
-            let _ = writeln!(
-                svg,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-                places.join(" ")
-            );
-            for place in places {
-                let (x, y) = place.split_once(',').unwrap_or_default();
-                let _ = writeln!(svg, "<circle cx=\"{x}\" cy=\"{y}\" r=\"3\" fill=\"{colour}\"/>");
-            }
-            let y = TOP + n as f64 * LINE;
-            let _ = writeln!(
-                svg,
-                "<rect x=\"{}\" y=\"{}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>",
-                WIDTH - LEGEND + 14.0,
-                y - 9.0
-            );
-            text(&mut svg, WIDTH - LEGEND + 30.0, y, "start", name);
+            plot.series(n, name, &points);
         }
         let mut y = HEIGHT + 58.0;
         for claim in &self.paper {
@@ -166,13 +104,115 @@ impl Chart {
                 .ours
                 .map_or_else(|| "not run".into(), |(least, most)| format!("{least:.2} to {most:.2}"));
             let words = format!("{}: paper {least} to {most}, here {ours}", claim.text);
-            text(&mut svg, LEFT, y, "start", &words);
+            plot.text((LEFT, y), "start", &words);
             y += LINE;
         }
-        text(&mut svg, LEFT, y, "start", &self.conditions);
-        svg.push_str("</svg>\n");
-        svg
+        plot.text((LEFT, y), "start", &self.conditions);
+        plot.svg + "</svg>\n"
     }
+}
+
+/// A chart while it is drawn.
+struct Plot {
+    svg: String,
+    is_log: bool,
+    /// Least and most on each axis, as they are scaled.
+    xs: (f64, f64),
+    ys: (f64, f64),
+}
+
+impl Plot {
+    fn new(chart: &Chart, height: f64) -> Self {
+        let is_log = chart.is_log;
+        let bounds = |values: &mut dyn Iterator<Item = f64>| {
+            let all = values.map(|value| scale(is_log, value));
+            let (least, most) = all.fold((f64::MAX, f64::MIN), |(least, most), value| {
+                (least.min(value), most.max(value))
+            });
+            let least = if is_log { least } else { least.min(0.0) };
+            (least, if most > least { most } else { least + 1.0 })
+        };
+        Self {
+            svg: format!(
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+                 <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+            ),
+            is_log,
+            xs: bounds(&mut chart.points.iter().map(|point| point.x)),
+            ys: bounds(&mut chart.points.iter().map(Point::median)),
+        }
+    }
+
+    fn at_x(&self, x: f64) -> f64 {
+        let share = (scale(self.is_log, x) - self.xs.0) / (self.xs.1 - self.xs.0);
+        LEFT + share * (WIDTH - LEFT - LEGEND)
+    }
+
+    fn at_y(&self, y: f64) -> f64 {
+        let share = (scale(self.is_log, y) - self.ys.0) / (self.ys.1 - self.ys.0);
+        HEIGHT - share * (HEIGHT - TOP)
+    }
+
+    fn text(&mut self, (x, y): (f64, f64), anchor: &str, words: &str) {
+        let words = words.replace('&', "&amp;").replace('<', "&lt;");
+        let _ = writeln!(
+            self.svg,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
+        );
+    }
+
+    fn axes(&mut self, chart: &Chart) {
+        let right = WIDTH - LEGEND;
+        self.text((LEFT, 20.0), "start", &chart.title);
+        self.text((LEFT, 38.0), "start", chart.y);
+        self.text((right, HEIGHT + 34.0), "end", chart.x);
+        let _ = writeln!(
+            self.svg,
+            "<path d=\"M{LEFT} {TOP}V{HEIGHT}H{right}\" fill=\"none\" stroke=\"#444\"/>"
+        );
+        let mut ticks: Vec<f64> = chart.points.iter().map(|point| point.x).collect();
+        ticks.sort_by(f64::total_cmp);
+        ticks.dedup();
+        for x in ticks {
+            self.text((self.at_x(x), HEIGHT + 16.0), "middle", &short(x));
+        }
+        for step in 0..=4 {
+            let value = self.ys.0 + (self.ys.1 - self.ys.0) * f64::from(step) / 4.0;
+            let value = if self.is_log { 10_f64.powf(value) } else { value };
+            self.text((LEFT - 6.0, self.at_y(value) + 4.0), "end", &short(value));
+        }
+    }
+
+    fn series(&mut self, n: usize, name: &str, points: &[&Point]) {
+        let colour = COLOURS[n % COLOURS.len()];
+        let places = points
+            .iter()
+            .map(|point| (self.at_x(point.x), self.at_y(point.median())));
+        let places: Vec<_> = places.collect();
+        let line: Vec<_> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let _ = writeln!(
+            self.svg,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+            line.join(" ")
+        );
+        for (x, y) in places {
+            let _ = writeln!(
+                self.svg,
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
+            );
+        }
+        let (left, y) = (WIDTH - LEGEND + 14.0, TOP + n as f64 * LINE);
+        let _ = writeln!(
+            self.svg,
+            "<rect x=\"{left}\" y=\"{}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>",
+            y - 9.0
+        );
+        self.text((left + 16.0, y), "start", name);
+    }
+}
+
+fn scale(is_log: bool, value: f64) -> f64 {
+    if is_log { value.max(1e-9).log10() } else { value }
 }
 
 fn short(value: f64) -> String {

@@ -9,20 +9,62 @@ use std::{
 };
 
 use common::{WAIT_MAX, config, encode, open, open_with};
-use reprise_base::Lsn;
+use reprise_base::{Lsn, PartitionId, PlacedBytes, TxnId};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::{FrontConfig, Log, LogError, LogReader, NvramAppender, UnavailableKind};
-use reprise_nvram::{FlushPolicy, Owner, Recording, Region};
-use reprise_wire::RecordRef;
+use reprise_nvram::{FlushPolicy, ObjectWriter, Owner, Recording, Region};
+use reprise_wire::{Change, ChangesRef, PartitionSet, RecordBatch, RecordRef, RowName};
 
 const REGION_BYTES: usize = 1 << 20;
 const ENTRIES: u32 = 256;
 
 fn region(memory: &Arc<Recording>, rings: u32) -> Region {
     Region::format(memory.clone(), Owner::default(), rings, ENTRIES, Lsn(0)).expect("there is room")
+}
+
+/// A transaction of so many deletions, appended with what of them found room in the ring before its commit, or with none of it; whether they
+/// found room.
+fn append_changes(
+    site: &mut NvramAppender<String>,
+    objects: &mut ObjectWriter,
+    number: u64,
+    rows: u32,
+) -> (Result<Lsn, LogError>, String, bool) {
+    objects.begin_batch();
+    let (begun_at, mut has_room) = (objects.place(), true);
+    let (mut changes, mut pieces) = (Vec::new(), Vec::new());
+    for row in 0..rows {
+        let (key, at) = (row.to_be_bytes(), changes.len());
+        let name = RowName::Key(&key);
+        Change::Delete { table: 1, name }.encode(&mut changes);
+        let place = has_room.then(|| objects.insert(&changes[at..])).flatten();
+        has_room = place.is_some();
+        let bytes = (changes.len() - at) as u32;
+        pieces.extend(place.map(|place| PlacedBytes {
+            at: at as u32,
+            bytes,
+            place,
+        }));
+    }
+    if !has_room {
+        objects.take_back(begun_at);
+        pieces.clear();
+    }
+    let mut records = RecordBatch::default();
+    let record = ChangesRef {
+        txn_id: TxnId::new(number + 1, 0),
+        partitions: PartitionSet::One(PartitionId(0)),
+        module_id: 0,
+        procedure: 0,
+        digest: number,
+        keyed: None,
+        changes: &changes,
+    };
+    records.push_placed(&record, &pieces);
+    (site.append(&records), word(&RecordRef::Changes(record)), has_room)
 }
 
 fn front_config(copy_at_entries: u64) -> FrontConfig {
@@ -49,6 +91,7 @@ fn appenders(log: &Log<String>, sites: usize) -> Vec<NvramAppender<String>> {
 fn word(record: &RecordRef<'_>) -> String {
     match record {
         RecordRef::Void => "void".to_owned(),
+        RecordRef::Changes(changes) => format!("{} in {} bytes", changes.digest, changes.changes.len()),
         other => common::word(other),
     }
 }
@@ -220,6 +263,74 @@ fn a_full_ring_waits_for_the_disk_and_then_refuses() {
         .chain(["again".to_owned()])
         .collect();
     assert_eq!(words_on(&disk), expected);
+}
+
+/// The room ends in the middle of a transaction: it goes to the ring as a whole, or not at all.
+#[test]
+fn a_ring_that_is_full_before_a_commit_keeps_what_was_told() {
+    let mut whole_in_all = 0;
+    for (flush, rows) in [
+        (FlushPolicy::OnInsert, 100),
+        (FlushPolicy::OnInsertFence, 100),
+        (FlushPolicy::OnInsert, 3_000),
+    ] {
+        let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+        let mut short = config();
+        short.append_wait_max = Duration::from_millis(50);
+        let (log, _, _) = open_with(&disk, short).expect("open");
+        let front = FrontConfig {
+            flush,
+            ..front_config(u64::MAX)
+        };
+        log.put_front(region(&memory, 1), front).expect("a front");
+        let mut site = log.nvram_appender(0).expect("a front");
+        let mut objects = site.objects().expect("on insert");
+        disk.set_faults(FaultPlan {
+            capacity_bytes: Some(disk.used_bytes()),
+            ..FaultPlan::default()
+        });
+        let (mut expected, mut whole) = (Vec::new(), 0);
+        loop {
+            let number = expected.len() as u64;
+            let (appended, word, has_room) = append_changes(&mut site, &mut objects, number, rows);
+            whole += u64::from(!has_room);
+            match appended {
+                Ok(start) => assert_eq!(start, Lsn(number)),
+                Err(error) => {
+                    assert!(matches!(error, LogError::Unavailable { .. }), "{error}");
+                    break;
+                }
+            }
+            expected.push(word);
+            assert!(expected.len() < 10_000, "the disk has no room for so many");
+        }
+        whole_in_all += whole;
+        assert!(expected.len() > 3, "{flush:?}, {rows} rows: {}", expected.len());
+        assert_eq!(
+            log.durable(),
+            Lsn(expected.len() as u64),
+            "what was refused has no number"
+        );
+        assert_eq!(
+            opened(&disk.crash(&CrashPolicy::LoseAll), memory.image(|| false)),
+            expected
+        );
+        // There is room again: all that was taken gets there, in order, and more is taken.
+        disk.set_faults(FaultPlan::default());
+        let began = std::time::Instant::now();
+        loop {
+            let number = expected.len() as u64;
+            let (appended, word, _) = append_changes(&mut site, &mut objects, number, rows);
+            match appended {
+                Ok(_) => break expected.push(word),
+                Err(error) => assert!(began.elapsed() < WAIT_MAX, "{error}"),
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        log.close().expect("close");
+        assert_eq!(words_on(&disk), expected, "{flush:?}, {rows} rows");
+    }
+    assert!(whole_in_all > 0, "all found room before their commits");
 }
 
 #[test]
