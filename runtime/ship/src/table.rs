@@ -600,7 +600,8 @@ impl Table {
     /// The standby is not expected any more; one that commits wait for, once that is kept. False: it is not known, or connected.
     pub fn forget(&self, name: &str) -> bool {
         let mut state = self.lock();
-        let Some(standby) = state.standbys.get_mut(name).filter(|standby| standby.connection == 0) else {
+        let is_there = |standby: &&mut Standby| standby.connection == 0 && !standby.is_forgotten;
+        let Some(standby) = state.standbys.get_mut(name).filter(is_there) else {
             return false;
         };
         let gone = match standby.sync {
@@ -677,6 +678,8 @@ impl Table {
                 error: standby.error.clone(),
             }
         };
-        self.lock().standbys.iter().map(status).collect()
+        let state = self.lock();
+        let known = state.standbys.iter().filter(|(_, standby)| !standby.is_forgotten);
+        known.map(status).collect()
     }
 }
