@@ -311,6 +311,68 @@ fn the_log_is_paged_and_filtered() {
     );
 }
 
+/// Changes of rows have numbers in the log. They are told with the keys that their rows have, and found by them.
+#[test]
+fn changes_of_rows_are_told_and_found_by_their_keys() {
+    let server = Server::start_with(Options {
+        partitions: Some(2),
+        settings: "[log]\nmode = \"physiological\"",
+        ..Options::default()
+    });
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let wasm = std::fs::read(root.join("target/procedures/registers.wasm")).expect("`cargo xtask wasm` builds it");
+    server.put_module("registers", wasm).ok(201);
+    let write = |id: u32, value: Option<u32>| {
+        let args = json!({"ids": [id.to_string()], "values": [value.map(|value| value.to_string())], "abort": false});
+        let body = args.to_string().into_bytes();
+        server.send(Method::POST, "/v1/call/registers/write", &[], body).ok(200);
+    };
+    write(1, Some(10));
+    write(2, Some(20));
+    write(2, Some(21));
+    write(1, Some(11));
+    write(1, None);
+    write(1, Some(12));
+    let rows = |filter: &str| {
+        let page = server.get(&format!("/v1/log?kind=changes{filter}")).ok(200);
+        let records = page["records"].as_array().expect("records").clone();
+        let rows = records.iter().map(|record| record["rows"][0].clone());
+        rows.collect::<Vec<Value>>()
+    };
+    let told = |row: &Value| {
+        let text = |member: &str| row[member].as_str().unwrap_or("none").to_owned();
+        (
+            text("change"),
+            text("number"),
+            row["primary_key"].clone(),
+            row["columns"]["value"].clone(),
+        )
+    };
+    let seen: Vec<_> = rows("").iter().map(told).collect();
+    let expect = |change: &str, number: &str, key: Value, value: Value| (change.into(), number.into(), key, value);
+    let none = Value::Null;
+    assert_eq!(
+        seen,
+        [
+            expect("insert", "0", none.clone(), json!("10")),
+            expect("insert", "0", none.clone(), json!("20")),
+            expect("update", "0", json!({"id": "2"}), json!("21")),
+            expect("update", "0", none.clone(), json!("11")),
+            expect("delete", "0", none.clone(), none.clone()),
+            expect("insert", "1", none.clone(), json!("12")),
+        ]
+    );
+    let changes = |filter: &str| {
+        let rows = rows(filter);
+        rows.iter().map(|row| told(row).0).collect::<Vec<_>>()
+    };
+    assert_eq!(changes("&key=2"), ["insert", "update"]);
+    // The page tells the number that the row had, whose key another one has now.
+    assert_eq!(changes("&key=1"), ["insert", "update", "delete", "insert"]);
+    assert_eq!(changes("&key=3"), [] as [String; 0]);
+    assert_eq!(changes("&key=2&order=newest&limit=1"), ["update"]);
+}
+
 #[test]
 fn status_metrics_and_events() {
     let server = with_probe(2);
