@@ -5,6 +5,7 @@ mod auto;
 mod backups;
 mod calls;
 mod crash;
+mod deposed;
 mod drift;
 mod end;
 mod harm;

@@ -53,7 +53,7 @@ impl Sent {
 
 /// All groups of a life, in order.
 #[derive(Default)]
-struct Line(Mutex<Vec<Sent>>);
+pub(super) struct Line(Mutex<Vec<Sent>>);
 
 impl GroupSink for Line {
     fn take(&self, group: &Group<'_>) {
@@ -82,7 +82,7 @@ impl Line {
 
 /// See the module's header.
 pub(super) struct Standby {
-    world: Life,
+    pub(super) world: Life,
     line: Arc<Line>,
     settings: Settings,
     /// Records of a group that it never gets.
@@ -121,7 +121,7 @@ impl Run {
         Ok(())
     }
 
-    fn open_standby(
+    pub(super) fn open_standby(
         &mut self,
         disk: &SimDisk,
         settings: Settings,
@@ -291,14 +291,14 @@ impl Run {
     }
 
     /// The end of the primary's life: now and then its standby takes over. The disk that the next life goes on with then.
-    pub(super) fn fail_over(&mut self, world: &Life) -> Result<Option<SimDisk>, String> {
+    pub(super) fn fail_over(&mut self, former: &Life) -> Result<Option<SimDisk>, String> {
         let Some(standby) = self.standby.take() else {
             return Ok(None);
         };
         if self.below(2) == 0 {
             return Ok(None);
         }
-        self.quiesce(world)?;
+        self.quiesce(former)?;
         self.feed(&standby)?;
         standby.world.disk.set_faults(FaultPlan::default());
         let received = standby.received();
@@ -322,6 +322,10 @@ impl Run {
             self.ledger.second_from = second_from;
             standby
         };
+        if self.options.mutant.is_none() {
+            let old = former.disk.crash(&CrashPolicy::Random(self.random.next_u64()));
+            self.check_deposed(&old, &world.disk.copy(), promoted.lsn)?;
+        }
         if self.below(2) == 0 {
             return self.check_writes(&world, promoted.lsn).map(|()| None);
         }
@@ -342,7 +346,11 @@ impl Run {
 
     /// A promoted standby takes writes, from the first LSN of its epoch on.
     fn check_writes(&mut self, world: &Life, lsn: Lsn) -> Result<(), String> {
-        if self.look_at_versions(world).is_none() {
+        // The primary's life goes on with its own version.
+        let second_from = self.ledger.second_from;
+        let version = self.look_at_versions(world);
+        self.ledger.second_from = second_from;
+        if version.is_none() {
             return Ok(());
         }
         let op = Op::Announce { value: 1 };

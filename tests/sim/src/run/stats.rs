@@ -17,5 +17,5 @@ stats! {
     auto_switches, backups, failed_backups, verified_backups, restores, divergences, quarantines,
     /// Crashes of lives whose changes went to NVRAM as they were made.
     inserted_crashes,
-    ended, standbys, standby_checks, standby_restarts, promotions, failovers,
+    ended, standbys, standby_checks, standby_restarts, promotions, failovers, deposed, cuts,
 }
