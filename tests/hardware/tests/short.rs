@@ -3,9 +3,9 @@
 use reprise_test_crash::skip;
 use reprise_test_hardware::{Config, is_available, run};
 
-fn config(commit: &str, points: usize) -> Config {
+fn config(commit: &str, points: usize, seed: u64) -> Config {
     Config {
-        seed: 1,
+        seed,
         seconds: 4,
         points,
         log: None,
@@ -18,7 +18,7 @@ fn power_failures_lose_nothing_that_was_acknowledged() {
     if let Err(why) = is_available() {
         return skip("power_failures_lose_nothing_that_was_acknowledged", &why);
     }
-    match run(&config("sync", 10)) {
+    match run(&config("sync", 10, 1)) {
         Ok(report) => println!("{report}"),
         Err(error) => panic!("{error:#}"),
     }
@@ -30,9 +30,11 @@ fn a_loss_is_noticed() {
     if let Err(why) = is_available() {
         return skip("a_loss_is_noticed", &why);
     }
-    let error = match run(&config("async", 40)) {
-        Ok(report) => panic!("a server that acknowledges too early passed: {report}"),
-        Err(error) => format!("{error:#}"),
+    // On a slow machine a run may answer so seldom that all of it is durable by chance.
+    let found = (1..=4).find_map(|seed| run(&config("async", 40, seed)).err());
+    let error = match found {
+        None => panic!("a server that acknowledges too early passed four times"),
+        Some(error) => format!("{error:#}"),
     };
     assert!(
         error.contains("lost: client") && error.contains("cargo xtask power"),
