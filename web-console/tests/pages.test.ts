@@ -78,7 +78,7 @@ describe.skipIf(path === null)('every page', () => {
     await published.or(page.getByText('There are no checkpoints yet')).first().waitFor();
     await check();
     await page.getByRole('link', { name: 'Replication', exact: true }).click();
-    await page.getByRole('heading', { name: 'This server' }).waitFor();
+    await page.getByRole('heading', { name: 'This server', exact: true }).waitFor();
     const standbys = page.getByRole('region', { name: 'Standbys', exact: true });
     await standbys.or(page.getByText('No standby follows this server')).first().waitFor();
     await check();

@@ -37,8 +37,8 @@ fn append_changes(
     let (begun_at, mut has_room) = (objects.place(), true);
     let (mut changes, mut pieces) = (Vec::new(), Vec::new());
     for row in 0..rows {
-        let (key, at) = (row.to_be_bytes(), changes.len());
-        let name = RowName::Key(&key);
+        let at = changes.len();
+        let name = RowName::Number(u64::from(row));
         Change::Delete { table: 1, name }.encode(&mut changes);
         let place = has_room.then(|| objects.insert(&changes[at..])).flatten();
         has_room = place.is_some();
