@@ -53,7 +53,7 @@ pub(crate) struct Upkeep {
     pub folders: Option<Folders>,
     /// Procedures that are kept from running, and of which the log has no record yet.
     pub quarantine: Mutex<Vec<Quarantined>>,
-    /// They come from a file.
+    /// They come from a file, `quarantine.json`, which goes once the log has them.
     is_quarantine_filed: bool,
     /// Memory that is made ready before calls are taken.
     pub memory_ready: AtomicU64,
