@@ -376,8 +376,12 @@ impl Leasing {
         let Some(ttl) = self.store().renew()? else {
             return Ok(false);
         };
-        self.clock.set_until(until_ns(asked_ns, ttl));
-        self.lock().next_ns = asked_ns + self.every_ns();
+        let mut state = self.lock();
+        if state.holds {
+            self.clock.set_until(until_ns(asked_ns, ttl));
+            state.next_ns = asked_ns + self.every_ns();
+        }
+        drop(state);
         self.shared.gate.release();
         Ok(true)
     }
@@ -420,14 +424,16 @@ impl Leasing {
     /// The lease is over, or the record another one: who has it now?
     fn look_again(&self) -> Result<(), StoreError> {
         let seen = self.look()?;
+        if !self.lock().holds {
+            return Ok(()); // it was given away, before it was free
+        }
         if may_take_again(&seen, &self.own) {
             // Each of them is waited for until it is recorded that it left.
             let in_sync = self.lock().wanted.clone();
             self.take(&seen, (self.epoch(), in_sync))?;
             return Ok(());
         }
-        self.clock.set_until(0);
-        self.lock().holds = false;
+        self.end_holding();
         if let Some(replication) = self.replication.upgrade() {
             replication.depose(seen.holder.as_ref());
         }
@@ -497,9 +503,15 @@ impl Leasing {
         self.lock().next_ns = self.now_ns() + self.ttl.as_nanos() as u64;
     }
 
-    fn let_go(&self) {
+    /// From here on this server answers nothing alone, and does not take the lease again by itself.
+    fn end_holding(&self) {
+        let mut state = self.lock();
+        state.holds = false;
         self.clock.set_until(0);
-        self.lock().holds = false;
+    }
+
+    fn let_go(&self) {
+        self.end_holding();
         // Where the store is not reached, it ends by itself.
         let _ = self.store().release();
     }
@@ -511,8 +523,7 @@ impl Leasing {
             epoch: self.epoch(),
             in_sync: vec![successor.to_owned()],
         };
-        self.clock.set_until(0);
-        self.lock().holds = false;
+        self.end_holding();
         let _ = self.store().record(&record); // it waits until the lease is over, then
         let _ = self.store().release();
     }
