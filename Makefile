@@ -26,7 +26,7 @@ test: ## Build everything and run all tests
 	@! xtask/bootstrap.sh has-etcd || $(CARGO) xtask etcd
 	$(CARGO) build --release --workspace --all-targets
 	@rm -f target/skipped-tests.txt
-	$(CARGO) test --release --workspace
+	$(CARGO) test --release --workspace --no-fail-fast
 	cd web-console && npm test
 	$(CARGO) xtask skipped
 
