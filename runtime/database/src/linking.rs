@@ -385,9 +385,10 @@ impl Failure {
         matches!(refusal, Refusal::Diverged | Refusal::Database)
     }
 
+    /// What a primary says to who asks for a ticket can change there: a token that is entered, `--ship-listen`, a promotion that ends.
     fn is_final(&self) -> bool {
         match self {
-            Self::Ticket(error) => error.is_final,
+            Self::Ticket(_) => false,
             Self::Link(error) => error.is_final(),
         }
     }

@@ -227,6 +227,18 @@ impl Replication {
         }
     }
 
+    /// As `serving`, for who comes to be served.
+    pub(crate) fn served(&self) -> Result<Serving, ReplicationError> {
+        match &*self.lock() {
+            State::Serving(serving) => Ok(serving.clone()),
+            State::NotServed => Err(ReplicationError::NotServed),
+            // It is the primary already, and begins to take standbys within the same promotion.
+            State::Waiting(_) => Err(ReplicationError::Unavailable(
+                "this server becomes the primary, and takes standbys in a moment".into(),
+            )),
+        }
+    }
+
     fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
         self.log.set_hold_bytes_max(config.hold_bytes_max)?;
         cutting::keep_level(&*self.root, self.safety, self.log.epoch()).map_err(LogError::from)?;
@@ -451,7 +463,7 @@ impl ReplicationService for Replication {
         if self.router.role() == Role::Standby {
             return Err(ReplicationError::NotPrimary(self.router.primary_url()));
         }
-        let serving = self.serving().ok_or(ReplicationError::NotServed)?;
+        let serving = self.served()?;
         let ticket = serving.shipper.join(name).map_err(|error| match error {
             ShipError::Name(reason) => ReplicationError::Name(reason.into()),
             other => ReplicationError::Unavailable(other.to_string().into()),
@@ -481,7 +493,7 @@ impl ReplicationService for Replication {
     }
 
     fn forget(&self, name: &str) -> Result<(), ReplicationError> {
-        let serving = self.serving().ok_or(ReplicationError::NotServed)?;
+        let serving = self.served()?;
         let missing = || ReplicationError::Name("no standby of that name is lost".into());
         serving.shipper.forget(name).then_some(()).ok_or_else(missing)
     }

@@ -120,7 +120,7 @@ impl Replication {
             Role::Standby => return Err(ReplicationError::NotPrimary(self.router.primary_url())),
             Role::ReadOnly => return Err(unavailable("this server is read-only".into())),
         }
-        let serving = self.serving().ok_or(ReplicationError::NotServed)?;
+        let serving = self.served()?;
         let status = |name| {
             serving
                 .shipper

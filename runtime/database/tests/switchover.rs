@@ -141,6 +141,37 @@ fn a_standby_that_is_promoted_has_what_the_old_primary_answered_and_that_one_fol
 }
 
 #[test]
+fn who_comes_to_a_standby_that_takes_over_is_told_to_ask_again_and_never_that_it_takes_none() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 50);
+    let new = cluster.standby_of(&old, "s1");
+    new.serve_standbys(cluster.serving("http://s1:1"))
+        .expect("once it is the primary");
+    wait_seen(&old, &new);
+    let asks = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            loop {
+                asks.store(true, Ordering::Relaxed);
+                match service(&new).join("s2") {
+                    Ok(_) => break,
+                    Err(ReplicationError::NotPrimary(_) | ReplicationError::Unavailable(_)) => {}
+                    Err(other) => panic!("a standby takes it for the last word: {other}"),
+                }
+            }
+        });
+        wait_until("it asks", || asks.load(Ordering::Relaxed));
+        service(&new).promote(ASKED).expect("promoted");
+        asking.join().expect("served at last");
+    });
+    for database in [&old, &new] {
+        database.close().expect("close");
+    }
+}
+
+#[test]
 fn a_primary_that_can_not_be_asked_or_says_no_keeps_its_place() {
     let cluster = Cluster::new();
     let old = cluster.start("p");

@@ -129,9 +129,7 @@ impl Freshness {
         let (Some(primary), Some(before)) = (views.at(moment), views.at(moment.saturating_sub(LOOK_BACK_NS))) else {
             return;
         };
-        // Of a primary that did nothing it shows all, or lacks what was there before.
-        let idle = is_heard.then_some(if view >= primary { 1.0 } else { 0.0 });
-        let score = score(view, primary, before).or(idle);
+        let score = score(view, primary, before).or(is_heard.then(|| idle(view, primary)));
         let Some(score) = score else {
             self.now = None;
             return;
@@ -186,6 +184,11 @@ impl Freshness {
     fn summary(&self) -> Option<FreshnessSummary> {
         (!self.samples.is_empty()).then(|| summary(self.samples.iter()))
     }
+}
+
+/// The score where the primary has done nothing: the view shows all, or lacks what was there before.
+fn idle(view: Lsn, primary: Lsn) -> f32 {
+    if view >= primary { 1.0 } else { 0.0 }
 }
 
 /// None where the primary has done nothing.
@@ -243,22 +246,23 @@ impl OwnFreshness {
         freshness.sample((beat.came_ns, now_us), views, |_| beat.behind_bytes);
     }
 
-    /// The score, where the primary was heard within a second; and for how many microseconds it may have had something that this view does
-    /// not show.
+    /// The score of this view, where the primary was heard within a second; and for how many microseconds it may have had something that
+    /// this view does not show.
     pub fn now(&self, now_ns: u64, view: Lsn) -> (Option<f64>, u64) {
         let both = self.0.lock().expect("nothing panics under this lock");
         let (views, freshness) = &*both;
-        let heard_ns = freshness.heard_ns;
-        let is_heard = heard_ns.is_some_and(|heard| now_ns.saturating_sub(heard) <= HEARD_NS);
-        let sees_all = heard_ns
-            .and_then(|heard| views.at(heard))
-            .is_some_and(|primary| view >= primary);
-        let lag_us = match is_heard && sees_all {
-            true => 0,
-            false => views.last_at(view).map_or(0, |at| now_ns.saturating_sub(at) / 1_000),
+        // What the primary showed when it was heard, and what it showed before.
+        let heard = freshness
+            .heard_ns
+            .filter(|heard| now_ns.saturating_sub(*heard) <= HEARD_NS)
+            .and_then(|heard| Some((views.at(heard)?, views.at(heard.saturating_sub(LOOK_BACK_NS))?)));
+        let lag_us = match heard {
+            Some((primary, _)) if view >= primary => 0,
+            _ => views.last_at(view).map_or(0, |at| now_ns.saturating_sub(at) / 1_000),
         };
-        let score = freshness.now().filter(|_| is_heard).map(|(score, _)| score);
-        (score, lag_us)
+        let fresh = heard
+            .map(|(primary, before)| f64::from(score(view, primary, before).unwrap_or_else(|| idle(view, primary))));
+        (fresh, lag_us)
     }
 
     /// One point a second, the oldest first, and the last minute in one.
@@ -396,7 +400,9 @@ mod tests {
         assert_eq!(own.now(1_010 * MS, Lsn(100)), (Some(1.0), 0));
         own.note(&beat(1_020, 150), 0, Lsn(100));
         assert_eq!(own.now(1_030 * MS, Lsn(100)), (Some(0.0), 30_000));
-        assert_eq!(own.now(1_030 * MS, Lsn(150)).1, 0);
+        // A read has the freshness of its own view, not that of the last heartbeat's.
+        assert_eq!(own.now(1_030 * MS, Lsn(150)), (Some(1.0), 0));
+        assert_eq!(own.now(1_030 * MS, Lsn(125)).0, Some(0.5));
         assert_eq!(own.now(5_000 * MS, Lsn(150)), (None, 3_980_000));
     }
 }

@@ -8,6 +8,7 @@ const NAMES: Record<string, string> = {
   undo: 'Undo',
   snapshots: 'Checkpoint copies',
   idempotency: 'Idempotency results',
+  requests: 'Requests on their way',
   answers: 'Answers on their way',
   guests: 'Instances of modules',
   modules: 'Modules',

@@ -82,7 +82,7 @@ function Node({ node }: { node: Replication }) {
       facts={[
         { label: 'Role', value: node.role },
         { label: 'Epoch', value: formatCount(node.epoch) },
-        { label: 'An answered write is safe as', value: safetyText(node) },
+        { label: 'Safety level', value: safetyText(node) },
         { label: 'Writes go to', value: node.primary ?? (node.role === 'primary' ? 'this server' : 'not known') },
         { label: 'Standbys connect to', value: node.ship_address ?? 'none may' },
         { label: 'Durable here, before LSN', value: formatCount(node.durable_lsn) },

@@ -69,15 +69,16 @@ pub fn follow_primary(primary: &Primary, name: &str) -> FollowPrimary {
         name: name.into(),
         primary: Some("http://p:1".into()),
         ticket: Box::new(move || {
-            let passing = |reason: String| TicketError {
+            // Final for who starts; who follows asks again.
+            let refused = |reason: String| TicketError {
                 reason: reason.into(),
-                is_final: false,
+                is_final: true,
             };
             let primary = primary.lock().expect("test").clone();
-            let primary = primary.ok_or_else(|| passing("there is none now".into()))?;
+            let primary = primary.ok_or_else(|| refused("there is none now".into()))?;
             service(&primary)
                 .join(&asked)
-                .map_err(|error| passing(error.to_string()))
+                .map_err(|error| refused(error.to_string()))
         }),
         step_down: Arc::new(move || ask_step_down(&giving, &asks)),
     }
