@@ -1,15 +1,19 @@
 //! Places of connections: so many in all, so many of one address, and some that only probes and control get, so that whoever
-//! takes all others can still be seen, and stopped.
+//! takes all others can still be seen, and stopped. Of these last ones none is held by saying nothing: who has asked for nothing yet leaves
+//! for the next who comes, the longest there first.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
-use crate::limits::{PROBE_PLACES, PROBE_PLACES_PER_PEER_MAX};
+use crate::limits::{LEAVE_WAIT_MAX, PROBE_PLACES, PROBE_PLACES_PER_PEER_MAX};
 
 #[derive(Clone)]
 pub struct Places {
@@ -17,7 +21,23 @@ pub struct Places {
     probes: Arc<Semaphore>,
     count: u32,
     per_peer_max: u32,
-    peers: Arc<Mutex<HashMap<IpAddr, Held>>>,
+    taken: Arc<Mutex<Taken>>,
+    /// Somebody gave a place for probes back.
+    left: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Taken {
+    peers: HashMap<IpAddr, Held>,
+    /// Who has a place for probes and asked for nothing yet, in the order of their coming.
+    silent: VecDeque<Silent>,
+    next_number: u64,
+}
+
+struct Silent {
+    number: u64,
+    peer: IpAddr,
+    leave: Arc<Notify>,
 }
 
 /// What one address holds.
@@ -29,11 +49,16 @@ struct Held {
 
 /// A connection's place, given back with the drop.
 pub struct Place {
-    /// For probes and control alone.
-    pub is_probe: bool,
+    /// Of a place for probes and control alone.
+    probe: Option<Probe>,
     peer: IpAddr,
     places: Places,
-    _permit: OwnedSemaphorePermit,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+struct Probe {
+    number: u64,
+    leave: Arc<Notify>,
 }
 
 impl Places {
@@ -43,22 +68,56 @@ impl Places {
             probes: Arc::new(Semaphore::new(PROBE_PLACES as usize)),
             count,
             per_peer_max,
-            peers: Arc::default(),
+            taken: Arc::default(),
+            left: Arc::default(),
         }
     }
 
     /// Waits until a connection that arrives may have some place.
     pub async fn until_free(&self) {
+        if !self.lock().silent.is_empty() {
+            return;
+        }
         tokio::select! {
             permit = self.all.acquire() => drop(permit),
             permit = self.probes.acquire() => drop(permit),
         }
     }
 
-    /// A place for a connection of `peer`, or one for probes; none where it has its share of both.
-    pub fn take(&self, peer: IpAddr) -> Option<Place> {
+    /// A place for a connection of `peer`, or one for probes; none where it has its share of both, and all of these are being answered.
+    pub async fn take(&self, peer: IpAddr) -> Option<Place> {
         let peer = peer.to_canonical();
-        let mut peers = self.lock();
+        loop {
+            let place = self.try_take(peer);
+            if place.is_some() || !self.ask_to_leave(peer) {
+                return place;
+            }
+            let _ = timeout(LEAVE_WAIT_MAX, self.left.notified()).await; // it is tried again either way
+        }
+    }
+
+    /// Ends who has asked for nothing for the longest time: of `peer`, where that has its share. False where nobody is silent.
+    fn ask_to_leave(&self, peer: IpAddr) -> bool {
+        let mut taken = self.lock();
+        let has_share = taken
+            .peers
+            .get(&peer)
+            .is_some_and(|held| held.probes >= PROBE_PLACES_PER_PEER_MAX);
+        let first = taken.silent.iter().position(|silent| !has_share || silent.peer == peer);
+        let silent = first.and_then(|first| taken.silent.remove(first));
+        silent.is_some_and(|silent| {
+            silent.leave.notify_one();
+            true
+        })
+    }
+
+    fn try_take(&self, peer: IpAddr) -> Option<Place> {
+        let mut taken = self.lock();
+        let Taken {
+            peers,
+            silent,
+            next_number,
+        } = &mut *taken;
         let held = peers.entry(peer).or_default();
         let all = (held.places < self.per_peer_max).then(|| self.all.clone().try_acquire_owned().ok());
         let (permit, is_probe) = match all.flatten() {
@@ -72,12 +131,22 @@ impl Places {
             (None, _) if held.places + held.probes == 0 => _ = peers.remove(&peer),
             (None, _) => {}
         }
-        drop(peers);
-        permit.map(|permit| Place {
-            is_probe,
+        let permit = permit?;
+        let probe = is_probe.then(|| {
+            let (number, leave) = (*next_number, Arc::default());
+            *next_number += 1;
+            silent.push_back(Silent {
+                number,
+                peer,
+                leave: Arc::clone(&leave),
+            });
+            Probe { number, leave }
+        });
+        Some(Place {
+            probe,
             peer,
             places: self.clone(),
-            _permit: permit,
+            permit: Some(permit),
         })
     }
 
@@ -93,23 +162,51 @@ impl Places {
         (self.count + PROBE_PLACES) as usize - free
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Held>> {
-        self.peers.lock().expect("no code panics under this lock")
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().expect("no code panics under this lock")
+    }
+}
+
+impl Place {
+    /// For probes and control alone.
+    pub fn is_probe(&self) -> bool {
+        self.probe.is_some()
+    }
+
+    /// Waits until the place is another's; for ever, where a request has come or the place is none for probes.
+    pub async fn until_asked_to_leave(&self) {
+        match &self.probe {
+            Some(probe) => probe.leave.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// A request has come: it is answered.
+    pub fn begin_answer(&self) {
+        if let Some(probe) = &self.probe {
+            self.places.lock().silent.retain(|silent| silent.number != probe.number);
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut peers = self.places.lock();
-        let Some(held) = peers.get_mut(&self.peer) else {
+        self.begin_answer();
+        let mut taken = self.places.lock();
+        let Some(held) = taken.peers.get_mut(&self.peer) else {
             return;
         };
-        match self.is_probe {
+        match self.is_probe() {
             true => held.probes -= 1,
             false => held.places -= 1,
         }
         if held.places + held.probes == 0 {
-            peers.remove(&self.peer);
+            taken.peers.remove(&self.peer);
+        }
+        self.permit = None;
+        drop(taken);
+        if self.is_probe() {
+            self.places.left.notify_one();
         }
     }
 }
@@ -118,23 +215,38 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    #[test]
-    fn one_address_takes_no_more_than_its_share_and_probes_always_come_in() {
+    #[tokio::test]
+    async fn one_address_takes_no_more_than_its_share_and_probes_always_come_in() {
         let places = Places::new(4, 2);
         let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
-        let kind = |place: &Option<Place>| place.as_ref().map(|place| place.is_probe);
-        let mut held: Vec<_> = (0..2).map(|_| places.take(a)).collect();
+        let kind = |place: &Option<Place>| place.as_ref().map(Place::is_probe);
+        let mut held: Vec<_> = (0..2).map(|_| places.try_take(a)).collect();
         assert!(held.iter().all(|place| kind(place) == Some(false)));
-        let probes: Vec<_> = (0..PROBE_PLACES_PER_PEER_MAX).map(|_| places.take(a)).collect();
+        let probes: Vec<_> = (0..PROBE_PLACES_PER_PEER_MAX).map(|_| places.try_take(a)).collect();
         assert!(probes.iter().all(|place| kind(place) == Some(true)));
-        assert_eq!(kind(&places.take(a)), None);
-        held.extend((0..2).map(|_| places.take(b)));
+        assert_eq!(kind(&places.try_take(a)), None);
+        held.extend((0..2).map(|_| places.try_take(b)));
         assert!(held.iter().all(|place| kind(place) == Some(false)));
-        assert_eq!(kind(&places.take(c)), Some(true), "all places are taken");
+        let other = places.take(c).await;
+        assert_eq!(kind(&other), Some(true), "all places are taken");
+
+        // Who is being answered stays, the first of the others leaves.
+        probes[0].as_ref().expect("a place").begin_answer();
+        let mut probes: Vec<_> = probes.into_iter().flatten().collect();
+        let second = probes.remove(1);
+        let leaves = tokio::spawn(async move { second.until_asked_to_leave().await });
+        assert_eq!(kind(&places.take(a).await), Some(true));
+        leaves.await.expect("asked to leave");
+
+        // Where all are being answered, nobody leaves.
+        probes.push(places.take(a).await.expect("the place that was left again"));
+        probes.iter().for_each(Place::begin_answer);
+        assert_eq!(kind(&places.take(a).await), None);
         drop(held.pop());
-        assert_eq!(kind(&places.take(c)), Some(false));
-        drop((held, probes));
+        assert_eq!(kind(&places.take(c).await), Some(false));
+        drop((held, probes, other));
         assert_eq!(places.taken(), 0);
-        assert!(places.lock().is_empty());
+        let taken = places.lock();
+        assert!(taken.peers.is_empty() && taken.silent.is_empty());
     }
 }

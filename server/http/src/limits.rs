@@ -36,6 +36,8 @@ pub const CONNECTIONS_MAX: u32 = 4096;
 pub const PROBE_PLACES: u32 = 16;
 pub const PROBE_PLACES_PER_PEER_MAX: u32 = 4;
 pub const PROBE_WAIT_MAX: Duration = Duration::from_secs(5);
+/// A probe that arrives waits no longer for one that is to leave for it.
+pub const LEAVE_WAIT_MAX: Duration = Duration::from_millis(100);
 /// Read buffer of one connection.
 pub const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// The request line and all headers.

@@ -57,7 +57,7 @@ pub async fn serve(
             next = next => next,
         };
         match accepted {
-            Ok((stream, peer)) => match places.take(peer.ip()) {
+            Ok((stream, peer)) => match places.take(peer.ip()).await {
                 Some(place) => {
                     tokio::spawn(serve_connection(stream, state.clone(), router.clone(), place));
                 }
@@ -139,18 +139,26 @@ async fn serve_connection(stream: TcpStream, state: AppState, router: Router, pl
     let _ = stream.set_nodelay(true); // a closed socket fails at its first read as well
     state.counts.connections.fetch_add(1, Ordering::Relaxed);
     state.counts.connections_open.fetch_add(1, Ordering::Relaxed);
-    let header_wait = header_wait(&state, place.is_probe);
-    if let Some(socket) = tls::greet(stream, state.tls.as_ref(), header_wait).await {
-        let stream = StallGuard::new(socket, state.limits.write_wait);
-        let stream = match place.is_probe {
-            false => pipeline::serve(stream, &state).await,
-            true => Some(stream),
-        };
-        if let Some(stream) = stream {
-            serve_requests(stream, &state, router, (place.is_probe, header_wait)).await;
-        }
+    tokio::select! {
+        () = serve_socket(stream, &state, router, &place) => {}
+        () = place.until_asked_to_leave() => {}
     }
     state.counts.connections_open.fetch_sub(1, Ordering::Relaxed);
+}
+
+async fn serve_socket(stream: TcpStream, state: &AppState, router: Router, place: &Place) {
+    let header_wait = header_wait(state, place.is_probe());
+    let Some(socket) = tls::greet(stream, state.tls.as_ref(), header_wait).await else {
+        return;
+    };
+    let stream = StallGuard::new(socket, state.limits.write_wait);
+    let stream = match place.is_probe() {
+        false => pipeline::serve(stream, state).await,
+        true => Some(stream),
+    };
+    if let Some(stream) = stream {
+        serve_requests(stream, state, router, place, header_wait).await;
+    }
 }
 
 /// How long a client may take for its greeting, and for the head of a request.
@@ -163,12 +171,8 @@ fn header_wait(state: &AppState, is_probe: bool) -> Duration {
 }
 
 /// Whatever the requests are, one after the other.
-async fn serve_requests(
-    stream: StallGuard,
-    state: &AppState,
-    router: Router,
-    (is_probe, header_wait): (bool, Duration),
-) {
+async fn serve_requests(stream: StallGuard, state: &AppState, router: Router, place: &Place, header_wait: Duration) {
+    let is_probe = place.is_probe();
     let mut draining = state.draining.subscribe();
     let (stream, judge) = WatchedStream::new(stream, state.clone());
     let service = {
@@ -176,6 +180,7 @@ async fn serve_requests(
         service_fn(move |request: Request<Incoming>| {
             let (state, router) = (state.clone(), router.clone());
             let judged = judge.next();
+            place.begin_answer();
             async move {
                 if let Err(refusal) = judged {
                     state.counts.answered(refusal.problem.status);
