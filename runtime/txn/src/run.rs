@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_abi::Ended;
+use reprise_abi::{Ended, Type, value::ValueReader};
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, Fault, FaultKind};
 use reprise_storage::{Store, WriteSummary, result_digest};
@@ -40,6 +40,41 @@ impl TxnInput<'_> {
         let procedure = self.module.schema.procedures.get(self.procedure);
         procedure.is_some_and(|procedure| procedure.read_only)
     }
+
+    /// How the procedure ended, once its result was judged: whoever decodes it later finds one of the declared type. A replay does not judge:
+    /// what was committed stays so.
+    #[inline(always)]
+    fn judge_result(&self, kind: Result<CallEnd, Box<Fault>>, frame: &TxnScratch) -> Result<CallEnd, Box<Fault>> {
+        let procedure = self.module.schema.procedures.get(self.procedure);
+        match (&kind, procedure) {
+            (Ok(CallEnd::Returned), Some(procedure))
+                if !is_of(&procedure.returns, frame.result()) && !frame.is_replay() =>
+            {
+                Err(wrong_result(frame.result().len()))
+            }
+            _ => kind,
+        }
+    }
+}
+
+/// True where the bytes are one value of the type, and no more.
+#[inline(always)]
+fn is_of(ty: &Type, bytes: &[u8]) -> bool {
+    match ty {
+        Type::Unit => bytes.is_empty(),
+        ty => holds_one(ty, bytes),
+    }
+}
+
+#[inline(never)]
+fn holds_one(ty: &Type, bytes: &[u8]) -> bool {
+    let mut reader = ValueReader::new(bytes);
+    reader.skip(ty).is_ok() && reader.finish().is_ok()
+}
+
+#[cold]
+fn wrong_result(bytes: usize) -> Box<Fault> {
+    Fault::guest(format!("the result, {bytes} bytes, is no value of the declared type"))
 }
 
 /// A committed transaction. Its result is in the frame.
@@ -104,8 +139,9 @@ pub fn run_single(
     };
     frame.end_call();
     frame.note_fuel(ended.fuel_used);
-    let Ok(CallEnd::Returned) = ended.kind else {
-        return fail_single(store, ended.kind, frame);
+    let kind = input.judge_result(ended.kind, frame);
+    let Ok(CallEnd::Returned) = kind else {
+        return fail_single(store, kind, frame);
     };
     if let Some(images) = frame.capture() {
         frame.inserting.end(store, images);
@@ -170,7 +206,7 @@ pub fn run_multi(
     };
     frame.end_call();
     frame.note_fuel(ended.fuel_used);
-    match judge(ended.kind, frame) {
+    match judge(input.judge_result(ended.kind, frame), frame) {
         None => {
             capture_groups(stores, frame);
             let summaries: Vec<_> = stores.iter_mut().map(|(_, store)| store.commit()).collect();

@@ -128,6 +128,11 @@ impl TxnScratch {
         self.inserting.begin_batch();
     }
 
+    /// The call was committed once and runs again.
+    pub(crate) fn is_replay(&self) -> bool {
+        matches!(self.limits, Limits::Replay)
+    }
+
     /// How many times the limits of a call it may take.
     pub(crate) fn limits_times(&self) -> u64 {
         match self.limits {
@@ -386,7 +391,7 @@ impl TxnScratch {
 
     /// Counts in the memory's ledger what open cursors keep, and `more` bytes that they are about to.
     pub(crate) fn count_kept(&mut self, more: usize) -> Result<(), OpError> {
-        let is_judged = !matches!(self.limits, Limits::Replay);
+        let is_judged = !self.is_replay();
         self.kept
             .count(more, is_judged)
             .map_err(|max| limit(MEMORY_MAX_LIMIT, max))

@@ -1,4 +1,4 @@
-//! Every error of the contract's table, over real HTTP. `not-primary` is not among them: there is no standby yet.
+//! Every error of the contract's table, over real HTTP, but for `not-primary`, which `replication.rs` has.
 
 use reprise_test_http::{Answer, Options, Server, probe, probe_changed, probe_with, raw};
 use reqwest::Method;
@@ -299,6 +299,85 @@ fn aborts_limits_and_traps_leave_nothing() {
         .call("put", json!({"id": 1, "amount": 1}))
         .problem("procedure-aborted", 422);
     assert_eq!(problem["code"], "duplicate");
+}
+
+/// A module that the SDK did not make: each procedure stores a row, and then gives the first bytes of its memory as its result.
+fn liar() -> Vec<u8> {
+    let by = r#"{"by":["k"]}"#;
+    let procedures = [
+        ("short", "\"i64\"", 7, by),
+        ("long", "\"i64\"", 9, by),
+        ("missing", "\"i64\"", 0, by),
+        ("of_nothing", "\"unit\"", 1, by),
+        ("no_bool", "\"bool\"", 1, by),
+        ("no_text", "\"text\"", 3, by),
+        ("no_list", r#"{"list":"bool"}"#, 1, by),
+        ("everywhere", "\"i64\"", 7, "\"all\""),
+        ("truth", "\"i64\"", 8, by),
+    ];
+    let described = procedures.map(|(name, returns, _, partitioning)| {
+        format!(
+            r#"{{"name":"{name}","params":[{{"name":"k","type":"i64"}}],"returns":{returns},"read_only":false,"partitioning":{partitioning}}}"#
+        )
+    });
+    let description = format!(
+        r#"{{"abi":1,"tables":[{{"name":"rows","columns":[{{"name":"k","type":"i64"}}],"primary_key":["k"],"primary_kind":"ordered",
+        "indexes":[],"placement":{{"by":"k"}}}}],"procedures":[{}]}}"#,
+        described.join(",")
+    );
+    let exports = procedures.map(|(name, _, bytes, _)| {
+        format!(
+            r#"(func (export "reprise_call_{name}") (param i32) (result i32)
+              (call $args_read (i32.const 64))
+              (drop (call $insert (i32.const 0) (i64.const 0x0000000800000040)))
+              (call $result_write (i64.const {}))
+              (i32.const 0))"#,
+            bytes * (1_u64 << 32)
+        )
+    });
+    let text = format!(
+        r#"(module (@custom "reprise.describe" "{}")
+          (import "reprise1" "args_read" (func $args_read (param i32)))
+          (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+          (import "reprise1" "result_write" (func $result_write (param i64)))
+          (memory (export "memory") 1)
+          (data (i32.const 0) "\02\ff\ff\00\00\00\00\00\00")
+          {})"#,
+        description.replace('\n', " ").replace('"', "\\\""),
+        exports.concat()
+    );
+    wat::parse_str(text).expect("valid wasm text")
+}
+
+#[test]
+fn a_result_that_is_none_of_its_type_ends_the_call_and_leaves_nothing() {
+    let server = Server::start();
+    server.put_module("liar", liar()).ok(201);
+    let call = |procedure: &str, k: i64| {
+        let args = json!({"k": k}).to_string().into_bytes();
+        server.send(Method::POST, &format!("/v1/call/liar/{procedure}"), &[], args)
+    };
+    let lies = [
+        "short",
+        "long",
+        "missing",
+        "of_nothing",
+        "no_bool",
+        "no_text",
+        "no_list",
+        "everywhere",
+    ];
+    for procedure in lies {
+        let problem = call(procedure, 7).problem("procedure-trapped", 500);
+        let detail = problem["detail"].as_str().unwrap_or_default();
+        assert!(
+            detail.contains("is no value of the declared type"),
+            "{procedure}: {problem}"
+        );
+    }
+    assert_eq!(server.get("/v1/tables/rows").ok(200)["rows"], 0);
+    call("truth", 7).ok(200);
+    assert_eq!(server.get("/v1/tables/rows/rows").ok(200)["rows"], json!([{"k": "7"}]));
 }
 
 #[test]
