@@ -7,7 +7,8 @@ const server = process.env['REPRISE_URL'] ?? 'http://127.0.0.1:8080';
 const proxied = ['/v1', '/healthz', '/readyz', '/metrics', '/openapi.json'];
 
 export default defineConfig({
-  base: '/console/',
+  // The console is served at /console/, or below whatever path a proxy has.
+  base: './',
   plugins: [react()],
   server: { host: '127.0.0.1', port: 5173, proxy: Object.fromEntries(proxied.map((path) => [path, { target: server, changeOrigin: false }])) },
   build: { target: 'es2023', reportCompressedSize: false },

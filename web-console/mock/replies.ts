@@ -28,6 +28,11 @@ export function description(): Reply {
 
 /** A file of the built console: /console/… and /docs/… lie side by side in one folder. */
 export function sendFile(dist: string, path: string, response: ServerResponse): void {
+  if (/^\/(console|docs)$/.test(path)) {
+    response.writeHead(307, { Location: `${path.slice(1)}/` });
+    response.end();
+    return;
+  }
   const inside = path.startsWith('/console') ? path.slice('/console'.length) : path;
   let file = join(dist, normalize(inside));
   if (existsSync(file) && statSync(file).isDirectory()) file = join(file, 'index.html');

@@ -9,6 +9,7 @@ import type {
   Status,
 } from '../src/generated/types.gen';
 import { callList, endCall } from './calls';
+import { backupList, makeBackup, removeBackup } from './backups';
 import { checkpointFigures, checkpointsNow } from './checkpoints';
 import { MEMORY, metricsNow, resultOf } from './figures';
 import { logPage, lsnOf, newestPosition, outputLines, positionOf, recordAt } from './log';
@@ -71,7 +72,8 @@ class MockServer {
   }
 
   async answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const url = new URL(request.url ?? '/', 'http://mock');
+    // As behind a proxy that serves all of it below a path of its own.
+    const url = new URL((request.url ?? '/').replace(/^\/below(?=\/)/, ''), 'http://mock');
     if (/^\/(console|docs)(\/|$)/.test(url.pathname)) return sendFile(this.#dist, url.pathname, response);
     if (url.pathname === '/openapi.json') return send(response, description());
     if (url.pathname === '/readyz') return send(response, this.#readiness());
@@ -95,6 +97,7 @@ class MockServer {
     if (kind === 'calls') return this.#calls(method, name);
     if (kind === 'replication') return this.#replication(method, name);
     if (kind === 'checkpoints') return this.#checkpoints(method);
+    if (kind === 'backups') return this.#backups(method, name);
     if (kind === 'log') return this.#log(name, url.searchParams);
     if (kind === 'procedure-log') return ok({ lines: this.#state === 'empty' ? [] : outputLines() });
     return notFound(url.pathname);
@@ -276,6 +279,13 @@ class MockServer {
   #checkpoints(method: string): Reply {
     if (method === 'POST') return { status: 202, body: checkpointsNow(false).checkpoints[0] };
     return ok(checkpointsNow(this.#state === 'empty'));
+  }
+
+  #backups(method: string, id: string | undefined): Reply {
+    if (method === 'POST') return { status: 202, body: makeBackup() };
+    if (method === 'DELETE' && id !== undefined)
+      return removeBackup(id) ? { status: 204, body: null } : notFound(`backup ${id}`);
+    return ok(backupList(this.#state === 'empty'));
   }
 
   #events(response: ServerResponse): void {

@@ -32,6 +32,7 @@ export type Route =
   | { page: 'output'; procedure: string | null; level: string | null; transaction: string | null }
   | { page: 'calls' }
   | { page: 'checkpoints' }
+  | { page: 'backups' }
   | { page: 'replication' }
   | { page: 'record'; lsn: string }
   | { page: 'unknown'; path: string };
@@ -80,6 +81,8 @@ export function parseRoute(hash: string): Route {
       return name === null ? { page: 'calls' } : unknown;
     case 'checkpoints':
       return name === null ? { page: 'checkpoints' } : unknown;
+    case 'backups':
+      return name === null ? { page: 'backups' } : unknown;
     case 'replication':
       return name === null ? { page: 'replication' } : unknown;
     case 'output':
@@ -127,6 +130,8 @@ export function hrefOf(route: Route): string {
       return '#/calls';
     case 'checkpoints':
       return '#/checkpoints';
+    case 'backups':
+      return '#/backups';
     case 'replication':
       return '#/replication';
     case 'output':

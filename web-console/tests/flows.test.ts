@@ -169,6 +169,22 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
       await calls.getByText('voter.results').waitFor({ state: 'detached' });
     }));
 
+  test('makes a backup, and removes one once it is confirmed', () =>
+    at('ready', '/backups', async (page) => {
+      const backups = page.getByRole('region', { name: 'Backups', exact: true });
+      await backups.getByText('published').first().waitFor();
+      const before = await backups.getByRole('row').count();
+      await page.getByLabel('with earlier log').check();
+      await page.getByRole('button', { name: 'Make a backup' }).click();
+      await backups.getByRole('row').nth(before).waitFor();
+      const remove = backups.getByRole('button', { name: /^Remove backup / }).first();
+      await remove.click();
+      await backups.getByRole('button', { name: 'Keep' }).click();
+      await remove.click();
+      await backups.getByRole('button', { name: 'Remove for good' }).click();
+      await backups.getByRole('row').nth(before).waitFor({ state: 'detached' });
+    }));
+
   test('goes through rows page by page, and back by the address', () =>
     at('ready', '/tables/votes', async (page, complaints) => {
       await page.getByText('2015550100').waitFor();

@@ -77,11 +77,29 @@ describe.skipIf(path === null)('every page', () => {
     const published = page.getByRole('region', { name: 'Checkpoints', exact: true });
     await published.or(page.getByText('There are no checkpoints yet')).first().waitFor();
     await check();
+    await page.getByRole('link', { name: 'Backups', exact: true }).click();
+    const backups = page.getByRole('region', { name: 'Backups', exact: true });
+    await backups.or(page.getByText('There are no backups on the server')).first().waitFor();
+    await check();
     await page.getByRole('link', { name: 'Replication', exact: true }).click();
     await page.getByRole('heading', { name: 'This server', exact: true }).waitFor();
     const standbys = page.getByRole('region', { name: 'Standbys', exact: true });
     await standbys.or(page.getByText('No standby follows this server')).first().waitFor();
     await check();
+    expect(complaints).toEqual([]);
+    await close();
+  });
+
+  test.skipIf(realUrl() !== null)('console and reader work below a path of a proxy', async () => {
+    const { page, complaints, close } = await visit(browser);
+    page.on('request', (request) => {
+      const { pathname } = new URL(request.url());
+      if (!pathname.startsWith('/below/')) complaints.push(`asked ${pathname}`);
+    });
+    await page.goto(`${site.url}/below/console/`);
+    await overviewHasData(page);
+    await page.getByRole('link', { name: 'API', exact: true }).click();
+    await page.locator('.swagger-ui .opblock').first().waitFor();
     expect(complaints).toEqual([]);
     await close();
   });

@@ -18,6 +18,7 @@ const everyPage = [
   '/log/4312',
   '/output',
   '/checkpoints',
+  '/backups',
   '/replication',
 ];
 const shapes: { name: string; options: BrowserContextOptions }[] = [

@@ -21,15 +21,17 @@ const NOT_BUILT: &str = include_str!("not-built.html");
 const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       object-src 'none'; base-uri 'self'; frame-ancestors 'none'";
 
+/// From `/` or `/console`. Relative: a proxy may serve all of this below a path of its own.
 pub async fn to_console() -> Redirect {
-    Redirect::temporary("/console/")
+    Redirect::temporary("console/")
 }
 
+/// From `/docs`.
 pub async fn to_docs() -> Redirect {
-    Redirect::temporary("/docs/")
+    Redirect::temporary("docs/")
 }
 
-/// A file of the console; its own routes, which are no files, get the page.
+/// A file of the console; what is none leads to the page, whose own routes stand behind `#`.
 pub async fn console(request: Request) -> Response {
     let path = request.uri().path().trim_start_matches("/console/");
     // The reader's files lie in the same folder but have their own place.
@@ -40,6 +42,10 @@ pub async fn console(request: Request) -> Response {
     let last = path.rsplit('/').next().unwrap_or("");
     if last.contains('.') {
         return Refusal::not_found("the console has no such file").into_response();
+    }
+    // The page names its files from where it lies.
+    if path.contains('/') {
+        return Redirect::temporary(&"../".repeat(path.matches('/').count())).into_response();
     }
     send_page("index.html", request.headers())
 }

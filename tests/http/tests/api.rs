@@ -506,8 +506,16 @@ fn the_description_and_the_pages_are_served() {
             .is_some_and(|version| version.starts_with("3.1"))
     );
     assert!(openapi["paths"]["/v1/call/{module}/{procedure}"]["post"].is_object());
-    assert_eq!(server.get("/").header("location"), Some("/console/"));
-    for path in ["/console/", "/console/tables/items", "/docs/"] {
+    // Relative, so that they hold below a proxy's path, too.
+    for (path, to) in [
+        ("/", "console/"),
+        ("/console", "console/"),
+        ("/docs", "docs/"),
+        ("/console/tables/items", "../"),
+    ] {
+        assert_eq!(server.get(path).header("location"), Some(to), "{path}");
+    }
+    for path in ["/console/", "/console/tables", "/docs/"] {
         let page = server.get(path);
         assert_eq!(page.status, 200, "{path}");
         assert!(

@@ -1,6 +1,13 @@
 import { expect, test } from 'vitest';
 import type { ListLogData, ListRowsData, StatusData } from '../generated/types.gen';
-import { addressOf } from './client';
+import { addressOf, prefixOf } from './client';
+
+test('the server is below whatever the console is below', () => {
+  expect(prefixOf('/console/')).toBe('');
+  expect(prefixOf('/databases/shop/console/')).toBe('/databases/shop');
+  expect(prefixOf('/console/console/')).toBe('/console');
+  expect(prefixOf('/')).toBe('');
+});
 
 test('addresses are filled in and escaped; what is empty is left out', () => {
   expect(addressOf<StatusData>({ url: '/v1/status' })).toBe('/v1/status');

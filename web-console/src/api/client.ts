@@ -37,11 +37,21 @@ export async function send<O extends Operation>(place: Place<O>, init: RequestIn
   const token = bearerToken();
   if (token !== null) headers.set('Authorization', `Bearer ${token}`);
   try {
-    return await fetch(addressOf(place), { ...init, headers });
+    return await fetch(prefix() + addressOf(place), { ...init, headers });
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw new UnreachableError(error);
   }
+}
+
+/** What stands before the server's own paths: a proxy may serve it below one of its own. */
+export function prefixOf(pathname: string): string {
+  const at = pathname.lastIndexOf('/console');
+  return at < 0 ? '' : pathname.slice(0, at);
+}
+
+function prefix(): string {
+  return typeof window === 'undefined' ? '' : prefixOf(window.location.pathname);
 }
 
 export async function refusal(response: Response): Promise<ProblemError> {

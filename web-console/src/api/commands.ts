@@ -1,11 +1,14 @@
 // What the pages do: install, remove and call.
 import type {
+  Backup,
   CallAnswer,
   CallData,
   CallResponses,
   CancelCallData,
   CancelCallResponses,
   Checkpoint,
+  CreateBackupData,
+  DeleteBackupData,
   DeleteModuleData,
   DropTableData,
   ModuleInstalled,
@@ -101,6 +104,22 @@ export async function takeCheckpoint(): Promise<Checkpoint> {
   if (!response.ok) throw await refusal(response);
   const begun: Checkpoint = await response.json();
   return begun;
+}
+
+/** Begins one, or names the one that is under way; with the log from the older checkpoint on, where `earlier`. */
+export async function createBackup(earlier: boolean): Promise<Backup> {
+  const place: Place<CreateBackupData> = { url: '/v1/backups', query: { earlier: earlier ? 'true' : null } };
+  const response = await send(place, { method: 'POST' });
+  if (!response.ok) throw await refusal(response);
+  const begun: Backup = await response.json();
+  return begun;
+}
+
+/** From the server's disk. */
+export async function removeBackup(id: string): Promise<void> {
+  const place: Place<DeleteBackupData> = { url: '/v1/backups/{id}', path: { id } };
+  const response = await send(place, { method: 'DELETE' });
+  if (!response.ok) throw await refusal(response);
 }
 
 export type Call = { module: string; procedure: string; body: string; idempotencyKey: string };

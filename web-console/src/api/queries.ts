@@ -3,6 +3,8 @@ import { keepPreviousData, queryOptions } from '@tanstack/react-query';
 import type {
   FreshnessData,
   FreshnessResponses,
+  ListBackupsData,
+  ListBackupsResponses,
   ListCallsData,
   ListCallsResponses,
   ListCheckpointsData,
@@ -160,6 +162,13 @@ export const callsQuery = queryOptions({
 });
 
 /** Followed closely while one is under way. */
+export const backupsQuery = queryOptions({
+  queryKey: ['backups'],
+  queryFn: async ({ signal }) =>
+    (await get<ListBackupsData, ListBackupsResponses>({ url: '/v1/backups' }, signal)).backups,
+  refetchInterval: 2000,
+});
+
 export const checkpointsQuery = queryOptions({
   queryKey: ['checkpoints'],
   queryFn: ({ signal }) =>

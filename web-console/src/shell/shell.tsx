@@ -2,6 +2,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { useEffect, useRef } from 'react';
 import { statusQuery } from '../api/queries';
+import { BackupsPage } from '../pages/backups';
 import { CallsPage } from '../pages/calls';
 import { CheckpointsPage } from '../pages/checkpoints';
 import { LogPage } from '../pages/log';
@@ -28,6 +29,7 @@ const sections: { route: Route; name: string; pages: Route['page'][] }[] = [
   { route: { page: 'calls' }, name: 'Calls', pages: ['calls'] },
   { route: logRoute, name: 'Log', pages: ['log', 'record', 'output'] },
   { route: { page: 'checkpoints' }, name: 'Checkpoints', pages: ['checkpoints'] },
+  { route: { page: 'backups' }, name: 'Backups', pages: ['backups'] },
   { route: { page: 'replication' }, name: 'Replication', pages: ['replication'] },
 ];
 
@@ -58,7 +60,7 @@ export function Shell() {
                 {name}
               </a>
             ))}
-            <a href="/docs">API</a>
+            <a href="../docs/">API</a>
           </nav>
           <Vitals status={status} />
           <div className="tools">
@@ -96,6 +98,8 @@ function Page({ route }: { route: Route }) {
       return <CallsPage />;
     case 'checkpoints':
       return <CheckpointsPage />;
+    case 'backups':
+      return <BackupsPage />;
     case 'replication':
       return <ReplicationPage />;
     case 'output':
@@ -125,6 +129,8 @@ function titleOf(route: Route): string {
       return 'Calls';
     case 'checkpoints':
       return 'Checkpoints';
+    case 'backups':
+      return 'Backups';
     case 'replication':
       return 'Replication';
     case 'output':

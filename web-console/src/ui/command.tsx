@@ -1,4 +1,5 @@
 import { useState } from 'react';
+import { prefixOf } from '../api/client';
 import { CheckIcon, CopyIcon } from './icons';
 
 /** A shell command to copy. */
@@ -25,5 +26,5 @@ export function Command({ text }: { text: string }) {
 
 /** The address that commands should name: the one this page came from. */
 export function serverUrl(): string {
-  return window.location.origin;
+  return window.location.origin + prefixOf(window.location.pathname);
 }
