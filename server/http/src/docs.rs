@@ -22,8 +22,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     assets,
     auth::needed_role,
-    backups, batch, calls, checkpoints, events, freshness, front, idempotency, log, metrics, modules, problems,
-    replication, rollback,
+    backups, batch, calls, checkpoints, events, freshness, front, idempotency, log, metrics, module_openapi, modules,
+    problems, replication, rollback,
     rows::{groups, page},
     running,
     state::AppState,
@@ -78,6 +78,7 @@ fn described() -> OpenApiRouter<AppState> {
             modules::show_module,
             modules::delete_module
         ))
+        .routes(routes!(module_openapi::module_openapi))
         .routes(routes!(rollback::rollback_module))
         .routes(routes!(calls::call))
         .routes(routes!(batch::batch))
@@ -126,7 +127,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
             describe_refusals(&method, path, operation);
             operation.parameters.iter_mut().flatten().for_each(never_null);
             // No call in a batch, and no argument of a call, is none and no mistake.
-            if method == Method::POST
+            if matches!(&path[..], "/v1/call/{module}/{procedure}" | "/v1/batch")
                 && let Some(RefOr::T(body)) = &mut operation.request_body
             {
                 body.required = Some(Required::False);

@@ -27,6 +27,7 @@ mod limits;
 mod log;
 mod media;
 mod metrics;
+mod module_openapi;
 mod modules;
 mod pages;
 mod pipeline;

@@ -273,3 +273,39 @@ fn enums_are_shown_by_name_and_docs_travel() {
         "Sets what a light shows; answers what it showed before."
     );
 }
+
+/// The document is one that a generator of clients can follow: each procedure is an operation, and each reference leads somewhere.
+#[test]
+fn procedures_are_operations_of_the_modules_own_description() {
+    let server = with_edges();
+    let document = server.get("/v1/modules/probe/openapi.json").ok(200);
+    assert!(
+        document["openapi"]
+            .as_str()
+            .is_some_and(|version| version.starts_with("3.1"))
+    );
+    let paths = document["paths"].as_object().expect("paths");
+    let listed = server.get("/v1/modules/probe").ok(200);
+    let procedures = listed["procedures"].as_array().expect("procedures");
+    assert_eq!(paths.len(), procedures.len());
+    for procedure in procedures {
+        let name = procedure["name"].as_str().expect("a name");
+        let operation = &paths[&format!("/v1/call/probe/{name}")]["post"];
+        assert_eq!(operation["operationId"], name);
+        assert_eq!(operation["description"], procedure["docs"], "{name}");
+        let arguments = &operation["requestBody"]["content"]["application/json"]["schema"];
+        for parameter in procedure["parameters"].as_array().expect("parameters") {
+            let parameter = parameter["name"].as_str().expect("a name");
+            assert!(arguments["properties"][parameter].is_object(), "{name}: {arguments}");
+        }
+    }
+    let answer = &paths["/v1/call/probe/add"]["post"]["responses"]["200"]["content"]["application/json"]["schema"];
+    assert_eq!(answer["allOf"][1]["properties"]["result"]["type"], "string");
+    let text = document.to_string();
+    let known = document["components"]["schemas"].as_object().expect("schemas");
+    for named in text.split("#/components/schemas/").skip(1) {
+        let name = named.split('"').next().expect("an end");
+        assert!(known.contains_key(name), "{name}");
+    }
+    server.get("/v1/modules/nobody/openapi.json").problem("not-found", 404);
+}

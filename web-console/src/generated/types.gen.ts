@@ -3533,6 +3533,55 @@ export type PutModuleResponses = {
 
 export type PutModuleResponse = PutModuleResponses[keyof PutModuleResponses];
 
+export type ModuleOpenapiData = {
+    body?: never;
+    path: {
+        module: string;
+    };
+    query?: never;
+    url: '/v1/modules/{module}/openapi.json';
+};
+
+export type ModuleOpenapiErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * not-found
+     */
+    404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type ModuleOpenapiError = ModuleOpenapiErrors[keyof ModuleOpenapiErrors];
+
+export type ModuleOpenapiResponses = {
+    /**
+     * An OpenAPI document
+     */
+    200: {
+        [key: string]: unknown;
+    };
+};
+
+export type ModuleOpenapiResponse = ModuleOpenapiResponses[keyof ModuleOpenapiResponses];
+
 export type RollbackModuleData = {
     body?: never;
     path: {
@@ -3774,7 +3823,7 @@ export type FreshnessResponses = {
 export type FreshnessResponse = FreshnessResponses[keyof FreshnessResponses];
 
 export type JoinData = {
-    body?: JoinRequest;
+    body: JoinRequest;
     path?: never;
     query?: never;
     url: '/v1/replication/join';
@@ -3949,7 +3998,7 @@ export type ForgetStandbyResponses = {
 export type ForgetStandbyResponse = ForgetStandbyResponses[keyof ForgetStandbyResponses];
 
 export type StepDownData = {
-    body?: StepDownRequest;
+    body: StepDownRequest;
     path?: never;
     query?: never;
     url: '/v1/replication/step-down';
