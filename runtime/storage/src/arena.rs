@@ -1,6 +1,7 @@
 //! Row bytes in one arena a table: granules of 8 bytes, without a header, the length being part of the location.
 //!
-//! Space is taken from the end; a freed slot waits in the list of its size class. Rows never cross a piece.
+//! Space is taken from the end of a piece; a freed slot waits in the list of its size class and piece. Rows never cross a piece, so a piece
+//! of which all slots are free goes back to the system, and another one takes its place later.
 
 use std::sync::Arc;
 
@@ -103,12 +104,37 @@ pub(crate) fn footprint_bytes(len: usize) -> usize {
 #[derive(Default)]
 pub(crate) struct Arena {
     chunks: Pieces<u8>,
-    /// Granules from here on were never used.
+    /// Granules of the open piece from here on were not used since it was begun.
     used: usize,
-    /// Granules before here may be used: there is memory for them.
+    /// Granules of the open piece before here may be used: there is memory for them.
     room: usize,
-    /// By class: the last freed slot's granule + 1, or 0. A free slot holds the next one in its first eight bytes.
-    free: Vec<u64>,
+    /// Where the open piece ends.
+    end: usize,
+    /// By class: the piece + 1 whose free slots are taken first, or 0.
+    free: Vec<u32>,
+    /// By piece.
+    slots: Vec<FreeSlots>,
+    /// Pieces that went back.
+    gone: Vec<u32>,
+}
+
+/// The free slots of one piece.
+#[derive(Default)]
+struct FreeSlots {
+    /// Of all of them together.
+    granules: usize,
+    /// By class.
+    lists: Vec<FreeList>,
+}
+
+/// The free slots of one class in one piece, and its neighbours among the pieces that have some.
+#[derive(Clone, Copy, Default)]
+struct FreeList {
+    /// The last freed slot's granule in the piece + 1, or 0. A free slot holds the next one in its first eight bytes.
+    head: u32,
+    /// Pieces + 1, or 0.
+    previous: u32,
+    next: u32,
 }
 
 impl Arena {
@@ -134,7 +160,7 @@ impl Arena {
     /// where freed slots would take some, or the piece is too small.
     pub fn append(&mut self, rows: &[&[u8]], numbers: &[u64], places: &mut [Location]) -> bool {
         let base = self.used & !(CHUNK_GRANULES - 1);
-        if self.used >> CHUNK_SHIFT == self.chunks.count() {
+        if self.used == self.room {
             return false;
         }
         let chunk = self.chunks.at_mut(self.used >> CHUNK_SHIFT);
@@ -159,12 +185,18 @@ impl Arena {
         true
     }
 
+    /// The piece whose end rows are put to, unless it is full.
+    #[inline]
+    fn open(&self) -> Option<&[u8]> {
+        (self.used < self.end).then(|| &self.chunks.at(self.used >> CHUNK_SHIFT)[..])
+    }
+
     /// Asks for what as many bytes of rows to come will be written to.
     #[inline]
     fn touch_next(&self, bytes: usize) {
         let first = (self.used & (CHUNK_GRANULES - 1)) * GRANULE_BYTES;
         let next = first..first + bytes.min(AHEAD_BYTES);
-        if let Some(next) = self.chunks.last().and_then(|chunk| chunk.get(next)) {
+        if let Some(next) = self.open().and_then(|chunk| chunk.get(next)) {
             next.iter().step_by(LINE_BYTES).for_each(prefetch_line);
         }
     }
@@ -173,7 +205,7 @@ impl Arena {
     #[inline]
     pub fn touch_end(&self) {
         let ahead = (self.used & (CHUNK_GRANULES - 1)) * GRANULE_BYTES + AHEAD_BYTES;
-        if let Some(byte) = self.chunks.last().and_then(|chunk| chunk.get(ahead)) {
+        if let Some(byte) = self.open().and_then(|chunk| chunk.get(ahead)) {
             prefetch_line(byte);
         }
     }
@@ -195,10 +227,42 @@ impl Arena {
 
     #[inline(never)]
     fn take_free(&mut self, class: usize) -> u64 {
-        let granule = self.free[class] - 1;
-        let link = self.get(Location::new(8, granule));
-        self.free[class] = u64::from_le_bytes(link.try_into().expect("8 bytes"));
+        let piece = self.free[class] as usize - 1;
+        let slots = &mut self.slots[piece];
+        slots.granules -= granules_of(class);
+        let list = &mut slots.lists[class];
+        let granule = (piece << CHUNK_SHIFT | (list.head as usize - 1)) as u64;
+        let link = self.chunks.any(piece)[Location::new(8, granule).place().1..].first_chunk();
+        list.head = u32::from_le_bytes(*link.expect("a slot has 8 bytes"));
+        if list.head == 0 {
+            self.unlink(piece, class);
+        }
         granule
+    }
+
+    /// Lists a piece that has free slots of the class, as the one whose slots are taken first.
+    fn link(&mut self, piece: usize, class: usize) {
+        if class >= self.free.len() {
+            self.free.resize(class + 1, 0);
+        }
+        let next = std::mem::replace(&mut self.free[class], piece as u32 + 1);
+        let list = &mut self.slots[piece].lists[class];
+        (list.previous, list.next) = (0, next);
+        if let Some(next) = next.checked_sub(1) {
+            self.slots[next as usize].lists[class].previous = piece as u32 + 1;
+        }
+    }
+
+    /// Undoes `link`.
+    fn unlink(&mut self, piece: usize, class: usize) {
+        let FreeList { previous, next, .. } = self.slots[piece].lists[class];
+        match previous.checked_sub(1) {
+            Some(previous) => self.slots[previous as usize].lists[class].next = next,
+            None => self.free[class] = next,
+        }
+        if let Some(next) = next.checked_sub(1) {
+            self.slots[next as usize].lists[class].previous = previous;
+        }
     }
 
     /// As `take`, where there is no room: memory, or else a part of a greater slot that is free, or else memory all the same.
@@ -253,26 +317,55 @@ impl Arena {
         self.has_room(len) || self.grow(granules, Growth::Judged) || self.greater(class).is_some()
     }
 
-    /// Makes room for so many granules behind those that are used. Where the last piece has not as many left, they are free as slots of
-    /// their own and a piece is begun.
+    /// Makes room for so many granules behind those that are used. Where the open piece has not as many left, they are free as slots of
+    /// their own and another piece is begun.
     fn grow(&mut self, granules: usize, growth: Growth) -> bool {
-        let end = self.chunks.count() << CHUNK_SHIFT;
-        if self.used + granules <= end {
+        if self.used + granules <= self.end {
             return self.extend(self.used + granules - self.room, growth);
         }
-        let short = end - self.room;
-        if short > 0 && !self.extend(short, growth) || !self.extend(granules, growth) {
+        let short = self.end - self.room;
+        if short > 0 && !self.extend(short, growth) {
             return false;
         }
-        self.chunks.fill_last();
-        let used = std::mem::replace(&mut self.used, end);
+        let Some(piece) = self.begin_piece(granules, growth) else {
+            return false;
+        };
+        let used = std::mem::replace(&mut self.used, piece << CHUNK_SHIFT);
+        let end = std::mem::replace(&mut self.end, (piece + 1) << CHUNK_SHIFT);
         self.free_between(used, end);
         true
     }
 
+    /// Memory for a piece in the place of one that went back, or behind all others, and room in it.
+    fn begin_piece(&mut self, granules: usize, growth: Growth) -> Option<usize> {
+        let piece = match self.gone.last() {
+            Some(piece) => {
+                let piece = *piece as usize;
+                if !self.chunks.refill(piece, HUGE_BYTES, growth) {
+                    return None;
+                }
+                self.gone.pop();
+                self.room = (piece + 1) << CHUNK_SHIFT;
+                piece
+            }
+            None => {
+                let piece = self.chunks.count();
+                if !self.extend(granules, growth) {
+                    return None;
+                }
+                self.slots.push(FreeSlots::default());
+                piece
+            }
+        };
+        self.chunks.at_mut(piece).fill_with_zeros();
+        Some(piece)
+    }
+
     fn extend(&mut self, granules: usize, growth: Growth) -> bool {
         let has_grown = self.chunks.extend(HUGE_BYTES, granules * GRANULE_BYTES, growth);
-        self.room = self.chunks.room() / GRANULE_BYTES;
+        if has_grown {
+            self.room = self.chunks.room() / GRANULE_BYTES;
+        }
         has_grown
     }
 
@@ -302,18 +395,46 @@ impl Arena {
     }
 
     pub fn free(&mut self, location: Location) {
-        let (class, _) = slot_of(location.len());
-        if class >= self.free.len() {
-            self.free.resize(class + 1, 0);
+        let (class, granules) = slot_of(location.len());
+        let (piece, at) = location.place();
+        let slots = &mut self.slots[piece];
+        if class >= slots.lists.len() {
+            slots.lists.resize(class + 1, FreeList::default());
         }
-        let granule = location.granule() as u64;
-        let next = std::mem::replace(&mut self.free[class], granule + 1);
-        let link = self.get_mut(Location::new(8, granule));
-        link.copy_from_slice(&next.to_le_bytes());
+        slots.granules += granules;
+        let is_whole = slots.granules == CHUNK_GRANULES;
+        let next = std::mem::replace(&mut slots.lists[class].head, (at / GRANULE_BYTES) as u32 + 1);
+        self.chunks.any_mut(piece)[at..at + 8].copy_from_slice(&u64::from(next).to_le_bytes());
+        if next == 0 {
+            self.link(piece, class);
+        }
+        if is_whole {
+            self.give_back(piece);
+        }
+    }
+
+    /// Lets others have the memory of a piece of which all slots are free, but for the first one.
+    #[cold]
+    fn give_back(&mut self, piece: usize) {
+        if piece == 0 {
+            return;
+        }
+        for class in 0..self.slots[piece].lists.len() {
+            if self.slots[piece].lists[class].head != 0 {
+                self.unlink(piece, class);
+            }
+        }
+        self.slots[piece] = FreeSlots::default();
+        self.chunks.release(piece, HUGE_BYTES);
+        self.gone.push(piece as u32);
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.chunks.memory_bytes() + self.free.capacity() * 8
+        let lists: usize = self.slots.iter().map(|slots| slots.lists.capacity()).sum();
+        let beside = (self.free.capacity() + self.gone.capacity()) * 4
+            + self.slots.capacity() * size_of::<FreeSlots>()
+            + lists * size_of::<FreeList>();
+        self.chunks.memory_bytes() + beside
     }
 }
 

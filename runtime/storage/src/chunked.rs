@@ -25,6 +25,15 @@ pub(crate) struct Pieces<T> {
     charge: Charge,
 }
 
+/// What of a piece is counted, all of which may be used.
+fn charged_of(piece: usize, piece_bytes: usize) -> usize {
+    if piece < SMALL_CHUNKS_MAX {
+        piece_bytes
+    } else {
+        HUGE_BYTES
+    }
+}
+
 /// Bytes of a step at most.
 const STEP_BYTES_MAX: usize = 256 << 10;
 
@@ -175,15 +184,31 @@ impl<T> Pieces<T> {
         }
     }
 
-    /// Makes all elements of the last piece zero bits: it is new.
-    pub fn fill_last(&mut self)
-    where
-        T: Zeroed,
-    {
-        match self.rest.last_mut() {
-            Some(last) => last.fill_with_zeros(),
-            None => self.first.fill_with_zeros(),
+    /// Lets others have the memory of a piece, all of which may be used, but for the first one, with all that is in it. Its place stays.
+    pub fn release(&mut self, piece: usize, piece_bytes: usize) {
+        assert!(piece > 0 && self.at(piece).mapped_bytes() > 0 && self.room >= (piece + 1) * piece_bytes);
+        *self.at_mut(piece) = Pages::none();
+        self.charge.resize(self.charge.bytes() - charged_of(piece, piece_bytes));
+    }
+
+    /// Memory for a piece that was released; false where that is refused. There is nothing in it.
+    pub fn refill(&mut self, piece: usize, piece_bytes: usize, growth: Growth) -> bool {
+        assert!(self.at(piece).mapped_bytes() == 0, "a piece that was released");
+        let charged = charged_of(piece, piece_bytes);
+        match growth {
+            Growth::Forced => self.charge.grow(charged),
+            Growth::Judged if !self.charge.try_grow(charged) => return false,
+            Growth::Judged => {}
         }
+        let Some(pages) = self.make(piece_bytes, growth) else {
+            self.charge.resize(self.charge.bytes() - charged);
+            return false;
+        };
+        if self.count() > SMALL_CHUNKS_MAX {
+            pages.advise_huge();
+        }
+        *self.at_mut(piece) = pages;
+        true
     }
 
     /// Counts its memory from now on in `budget`.
@@ -216,8 +241,8 @@ impl<T> Default for Chunked<T> {
 }
 
 impl<T> Chunked<T> {
-    const SHIFT: u32 = (HUGE_BYTES / size_of::<T>()).ilog2();
-    const CHUNK: usize = 1 << Self::SHIFT;
+    pub const SHIFT: u32 = (HUGE_BYTES / size_of::<T>()).ilog2();
+    pub const CHUNK: usize = 1 << Self::SHIFT;
     const PIECE_BYTES: usize = Self::CHUNK * size_of::<T>();
 
     #[inline]
@@ -303,6 +328,33 @@ impl<T> Chunked<T> {
         );
         self.room = whole * Self::CHUNK + part / size_of::<T>();
         has_grown
+    }
+
+    /// As `Pieces::release`.
+    pub fn release(&mut self, piece: usize) {
+        self.pieces.release(piece, Self::PIECE_BYTES);
+    }
+
+    /// Memory for a piece that was released, which `fill` makes full; false where that is refused.
+    pub fn refill(&mut self, piece: usize, growth: Growth, fill: impl FnOnce(&mut Pages<T>)) -> bool {
+        if !self.pieces.refill(piece, Self::PIECE_BYTES, growth) {
+            return false;
+        }
+        let pages = self.pieces.at_mut(piece);
+        fill(pages);
+        assert!(pages.len() == Self::CHUNK, "a piece that comes again is full");
+        true
+    }
+
+    /// An element, unless its piece was released.
+    #[inline(always)]
+    pub fn find(&self, at: u32) -> Option<&T> {
+        let (piece, at) = (at as usize >> Self::SHIFT, at as usize & (Self::CHUNK - 1));
+        let pages = match piece {
+            0 => &self.pieces.first,
+            _ => self.pieces.rest.get(piece - 1)?,
+        };
+        pages.get(at)
     }
 
     /// Counts its memory from now on in `budget`.

@@ -9,9 +9,9 @@ mod build;
 use std::sync::Arc;
 
 use reprise_base::Budget;
-use reprise_pages::prefetch_line;
+use reprise_pages::{Pages, prefetch_line};
 
-use crate::{charge::Charge, chunked::Chunked, hash::HashIndex, tag::tag_of};
+use crate::{charge::Charge, chunked::Chunked, hash::HashIndex, tag::tag_of, vacant::Vacant};
 
 const PAGE_KEYS: usize = 1024;
 const PAGE_SHIFT: u32 = PAGE_KEYS.ilog2();
@@ -34,7 +34,7 @@ pub(crate) struct Dense {
     directory: Vec<u32>,
     /// 64 less the bits that choose a place in the directory.
     directory_shift: u32,
-    free: Vec<u32>,
+    free: Vacant<[u32; PAGE_KEYS]>,
     /// Keys that have no page, and those that had none when they came.
     thin: HashIndex,
     len: usize,
@@ -61,7 +61,7 @@ impl Dense {
             heads: Vec::new(),
             directory: vec![0; 4],
             directory_shift: 62,
-            free: Vec::new(),
+            free: Vacant::default(),
             thin: HashIndex::new(),
             len: 0,
             shift: 128 - 8 * bytes as u32,
@@ -78,7 +78,7 @@ impl Dense {
     }
 
     fn beside_bytes(&self) -> usize {
-        self.heads.capacity() * size_of::<Head>() + (self.directory.capacity() + self.free.capacity()) * 4
+        self.heads.capacity() * size_of::<Head>() + self.directory.capacity() * 4 + self.free.memory_bytes()
     }
 
     /// True where so many entries take no memory, hardly ever.
@@ -94,9 +94,25 @@ impl Dense {
             return true;
         }
         match self.may_add_page() {
-            true => self.pages.spare() > 0 || !self.free.is_empty() || self.pages.try_grow(),
+            true => self.pages.spare() + self.free.len() > 0 || self.grow_pages(),
             false => self.thin.make_memory(tag_of(key)),
         }
+    }
+
+    /// True where `give_back` may find something.
+    #[inline]
+    pub fn has_whole(&self) -> bool {
+        self.free.has_whole()
+    }
+
+    /// Lets others have memory in which no page is left.
+    pub fn give_back(&mut self) {
+        self.free.give_back(&mut self.pages);
+    }
+
+    #[cold]
+    fn grow_pages(&mut self) -> bool {
+        self.free.try_grow(&mut self.pages, Pages::fill_with_zeros)
     }
 
     pub fn len(&self) -> usize {
@@ -265,10 +281,7 @@ impl Dense {
     #[inline(always)]
     pub fn at_slot(&self, slot: u32) -> Option<u32> {
         let page = slot >> PAGE_SHIFT;
-        if page as usize >= self.pages.len() {
-            return None;
-        }
-        self.pages[page][slot as usize % PAGE_KEYS].checked_sub(1)
+        self.pages.find(page)?[slot as usize % PAGE_KEYS].checked_sub(1)
     }
 
     /// The record id that the array has for the key.
@@ -315,7 +328,7 @@ impl Dense {
     }
 
     fn may_add_page(&self) -> bool {
-        let pages = self.heads.len() - self.free.len();
+        let pages = self.heads.len() - self.free.len_with_gone();
         pages < PAGES_MIN + self.len / PAGE_KEYS_MIN
     }
 
@@ -323,7 +336,7 @@ impl Dense {
     fn add_page(&mut self, common: Common) -> u32 {
         self.grow_directory();
         let head = Head { common, count: 0 };
-        let page = match self.free.pop() {
+        let page = match self.free.take(&mut self.pages, Pages::fill_with_zeros) {
             Some(page) => {
                 self.heads[page as usize] = head;
                 page
@@ -413,7 +426,7 @@ mod tests {
                 assert_eq!(self.find(*key), Some(*rid));
             }
             let listed = self.dense.directory.iter().filter(|page| **page != 0);
-            assert_eq!(listed.count(), self.dense.heads.len() - self.dense.free.len());
+            assert_eq!(listed.count(), self.dense.heads.len() - self.dense.free.len_with_gone());
         }
     }
 

@@ -4,9 +4,12 @@
 use std::sync::Arc;
 
 use reprise_base::Budget;
-use reprise_pages::prefetch_line;
+use reprise_pages::{Pages, prefetch_line};
 
-use crate::{arena::Location, chunked::Chunked};
+use crate::{
+    arena::Location,
+    chunked::{Chunked, Growth},
+};
 
 /// A row's name inside its table on this machine. It is never logged, hashed or shown: replay may give another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,9 +23,40 @@ pub(crate) const NO_RID: u32 = u32::MAX;
 const RIDS_MAX: usize = NO_RID as usize;
 
 pub(crate) struct Indirection {
-    /// A `Location`, or `NOT_LIVE | next free`.
+    /// A `Location`, or `NOT_LIVE |` the next free one of the piece.
     places: Chunked<u64>,
+    /// The first free id of the first piece in the list of those that have some, or `NO_RID`.
     free: u32,
+    /// By piece.
+    ids: Vec<FreeIds>,
+    /// Pieces that went back: all of their ids are free.
+    gone: Vec<u32>,
+}
+
+/// The free ids of one piece, and its neighbours in the list of pieces that have some.
+#[derive(Clone, Copy)]
+struct FreeIds {
+    count: u32,
+    /// The last freed one, unless the piece is the first of the list.
+    head: u32,
+    previous: u32,
+    next: u32,
+}
+
+/// No piece has this number.
+const NO_PIECE: u32 = u32::MAX;
+
+impl FreeIds {
+    const NONE: Self = Self {
+        count: 0,
+        head: NO_RID,
+        previous: NO_PIECE,
+        next: NO_PIECE,
+    };
+}
+
+fn piece_of(rid: u32) -> u32 {
+    rid >> Chunked::<u64>::SHIFT
 }
 
 impl Default for Indirection {
@@ -30,6 +64,8 @@ impl Default for Indirection {
         Self {
             places: Chunked::default(),
             free: NO_RID,
+            ids: Vec::new(),
+            gone: Vec::new(),
         }
     }
 }
@@ -47,7 +83,56 @@ impl Indirection {
 
     /// Sees to memory for the next id; false where it is refused.
     pub fn make_memory(&mut self) -> bool {
-        self.has_memory() || self.places.try_grow()
+        self.has_memory() || self.grow(Growth::Judged)
+    }
+
+    /// Memory for some ids more: of a piece that went back, or else behind all others.
+    #[cold]
+    fn grow(&mut self, growth: Growth) -> bool {
+        let Some(piece) = self.gone.last().copied() else {
+            return self.places.try_grow();
+        };
+        let first = piece << Chunked::<u64>::SHIFT;
+        let end = first + Chunked::<u64>::CHUNK as u32;
+        let fill = |places: &mut Pages<u64>| {
+            let next = (first + 1..end).chain([NO_RID]);
+            places.extend(next.map(|next| NOT_LIVE | u64::from(next)));
+        };
+        if !self.places.refill(piece as usize, growth, fill) {
+            return false;
+        }
+        self.gone.pop();
+        self.ids[piece as usize].count = end - first;
+        self.link(piece, first);
+        true
+    }
+
+    /// Lists a piece first, whose first free id is `head`.
+    fn link(&mut self, piece: u32, head: u32) {
+        let next = match std::mem::replace(&mut self.free, head) {
+            NO_RID => NO_PIECE,
+            free => {
+                let before = piece_of(free);
+                let ids = &mut self.ids[before as usize];
+                (ids.head, ids.previous) = (free, piece);
+                before
+            }
+        };
+        let ids = &mut self.ids[piece as usize];
+        (ids.previous, ids.next) = (NO_PIECE, next);
+    }
+
+    /// Undoes `link`.
+    #[cold]
+    fn unlink(&mut self, piece: u32) {
+        let FreeIds { previous, next, .. } = self.ids[piece as usize];
+        match previous {
+            NO_PIECE => self.free = self.ids.get(next as usize).map_or(NO_RID, |ids| ids.head),
+            previous => self.ids[previous as usize].next = next,
+        }
+        if let Some(ids) = self.ids.get_mut(next as usize) {
+            ids.previous = previous;
+        }
     }
 
     /// Counts the memory from now on in `budget`.
@@ -60,9 +145,23 @@ impl Indirection {
         self.places.len() + count <= RIDS_MAX
     }
 
-    /// True where ids of rows that went are given out next.
-    pub fn has_free(&self) -> bool {
-        self.free != NO_RID
+    /// True where ids of rows that went are given out next, or are to be had before the array grows by so many.
+    pub fn has_free(&self, count: usize) -> bool {
+        self.free != NO_RID || self.spare_is_short(count)
+    }
+
+    #[inline(always)]
+    fn spare_is_short(&self, count: usize) -> bool {
+        !self.gone.is_empty() && self.places.spare() < count
+    }
+
+    /// As `next`. Ids of pieces that went back come before the array grows.
+    #[inline(always)]
+    pub fn ready_next(&mut self) -> Rid {
+        if self.free == NO_RID && self.spare_is_short(1) {
+            self.grow(Growth::Forced);
+        }
+        self.next()
     }
 
     /// The id that the next `take` gives out.
@@ -77,14 +176,25 @@ impl Indirection {
 
     #[inline]
     pub fn take(&mut self, place: Location) -> Rid {
-        let rid = self.next();
         if self.free == NO_RID {
-            self.places.push(place.0);
-        } else {
-            let entry = &mut self.places[rid.0];
-            self.free = *entry as u32;
-            *entry = place.0;
+            return self.take_new(place);
         }
+        let rid = Rid(self.free);
+        let entry = &mut self.places[rid.0];
+        self.free = *entry as u32;
+        *entry = place.0;
+        let piece = piece_of(rid.0);
+        self.ids[piece as usize].count -= 1;
+        if self.free == NO_RID {
+            self.unlink(piece);
+        }
+        rid
+    }
+
+    #[inline(always)]
+    fn take_new(&mut self, place: Location) -> Rid {
+        let rid = Rid(self.places.len() as u32);
+        self.places.push(place.0);
         rid
     }
 
@@ -99,19 +209,14 @@ impl Indirection {
 
     #[inline]
     pub fn get(&self, rid: Rid) -> Option<Location> {
-        if rid.0 as usize >= self.places.len() {
-            return None;
-        }
-        let place = self.places[rid.0];
+        let place = *self.places.find(rid.0)?;
         (place & NOT_LIVE == 0).then_some(Location(place))
     }
 
     /// Prefetches what `get` reads.
     #[inline]
     pub fn touch(&self, rid: Rid) {
-        if (rid.0 as usize) < self.places.len() {
-            prefetch_line(&self.places[rid.0]);
-        }
+        self.places.find(rid.0).into_iter().for_each(prefetch_line);
     }
 
     /// Where the place of a row stands that an index named, prefetched: for `live_at`.
@@ -153,11 +258,43 @@ impl Indirection {
         self.places[rid.0] = NOT_LIVE;
     }
 
-    /// Makes a buried id free. Freed ids are given out last first.
+    /// Makes a buried id free. Freed ids of a piece are given out last first.
     pub fn release(&mut self, rid: Rid) {
         debug_assert!(self.places[rid.0] == NOT_LIVE, "only buried ids are released");
-        self.places[rid.0] = NOT_LIVE | self.free as u64;
-        self.free = rid.0;
+        let piece = piece_of(rid.0);
+        if piece as usize >= self.ids.len() {
+            self.ids.resize(piece as usize + 1, FreeIds::NONE);
+        }
+        let ids = &mut self.ids[piece as usize];
+        ids.count += 1;
+        let count = ids.count as usize;
+        if count == 1 {
+            self.places[rid.0] = NOT_LIVE | u64::from(NO_RID);
+            self.link(piece, rid.0);
+        } else if ids.previous == NO_PIECE {
+            self.places[rid.0] = NOT_LIVE | u64::from(self.free);
+            self.free = rid.0;
+        } else {
+            self.places[rid.0] = NOT_LIVE | u64::from(ids.head);
+            ids.head = rid.0;
+        }
+        if count == Chunked::<u64>::CHUNK {
+            self.give_back(piece);
+        }
+    }
+
+    /// Lets others have the memory of a piece whose ids are all free, unless it is the first or the last one.
+    #[cold]
+    fn give_back(&mut self, piece: u32) {
+        let end = (piece as usize + 1) << Chunked::<u64>::SHIFT;
+        // Of the last ids there are, none may wait in vain.
+        if piece == 0 || end > self.places.len() || self.places.len() > RIDS_MAX / 2 {
+            return;
+        }
+        self.unlink(piece);
+        self.ids[piece as usize] = FreeIds::NONE;
+        self.places.release(piece as usize);
+        self.gone.push(piece);
     }
 
     /// Behind the greatest id given out so far.
@@ -173,6 +310,7 @@ impl Indirection {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.places.memory_bytes()
+        let beside = self.ids.capacity() * size_of::<FreeIds>() + self.gone.capacity() * size_of::<u32>();
+        self.places.memory_bytes() + beside
     }
 }

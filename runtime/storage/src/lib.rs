@@ -37,6 +37,7 @@ mod table;
 mod tag;
 mod tree;
 mod treekey;
+mod vacant;
 mod writeset;
 
 pub use apply::{ApplyError, PrefetchStep};

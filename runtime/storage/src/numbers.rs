@@ -88,6 +88,24 @@ impl Numbers {
         self.room += step;
     }
 
+    /// True where `give_back` may find something.
+    #[inline]
+    pub fn has_whole(&self) -> bool {
+        self.rids.has_whole()
+    }
+
+    /// Lets others have memory in which no number is left. What stays is counted twice, so that as many rows may come as went.
+    #[cold]
+    pub fn give_back(&mut self) {
+        self.rids.give_back();
+        let held = 2 * self.rids.memory_bytes();
+        let rows = held.div_ceil(NUMBER_ENTRY_BYTES).max(self.rids.len() + STEP_ROWS_MIN);
+        if rows < self.room {
+            self.room = rows;
+            self.charge.resize(rows * NUMBER_ENTRY_BYTES);
+        }
+    }
+
     /// Adds a row; `number_of` tells those of others.
     #[inline]
     pub fn insert(&mut self, number: u64, rid: Rid, number_of: impl Fn(Rid) -> u64) -> Result<(), NumberTaken> {

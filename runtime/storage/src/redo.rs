@@ -350,7 +350,7 @@ impl TableRedo<'_> {
                 }
             }
         }
-        self.table.give_up_if_emptied();
+        self.table.give_back();
         Ok(())
     }
 

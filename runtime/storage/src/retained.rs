@@ -41,6 +41,11 @@ impl Retained {
         self.turns.is_empty()
     }
 
+    /// True where rows went that may come back.
+    pub fn has_garbage(&self) -> bool {
+        self.turns.iter().any(|turn| !turn.garbage.is_empty())
+    }
+
     /// Moves the journal's undo into a turn that ends at `end`.
     pub fn seal(&mut self, journal: &mut Journal, end: u64) {
         if journal.ops.is_empty() {

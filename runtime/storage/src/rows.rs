@@ -140,6 +140,20 @@ impl Rows {
         self.budget = Some(Arc::clone(budget));
     }
 
+    /// True where `give_back` may find something.
+    #[inline]
+    pub fn has_whole(&self) -> bool {
+        self.numbers.as_ref().is_some_and(Numbers::has_whole)
+    }
+
+    /// Lets others have memory in which no number is left; of rows and their ids it went when they did.
+    #[cold]
+    pub fn give_back(&mut self) {
+        if let Some(numbers) = &mut self.numbers {
+            numbers.give_back();
+        }
+    }
+
     /// True where a row of so many bytes takes no memory.
     #[inline(always)]
     pub fn has_memory(&self, row_bytes: usize) -> bool {
@@ -170,8 +184,10 @@ impl Rows {
         self.places.has_room(count)
     }
 
-    pub fn next_rid(&self) -> Rid {
-        self.places.next()
+    /// The id that the next row gets.
+    #[inline(always)]
+    pub fn next_rid(&mut self) -> Rid {
+        self.places.ready_next()
     }
 
     /// Behind the greatest record id given out so far.
@@ -301,7 +317,8 @@ impl Rows {
     /// As `insert`; of a table with a primary key the number may be another row's. Nothing is inserted then.
     #[inline]
     pub fn try_insert(&mut self, row: RowRef<'_>) -> Result<Rid, NumberTaken> {
-        self.note_number(row.number, self.places.next())?;
+        let rid = self.places.ready_next();
+        self.note_number(row.number, rid)?;
         let place = self.store(row);
         self.count += 1;
         self.nominal_bytes += self.nominal(place);
@@ -319,7 +336,7 @@ impl Rows {
     /// Inserts rows that get new ids and lie where none was before, `places` and `rids` being as many, and `numbers`, which no other rows
     /// have, as many or more; false, and none inserted, where rows that went have left room, or a piece of memory ends.
     pub fn append(&mut self, rows: &[&[u8]], numbers: &[u64], places: &mut [Location], rids: &mut [Rid]) -> bool {
-        if self.places.has_free() || !self.arena.append(rows, numbers, places) {
+        if self.places.has_free(rows.len()) || !self.arena.append(rows, numbers, places) {
             return false;
         }
         let first = self.places.append(places);

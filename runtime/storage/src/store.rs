@@ -52,6 +52,8 @@ pub struct Store {
     pub(crate) memory: Option<Arc<MemoryLedger>>,
     /// Of undo.
     undo: Charge,
+    /// Tables have freed what is given back once no row may come back.
+    has_freed: bool,
     /// Numbers name no rows of tables with a primary key, until `renumber`.
     has_old_numbers: bool,
 }
@@ -183,7 +185,8 @@ impl Store {
     pub fn commit(&mut self) -> WriteSummary {
         assert!(self.journal.is_active, "no transaction to commit");
         if !self.journal.garbage.is_empty() && !self.journal.retains {
-            free_garbage(&mut self.tables, &self.journal.garbage);
+            self.has_freed |= free_garbage(&mut self.tables, &self.journal.garbage);
+            self.give_back();
         }
         self.release_buried();
         self.journal.end();
@@ -209,10 +212,21 @@ impl Store {
     /// Forgets the undo of everything before `durable`.
     pub fn settle(&mut self, durable: u64) {
         while let Some(turn) = self.retained.take_settled(durable) {
-            free_garbage(&mut self.tables, &turn.garbage);
+            self.has_freed |= free_garbage(&mut self.tables, &turn.garbage);
             self.retained.recycle(turn);
         }
+        if self.has_freed && self.journal.garbage.is_empty() && !self.retained.has_garbage() {
+            self.give_back();
+        }
         self.count_undo();
+    }
+
+    /// Lets others have memory in which nothing is left. No row that went may come back.
+    #[cold]
+    fn give_back(&mut self) {
+        if std::mem::take(&mut self.has_freed) {
+            self.tables.iter_mut().for_each(Table::give_back);
+        }
     }
 
     /// Forgets what would take back the running transaction's writes so far: they are in tables that are dropped whole should it fail.
@@ -232,7 +246,7 @@ impl Store {
     /// Forgets the undo of what was committed since the last `seal`, as `forgo_undo` does of what runs.
     pub fn forget_unsealed(&mut self) {
         assert!(!self.journal.is_active, "undo is forgotten between transactions");
-        free_garbage(&mut self.tables, &self.journal.garbage);
+        self.has_freed |= free_garbage(&mut self.tables, &self.journal.garbage);
         self.journal.forget();
     }
 
@@ -758,15 +772,16 @@ fn prefetch_rest(rows: &[&[u8]], span: &ReadSpan<'_>) {
     }
 }
 
-/// Frees what deletes and moves left behind; of a table whose last row went, all.
-fn free_garbage(tables: &mut [Table], garbage: &[Undo]) {
-    let mut has_emptied = false;
+/// Frees what deletes and moves left behind; of a table whose last row went, all. True where rows went.
+fn free_garbage(tables: &mut [Table], garbage: &[Undo]) -> bool {
+    let (mut has_deleted, mut has_emptied) = (false, false);
     for undo in garbage {
         let rows = &mut tables[undo.table as usize].rows;
         match undo.kind {
             UndoKind::Delete => {
                 rows.free(undo.place());
                 rows.release(undo.rid);
+                has_deleted = true;
                 has_emptied |= rows.is_unused();
             }
             UndoKind::Move => rows.free(undo.place()),
@@ -777,4 +792,5 @@ fn free_garbage(tables: &mut [Table], garbage: &[Undo]) {
         let tables_of = garbage.iter().map(|undo| undo.table as usize);
         tables_of.for_each(|table| tables[table].give_up_if_emptied());
     }
+    has_deleted
 }

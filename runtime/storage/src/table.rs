@@ -243,10 +243,30 @@ impl Table {
         self.memory = Some(Arc::clone(memory));
     }
 
+    /// Lets others have memory in which nothing of the table is left. No row may come back that went.
+    #[inline]
+    pub fn give_back(&mut self) {
+        if self.rows.has_whole() {
+            self.rows.give_back();
+        }
+        let whole = self.indexes.iter_mut().filter(|index| index.has_whole());
+        whole.for_each(Index::give_back);
+        if self.rows.is_unused() {
+            self.give_up_if_large();
+        }
+    }
+
     /// Lets others have the memory of a table that has no row any more, where it is much. What is counted is given back at once, and the
     /// memory itself a little later, for that takes the kernel long. A snapshot that is copied meanwhile has each row that it wants.
     pub fn give_up_if_emptied(&mut self) {
-        if self.rows.is_unused() && self.memory_bytes() >= EMPTIED_BYTES_MIN {
+        if self.rows.is_unused() {
+            self.give_up_if_large();
+        }
+    }
+
+    #[cold]
+    fn give_up_if_large(&mut self) {
+        if self.memory_bytes() >= EMPTIED_BYTES_MIN {
             self.give_up();
         }
     }

@@ -22,6 +22,26 @@ impl Index {
         self.budget = Some(Arc::clone(budget));
     }
 
+    /// True where `give_back` may find something.
+    #[inline]
+    pub fn has_whole(&self) -> bool {
+        match &self.body {
+            Body::HashInts(_) | Body::HashBytes(_) => false,
+            Body::Dense(dense) => dense.has_whole(),
+            body => dispatch!(body, tree => tree.has_whole(), _ => false),
+        }
+    }
+
+    /// Lets others have memory in which nothing is left.
+    #[cold]
+    pub fn give_back(&mut self) {
+        match &mut self.body {
+            Body::HashInts(_) | Body::HashBytes(_) => {}
+            Body::Dense(dense) => dense.give_back(),
+            body => dispatch!(body, tree => tree.give_back(), _ => ()),
+        }
+    }
+
     /// True where so many rows take no memory.
     #[inline(always)]
     pub fn has_memory(&self, rows: usize) -> bool {

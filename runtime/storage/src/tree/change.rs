@@ -1,6 +1,6 @@
 //! Insert with split, remove with merge.
 
-use super::{Fingers, Inner, Leaf, NONE, RUN_MIN, Step, Tree};
+use super::{Fingers, Inner, Leaf, NONE, RUN_MIN, Step, Tree, fill_with_leaves};
 use crate::{indirection::Rid, treekey::TreeKey};
 
 /// The leaf that a key belongs to, as do all keys from `low` on that lie before `end`.
@@ -232,7 +232,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     }
 
     fn new_leaf(&mut self) -> u32 {
-        if let Some(id) = self.free_leaves.pop() {
+        if let Some(id) = self.free_leaves.take(&mut self.leaves, fill_with_leaves) {
             self.leaves[id] = Leaf::new();
             return id;
         }
@@ -434,6 +434,9 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
         if let Some(fingers) = &mut self.fingers {
             fingers.drop_leaf(right_id);
+        }
+        if self.finger.get() == right_id {
+            self.finger.set(NONE);
         }
         self.free_leaves.push(right_id);
     }

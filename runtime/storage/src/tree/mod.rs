@@ -16,12 +16,13 @@ use std::{cell::Cell, sync::Arc};
 
 use fingers::Fingers;
 use reprise_base::Budget;
-use reprise_pages::prefetch_line;
+use reprise_pages::{Pages, prefetch_line};
 
 use crate::{
     charge::Charge,
     chunked::Chunked,
     treekey::{Edge, TreeKey},
+    vacant::Vacant,
 };
 
 const NONE: u32 = u32::MAX;
@@ -36,7 +37,7 @@ const HEAP_KEY_BYTES: usize = 1 << 10;
 pub(crate) struct Tree<K, const CAP: usize> {
     leaves: Chunked<Leaf<K, CAP>>,
     inners: Chunked<Inner<K, CAP>>,
-    free_leaves: Vec<u32>,
+    free_leaves: Vacant<Leaf<K, CAP>>,
     free_inners: Vec<u32>,
     root: u32,
     /// Inner levels above the leaves.
@@ -71,6 +72,11 @@ struct Inner<K, const CAP: usize> {
     fences: [K; CAP],
     children: [u32; CAP],
     len: u16,
+}
+
+/// Makes leaves of all that an array has room for.
+fn fill_with_leaves<K: TreeKey, const CAP: usize>(leaves: &mut Pages<Leaf<K, CAP>>) {
+    leaves.extend(std::iter::repeat_with(Leaf::new).take(Chunked::<Leaf<K, CAP>>::CHUNK));
 }
 
 /// One inner node on the way down and the child taken.
@@ -164,7 +170,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         Self {
             leaves,
             inners: Chunked::default(),
-            free_leaves: Vec::new(),
+            free_leaves: Vacant::default(),
             free_inners: Vec::new(),
             root: 0,
             height: 0,
@@ -211,13 +217,24 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.make_heap(HEAP_KEY_BYTES * entries) && self.make_nodes(entries)
     }
 
+    /// True where `give_back` may find something.
+    #[inline]
+    pub fn has_whole(&self) -> bool {
+        self.free_leaves.has_whole()
+    }
+
+    /// Lets others have memory in which no leaf is left.
+    pub fn give_back(&mut self) {
+        self.free_leaves.give_back(&mut self.leaves);
+    }
+
     fn make_heap(&mut self, bytes: usize) -> bool {
         K::IS_COPIED || self.heap.bytes() - self.heap_bytes >= bytes || self.heap.try_grow(HEAP_STEP_BYTES.max(bytes))
     }
 
     fn make_nodes(&mut self, entries: usize) -> bool {
         while self.leaves.spare() + self.free_leaves.len() < entries {
-            if !self.leaves.try_grow() {
+            if !self.free_leaves.try_grow(&mut self.leaves, fill_with_leaves) {
                 return false;
             }
         }
@@ -250,7 +267,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
 
     pub fn memory_bytes(&self) -> usize {
         let fingers = self.fingers.as_ref().map_or(0, |_| size_of::<Fingers<K>>());
-        self.leaves.memory_bytes() + self.inners.memory_bytes() + self.heap.bytes() + fingers
+        let beside = fingers + self.free_leaves.memory_bytes();
+        self.leaves.memory_bytes() + self.inners.memory_bytes() + self.heap.bytes() + beside
     }
 
     #[inline]

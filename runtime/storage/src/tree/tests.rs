@@ -44,7 +44,7 @@ impl<K: TreeKey + std::fmt::Debug, const CAP: usize> Tree<K, CAP> {
         }
         assert_eq!(leaves, linked);
         assert_eq!(self.rightmost, before);
-        assert_eq!(self.leaves.len(), leaves.len() + self.free_leaves.len());
+        assert_eq!(self.leaves.len(), leaves.len() + self.free_leaves.len_with_gone());
         assert_eq!(self.len, leaves.iter().map(|l| self.leaves[*l].len()).sum::<usize>());
     }
 
