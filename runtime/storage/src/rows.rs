@@ -317,8 +317,7 @@ impl Rows {
     /// As `insert`; of a table with a primary key the number may be another row's. Nothing is inserted then.
     #[inline]
     pub fn try_insert(&mut self, row: RowRef<'_>) -> Result<Rid, NumberTaken> {
-        let rid = self.places.ready_next();
-        self.note_number(row.number, rid)?;
+        self.note_number(row.number, self.places.next())?;
         let place = self.store(row);
         self.count += 1;
         self.nominal_bytes += self.nominal(place);

@@ -57,12 +57,18 @@ impl TxnInput<'_> {
     }
 }
 
-/// True where the bytes are one value of the type, and no more.
+/// True where the bytes are one value of the type, and no more. The commonest of short calls are told without a reader.
 #[inline(always)]
-fn is_of(ty: &Type, bytes: &[u8]) -> bool {
-    match ty {
-        Type::Unit => bytes.is_empty(),
-        ty => holds_one(ty, bytes),
+fn is_of(mut ty: &Type, bytes: &[u8]) -> bool {
+    while let Type::Struct(fields) = ty
+        && let [only] = &fields[..]
+    {
+        ty = &only.ty;
+    }
+    match (ty, bytes) {
+        (Type::Unit, bytes) => bytes.is_empty(),
+        (Type::Enum(variants), [variant @ ..=0x7f]) => usize::from(*variant) < variants.len(),
+        (ty, bytes) => holds_one(ty, bytes),
     }
 }
 

@@ -83,6 +83,7 @@ fn store(rows: &mut Rows, new: &[&[u8]], numbers: &[u64], rids: &mut [Rid]) -> b
     }
     for ((rid, row), number) in rids.iter_mut().zip(new).zip(numbers) {
         let number = *number;
+        rows.next_rid(); // what went back comes first
         *rid = rows.insert(RowRef { row, number });
     }
     true
