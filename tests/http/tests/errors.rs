@@ -312,6 +312,18 @@ fn liar() -> Vec<u8> {
         ("no_bool", "\"bool\"", 1, by),
         ("no_text", "\"text\"", 3, by),
         ("no_list", r#"{"list":"bool"}"#, 1, by),
+        (
+            "no_variant",
+            r#"{"struct":[{"name":"it","type":{"enum":["a","b"]}}]}"#,
+            1,
+            by,
+        ),
+        (
+            "variant",
+            r#"{"struct":[{"name":"it","type":{"enum":["a","b","c"]}}]}"#,
+            1,
+            by,
+        ),
         ("everywhere", "\"i64\"", 7, "\"all\""),
         ("truth", "\"i64\"", 8, by),
     ];
@@ -365,6 +377,7 @@ fn a_result_that_is_none_of_its_type_ends_the_call_and_leaves_nothing() {
         "no_bool",
         "no_text",
         "no_list",
+        "no_variant",
         "everywhere",
     ];
     for procedure in lies {
@@ -377,7 +390,11 @@ fn a_result_that_is_none_of_its_type_ends_the_call_and_leaves_nothing() {
     }
     assert_eq!(server.get("/v1/tables/rows").ok(200)["rows"], 0);
     call("truth", 7).ok(200);
-    assert_eq!(server.get("/v1/tables/rows/rows").ok(200)["rows"], json!([{"k": "7"}]));
+    assert_eq!(call("variant", 8).ok(200)["result"], json!({"it": "c"}));
+    assert_eq!(
+        server.get("/v1/tables/rows/rows").ok(200)["rows"],
+        json!([{"k": "7"}, {"k": "8"}])
+    );
 }
 
 #[test]
