@@ -229,6 +229,23 @@ fn card_names() -> Result<Vec<String>, VerbsError> {
     }
 }
 
+/// rdma-core tells that there is no such file where this user may not open a card's device.
+fn told_of_rights(error: VerbsError) -> VerbsError {
+    let devices = fs::read_dir("/dev/infiniband").into_iter().flatten().flatten();
+    let mut cards = devices.filter(|entry| entry.file_name().to_string_lossy().starts_with("uverbs"));
+    let is_refused = |entry: fs::DirEntry| {
+        let opened = fs::OpenOptions::new().read(true).write(true).open(entry.path());
+        opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    match cards.any(is_refused) {
+        true => VerbsError::Failed {
+            what: "open the RDMA card",
+            reason: "this user may not use /dev/infiniband".into(),
+        },
+        false => error,
+    }
+}
+
 fn open_card(name: &str) -> Result<OpenCard, VerbsError> {
     let mut count = 0;
     // SAFETY: the count outlives the call; the list is freed below.
@@ -246,7 +263,8 @@ fn open_card(name: &str) -> Result<OpenCard, VerbsError> {
         if found.to_bytes() == name.as_bytes() {
             // SAFETY: the card is one of the list.
             let context = unsafe { ffi::ibv_open_device(card) };
-            opened = Owned::new("open the RDMA card", context, close_card).map(|context| OpenCard {
+            let context = Owned::new("open the RDMA card", context, close_card).map_err(told_of_rights);
+            opened = context.map(|context| OpenCard {
                 name: name.to_owned(),
                 context,
             });
