@@ -159,11 +159,11 @@ enum Task {
     },
     /// Draw a paper's figures with what is measured here, as CSV and SVG; what follows goes to the measurements
     #[command(
-        after_help = "Examples:\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0"
+        after_help = "Examples:\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0\n  cargo xtask figures rdma 5"
     )]
     Figures {
-        /// Whose: nvram, NV-Logging's 9, 11, 12 and 13
-        #[arg(value_parser = ["nvram"])]
+        /// Whose: nvram, NV-Logging's 9, 11, 12 and 13; rdma, Query Fresh's 6, 11 and 12 over TCP and RDMA in a virtual machine (seconds)
+        #[arg(value_parser = ["nvram", "rdma"])]
         paper: String,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

@@ -168,9 +168,36 @@ pub fn sim(root: &Path, bin: &str, args: &[String]) -> Result<()> {
 }
 
 /// Measures and draws the figures of a paper: CSV and SVG under target/figures.
+/// Query Fresh's figures over TCP and over RDMA, in a virtual machine: `args` may be the seconds of each measurement.
+fn rdma_figures(root: &Path, args: &[String]) -> Result<()> {
+    let reprise = root.join("target/rdma/reprise");
+    if !reprise.exists() {
+        bail!("no server with RDMA is built: cargo xtask rdma");
+    }
+    let seconds = args.first().map_or("5", String::as_str);
+    let tools = root.join("tests/hardware");
+    println!(
+        "# Emulated: processor, cards and NVRAM are software in a virtual machine of this host. Only ratios between rows say anything."
+    );
+    let dir = root.join("target/tmp");
+    std::fs::create_dir_all(&dir).context("create target/tmp")?;
+    let image = dir.join("rdma-figures.img");
+    let mut vm = Command::new(tools.join("boot-vm"));
+    vm.args(["--timeout", "1800", "--mem", "4G", "--rdma", "--pmem"]);
+    vm.arg(format!("{}:256M", image.display()));
+    vm.arg("--").arg(tools.join("rdma-figures")).arg(reprise);
+    vm.arg(root.join("target/procedures")).arg(seconds).stdin(Stdio::null());
+    let done = run(&mut vm);
+    std::fs::remove_file(&image).context("remove the image")?;
+    done
+}
+
 pub fn figures(root: &Path, paper: &str, args: &[String]) -> Result<()> {
     if !root.join("target/procedures/tpcc.wasm").exists() {
         wasm(root, None, Vec::new(), None, None)?;
+    }
+    if paper == "rdma" {
+        return rdma_figures(root, args);
     }
     let mut command = cargo(root);
     let package = format!("reprise-bench-{paper}");

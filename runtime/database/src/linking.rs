@@ -64,7 +64,7 @@ pub struct FollowPrimary {
 /// Where the connection is at, for all who ask.
 pub(crate) struct Linked {
     pub name: String,
-    transport: &'static str,
+    net: Arc<dyn Net>,
     clock: Arc<dyn Clock>,
     step_down: AskStepDown,
     is_stopping: AtomicBool,
@@ -122,7 +122,8 @@ impl Linked {
                 (true, false) => StandbyState::CatchingUp,
                 (true, true) => StandbyState::Streaming,
             },
-            transport: self.transport,
+            transport: self.net.transport(),
+            path: self.net.path(),
             is_encrypted: state.is_encrypted,
             shipped: received,
             persisted,
@@ -247,7 +248,7 @@ pub(crate) fn follow(
 ) -> std::io::Result<Arc<Linked>> {
     let linked = Arc::new(Linked {
         name: config.name.clone(),
-        transport: config.net.transport(),
+        net: config.net.clone(),
         clock: shared.clock.clone(),
         step_down: config.step_down.clone(),
         is_stopping: AtomicBool::new(false),

@@ -16,6 +16,8 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use crate::shared::{FrameBuffer, FrameMemory, FramePoster, SharedFrame};
+
 /// Before each frame on a stream: its length, 4 bytes, little-endian.
 const PREFIX_BYTES: usize = 4;
 /// How often a listener looks whether it was dropped.
@@ -98,6 +100,16 @@ pub trait Net: Send + Sync {
     /// Connects, within `time`.
     fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError>;
 
+    /// What its newest connection goes over, for people. None: whatever the system chooses.
+    fn path(&self) -> Option<String> {
+        None
+    }
+
+    /// Memory of so many bytes for frames that go to several peers. None: this transport copies them for each.
+    fn frame_memory(&self, _bytes: usize) -> Result<Option<Arc<dyn FrameMemory>>, NetError> {
+        Ok(None)
+    }
+
     /// SHA-256 of the certificate that listeners show now. None: what is sent is not encrypted.
     fn certificate(&self) -> Option<[u8; 32]> {
         None
@@ -148,6 +160,16 @@ pub struct Connection {
 pub trait FrameSender: Send {
     /// Sends one frame, made of `parts`. Ok says that it is on its way, no more.
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError>;
+
+    /// Lets frames of a buffer be sent, whose memory is its `Net`'s, by this one and by what is returned.
+    fn share(&mut self, _buffer: &Arc<FrameBuffer>) -> Result<Arc<dyn FramePoster>, NetError> {
+        Err(NetError::Io("this transport copies frames".into()))
+    }
+
+    /// As `send`, from the buffer that it shares.
+    fn send_shared(&mut self, _frame: &SharedFrame) -> Result<(), NetError> {
+        Err(NetError::Io("this transport copies frames".into()))
+    }
 }
 
 /// TCP of the operating system.

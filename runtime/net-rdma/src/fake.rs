@@ -1,13 +1,16 @@
 //! Cards that stand for real ones in tests: they keep to the verbs' rules, record what is posted, and lose, swap or refuse as told.
 
 use std::{
+    any::Any,
     collections::{BTreeMap, VecDeque},
     net::IpAddr,
     sync::{Arc, Condvar, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
-use crate::verbs::{Ask, Card, Completion, Memory, Pair, PairAddress, Queue, VerbsError, Write};
+use reprise_env::FrameMemory;
+
+use crate::verbs::{Ask, Card, Completion, Memory, Pair, PairAddress, Queue, Span, VerbsError, Write};
 
 /// What goes wrong, at the write with an immediate value of this number, counted from 0 over all pairs of the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +32,25 @@ pub struct Posted {
     pub write: Write,
 }
 
+/// Memory of a card, which any of its pairs may send from.
+struct FakeMemory(Mutex<Vec<u8>>);
+
+impl FakeMemory {
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().expect("a test failed under this lock")
+    }
+}
+
+impl FrameMemory for FakeMemory {
+    fn bytes(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn put(&self, at: usize, bytes: &[u8]) {
+        self.lock()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
 /// Several ends of one fabric are clones.
 #[derive(Clone, Default)]
 pub struct FakeCard {
@@ -48,6 +70,7 @@ struct State {
     faults: Vec<Fault>,
     posted: Vec<Posted>,
     immediates: u64,
+    armed: u64,
     loses_sent: bool,
     refusal: Option<VerbsError>,
 }
@@ -56,6 +79,7 @@ struct State {
 struct FakeState {
     inbound: Vec<u8>,
     outbound: Vec<u8>,
+    attached: Option<Arc<FakeMemory>>,
     base: u64,
     key: u32,
     peer: Option<u32>,
@@ -99,6 +123,21 @@ impl FakeCard {
         std::mem::take(&mut self.lock().posted)
     }
 
+    /// So many more writes are recorded without an allocation.
+    pub fn reserve(&self, writes: usize) {
+        self.lock().posted.reserve(writes);
+    }
+
+    /// Writes with an immediate value so far: the number of the next one.
+    pub fn immediates(&self) -> u64 {
+        self.lock().immediates
+    }
+
+    /// How often a completion event was asked for.
+    pub fn armed(&self) -> u64 {
+        self.lock().armed
+    }
+
     /// Pairs that were not given back.
     pub fn open(&self) -> usize {
         self.lock().pairs.len()
@@ -126,6 +165,8 @@ impl Card for FakeCard {
             key: number.wrapping_mul(0x9e37_79b9),
             receives_max: ask.receives,
             writes_max: ask.writes,
+            sent: VecDeque::with_capacity(ask.writes as usize + 1),
+            received: VecDeque::with_capacity(ask.receives as usize + 1),
             ..FakeState::default()
         };
         state.pairs.insert(number, pair);
@@ -133,6 +174,13 @@ impl Card for FakeCard {
             fabric: self.fabric.clone(),
             number,
         }))
+    }
+
+    fn memory(&self, bytes: usize) -> Result<Arc<dyn FrameMemory>, VerbsError> {
+        match self.lock().refusal.clone() {
+            Some(error) => Err(error),
+            None => Ok(Arc::new(FakeMemory(Mutex::new(vec![0; bytes])))),
+        }
     }
 }
 
@@ -183,6 +231,15 @@ impl Pair for FakePair {
         Ok(())
     }
 
+    fn attach(&self, memory: &Arc<dyn FrameMemory>) -> Result<(), VerbsError> {
+        let memory = (memory.clone() as Arc<dyn Any + Send + Sync>).downcast::<FakeMemory>();
+        let memory = memory.map_err(|_| failed("register memory", "it is not of this card"))?;
+        self.with(|own| match own.attached.replace(memory) {
+            None => Ok(()),
+            Some(_) => Err(failed("register memory", "the pair has one")),
+        })
+    }
+
     fn put(&self, at: usize, bytes: &[u8]) {
         self.with(|own| own.outbound[at..at + bytes.len()].copy_from_slice(bytes));
     }
@@ -230,6 +287,8 @@ impl Pair for FakePair {
     }
 
     fn arm(&self) -> Result<(), VerbsError> {
+        let mut state = self.fabric.state.lock().expect("a test failed under this lock");
+        state.armed += 1;
         Ok(())
     }
 
@@ -297,18 +356,16 @@ impl State {
 
     fn place(&mut self, from: u32, to: u32, write: &Write, faults: [bool; 4]) -> Result<(), &'static str> {
         let [wrong_key, unanswered, lost, swapped] = faults;
-        let bytes = self.pairs[&from].outbound[write.from..write.from + write.bytes].to_vec();
-        let Some(peer) = self.pairs.get_mut(&to).filter(|peer| !peer.is_broken && !unanswered) else {
-            return Err("transport retry counter exceeded");
+        let own = self.pairs.get_mut(&from).expect("it posts");
+        let (outbound, attached) = (std::mem::take(&mut own.outbound), own.attached.clone());
+        let peer = self.pairs.get_mut(&to);
+        let placed = match peer.filter(|peer| !peer.is_broken && !unanswered) {
+            None => Err("transport retry counter exceeded"),
+            Some(peer) => peer.place(write, wrong_key, (&outbound, attached.as_deref())),
         };
-        let at = write.to.address.wrapping_sub(peer.base) as usize;
-        let end = at.saturating_add(write.bytes);
-        if write.to.key != peer.key || wrong_key || end > peer.inbound.len() {
-            peer.is_broken = true;
-            peer.flush();
-            return Err("remote access error");
-        }
-        peer.inbound[at..end].copy_from_slice(&bytes);
+        self.pairs.get_mut(&from).expect("it posts").outbound = outbound;
+        placed?;
+        let peer = self.pairs.get_mut(&to).expect("it was there");
         if write.immediate.is_none() {
             return Ok(());
         }
@@ -334,6 +391,29 @@ impl State {
 }
 
 impl FakeState {
+    /// As far as its peer may.
+    fn place(
+        &mut self,
+        write: &Write,
+        wrong_key: bool,
+        (outbound, attached): (&[u8], Option<&FakeMemory>),
+    ) -> Result<(), &'static str> {
+        let at = write.to.address.wrapping_sub(self.base) as usize;
+        let (middle, end) = (at.saturating_add(write.own.bytes), at.saturating_add(write.bytes()));
+        if write.to.key != self.key || wrong_key || end > self.inbound.len() {
+            self.is_broken = true;
+            self.flush();
+            return Err("remote access error");
+        }
+        let of = |span: Span| span.at..span.at + span.bytes;
+        self.inbound[at..middle].copy_from_slice(&outbound[of(write.own)]);
+        if write.shared.bytes > 0 {
+            let attached = attached.expect("what is sent from was registered before");
+            self.inbound[middle..end].copy_from_slice(&attached.lock()[of(write.shared)]);
+        }
+        Ok(())
+    }
+
     /// Receives that were posted come back unused.
     fn flush(&mut self) {
         self.received.push_back(Completion {

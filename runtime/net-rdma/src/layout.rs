@@ -116,14 +116,17 @@ impl Outgoing {
         self.posted - self.taken < self.ends.len() as u64 && used <= self.ring_bytes
     }
 
-    /// Takes room for a piece: its number, and its offset in the ring. Only where there is room.
-    pub fn push(&mut self, payload: usize) -> (u32, usize) {
+    /// Number of the next piece, and its offset in the ring.
+    pub fn next(&self) -> (u32, usize) {
+        (self.posted as u32, (self.head % self.ring_bytes) as usize)
+    }
+
+    /// Takes room for the next piece. Only where there is room.
+    pub fn push(&mut self, payload: usize) {
         debug_assert!(self.has_room(payload));
-        let (sequence, at) = (self.posted as u32, (self.head % self.ring_bytes) as usize);
         self.head += span(payload) as u64;
         self.ends[(self.posted % self.ends.len() as u64) as usize] = self.head;
         self.posted += 1;
-        (sequence, at)
     }
 }
 
@@ -157,12 +160,14 @@ mod tests {
         let payload = piece_bytes_max(RING_BYTES_MIN);
         for piece in 0..4 {
             assert!(ring.has_room(payload));
-            assert_eq!(ring.push(payload), (piece, piece as usize * RING_BYTES_MIN / 4));
+            assert_eq!(ring.next(), (piece, piece as usize * RING_BYTES_MIN / 4));
+            ring.push(payload);
         }
         assert!(!ring.has_room(0));
         ring.note_taken(1).expect("one of four");
         assert!(ring.has_room(payload));
-        assert_eq!(ring.push(payload), (4, 0));
+        assert_eq!(ring.next(), (4, 0));
+        ring.push(payload);
         assert!(ring.note_taken(0).is_err() && ring.note_taken(6).is_err());
         ring.note_taken(5).expect("all");
         assert!(ring.has_room(payload));

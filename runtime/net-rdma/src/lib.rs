@@ -6,6 +6,8 @@
 //! Called by: `node` (the transport that was asked for).
 #![deny(unsafe_code)]
 
+#[cfg(feature = "rdma")]
+mod cards;
 pub mod fake;
 mod greeting;
 mod layout;
@@ -17,12 +19,12 @@ mod sender;
 mod shared;
 mod verbs;
 
+#[cfg(feature = "rdma")]
+pub use cards::{RealCard, open_resources};
 pub use greeting::{GREETING_BYTES, Greeting, GreetingError, make_ready, read, refusal};
 pub use layout::{
     Outgoing, PIECE_HEAD_BYTES, PIECES_MAX, PieceHead, RING_AT, RING_BYTES_MAX, RING_BYTES_MIN, piece_bytes_max,
     ring_bytes, span,
 };
-pub use net::RdmaNet;
-#[cfg(feature = "rdma")]
-pub use real::{RealCard, open_resources};
-pub use verbs::{Ask, Card, Completion, Memory, Pair, PairAddress, Queue, VerbsError, Write};
+pub use net::{RdmaNet, cards_seen};
+pub use verbs::{Ask, Card, CardSeen, Completion, Memory, Pair, PairAddress, Queue, Span, VerbsError, Write};

@@ -4,7 +4,7 @@ use std::{
     io::{self, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -12,7 +12,7 @@ use std::{
 };
 
 use crossbeam_channel::{Sender, bounded};
-use reprise_env::{Connection, Listener, Net, NetError, NetLimits, entropy};
+use reprise_env::{Connection, FrameMemory, Listener, Net, NetError, NetLimits, entropy};
 
 use crate::{
     greeting::{self, Greeting, GreetingError},
@@ -20,7 +20,7 @@ use crate::{
     reader::Reader,
     sender::RdmaSender,
     shared::{Shared, WRITES_MAX},
-    verbs::{Ask, Card, Pair, VerbsError},
+    verbs::{Ask, Card, CardSeen, Pair, VerbsError},
 };
 
 /// How often a listener looks whether it was dropped.
@@ -36,6 +36,10 @@ const RECEIVES_MAX: u32 = PIECES_MAX + 8;
 #[derive(Clone)]
 pub struct RdmaNet {
     card: Arc<dyn Card>,
+    /// Nobody sleeps until something comes.
+    polls: bool,
+    /// Of the newest connection.
+    path: Arc<Mutex<Option<String>>>,
 }
 
 /// Closes a listener when it is dropped.
@@ -49,7 +53,7 @@ impl Drop for Open {
 
 /// What greetings at a listener share.
 struct Greeted {
-    card: Arc<dyn Card>,
+    net: RdmaNet,
     limits: NetLimits,
     accepted: Sender<Connection>,
     under_way: AtomicUsize,
@@ -57,13 +61,22 @@ struct Greeted {
 
 impl RdmaNet {
     pub fn new(card: Arc<dyn Card>) -> Self {
-        Self { card }
+        Self {
+            card,
+            polls: false,
+            path: Arc::default(),
+        }
+    }
+
+    /// Looks for what comes again and again, in place of sleeping until the card tells of it: sooner, for a core of each connection.
+    pub fn polling(self, polls: bool) -> Self {
+        Self { polls, ..self }
     }
 
     /// Over the cards of this machine, or the one that is named (`NAME`, or `NAME:INDEX` with that of its GID), and what it is, for people.
     #[cfg(feature = "rdma")]
     pub fn of_this_machine(named: Option<&str>) -> Result<(Self, String), VerbsError> {
-        let card = crate::real::RealCard::new(named)?;
+        let card = crate::cards::RealCard::new(named)?;
         let found = card.describe(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))?;
         Ok((Self::new(Arc::new(card)), found))
     }
@@ -73,6 +86,66 @@ impl RdmaNet {
     pub fn of_this_machine(_named: Option<&str>) -> Result<(Self, String), VerbsError> {
         Err(VerbsError::NotBuilt)
     }
+
+    /// Greets, and connects the queue pairs.
+    fn connection_of(
+        &self,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        (limits, time): (NetLimits, Duration),
+    ) -> Result<Connection, NetError> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(time))?;
+        let (local, own_ring_bytes) = (stream.local_addr()?.ip(), ring_bytes(limits.frame_bytes));
+        let mut pair = match open_pair(&*self.card, local, own_ring_bytes) {
+            Ok(pair) => pair,
+            Err(error) => {
+                // The peer is not to wait for it.
+                let _ = stream.write_all(&greeting::refusal(&error.to_string()));
+                return Err(NetError::Io(format!("RDMA: {error}")));
+            }
+        };
+        let own = Greeting {
+            pair: pair.address(),
+            memory: pair.inbound(),
+            ring_bytes: own_ring_bytes as u32,
+            pieces_max: PIECES_MAX,
+        };
+        let mut timed = Timed {
+            stream: &stream,
+            until: Instant::now() + time,
+        };
+        let theirs = exchange(&mut timed, &mut *pair, &own).map_err(|error| told(peer, &error))?;
+        stream.set_nonblocking(true)?;
+        *self.path.lock().expect("nothing panics under this lock") = self.card.describe(local).ok();
+        let shared = Arc::new(Shared::new(pair, theirs.memory, stream));
+        let (frames_in, frames) = bounded(limits.frames_waiting);
+        let sizes = (own_ring_bytes, limits.frame_bytes);
+        let reader = Reader::new(shared.clone(), frames_in, sizes, self.polls);
+        thread::Builder::new()
+            .name("rdma-read".into())
+            .spawn(move || reader.run())?;
+        let theirs_bytes = theirs.ring_bytes as usize;
+        let ring = Outgoing::new(theirs_bytes, theirs.pieces_max);
+        let sender = RdmaSender::new(shared, ring, theirs_bytes, (limits.sent_bytes, limits.send_time));
+        Ok(Connection {
+            peer: peer.to_string(),
+            sender: Box::new(sender),
+            frames,
+        })
+    }
+}
+
+/// The cards of this machine. Err: why none can be seen.
+#[cfg(feature = "rdma")]
+pub fn cards_seen() -> Result<Vec<CardSeen>, VerbsError> {
+    crate::cards::cards_seen()
+}
+
+/// This program was built without.
+#[cfg(not(feature = "rdma"))]
+pub fn cards_seen() -> Result<Vec<CardSeen>, VerbsError> {
+    Err(VerbsError::NotBuilt)
 }
 
 impl Net for RdmaNet {
@@ -80,18 +153,27 @@ impl Net for RdmaNet {
         "rdma"
     }
 
+    fn path(&self) -> Option<String> {
+        self.path.lock().expect("nothing panics under this lock").clone()
+    }
+
+    fn frame_memory(&self, bytes: usize) -> Result<Option<Arc<dyn FrameMemory>>, NetError> {
+        let memory = self.card.memory(bytes);
+        memory.map(Some).map_err(|error| NetError::Io(format!("RDMA: {error}")))
+    }
+
     fn listen(&self, address: &str, limits: NetLimits) -> Result<Listener, NetError> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let bound = listener.local_addr()?;
-        self.card
-            .describe(bound.ip())
-            .map_err(|error| NetError::Io(format!("RDMA: {error}")))?;
+        let found = self.card.describe(bound.ip());
+        let found = found.map_err(|error| NetError::Io(format!("RDMA: {error}")))?;
+        *self.path.lock().expect("nothing panics under this lock") = Some(found);
         let (sender, accepted) = bounded(ACCEPTED_MAX);
         let is_closed = Arc::new(AtomicBool::new(false));
         let closed = is_closed.clone();
         let greeted = Arc::new(Greeted {
-            card: self.card.clone(),
+            net: self.clone(),
             limits,
             accepted: sender,
             under_way: AtomicUsize::new(0),
@@ -109,7 +191,7 @@ impl Net for RdmaNet {
         let mut last = unreachable("no such name".into());
         for address in addresses {
             match TcpStream::connect_timeout(&address, time) {
-                Ok(stream) => return connection_of(&*self.card, stream, address, (limits, time)),
+                Ok(stream) => return self.connection_of(stream, address, (limits, time)),
                 Err(error) => last = unreachable(error.to_string()),
             }
         }
@@ -143,58 +225,11 @@ impl Greeted {
     /// One that can't be set up is gone; whoever connected is told where that is possible.
     fn greet(&self, stream: TcpStream, peer: SocketAddr) {
         let connection = stream.set_nonblocking(false).map_err(NetError::from);
-        let connection =
-            connection.and_then(|()| connection_of(&*self.card, stream, peer, (self.limits, GREETING_TIME)));
+        let connection = connection.and_then(|()| self.net.connection_of(stream, peer, (self.limits, GREETING_TIME)));
         if let Ok(connection) = connection {
             let _ = self.accepted.send(connection);
         }
     }
-}
-
-/// Greets, and connects the queue pairs.
-fn connection_of(
-    card: &dyn Card,
-    mut stream: TcpStream,
-    peer: SocketAddr,
-    (limits, time): (NetLimits, Duration),
-) -> Result<Connection, NetError> {
-    stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(time))?;
-    let own_ring_bytes = ring_bytes(limits.frame_bytes);
-    let mut pair = match open_pair(card, stream.local_addr()?.ip(), own_ring_bytes) {
-        Ok(pair) => pair,
-        Err(error) => {
-            // The peer is not to wait for it.
-            let _ = stream.write_all(&greeting::refusal(&error.to_string()));
-            return Err(NetError::Io(format!("RDMA: {error}")));
-        }
-    };
-    let own = Greeting {
-        pair: pair.address(),
-        memory: pair.inbound(),
-        ring_bytes: own_ring_bytes as u32,
-        pieces_max: PIECES_MAX,
-    };
-    let mut timed = Timed {
-        stream: &stream,
-        until: Instant::now() + time,
-    };
-    let theirs = exchange(&mut timed, &mut *pair, &own).map_err(|error| told(peer, &error))?;
-    stream.set_nonblocking(true)?;
-    let shared = Arc::new(Shared::new(pair, theirs.memory, stream));
-    let (frames_in, frames) = bounded(limits.frames_waiting);
-    let reader = Reader::new(shared.clone(), frames_in, own_ring_bytes, limits.frame_bytes);
-    thread::Builder::new()
-        .name("rdma-read".into())
-        .spawn(move || reader.run())?;
-    let theirs_bytes = theirs.ring_bytes as usize;
-    let ring = Outgoing::new(theirs_bytes, theirs.pieces_max);
-    let sender = RdmaSender::new(shared, ring, theirs_bytes, (limits.sent_bytes, limits.send_time));
-    Ok(Connection {
-        peer: peer.to_string(),
-        sender: Box::new(sender),
-        frames,
-    })
 }
 
 /// A stream of which all reads together take so long at most.

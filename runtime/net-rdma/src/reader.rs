@@ -2,6 +2,7 @@
 
 use std::{
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -11,7 +12,7 @@ use reprise_env::NetError;
 use crate::{
     layout::{PIECE_HEAD_BYTES, PIECES_MAX, PieceHead, RING_AT, piece_bytes_max, span},
     shared::Shared,
-    verbs::{Completion, Memory, Queue, Write},
+    verbs::{Completion, Memory, Queue, Span, Write},
 };
 
 /// How often it is looked whether the connection is over.
@@ -36,10 +37,17 @@ pub(crate) struct Reader {
     /// What has come of a frame of several pieces.
     begun: Vec<u8>,
     is_ended: bool,
+    /// It does not sleep.
+    polls: bool,
 }
 
 impl Reader {
-    pub fn new(shared: Arc<Shared>, frames: Sender<Vec<u8>>, ring_bytes: usize, frame_bytes_max: usize) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        frames: Sender<Vec<u8>>,
+        (ring_bytes, frame_bytes_max): (usize, usize),
+        polls: bool,
+    ) -> Self {
         Self {
             shared,
             frames,
@@ -51,6 +59,7 @@ impl Reader {
             told_at: 0,
             begun: Vec::new(),
             is_ended: false,
+            polls,
         }
     }
 
@@ -74,27 +83,42 @@ impl Reader {
             if self.shared.is_sender_gone() && heard.elapsed() > LINGER {
                 return Err(NetError::Closed);
             }
-            self.wait(LOOK)?;
-            if self.take_all()? {
+            if self.wait(LOOK)? || self.take_all()? {
                 heard = Instant::now();
             } else if !self.shared.is_peer_there() {
-                self.wait(LAST_LOOK)?;
-                self.take_all()?;
+                let _ = self.wait(LAST_LOOK)? || self.take_all()?;
                 return if self.is_ended { Ok(()) } else { Err(NetError::Closed) };
             }
         }
         self.tell()
     }
 
-    /// Sleeps until something has come, or the time is over.
-    fn wait(&mut self, time: Duration) -> Result<(), NetError> {
+    /// Until something has come, or the time is over. True: it was taken; else the queue is worth a look.
+    fn wait(&mut self, time: Duration) -> Result<bool, NetError> {
+        if self.polls {
+            return self.poll(time);
+        }
         let pair = &self.shared.pair;
         pair.arm().map_err(|error| self.shared.fail(error))?;
         if self.take_all()? {
-            return Ok(());
+            return Ok(true);
         }
         let waited = self.shared.pair.wait(time);
-        waited.map_err(|error| self.shared.fail(error))
+        waited.map_err(|error| self.shared.fail(error)).map(|()| false)
+    }
+
+    /// Looks again and again, and lets other threads run between: without completion events.
+    fn poll(&mut self, time: Duration) -> Result<bool, NetError> {
+        let until = Instant::now() + time;
+        loop {
+            if self.take_all()? {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            thread::yield_now();
+        }
     }
 
     /// False: nothing has come.
@@ -211,13 +235,13 @@ impl Reader {
         let peer = self.shared.peer;
         let write = Write {
             number: 0,
-            from: 0,
-            bytes: 8,
+            own: Span { at: 0, bytes: 8 },
+            shared: Span::default(),
             to: Memory { ..peer },
             immediate: None,
             is_signalled: false,
         };
-        if self.shared.post(&[write], false)? {
+        if self.shared.post(&[write], false, None)? {
             (self.told, self.told_at) = (self.taken, self.at);
         }
         Ok(())

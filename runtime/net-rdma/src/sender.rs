@@ -1,17 +1,17 @@
-//! The way out: a frame is put into the registered memory once, and written into the peer's ring from there.
+//! The way out: a frame is laid into the memory that is sent from, or lies in the shared one, and written into the peer's ring.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard},
     thread,
     time::{Duration, Instant},
 };
 
-use reprise_env::{FrameSender, NetError};
+use reprise_env::{FrameBuffer, FramePoster, FrameSender, NetError, SharedFrame};
 
 use crate::{
     layout::{Outgoing, PIECE_HEAD_BYTES, PieceHead, RING_AT, piece_bytes_max},
     shared::Shared,
-    verbs::{Memory, Write},
+    verbs::{Memory, Span, Write},
 };
 
 /// Between two looks for room.
@@ -20,49 +20,67 @@ const LOOK_MAX: Duration = Duration::from_millis(1);
 /// What was sent before the end has so much time to arrive.
 const LAST_TIME: Duration = Duration::from_millis(500);
 
-pub(crate) struct RdmaSender {
+/// The half of a connection that sends, and whoever posts shared frames beside it.
+pub(crate) struct RdmaSender(Arc<Way>);
+
+struct Way(Mutex<Out>);
+
+struct Out {
     shared: Arc<Shared>,
     ring: Outgoing,
     ring_bytes: usize,
     sent_bytes_max: usize,
     send_time: Duration,
+    /// Its memory is registered.
+    buffer: Option<Arc<FrameBuffer>>,
 }
 
-/// The rest of a frame that lies in several parts.
-struct Rest<'a> {
-    parts: &'a [&'a [u8]],
-    /// Of the first part.
-    offset: usize,
+/// What of a frame was not sent yet.
+enum Rest<'a> {
+    Copied {
+        parts: &'a [&'a [u8]],
+        /// Of the first part.
+        offset: usize,
+    },
+    Shared {
+        frame: &'a SharedFrame,
+        offset: usize,
+    },
 }
 
-impl Rest<'_> {
-    /// At most `max` bytes, as one slice; empty: there are no more.
-    fn take(&mut self, max: usize) -> &[u8] {
-        while let [first, others @ ..] = self.parts {
-            let left = &first[self.offset..];
-            if !left.is_empty() {
-                let taken = &left[..left.len().min(max)];
-                self.offset += taken.len();
-                return taken;
-            }
-            (self.parts, self.offset) = (others, 0);
+/// At most `max` bytes of a frame in parts, as one slice; empty: there are no more.
+fn take<'a>(parts: &mut &'a [&'a [u8]], offset: &mut usize, max: usize) -> &'a [u8] {
+    while let [first, others @ ..] = *parts {
+        let left = &first[*offset..];
+        if !left.is_empty() {
+            let taken = &left[..left.len().min(max)];
+            *offset += taken.len();
+            return taken;
         }
-        &[]
+        (*parts, *offset) = (others, 0);
     }
+    &[]
 }
 
 impl RdmaSender {
     pub fn new(shared: Arc<Shared>, ring: Outgoing, ring_bytes: usize, limits: (usize, Duration)) -> Self {
         let (sent_bytes_max, send_time) = limits;
-        Self {
+        Self(Arc::new(Way(Mutex::new(Out {
             shared,
             ring,
             ring_bytes,
             sent_bytes_max,
             send_time,
-        }
+            buffer: None,
+        }))))
     }
 
+    fn lock(&self) -> MutexGuard<'_, Out> {
+        self.0.0.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl Out {
     fn note_taken(&mut self) -> Result<(), NetError> {
         let taken = self.shared.pair.word(0);
         self.ring.note_taken(taken).map_err(|lie| self.shared.fail(lie))
@@ -106,29 +124,55 @@ impl RdmaSender {
         until: &mut Option<Instant>,
     ) -> Result<(), NetError> {
         self.wait_for_room(piece.payload, until)?;
-        let (sequence, at) = self.ring.push(piece.payload);
-        let head = PieceHead { sequence, ..*piece };
-        self.put(at, &head.encode());
-        let mut filled = 0;
-        while filled < piece.payload {
-            let part = rest.take(piece.payload - filled);
-            self.put((at + PIECE_HEAD_BYTES + filled) % self.ring_bytes, part);
-            filled += part.len();
-        }
         let mut look = LOOK_MIN;
-        let (writes, count) = self.writes(at, PIECE_HEAD_BYTES + piece.payload, piece.payload as u32);
-        while !self.shared.post(&writes[..count], piece.is_end)? {
+        let (writes, count) = self.prepare(rest, piece);
+        let frame = match rest {
+            Rest::Shared { frame, .. } => Some(*frame),
+            Rest::Copied { .. } => None,
+        };
+        while !self.shared.post(&writes[..count], piece.is_end, frame)? {
             self.pause(&mut look, until)?;
         }
+        self.ring.push(piece.payload);
         Ok(())
     }
 
-    /// One write, or two where the ring wraps: the last one carries the immediate value.
-    fn writes(&self, at: usize, bytes: usize, immediate: u32) -> ([Write; 2], usize) {
-        let write = |at: usize, bytes: usize, immediate: Option<u32>| Write {
+    /// Lays down the next piece, as far as it does not lie there: the writes that send it, and how many they are. There is room for it.
+    fn prepare(&self, rest: &mut Rest<'_>, piece: &PieceHead) -> ([Write; 2], usize) {
+        let (sequence, at) = self.ring.next();
+        let (head, payload) = (PieceHead { sequence, ..*piece }, piece.payload);
+        self.put(at, &head.encode());
+        match rest {
+            Rest::Copied { parts, offset } => {
+                let mut filled = 0;
+                while filled < payload {
+                    let part = take(parts, offset, payload - filled);
+                    self.put((at + PIECE_HEAD_BYTES + filled) % self.ring_bytes, part);
+                    filled += part.len();
+                }
+                self.writes(at, PIECE_HEAD_BYTES + payload, Span::default(), payload as u32)
+            }
+            Rest::Shared { frame, offset } => {
+                let shared = Span {
+                    at: frame.at() + *offset,
+                    bytes: payload,
+                };
+                *offset += payload;
+                self.writes(at, PIECE_HEAD_BYTES, shared, payload as u32)
+            }
+        }
+    }
+
+    /// One write, or two where the ring wraps: the last one carries the immediate value. First `own` bytes from the same place in the
+    /// memory that is sent from, then the shared ones.
+    fn writes(&self, at: usize, own: usize, shared: Span, immediate: u32) -> ([Write; 2], usize) {
+        let write = |at: usize, own: usize, shared: Span, immediate: Option<u32>| Write {
             number: 0,
-            from: RING_AT + at,
-            bytes,
+            own: Span {
+                at: RING_AT + at,
+                bytes: own,
+            },
+            shared,
             to: Memory {
                 address: self.shared.peer.address + (RING_AT + at) as u64,
                 key: self.shared.peer.key,
@@ -136,10 +180,15 @@ impl RdmaSender {
             immediate,
             is_signalled: false,
         };
-        match self.ring_bytes - at {
-            before if before < bytes => ([write(at, before, None), write(0, bytes - before, Some(immediate))], 2),
-            _ => ([write(at, bytes, Some(immediate)), write(0, 0, None)], 1),
+        let before = self.ring_bytes - at;
+        if own + shared.bytes <= before {
+            let whole = write(at, own, shared, Some(immediate));
+            return ([whole, write(0, 0, Span::default(), None)], 1);
         }
+        let own_before = own.min(before);
+        let (first, second) = split(shared, before - own_before);
+        let begin = write(at, own_before, first, None);
+        ([begin, write(0, own - own_before, second, Some(immediate))], 2)
     }
 
     /// Says that nothing follows, and waits for what is on its way.
@@ -152,47 +201,120 @@ impl RdmaSender {
             is_more: false,
             is_end: true,
         };
-        let mut nothing = Rest { parts: &[], offset: 0 };
+        let mut nothing = Rest::Copied { parts: &[], offset: 0 };
         self.send_piece(&mut nothing, &end, &mut Some(deadline))?;
         while !self.shared.poll_sent()? && Instant::now() < deadline {
             thread::sleep(LOOK_MAX);
         }
         Ok(())
     }
-}
 
-impl FrameSender for RdmaSender {
-    fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError> {
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+    fn send(&mut self, mut rest: Rest<'_>, bytes: usize) -> Result<(), NetError> {
         if bytes > self.sent_bytes_max {
             let max = self.sent_bytes_max;
             return Err(NetError::TooLarge { bytes, max });
         }
         self.shared.check()?;
         self.shared.poll_sent()?;
-        let mut rest = Rest { parts, offset: 0 };
         let (mut left, mut until) = (bytes, None);
         loop {
-            let payload = left.min(piece_bytes_max(self.ring_bytes));
-            left -= payload;
-            let piece = PieceHead {
-                sequence: 0,
-                payload,
-                is_more: left > 0,
-                is_end: false,
-            };
+            let piece = self.piece(left);
+            left -= piece.payload;
             self.send_piece(&mut rest, &piece, &mut until)?;
             if left == 0 {
                 return Ok(());
             }
         }
     }
+
+    /// The next one of a frame of which so many bytes are left.
+    fn piece(&self, left: usize) -> PieceHead {
+        let payload = left.min(piece_bytes_max(self.ring_bytes));
+        PieceHead {
+            sequence: 0,
+            payload,
+            is_more: payload < left,
+            is_end: false,
+        }
+    }
+
+    fn try_post(&mut self, frame: &SharedFrame) -> Result<bool, NetError> {
+        self.check_shared(frame)?;
+        self.shared.check()?;
+        self.shared.poll_sent()?;
+        self.note_taken()?;
+        let (bytes, piece) = (frame.bytes(), self.piece(frame.bytes()));
+        if piece.is_more || bytes > self.sent_bytes_max || !self.ring.has_room(bytes) {
+            return Ok(false);
+        }
+        let (writes, count) = self.prepare(&mut Rest::Shared { frame, offset: 0 }, &piece);
+        let is_posted = self.shared.post(&writes[..count], false, Some(frame))?;
+        if is_posted {
+            self.ring.push(bytes);
+        }
+        Ok(is_posted)
+    }
+
+    /// Only of memory that this pair knows may anything be sent.
+    fn check_shared(&self, frame: &SharedFrame) -> Result<(), NetError> {
+        match &self.buffer {
+            Some(buffer) if Arc::ptr_eq(buffer, frame.buffer()) => Ok(()),
+            _ => Err(self.shared.fail("a frame lies in a buffer that is not shared")),
+        }
+    }
+}
+
+/// The first so many bytes, and the others.
+fn split(span: Span, before: usize) -> (Span, Span) {
+    let before = before.min(span.bytes);
+    let first = Span { bytes: before, ..span };
+    let second = Span {
+        at: span.at + before,
+        bytes: span.bytes - before,
+    };
+    (first, second)
+}
+
+impl FrameSender for RdmaSender {
+    fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError> {
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        self.lock().send(Rest::Copied { parts, offset: 0 }, bytes)
+    }
+
+    fn share(&mut self, buffer: &Arc<FrameBuffer>) -> Result<Arc<dyn FramePoster>, NetError> {
+        let mut out = self.lock();
+        if out.buffer.is_none() {
+            let attached = out.shared.pair.attach(buffer.memory());
+            attached.map_err(|error| out.shared.fail(error))?;
+            out.buffer = Some(buffer.clone());
+        }
+        drop(out);
+        Ok(self.0.clone())
+    }
+
+    fn send_shared(&mut self, frame: &SharedFrame) -> Result<(), NetError> {
+        let mut out = self.lock();
+        out.check_shared(frame)?;
+        out.send(Rest::Shared { frame, offset: 0 }, frame.bytes())
+    }
+}
+
+impl FramePoster for Way {
+    fn try_post(&self, frame: &SharedFrame) -> Result<bool, NetError> {
+        match self.0.try_lock() {
+            Ok(mut out) => out.try_post(frame),
+            Err(_) => Ok(false),
+        }
+    }
 }
 
 impl Drop for RdmaSender {
     fn drop(&mut self) {
+        let mut out = self.lock();
         // A peer that is gone, or takes nothing, has had its time.
-        let _ = self.finish();
-        self.shared.sender_is_gone();
+        let _ = out.finish();
+        out.shared.sender_is_gone();
+        // Whoever posts beside it finds that it is over.
+        out.sent_bytes_max = 0;
     }
 }

@@ -1,6 +1,7 @@
 //! One connection, as its two halves share it: the queue pair, what is on its way, and why it is over.
 
 use std::{
+    collections::VecDeque,
     net::{Shutdown, TcpStream},
     sync::{
         Mutex, OnceLock,
@@ -8,7 +9,7 @@ use std::{
     },
 };
 
-use reprise_env::NetError;
+use reprise_env::{NetError, SharedFrame};
 
 use crate::{
     layout::PIECES_MAX,
@@ -19,7 +20,10 @@ use crate::{
 pub(crate) const WRITES_MAX: u32 = 2 * PIECES_MAX + 64;
 /// One write of so many is signalled: its completion stands for those before it.
 const SIGNALLED_EVERY: u64 = 16;
+/// And one behind so many bytes: what was sent from is held until then.
+const SIGNALLED_BYTES: usize = 1 << 20;
 
+/// The pair is given back before the frames that it may read: the order of the fields.
 pub(crate) struct Shared {
     pub pair: Box<dyn Pair>,
     /// What this end may write there.
@@ -31,10 +35,13 @@ pub(crate) struct Shared {
     stream: TcpStream,
 }
 
-#[derive(Default)]
 struct Writes {
     next: u64,
     done: u64,
+    /// Since the last one that is signalled.
+    unsignalled_bytes: usize,
+    /// What the card may still read, with the number of the last write from it.
+    held: VecDeque<(u64, SharedFrame)>,
 }
 
 impl Shared {
@@ -42,7 +49,12 @@ impl Shared {
         Self {
             pair,
             peer,
-            writes: Mutex::default(),
+            writes: Mutex::new(Writes {
+                next: 0,
+                done: 0,
+                unsignalled_bytes: 0,
+                held: VecDeque::with_capacity(WRITES_MAX as usize),
+            }),
             over: OnceLock::new(),
             is_sender_gone: AtomicBool::new(false),
             stream,
@@ -82,8 +94,9 @@ impl Shared {
         looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
-    /// Posts all of these, in order. False: too many are on their way, and nothing was posted.
-    pub fn post(&self, writes: &[Write], is_last: bool) -> Result<bool, NetError> {
+    /// Posts all of these, in order; a frame that they send from is held until they are done. False: too many are on their way, and
+    /// nothing was posted.
+    pub fn post(&self, writes: &[Write], is_last: bool, frame: Option<&SharedFrame>) -> Result<bool, NetError> {
         let mut queue = self.writes.lock().expect("nothing panics under this lock");
         let needed = writes.len() as u64;
         if queue.next - queue.done + needed > u64::from(WRITES_MAX) {
@@ -92,9 +105,19 @@ impl Shared {
                 return Ok(false);
             }
         }
+        if let Some(frame) = frame {
+            // Before the first write: whatever comes of them, the card may read it.
+            let last = queue.next + needed - 1;
+            queue.held.push_back((last, frame.clone()));
+        }
         for (at, write) in writes.iter().enumerate() {
             let number = queue.next;
-            let is_signalled = (number + 1).is_multiple_of(SIGNALLED_EVERY) || is_last && at + 1 == writes.len();
+            queue.unsignalled_bytes += write.bytes();
+            let is_due = (number + 1).is_multiple_of(SIGNALLED_EVERY) || queue.unsignalled_bytes >= SIGNALLED_BYTES;
+            let is_signalled = is_due || is_last && at + 1 == writes.len();
+            if is_signalled {
+                queue.unsignalled_bytes = 0;
+            }
             let write = Write {
                 number,
                 is_signalled,
@@ -126,6 +149,9 @@ impl Shared {
                     return Err(self.fail("the card completed a write that was not posted"));
                 }
                 queue.done = queue.done.max(completion.number + 1);
+            }
+            while queue.held.front().is_some_and(|(last, _)| *last < queue.done) {
+                queue.held.pop_front();
             }
             if found < completions.len() {
                 return Ok(());

@@ -1,17 +1,27 @@
 //! What a connection needs of a card: a queue pair with two memories, one that the peer writes and one that is sent from.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use reprise_env::FrameMemory;
 
 /// Why a card does not do what is asked of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerbsError {
-    #[error("this program was built without RDMA (feature `rdma`); use the transport tcp")]
+    #[error("this program was built without RDMA (feature `rdma`)")]
     NotBuilt,
     /// No card, or none that fits.
     #[error("{0}")]
     NoDevice(String),
     #[error("{what}: {reason}")]
     Failed { what: &'static str, reason: String },
+}
+
+/// A card of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardSeen {
+    pub name: String,
+    /// Each address of its ports that are up: port, GID, MTU and link layer, for people. Err: it can't be used.
+    pub ports: Result<Vec<String>, VerbsError>,
 }
 
 /// A queue pair as it is asked for.
@@ -47,19 +57,31 @@ pub struct Memory {
     pub key: u32,
 }
 
-/// An RDMA Write, with an immediate value or without.
+/// Bytes of a memory, from an offset on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    pub at: usize,
+    pub bytes: usize,
+}
+
+/// An RDMA Write, with an immediate value or without: bytes of the outbound memory, and behind them bytes of the shared one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
     /// Told again by its completion.
     pub number: u64,
-    /// Offset in the outbound memory.
-    pub from: usize,
-    pub bytes: usize,
+    pub own: Span,
+    pub shared: Span,
     pub to: Memory,
     /// With one, it takes a receive at the peer, who gets a completion.
     pub immediate: Option<u32>,
     /// False: it completes without a word, unless it fails.
     pub is_signalled: bool,
+}
+
+impl Write {
+    pub fn bytes(&self) -> usize {
+        self.own.bytes + self.shared.bytes
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +107,9 @@ pub trait Card: Send + Sync {
 
     /// A queue pair that takes receives, and is connected to nobody.
     fn pair(&self, ask: &Ask) -> Result<Box<dyn Pair>, VerbsError>;
+
+    /// Memory from which all of its pairs can send.
+    fn memory(&self, bytes: usize) -> Result<Arc<dyn FrameMemory>, VerbsError>;
 }
 
 /// A reliable queue pair. Dropped, it gives back everything that it has of the card.
@@ -96,6 +121,9 @@ pub trait Pair: Send + Sync {
 
     /// Connects, with so much memory to send from.
     fn connect(&mut self, peer: &PairAddress, outbound_bytes: usize) -> Result<(), VerbsError>;
+
+    /// Registers memory of the card, to be sent from beside the outbound one. Once; the pair keeps it.
+    fn attach(&self, memory: &Arc<dyn FrameMemory>) -> Result<(), VerbsError>;
 
     /// Puts bytes into the outbound memory. Panics where they do not fit.
     fn put(&self, at: usize, bytes: &[u8]);

@@ -10,7 +10,7 @@ use std::{
 use reprise_env::{Connection, Listener, Net, NetError, NetLimits, RealNet};
 use reprise_net_rdma::{
     Ask, Card, GREETING_BYTES, Greeting, Memory, PIECES_MAX, Pair, PieceHead, RING_AT, RING_BYTES_MAX, RING_BYTES_MIN,
-    RdmaNet, VerbsError, Write,
+    RdmaNet, Span, VerbsError, Write,
     fake::{FakeCard, Fault, Posted},
     make_ready, piece_bytes_max, read,
 };
@@ -169,7 +169,7 @@ fn a_frame_is_one_write_and_two_where_the_ring_wraps() {
         !told.is_empty()
             && told
                 .iter()
-                .all(|it| it.write.bytes == 8 && it.write.immediate.is_none())
+                .all(|it| it.write.bytes() == 8 && it.write.immediate.is_none())
     );
 }
 
@@ -363,8 +363,8 @@ impl Liar {
     fn write(&self, at: u64, bytes: usize, key: u32, immediate: Option<u32>) {
         let write = Write {
             number: 0,
-            from: RING_AT,
-            bytes,
+            own: Span { at: RING_AT, bytes },
+            shared: Span::default(),
             to: Memory {
                 address: self.theirs.memory.address + at,
                 key,

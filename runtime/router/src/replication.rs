@@ -28,6 +28,8 @@ pub struct StandbyInfo {
     pub state: StandbyState,
     /// `tcp` or `rdma`.
     pub transport: &'static str,
+    /// What this server's newest connection goes over: card, port, GID, MTU and link layer, for people. None: the system chooses.
+    pub path: Option<String>,
     /// By TLS.
     pub is_encrypted: bool,
     /// Everything before it was sent to it, or got there.

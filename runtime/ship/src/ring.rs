@@ -1,5 +1,8 @@
 //! Groups as they were sealed, for whoever sends them on: so many bytes, the oldest of which give way. Who comes too late for one reads it
 //! from the log's files.
+//!
+//! Where the transport can send the same memory to several peers, groups lie in such memory as frames, and the log's flusher itself
+//! posts them to each reader that is up to date: no thread is woken, nothing is allocated (Query Fresh, section 3.1).
 
 use std::{
     collections::VecDeque,
@@ -11,13 +14,17 @@ use std::{
 
 use crossbeam_channel::Sender;
 use reprise_base::Lsn;
+use reprise_env::{FrameBuffer, FramePoster, SHARED_FRAMES_MAX, SharedFrame};
 use reprise_log::{Group, GroupSink, Position};
 use reprise_wire::{GROUP_HEAD_BYTES, GroupFrame};
 
-/// A sealed group.
+/// Groups that are posted to a reader and that it has not asked for yet, at most: then it is woken.
+const POSTED_MAX: usize = 512;
+
+/// A sealed group whose frame is made for each who sends it.
 pub(crate) struct Sealed {
     first: Lsn,
-    pub end: Position,
+    end: Position,
     version: u32,
     pub records: Box<[u8]>,
     head: OnceLock<[u8; GROUP_HEAD_BYTES]>,
@@ -37,30 +44,74 @@ impl Sealed {
     /// Of its frame: made once, by whoever is the first to send it.
     pub fn head(&self) -> &[u8; GROUP_HEAD_BYTES] {
         self.head.get_or_init(|| {
-            let frame = GroupFrame {
-                epoch: self.end.epoch,
+            head_of(&Group {
                 first: self.first,
-                end: self.end.lsn,
-                history: self.end.history,
-                format: self.version,
+                end: self.end,
+                version: self.version,
                 records: &self.records,
-            };
-            frame.head()
+            })
         })
+    }
+}
+
+fn head_of(group: &Group<'_>) -> [u8; GROUP_HEAD_BYTES] {
+    let frame = GroupFrame {
+        epoch: group.end.epoch,
+        first: group.first,
+        end: group.end.lsn,
+        history: group.end.history,
+        format: group.version,
+        records: group.records,
+    };
+    frame.head()
+}
+
+/// Where a group's bytes lie.
+#[derive(Clone)]
+pub(crate) enum Bytes {
+    Own(Arc<Sealed>),
+    /// The whole frame.
+    Shared(SharedFrame),
+}
+
+#[derive(Clone)]
+pub(crate) struct Kept {
+    first: Lsn,
+    pub end: Position,
+    pub bytes: Bytes,
+}
+
+impl Kept {
+    pub fn records_bytes(&self) -> usize {
+        match &self.bytes {
+            Bytes::Own(sealed) => sealed.records.len(),
+            Bytes::Shared(frame) => frame.bytes() - GROUP_HEAD_BYTES,
+        }
     }
 }
 
 /// What the ring has for who has everything before an LSN.
 pub(crate) enum Found {
-    Group(Arc<Sealed>),
+    Group(Kept),
     /// Nothing was sealed behind it since the ring has been filled.
     Nothing,
     /// The group in which it lies is not, or no longer, here.
     Missing,
 }
 
+/// What was posted to a reader since it asked last.
+#[derive(Default)]
+pub(crate) struct Posted {
+    /// Ends, and bytes of records.
+    pub groups: VecDeque<(Position, usize)>,
+    /// It goes on: the reader sends no groups itself.
+    pub goes_on: bool,
+}
+
 pub(crate) struct Ring {
     bytes_max: usize,
+    /// Where frames lie, if the transport can send them from there.
+    buffer: Option<Arc<FrameBuffer>>,
     state: Mutex<State>,
     /// Nobody reads: nothing is copied. Looked at for each group.
     has_readers: AtomicBool,
@@ -68,16 +119,41 @@ pub(crate) struct Ring {
 
 #[derive(Default)]
 struct State {
-    groups: VecDeque<Arc<Sealed>>,
+    groups: VecDeque<Kept>,
     bytes: usize,
-    readers: Vec<(u64, Sender<()>)>,
+    readers: Vec<Reader>,
+}
+
+struct Reader {
+    number: u64,
+    wake: Sender<()>,
+    direct: Option<Direct>,
+}
+
+/// A reader to which groups are posted as they are sealed.
+struct Direct {
+    poster: Arc<dyn FramePoster>,
+    is_on: bool,
+    /// The group that is next.
+    next: Lsn,
+    /// Bytes of records for which the standby has room.
+    room_bytes: u64,
+    posted: VecDeque<(Position, usize)>,
 }
 
 impl Ring {
-    pub fn new(bytes_max: usize) -> Self {
+    pub fn new(bytes_max: usize, buffer: Option<Arc<FrameBuffer>>) -> Self {
+        let groups = match &buffer {
+            Some(_) => VecDeque::with_capacity(SHARED_FRAMES_MAX),
+            None => VecDeque::new(),
+        };
         Self {
             bytes_max,
-            state: Mutex::default(),
+            buffer,
+            state: Mutex::new(State {
+                groups,
+                ..State::default()
+            }),
             has_readers: AtomicBool::new(false),
         }
     }
@@ -86,25 +162,41 @@ impl Ring {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// From here on groups are kept, and `wake` is told of each.
-    pub fn add_reader(&self, number: u64, wake: Sender<()>) {
+    pub fn buffer(&self) -> Option<&Arc<FrameBuffer>> {
+        self.buffer.as_ref()
+    }
+
+    /// From here on groups are kept, and `wake` is told of each that is not posted by `poster`.
+    pub fn add_reader(&self, number: u64, wake: Sender<()>, poster: Option<Arc<dyn FramePoster>>) {
+        let direct = poster.map(|poster| Direct {
+            poster,
+            is_on: false,
+            next: Lsn(0),
+            room_bytes: 0,
+            posted: VecDeque::with_capacity(POSTED_MAX),
+        });
         let mut state = self.lock();
-        state.readers.push((number, wake));
+        state.readers.push(Reader { number, wake, direct });
         self.has_readers.store(true, Ordering::SeqCst);
     }
 
     pub fn remove_reader(&self, number: u64) {
         let mut state = self.lock();
-        state.readers.retain(|(known, _)| *known != number);
+        state.readers.retain(|known| known.number != number);
         if state.readers.is_empty() {
             self.has_readers.store(false, Ordering::SeqCst);
-            state.groups = VecDeque::new();
+            state.groups.clear();
+            if self.buffer.is_none() {
+                state.groups.shrink_to_fit();
+            }
             state.bytes = 0;
         }
     }
 
     pub fn wake_all(&self) {
-        self.lock().wake();
+        for reader in &self.lock().readers {
+            reader.wake();
+        }
     }
 
     /// The group that begins at `from`.
@@ -118,8 +210,36 @@ impl Ring {
         }
         let at = state.groups.partition_point(|group| group.first < from);
         match state.groups.get(at).filter(|group| group.first == from) {
-            Some(group) => Found::Group(Arc::clone(group)),
+            Some(group) => Found::Group(group.clone()),
             None => Found::Missing,
+        }
+    }
+
+    /// Has groups posted to a reader from `next` on, while its standby has room. False where it sends them itself: they can't be posted, or
+    /// some were sealed by now.
+    pub fn post_from(&self, number: u64, next: Lsn, room_bytes: u64) -> bool {
+        let mut state = self.lock();
+        let is_last = state.groups.back().is_none_or(|last| last.end.lsn <= next);
+        let Some(direct) = state.direct(number).filter(|_| is_last) else {
+            return false;
+        };
+        (direct.is_on, direct.next, direct.room_bytes) = (true, next, room_bytes);
+        true
+    }
+
+    /// Posts nothing more to a reader: it sees to what comes next itself.
+    pub fn stop_posting(&self, number: u64) {
+        if let Some(direct) = self.lock().direct(number) {
+            direct.is_on = false;
+        }
+    }
+
+    /// Takes note of what was posted to a reader, into `posted`.
+    pub fn take_posted(&self, number: u64, posted: &mut Posted) {
+        let mut state = self.lock();
+        if let Some(direct) = state.direct(number) {
+            posted.groups.extend(direct.posted.drain(..));
+            posted.goes_on = direct.is_on;
         }
     }
 
@@ -127,13 +247,87 @@ impl Ring {
     fn bytes(&self) -> usize {
         self.lock().bytes
     }
+
+    /// Keeps the group's frame in memory that is sent from. None: it is too long, or what lies there is still being sent.
+    fn lay(&self, state: &mut State, buffer: &Arc<FrameBuffer>, [head, records]: [&[u8]; 2]) -> Option<SharedFrame> {
+        while state.bytes + records.len() > self.bytes_max || state.groups.len() == SHARED_FRAMES_MAX {
+            state.give_up()?;
+        }
+        loop {
+            if let Some(frame) = buffer.lay(&[head, records]) {
+                return Some(frame);
+            }
+            let oldest = state.give_up()?;
+            if matches!(&oldest.bytes, Bytes::Shared(frame) if frame.is_held_by_others()) {
+                return None; // newer ones lie behind it
+            }
+        }
+    }
+
+    fn take_shared(&self, buffer: &Arc<FrameBuffer>, group: &Group<'_>) {
+        let head = head_of(group);
+        let mut state = self.lock();
+        if state.readers.is_empty() {
+            return;
+        }
+        let frame = self.lay(&mut state, buffer, [&head, group.records]);
+        let State { groups, bytes, readers } = &mut *state;
+        for reader in readers {
+            if !reader.post(frame.as_ref(), group) {
+                reader.wake();
+            }
+        }
+        if let Some(frame) = frame {
+            *bytes += group.records.len();
+            groups.push_back(Kept {
+                first: group.first,
+                end: group.end,
+                bytes: Bytes::Shared(frame),
+            });
+        }
+    }
 }
 
 impl State {
+    fn direct(&mut self, number: u64) -> Option<&mut Direct> {
+        let reader = self.readers.iter_mut().find(|reader| reader.number == number)?;
+        reader.direct.as_mut()
+    }
+
+    /// The oldest group gives way.
+    fn give_up(&mut self) -> Option<Kept> {
+        let oldest = self.groups.pop_front()?;
+        self.bytes -= oldest.records_bytes();
+        Some(oldest)
+    }
+}
+
+impl Reader {
     fn wake(&self) {
-        for (_, wake) in &self.readers {
-            let _ = wake.try_send(()); // full: it is awake already
+        let _ = self.wake.try_send(()); // full: it is awake already
+    }
+
+    /// False where it has to see to the group itself.
+    fn post(&mut self, frame: Option<&SharedFrame>, group: &Group<'_>) -> bool {
+        let Some(direct) = self.direct.as_mut().filter(|direct| direct.is_on) else {
+            return false;
+        };
+        direct.is_on = frame.is_some_and(|frame| direct.post(frame, group));
+        direct.is_on
+    }
+}
+
+impl Direct {
+    fn post(&mut self, frame: &SharedFrame, group: &Group<'_>) -> bool {
+        let has_room = self.room_bytes > 0 && self.posted.len() < POSTED_MAX;
+        if self.next != group.first || !has_room || !matches!(self.poster.try_post(frame), Ok(true)) {
+            return false; // an error is told to who sends next
         }
+        let bytes = group.records.len();
+        self.next = group.end.lsn;
+        self.room_bytes = self.room_bytes.saturating_sub(bytes as u64);
+        self.posted.push_back((group.end, bytes));
+        true
     }
 }
 
@@ -142,6 +336,9 @@ impl GroupSink for Ring {
         if !self.has_readers.load(Ordering::SeqCst) {
             return;
         }
+        if let Some(buffer) = &self.buffer {
+            return self.take_shared(buffer, group);
+        }
         let sealed = Arc::new(Sealed::of(group));
         let mut given_up = Vec::new();
         let mut state = self.lock();
@@ -149,13 +346,17 @@ impl GroupSink for Ring {
             return;
         }
         state.bytes += sealed.records.len();
-        state.groups.push_back(sealed);
+        state.groups.push_back(Kept {
+            first: group.first,
+            end: group.end,
+            bytes: Bytes::Own(sealed),
+        });
         while state.bytes > self.bytes_max {
-            let oldest = state.groups.pop_front().expect("it has bytes");
-            state.bytes -= oldest.records.len();
-            given_up.push(oldest);
+            given_up.push(state.give_up().expect("it has bytes"));
         }
-        state.wake();
+        for reader in &state.readers {
+            reader.wake();
+        }
         drop(state);
         drop(given_up); // memory is given back outside of the lock
     }
@@ -164,6 +365,7 @@ impl GroupSink for Ring {
 #[cfg(test)]
 mod tests {
     use reprise_base::Epoch;
+    use reprise_env::{FrameMemory, NetError};
     use reprise_wire::{FORMAT_VERSION, History};
 
     use super::*;
@@ -191,27 +393,116 @@ mod tests {
 
     #[test]
     fn the_oldest_groups_give_way_and_nothing_is_kept_for_nobody() {
-        let ring = Ring::new(1_000);
-        take(&ring, 0, 5, 100);
-        assert_eq!((ring.bytes(), found(&ring, 0)), (0, "nothing"));
+        let ring = Ring::new(1_000, None);
+        check_oldest_give_way(&ring);
+    }
+
+    #[test]
+    fn in_shared_memory_the_oldest_groups_give_way_too() {
+        let ring = Ring::new(1_000, Some(buffer(4_000)));
+        check_oldest_give_way(&ring);
+    }
+
+    fn check_oldest_give_way(ring: &Ring) {
+        take(ring, 0, 5, 100);
+        assert_eq!((ring.bytes(), found(ring, 0)), (0, "nothing"));
         let (wake, woken) = crossbeam_channel::bounded(1);
-        ring.add_reader(1, wake);
+        ring.add_reader(1, wake, None);
         for first in 1..5 {
-            take(&ring, first * 5, first * 5 + 5, 300);
+            take(ring, first * 5, first * 5 + 5, 300);
         }
         assert_eq!((ring.bytes(), woken.len()), (900, 1));
-        let at = |from| found(&ring, from);
+        let at = |from| found(ring, from);
         assert_eq!(
             [at(5), at(10), at(12), at(20), at(25)],
             ["missing", "group", "missing", "group", "nothing"]
         );
         // One that is too large for it leaves nothing in it.
-        take(&ring, 25, 30, 1_001);
+        take(ring, 25, 30, 1_001);
         assert_eq!((ring.bytes(), at(20), at(25)), (0, "nothing", "nothing"));
-        take(&ring, 30, 31, 10);
+        take(ring, 30, 31, 10);
         assert_eq!((at(25), at(30)), ("missing", "group"));
         ring.remove_reader(1);
-        take(&ring, 31, 32, 10);
+        take(ring, 31, 32, 10);
         assert_eq!((ring.bytes(), at(31)), (0, "nothing"));
+    }
+
+    struct Memory(usize);
+
+    impl FrameMemory for Memory {
+        fn bytes(&self) -> usize {
+            self.0
+        }
+
+        fn put(&self, _: usize, _: &[u8]) {}
+    }
+
+    fn buffer(bytes: usize) -> Arc<FrameBuffer> {
+        Arc::new(FrameBuffer::new(Arc::new(Memory(bytes))))
+    }
+
+    /// Takes so many frames, and holds them.
+    #[derive(Default)]
+    struct Peer {
+        room: Mutex<usize>,
+        taken: Mutex<Vec<SharedFrame>>,
+    }
+
+    impl FramePoster for Peer {
+        fn try_post(&self, frame: &SharedFrame) -> Result<bool, NetError> {
+            let (mut room, mut taken) = (self.room.lock().expect("test"), self.taken.lock().expect("test"));
+            let has_room = *room > 0;
+            if has_room {
+                *room -= 1;
+                taken.push(frame.clone());
+            }
+            Ok(has_room)
+        }
+    }
+
+    #[test]
+    fn groups_are_posted_while_there_is_room_and_who_is_told_sends_the_others() {
+        let ring = Ring::new(4_000, Some(buffer(1 << 20)));
+        let (wake, woken) = crossbeam_channel::bounded(1);
+        let peer = Arc::new(Peer::default());
+        *peer.room.lock().expect("test") = 3;
+        ring.add_reader(1, wake, Some(peer.clone()));
+        take(&ring, 0, 5, 100);
+        assert_eq!(woken.try_recv(), Ok(()), "it did not ask for it");
+        assert!(!ring.post_from(1, Lsn(0), 1_000), "a group was sealed by then");
+        assert!(ring.post_from(1, Lsn(5), 250));
+        take(&ring, 5, 10, 100);
+        take(&ring, 10, 15, 200);
+        assert!(woken.is_empty() && peer.taken.lock().expect("test").len() == 2);
+        take(&ring, 15, 20, 100);
+        assert_eq!(woken.try_recv(), Ok(()), "the standby has no room");
+        let mut posted = Posted::default();
+        ring.take_posted(1, &mut posted);
+        let ends: Vec<_> = posted.groups.iter().map(|(end, bytes)| (end.lsn.0, *bytes)).collect();
+        assert_eq!((ends, posted.goes_on), (vec![(10, 100), (15, 200)], false));
+        assert!(ring.post_from(1, Lsn(20), 1_000));
+        take(&ring, 20, 25, 100);
+        take(&ring, 25, 30, 100);
+        assert_eq!(woken.try_recv(), Ok(()), "its connection has no room");
+        assert_eq!(peer.taken.lock().expect("test").len(), 3);
+    }
+
+    #[test]
+    fn what_is_still_sent_is_not_written_over() {
+        let ring = Ring::new(1 << 20, Some(buffer(1_024)));
+        let (wake, woken) = crossbeam_channel::bounded(1);
+        let peer = Arc::new(Peer::default());
+        *peer.room.lock().expect("test") = 9;
+        ring.add_reader(1, wake, Some(peer.clone()));
+        assert!(ring.post_from(1, Lsn(0), 1 << 20));
+        for first in 0..2 {
+            take(&ring, first, first + 1, 400);
+        }
+        assert!(woken.is_empty());
+        take(&ring, 2, 3, 400);
+        assert_eq!((woken.try_recv(), found(&ring, 2)), (Ok(()), "nothing"));
+        peer.taken.lock().expect("test").clear();
+        take(&ring, 3, 4, 400);
+        assert_eq!((found(&ring, 2), found(&ring, 3)), ("missing", "group"));
     }
 }

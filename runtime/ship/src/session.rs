@@ -192,8 +192,10 @@ impl Session {
                 (Frame::Progress(_), Stage::Files { .. }) => {}
                 (Frame::Progress(progress), Stage::Log { stream, told, .. }) => {
                     judge_epoch(&progress, self.shipper.log.epoch())?;
+                    let shipped = stream.take_posted(&self.shipper.ring);
                     stream.note(&progress)?;
                     told.note(&progress);
+                    self.shipper.table.note_shipped(self.name(), self.number, shipped);
                     self.note_progress(&progress, now_ns)?;
                 }
                 _ => return Err(End::Turn),
@@ -238,7 +240,7 @@ impl Session {
                 beaten_ns: 0,
             },
             Some(position) => Stage::Log {
-                stream: Stream::new(position),
+                stream: Stream::new(position, self.number),
                 is_streaming: false,
                 told: Noting::default(),
                 _following: shipper.log.follow(),
@@ -280,13 +282,17 @@ impl Session {
     }
 
     /// The log behind its position is kept from here on.
-    fn keep_log(&self, position: Position) -> Result<(), End> {
+    fn keep_log(&mut self, position: Position) -> Result<(), End> {
         let (shipper, lsn) = (&self.shipper, position.lsn);
+        let poster = match shipper.ring.buffer() {
+            Some(buffer) => Some(self.connection.sender.share(buffer)?),
+            None => None,
+        };
         let hold = match shipper.log.hold(self.name(), lsn) {
             Err(LogError::OutOfRange { .. }) => return Err(End::Refused(gone(lsn))),
             hold => Arc::new(hold?),
         };
-        shipper.ring.add_reader(self.number, self.woken.0.clone());
+        shipper.ring.add_reader(self.number, self.woken.0.clone(), poster);
         shipper.table.begin_log(self.name(), self.number, lsn);
         shipper.table.set_hold(self.name(), self.number, hold, lsn);
         Ok(())

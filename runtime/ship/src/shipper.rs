@@ -12,7 +12,7 @@ use std::{
 
 use crossbeam_channel::RecvTimeoutError;
 use reprise_base::{Lsn, Safety, Watermark, check_node_name};
-use reprise_env::{Clock, Connection, Listener, Net, NetError, Started, Step, Threads, Work};
+use reprise_env::{Clock, Connection, FrameBuffer, Listener, Net, NetError, Started, Step, Threads, Work};
 
 use crate::{
     connection::SHIP_LIMITS,
@@ -89,6 +89,8 @@ pub struct ShipperConfig {
 pub enum ShipError {
     #[error("listen for standbys at {address}: {error}")]
     Listen { address: String, error: NetError },
+    #[error("memory for groups on their way to standbys: {0}")]
+    Memory(NetError),
     #[error("start a thread: {0}")]
     Thread(io::Error),
     #[error("{0}")]
@@ -156,6 +158,8 @@ impl Shipper {
             address: config.listen.clone(),
             error,
         })?;
+        let memory = config.net.frame_memory(frame_memory_bytes(config.ring_bytes));
+        let buffer = memory.map_err(ShipError::Memory)?.map(FrameBuffer::new);
         let inner = Arc::new(Inner {
             clock: config.clock,
             threads: config.threads,
@@ -164,7 +168,7 @@ impl Shipper {
             primary: config.primary,
             partitions: config.partitions,
             tell: config.tell,
-            ring: Arc::new(Ring::new(config.ring_bytes)),
+            ring: Arc::new(Ring::new(config.ring_bytes, buffer.map(Arc::new))),
             tickets: Tickets::default(),
             table: Table::new(config.safety, config.commits.clone()),
             is_stopping: AtomicBool::new(false),
@@ -297,6 +301,11 @@ impl Drop for Shipper {
             self.stop();
         }
     }
+}
+
+/// For groups of so many bytes of records, with their heads, and as much again as the longest that wraps may leave unused.
+fn frame_memory_bytes(ring_bytes: usize) -> usize {
+    ring_bytes + ring_bytes / 4
 }
 
 /// Takes connections, and the samples.

@@ -10,7 +10,7 @@ use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Progress, Refus
 use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, send},
     judge::{Verdict, gone},
-    ring::{Found, Ring},
+    ring::{Bytes, Found, Posted, Ring},
     session::End,
     source::ShippedLog,
 };
@@ -19,6 +19,8 @@ use crate::{
 const STEP_GROUPS_MAX: usize = 16;
 
 pub(crate) struct Stream {
+    /// Of the connection, as the ring knows its reader.
+    number: u64,
     /// Behind the last group that was sent.
     next: Position,
     /// What was sent and not told to be received: ends and bytes.
@@ -31,6 +33,7 @@ pub(crate) struct Stream {
     beaten_ns: Option<u64>,
     /// As it was told last.
     committed: Lsn,
+    posted: Posted,
 }
 
 enum From {
@@ -48,8 +51,9 @@ pub(crate) struct Sent {
 }
 
 impl Stream {
-    pub fn new(position: Position) -> Self {
+    pub fn new(position: Position, number: u64) -> Self {
         Self {
+            number,
             next: position,
             on_the_way: VecDeque::new(),
             on_the_way_bytes: 0,
@@ -58,7 +62,17 @@ impl Stream {
             from: From::Files(None),
             beaten_ns: None,
             committed: Lsn(0),
+            posted: Posted::default(),
         }
+    }
+
+    /// What the ring posted for it was sent. Everything before the returned LSN was.
+    pub fn take_posted(&mut self, ring: &Ring) -> Lsn {
+        ring.take_posted(self.number, &mut self.posted);
+        while let Some((end, bytes)) = self.posted.groups.pop_front() {
+            self.sent(end, bytes);
+        }
+        self.next.lsn
     }
 
     /// What was sent is not committed yet, as far as the standby knows, and so it shows it to nobody.
@@ -83,6 +97,16 @@ impl Stream {
         Ok(())
     }
 
+    /// Takes note of what was posted. Where it lacks a group that is in the files by now, which the ring had no room for, nothing more is.
+    fn catch_up_with(&mut self, log: &dyn ShippedLog, ring: &Ring) {
+        // A group is posted before it is written.
+        let copied = log.copied();
+        if self.take_posted(ring) < copied && self.posted.goes_on {
+            ring.stop_posting(self.number);
+            self.take_posted(ring);
+        }
+    }
+
     /// Sends what there is and the standby has room for.
     pub fn step(
         &mut self,
@@ -90,9 +114,12 @@ impl Stream {
         connection: &mut Connection,
         beat: impl FnOnce() -> Heartbeat,
     ) -> Result<Sent, End> {
-        let mut is_anything = self.beat_if_due(log, connection, beat)?;
+        let before = self.next.lsn;
+        self.catch_up_with(log, ring);
+        let mut is_anything = self.beat_if_due(log, connection, beat)? | (self.next.lsn > before);
         for _ in 0..STEP_GROUPS_MAX {
-            if self.on_the_way_bytes >= self.room_bytes || !self.send_next(log, ring, connection)? {
+            let room_bytes = self.room_bytes.saturating_sub(self.on_the_way_bytes);
+            if room_bytes == 0 || !self.send_next((log, ring), connection, room_bytes)? {
                 break;
             }
             is_anything = true;
@@ -127,17 +154,32 @@ impl Stream {
     }
 
     /// False where there is nothing to send now.
-    fn send_next(&mut self, log: &dyn ShippedLog, ring: &Ring, connection: &mut Connection) -> Result<bool, End> {
-        match ring.find(self.next.lsn) {
+    fn send_next(
+        &mut self,
+        (log, ring): (&dyn ShippedLog, &Ring),
+        connection: &mut Connection,
+        room_bytes: u64,
+    ) -> Result<bool, End> {
+        let next = self.next.lsn;
+        if self.posted.goes_on {
+            // There may be more room by now.
+            ring.post_from(self.number, next, room_bytes);
+            return Ok(false);
+        }
+        match ring.find(next) {
             Found::Group(group) => {
-                connection.sender.send(&[&group.head()[..], &group.records])?;
+                match &group.bytes {
+                    Bytes::Own(sealed) => connection.sender.send(&[&sealed.head()[..], &sealed.records])?,
+                    Bytes::Shared(frame) => connection.sender.send_shared(frame)?,
+                }
                 self.from = From::Ring;
-                self.sent(group.end, group.records.len());
+                self.sent(group.end, group.records_bytes());
                 Ok(true)
             }
-            Found::Nothing | Found::Missing if log.copied() > self.next.lsn => self.send_from_files(log, connection),
+            Found::Nothing | Found::Missing if log.copied() > next => self.send_from_files(log, connection),
             Found::Nothing => {
                 self.from = From::Ring;
+                ring.post_from(self.number, next, room_bytes);
                 Ok(false)
             }
             // What was sealed before the ring was filled is in the files soon.

@@ -451,19 +451,24 @@ impl Out {
 }
 
 impl GroupFrame<'_> {
-    /// The frame without its records, which follow it.
+    /// The frame without its records, which follow it. Made without an allocation.
     pub fn head(&self) -> [u8; GROUP_HEAD_BYTES] {
         assert!(
             !self.records.is_empty() && self.records.len() <= BLOCK_BYTES_MAX,
             "a group's records"
         );
-        let mut out = Out::new(Kind::Group);
-        out.u32(self.epoch.0).u32(self.history.0);
-        out.u64(self.first.0).u64(self.end.0);
-        out.u32(self.format).u32(self.records.len() as u32);
-        out.seal(self.records)
-            .try_into()
-            .expect("its fields are of fixed length")
+        let mut head = [0; GROUP_HEAD_BYTES];
+        head[CHECKED_AT] = Kind::Group as u8;
+        let mut put = |at: usize, field: &[u8]| head[at..at + field.len()].copy_from_slice(field);
+        put(8, &self.epoch.0.to_le_bytes());
+        put(12, &self.history.0.to_le_bytes());
+        put(16, &self.first.0.to_le_bytes());
+        put(24, &self.end.0.to_le_bytes());
+        put(32, &self.format.to_le_bytes());
+        put(36, &(self.records.len() as u32).to_le_bytes());
+        let crc = crc32c_behind(crc32c(&head[CHECKED_AT..]), self.records);
+        head[..CHECKED_AT].copy_from_slice(&crc.to_le_bytes());
+        head
     }
 }
 

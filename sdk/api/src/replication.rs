@@ -28,6 +28,9 @@ pub struct Standby {
     pub state: StandbyState,
     /// `tcp` or `rdma`.
     pub transport: String,
+    /// Over RDMA the card, port, GID, MTU and link layer of this server's newest connection; null over TCP.
+    #[serde(default)]
+    pub path: Option<String>,
     /// Whether the log travels by TLS.
     #[serde(default)]
     pub encrypted: bool,

@@ -345,6 +345,7 @@ fn standby(info: StandbyInfo) -> Standby {
             RouterState::Lost => StandbyState::Lost,
         },
         transport: info.transport.to_owned(),
+        path: info.path,
         encrypted: info.is_encrypted,
         shipped_lsn: U64(info.shipped.0),
         persisted_lsn: U64(info.persisted.0),

@@ -17,6 +17,8 @@ use crate::{
     output::{Failure, Outcome, bytes, print_json, print_text, wrapped},
 };
 
+mod rdma;
+
 pub const EXAMPLE: &str = "Examples:
   reprise doctor
   reprise doctor --data-dir /var/lib/reprise --output json
@@ -132,7 +134,8 @@ impl Machine {
         ];
         findings.extend(disk_room(data_dir));
         findings.extend(sync_time(data_dir));
-        findings.extend([self.clock(), self.governor(), self.nvram(), self.rdma()]);
+        findings.extend([self.clock(), self.governor(), self.nvram()]);
+        findings.extend(rdma::examine(self));
         findings
     }
 
@@ -318,14 +321,6 @@ impl Machine {
             (false, Err(error)) => Finding::warning(subject, devices.join(", "), error.to_string()),
         }
     }
-
-    fn rdma(&self) -> Finding {
-        let devices = self.names("sys/class/infiniband");
-        match devices.is_empty() {
-            true => Finding::good("rdma", "no device"),
-            false => Finding::good("rdma", devices.join(", ")),
-        }
-    }
 }
 
 fn memory() -> Finding {
@@ -389,7 +384,7 @@ fn sync_time(data_dir: &Path) -> Option<Finding> {
 mod tests {
     use super::*;
 
-    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
+    pub(super) fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
         let dir = tempfile::tempdir().expect("a folder");
         for (path, text) in files {
             let path = dir.path().join(path);
@@ -448,7 +443,6 @@ mod tests {
             silent.huge_pages(),
             silent.clock(),
             silent.governor(),
-            silent.rdma(),
             silent.file_system(Path::new("/")),
         ] {
             assert_eq!(finding.state, State::Good, "{finding:?}");

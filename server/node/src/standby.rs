@@ -48,6 +48,9 @@ const STEP_DOWN_TIME: Duration = Duration::from_secs(25);
 const TRY_EVERY: Duration = Duration::from_millis(500);
 const FIRST_TRIES: Duration = Duration::from_secs(60);
 
+/// What to do where RDMA is not to be had.
+pub const TCP_ON_REQUEST: &str = "with --transport tcp, on both sides, it goes without";
+
 /// What carries the log, as the settings say. Err: it is not there; nothing else is tried in its place.
 pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Result<Arc<dyn Net>, Failure> {
     let is_used = settings.standby_of.value.is_some() || settings.ship_listen.value.is_some();
@@ -58,9 +61,11 @@ pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Re
         eprintln!("warning: RDMA is not encrypted: standbys get every row in plain, in spite of tls-cert");
     }
     let found = RdmaNet::of_this_machine(settings.rdma_device.value.as_deref());
-    let (net, card) = found.map_err(|error| anyhow::anyhow!("transport rdma: {error}"))?;
-    eprintln!("standbys are connected over RDMA: {card}");
-    Ok(Arc::new(net))
+    let (net, card) = found.map_err(|error| anyhow::anyhow!("transport rdma: {error}; {TCP_ON_REQUEST}"))?;
+    let polls = settings.rdma_poll.value;
+    let how = if polls { ", polling" } else { "" };
+    eprintln!("standbys are connected over RDMA: {card}{how}");
+    Ok(Arc::new(net.polling(polls)))
 }
 
 /// Asks for tickets on threads of its own: a primary that can't be reached keeps nobody from the server's end.

@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use reprise_test_crash::{procedure_wasm, skip};
@@ -33,4 +33,73 @@ fn a_standby_follows_over_rdma_is_cut_off_killed_and_takes_over() {
         "{told}{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Ends with the test.
+struct Machine(Option<Child>);
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Some(vm) = &mut self.0 {
+            // The script ends the machine that it started.
+            let _ = Command::new("kill").arg(vm.id().to_string()).status();
+            let _ = vm.wait();
+        }
+    }
+}
+
+/// The standby's machine loses its power and comes back, then the primary's does: what was acknowledged at 2-safe is there.
+#[test]
+fn two_machines_lose_their_power_one_after_the_other() {
+    const NAME: &str = "two_machines_lose_their_power_one_after_the_other";
+    let reprise = match rdma_server() {
+        Ok(path) => path,
+        Err(why) => return skip(NAME, &why),
+    };
+    if let Err(why) = is_available() {
+        return skip(NAME, &why);
+    }
+    // A socket's path is short.
+    let dir = tempfile::Builder::new()
+        .prefix("rdma")
+        .tempdir_in("/tmp")
+        .expect("a directory");
+    let wasm = dir.path().join("bank.wasm");
+    std::fs::write(&wasm, procedure_wasm("bank").expect("a module")).expect("written");
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let start = |side: &str, kill_on: Option<&str>, role: &str, last: &str| {
+        let mut vm = Command::new(tools.join("boot-vm"));
+        vm.args(["--timeout", "420", "--mem", "1G", "--cpus", "1", "--rdma"]);
+        let path = |name: String| dir.path().join(name).display().to_string();
+        vm.args(["--link", &path(format!("link:{side}"))]);
+        vm.args(["--pmem", &path(format!("{side}.img:256M"))]);
+        vm.args(kill_on.map(|text| ["--kill-on", text]).into_iter().flatten());
+        vm.arg("--")
+            .arg(tools.join("rdma-pair"))
+            .arg(role)
+            .arg(&reprise)
+            .arg(last);
+        let vm = vm.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Machine(Some(vm.spawn().expect("boot-vm")))
+    };
+    let ended = |mut machine: Machine, code: i32, text: &str| {
+        let vm = machine.0.take().expect("it was started");
+        let output = vm.wait_with_output().expect("it ends");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        println!("{told}");
+        let is_so = output.status.code() == Some(code) && told.contains(text);
+        assert!(
+            is_so,
+            "{:?} {told}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    std::fs::create_dir(dir.path().join("link")).expect("made");
+    let primary = start("a", Some("acknowledged 24"), "primary", &wasm.to_string_lossy());
+    let standby = start("b", Some("it holds account 8"), "standby", "8");
+    ended(standby, 137, "it holds account 8");
+    let standby = start("b", None, "takeover", "24");
+    ended(primary, 137, "acknowledged 24");
+    ended(standby, 0, "whole");
 }

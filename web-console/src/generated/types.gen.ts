@@ -1905,6 +1905,10 @@ export type Standby = {
      */
     name: string;
     /**
+     * Over RDMA the card, port, GID, MTU and link layer of this server's newest connection; null over TCP.
+     */
+    path?: string | null;
+    /**
      * Every record before it is durable on the standby.
      */
     persisted_lsn: U64;

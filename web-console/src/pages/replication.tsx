@@ -205,6 +205,7 @@ function StandbyTable({ standbys }: { standbys: Standby[] }) {
               <td>
                 <Badge tone={toneOf(standby.state)}>{`${standby.state}, ${standby.in_sync ? 'in sync' : 'out of sync'}`}</Badge>
                 <p className="muted">{standby.encrypted ? `${standby.transport}, encrypted` : standby.transport}</p>
+                {standby.path !== null && standby.path !== undefined && <p className="muted">{standby.path}</p>}
                 {standby.error !== null && standby.error !== undefined && (
                   <p className="muted">{standby.error}</p>
                 )}

@@ -16,7 +16,7 @@ use reprise_env::{Clock, Disk, Net, SimDisk, Threads};
 use reprise_log::{Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, Receiver};
 use reprise_ship::{
     BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Link, LinkConfig, LinkError, PersistedHook, ShipEvent,
-    Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen, Streaming, Taker,
+    ShippedLog, Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen, Streaming, Taker,
 };
 use reprise_wire::{DeployRef, RecordBatch, RecordRef};
 
@@ -154,6 +154,25 @@ impl Primary {
     }
 
     pub fn start_at(safety: Safety, disk: &SimDisk, around: &Around, ring_bytes: usize) -> Self {
+        Self::start_over(safety, disk, around, (ring_bytes, |log| log.clone()))
+    }
+
+    /// What is shipped is what `shipped` makes of the log.
+    pub fn start_with(
+        disk: &SimDisk,
+        around: &Around,
+        ring_bytes: usize,
+        shipped: impl FnOnce(&Arc<TestLog>) -> Arc<dyn ShippedLog>,
+    ) -> Self {
+        Self::start_over(Safety::OneSafe, disk, around, (ring_bytes, shipped))
+    }
+
+    fn start_over<F: FnOnce(&Arc<TestLog>) -> Arc<dyn ShippedLog>>(
+        safety: Safety,
+        disk: &SimDisk,
+        around: &Around,
+        (ring_bytes, shipped): (usize, F),
+    ) -> Self {
         let log = open_log(disk, Role::Primary, (around.clock.clone(), around.threads.clone()));
         let checkpoints = Arc::new(FakeCheckpoints {
             disk: SimDisk::new(),
@@ -166,7 +185,7 @@ impl Primary {
             net: around.net.clone(),
             clock: around.clock.clone(),
             threads: around.threads.clone(),
-            log: log.clone(),
+            log: shipped(&log),
             checkpoints: checkpoints.clone(),
             listen: around.listen.into(),
             primary: "http://primary:1".into(),
