@@ -89,6 +89,13 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Cut the power of a loaded server on an emulated NVDIMM in a virtual machine, again and again
+    #[command(after_help = "Example:\n  cargo xtask nvdimm --kills 50")]
+    Nvdimm {
+        /// Flags of the test: --kills N, --seed S
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Build the server with RDMA to target/rdma/reprise; needs cmake, libclang and the headers of rdma-core
     #[command(after_help = "Example:\n  cargo xtask rdma")]
     Rdma,
@@ -204,7 +211,8 @@ fn main() -> ExitCode {
         Task::Failover { args } => tasks::failover(&root(), &args),
         Task::Rdma => tasks::rdma(&root()),
         Task::Etcd => tasks::etcd(&root()),
-        Task::Power { args } => tasks::power(&root(), &args),
+        Task::Power { args } => tasks::hardware(&root(), "power", &args),
+        Task::Nvdimm { args } => tasks::hardware(&root(), "nvdimm", &args),
         Task::Full { mib } => tasks::full(&root(), mib),
         Task::Skipped => tasks::skipped(&root()),
         Task::Sim { args } => tasks::sim(&root(), "sim", &args),

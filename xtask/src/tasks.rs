@@ -97,12 +97,12 @@ fn build_server(root: &Path) -> Result<()> {
     wasm(root, None, Vec::new(), None, None)
 }
 
-/// Power failures in a virtual machine; the tests of the workspace run short ones.
-pub fn power(root: &Path, args: &[String]) -> Result<()> {
+/// Power failures in a virtual machine, by the binary of this name; the tests of the workspace run short ones.
+pub fn hardware(root: &Path, binary: &str, args: &[String]) -> Result<()> {
     build_server(root)?;
     let mut command = cargo(root);
     command.args(["run", "--release", "--quiet", "--package", "reprise-test-hardware"]);
-    run(command.args(["--bin", "power", "--"]).args(args))
+    run(command.args(["--bin", binary, "--"]).args(args))
 }
 
 /// Bindgen of the crate `ibverbs-sys` is known to work with this one, and not with newer ones.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
 use reprise_env::{RealClock, RealDisk};
 use reprise_log::{FrontConfig, Log, LogConfig, LogError};
 use reprise_nvram::{FlushPolicy, MapRegions, Memory, OpenMemory, Owner, Pmem, PmemOptions, Region};
@@ -111,7 +111,8 @@ pub fn insertion_us(nv_logging: bool, nvram: &Path, threads: u16, run: Duration)
             assume_persistent: true,
         };
         let memory = regions.open(&dir.join("region"), Some(REGION_BYTES))?;
-        let region = Region::format(memory, Owner::default(), threads.into(), 10_000, log.filled())?;
+        let begins = (Epoch(1), log.filled());
+        let region = Region::format(memory, Owner::default(), threads.into(), 10_000, begins)?;
         let front = FrontConfig {
             copy_at_entries: 80_000,
             flush: FlushPolicy::OnCommit,

@@ -161,7 +161,7 @@ impl Database {
             upkeep.standby = (role == Role::Standby).then(|| Standby::new(log));
         }
         let shared = shared(&config, &around, genesis.secret, (memory, gate));
-        let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref())?;
+        let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref(), role)?;
         let router = Router::new(RouterConfig {
             shared: shared.clone(),
             inboxes: inboxes.clone(),
@@ -450,8 +450,9 @@ impl Database {
             checkpointer.stop();
         }
         let closed = self.close_log();
-        if let (Ok(()), Some(nvram), Some(status)) = (&closed, &self.upkeep.nvram, self.front_status()) {
-            nvram.release(&status)?;
+        if let (Some(nvram), Some(status)) = (&self.upkeep.nvram, self.front_status()) {
+            let released = nvram.release(&status, closed.is_ok());
+            return closed.and(released.map_err(LogError::from));
         }
         closed
     }

@@ -3,12 +3,15 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use reprise_base::Lsn;
+use reprise_base::{Lsn, Role};
 use reprise_env::{Disk, DiskError, DiskErrorKind};
-use reprise_log::{Drained, FrontConfig, FrontStatus, Log, LogConfig, LogError, database_id};
+use reprise_log::{Drained, FrontConfig, FrontStatus, Log, LogConfig, LogError, Outline, database_id};
 use reprise_nvram::{
     ENTRIES_MAX, ENTRIES_MIN, FlushPolicy, Geometry, Memory, Owner, PmemError, RINGS_MAX, Recovered, Region,
     RegionError,
@@ -174,6 +177,8 @@ pub(crate) struct NvramInUse {
     root: Arc<dyn Disk>,
     config: NvramConfig,
     memory: Arc<dyn Memory>,
+    /// The database was closed; what is there may be another opening's.
+    is_over: AtomicBool,
 }
 
 impl<'a> Device<'a> {
@@ -253,7 +258,8 @@ impl<'a> Device<'a> {
     }
 
     /// Brings what the region in use holds to the log's files. `log_config` is how they are opened; what the region holds is written as by
-    /// the program that put it there. A crash in the middle leaves the rest for the next opening.
+    /// the program that put it there, in the epoch that it has there: a primary's, or what a standby received. A crash in the middle leaves
+    /// the rest for the next opening.
     pub fn drain(&self, log_config: &LogConfig) -> Result<Drained, OpenError> {
         let Some(noted) = &self.noted else {
             return Ok(Drained::default());
@@ -275,6 +281,7 @@ impl<'a> Device<'a> {
             settings_hash: owner.settings_hash,
             semantics: owner.semantics,
             expected_database_id: Some(owner.database_id),
+            role: Role::Standby,
             ..log_config.clone()
         };
         let folders = self.around.folders.as_ref().expect("a log has its folders");
@@ -286,15 +293,20 @@ impl<'a> Device<'a> {
         Ok(drained)
     }
 
+    /// Lets go of the region that the data directory names, before anything is opened: the files have all of it then.
+    pub fn bring_home(self, log: &Arc<dyn Disk>, log_config: &LogConfig) -> Result<Drained, OpenError> {
+        let drained = self.drain(log_config)?;
+        let end = Outline::of(log)?.map_or(Lsn(0), |outline| outline.end.lsn);
+        self.judge_noted(end)?;
+        self.let_go()?;
+        Ok(drained)
+    }
+
     /// Puts the chosen region, made anew, before the files of a log that has all records; lets go of any other.
     pub fn put_before(self, log: &Log<Box<CallBatch>>, config: &LogConfig) -> Result<Option<NvramInUse>, OpenError> {
-        self.judge_noted(log)?;
+        self.judge_noted(log.filled())?;
         self.judge_other(log)?;
-        if let Some(noted) = &self.noted {
-            // In this order: a region that was let go of holds nothing that the files do not have.
-            RegionNote::remove(&*self.root)?;
-            Region::erase(&*noted.memory);
-        }
+        self.let_go()?;
         let (Some(nvram), Some(chosen)) = (self.config, self.chosen()) else {
             return Ok(None);
         };
@@ -312,8 +324,8 @@ impl<'a> Device<'a> {
             error,
         };
         let geometry = geometry(memory.bytes() as u64, self.sites, nvram.copy_at_entries).map_err(unfit)?;
-        let region =
-            Region::format(memory.clone(), owner, geometry.rings, geometry.entries, log.filled()).map_err(unfit)?;
+        let begins = (log.epoch(), log.filled());
+        let region = Region::format(memory.clone(), owner, geometry.rings, geometry.entries, begins).map_err(unfit)?;
         let note = RegionNote {
             path: nvram.path.clone(),
             region_id: hex(&region_id),
@@ -328,15 +340,26 @@ impl<'a> Device<'a> {
             root: self.root,
             config: nvram.clone(),
             memory,
+            is_over: AtomicBool::new(false),
         }))
     }
 
-    /// The files must have what they had.
-    fn judge_noted(&self, log: &Log<Box<CallBatch>>) -> Result<(), DeviceError> {
+    /// Of the region that the data directory names: the files have all of it.
+    fn let_go(&self) -> Result<(), DiskError> {
+        if let Some(noted) = &self.noted {
+            // In this order: a region that was let go of holds nothing that the files do not have.
+            RegionNote::remove(&*self.root)?;
+            Region::erase(&*noted.memory);
+        }
+        Ok(())
+    }
+
+    /// The files, which end at `end`, must have what they had.
+    fn judge_noted(&self, end: Lsn) -> Result<(), DeviceError> {
         let Some(noted) = &self.noted else {
             return Ok(());
         };
-        let (copied, end) = (noted.recover()?.copied, log.filled());
+        let copied = noted.recover()?.copied;
         match end < copied {
             false => Ok(()),
             true => Err(DeviceError::LogLost {
@@ -377,14 +400,21 @@ impl NvramInUse {
         }
     }
 
-    /// Lets go of the region, once the log was closed and its files have all.
-    pub fn release(&self, status: &FrontStatus) -> Result<(), DiskError> {
-        if status.records_waiting > 0 {
+    /// Lets go of the region, once the log was closed, in order (`is_closed`) or not. Where its files have all, the region is made blank. Once.
+    pub fn release(&self, status: &FrontStatus, is_closed: bool) -> Result<(), DiskError> {
+        if self.is_over.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        RegionNote::remove(&*self.root)?;
-        Region::erase(&*self.memory);
-        Ok(())
+        let has_all = is_closed && status.records_waiting == 0;
+        let forgotten = match has_all {
+            true => RegionNote::remove(&*self.root),
+            false => Ok(()),
+        };
+        if has_all && forgotten.is_ok() {
+            Region::erase(&*self.memory);
+        }
+        self.memory.let_go();
+        forgotten
     }
 }
 

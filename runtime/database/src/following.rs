@@ -12,7 +12,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, Waiter};
 use reprise_env::{Step, Work};
-use reprise_log::{Log, LogReader};
+use reprise_log::{Following, Log, LogReader};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_recovery::{RecoveryError, make_ready, read_window};
@@ -95,6 +95,8 @@ pub(crate) struct Follower {
     pub log: Arc<Log<Box<CallBatch>>>,
     pub replayer: Replayer,
     pub reader: LogReader,
+    /// With NVRAM: as long as it lives, what was received comes at once to the files, where it is read.
+    pub _copying: Option<Following>,
     pub window_bytes: usize,
     pub orders: Arc<Orders>,
     pub woken: Receiver<()>,

@@ -199,7 +199,12 @@ impl Taker for DatabaseTaker {
             persisted,
             replayed: view,
             view,
-            room_bytes: ROOM_BYTES.saturating_sub(bytes),
+            room_bytes: self
+                .log
+                .receive_room()
+                .unwrap_or(ROOM_BYTES)
+                .min(ROOM_BYTES)
+                .saturating_sub(bytes),
         }
     }
 

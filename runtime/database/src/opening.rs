@@ -24,7 +24,7 @@ use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
 use crate::{
     config::{CommitMode, DatabaseConfig},
-    device::{Device, DeviceConfig, NvramInUse, RegionNote},
+    device::{Device, DeviceConfig, NOTE_NAME, NvramInUse},
     environment::{Environment, Folders, SiteWork},
     error::OpenError,
 };
@@ -50,26 +50,11 @@ pub(crate) fn open_log(
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
     if role == Role::Standby {
-        judge_standby(config, folders)?;
+        judge_standby(folders)?;
     }
     let files = Checkpoints::new(folders.checkpoints.clone());
-    let readable = readable(&files)?;
-    let known = readable.last().map(|(_, genesis)| *genesis);
     let genesis = new_genesis(config, around)?;
-    let key = (around.entropy)().map_err(OpenError::Entropy)?;
-    let log_config = LogConfig {
-        segment_bytes: config.segment_bytes,
-        group_commit_delay: Duration::from_micros(config.group_commit_us),
-        settings_hash: around.compiler.settings_hash(),
-        semantics: SEMANTICS,
-        replay_from: readable.iter().map(|(lsn, _)| *lsn).collect(),
-        new_block_key: u32::from_le_bytes(*key.first_chunk().expect("16 bytes")),
-        // Beside checkpoints an empty log would begin at a position that they have passed.
-        expected_database_id: known.as_ref().map(|known| known.database_id),
-        memory: memory.clone(),
-        role,
-        ..LogConfig::new(genesis.database_id)
-    };
+    let (log_config, known) = log_config_of((config, around), &files, memory, (role, genesis.database_id))?;
     let gate = Arc::new(CommitGate::default());
     let keeping = gate.clone();
     let on_durable = Box::new(move |end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
@@ -110,18 +95,64 @@ pub(crate) fn open_log(
     })
 }
 
+/// How the log is opened, and what the newest checkpoint says of the database.
+fn log_config_of(
+    (config, around): (&DatabaseConfig, &Environment),
+    files: &Checkpoints,
+    memory: &Arc<MemoryLedger>,
+    (role, new_id): (Role, [u8; 16]),
+) -> Result<(LogConfig, Option<Genesis>), OpenError> {
+    let readable = readable(files)?;
+    let known = readable.last().map(|(_, genesis)| *genesis);
+    let key = (around.entropy)().map_err(OpenError::Entropy)?;
+    let log_config = LogConfig {
+        segment_bytes: config.segment_bytes,
+        group_commit_delay: Duration::from_micros(config.group_commit_us),
+        settings_hash: around.compiler.settings_hash(),
+        semantics: SEMANTICS,
+        replay_from: readable.iter().map(|(lsn, _)| *lsn).collect(),
+        new_block_key: u32::from_le_bytes(*key.first_chunk().expect("16 bytes")),
+        // Beside checkpoints an empty log would begin at a position that they have passed.
+        expected_database_id: known.as_ref().map(|known| known.database_id),
+        memory: memory.clone(),
+        role,
+        ..LogConfig::new(new_id)
+    };
+    Ok((log_config, known))
+}
+
+/// Brings what an NVRAM region may hold of a directory that nobody has open to its log's files, and lets go of the region: what is compared
+/// with a primary, and cut off, lies in files. None: the directory names no region.
+pub fn bring_home(config: &DatabaseConfig) -> Result<Option<Drained>, OpenError> {
+    let Some(dir) = config.dir.as_deref().filter(|dir| dir.join(NOTE_NAME).exists()) else {
+        return Ok(None);
+    };
+    // Before any folder is made in it.
+    if !dir.join("log").exists() {
+        return Err(OpenError::Config(format!(
+            "{} says that an NVRAM region may hold records of a log which is not there. Bring the log back; whoever begins anew without both \
+             removes that file, too",
+            dir.join(NOTE_NAME).display()
+        )));
+    }
+    let around = Environment::real(config)?;
+    let folders = around.folders.as_ref();
+    let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
+    let on_files = DatabaseConfig {
+        device: DeviceConfig::File,
+        ..config.clone()
+    };
+    let (files, memory) = (
+        Checkpoints::new(folders.checkpoints.clone()),
+        MemoryLedger::new(config.memory_max_bytes),
+    );
+    let (log_config, _) = log_config_of((config, &around), &files, &memory, (Role::Standby, [0; 16]))?;
+    let device = Device::begin(&on_files, &around, &folders.root, &*folders.log)?;
+    device.bring_home(&folders.log, &log_config).map(Some)
+}
+
 /// What a standby can't begin with: nothing is changed.
-fn judge_standby(config: &DatabaseConfig, folders: &Folders) -> Result<(), OpenError> {
-    if let DeviceConfig::Nvram(_) = config.device {
-        let reason =
-            "a standby's log lies in files: open it without an NVRAM device, and give it one once it is the primary";
-        return Err(OpenError::Config(reason.into()));
-    }
-    if RegionNote::load(&*folders.root)?.is_some() {
-        let reason =
-            "an NVRAM region may hold records of this directory: open it as a primary and close it, then as a standby";
-        return Err(OpenError::Config(reason.into()));
-    }
+fn judge_standby(folders: &Folders) -> Result<(), OpenError> {
     match database_id(&*folders.log)? {
         Some(_) => Ok(()),
         None => Err(OpenError::NotBootstrapped(folders.root.describe())),
@@ -240,13 +271,17 @@ pub(crate) fn start_sites(
     shared: &Arc<Shared>,
     registry: &Registry,
     log: Option<&Log<Box<CallBatch>>>,
+    role: Role,
 ) -> Result<Sites, OpenError> {
     let mut inboxes = Vec::new();
     let mut threads = Vec::new();
     for id in 0..config.sites {
         // Bounded by admission: what waits is counted per partition before it is sent.
         let (sender, inbox) = crossbeam_channel::unbounded();
-        let nvram = log.and_then(|log| log.nvram_appender(usize::from(id)));
+        // A standby's sites append nothing: they get theirs once it is promoted.
+        let nvram = log
+            .filter(|_| role != Role::Standby)
+            .and_then(|log| log.nvram_appender(usize::from(id)));
         let sink: Box<dyn Sink> = match (nvram, log, config.commit) {
             (Some(nvram), _, _) => Box::new(NvramSink::new(nvram, shared.gate.clone())),
             (None, None, _) => Box::new(NoLog),

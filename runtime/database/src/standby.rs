@@ -11,7 +11,7 @@ use crossbeam_channel::RecvTimeoutError;
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::{Disk, DiskError, Started};
 use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
-use reprise_partition::{CallBatch, LogPolicy, Site, SiteMessage};
+use reprise_partition::{CallBatch, LogPolicy, NvramSink, SiteMessage};
 use reprise_replay::Replayer;
 use reprise_router::{Promoted, ReplicationError};
 
@@ -270,6 +270,7 @@ impl Database {
             router: self.router.clone(),
             shared: self.shared.clone(),
             reader: log.reader(from)?,
+            _copying: log.follow(),
             log,
             replayer,
             window_bytes: self.redo_window_bytes.min(FOLLOW_WINDOW_BYTES),
@@ -350,7 +351,8 @@ impl Database {
     /// Waits until all that was received is durable and replayed; where it ends.
     fn finish_replay(&self, standby: &Standby, log: &Log<Box<CallBatch>>) -> Result<Lsn, ReplicationError> {
         let received = self.received().map(|position| position.lsn).unwrap_or_default();
-        if !log.wait_durable(received, DURABLE_WAIT_MAX) {
+        // In the files, where the replay reads it.
+        if log.wait_copied(received, DURABLE_WAIT_MAX).is_err() {
             let reason = log.refusal().filter(|_| log.is_stopped());
             let reason = reason.unwrap_or_else(|| "the disk does not take it".into());
             return Err(unavailable(
@@ -378,9 +380,14 @@ impl Database {
     /// From here on it is a primary.
     fn take_writes(&self) -> Result<(), ReplicationError> {
         self.shared.memory.enforce();
-        for inbox in &self.inboxes {
-            let retain = SiteMessage::Job(Box::new(Site::retain_undo));
-            let sent = inbox.send(retain);
+        for (number, inbox) in self.inboxes.iter().enumerate() {
+            let nvram = self.log.as_ref().and_then(|log| log.nvram_appender(number));
+            let sink = nvram.map(|nvram| Box::new(NvramSink::new(nvram, self.shared.gate.clone())));
+            let begin = SiteMessage::Job(Box::new(move |site| {
+                sink.into_iter().for_each(|sink| site.set_sink(sink));
+                site.retain_undo();
+            }));
+            let sent = inbox.send(begin);
             sent.map_err(|_| unavailable("the engine has stopped".into()))?;
         }
         self.router.set_primary_url(None);

@@ -152,9 +152,9 @@ impl Replication {
         }
     }
 
-    /// Waits until the standby has everything before `end`.
+    /// Waits until the standby has everything before `end`, and so have the files here, from which it gets it.
     fn hand_over(&self, serving: &Serving, name: &str, end: Lsn) -> Result<(), ReplicationError> {
-        if !self.log.wait_durable(end, HAND_OVER_MAX) {
+        if self.log.wait_copied(end, HAND_OVER_MAX).is_err() {
             return Err(unavailable("the last records can't be written here".into()));
         }
         let clock = &self.shared.clock;

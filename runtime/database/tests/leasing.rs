@@ -12,10 +12,10 @@ use std::{
 };
 
 use common::{config, fill, i64s, submit, wasm};
-use following::{FORCED, Primary, bootstrap, follow_primary, service, serving, wait_in_sync, wait_until};
+use following::{FORCED, Primary, bootstrap, follow_primary, nvram, service, serving, wait_in_sync, wait_until};
 use reprise_base::{Role, Safety};
 use reprise_database::{
-    Database, Holder, LeaseConfig, LeaseError, LeaseStore, OpenError, Seen, StoreError, SyncRecord,
+    Database, DatabaseConfig, Holder, LeaseConfig, LeaseError, LeaseStore, OpenError, Seen, StoreError, SyncRecord,
 };
 use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome};
 
@@ -132,14 +132,28 @@ struct Cluster {
     dirs: tempfile::TempDir,
     world: Arc<Mutex<World>>,
     primary: Primary,
+    /// The logs of all are written to regions first.
+    on_nvram: bool,
 }
 
 impl Cluster {
-    fn new() -> Self {
+    fn new(on_nvram: bool) -> Self {
         Self {
             dirs: tempfile::tempdir().expect("a directory"),
             world: Arc::default(),
             primary: Primary::default(),
+            on_nvram,
+        }
+    }
+
+    fn config(&self, name: &str, sites: u16) -> DatabaseConfig {
+        let config = config(&self.place(name), sites);
+        match self.on_nvram {
+            true => DatabaseConfig {
+                device: nvram(self.place(&format!("{name}.region"))),
+                ..config
+            },
+            false => config,
         }
     }
 
@@ -166,7 +180,7 @@ impl Cluster {
     }
 
     fn try_start(&self, name: &str) -> Result<Arc<Database>, LeaseError> {
-        let primary = Arc::new(Database::open(config(&self.place(name), 2)).expect("open"));
+        let primary = Arc::new(Database::open(self.config(name, 2)).expect("open"));
         primary.set_safety(Safety::TwoSafe).expect("once");
         primary
             .serve_standbys(serving(&format!("http://{name}:1")))
@@ -182,7 +196,7 @@ impl Cluster {
     }
 
     fn open_standby(&self, name: &str) -> Arc<Database> {
-        let standby = Arc::new(Database::open_standby(config(&self.place(name), 3)).expect("open"));
+        let standby = Arc::new(Database::open_standby(self.config(name, 3)).expect("open"));
         standby.set_safety(Safety::TwoSafe).expect("once");
         standby
             .serve_standbys(serving(&format!("http://{name}:1")))
@@ -245,7 +259,11 @@ fn prepared(cluster: &Cluster) -> Arc<Database> {
 
 #[test]
 fn a_standby_in_sync_takes_over_from_a_primary_that_lost_its_lease_and_answers_nothing_then() {
-    let cluster = Cluster::new();
+    [false, true].into_iter().for_each(takes_over);
+}
+
+fn takes_over(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
     let old = prepared(&cluster);
     let new = cluster.standby_of(&old, "s1");
     assert_eq!((state(&old), state(&new)), (LeaseState::Held, LeaseState::Elsewhere));
@@ -268,7 +286,7 @@ fn a_standby_in_sync_takes_over_from_a_primary_that_lost_its_lease_and_answers_n
     );
     old.close().expect("close");
     drop(old);
-    let refused = Database::open(config(&cluster.place("p"), 1));
+    let refused = Database::open(cluster.config("p", 1));
     assert!(
         matches!(&refused, Err(OpenError::SteppedDown { successor, .. }) if successor == "s1"),
         "{:?}",
@@ -284,7 +302,11 @@ fn a_standby_in_sync_takes_over_from_a_primary_that_lost_its_lease_and_answers_n
 
 #[test]
 fn a_primary_without_the_store_answers_with_its_standbys_and_alone_while_its_lease_lasts() {
-    let cluster = Cluster::new();
+    [false, true].into_iter().for_each(answers_without_the_store);
+}
+
+fn answers_without_the_store(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
     let primary = prepared(&cluster);
     let standby = cluster.standby_of(&primary, "s1");
     cluster.set_away("all", true);
@@ -349,7 +371,11 @@ fn a_primary_without_the_store_answers_with_its_standbys_and_alone_while_its_lea
 
 #[test]
 fn who_may_not_have_the_lease_does_not_begin_as_the_primary() {
-    let cluster = Cluster::new();
+    [false, true].into_iter().for_each(begins_with_the_lease_alone);
+}
+
+fn begins_with_the_lease_alone(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
     let primary = prepared(&cluster);
     let standby = cluster.standby_of(&primary, "s1");
     let forced = service(&standby).promote(FORCED).expect_err("refused");

@@ -339,7 +339,7 @@ fn others_regions_are_refused_and_left_alone() {
 /// Another program's layout, older or newer: named by the data directory it may hold what was answered, so it is kept; otherwise it is no region of ours.
 #[test]
 fn a_region_with_another_layout_version_is_refused_and_left_alone() {
-    [1, 3].into_iter().for_each(is_refused_with_version);
+    [2, 4].into_iter().for_each(is_refused_with_version);
 }
 
 fn is_refused_with_version(other: u32) {
@@ -350,7 +350,7 @@ fn is_refused_with_version(other: u32) {
     database.close().expect("close");
     let mut region = fs::read(killed.region()).expect("a region");
     let version = 8..12; // behind the magic
-    assert_eq!(region[version.clone()], 2_u32.to_le_bytes());
+    assert_eq!(region[version.clone()], 3_u32.to_le_bytes());
     region[version].copy_from_slice(&other.to_le_bytes());
     fs::write(killed.region(), &region).expect("written");
     let before = common::snapshot(&killed.data());

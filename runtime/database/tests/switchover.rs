@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use common::{config, fill, i64s, submit, transfer, wasm};
+use common::{fill, i64s, submit, transfer, wasm};
 use following::{Cluster, FORCED, service, wait_seen, wait_streaming, wait_until};
 use reprise_base::{Epoch, Role};
 use reprise_database::{Database, OpenError};
@@ -42,19 +42,30 @@ fn open_until_refused(database: &Database, from: i64, is_over: &AtomicBool) -> V
 }
 
 fn accounts(database: &Database, answered: &[i64]) -> usize {
-    let calls: Vec<_> = answered
-        .iter()
-        .map(|account| ("balance", None, i64s(&[*account])))
-        .collect();
-    let reply = submit(database, &calls);
-    (0..reply.len())
-        .filter(|index| *reply.get(*index).outcome == ReplyOutcome::Committed)
-        .count()
+    // No more at once than may wait.
+    let count = |some: &[i64]| {
+        let calls: Vec<_> = some
+            .iter()
+            .map(|account| ("balance", None, i64s(&[*account])))
+            .collect();
+        let reply = submit(database, &calls);
+        (0..reply.len())
+            .filter(|index| *reply.get(*index).outcome == ReplyOutcome::Committed)
+            .count()
+    };
+    answered.chunks(1_000).map(count).sum()
 }
+
+/// Whose log is written to NVRAM first.
+const ON_NVRAM: [&[&str]; 4] = [&[], &["p"], &["s1"], &["p", "s1", "s2"]];
 
 #[test]
 fn a_standby_that_is_promoted_has_what_the_old_primary_answered_and_that_one_follows_it() {
-    let cluster = Cluster::new();
+    ON_NVRAM.into_iter().for_each(switches_over);
+}
+
+fn switches_over(on_nvram: &[&str]) {
+    let cluster = Cluster::on_nvram(on_nvram);
     let old = cluster.start("p");
     old.router().deploy("bank", &wasm("bank")).expect("deploy");
     fill(&old, 0, 200);
@@ -107,7 +118,7 @@ fn a_standby_that_is_promoted_has_what_the_old_primary_answered_and_that_one_fol
     );
     old.close().expect("close");
     drop(old);
-    let opened = Database::open(config(&cluster.place("p"), 1));
+    let opened = Database::open(cluster.config("p", 1));
     assert!(
         matches!(&opened, Err(OpenError::SteppedDown { successor, lsn, .. }) if successor == "s1" && *lsn == promoted.lsn),
         "{:?}",
@@ -173,7 +184,11 @@ fn who_comes_to_a_standby_that_takes_over_is_told_to_ask_again_and_never_that_it
 
 #[test]
 fn a_primary_that_can_not_be_asked_or_says_no_keeps_its_place() {
-    let cluster = Cluster::new();
+    ON_NVRAM[..2].iter().for_each(|on_nvram| keeps_its_place(on_nvram));
+}
+
+fn keeps_its_place(on_nvram: &[&str]) {
+    let cluster = Cluster::on_nvram(on_nvram);
     let old = cluster.start("p");
     old.router().deploy("bank", &wasm("bank")).expect("deploy");
     fill(&old, 0, 200);
@@ -224,7 +239,11 @@ fn a_primary_that_can_not_be_asked_or_says_no_keeps_its_place() {
 
 #[test]
 fn a_primary_whose_successor_did_not_take_over_takes_its_place_again_in_a_new_epoch() {
-    let cluster = Cluster::new();
+    ON_NVRAM.into_iter().for_each(takes_its_place_again);
+}
+
+fn takes_its_place_again(on_nvram: &[&str]) {
+    let cluster = Cluster::on_nvram(on_nvram);
     let old = cluster.start("p");
     old.router().deploy("bank", &wasm("bank")).expect("deploy");
     fill(&old, 0, 200);

@@ -41,12 +41,27 @@ impl<P: Send + 'static> Appender<P> {
         pending: Option<P>,
         busy: Duration,
     ) -> Result<Lsn, (LogError, Option<P>)> {
+        match self.admit(records.bytes().len(), Source::Own) {
+            Ok(state) => Ok(self.put(state, records, pending, busy)),
+            Err(error) => Err((error, pending)),
+        }
+    }
+
+    /// As `append`, of records that have their numbers from the front: also on a standby, and of a primary that gives its place away.
+    pub(crate) fn append_copied(&self, records: &RecordBatch) -> Result<Lsn, LogError> {
+        let state = self.admit(records.bytes().len(), Source::Front)?;
+        Ok(self.put(state, records, None, Duration::ZERO))
+    }
+
+    /// Puts records that were admitted into the block being filled.
+    pub(crate) fn put(
+        &self,
+        mut state: MutexGuard<'_, State<P>>,
+        records: &RecordBatch,
+        pending: Option<P>,
+        busy: Duration,
+    ) -> Lsn {
         assert!(!records.is_empty(), "append of no record");
-        let shared = &*self.0;
-        let mut state = match self.admit(records.bytes().len(), Source::Own) {
-            Ok(state) => state,
-            Err(error) => return Err((error, pending)),
-        };
         let start = state.filled();
         state.fill.extend_from_slice(records.bytes());
         state.fill_records += records.count();
@@ -55,9 +70,9 @@ impl<P: Send + 'static> Appender<P> {
         if let Some(waiting) = pending {
             state.fill_pending.push((end, waiting));
         }
-        shared.note_joined(&mut state, busy);
+        self.0.note_joined(&mut state, busy);
         self.note_filled(&mut state);
-        Ok(start)
+        start
     }
 
     /// Records were put into the block being filled.

@@ -8,7 +8,7 @@ use std::{
 
 use reprise_base::Lsn;
 use reprise_env::{Step, Work};
-use reprise_nvram::{CopiedMark, RingReader, RingRecord};
+use reprise_nvram::{RegionMarks, RingReader, RingRecord};
 use reprise_wire::RecordBatch;
 
 use crate::{
@@ -29,7 +29,7 @@ pub(crate) struct Copier<P> {
     shared: Arc<Shared<P>>,
     front: Arc<Front>,
     lanes: Vec<Lane>,
-    mark: CopiedMark,
+    marks: RegionMarks,
     /// Taken from the rings and not appended yet.
     batch: RecordBatch,
     /// How far the front was persistent, and since when.
@@ -106,7 +106,7 @@ impl<P: Send + 'static> Work for Copier<P> {
 }
 
 impl<P: Send + 'static> Copier<P> {
-    pub fn new(shared: Arc<Shared<P>>, front: Arc<Front>, readers: Vec<RingReader>, mark: CopiedMark) -> Self {
+    pub fn new(shared: Arc<Shared<P>>, front: Arc<Front>, readers: Vec<RingReader>, marks: RegionMarks) -> Self {
         let lane = |reader| Lane {
             reader,
             next: None,
@@ -115,7 +115,7 @@ impl<P: Send + 'static> Copier<P> {
         Self {
             shared,
             front,
-            mark,
+            marks,
             lanes: readers.into_iter().map(lane).collect(),
             batch: RecordBatch::default(),
             seen: (Lsn(0), 0),
@@ -134,7 +134,9 @@ impl<P: Send + 'static> Copier<P> {
         let (copied, durable) = (self.front.copied(), self.front.lsns.durable());
         // It may look as if it fell: a site notes what it is about to take before it takes it.
         if copied >= durable {
-            return match state.is_closing && self.front.lsns.next() == copied {
+            // What a log that has stopped did not take is never known to be durable.
+            let has_all = || self.front.lsns.next() == copied || self.shared.lock().stopped.is_some();
+            return match state.is_closing && has_all() {
                 true => Next::Over,
                 false => Next::Wait,
             };
@@ -165,7 +167,7 @@ impl<P: Send + 'static> Copier<P> {
                 self.fill(until)
                     .inspect_err(|error| self.shared.stop(error.clone(), error.clone()))?;
             }
-            let start = appender.append(&self.batch, None).map_err(|(error, _)| error)?;
+            let start = appender.append_copied(&self.batch)?;
             assert_eq!(
                 start,
                 self.front.copied(),
@@ -178,7 +180,7 @@ impl<P: Send + 'static> Copier<P> {
                     return Err(error);
                 }
             }
-            self.mark.set(end);
+            self.marks.set_copied(end);
             for lane in &mut self.lanes {
                 if let Some(taken) = lane.taken.take() {
                     lane.reader.free(&taken);

@@ -26,8 +26,9 @@ pub struct Drained {
 }
 
 impl<P: Send + 'static> Log<P> {
-    /// Appends what was recovered from a region and is not in the files yet, in LSN order; a number that was lost becomes a record that
-    /// says so. All of it is durable at the end. After a crash in the middle it goes on where that one came to.
+    /// Appends what was recovered from a region and is not in the files yet, in LSN order and in its epoch; a number that was lost becomes a
+    /// record that says so. All of it is durable at the end. After a crash in the middle it goes on where that one came to. For a log that
+    /// was opened as a standby's, so that it has begun no epoch of its own.
     pub fn drain(&self, recovered: &Recovered) -> Result<Drained, LogError> {
         let mut drained = Drained::default();
         let mut batch = RecordBatch::default();
@@ -47,6 +48,9 @@ impl<P: Send + 'static> Log<P> {
                     "its record at LSN {} begins before the log's end, {at}",
                     record.lsn
                 )));
+            }
+            if drained == Drained::default() {
+                self.continue_epoch(recovered)?;
             }
             for _ in at.0..record.lsn.0 {
                 batch.push(&RecordRef::Void);
@@ -74,8 +78,21 @@ impl<P: Send + 'static> Log<P> {
         Ok(drained)
     }
 
+    /// What comes next was appended under the region's epoch.
+    fn continue_epoch(&self, recovered: &Recovered) -> Result<(), LogError> {
+        let mut state = self.shared.lock();
+        if state.epoch > recovered.epoch {
+            let (region, files) = (recovered.epoch, state.epoch);
+            return Err(unfit(format!(
+                "its records are of epoch {region}, and the log has gone on to epoch {files}"
+            )));
+        }
+        state.epoch = recovered.epoch;
+        Ok(())
+    }
+
     fn append_drained(&self, batch: &mut RecordBatch, end: Lsn) -> Result<(), LogError> {
-        let start = self.appender().append(batch, None).map_err(|(error, _)| error)?;
+        let start = self.appender().append_copied(batch)?;
         assert_eq!(start.0 + u64::from(batch.count()), end.0, "records keep their numbers");
         batch.clear();
         Ok(())

@@ -11,7 +11,7 @@ use std::{
 
 use reprise_base::{Lsn, PlacedBytes, Watermark, limits::BLOCK_BYTES_MAX};
 use reprise_env::Started;
-use reprise_nvram::{FlushPolicy, Full, LsnSource, ObjectWriter, Region, RingFill, RingGauge, RingWriter};
+use reprise_nvram::{FlushPolicy, Full, LsnSource, ObjectWriter, Region, RegionMarks, RingFill, RingGauge, RingWriter};
 use reprise_wire::{BLOCK_HEADER_BYTES, RecordBatch};
 
 use crate::{
@@ -44,6 +44,7 @@ pub struct FrontStatus {
 /// What the sites' appenders, the copier and those who wait for it share.
 pub(crate) struct Front {
     pub lsns: LsnSource,
+    pub marks: RegionMarks,
     /// Behind the last record that was appended.
     pub filled: Arc<Watermark>,
     /// Everything before it is durable in the log's files, and its room in the rings is free.
@@ -55,6 +56,7 @@ pub(crate) struct Front {
     /// Entries of one ring from which on it is.
     copy_at_entries: u64,
     gauges: Vec<RingGauge>,
+    /// Of a standby all, into which its groups are placed; of a primary those that no site has taken.
     writers: Mutex<Vec<Option<RingWriter>>>,
     state: Mutex<FrontState>,
     /// The copier waits here.
@@ -103,7 +105,7 @@ impl Front {
 
     /// Tells the copier that a ring is full enough, or that somebody wants each record.
     #[inline]
-    fn wake_if_due(&self, fill: RingFill) {
+    pub fn wake_if_due(&self, fill: RingFill) {
         let is_due = fill.entries >= self.copy_at_entries || fill.is_half_full() || self.is_followed();
         // After what was persisted was told: who takes the mark away looks at that next.
         if is_due && !self.is_due.load(Ordering::SeqCst) {
@@ -143,6 +145,82 @@ impl Front {
             (state, _) = shared.threads.wait_on((&self.state, &self.grew), state, left);
         }
         Ok(())
+    }
+
+    /// Waits, within bounds, until `judge` finds what it looks for in the rings, while the copier makes room. Err: also where this primary
+    /// gives its place away meanwhile.
+    #[cold]
+    pub fn wait_for_room<P, T>(
+        &self,
+        shared: &Shared<P>,
+        mut judge: impl FnMut() -> Result<Option<T>, LogError>,
+    ) -> Result<T, LogError> {
+        let wait_max = shared.config.append_wait_max;
+        let began_ns = shared.clock.monotonic_ns();
+        let mut state = self.lock();
+        loop {
+            if let Some(found) = judge()? {
+                return Ok(found);
+            }
+            if let Some(error) = shared.refusal_of_pause() {
+                return Err(error);
+            }
+            let waited = Duration::from_nanos(shared.clock.monotonic_ns() - began_ns);
+            let left = wait_max.checked_sub(waited).filter(|left| !left.is_zero());
+            let (false, Some(left)) = (state.is_over, left) else {
+                drop(state);
+                return Err(shared.refusal().unwrap_or_else(|| stalled(wait_max)));
+            };
+            state.wanted = state.wanted.max(self.lsns.durable());
+            self.work.notify_one();
+            (state, _) = shared.threads.wait_on((&self.state, &self.grew), state, left);
+        }
+    }
+
+    /// Gives out no more LSNs until [`Front::resume`]; where those end that were, all of them persistent. Err: a site does not get done.
+    pub fn pause<P>(&self, shared: &Shared<P>) -> Result<Lsn, LogError> {
+        self.lsns.close();
+        // Whoever waits for room is refused now.
+        drop(self.lock());
+        self.grew.notify_all();
+        let wait_max = shared.config.append_wait_max;
+        let began_ns = shared.clock.monotonic_ns();
+        while !self.lsns.is_idle() {
+            if (shared.clock.monotonic_ns() - began_ns) as u128 > wait_max.as_nanos() {
+                self.resume();
+                let reason = format!("a site did not end its commit within {wait_max:?}");
+                return Err(LogError::unavailable(UnavailableKind::Stalled, reason));
+            }
+            shared.threads.sleep(LOOK);
+        }
+        Ok(self.lsns.next())
+    }
+
+    pub fn resume(&self) {
+        self.lsns.open();
+    }
+
+    pub fn filled(&self) -> Lsn {
+        Lsn(self.filled.get())
+    }
+
+    /// See the member.
+    pub fn writers(&self) -> MutexGuard<'_, Vec<Option<RingWriter>>> {
+        self.writers.lock().expect("nothing panics in here")
+    }
+
+    /// Most bytes of records that one of its rings takes at once.
+    pub fn bytes_max(writer: &RingWriter) -> usize {
+        writer.bytes_max().min((BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES) as u64) as usize
+    }
+
+    /// Bytes for which there is room while each ring keeps half of its own: what is on its way when this is told finds room in that.
+    pub fn room_bytes(&self) -> u64 {
+        let room = |fill: RingFill| match fill.is_half_full() {
+            true => 0,
+            false => fill.bytes_max / 2 - fill.bytes,
+        };
+        self.gauges.iter().map(|gauge| room(gauge.fill())).sum()
     }
 
     pub fn status(&self) -> FrontStatus {
@@ -207,7 +285,11 @@ impl<P: Send + 'static> NvramAppender<P> {
             self.wait_for_room(bytes.len(), placed)?;
         }
         // Not before there is room: a number that was given out is waited for by whoever copies the ones behind it.
-        let start = front.lsns.reserve(self.site, u64::from(records.count()));
+        let Some(start) = front.lsns.reserve(self.site, u64::from(records.count())) else {
+            let reason = "this server gave its place away, or was about to";
+            let paused = || LogError::unavailable(UnavailableKind::Stalled, reason);
+            return Err(self.shared.refusal().unwrap_or_else(paused));
+        };
         let written = self.writer.records(start, records.count(), bytes, placed);
         written.expect("it was judged, and what was free stays free");
         self.writer.persist();
@@ -219,29 +301,16 @@ impl<P: Send + 'static> NvramAppender<P> {
 
     #[cold]
     fn wait_for_room(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<(), LogError> {
-        let (shared, front, max) = (&*self.shared, &*self.front, self.bytes_max);
+        let max = self.bytes_max;
         if bytes > max {
             return Err(LogError::TooLong { bytes, max });
         }
-        let wait_max = shared.config.append_wait_max;
-        let began_ns = shared.clock.monotonic_ns();
-        let mut state = front.lock();
-        loop {
-            match self.writer.judge(bytes, placed) {
-                Ok(()) => return Ok(()),
-                Err(Full::ForNow) => {}
-                Err(Full::Forever { .. }) => return Err(LogError::TooLong { bytes, max }),
-            }
-            let waited = Duration::from_nanos(shared.clock.monotonic_ns() - began_ns);
-            let left = wait_max.checked_sub(waited).filter(|left| !left.is_zero());
-            let (false, Some(left)) = (state.is_over, left) else {
-                drop(state);
-                return Err(shared.refusal().unwrap_or_else(|| stalled(wait_max)));
-            };
-            state.wanted = state.wanted.max(front.lsns.durable());
-            front.work.notify_one();
-            (state, _) = shared.threads.wait_on((&front.state, &front.grew), state, left);
-        }
+        self.front
+            .wait_for_room(&self.shared, || match self.writer.judge(bytes, placed) {
+                Ok(()) => Ok(Some(())),
+                Err(Full::ForNow) => Ok(None),
+                Err(Full::Forever { .. }) => Err(LogError::TooLong { bytes, max }),
+            })
     }
 
     /// Most bytes of records that one append takes: a quarter of the site's ring, and one block of the files at most.
@@ -257,15 +326,17 @@ impl<P: Send + 'static> NvramAppender<P> {
 }
 
 impl<P: Send + 'static> Log<P> {
-    /// Puts the rings of `region`, which is empty, before the log's files: one for each site. From here on records are appended through
-    /// [`Log::nvram_appender`] alone. Once, before anything is appended by a site.
+    /// Puts the rings of `region`, which is empty and of the log's epoch, before the log's files: one for each site. From here on records are
+    /// appended through [`Log::nvram_appender`] alone; those of a standby go there group by group, and its sites append none until it is
+    /// promoted. Once, before anything is appended by a site.
     pub fn put_front(&self, region: Region, config: FrontConfig) -> Result<(), LogError> {
-        let (geometry, mark) = (*region.geometry(), region.copied_mark());
+        let (geometry, marks) = (*region.geometry(), region.marks());
         let (writers, readers): (Vec<_>, Vec<_>) = region.rings(config.flush).into_iter().unzip();
         let filled = self.filled();
         let sites = u64::from(geometry.rings);
         let front = Arc::new(Front {
             lsns: LsnSource::new(filled, writers.len()),
+            marks: marks.clone(),
             filled: Arc::new(Watermark::new(filled.0)),
             copied: AtomicU64::new(filled.0),
             is_due: AtomicBool::new(false),
@@ -282,7 +353,7 @@ impl<P: Send + 'static> Log<P> {
             grew: Condvar::new(),
             copier: Mutex::new(None),
         });
-        let copier = Copier::new(Arc::clone(&self.shared), Arc::clone(&front), readers, mark);
+        let copier = Copier::new(Arc::clone(&self.shared), Arc::clone(&front), readers, marks);
         let thread = self
             .shared
             .threads
@@ -293,20 +364,20 @@ impl<P: Send + 'static> Log<P> {
         })?;
         *front.copier.lock().expect("nothing panics in here") = Some(thread);
         assert!(self.front.set(front).is_ok(), "a log has one front");
+        self.shared.lock().is_fronted = true;
         Ok(())
     }
 
     /// The hand of `site` on the front; once for each site. None where the log has no front.
     pub fn nvram_appender(&self, site: usize) -> Option<NvramAppender<P>> {
         let front = self.front.get()?;
-        let writer = front.writers.lock().expect("nothing panics in here")[site].take();
+        let writer = front.writers()[site].take();
         let writer = writer.expect("each site takes its own once");
-        let bytes_max = writer.bytes_max().min((BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES) as u64);
         Some(NvramAppender {
             front: Arc::clone(front),
             shared: Arc::clone(&self.shared),
             site,
-            bytes_max: bytes_max as usize,
+            bytes_max: Front::bytes_max(&writer),
             writer,
         })
     }

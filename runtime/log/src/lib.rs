@@ -22,6 +22,7 @@ mod hold;
 mod index;
 mod log;
 mod pause;
+mod placing;
 mod prepare;
 mod reader;
 mod receive;

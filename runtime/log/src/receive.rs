@@ -1,6 +1,6 @@
 //! The way into a standby's log: groups of its primary, with the LSNs and epochs that they have there.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use reprise_base::{Epoch, Lsn};
 use reprise_wire::{FORMAT_VERSION, RawRecords, WireError};
@@ -8,6 +8,7 @@ use reprise_wire::{FORMAT_VERSION, RawRecords, WireError};
 use crate::{
     append::Appender,
     error::{LogError, UnavailableKind},
+    front::Front,
     group::{Group, Position},
     log::Log,
     state::Source,
@@ -44,12 +45,24 @@ pub enum PlaceError {
 }
 
 /// Places groups of a primary. There is one way in: a standby's log takes no appends.
-pub struct Receiver<P>(Appender<P>);
+pub struct Receiver<P> {
+    pub(crate) appender: Appender<P>,
+    /// Where there is NVRAM: what is placed is persistent there.
+    front: Option<Arc<Front>>,
+}
 
 impl<P: Send + 'static> Log<P> {
     /// For a log that was opened as a standby's, and until it is promoted.
     pub fn receiver(&self) -> Receiver<P> {
-        Receiver(self.appender())
+        Receiver {
+            appender: self.appender(),
+            front: self.front.get().cloned(),
+        }
+    }
+
+    /// Bytes of groups for which the NVRAM has room; none where there is none.
+    pub fn receive_room(&self) -> Option<u64> {
+        self.front.get().map(|front| front.room_bytes())
     }
 
     /// How far a standby's log has received; none where it is none.
@@ -63,8 +76,18 @@ impl<P: Send + 'static> Log<P> {
         let Some(received) = self.received() else {
             return Ok(None);
         };
-        if !self.wait_durable(received.lsn, self.shared.config.append_wait_max) {
-            let stalled = || LogError::unavailable(UnavailableKind::Stalled, "what was received is not durable yet");
+        let wait_max = self.shared.config.append_wait_max;
+        let stalled = || LogError::unavailable(UnavailableKind::Stalled, "what was received is not durable yet");
+        if let Some(front) = self.front.get() {
+            // A region holds records of one epoch.
+            front.copy_to(&self.shared, received.lsn, wait_max)?;
+        }
+        // Nobody places into the rings meanwhile.
+        let rings = self.front.get().map(|front| (front, front.writers()));
+        if rings.as_ref().is_some_and(|(front, _)| front.copied() < front.filled()) {
+            return Err(stalled());
+        }
+        if !self.wait_durable(received.lsn, wait_max) {
             return Err(self.shared.refusal_of_stop().unwrap_or_else(stalled));
         }
         let mut state = self.shared.lock();
@@ -73,26 +96,35 @@ impl<P: Send + 'static> Log<P> {
         }
         state.received = None;
         state.epoch = state.epoch.next();
+        if let Some((front, _)) = &rings {
+            front.marks.set_epoch(state.epoch);
+        }
         self.shared.clear_refusal(&state);
         Ok(Some(state.epoch))
     }
 }
 
 impl<P: Send + 'static> Receiver<P> {
-    /// Takes a group that follows what was received, checked; it is durable once the log is. Waits, within bounds, while the buffers are
-    /// full.
+    /// Takes a group that follows what was received, checked; it is durable once the log is: with NVRAM when this returns. Waits, within
+    /// bounds, while the buffers, or the rings, are full. Err: with NVRAM the records at the group's beginning may be received.
     pub fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
-        let received = self.0.0.lock().received;
+        let shared = &*self.appender.0;
+        let received = shared.lock().received;
         let received = received.ok_or_else(|| LogError::unavailable(UnavailableKind::Closed, "it is no standby's"))?;
         if is_known(group, &received)? {
             return Ok(Placed::Known);
         }
         let (count, changes_count) = judge_records(group, &received)?;
-        let mut state = self.0.admit(group.records.len(), Source::Group(group.end.epoch))?;
+        if let Some(front) = &self.front {
+            self.place_in_front(front, group, received)?;
+            return Ok(Placed::New);
+        }
+        let mut state = self
+            .appender
+            .admit(group.records.len(), Source::Group(group.end.epoch))?;
         // Nobody else places, and a promotion waits for nothing that is not there.
         if state.received != Some(received) {
-            let reason = "it was promoted meanwhile";
-            return Err(LogError::unavailable(UnavailableKind::Closed, reason).into());
+            return Err(promoted().into());
         }
         state.fill.extend_from_slice(group.records);
         state.fill_records += count;
@@ -100,10 +132,14 @@ impl<P: Send + 'static> Receiver<P> {
         state.epoch = group.end.epoch;
         state.received = Some(group.end);
         // Its primary may wait for this disk, though nobody does here: it is kept for no company.
-        self.0.0.note_joined(&mut state, Duration::ZERO);
-        self.0.note_filled(&mut state);
+        shared.note_joined(&mut state, Duration::ZERO);
+        self.appender.note_filled(&mut state);
         Ok(Placed::New)
     }
+}
+
+pub(crate) fn promoted() -> LogError {
+    LogError::unavailable(UnavailableKind::Closed, "it was promoted meanwhile")
 }
 
 /// True for a group that was received before.

@@ -93,6 +93,8 @@ pub(crate) struct State<P> {
     pub stopped: Option<LogError>,
     /// Why appends are refused for now: the primary gives its place away.
     pub paused: Option<LogError>,
+    /// There is NVRAM before the files, and records come from there alone.
+    pub is_fronted: bool,
     /// With `stopped`: what became of the block that was being written.
     pub lost_in_flight: Option<LogError>,
     pub is_closing: bool,
@@ -148,6 +150,8 @@ pub(crate) enum Source {
     Own,
     /// A primary's, of this epoch.
     Group(Epoch),
+    /// Whoever's: the front has them, and gave them their numbers.
+    Front,
 }
 
 /// Whether an append fits now.
@@ -192,6 +196,7 @@ impl<P> State<P> {
             last_kind,
             stopped: None,
             paused: None,
+            is_fronted: false,
             lost_in_flight: None,
             is_closing: false,
             is_hurried: false,
@@ -230,6 +235,10 @@ impl<P> State<P> {
         }
         match source {
             Source::Own if self.received.is_some() => return Admission::Refuse(standby()),
+            Source::Own | Source::Group(_) if self.is_fronted => {
+                let error = LogError::unavailable(UnavailableKind::Failed, "its front alone gives out numbers");
+                return Admission::Refuse(error);
+            }
             // A block is of one epoch.
             Source::Group(epoch) if epoch != self.epoch && self.fill_records > 0 => {
                 self.is_hurried = true;
@@ -433,6 +442,14 @@ impl<P> Shared<P> {
             return None;
         }
         self.lock().refusal()
+    }
+
+    /// Why a primary takes nothing while it gives its place away.
+    pub fn refusal_of_pause(&self) -> Option<LogError> {
+        self.may_refuse
+            .load(Ordering::Acquire)
+            .then(|| self.lock().paused.clone())
+            .flatten()
     }
 
     /// The error that stopped the log, if one did.

@@ -1,9 +1,9 @@
-//! What a commit costs in the ring, by records that share a fence: `cargo run --release -p reprise-nvram --example persist [PATH]`.
-//! Without a path a file in memory (`/dev/shm`) is taken to be persistent.
+//! What a commit costs in the ring, as the sink of an engine thread writes it: the records of a batch are one object, with one entry.
+//! `cargo run --release -p reprise-nvram --example persist [PATH]`. Without a path a file in memory (`/dev/shm`) is taken to be persistent.
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
-use reprise_base::Lsn;
+use reprise_base::{Epoch, Lsn};
 use reprise_nvram::{FlushPolicy, Memory, Owner, Pmem, PmemOptions, Region, RingReader, RingWriter};
 
 const COMMITS: u64 = 200_000;
@@ -21,13 +21,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory: Arc<dyn Memory> = Arc::new(Pmem::open(&options)?);
     for bytes in [60, 200, 1_000] {
         for together in [1, 16] {
-            let region = Region::format(memory.clone(), Owner::default(), 1, 80_000, Lsn(0))?;
+            let region = Region::format(memory.clone(), Owner::default(), 1, 80_000, (Epoch(1), Lsn(0)))?;
             let (mut writer, mut reader) = region.rings(FlushPolicy::OnCommit).remove(0);
             let mut times = run(&mut writer, &mut reader, bytes, together)?;
             times.sort_unstable();
             let at = |percent: usize| times[times.len() * percent / 100] / together;
             println!(
-                "{bytes:5} bytes, {together:2} a fence: p50 {:4} ns, p99 {:4} ns a record",
+                "{bytes:5} bytes, {together:2} a batch: p50 {:4} ns, p99 {:4} ns a record",
                 at(50),
                 at(99)
             );
@@ -39,23 +39,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Nanoseconds of each group.
+/// Nanoseconds of each batch.
 fn run(
     writer: &mut RingWriter,
     reader: &mut RingReader,
     bytes: usize,
     together: u64,
 ) -> Result<Vec<u64>, Box<dyn std::error::Error>> {
-    let payload = vec![7; bytes];
+    let payload = vec![7; bytes * together as usize];
     let mut times = Vec::new();
     let mut lsn = 0;
     while lsn < COMMITS {
         let began = Instant::now();
-        for _ in 0..together {
-            writer.records(Lsn(lsn), 1, &payload, &[])?;
-            lsn += 1;
-        }
+        writer.records(Lsn(lsn), together as u32, &payload, &[])?;
         writer.persist();
+        lsn += together;
         times.push(began.elapsed().as_nanos() as u64);
         if lsn % 8_000 < together {
             let mut last = None;

@@ -7,7 +7,7 @@
 //! | 20,480 | 8 each | per ring: its entries |
 //! | behind | | per ring: its log objects |
 
-use reprise_base::Lsn;
+use reprise_base::{Epoch, Lsn};
 
 use crate::Memory;
 
@@ -24,10 +24,12 @@ const OBJECTS_BYTES_MIN: u64 = 64 << 10;
 const OBJECTS_BYTES_MAX: u64 = (1 << 32) * LINE_BYTES as u64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"RPRSNVR\x01");
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 const HEADER_BYTES: usize = 112;
 /// Below which LSN the log's files have everything.
 const COPIED_AT: usize = 2048;
+/// Of which epoch the records are.
+const EPOCH_AT: usize = COPIED_AT + LINE_BYTES;
 const FREED_AT: usize = 4096;
 const ENTRIES_AT: usize = FREED_AT + RINGS_MAX * LINE_BYTES;
 
@@ -107,6 +109,10 @@ impl Geometry {
 
     pub(crate) fn copied_at() -> usize {
         COPIED_AT
+    }
+
+    pub(crate) fn epoch_at() -> usize {
+        EPOCH_AT
     }
 
     pub(crate) fn freed_at(&self, ring: u32) -> usize {
@@ -218,9 +224,10 @@ impl Header {
     }
 
     /// Makes the region empty: no entry is set, nothing is freed. The magic comes last: a crash leaves a blank region or a whole one.
-    pub fn write(&self, memory: &dyn Memory, copied: Lsn) {
+    pub fn write(&self, memory: &dyn Memory, (epoch, copied): (Epoch, Lsn)) {
         Self::erase(memory);
         memory.store(COPIED_AT, freed_word(copied.0));
+        memory.store(EPOCH_AT, freed_word(u64::from(epoch.0)));
         for ring in 0..self.geometry.rings {
             memory.store(self.geometry.freed_at(ring), freed_word(0));
         }

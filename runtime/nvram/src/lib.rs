@@ -22,5 +22,5 @@ pub use object::{FlushPolicy, ObjectWriter};
 pub use pmem::{MapRegions, Pmem, PmemError, PmemOptions, library};
 pub use recording::{Event, Recording};
 pub use recover::{Recovered, RecoveredRecord};
-pub use region::{CopiedMark, Region, RegionError};
+pub use region::{Region, RegionError, RegionMarks};
 pub use ring::{Full, RingFill, RingGauge, RingReader, RingRecord, RingWriter};

@@ -1,6 +1,6 @@
 //! LSNs for sites that write to logs of their own.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use reprise_base::Lsn;
 
@@ -15,6 +15,7 @@ pub struct LsnSource {
     next: Slot,
     /// Per site the least LSN that it took and that is not persistent, or a number below it.
     in_flight: Box<[Slot]>,
+    is_closed: AtomicBool,
 }
 
 impl LsnSource {
@@ -23,6 +24,7 @@ impl LsnSource {
         Self {
             next: Slot(AtomicU64::new(next.0)),
             in_flight: (0..sites).map(idle).collect(),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -31,14 +33,33 @@ impl LsnSource {
         Lsn(self.next.0.load(SeqCst))
     }
 
-    /// Takes `count` LSNs in a row for `site`; the first of them. Called by the site's own thread.
-    pub fn reserve(&self, site: usize, count: u64) -> Lsn {
+    /// Takes `count` LSNs in a row for `site`; the first of them. Called by the site's own thread. None: it is closed, and nothing was taken.
+    pub fn reserve(&self, site: usize, count: u64) -> Option<Lsn> {
         let mine = &self.in_flight[site].0;
         if mine.load(SeqCst) == IDLE {
             // Told before it is taken: who looks between the two must not believe that nothing is on its way.
             mine.store(self.next.0.load(SeqCst), SeqCst);
+            // Behind that: whoever closes sees that this site takes some, or this site sees that it is closed.
+            if self.is_closed.load(SeqCst) {
+                mine.store(IDLE, SeqCst);
+                return None;
+            }
         }
-        Lsn(self.next.0.fetch_add(count, SeqCst))
+        Some(Lsn(self.next.0.fetch_add(count, SeqCst)))
+    }
+
+    /// No site takes an LSN until `open`, but those that take one just now: nobody does once `is_idle`.
+    pub fn close(&self) {
+        self.is_closed.store(true, SeqCst);
+    }
+
+    pub fn open(&self) {
+        self.is_closed.store(false, SeqCst);
+    }
+
+    /// True where no site has taken an LSN that is not persistent.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.iter().all(|slot| slot.0.load(SeqCst) == IDLE)
     }
 
     /// All that `site` took is persistent.
@@ -65,14 +86,44 @@ mod tests {
     fn durable_is_the_least_that_is_on_its_way() {
         let source = LsnSource::new(Lsn(10), 3);
         assert_eq!(source.durable(), Lsn(10));
-        assert_eq!(source.reserve(0, 2), Lsn(10));
-        assert_eq!(source.reserve(1, 1), Lsn(12));
-        assert_eq!(source.reserve(0, 1), Lsn(13));
+        assert_eq!(source.reserve(0, 2), Some(Lsn(10)));
+        assert_eq!(source.reserve(1, 1), Some(Lsn(12)));
+        assert_eq!(source.reserve(0, 1), Some(Lsn(13)));
         assert_eq!(source.durable(), Lsn(10));
         source.persisted(0);
         assert_eq!(source.durable(), Lsn(12));
         source.persisted(1);
         assert_eq!(source.durable(), Lsn(14));
+    }
+
+    #[test]
+    fn what_is_taken_before_the_end_lies_before_it_and_nothing_is_taken_behind() {
+        for round in 0..200 {
+            let source = LsnSource::new(Lsn(0), 3);
+            let takes = |site: usize| {
+                let mut end = 0;
+                while let Some(lsn) = source.reserve(site, 1 + site as u64) {
+                    end = lsn.0 + 1 + site as u64;
+                    source.persisted(site);
+                }
+                end
+            };
+            std::thread::scope(|scope| {
+                let takers = [0, 1, 2].map(|site| scope.spawn(move || takes(site)));
+                (0..round * 10).for_each(|_| std::hint::spin_loop());
+                source.close();
+                while !source.is_idle() {
+                    std::thread::yield_now();
+                }
+                let end = source.next();
+                let ends = takers.map(|taker| taker.join().expect("it ends"));
+                assert_eq!(ends.into_iter().max(), Some(end.0), "round {round}");
+                assert_eq!((source.next(), source.durable()), (end, end));
+                assert_eq!(source.reserve(0, 1), None);
+                source.open();
+                assert_eq!(source.reserve(0, 1), Some(end));
+            });
+        }
     }
 
     /// A site persists what it took by setting a flag; `durable` may never name an LSN beyond one whose flag is not set.
@@ -86,7 +137,7 @@ mod tests {
                 let (source, done) = (&source, &done);
                 scope.spawn(move || {
                     loop {
-                        let lsn = source.reserve(site, 1).0 as usize;
+                        let lsn = source.reserve(site, 1).expect("open").0 as usize;
                         if lsn >= COUNT {
                             return source.persisted(site);
                         }

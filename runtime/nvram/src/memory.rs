@@ -77,4 +77,7 @@ pub trait Memory: Send + Sync {
 
     /// What makes it so.
     fn persistence(&self) -> Persistence;
+
+    /// Somebody else may open it from here on, though this still is somewhere: nothing is written any more.
+    fn let_go(&self) {}
 }

@@ -133,8 +133,8 @@ pub struct Pmem {
     persistence: Persistence,
     /// With [`Persistence::Msync`]: what was written since the last `msync`, as bounds.
     dirty: Mutex<Vec<(usize, usize)>>,
-    /// Holds the lock on the file.
-    _file: File,
+    /// Holds the lock on the file, until it is let go of.
+    lock: Mutex<Option<File>>,
 }
 
 // SAFETY: the mapping belongs to this value until it is dropped, and `Memory` says who writes what.
@@ -205,7 +205,7 @@ impl Pmem {
             bytes,
             persistence,
             dirty: Mutex::default(),
-            _file: file,
+            lock: Mutex::new(Some(file)),
         })
     }
 
@@ -360,6 +360,10 @@ impl Memory for Pmem {
 
     fn persistence(&self) -> Persistence {
         self.persistence
+    }
+
+    fn let_go(&self) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_base::Lsn;
+use reprise_base::{Epoch, Lsn};
 
 use crate::{
     layout::{Entry, Geometry, freed_of},
@@ -32,6 +32,8 @@ impl RecoveredRecord {
 /// All records of a region that were not freed, in LSN order (NV-Logging, section 4.6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
+    /// Of all records.
+    pub epoch: Epoch,
     /// The log's files had everything before it.
     pub copied: Lsn,
     pub records: Vec<RecoveredRecord>,
@@ -55,16 +57,17 @@ impl Region {
         let void = records
             .windows(2)
             .flat_map(|pair| (pair[0].end().0..pair[1].lsn.0).map(Lsn));
+        let epoch = self.mark(Geometry::epoch_at())?;
         Ok(Recovered {
-            copied: self.copied()?,
+            epoch: Epoch(u32::try_from(epoch).map_err(|_| RegionError::Header)?),
+            copied: Lsn(self.mark(Geometry::copied_at())?),
             void: void.collect(),
             records,
         })
     }
 
-    fn copied(&self) -> Result<Lsn, RegionError> {
-        let word = self.memory().load(Geometry::copied_at());
-        freed_of(word).map(Lsn).ok_or(RegionError::Header)
+    fn mark(&self, at: usize) -> Result<u64, RegionError> {
+        freed_of(self.memory().load(at)).ok_or(RegionError::Header)
     }
 
     fn recover_ring(&self, ring: u32, records: &mut Vec<RecoveredRecord>) -> Result<(), RegionError> {

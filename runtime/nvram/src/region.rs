@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_base::Lsn;
+use reprise_base::{Epoch, Lsn};
 
 use crate::{
     Memory,
@@ -35,13 +35,20 @@ pub enum RegionError {
     Twice { lsn: Lsn },
 }
 
-/// Below which LSN the log's files have everything: a log that ends before that has lost something.
-pub struct CopiedMark(Arc<dyn Memory>);
+/// What a region says of its records as a whole. Each is persistent when its method returns.
+#[derive(Clone)]
+pub struct RegionMarks(Arc<dyn Memory>);
 
-impl CopiedMark {
-    /// Persistent when it returns.
-    pub fn set(&self, copied: Lsn) {
+impl RegionMarks {
+    /// Below which LSN the log's files have everything: a log that ends before that has lost something.
+    pub fn set_copied(&self, copied: Lsn) {
         self.0.store(Geometry::copied_at(), freed_word(copied.0));
+        self.0.drain();
+    }
+
+    /// Of the records from here on. The files have all that the region held: it holds records of one epoch.
+    pub fn set_epoch(&self, epoch: Epoch) {
+        self.0.store(Geometry::epoch_at(), freed_word(u64::from(epoch.0)));
         self.0.drain();
     }
 }
@@ -84,13 +91,14 @@ impl Region {
         }))
     }
 
-    /// Makes an empty region, of `rings` with `entries` each. What was in it must be safe elsewhere, as everything before `copied` is.
+    /// Makes an empty region, of `rings` with `entries` each, for records of an epoch from an LSN on. What was in it must be safe elsewhere,
+    /// as everything before that LSN is.
     pub fn format(
         memory: Arc<dyn Memory>,
         owner: Owner,
         rings: u32,
         entries: u32,
-        copied: Lsn,
+        begins: (Epoch, Lsn),
     ) -> Result<Self, RegionError> {
         let found = memory.bytes() as u64;
         let geometry = Geometry::new(found, rings, entries).ok_or(RegionError::TooSmall { found, rings, entries })?;
@@ -99,7 +107,7 @@ impl Region {
             region_bytes: found,
             geometry,
         };
-        header.write(&*memory, copied);
+        header.write(&*memory, begins);
         Ok(Self {
             memory,
             owner,
@@ -125,9 +133,9 @@ impl Region {
         (0..self.geometry.rings).map(ring).collect()
     }
 
-    /// For whoever copies the region's records to the log's files.
-    pub fn copied_mark(&self) -> CopiedMark {
-        CopiedMark(self.memory.clone())
+    /// For whoever fills the region, and whoever copies its records to the log's files.
+    pub fn marks(&self) -> RegionMarks {
+        RegionMarks(self.memory.clone())
     }
 
     pub fn geometry(&self) -> &Geometry {

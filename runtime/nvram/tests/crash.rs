@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
-use reprise_base::{Lsn, PlacedBytes};
+use reprise_base::{Epoch, Lsn, PlacedBytes};
 use reprise_nvram::{
     Event, FlushPolicy, Full, ObjectWriter, Owner, Recording, Region, RegionError, RingReader, RingWriter,
 };
@@ -20,7 +20,7 @@ const ENTRIES: u32 = 64;
 
 fn made(policy: FlushPolicy, rings: u32) -> (Arc<Recording>, Vec<(RingWriter, RingReader)>) {
     let memory = Arc::new(Recording::new(BYTES));
-    let region = Region::format(memory.clone(), OWNER, rings, ENTRIES, Lsn(0)).expect("there is room");
+    let region = Region::format(memory.clone(), OWNER, rings, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room");
     (memory, region.rings(policy))
 }
 
@@ -284,12 +284,12 @@ proptest! {
 fn a_crash_while_a_region_is_made_leaves_a_blank_one_or_a_whole_one() {
     let memory = Arc::new(Recording::new(BYTES));
     memory.cut_at_drains();
-    let region = Region::format(memory.clone(), OWNER, 2, ENTRIES, Lsn(0)).expect("there is room");
+    let region = Region::format(memory.clone(), OWNER, 2, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room");
     let (mut writer, _) = region.rings(FlushPolicy::OnCommit).remove(0);
     writer.records(Lsn(1), 1, b"old", &[]).expect("there is room");
     writer.persist();
     // Made anew over an old one: nothing of it may come back, whatever is lost.
-    Region::format(memory.clone(), OWNER, 1, ENTRIES, Lsn(0)).expect("there is room");
+    Region::format(memory.clone(), OWNER, 1, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room");
     for n in 0.. {
         let mut turn = 0;
         for pattern in 0..8 {
@@ -423,14 +423,14 @@ fn regions_that_are_not_ours_are_refused() {
     assert_eq!(open(longer), Err(RegionError::Size { made, found }));
     assert!(matches!(open(vec![0; 4096]), Err(RegionError::TooSmall { .. })));
     let mut newer = image;
-    for found in [1, 3] {
+    for found in [2, 4] {
         newer[8] = found;
         let refused = open(newer.clone()).expect_err("another layout");
         assert_eq!(refused, RegionError::Version { found: found.into() });
         assert!(
             refused
                 .to_string()
-                .contains("this program reads version 2. Start the program that wrote it")
+                .contains("this program reads version 3. Start the program that wrote it")
         );
     }
 }

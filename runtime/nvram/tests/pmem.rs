@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc};
 
-use reprise_base::{Lsn, PlacedBytes};
+use reprise_base::{Epoch, Lsn, PlacedBytes};
 use reprise_nvram::{FlushPolicy, Memory, Owner, Persistence, Pmem, PmemError, PmemOptions, Region};
 
 const OWNER: Owner = Owner {
@@ -51,7 +51,7 @@ fn records_outlive_the_mapping() {
         };
         assert_eq!(memory.persistence(), expected);
         assert_eq!(memory.bytes() as u64, BYTES);
-        let region = Region::format(memory, OWNER, 2, 64, Lsn(0)).expect("there is room");
+        let region = Region::format(memory, OWNER, 2, 64, (Epoch(1), Lsn(0))).expect("there is room");
         let mut rings = region.rings(FlushPolicy::OnInsert);
         let mut objects = rings[0].0.objects().expect("on insert");
         let row = PlacedBytes {

@@ -384,6 +384,12 @@ impl Site {
         })
     }
 
+    /// Puts another sink in the place of a standby's, which took nothing. Once it is promoted, before its first call that writes.
+    pub fn set_sink(&mut self, sink: Box<dyn Sink>) {
+        self.tools.frame.set_objects(sink.objects());
+        self.tools.sink = sink;
+    }
+
     /// From now on what is committed can be taken back until it is durable. Called once the log is replayed.
     pub fn retain_undo(&mut self) {
         if self.tools.sink.settled().is_some() {

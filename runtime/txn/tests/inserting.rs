@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use reprise_abi::{ColumnSet, Field, HostOps, OpError, RowLayout, ScalarType, Target};
-use reprise_base::{Lsn, PartitionId, PlacedBytes, TxnId};
+use reprise_base::{Epoch, Lsn, PartitionId, PlacedBytes, TxnId};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_nvram::{Event, FlushPolicy, Owner, Recording, Region, RingReader, RingWriter};
 use reprise_storage::{AfterImage, Store};
@@ -90,7 +90,8 @@ impl Bench {
         let mut stores: Vec<_> = (0..partitions).map(|_| Store::new()).collect();
         let deployed = deployed(&mut stores);
         let memory = Arc::new(Recording::new(region_bytes));
-        let region = Region::format(memory.clone(), Owner::default(), 1, 64, Lsn(0)).expect("there is room");
+        let region =
+            Region::format(memory.clone(), Owner::default(), 1, 64, (Epoch(1), Lsn(0))).expect("there is room");
         let (writer, reader) = region.rings(FlushPolicy::OnInsert).remove(0);
         let mut frame = TxnScratch::default();
         frame.set_objects(writer.objects());

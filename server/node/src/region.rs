@@ -241,7 +241,7 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use reprise_base::TxnId;
+    use reprise_base::{Epoch, TxnId};
     use reprise_nvram::{FlushPolicy, Owner};
     use reprise_wire::{RecordBatch, RemoveRef};
 
@@ -259,7 +259,7 @@ mod tests {
             format: FORMAT_VERSION,
             ..Owner::default()
         };
-        let region = Region::format(memory, owner, 2, 256, Lsn(3)).expect("there is room");
+        let region = Region::format(memory, owner, 2, 256, (Epoch(1), Lsn(3))).expect("there is room");
         let mut rings = region.rings(FlushPolicy::OnCommit);
         let record = RecordBatch::of(&RecordRef::Remove(RemoveRef {
             txn_id: TxnId(1),

@@ -17,7 +17,7 @@ use std::{
 use anyhow::Context;
 use clap::ArgMatches;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
-use reprise_database::{Database, LogPolicy, OpenError, RecoveryReport, list_cuts, set_hash_secret};
+use reprise_database::{Database, LogPolicy, OpenError, RecoveryReport, bring_home, list_cuts, set_hash_secret};
 use reprise_env::{entropy, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
 use reprise_net_tls::{Identity, use_ring};
@@ -167,6 +167,9 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
 fn begin_as_standby(primary: &Primary, config: &ServeConfig) -> Outcome {
     let dir = &config.place.data_dir.value;
     make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
+    // What is compared with the primary lies in files. Of them all but where they are is as in any opening.
+    let home = bring_home(&config.database(Some(dir.clone()), 1, 1));
+    home.with_context(|| format!("bring the NVRAM of {} to its log's files", dir.display()))?;
     primary.cut_back(dir)?;
     primary.bootstrap(dir)
 }

@@ -2,7 +2,7 @@
 //! Owns: the virtual machine (`boot-vm`), the log of a block device's writes, the disks that a power failure may leave.
 //! Does not: judge speed (the processor is emulated), link any crate of the server.
 //! Invariants: a failure names the seed and the point; only processes that were started here are signalled.
-//! Called by: the binary `power` (`cargo xtask power`), the test beside it.
+//! Called by: the binaries `power` and `nvdimm` (`cargo xtask power`, `cargo xtask nvdimm`), the tests beside them.
 //!
 //! The load runs in the machine, on ext4 over `dm-log-writes`: the kernel's own record of every write, flush and forced write of
 //! the block device, with marks of ours that say what was acknowledged by then. Every disk that a power failure could have left
@@ -13,10 +13,12 @@
 mod disk;
 mod guest;
 mod model;
+mod nvdimm;
 mod power;
 mod vm;
 mod writes;
 
 pub use guest::{GuestConfig, run as run_guest};
+pub use nvdimm::{NvdimmConfig, NvdimmGuestConfig, NvdimmReport, run as run_nvdimm, run_guest as run_nvdimm_guest};
 pub use power::{Config, Report, run};
 pub use vm::{is_available, rdma_server};

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-fn script() -> PathBuf {
+pub fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("boot-vm")
 }
 

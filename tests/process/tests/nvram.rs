@@ -214,16 +214,6 @@ fn what_can_not_be_is_refused_in_a_line() -> Result<()> {
         ensure!(told.contains(part), "{args:?}: {told}");
         let _ = std::fs::remove_file(region);
     }
-    let standby = [
-        "--nvram",
-        region,
-        "--nvram-size",
-        SIZE,
-        "--standby-of",
-        "http://127.0.0.1:9",
-    ];
-    let told = refusal(&Launch::new(&data).args(&[&nvram[..], &standby].concat()))?;
-    ensure!(told.contains("a standby's log lies in files"), "{told}");
     // Two servers on one region.
     let on_nvram = [&nvram[..], &["--nvram", region, "--nvram-size", SIZE]].concat();
     let first = Server::start(&Launch::new(&data).args(&on_nvram))?;

@@ -10,13 +10,14 @@ use std::{
 
 use reprise_backup::{Place, RealTree, Tree};
 use reprise_database::{
-    ClosedDirectory, CutBack, CutError, Database, FollowPrimary, ServeStandbys, TicketError, cut_back,
+    ClosedDirectory, CutBack, CutError, Database, DatabaseConfig, DeviceConfig, FlushPolicy, FollowPrimary,
+    NvramConfig, ServeStandbys, TicketError, cut_back,
 };
 use reprise_env::{RealClock, RealDisk, RealNet};
 use reprise_router::{PromoteOptions, ReplicationService, StandbyState, SteppedDown};
 use reprise_ship::{Known, Link, LinkConfig};
 
-use crate::common::{config, open};
+use crate::common::config;
 
 /// Nobody is asked to step down.
 pub const FORCED: PromoteOptions = PromoteOptions {
@@ -92,14 +93,24 @@ fn ask_step_down(primary: &Primary, name: &str) -> Result<SteppedDown, Arc<str>>
 }
 
 pub fn start_primary(dir: &Path, url: &str) -> Arc<Database> {
-    let database = Arc::new(open(dir, 2).0);
+    start_primary_with(config(dir, 2), url)
+}
+
+fn start_primary_with(config: DatabaseConfig, url: &str) -> Arc<Database> {
+    let database = Database::open(config).expect("open");
+    database.recover().expect("recover");
+    let database = Arc::new(database);
     database.serve_standbys(serving(url)).expect("served");
     database
 }
 
 /// A standby on another number of sites.
 pub fn start_standby(dir: &Path, primary: &Primary, name: &str) -> Arc<Database> {
-    let standby = Database::open_standby(config(dir, 3)).expect("open");
+    start_standby_with(config(dir, 3), primary, name)
+}
+
+pub fn start_standby_with(config: DatabaseConfig, primary: &Primary, name: &str) -> Arc<Database> {
+    let standby = Database::open_standby(config).expect("open");
     standby.recover().expect("recover");
     let standby = Arc::new(standby);
     standby
@@ -144,14 +155,48 @@ pub fn wait_in_sync(standby: &Database) {
 /// Directories, and the primary of the moment.
 pub struct Cluster {
     dirs: tempfile::TempDir,
-    primary: Primary,
+    pub primary: Primary,
+    /// Whose logs are written to regions first.
+    on_nvram: Vec<String>,
+}
+
+/// A file that is taken for persistent memory.
+pub fn nvram(path: PathBuf) -> DeviceConfig {
+    DeviceConfig::Nvram(NvramConfig {
+        path,
+        bytes: 8 << 20,
+        copy_at_entries: 80_000,
+        flush: FlushPolicy::OnCommit,
+        assume_persistent: true,
+    })
 }
 
 impl Cluster {
     pub fn new() -> Self {
+        Self::on_nvram(&[])
+    }
+
+    /// These have regions beside their directories.
+    pub fn on_nvram(names: &[&str]) -> Self {
         Self {
             dirs: tempfile::tempdir().expect("a directory"),
             primary: Primary::default(),
+            on_nvram: names.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    pub fn region(&self, name: &str) -> PathBuf {
+        self.dirs.path().join(format!("{name}.region"))
+    }
+
+    pub fn config(&self, name: &str, sites: u16) -> DatabaseConfig {
+        let config = config(&self.place(name), sites);
+        match self.on_nvram.iter().any(|on_nvram| on_nvram == name) {
+            true => DatabaseConfig {
+                device: nvram(self.region(name)),
+                ..config
+            },
+            false => config,
         }
     }
 
@@ -174,7 +219,7 @@ impl Cluster {
     /// The primary, from here on.
     pub fn start(&self, name: &str) -> Arc<Database> {
         self.no_primary();
-        let primary = start_primary(&self.place(name), &format!("http://{name}:1"));
+        let primary = start_primary_with(self.config(name, 2), &format!("http://{name}:1"));
         self.set_primary(&primary);
         primary
     }
@@ -215,6 +260,6 @@ impl Cluster {
 
     /// A standby of whoever is the primary.
     pub fn open_standby(&self, name: &str) -> Arc<Database> {
-        start_standby(&self.place(name), &self.primary, name)
+        start_standby_with(self.config(name, 3), &self.primary, name)
     }
 }

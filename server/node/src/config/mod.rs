@@ -150,8 +150,7 @@ impl ServeConfig {
         let http = http::HttpSettings::pick(&mut layers)?;
         let tokens = tokens::TokenSettings::pick(&mut layers, http.origins.clone())?;
         layers.finish()?;
-        let in_files = device.device.value == device::DeviceKind::File;
-        replication.check((log.log.value != LogPolicy::None, in_files), args.read_only)?;
+        replication.check(log.log.value != LogPolicy::None, args.read_only)?;
         tls.check()?;
         let config = Self {
             address: place.address()?,

@@ -162,7 +162,7 @@ settings! {
 
 impl ReplicationSettings {
     /// Settings that do not go together are refused.
-    pub fn check(&self, (keeps_log, in_files): (bool, bool), read_only: bool) -> Result<(), Failure> {
+    pub fn check(&self, keeps_log: bool, read_only: bool) -> Result<(), Failure> {
         let (standby_of, ship) = (&self.standby_of.value, &self.ship_listen.value);
         if self.standby_token.value.is_some() && standby_of.is_none() {
             return Err(usage("standby-token goes with standby-of"));
@@ -189,7 +189,7 @@ impl ReplicationSettings {
                 "safety {level} needs standbys: say where they connect to (ship-listen)"
             )));
         }
-        self.check_lease(read_only, in_files)?;
+        self.check_lease(read_only)?;
         match keeps_log || (standby_of.is_none() && ship.is_none()) {
             true => Ok(()),
             false => Err(usage(
@@ -200,18 +200,13 @@ impl ReplicationSettings {
 }
 
 impl ReplicationSettings {
-    fn check_lease(&self, read_only: bool, in_files: bool) -> Result<(), Failure> {
+    fn check_lease(&self, read_only: bool) -> Result<(), Failure> {
         if self.lease_etcd.value.is_none() {
             return Ok(());
         }
         if read_only {
             return Err(usage(
                 "a server that is read-only does not become the primary, and lease-etcd may make it one: choose one",
-            ));
-        }
-        if !in_files {
-            return Err(usage(
-                "lease-etcd goes with device file: what lies in NVRAM first can't be given over",
             ));
         }
         if !matches!(self.safety.value, Some(Safety::TwoSafe | Safety::VerySafe)) {

@@ -114,11 +114,20 @@ impl Run {
         let settings = Settings {
             quarantines: false,
             redo: self.settings.redo,
+            nvram: self.standby_region(),
             ..self.settings
         };
         self.stats.standbys += 1;
         self.standby = Some(self.open_standby(&disk, settings, line, 0)?);
         Ok(())
+    }
+
+    /// What a standby's groups are placed into first: one of two regions, or its files. The mutants harm files.
+    fn standby_region(&mut self) -> Option<u64> {
+        if self.options.mutant.is_some() {
+            return None;
+        }
+        Some(self.below(4)).filter(|region| *region < 2)
     }
 
     pub(super) fn open_standby(
@@ -135,8 +144,8 @@ impl Run {
         let (world, report) = opened.map_err(|refused| format!("a standby: {}", refused.text()))?;
         self.note(|| {
             format!(
-                "standby opened on {sites} sites: {} commands behind {:?}",
-                report.commands, report.checkpoint
+                "standby opened on {sites} sites, region {:?}: {} commands behind {:?}",
+                settings.nvram, report.commands, report.checkpoint
             )
         });
         Ok(Standby {
@@ -283,6 +292,10 @@ impl Run {
         self.note(|| format!("the standby ends at {persisted:?}"));
         drop(world);
         self.stats.standby_restarts += 1;
+        let settings = Settings {
+            nvram: self.standby_region(),
+            ..settings
+        };
         let standby = self.open_standby(&image, settings, line, lost.get())?;
         match persisted.is_some_and(|persisted| standby.received() < persisted) {
             true => Err(format!("a standby lost what was durable up to {persisted:?}")),

@@ -1,0 +1,165 @@
+//! A standby's groups on their way into NVRAM (Query Fresh, section 3.1): persistent in a ring before they are acknowledged, and brought to the
+//! log's files by the copier, as a primary's records are.
+
+use std::{sync::MutexGuard, time::Duration};
+
+use reprise_base::{Epoch, Lsn};
+use reprise_nvram::{Full, RingWriter};
+use reprise_wire::{RawRecords, RecordBatch};
+
+use crate::{
+    error::{LogError, UnavailableKind},
+    front::Front,
+    group::{Group, Position},
+    receive::{PlaceError, Receiver, promoted},
+    state::Source,
+};
+
+/// Whole records of a group: as many as a ring takes at once, or one that is longer.
+struct Part<'a> {
+    bytes: &'a [u8],
+    count: u32,
+}
+
+/// The group, cut between records. Its records were judged.
+fn parts<'a>(group: &Group<'a>, bytes_max: usize) -> Result<Vec<Part<'a>>, PlaceError> {
+    let first = group.first;
+    let (mut parts, mut begins, mut ends, mut count) = (Vec::new(), 0, 0, 0);
+    for record in RawRecords::new(group.records, group.version) {
+        let record = record.map_err(|error| PlaceError::Malformed { first, error })?;
+        if count > 0 && record.end - begins > bytes_max {
+            let bytes = &group.records[begins..ends];
+            parts.push(Part { bytes, count });
+            (begins, count) = (ends, 0);
+        }
+        (ends, count) = (record.end, count + 1);
+    }
+    let bytes = &group.records[begins..ends];
+    parts.push(Part { bytes, count });
+    Ok(parts)
+}
+
+type Writers<'a> = MutexGuard<'a, Vec<Option<RingWriter>>>;
+
+impl<P: Send + 'static> Receiver<P> {
+    /// Places a group that follows what was received and was judged. Persistent when it returns. Err: what of it was placed is received.
+    pub(crate) fn place_in_front(
+        &self,
+        front: &Front,
+        group: &Group<'_>,
+        received: Position,
+    ) -> Result<(), PlaceError> {
+        // Held for all of it: whoever promotes waits.
+        let mut writers = front.writers();
+        self.begin_epoch(front, received, group.end.epoch)?;
+        let bytes_max = writers.iter().flatten().map(Front::bytes_max).min().unwrap_or_default();
+        let mut done = received;
+        for part in parts(group, bytes_max)? {
+            match part.bytes.len() > bytes_max {
+                false => self.place_in_ring(front, &mut writers, (done.lsn, &part))?,
+                true => self.place_in_files(front, (done.lsn, &part))?,
+            }
+            done = Position {
+                epoch: group.end.epoch,
+                lsn: Lsn(done.lsn.0 + u64::from(part.count)),
+                history: done.history.then(part.bytes),
+            };
+            self.appender.0.lock().received = Some(done);
+        }
+        assert_eq!(done, group.end, "the group was judged");
+        Ok(())
+    }
+
+    /// What comes next is of this epoch: a region holds records of one, as a block does.
+    fn begin_epoch(&self, front: &Front, received: Position, epoch: Epoch) -> Result<(), LogError> {
+        let shared = &*self.appender.0;
+        let judge = || {
+            let state = shared.lock();
+            match &state.stopped {
+                Some(error) => Err(error.clone()),
+                None if state.is_closing => Err(LogError::unavailable(UnavailableKind::Closed, "it is closed")),
+                None if state.received != Some(received) => Err(promoted()),
+                None => Ok(state),
+            }
+        };
+        if judge()?.epoch == epoch {
+            return Ok(());
+        }
+        front.copy_to(shared, front.filled(), shared.config.append_wait_max)?;
+        front.marks.set_epoch(epoch);
+        let mut state = judge()?;
+        assert_eq!(
+            state.fill_records, 0,
+            "all of it is durable, and nothing else was appended"
+        );
+        state.epoch = epoch;
+        Ok(())
+    }
+
+    /// Into the emptiest ring.
+    fn place_in_ring(
+        &self,
+        front: &Front,
+        writers: &mut Writers<'_>,
+        (lsn, part): (Lsn, &Part<'_>),
+    ) -> Result<(), LogError> {
+        let judge = || {
+            let rings = writers.iter().flatten().enumerate();
+            let emptiest = rings.min_by_key(|(_, writer)| writer.fill().bytes);
+            let (ring, writer) = emptiest.ok_or_else(promoted)?;
+            match writer.judge(part.bytes.len(), &[]) {
+                Ok(()) => Ok(Some(ring)),
+                Err(Full::ForNow) => Ok(None),
+                Err(Full::Forever { .. }) => Err(LogError::TooLong {
+                    bytes: part.bytes.len(),
+                    max: Front::bytes_max(writer),
+                }),
+            }
+        };
+        let ring = match judge()? {
+            Some(ring) => ring,
+            None => front.wait_for_room(&self.appender.0, judge)?,
+        };
+        let writer = writers[ring].as_mut().expect("no site has taken one");
+        let start = front
+            .lsns
+            .reserve(0, part.count.into())
+            .expect("a primary alone closes it");
+        assert_eq!(start, lsn, "the rings have all that was received");
+        let written = writer.records(lsn, part.count, part.bytes, &[]);
+        written.expect("it was judged, and what was free stays free");
+        writer.persist();
+        front.filled.raise(start.0 + u64::from(part.count));
+        front.lsns.persisted(0);
+        front.wake_if_due(writer.fill());
+        Ok(())
+    }
+
+    /// A record that no ring takes: durable in the files when it returns, with all before it.
+    fn place_in_files(&self, front: &Front, (lsn, part): (Lsn, &Part<'_>)) -> Result<(), LogError> {
+        let shared = &*self.appender.0;
+        let wait_max = shared.config.append_wait_max;
+        front.copy_to(shared, lsn, wait_max)?;
+        let mut batch = RecordBatch::default();
+        batch.push_encoded(part.bytes).expect("its records were judged");
+        let state = self.appender.admit(part.bytes.len(), Source::Front)?;
+        let start = front
+            .lsns
+            .reserve(0, part.count.into())
+            .expect("a primary alone closes it");
+        assert_eq!(start, lsn, "the rings have all that was received");
+        self.appender.put(state, &batch, None, Duration::ZERO);
+        let end = Lsn(start.0 + u64::from(part.count));
+        while !shared.wait_durable(end, wait_max) {
+            if let Some(error) = shared.refusal_of_stop() {
+                return Err(error);
+            }
+        }
+        front.marks.set_copied(end);
+        front.filled.raise(end.0);
+        // In this order the copier finds nothing to do.
+        front.note_copied(end);
+        front.lsns.persisted(0);
+        Ok(())
+    }
+}
