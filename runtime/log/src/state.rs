@@ -14,7 +14,7 @@ use reprise_base::{
 };
 use reprise_env::{AlignedBuf, Clock, Disk, DiskError, DiskErrorKind, DiskFile, Threads};
 use reprise_observe::FlushStats;
-use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, block_bytes};
+use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, RecordBatch, block_bytes};
 
 use crate::{
     delay::{Pause, patience},
@@ -106,6 +106,8 @@ pub(crate) struct State<P> {
     pub appenders_wait: u32,
     /// Appends that need a block of their own; smaller ones wait behind them, or they would never find it empty.
     pub large_wait: u32,
+    /// Parts of a transaction were appended, and not the record that makes them count: others wait.
+    pub is_run_open: bool,
     pub durable_waiters: u32,
 }
 
@@ -146,6 +148,8 @@ pub(crate) struct Around {
 pub(crate) enum Source {
     /// This node's, which is the primary.
     Own,
+    /// The same, behind the first part of a run: nobody else's come between.
+    Run,
     /// A primary's, of this epoch.
     Group(Epoch),
 }
@@ -200,6 +204,7 @@ impl<P> State<P> {
             pause: None,
             appenders_wait: 0,
             large_wait: 0,
+            is_run_open: false,
             durable_waiters: 0,
         }
     }
@@ -207,6 +212,14 @@ impl<P> State<P> {
     /// Behind the last record that was appended.
     pub fn filled(&self) -> Lsn {
         Lsn(self.fill_start.0 + u64::from(self.fill_records))
+    }
+
+    /// Puts admitted records into the block being filled.
+    #[inline]
+    pub fn fill_extend(&mut self, records: &RecordBatch) {
+        self.fill.extend_from_slice(records.bytes());
+        self.fill_records += records.count();
+        self.fill_changes += records.changes_count();
     }
 
     /// True when the block being filled lies on the newest segment, so that the spare is free.
@@ -225,11 +238,11 @@ impl<P> State<P> {
         if let Some(error) = &self.stopped {
             return Admission::Refuse(error.clone());
         }
-        if let (Source::Own, Some(error)) = (&source, &self.paused) {
+        if let (Source::Own | Source::Run, Some(error)) = (&source, &self.paused) {
             return Admission::Refuse(error.clone());
         }
         match source {
-            Source::Own if self.received.is_some() => return Admission::Refuse(standby()),
+            Source::Own | Source::Run if self.received.is_some() => return Admission::Refuse(standby()),
             // A block is of one epoch.
             Source::Group(epoch) if epoch != self.epoch && self.fill_records > 0 => {
                 self.is_hurried = true;
@@ -241,7 +254,11 @@ impl<P> State<P> {
             let error = LogError::unavailable(UnavailableKind::Closed, "it is closed");
             return Admission::Refuse(error);
         }
-        if self.large_wait > 0 && !is_large(bytes) {
+        let waits = match source {
+            Source::Run => false,
+            Source::Own | Source::Group(_) => self.is_run_open || self.large_wait > 0 && !is_large(bytes),
+        };
+        if waits {
             return Admission::Wait;
         }
         let block = block_bytes(self.fill.len() - BLOCK_HEADER_BYTES + bytes);

@@ -202,7 +202,7 @@ impl KeyMatch {
         let key = Some(self.text.as_str());
         match &entry.body {
             LogBody::Command { idempotency_key, .. } => idempotency_key.as_deref() == key,
-            LogBody::Changes(changes) => {
+            LogBody::Changes(changes) | LogBody::Part { changes, .. } => {
                 // Each row is looked at: it may tell a number that a later record has.
                 let changed = changes.rows.iter().filter(|row| self.is_of(row, entry.version));
                 changed.count() > 0 || changes.idempotency_key.as_deref() == key
@@ -399,7 +399,17 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
             }
             txn_id
         }
-        LogBody::Changes(changes) => tell_changes(record, changes),
+        LogBody::Changes(changes) => {
+            record.kind = RecordKind::Changes;
+            record.digest = Some(format!("{:016x}", changes.digest));
+            record.parts = (changes.parts > 0).then_some(changes.parts);
+            tell_changes(record, changes)
+        }
+        LogBody::Part { number, changes } => {
+            record.kind = RecordKind::Part;
+            record.part = Some(number);
+            tell_changes(record, changes)
+        }
         LogBody::Checkpoint { txn_id } => {
             record.kind = RecordKind::Checkpoint;
             txn_id
@@ -429,9 +439,7 @@ fn tell_quarantine(record: &mut LogRecord, entry: QuarantineEntry) -> TxnId {
 
 /// Returns the transaction's id.
 fn tell_changes(record: &mut LogRecord, entry: ChangesEntry) -> TxnId {
-    record.kind = RecordKind::Changes;
     record.partitions = Some(entry.partitions);
-    record.digest = Some(format!("{:016x}", entry.digest));
     record.idempotency_key = entry.idempotency_key;
     record.idempotency_scope = entry.idempotency_scope;
     let (mut rows, mut bytes) = (Vec::new(), 0);
