@@ -60,7 +60,7 @@ impl Pausing<'_, '_> {
         {
             return self.refuse(batch, at, (&reason).into());
         }
-        let (args, frame) = (std::mem::take(&mut batch.args), std::mem::take(&mut self.tools.frame));
+        let (args, mut frame) = (std::mem::take(&mut batch.args), std::mem::take(&mut self.tools.frame));
         let ids: Vec<_> = self.partitions.iter().map(|partition| partition.id).collect();
         let set = match single {
             Some(id) => PartitionSet::One(id),
@@ -73,6 +73,7 @@ impl Pausing<'_, '_> {
         let module = self.tools.in_service(call.module).expect("it ran");
         let scope = batch.scope.clone().unwrap_or_default();
         let running = Running::of(&module, call, &args, scope.as_bytes());
+        running.note_end(&self.tools.shared, &mut frame);
         let changes = running.changes(set, commit.digest, &frame);
         let command = (form == LogForm::Both).then(|| running.command(set, commit.digest));
         let alone = changes.record_bytes() + command.map_or(0, |_| running.command_bytes_max(set));

@@ -25,10 +25,7 @@ use crate::{
     shared::Shared,
     sink::{Sink, Unlogged},
     told::Telling,
-    turn::{
-        Running, TurnStart, Unready, Watched, begin_batch, begin_capture, has_small_result, input_of, note_sample,
-        run_alike, settle_commit, settle_refusal,
-    },
+    turn::{Running, TurnStart, Watched, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit},
 };
 
 /// How soon an idle site looks whether the writer of a checkpoint takes more.
@@ -611,24 +608,12 @@ impl ExclusivePartitions<'_> {
         };
         let procedure = &module.schema.procedures[call.procedure as usize];
         let is_read_only = procedure.read_only;
-        if results.len() >= turn.results_max && !has_small_result(procedure) {
-            call.outcome = ReplyOutcome::ANSWERS_FULL;
-            return None;
-        }
-        let placed = (scope, tools.shared.partitions_count);
-        let judged = match turn.judge_record(procedure, call, placed, &tools.records) {
-            Ok(()) => Ok(()),
-            Err(Unready::Full) => {
-                *next = slot;
-                return Some(Pause::Full);
-            }
-            Err(Unready::Refused(outcome)) => Err(outcome),
-        };
-        let around = (&*tools.shared, &mut tools.frame);
-        let begun = judged.and_then(|()| watched.begin(slot, procedure, turn.refusal.as_ref(), around));
-        if let Err(outcome) = begun {
-            settle_refusal(&tools.recorder, call, outcome);
-            return None;
+        let (at, placed) = ((slot, &mut *call), (&watched, scope, tools.shared.partitions_count));
+        let behind = (&tools.records, results.len());
+        let around = (&*tools.shared, &mut tools.frame, &tools.recorder);
+        if let Err(why) = turn.begin(at, procedure, placed, behind, around) {
+            *next -= usize::from(why.is_some());
+            return why;
         }
         call.txn_id = tools.next_multi_id(self.partitions);
         watched.note_begun(slot, call.txn_id);
@@ -654,7 +639,6 @@ impl ExclusivePartitions<'_> {
             let choice = &tools.choices[module.id.0 as usize][call.procedure as usize];
             note_sample(choice, sample, &running, &tools.frame, &*tools.shared.clock);
             if !is_encoded {
-                running.note_end(&tools.shared, &mut tools.frame);
                 return Some(Pause::of(commit, kind));
             }
         }

@@ -228,7 +228,7 @@ pub(crate) struct TurnStart {
 }
 
 /// Why a call does not begin.
-pub(crate) enum Unready {
+enum Unready {
     /// The calls of its batch before it go to the log first.
     Full,
     Refused(ReplyOutcome),
@@ -256,9 +256,38 @@ impl TurnStart {
         self.records_max.min(BATCH_RECORDS_BYTES_MAX)
     }
 
-    /// Before a call begins, behind `records` of its batch: whether the log takes its command, if that is what is logged.
+    /// Before the call at a position begins, behind records and so many bytes of results of its batch. Err: it does not; its outcome says why, or
+    /// those before it go to the log first.
+    #[inline(always)]
+    pub fn begin(
+        &self,
+        (at, call): (usize, &mut CallSlot),
+        procedure: &ProcedureSchema,
+        (watched, scope, partitions): (&Watched<'_>, &[u8], u16),
+        (records, results_bytes): (&RecordBatch, usize),
+        (shared, frame, recorder): (&Shared, &mut TxnScratch, &Recorder),
+    ) -> Result<(), Option<Pause>> {
+        let judged = match results_bytes < self.results_max || has_small_result(procedure) {
+            true => self.judge_record(procedure, call, (scope, partitions), records),
+            false => Err(Unready::Refused(ReplyOutcome::ANSWERS_FULL)),
+        };
+        let begun = judged.and_then(|()| {
+            let begun = watched.begin(at, procedure, self.refusal.as_ref(), (shared, frame));
+            begun.map_err(Unready::Refused)
+        });
+        match begun {
+            Ok(()) => Ok(()),
+            Err(Unready::Full) => Err(Some(Pause::Full)),
+            Err(Unready::Refused(outcome)) => {
+                settle_refusal(recorder, call, outcome);
+                Err(None)
+            }
+        }
+    }
+
+    /// Whether the log takes a call's command behind `records` of its batch, if that is what is logged.
     #[inline]
-    pub fn judge_record(
+    fn judge_record(
         &self,
         procedure: &ProcedureSchema,
         call: &CallSlot,
@@ -333,19 +362,12 @@ pub(crate) fn run_alike(
         slot += 1;
         call.lsn = Lsn(records.count().into());
         let procedure = &module.schema.procedures[call.procedure as usize];
-        let begun = match results.len() < turn.results_max || has_small_result(procedure) {
-            true => match turn.judge_record(procedure, call, (batch_scope, 1), records) {
-                Ok(()) => Ok(()),
-                Err(Unready::Full) => return (slot - 1, Some(Pause::Full)),
-                Err(Unready::Refused(outcome)) => Err(outcome),
-            },
-            false => Err(ReplyOutcome::ANSWERS_FULL),
-        };
-        let around = (&**shared, &mut *frame);
-        let begun = begun.and_then(|()| watched.begin(slot - 1, procedure, turn.refusal.as_ref(), around));
-        if let Err(outcome) = begun {
-            settle_refusal(recorder, call, outcome);
-            continue;
+        let (behind, around) = ((&*records, results.len()), (&**shared, &mut *frame, &*recorder));
+        let (at, placed) = ((slot - 1, &mut *call), (&watched, batch_scope, 1));
+        match turn.begin(at, procedure, placed, behind, around) {
+            Ok(()) => {}
+            Err(None) => continue,
+            Err(full) => return (slot - 1, full),
         }
         call.txn_id = partition.clock.next(turn.now_us, partition.id.0);
         watched.note_begun(slot - 1, call.txn_id);
@@ -364,7 +386,6 @@ pub(crate) fn run_alike(
                     let is_encoded = running.encode_on_one(partition.id, commit, kind, frame, (records, turn));
                     note_sample(choice, sample, &running, frame, &*shared.clock);
                     if !is_encoded {
-                        running.note_end(shared, frame);
                         return (slot, Some(Pause::of(commit, kind)));
                     }
                 }

@@ -11,7 +11,9 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
 use reprise_storage::TableId;
 use reprise_txn::{Deployed, Module, ModuleId};
-use reprise_wire::{Change, Changes, PartitionSet, QuarantineRef, RECORD_KINDS, RecordRef, RowName};
+use reprise_wire::{
+    Change, Changes, ChangesRef, PartRef, PartitionSet, QuarantineRef, RECORD_KINDS, RecordRef, RowName,
+};
 
 use crate::router::Router;
 
@@ -400,35 +402,8 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
                 .map(|key| String::from_utf8_lossy(key).into_owned()),
             idempotency_scope: scope_name(command.idempotency_scope),
         },
-        RecordRef::Changes(changes) => LogBody::Changes(ChangesEntry {
-            txn_id: changes.txn_id,
-            partitions: numbers(&changes.partitions),
-            module: deployed.module(ModuleId(changes.module_id)).cloned(),
-            module_id: changes.module_id,
-            procedure: changes.procedure,
-            digest: changes.digest,
-            parts: changes.parts,
-            idempotency_key: changes
-                .keyed
-                .map(|keyed| String::from_utf8_lossy(keyed.key).into_owned()),
-            idempotency_scope: changes.keyed.and_then(|keyed| scope_name(keyed.scope)),
-            rows: changed_rows(changes.txn_id, changes.groups(), deployed),
-        }),
-        RecordRef::Part(part) => LogBody::Part {
-            number: part.number,
-            changes: ChangesEntry {
-                txn_id: part.txn_id,
-                partitions: numbers(&part.partitions),
-                module: deployed.module(ModuleId(part.module_id)).cloned(),
-                module_id: part.module_id,
-                procedure: part.procedure,
-                digest: 0,
-                parts: 0,
-                idempotency_key: None,
-                idempotency_scope: None,
-                rows: changed_rows(part.txn_id, part.groups(), deployed),
-            },
-        },
+        RecordRef::Changes(changes) => LogBody::Changes(changes_entry(changes, deployed)),
+        RecordRef::Part(part) => part_body(part, deployed),
         RecordRef::Checkpoint(mark) => LogBody::Checkpoint { txn_id: mark.txn_id },
         RecordRef::DropTable(drop) => LogBody::DropTable {
             txn_id: drop.txn_id,
@@ -448,6 +423,41 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
     }
 }
 
+/// As a record of changes, without what is known at the transaction's end.
+fn part_body(part: &PartRef<'_>, deployed: &Deployed) -> LogBody {
+    let changes = ChangesRef {
+        txn_id: part.txn_id,
+        partitions: part.partitions,
+        module_id: part.module_id,
+        procedure: part.procedure,
+        digest: 0,
+        parts: 0,
+        keyed: None,
+        changes: part.changes,
+    };
+    LogBody::Part {
+        number: part.number,
+        changes: changes_entry(&changes, deployed),
+    }
+}
+
+fn changes_entry(changes: &ChangesRef<'_>, deployed: &Deployed) -> ChangesEntry {
+    ChangesEntry {
+        txn_id: changes.txn_id,
+        partitions: numbers(&changes.partitions),
+        module: deployed.module(ModuleId(changes.module_id)).cloned(),
+        module_id: changes.module_id,
+        procedure: changes.procedure,
+        digest: changes.digest,
+        parts: changes.parts,
+        idempotency_key: changes
+            .keyed
+            .map(|keyed| String::from_utf8_lossy(keyed.key).into_owned()),
+        idempotency_scope: changes.keyed.and_then(|keyed| scope_name(keyed.scope)),
+        rows: changed_rows(changes, deployed),
+    }
+}
+
 fn quarantine_entry(found: &QuarantineRef<'_>, deployed: &Deployed) -> QuarantineEntry {
     QuarantineEntry {
         txn_id: found.txn_id,
@@ -463,18 +473,13 @@ fn scope_name(scope: &[u8]) -> Option<String> {
     (!scope.is_empty()).then(|| String::from_utf8_lossy(scope).into_owned())
 }
 
-/// `groups`: of a transaction's record, by partition.
-fn changed_rows<'a>(
-    txn_id: TxnId,
-    groups: impl Iterator<Item = (PartitionId, &'a [u8])>,
-    deployed: &Deployed,
-) -> Vec<ChangedRow> {
+fn changed_rows(record: &ChangesRef<'_>, deployed: &Deployed) -> Vec<ChangedRow> {
     let mut rows = Vec::new();
-    for (partition, changes) in groups {
+    for (partition, changes) in record.groups() {
         // A record that was decoded has no errors in it.
         let changes = Changes::new(changes).flatten();
         rows.extend(changes.map(|change| {
-            let table = deployed.table_at(TableId(change.table()), txn_id);
+            let table = deployed.table_at(TableId(change.table()), record.txn_id);
             changed_row(partition, change, table.cloned())
         }));
     }

@@ -399,17 +399,8 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
             }
             txn_id
         }
-        LogBody::Changes(changes) => {
-            record.kind = RecordKind::Changes;
-            record.digest = Some(format!("{:016x}", changes.digest));
-            record.parts = (changes.parts > 0).then_some(changes.parts);
-            tell_changes(record, changes)
-        }
-        LogBody::Part { number, changes } => {
-            record.kind = RecordKind::Part;
-            record.part = Some(number);
-            tell_changes(record, changes)
-        }
+        LogBody::Changes(changes) => tell_changes(record, None, changes),
+        LogBody::Part { number, changes } => tell_changes(record, Some(number), changes),
         LogBody::Checkpoint { txn_id } => {
             record.kind = RecordKind::Checkpoint;
             txn_id
@@ -437,8 +428,14 @@ fn tell_quarantine(record: &mut LogRecord, entry: QuarantineEntry) -> TxnId {
     entry.txn_id
 }
 
-/// Returns the transaction's id.
-fn tell_changes(record: &mut LogRecord, entry: ChangesEntry) -> TxnId {
+/// `part`: the number of one. Returns the transaction's id.
+fn tell_changes(record: &mut LogRecord, part: Option<u32>, entry: ChangesEntry) -> TxnId {
+    (record.kind, record.part) = (RecordKind::Part, part);
+    if part.is_none() {
+        record.kind = RecordKind::Changes;
+        record.digest = Some(format!("{:016x}", entry.digest));
+        record.parts = (entry.parts > 0).then_some(entry.parts);
+    }
     record.partitions = Some(entry.partitions);
     record.idempotency_key = entry.idempotency_key;
     record.idempotency_scope = entry.idempotency_scope;
