@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Lsn, PartitionId, TxnId, limits::RUN_BYTES_MAX};
 use reprise_wire::{ChangesRef, CommandRef, PartRef, PartitionSet, RawRecord, RawRecords, RecordRef, WireError};
 
 use crate::{
@@ -90,6 +90,15 @@ impl Run {
     }
 
     fn push_group(&mut self, lsn: Lsn, id: PartitionId, changes: &[u8]) -> Result<(), ReplayError> {
+        let bytes = self.window.bytes().len() + changes.len();
+        if bytes > RUN_BYTES_MAX {
+            let error = WireError {
+                what: "changes of a transaction in parts",
+                expected: format!("at most {RUN_BYTES_MAX} bytes"),
+                found: bytes.to_string(),
+            };
+            return Err(ReplayError::Malformed { lsn, error });
+        }
         let at = self.window.extend(changes);
         match self.groups.last_mut() {
             Some((last, place)) if *last == id => place.len += changes.len(),

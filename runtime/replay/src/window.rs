@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use reprise_base::{Lsn, limits::BLOCK_BYTES_MAX};
+use reprise_base::{
+    Lsn,
+    limits::{BLOCK_BYTES_MAX, RECORD_BYTES_MAX, RUN_BYTES_MAX},
+};
 use reprise_storage::REDO_WINDOW_BYTES_MAX;
 use reprise_txn::ModuleId;
 use reprise_wire::{ChangesRef, RawRecords, lsn_after};
@@ -13,8 +16,12 @@ use crate::command::Redo;
 /// longer a site is at it before it serves others.
 pub const WINDOW_BYTES: usize = 2 << 20;
 
-/// A window and one block more.
+/// Bytes by which a window of one transaction grows at most, unless its next part is longer.
+const GROWTH_BYTES_MAX: usize = 4 << 20;
+
+/// A window and one block more, or all parts of a transaction and what ends them.
 const _: () = assert!(BLOCK_BYTES_MAX + WINDOW_BYTES < REDO_WINDOW_BYTES_MAX);
+const _: () = assert!(RUN_BYTES_MAX + RECORD_BYTES_MAX < REDO_WINDOW_BYTES_MAX);
 
 /// Blocks of the log, in memory that is used again.
 #[derive(Default)]
@@ -60,6 +67,10 @@ impl Window {
     pub(crate) fn extend(&mut self, bytes: &[u8]) -> usize {
         let at = self.used;
         self.buffer.truncate(at);
+        if self.buffer.capacity() - at < bytes.len() {
+            // Not twice as much, as a vector does: what it takes is memory that the tables do not have.
+            self.buffer.reserve_exact(bytes.len().max(at.min(GROWTH_BYTES_MAX)));
+        }
         self.buffer.extend_from_slice(bytes);
         self.used = self.buffer.len();
         at
