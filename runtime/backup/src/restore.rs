@@ -314,6 +314,8 @@ struct Walk {
     until: Lsn,
     last: Option<(Lsn, TxnId)>,
     included: u64,
+    /// Parts of a transaction that were met, and not the record that makes them count.
+    parts: u64,
     /// By the end of a checkpoint's mark: records up to it.
     marks: Vec<(Lsn, u64)>,
     left_out: u64,
@@ -347,11 +349,16 @@ impl Walk {
             };
             if is_over {
                 walk.is_found |= !matches!(point, Point::Txn(_));
-                walk.left_out += 1;
+                walk.left_out += 1 + std::mem::take(&mut walk.parts);
+                continue;
+            }
+            if matches!(record.record, RecordRef::Part(_)) {
+                walk.parts += 1;
+                walk.is_found |= matches!(point, Point::Lsn(wanted) if record.lsn == wanted);
                 continue;
             }
             walk.until = record.end;
-            walk.included += 1;
+            walk.included += 1 + std::mem::take(&mut walk.parts);
             walk.note_foreign(&record, is_twin, found);
             if matches!(record.record, RecordRef::Checkpoint(_)) {
                 walk.marks.push((record.end, walk.included));

@@ -118,6 +118,12 @@ pub const IDEMPOTENCY_BYTES_PART: u64 = 10;
 pub const LOG_ALIGN_BYTES: usize = 512;
 /// Longest log record, in bytes: a module and its header.
 pub const RECORD_BYTES_MAX: usize = MODULE_BYTES_MAX + (64 << 10);
+/// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
+pub const PART_BYTES: usize = 2 << 20;
+/// Changes of one transaction in all its parts, in bytes: several times what its write set and its rows' names come to.
+pub const RUN_BYTES_MAX: usize = 1 << 30;
+/// Bytes of records of one batch after which the calls that ran go to the log before the rest of it runs.
+pub const BATCH_RECORDS_BYTES_MAX: usize = 8 << 20;
 /// Longest block of the log, in bytes.
 pub const BLOCK_BYTES_MAX: usize = 32 << 20;
 /// Bytes that may wait for the flusher before an append waits.
@@ -126,6 +132,8 @@ pub const LOG_BUFFER_BYTES: usize = 8 << 20;
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
 const _: () = assert!(RECORD_BYTES_MAX + 4096 <= BLOCK_BYTES_MAX);
+const _: () = assert!(4 * WRITE_SET_BYTES_MAX < RUN_BYTES_MAX);
+const _: () = assert!(PART_BYTES < BATCH_RECORDS_BYTES_MAX && BATCH_RECORDS_BYTES_MAX < RECORD_BYTES_MAX);
 const _: () = assert!((BLOCK_BYTES_MAX as u64) < SEGMENT_BYTES);
 const _: () = assert!(2 * GUEST_STACK_BYTES_MAX < GUEST_NATIVE_STACK_BYTES);
 const _: () = assert!(FUEL_SLICE <= FUEL_MAX);

@@ -3,20 +3,30 @@
 use reprise_env::DiskError;
 use reprise_wire::WireError;
 
+/// Why a checkpoint was not written, or not read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
+    /// Its bytes are not as they were written.
     #[error("checkpoint {file} is damaged at byte {offset}: {what}: expected {expected}, found {found}")]
     Corrupt {
+        /// The checkpoint's.
         file: String,
+        /// Of the byte in it.
         offset: u64,
+        /// Which field or block.
         what: String,
+        /// What it holds where it is whole.
         expected: String,
+        /// What it holds.
         found: String,
     },
+    /// The compressor failed.
     #[error("compress a block of a checkpoint: {0}")]
     Compress(String),
+    /// It was not written to its end, and why.
     #[error("the checkpoint was given up: {0}")]
     GivenUp(String),
+    /// A file operation failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
 }
@@ -32,6 +42,7 @@ impl CheckpointError {
         }
     }
 
+    /// True where another checkpoint may be whole.
     pub fn is_corrupt(&self) -> bool {
         matches!(self, Self::Corrupt { .. })
     }

@@ -4,6 +4,7 @@
 //! Invariants: a file with a checkpoint's name was durable, and could be read back, before it got the name; every byte read is under a checksum.
 //! Called by: `database` (taking, retention), `recovery` (loading), `backup`, `node` (looking).
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod error;
 mod reader;
@@ -74,6 +75,7 @@ impl Checkpoints {
         CheckpointReader::open(&*self.disk, &checkpoint_name(lsn), lsn)
     }
 
+    /// Bytes of a checkpoint's file.
     pub fn bytes(&self, lsn: Lsn) -> Result<u64, CheckpointError> {
         Ok(self.disk.open_read(&checkpoint_name(lsn))?.len()?)
     }

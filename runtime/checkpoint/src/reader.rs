@@ -22,6 +22,7 @@ pub struct ModuleVersion {
 }
 
 impl ModuleVersion {
+    /// Decoded.
     pub fn get(&self) -> CheckpointModuleRef<'_> {
         CheckpointModuleRef::decode(&self.raw, self.version).expect("decoded when it was read")
     }
@@ -87,18 +88,22 @@ impl CheckpointReader {
         Ok(reader)
     }
 
+    /// Of its file.
     pub fn name(&self) -> &str {
         &self.name
     }
 
+    /// As its file begins.
     pub fn header(&self) -> &CheckpointHeader {
         &self.header
     }
 
+    /// It holds everything before.
     pub fn lsn(&self) -> Lsn {
         self.header.lsn
     }
 
+    /// Its file and its rows.
     pub fn size(&self) -> CheckpointSize {
         CheckpointSize {
             file_bytes: self.trailer.file_bytes,
@@ -107,18 +112,22 @@ impl CheckpointReader {
         }
     }
 
+    /// What the database was made with, and counts.
     pub fn database(&self) -> &CheckpointDatabase {
         &self.database
     }
 
+    /// All module versions, by number.
     pub fn modules(&self) -> &[ModuleVersion] {
         &self.modules
     }
 
+    /// The tables' descriptions as JSON, by number.
     pub fn tables(&self) -> &[Vec<u8>] {
         &self.tables
     }
 
+    /// How far a partition was, which the database has.
     pub fn partition(&self, id: PartitionId) -> &CheckpointPartition {
         &self.partitions[id.index()]
     }
@@ -128,6 +137,7 @@ impl CheckpointReader {
         &self.quarantine
     }
 
+    /// Where its blocks lie.
     pub fn entries(&self) -> &[CheckpointEntry] {
         &self.entries
     }

@@ -22,7 +22,9 @@ const SYNC_EVERY_BYTES: u64 = 16 << 20;
 /// What a checkpoint takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointSize {
+    /// Of the file.
     pub file_bytes: u64,
+    /// Of all tables and partitions.
     pub rows: u64,
     /// Of rows, before compression.
     pub row_bytes: u64,

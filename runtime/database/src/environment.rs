@@ -6,7 +6,7 @@ use std::{
 };
 
 use crossbeam_channel::Receiver;
-use reprise_base::SiteId;
+use reprise_base::{SiteId, limits::PART_BYTES};
 use reprise_env::{Clock, Disk, MakeWork, RealClock, RealDisk, RealThreads, Step, Threads, Work, entropy};
 use reprise_host::{Engine, Limits};
 use reprise_nvram::{MapRegions, OpenMemory};
@@ -38,6 +38,8 @@ pub struct Environment {
     pub compiler: Arc<dyn Compiler>,
     /// What is measured on that clock for `LogMode::Auto`.
     pub sampling: Sampling,
+    /// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
+    pub part_bytes: usize,
     /// Bytes of log that are read and handed to the engine threads at once when it is opened.
     pub redo_window_bytes: usize,
     /// For the identity and the secret of a new database.
@@ -67,6 +69,7 @@ impl Environment {
             nvram: Arc::new(MapRegions { assume_persistent }),
             compiler: Arc::new(Engine::new(Limits::default())),
             sampling: Sampling::default(),
+            part_bytes: PART_BYTES,
             redo_window_bytes: WINDOW_BYTES,
             entropy: Box::new(entropy),
         })

@@ -197,7 +197,7 @@ impl Inspection {
 }
 
 fn look_at_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) -> Result<(), RestoreError> {
-    let mut is_first = true;
+    let (mut is_first, mut command) = (true, None);
     while let Some(record) = reader.next_record()? {
         if is_first && found.log.start == Lsn(0) {
             match &record.record {
@@ -221,9 +221,11 @@ fn look_at_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) 
         }
         let txn_id = record.record.txn_id();
         found.replay_bytes += record.bytes.len() as u64;
-        if kind == RecordKind::Changes && txn_id != found.last_txn {
+        let is_beside = command.take().is_some_and(|command| Some(command) == txn_id);
+        if matches!(kind, RecordKind::Changes | RecordKind::Part) && !is_beside {
             found.changes_bytes += record.bytes.len() as u64;
         }
+        command = txn_id.filter(|_| kind == RecordKind::Command);
         found.last_txn = txn_id.or(found.last_txn);
         let judged = look_at_record(&record.record, engine, found);
         if let (Err(reason), true) = (judged, found.refused.len() < REFUSALS_MAX) {
@@ -239,6 +241,7 @@ fn look_at_record(record: &RecordRef<'_>, engine: &Engine, found: &mut Inspectio
     let partitions = match record {
         RecordRef::Command(command) => &command.partitions,
         RecordRef::Changes(changes) => &changes.partitions,
+        RecordRef::Part(part) => &part.partitions,
         RecordRef::Deploy(deploy) => {
             let compiled = CompiledModule::compile(engine, deploy.wasm);
             let compiled = compiled.map_err(|error| format!("module {}: {error}", deploy.name))?;
@@ -249,7 +252,7 @@ fn look_at_record(record: &RecordRef<'_>, engine: &Engine, found: &mut Inspectio
         }
         _ => return Ok(()),
     };
-    found.transactions += 1;
+    found.transactions += u64::from(!matches!(record, RecordRef::Part(_)));
     let count = found.partitions.unwrap_or(u16::MAX);
     let is_known = |partition: PartitionId| partition.0 < count;
     let are_known = match partitions {

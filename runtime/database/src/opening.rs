@@ -257,7 +257,7 @@ pub(crate) fn shared(
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
         notices: Default::default(),
-        logging: Logging::new(config.log, config.redo.images, around.sampling),
+        logging: Logging::new(config.log, config.redo.images, around.sampling).with_parts_of(around.part_bytes),
         calls: Arc::default(),
         coordinator: Coordinator::new(config.partitions, config.sites),
         gate,

@@ -214,7 +214,8 @@ impl Database {
         let (report, end) = self
             .replay_with(&mut replayer, until)
             .map_err(|error| self.fail(error))?;
-        self.router.raise_view(end);
+        // The log may end between the parts of a transaction, which nobody sees.
+        self.router.raise_view(end.min(replayer.open_since().unwrap_or(end)));
         if shown.is_some() {
             standby.orders.begin_commits(end);
         }

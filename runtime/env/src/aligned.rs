@@ -14,6 +14,7 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
+    /// An empty buffer with room for so many bytes.
     pub fn with_capacity(capacity: usize) -> Self {
         // Over-allocated by one alignment: the zeroed allocation of the system leaves pages untouched, an aligned one does not.
         let storage = vec![0; capacity + DIRECT_ALIGN_BYTES];
@@ -26,10 +27,12 @@ impl AlignedBuf {
         }
     }
 
+    /// Bytes that fit before it grows.
     pub fn capacity(&self) -> usize {
         self.storage.len().saturating_sub(DIRECT_ALIGN_BYTES)
     }
 
+    /// Empties it, and keeps its memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+/// The time of a node.
 pub trait Clock: Send + Sync + 'static {
     /// Microseconds since 1970. May stand still or go back: whoever needs growing numbers makes them so.
     fn now_us(&self) -> i64;
@@ -20,6 +21,7 @@ pub struct RealClock {
 }
 
 impl RealClock {
+    /// Counts its nanoseconds from here on.
     pub fn new() -> Self {
         Self { start: Instant::now() }
     }

@@ -24,9 +24,12 @@ pub trait Disk: Send + Sync + 'static {
     fn describe(&self) -> String;
 }
 
+/// An open file of a directory.
 pub trait DiskFile: Send + Sync {
+    /// Its length in bytes.
     fn len(&self) -> Result<u64, DiskError>;
 
+    /// True where it has no byte.
     fn is_empty(&self) -> Result<bool, DiskError> {
         Ok(self.len()? == 0)
     }
@@ -51,6 +54,7 @@ pub struct DiskLock {
 }
 
 impl DiskLock {
+    /// Held for as long as `held` lives.
     pub fn new(held: impl Send + Sync + 'static) -> Self {
         Self { _held: Box::new(held) }
     }
@@ -62,9 +66,12 @@ impl std::fmt::Debug for DiskLock {
     }
 }
 
+/// What kind of failure it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskErrorKind {
+    /// There is no such file.
     NotFound,
+    /// There is such a file already.
     Exists,
     /// No space, or over a quota.
     Full,
@@ -80,13 +87,18 @@ pub enum DiskErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{action} {file}: {message}")]
 pub struct DiskError {
+    /// What was tried, as in `open`.
     pub action: &'static str,
+    /// On which file or directory.
     pub file: Arc<str>,
+    /// What callers decide by.
     pub kind: DiskErrorKind,
+    /// The system's words.
     pub message: Arc<str>,
 }
 
 impl DiskError {
+    /// The error of an action on a file.
     pub fn new(action: &'static str, file: &str, kind: DiskErrorKind, message: &str) -> Self {
         Self {
             action,

@@ -49,9 +49,12 @@ pub enum NetError {
     TimedOut,
     /// A frame is longer than what was agreed on.
     TooLarge {
+        /// Of the frame.
         bytes: usize,
+        /// That one may have.
         max: usize,
     },
+    /// Everything else, in the system's words.
     Io(String),
 }
 
@@ -130,6 +133,7 @@ pub trait Net: Send + Sync {
 
 /// Listens until it is dropped.
 pub struct Listener {
+    /// Where it listens, with the port that it got.
     pub address: String,
     /// Connections as they come.
     pub accepted: Receiver<Connection>,
@@ -151,6 +155,7 @@ impl Listener {
 pub struct Connection {
     /// Who is at the other end, for people.
     pub peer: String,
+    /// The way out.
     pub sender: Box<dyn FrameSender>,
     /// Frames as they come. Disconnected once the connection has ended and the last one was taken.
     pub frames: Receiver<Vec<u8>>,

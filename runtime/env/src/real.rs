@@ -69,6 +69,7 @@ impl RealDisk {
         Ok(Self { root })
     }
 
+    /// The directory.
     pub fn root(&self) -> &Path {
         &self.root
     }

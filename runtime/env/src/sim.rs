@@ -27,12 +27,14 @@ pub struct SimClock {
 }
 
 impl SimClock {
+    /// Stands at so many microseconds since 1970.
     pub fn at_us(unix_us: i64) -> Self {
         Self {
             ns: AtomicI64::new(unix_us * 1_000),
         }
     }
 
+    /// Moves it forward by so many microseconds; back is a panic.
     pub fn advance_us(&self, us: i64) {
         assert!(us >= 0, "the monotonic clock can't go back");
         self.ns.fetch_add(us * 1_000, Ordering::Relaxed);
@@ -54,10 +56,12 @@ impl Clock for SimClock {
 pub struct FaultRandom(u64);
 
 impl FaultRandom {
+    /// The same numbers for the same seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
+    /// The next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -66,6 +70,7 @@ impl FaultRandom {
         z ^ (z >> 31)
     }
 
+    /// The next number below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next_u64() % bound
     }
@@ -74,7 +79,9 @@ impl FaultRandom {
 /// Which sectors of the writes that were not synced arrive; everything else of them is lost.
 #[derive(Clone, Debug)]
 pub enum CrashPolicy {
+    /// None of them.
     LoseAll,
+    /// All of them.
     KeepAll,
     /// The first `n` sectors of the last unsynced write; the writes before it arrive.
     TornAfter(usize),
@@ -399,6 +406,7 @@ impl State {
 }
 
 impl SimDisk {
+    /// An empty disk without faults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -433,6 +441,7 @@ impl SimDisk {
         self.state().used_bytes()
     }
 
+    /// What fails from here on.
     pub fn set_faults(&self, plan: FaultPlan) {
         self.state().plan = plan;
     }

@@ -82,6 +82,7 @@ struct Way {
 }
 
 impl SimNet {
+    /// A network without faults; `seed` decides delays and losses.
     pub fn new(seed: u64, clock: Arc<SimClock>) -> Self {
         let state = State {
             random: FaultRandom::new(seed),
@@ -98,6 +99,7 @@ impl SimNet {
         }
     }
 
+    /// The network as the host of this name has it.
     pub fn host(&self, name: &str) -> SimHost {
         SimHost {
             net: self.clone(),
@@ -109,6 +111,7 @@ impl SimNet {
         self.state.lock().expect("nothing panics under this lock")
     }
 
+    /// What goes wrong from here on.
     pub fn set_faults(&self, faults: NetFaults) {
         self.state().faults = faults;
     }

@@ -61,6 +61,7 @@ struct SteppedWork {
 }
 
 impl Stepper {
+    /// Works are stepped in an order that `seed` decides.
     pub fn new(seed: u64, clock: Arc<SimClock>) -> Self {
         let number = STEPPERS.fetch_add(1, Ordering::Relaxed);
         let works = Works {

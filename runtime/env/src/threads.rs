@@ -18,6 +18,7 @@ pub enum Step {
     Done,
     /// Nothing can be done before others, or time, move on.
     Idle,
+    /// The work has ended.
     Over,
 }
 

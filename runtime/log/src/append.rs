@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_base::Lsn;
-use reprise_wire::RecordBatch;
+use reprise_wire::{ChangesRun, RecordBatch};
 
 use crate::{
     error::{LogError, UnavailableKind},
@@ -63,9 +63,7 @@ impl<P: Send + 'static> Appender<P> {
     ) -> Lsn {
         assert!(!records.is_empty(), "append of no record");
         let start = state.filled();
-        state.fill.extend_from_slice(records.bytes());
-        state.fill_records += records.count();
-        state.fill_changes += records.changes_count();
+        state.fill_extend(records);
         let end = state.filled();
         if let Some(waiting) = pending {
             state.fill_pending.push((end, waiting));
@@ -73,6 +71,63 @@ impl<P: Send + 'static> Appender<P> {
         self.0.note_joined(&mut state, busy);
         self.note_filled(&mut state);
         start
+    }
+
+    /// Appends a transaction in parts, of which each, and what ends them, is in one block: no record of others comes between. Returns the LSN
+    /// of the first part; `pending` and `busy` are as of `append_while_busy`. An error gives `pending` back: parts may have been
+    /// appended, which count for nothing.
+    pub fn append_run(
+        &self,
+        run: &ChangesRun<'_>,
+        pending: Option<P>,
+        busy: Duration,
+    ) -> Result<Lsn, (LogError, Option<P>)> {
+        match self.append_parts(run) {
+            Ok((start, mut state)) => {
+                let end = state.filled();
+                if let Some(waiting) = pending {
+                    state.fill_pending.push((end, waiting));
+                }
+                self.0.note_joined(&mut state, busy);
+                self.end_run(state);
+                Ok(start)
+            }
+            Err((error, is_begun)) => {
+                if is_begun {
+                    self.end_run(self.0.lock());
+                }
+                Err((error, pending))
+            }
+        }
+    }
+
+    /// All records of the run; where they begin, and the lock, under which the last one was appended. Err: also whether any was.
+    fn append_parts(&self, run: &ChangesRun<'_>) -> Result<(Lsn, MutexGuard<'_, State<P>>), (LogError, bool)> {
+        let (mut records, mut start, mut source) = (RecordBatch::default(), None, Source::Own);
+        for number in 0..=run.parts() {
+            records.clear();
+            match number < run.parts() {
+                true => run.push_part(number, &mut records),
+                false => run.push_last(&mut records),
+            }
+            let admitted = self.admit(records.bytes().len(), source);
+            let mut state = admitted.map_err(|error| (error, source == Source::Run))?;
+            (state.is_run_open, source) = (true, Source::Run);
+            let start = *start.get_or_insert(state.filled());
+            state.fill_extend(&records);
+            self.note_filled(&mut state);
+            if number == run.parts() {
+                return Ok((start, state));
+            }
+        }
+        unreachable!("the record behind the parts is the last one")
+    }
+
+    /// Lets others append again.
+    fn end_run(&self, mut state: MutexGuard<'_, State<P>>) {
+        state.is_run_open = false;
+        drop(state);
+        self.0.space.notify_all();
     }
 
     /// Records were put into the block being filled.
@@ -121,7 +176,7 @@ impl<P: Send + 'static> Appender<P> {
     ) -> (MutexGuard<'a, State<P>>, Result<(), LogError>) {
         let shared = &*self.0;
         let wait_max = shared.config.append_wait_max;
-        let began_ns = shared.clock.monotonic_ns();
+        let (mut began_ns, mut begun_at) = (shared.clock.monotonic_ns(), state.fill_start);
         loop {
             shared.work.notify_one();
             shared.prepare.notify_one();
@@ -132,7 +187,13 @@ impl<P: Send + 'static> Appender<P> {
                 Admission::Refuse(error) => return (state, Err(error)),
                 Admission::Wait => {}
             }
-            let waited_ns = shared.clock.monotonic_ns() - began_ns;
+            let now_ns = shared.clock.monotonic_ns();
+            if state.is_run_open && state.fill_start > begun_at {
+                // The parts of one transaction are written, as quick as the disk takes them.
+                (began_ns, begun_at) = (now_ns, state.fill_start);
+                continue;
+            }
+            let waited_ns = now_ns - began_ns;
             if is_over || waited_ns as u128 > wait_max.as_nanos() {
                 let reason = format!("the disk took nothing for {wait_max:?}");
                 return (state, Err(LogError::unavailable(UnavailableKind::Stalled, reason)));

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Lsn, PlacedBytes, Watermark, limits::BLOCK_BYTES_MAX};
+use reprise_base::{Lsn, Watermark, limits::BLOCK_BYTES_MAX};
 use reprise_env::Started;
 use reprise_nvram::{FlushPolicy, Full, LsnSource, ObjectWriter, Region, RegionMarks, RingFill, RingGauge, RingWriter};
-use reprise_wire::{BLOCK_HEADER_BYTES, RecordBatch};
+use reprise_wire::{BLOCK_HEADER_BYTES, ChangesRun, RecordBatch, RecordRef};
 
 use crate::{
     copier::Copier,
@@ -23,6 +23,9 @@ use crate::{
 
 /// How often somebody who waits for a record that another site is just persisting looks again.
 const LOOK: Duration = Duration::from_micros(20);
+
+/// A void record.
+const VOID_BYTES: usize = 2;
 
 /// When records are copied from the rings to the log's files, beside whenever somebody wants to read them there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,14 +285,10 @@ impl<P: Send + 'static> NvramAppender<P> {
         }
         let (bytes, placed, front) = (records.bytes(), records.placed(), &*self.front);
         if bytes.len() > self.bytes_max || self.writer.judge(bytes.len(), placed).is_err() {
-            self.wait_for_room(bytes.len(), placed)?;
+            self.wait_for_room(bytes.len(), |writer| writer.judge(bytes.len(), placed))?;
         }
         // Not before there is room: a number that was given out is waited for by whoever copies the ones behind it.
-        let Some(start) = front.lsns.reserve(self.site, u64::from(records.count())) else {
-            let reason = "this server gave its place away, or was about to";
-            let paused = || LogError::unavailable(UnavailableKind::Stalled, reason);
-            return Err(self.shared.refusal().unwrap_or_else(paused));
-        };
+        let start = self.reserve(u64::from(records.count()))?;
         let written = self.writer.records(start, records.count(), bytes, placed);
         written.expect("it was judged, and what was free stays free");
         self.writer.persist();
@@ -299,18 +298,97 @@ impl<P: Send + 'static> NvramAppender<P> {
         Ok(start)
     }
 
+    /// Appends a transaction in parts, each persistent before the next: they have consecutive LSNs, and the copier makes room for those that
+    /// the ring has none for. All are persistent when it returns; the LSN of the first. Err: what was appended of it counts for nothing,
+    /// and the numbers of the others are void.
+    pub fn append_run(&mut self, run: &ChangesRun<'_>) -> Result<Lsn, LogError> {
+        if let Some(error) = self.shared.refusal() {
+            return Err(error);
+        }
+        let judged = self.run_bytes(run);
+        if judged > self.bytes_max {
+            let (bytes, max) = (judged, self.bytes_max);
+            return Err(LogError::TooLong { bytes, max });
+        }
+        let count = u64::from(run.records());
+        let (mut records, mut start, mut done) = (RecordBatch::default(), Lsn(0), 0);
+        for number in 0..=run.parts() {
+            records.clear();
+            match number < run.parts() {
+                true => run.push_part(number, &mut records),
+                false => run.push_last(&mut records),
+            }
+            // What would make the rest void finds room behind each part.
+            let (bytes, rest) = (records.bytes().len(), VOID_BYTES * run.records() as usize);
+            let has_room = self.writer.judge_two(bytes, rest).is_ok();
+            let made = match has_room {
+                true => Ok(()),
+                false => self.wait_for_room(bytes, |writer| writer.judge_two(bytes, rest)),
+            };
+            if let Err(error) = made {
+                if done > 0 {
+                    self.append_void(Lsn(start.0 + done), count - done);
+                }
+                return Err(error);
+            }
+            if number == 0 {
+                start = self.reserve(count)?;
+            }
+            let next = done + u64::from(records.count());
+            self.persist_at(Lsn(start.0 + done), &records, next == count);
+            done = next;
+        }
+        Ok(start)
+    }
+
+    /// Gives out so many numbers; the first. Err: none are given out while this server gives its place away.
+    #[inline]
+    fn reserve(&self, count: u64) -> Result<Lsn, LogError> {
+        self.front.lsns.reserve(self.site, count).ok_or_else(|| {
+            let reason = "this server gave its place away, or was about to";
+            let paused = || LogError::unavailable(UnavailableKind::Stalled, reason);
+            self.shared.refusal().unwrap_or_else(paused)
+        })
+    }
+
+    /// Most bytes that a ring is asked for at once for a run.
+    fn run_bytes(&self, run: &ChangesRun<'_>) -> usize {
+        run.append_bytes_max() + VOID_BYTES * run.records() as usize
+    }
+
+    /// Makes numbers of a run void that were given out and have no record.
+    fn append_void(&mut self, lsn: Lsn, count: u64) {
+        let mut records = RecordBatch::default();
+        (0..count).for_each(|_| records.push(&RecordRef::Void));
+        self.persist_at(lsn, &records, true);
+    }
+
+    /// Makes records persistent that have these numbers, and for which there is room; `is_last`: the site took no others.
+    fn persist_at(&mut self, lsn: Lsn, records: &RecordBatch, is_last: bool) {
+        let (front, end) = (&*self.front, Lsn(lsn.0 + u64::from(records.count())));
+        let written = self.writer.records(lsn, records.count(), records.bytes(), &[]);
+        written.expect("it was judged, and what was free stays free");
+        self.writer.persist();
+        front.filled.raise(end.0);
+        match is_last {
+            true => front.lsns.persisted(self.site),
+            false => front.lsns.persisted_before(self.site, end),
+        }
+        front.wake_if_due(self.writer.fill());
+    }
+
+    /// Waits until `judge` finds room for so many bytes.
     #[cold]
-    fn wait_for_room(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<(), LogError> {
+    fn wait_for_room(&self, bytes: usize, judge: impl Fn(&RingWriter) -> Result<(), Full>) -> Result<(), LogError> {
         let max = self.bytes_max;
         if bytes > max {
             return Err(LogError::TooLong { bytes, max });
         }
-        self.front
-            .wait_for_room(&self.shared, || match self.writer.judge(bytes, placed) {
-                Ok(()) => Ok(Some(())),
-                Err(Full::ForNow) => Ok(None),
-                Err(Full::Forever { .. }) => Err(LogError::TooLong { bytes, max }),
-            })
+        self.front.wait_for_room(&self.shared, || match judge(&self.writer) {
+            Ok(()) => Ok(Some(())),
+            Err(Full::ForNow) => Ok(None),
+            Err(Full::Forever { .. }) => Err(LogError::TooLong { bytes, max }),
+        })
     }
 
     /// Most bytes of records that one append takes: a quarter of the site's ring, and one block of the files at most.

@@ -177,7 +177,7 @@ fn judge_records(group: &Group<'_>, received: &Position) -> Result<(u32, u32), P
     for record in RawRecords::new(group.records, group.version) {
         let record = record.map_err(|error| PlaceError::Malformed { first, error })?;
         count += 1;
-        changes_count += u32::from(record.is_changes());
+        changes_count += u32::from(record.holds_changes());
     }
     match u64::from(count) == end.0 - first.0 {
         true => Ok((count, changes_count)),

@@ -337,7 +337,7 @@ impl Scan {
             count += 1;
             match record {
                 Ok((_, record, bytes)) => {
-                    is_changes &= record.kind() == RecordKind::Changes;
+                    is_changes &= matches!(record.kind(), RecordKind::Changes | RecordKind::Part);
                     commands.note(lsn, &record);
                     control.extend(record.kind().is_control().then_some(lsn));
                     lsn = lsn_after(block.version, lsn, bytes.len());

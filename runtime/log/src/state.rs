@@ -14,7 +14,7 @@ use reprise_base::{
 };
 use reprise_env::{AlignedBuf, Clock, Disk, DiskError, DiskErrorKind, DiskFile, Threads};
 use reprise_observe::FlushStats;
-use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, block_bytes};
+use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, RecordBatch, block_bytes};
 
 use crate::{
     delay::{Pause, patience},
@@ -108,6 +108,8 @@ pub(crate) struct State<P> {
     pub appenders_wait: u32,
     /// Appends that need a block of their own; smaller ones wait behind them, or they would never find it empty.
     pub large_wait: u32,
+    /// Parts of a transaction were appended, and not the record that makes them count: others wait.
+    pub is_run_open: bool,
     pub durable_waiters: u32,
 }
 
@@ -148,6 +150,8 @@ pub(crate) struct Around {
 pub(crate) enum Source {
     /// This node's, which is the primary.
     Own,
+    /// The same, behind the first part of a run: nobody else's come between.
+    Run,
     /// A primary's, of this epoch.
     Group(Epoch),
     /// Whoever's: the front has them, and gave them their numbers.
@@ -205,6 +209,7 @@ impl<P> State<P> {
             pause: None,
             appenders_wait: 0,
             large_wait: 0,
+            is_run_open: false,
             durable_waiters: 0,
         }
     }
@@ -212,6 +217,14 @@ impl<P> State<P> {
     /// Behind the last record that was appended.
     pub fn filled(&self) -> Lsn {
         Lsn(self.fill_start.0 + u64::from(self.fill_records))
+    }
+
+    /// Puts admitted records into the block being filled.
+    #[inline]
+    pub fn fill_extend(&mut self, records: &RecordBatch) {
+        self.fill.extend_from_slice(records.bytes());
+        self.fill_records += records.count();
+        self.fill_changes += records.changes_count();
     }
 
     /// True when the block being filled lies on the newest segment, so that the spare is free.
@@ -230,12 +243,12 @@ impl<P> State<P> {
         if let Some(error) = &self.stopped {
             return Admission::Refuse(error.clone());
         }
-        if let (Source::Own, Some(error)) = (&source, &self.paused) {
+        if let (Source::Own | Source::Run, Some(error)) = (&source, &self.paused) {
             return Admission::Refuse(error.clone());
         }
         match source {
-            Source::Own if self.received.is_some() => return Admission::Refuse(standby()),
-            Source::Own | Source::Group(_) if self.is_fronted => {
+            Source::Own | Source::Run if self.received.is_some() => return Admission::Refuse(standby()),
+            Source::Own | Source::Run | Source::Group(_) if self.is_fronted => {
                 let error = LogError::unavailable(UnavailableKind::Failed, "its front alone gives out numbers");
                 return Admission::Refuse(error);
             }
@@ -250,7 +263,11 @@ impl<P> State<P> {
             let error = LogError::unavailable(UnavailableKind::Closed, "it is closed");
             return Admission::Refuse(error);
         }
-        if self.large_wait > 0 && !is_large(bytes) {
+        let waits = match source {
+            Source::Run => false,
+            Source::Own | Source::Group(_) => self.is_run_open || self.large_wait > 0 && !is_large(bytes),
+        };
+        if waits {
             return Admission::Wait;
         }
         let block = block_bytes(self.fill.len() - BLOCK_HEADER_BYTES + bytes);

@@ -60,6 +60,7 @@ fn append_changes(
         module_id: 0,
         procedure: 0,
         digest: number,
+        parts: 0,
         keyed: None,
         changes: &changes,
     };

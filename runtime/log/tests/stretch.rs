@@ -133,6 +133,7 @@ fn changes(count: usize) -> RecordBatch {
             module_id: 1,
             procedure: 1,
             digest: 0,
+            parts: 0,
             keyed: None,
             changes: &[],
         };

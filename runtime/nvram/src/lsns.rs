@@ -62,6 +62,11 @@ impl LsnSource {
         self.in_flight.iter().all(|slot| slot.0.load(SeqCst) == IDLE)
     }
 
+    /// What `site` took last is persistent before `lsn`, and not from there on.
+    pub fn persisted_before(&self, site: usize, lsn: Lsn) {
+        self.in_flight[site].0.store(lsn.0, SeqCst);
+    }
+
     /// All that `site` took is persistent.
     pub fn persisted(&self, site: usize) {
         self.in_flight[site].0.store(IDLE, SeqCst);
@@ -94,6 +99,11 @@ mod tests {
         assert_eq!(source.durable(), Lsn(12));
         source.persisted(1);
         assert_eq!(source.durable(), Lsn(14));
+        assert_eq!(source.reserve(2, 5), Lsn(14));
+        source.persisted_before(2, Lsn(17));
+        assert_eq!(source.durable(), Lsn(17));
+        source.persisted(2);
+        assert_eq!(source.durable(), Lsn(19));
     }
 
     #[test]

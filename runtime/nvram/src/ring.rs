@@ -183,6 +183,18 @@ impl RingWriter {
         self.room_for(bytes, placed).map(drop)
     }
 
+    /// Whether two calls of `records` would be taken now, one of so many bytes and then one of so many. Once they would, they are, one after
+    /// the other.
+    pub fn judge_two(&self, bytes: usize, then: usize) -> Result<(), Full> {
+        let (shared, second) = (&*self.shared, OBJECT_HEADER_BYTES + LINE_BYTES);
+        self.room_for(bytes + second + then, &[])?;
+        let entries = self.sequence + 2 - shared.freed.load(Ordering::Acquire);
+        match entries <= shared.geometry.entries as u64 {
+            true => Ok(()),
+            false => Err(Full::ForNow),
+        }
+    }
+
     /// Most bytes of records that one call of `records` takes.
     pub fn bytes_max(&self) -> u64 {
         // What is skipped at the ring's end counts, too.

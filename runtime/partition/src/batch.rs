@@ -8,6 +8,7 @@ use reprise_txn::{Failure, ModuleId};
 
 use crate::{
     calls::{Calls, Deadline, Ticket},
+    heads::Heads,
     rendezvous::Stream,
     sink::Unlogged,
 };
@@ -186,10 +187,15 @@ pub struct CallBatch {
     /// What results may take, over all batches; none: whatever they take.
     pub answers: Option<Arc<Budget>>,
     /// Taken of it, until the batch is let go.
-    grant: Option<Grant>,
+    pub(crate) grant: Option<Grant>,
     pub done: Option<BatchDone>,
-    /// The batch's records in the log, all appended at once.
+    /// The batch's records in the log, all appended at once: those of the calls that are in no head.
     pub records: u32,
+    /// What went to the log before the rest of the batch ran, and the calls that are in it.
+    pub(crate) heads: Option<Arc<Heads>>,
+    pub(crate) headed: usize,
+    /// Of the results of heads that came back.
+    pub(crate) head_grants: Vec<Grant>,
     /// When clients wait no longer, by position, of the calls that have such a deadline.
     pub(crate) deadlines: Vec<(u32, Arc<Deadline>)>,
     /// Its place among the calls on their way, until it is answered.
@@ -233,6 +239,9 @@ impl CallBatch {
             grant: None,
             done: None,
             records: 0,
+            heads: None,
+            headed: 0,
+            head_grants: Vec::new(),
             deadlines: Vec::new(),
             ticket: None,
             busy: Duration::ZERO,
@@ -390,6 +399,9 @@ impl CallBatch {
     /// Hands the batch back to whoever waits for it.
     pub fn finish(mut self: Box<Self>) {
         self.ticket = None;
+        if let Some(heads) = self.heads.take() {
+            return heads.close(self);
+        }
         if let Some(done) = self.done.take() {
             done(self);
         }

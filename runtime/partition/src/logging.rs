@@ -12,6 +12,7 @@ use std::{
 };
 
 use reprise_abi::LogChoice;
+use reprise_base::limits::PART_BYTES;
 use reprise_env::Clock;
 use reprise_storage::AfterImage;
 use reprise_txn::{Module, ModuleId};
@@ -52,11 +53,12 @@ pub enum LogForm {
 }
 
 /// The log's settings, and what was measured for `auto`. Shared by all sites.
-#[derive(Default)]
 pub struct Logging {
     pub rule: LogPolicy,
     pub images: AfterImage,
     pub sampling: Sampling,
+    /// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
+    pub part_bytes: usize,
     choices: Mutex<BTreeMap<(ModuleId, u16), Arc<AutoChoice>>>,
 }
 
@@ -204,14 +206,26 @@ fn choose(costs: &CallCosts, now: LogForm) -> LogForm {
     }
 }
 
+impl Default for Logging {
+    fn default() -> Self {
+        Self::new(LogPolicy::default(), AfterImage::default(), Sampling::default())
+    }
+}
+
 impl Logging {
     pub fn new(rule: LogPolicy, images: AfterImage, sampling: Sampling) -> Self {
         Self {
             rule,
             images,
             sampling,
+            part_bytes: PART_BYTES,
             choices: Mutex::default(),
         }
+    }
+
+    /// With changes in parts of so many bytes.
+    pub fn with_parts_of(self, part_bytes: usize) -> Self {
+        Self { part_bytes, ..self }
     }
 
     /// What a procedure's calls leave in the log now; with the reason, where it was chosen by measurement.

@@ -5,7 +5,7 @@ use std::{cell::RefCell, sync::Arc, time::Duration};
 use reprise_base::Lsn;
 use reprise_log::{Appender, LogError, NvramAppender, UnavailableKind};
 use reprise_nvram::ObjectWriter;
-use reprise_wire::RecordBatch;
+use reprise_wire::{ChangesRun, RecordBatch};
 
 use crate::{batch::CallBatch, gate::CommitGate, site::Partition};
 
@@ -56,6 +56,14 @@ pub trait Sink: Send {
     fn publish(
         &self,
         records: &RecordBatch,
+        partitions: &mut [&mut Partition],
+        batch: Box<CallBatch>,
+    ) -> Result<(), (Unlogged, Box<CallBatch>)>;
+
+    /// As `publish`, of a batch of one write, which is logged in parts. Err: those that were appended count for nothing.
+    fn publish_run(
+        &self,
+        run: &ChangesRun<'_>,
         partitions: &mut [&mut Partition],
         batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)>;
@@ -170,6 +178,23 @@ impl Sink for SyncSink {
         }
     }
 
+    fn publish_run(
+        &self,
+        run: &ChangesRun<'_>,
+        partitions: &mut [&mut Partition],
+        mut batch: Box<CallBatch>,
+    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
+        batch.records = run.records();
+        let busy = batch.busy;
+        match self.0.append_run(run, Some(batch), busy) {
+            Ok(start) => {
+                note_end(partitions, Lsn(start.0 + u64::from(run.records())));
+                Ok(())
+            }
+            Err((error, batch)) => Err(((&error).into(), batch.expect("the batch that was handed in"))),
+        }
+    }
+
     fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
         append_and_wait(&self.0, record, partitions)
     }
@@ -206,6 +231,22 @@ impl Sink for AsyncSink {
                 Ok(start) => note_end(partitions, end_behind(start, records)),
                 Err((error, _)) => return Err(((&error).into(), batch)),
             }
+        }
+        place(&mut batch, end_of(partitions));
+        batch.finish();
+        Ok(())
+    }
+
+    fn publish_run(
+        &self,
+        run: &ChangesRun<'_>,
+        partitions: &mut [&mut Partition],
+        mut batch: Box<CallBatch>,
+    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
+        batch.records = run.records();
+        match self.0.append_run(run, None, Duration::ZERO) {
+            Ok(start) => note_end(partitions, Lsn(start.0 + u64::from(run.records()))),
+            Err((error, _)) => return Err(((&error).into(), batch)),
         }
         place(&mut batch, end_of(partitions));
         batch.finish();
@@ -252,6 +293,21 @@ impl Sink for NvramSink {
             }
         }
         // Whatever a partition shows is persistent, since what it ran before was when its turn ended.
+        self.gate.complete(end_of(partitions), Ok(()), batch);
+        Ok(())
+    }
+
+    fn publish_run(
+        &self,
+        run: &ChangesRun<'_>,
+        partitions: &mut [&mut Partition],
+        mut batch: Box<CallBatch>,
+    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
+        batch.records = run.records();
+        match self.appender.borrow_mut().append_run(run) {
+            Ok(start) => note_end(partitions, Lsn(start.0 + u64::from(run.records()))),
+            Err(error) => return Err(((&error).into(), batch)),
+        }
         self.gate.complete(end_of(partitions), Ok(()), batch);
         Ok(())
     }
@@ -321,6 +377,15 @@ impl Sink for NoLog {
         }
         batch.finish();
         Ok(())
+    }
+
+    fn publish_run(
+        &self,
+        _: &ChangesRun<'_>,
+        partitions: &mut [&mut Partition],
+        batch: Box<CallBatch>,
+    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
+        self.publish(&RecordBatch::default(), partitions, batch)
     }
 
     fn append_durable(&self, _: &RecordBatch, _: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {

@@ -19,15 +19,13 @@ use crate::{
     copy::{Copying, Slice},
     logging::Choice,
     partition_table::PartitionTable,
+    pausing::{Pause, Pausing},
     rendezvous::{MultiPartitionTxn, Rendezvous},
     share::ProcessorShare,
     shared::Shared,
     sink::{Sink, Unlogged},
     told::Telling,
-    turn::{
-        Running, TurnStart, Watched, begin_batch, begin_capture, has_small_result, input_of, note_sample, run_alike,
-        settle_commit, settle_refusal,
-    },
+    turn::{Running, TurnStart, Watched, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit},
 };
 
 /// How soon an idle site looks whether the writer of a checkpoint takes more.
@@ -186,7 +184,7 @@ impl ExecContext {
     }
 
     #[inline]
-    fn in_service(&self, id: ModuleId) -> Option<Arc<Module>> {
+    pub(crate) fn in_service(&self, id: ModuleId) -> Option<Arc<Module>> {
         self.in_service.get(id.0 as usize)?.clone()
     }
 
@@ -436,19 +434,23 @@ impl Site {
         let id = batch.partition.expect("a multi-partition call comes as a job");
         let (partition, tools) = self.split(id);
         partition.settle(&*tools.sink);
-        let turn = TurnStart {
-            now_us: tools.shared.clock.now_us(),
-            refusal: tools.refusal(),
-            results_max: batch.results_max(),
-            records_max: tools.sink.records_max(),
-        };
+        let mut turn = TurnStart::new(tools, &batch);
         tools.records.clear();
         let count = batch.calls.len();
         batch.make_room_for_results(tools.result_bytes);
         begin_batch(&batch, &tools.shared, &mut tools.frame);
         let mut slot = 0;
         while slot < count {
-            slot = run_alike(partition, tools, &mut batch, slot..count, &turn);
+            let paused;
+            (slot, paused) = run_alike(partition, tools, &mut batch, slot..count, &turn);
+            if let Some(why) = paused {
+                let mut pausing = Pausing {
+                    tools: &mut *tools,
+                    partitions: &mut [&mut *partition],
+                    turn: &mut turn,
+                };
+                pausing.pause(&mut batch, slot, Some(id), &why);
+            }
         }
         tools.result_bytes = batch.usual_result_bytes();
         batch.count_results();
@@ -507,30 +509,34 @@ impl ExclusivePartitions<'_> {
         let tools = &mut *self.tools;
         let started_ns = tools.shared.clock.monotonic_ns();
         tools.share.begin(&*tools.shared.clock);
-        let turn = TurnStart {
-            now_us: tools.shared.clock.now_us(),
-            refusal: tools.refusal(),
-            results_max: batch.results_max(),
-            records_max: tools.sink.records_max(),
-        };
+        let mut turn = TurnStart::new(tools, &batch);
         tools.records.clear();
         let count = batch.calls.len();
         batch.make_room_for_results(tools.result_bytes);
         begin_batch(&batch, &tools.shared, &mut tools.frame);
         let mut slot = 0;
         while slot < count {
-            slot = match batch.partition_of(slot) {
+            let single = batch.partition_of(slot);
+            let paused = match single {
                 Some(id) => {
                     let at = self.partitions.binary_search_by_key(&id, |part| part.id);
                     let partition = &mut self.partitions[at.expect("a call is of a partition that its batch touches")];
                     let alike = slot..batch.end_of_singles(slot);
-                    run_alike(partition, self.tools, &mut batch, alike, &turn)
+                    let (next, paused) = run_alike(partition, self.tools, &mut batch, alike, &turn);
+                    slot = next;
+                    paused
                 }
-                None => {
-                    self.run_over_all(&mut batch, slot, &turn);
-                    slot + 1
-                }
+                None => self.run_over_all(&mut batch, &mut slot, &turn),
             };
+            if let Some(why) = paused {
+                let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
+                let mut pausing = Pausing {
+                    tools: &mut *self.tools,
+                    partitions: &mut partitions,
+                    turn: &mut turn,
+                };
+                pausing.pause(&mut batch, slot, single, &why);
+            }
         }
         for part in self.partitions.iter() {
             let waiting = &self.tools.shared.waiting[part.id.index()];
@@ -585,8 +591,10 @@ impl ExclusivePartitions<'_> {
         counts.min().unwrap_or(0)
     }
 
-    /// Runs a call that is of all of these partitions.
-    fn run_over_all(&mut self, batch: &mut CallBatch, slot: usize, turn: &TurnStart) {
+    /// Runs a call that is of all of these partitions, and goes behind it, unless those before it go to the log first.
+    fn run_over_all(&mut self, batch: &mut CallBatch, next: &mut usize, turn: &TurnStart) -> Option<Pause> {
+        let slot = *next;
+        *next += 1;
         let CallBatch {
             calls,
             args,
@@ -602,20 +610,16 @@ impl ExclusivePartitions<'_> {
         call.lsn = Lsn(tools.records.count().into());
         let Some(module) = tools.in_service(call.module) else {
             call.outcome = ReplyOutcome::Superseded;
-            return;
+            return None;
         };
         let procedure = &module.schema.procedures[call.procedure as usize];
         let is_read_only = procedure.read_only;
-        if results.len() >= turn.results_max && !has_small_result(procedure) {
-            call.outcome = ReplyOutcome::ANSWERS_FULL;
-            return;
-        }
-        let placed = (scope, tools.shared.partitions_count);
-        let judged = turn.judge_record(procedure, call, placed, &tools.records);
-        let around = (&*tools.shared, &mut tools.frame);
-        let begun = judged.and_then(|()| watched.begin(slot, procedure, turn.refusal.as_ref(), around));
-        if let Err(outcome) = begun {
-            return settle_refusal(&tools.recorder, call, outcome);
+        let (at, placed) = ((slot, &mut *call), (&watched, scope, tools.shared.partitions_count));
+        let behind = (&tools.records, results.len());
+        let around = (&*tools.shared, &mut tools.frame, &tools.recorder);
+        if let Err(why) = turn.begin(at, procedure, placed, behind, around) {
+            *next -= usize::from(why.is_some());
+            return why;
         }
         call.txn_id = tools.next_multi_id(self.partitions);
         watched.note_begun(slot, call.txn_id);
@@ -637,15 +641,18 @@ impl ExclusivePartitions<'_> {
                 true => PartitionSet::All,
                 false => PartitionSet::Several(PartitionList::new(&ids)),
             };
-            let records = (&mut tools.records, turn.records_max);
-            running.encode(set, commit, kind, &tools.frame, records);
+            let is_encoded = running.encode(set, commit, kind, &tools.frame, (&mut tools.records, turn));
             let choice = &tools.choices[module.id.0 as usize][call.procedure as usize];
             note_sample(choice, sample, &running, &tools.frame, &*tools.shared.clock);
+            if !is_encoded {
+                return Some(Pause::of(commit, kind));
+            }
         }
         running.note_end(&tools.shared, &mut tools.frame);
         match outcome {
             Outcome::Commit(_) => settle_commit(&tools.recorder, &tools.frame, call, results),
             Outcome::Fail(failure) => running.settle_failure(&tools.shared, &tools.recorder, call, failure),
         }
+        None
     }
 }

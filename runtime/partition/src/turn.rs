@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{ProcedureSchema, ScalarType, Type};
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Lsn, PartitionId, TxnId, limits::BATCH_RECORDS_BYTES_MAX};
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
 use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, call_hash, run_single};
@@ -14,14 +14,11 @@ use crate::{
     batch::{CallBatch, CallSlot, ReplyOutcome},
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
     logging::{Choice, LogForm, Sample},
+    pausing::Pause,
     shared::Shared,
     sink::Unlogged,
     site::{ExecContext, Partition},
 };
-
-/// Records of one batch, in bytes, from which on commands alone are logged: all of a batch is one append, and a write set may
-/// be longer than the arguments that made it.
-const CHANGES_BYTES_MAX: usize = 8 << 20;
 
 /// A call while it runs.
 pub(crate) struct Running<'a> {
@@ -49,7 +46,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Appends what the log holds of a committed call; its changes and its result are in the frame.
+    /// Appends what the log holds of a committed call; its changes and its result are in the frame. False, and nothing is appended: they
+    /// are not for one record, or not for one behind these.
     #[inline(always)]
     pub fn encode(
         &self,
@@ -57,19 +55,45 @@ impl<'a> Running<'a> {
         commit: &Commit,
         kind: LogForm,
         frame: &TxnScratch,
-        (records, records_max): (&mut RecordBatch, usize),
-    ) {
-        match kind {
-            LogForm::Nothing => return,
-            LogForm::Command => return self.encode_command(partitions, commit.digest, records),
-            LogForm::Changes | LogForm::Both => {}
+        (records, turn): (&mut RecordBatch, &TurnStart),
+    ) -> bool {
+        let has_command = match kind {
+            LogForm::Nothing => return true,
+            LogForm::Command => {
+                self.encode_command(partitions, commit.digest, records);
+                return true;
+            }
+            LogForm::Changes => false,
+            LogForm::Both => true,
+        };
+        let changes = self.changes(partitions, commit.digest, frame);
+        // Both kinds of one call lie in one append.
+        let command = if has_command {
+            self.command_bytes_max(partitions)
+        } else {
+            0
+        };
+        let bytes = records.bytes().len() + command + changes.record_bytes();
+        if changes.changes.len() > turn.part_bytes || bytes > turn.batch_bytes_max() {
+            return false;
         }
-        let changes = ChangesRef {
+        if has_command {
+            self.encode_command(partitions, commit.digest, records);
+        }
+        records.push_placed(&changes, frame.placed());
+        true
+    }
+
+    /// What the call changed, as one record would have it.
+    #[inline(always)]
+    pub fn changes<'c>(&'c self, partitions: PartitionSet<'c>, digest: u64, frame: &'c TxnScratch) -> ChangesRef<'c> {
+        ChangesRef {
             txn_id: self.txn_id,
             partitions,
             module_id: self.module.id.0,
             procedure: self.procedure,
-            digest: commit.digest,
+            digest,
+            parts: 0,
             keyed: self.idempotency_key.map(|key| KeyedRef {
                 scope: self.scope,
                 key,
@@ -77,16 +101,6 @@ impl<'a> Running<'a> {
                 result: frame.result(),
             }),
             changes: frame.changes(),
-        };
-        let behind = records.bytes().len();
-        // Both kinds of one call lie in one append.
-        let bytes = self.command_bytes_max(partitions) + changes.record_bytes();
-        let fits = behind < CHANGES_BYTES_MAX && changes.fits() && bytes <= records_max.saturating_sub(behind);
-        if kind == LogForm::Both || !fits {
-            self.encode_command(partitions, commit.digest, records);
-        }
-        if fits {
-            records.push_placed(&changes, frame.placed());
         }
     }
 
@@ -99,16 +113,10 @@ impl<'a> Running<'a> {
         commit: &Commit,
         kind: LogForm,
         frame: &TxnScratch,
-        (records, records_max): (&mut RecordBatch, usize),
-    ) {
+        (records, turn): (&mut RecordBatch, &TurnStart),
+    ) -> bool {
         if kind != LogForm::Command || self.idempotency_key.is_some() {
-            return self.encode(
-                PartitionSet::One(partition),
-                commit,
-                kind,
-                frame,
-                (records, records_max),
-            );
+            return self.encode(PartitionSet::One(partition), commit, kind, frame, (records, turn));
         }
         records.push_plain(&PlainCommand {
             txn_id: self.txn_id,
@@ -117,11 +125,12 @@ impl<'a> Running<'a> {
             digest: commit.digest,
             args: self.args,
         });
+        true
     }
 
     /// Of its command's record.
     #[inline]
-    fn command_bytes_max(&self, partitions: PartitionSet<'_>) -> usize {
+    pub fn command_bytes_max(&self, partitions: PartitionSet<'_>) -> usize {
         let key = self.idempotency_key.map_or(0, <[u8]>::len);
         let partitions = match partitions {
             PartitionSet::Several(list) => 2 * list.len(),
@@ -137,7 +146,12 @@ impl<'a> Running<'a> {
 
     #[inline]
     fn encode_command(&self, partitions: PartitionSet<'_>, digest: u64, records: &mut RecordBatch) {
-        records.push_command(&CommandRef {
+        records.push_command(&self.command(partitions, digest));
+    }
+
+    #[inline(always)]
+    pub fn command<'c>(&'c self, partitions: PartitionSet<'c>, digest: u64) -> CommandRef<'c> {
+        CommandRef {
             txn_id: self.txn_id,
             partitions,
             module_id: self.module.id.0,
@@ -146,7 +160,7 @@ impl<'a> Running<'a> {
             idempotency_key: self.idempotency_key,
             idempotency_scope: self.scope,
             args: self.args,
-        });
+        }
     }
 
     /// Behind the call's end: what it wrote down, and that it took long.
@@ -209,44 +223,102 @@ pub(crate) struct TurnStart {
     pub results_max: usize,
     /// Bytes of records that the log takes at once.
     pub records_max: usize,
+    /// Bytes of a transaction's changes beyond which they are logged in parts.
+    pub part_bytes: usize,
+}
+
+/// Why a call does not begin.
+enum Unready {
+    /// The calls of its batch before it go to the log first.
+    Full,
+    Refused(ReplyOutcome),
 }
 
 /// Of a command's record, beside its arguments, its key and its partitions.
 const COMMAND_HEAD_BYTES_MAX: usize = 64;
 
 impl TurnStart {
-    /// Before a call begins, behind `records` of its batch: whether the log takes its command. A call that is logged by its changes
-    /// is logged by its command where they are too long.
+    pub fn new(tools: &ExecContext, batch: &CallBatch) -> Self {
+        let records_max = tools.sink.records_max();
+        Self {
+            now_us: tools.shared.clock.now_us(),
+            refusal: tools.refusal(),
+            results_max: batch.results_max(),
+            records_max,
+            // What follows a part needs room, too.
+            part_bytes: tools.shared.logging.part_bytes.min(records_max / 2),
+        }
+    }
+
+    /// Bytes of records beyond which those of a batch go to the log before more of them are made.
     #[inline]
-    pub fn judge_record(
+    pub fn batch_bytes_max(&self) -> usize {
+        self.records_max.min(BATCH_RECORDS_BYTES_MAX)
+    }
+
+    /// Before the call at a position begins, behind records and so many bytes of results of its batch. Err: it does not; its outcome says why, or
+    /// those before it go to the log first.
+    #[inline(always)]
+    pub fn begin(
+        &self,
+        (at, call): (usize, &mut CallSlot),
+        procedure: &ProcedureSchema,
+        (watched, scope, partitions): (&Watched<'_>, &[u8], u16),
+        (records, results_bytes): (&RecordBatch, usize),
+        (shared, frame, recorder): (&Shared, &mut TxnScratch, &Recorder),
+    ) -> Result<(), Option<Pause>> {
+        let judged = match results_bytes < self.results_max || has_small_result(procedure) {
+            true => self.judge_record(procedure, call, (scope, partitions), records),
+            false => Err(Unready::Refused(ReplyOutcome::ANSWERS_FULL)),
+        };
+        let begun = judged.and_then(|()| {
+            let begun = watched.begin(at, procedure, self.refusal.as_ref(), (shared, frame));
+            begun.map_err(Unready::Refused)
+        });
+        match begun {
+            Ok(()) => Ok(()),
+            Err(Unready::Full) => Err(Some(Pause::Full)),
+            Err(Unready::Refused(outcome)) => {
+                settle_refusal(recorder, call, outcome);
+                Err(None)
+            }
+        }
+    }
+
+    /// Whether the log takes a call's command behind `records` of its batch, if that is what is logged.
+    #[inline]
+    fn judge_record(
         &self,
         procedure: &ProcedureSchema,
         call: &CallSlot,
         (scope, partitions): (&[u8], u16),
         records: &RecordBatch,
-    ) -> Result<(), ReplyOutcome> {
+    ) -> Result<(), Unready> {
         let named = call.args.len() + call.key_bytes() + scope.len();
         let bytes = COMMAND_HEAD_BYTES_MAX + named + 2 * usize::from(partitions);
         match bytes <= self.records_max.saturating_sub(records.bytes().len()) || procedure.read_only {
             true => Ok(()),
-            false => Err(self.refuse_record(bytes)),
+            false => Err(self.unready(bytes)),
         }
     }
 
     #[cold]
-    fn refuse_record(&self, bytes: usize) -> ReplyOutcome {
-        let max = self.records_max;
-        if bytes <= max {
-            let reason = format!(
-                "the calls of this batch before it fill what the NVRAM takes at once ({max} bytes): send fewer calls in a batch"
-            );
-            return ReplyOutcome::LogUnavailable(reason.into());
+    fn unready(&self, bytes: usize) -> Unready {
+        match bytes <= self.records_max {
+            true => Unready::Full,
+            false => Unready::Refused(self.refuse_record("arguments", bytes)),
         }
+    }
+
+    /// Of a call whose record, for the sake of its `what`, is longer than the log takes.
+    #[cold]
+    pub fn refuse_record(&self, what: &str, bytes: usize) -> ReplyOutcome {
+        let max = self.records_max;
         ReplyOutcome::Failed(Box::new(Failure::Limit {
             limit: "log-record-bytes".into(),
             max: max as u64,
             message: format!(
-                "the call's arguments make a log record of up to {bytes} bytes, and the NVRAM takes {max} at once (a quarter of a site's \
+                "the call's {what} make a log record of up to {bytes} bytes, and the NVRAM takes {max} at once (a quarter of a site's \
                  ring: --nvram-size)"
             ),
         }))
@@ -254,14 +326,14 @@ impl TurnStart {
 }
 
 /// Runs the first of these calls and those behind it that are of its module: what hangs on the module is looked up once for all of
-/// them. Returns the slot of the first call that was not run.
+/// them. Returns the slot of the first call that was not run, and why it stopped there if those before it go to the log first.
 pub(crate) fn run_alike(
     partition: &mut Partition,
     tools: &mut ExecContext,
     batch: &mut CallBatch,
     Range { start: first, end }: Range<usize>,
     turn: &TurnStart,
-) -> usize {
+) -> (usize, Option<Pause>) {
     let watched = Watched::of(batch.ticket.as_ref(), &batch.deadlines);
     let (calls, args, results) = (&mut batch.calls[..end], &batch.args, &mut batch.results);
     let batch_scope = batch.scope.as_deref().unwrap_or("").as_bytes();
@@ -279,7 +351,7 @@ pub(crate) fn run_alike(
     let Some(module) = in_service.get(id.0 as usize).and_then(Option::as_ref) else {
         calls[first].lsn = Lsn(records.count().into());
         calls[first].outcome = ReplyOutcome::Superseded;
-        return first + 1;
+        return (first + 1, None);
     };
     let mut executor = executors.get(module);
     let choices = &mut choices[id.0 as usize];
@@ -290,15 +362,12 @@ pub(crate) fn run_alike(
         slot += 1;
         call.lsn = Lsn(records.count().into());
         let procedure = &module.schema.procedures[call.procedure as usize];
-        let begun = match results.len() < turn.results_max || has_small_result(procedure) {
-            true => turn.judge_record(procedure, call, (batch_scope, 1), records),
-            false => Err(ReplyOutcome::ANSWERS_FULL),
-        };
-        let around = (&**shared, &mut *frame);
-        let begun = begun.and_then(|()| watched.begin(slot - 1, procedure, turn.refusal.as_ref(), around));
-        if let Err(outcome) = begun {
-            settle_refusal(recorder, call, outcome);
-            continue;
+        let (behind, around) = ((&*records, results.len()), (&**shared, &mut *frame, &*recorder));
+        let (at, placed) = ((slot - 1, &mut *call), (&watched, batch_scope, 1));
+        match turn.begin(at, procedure, placed, behind, around) {
+            Ok(()) => {}
+            Err(None) => continue,
+            Err(full) => return (slot - 1, full),
         }
         call.txn_id = partition.clock.next(turn.now_us, partition.id.0);
         watched.note_begun(slot - 1, call.txn_id);
@@ -314,8 +383,11 @@ pub(crate) fn run_alike(
         match outcome {
             Outcome::Commit(ref commit) => {
                 if !procedure.read_only {
-                    running.encode_on_one(partition.id, commit, kind, frame, (records, turn.records_max));
+                    let is_encoded = running.encode_on_one(partition.id, commit, kind, frame, (records, turn));
                     note_sample(choice, sample, &running, frame, &*shared.clock);
+                    if !is_encoded {
+                        return (slot, Some(Pause::of(commit, kind)));
+                    }
                 }
                 settle_commit(recorder, frame, call, results);
             }
@@ -323,7 +395,7 @@ pub(crate) fn run_alike(
         }
         running.note_end(shared, frame);
     }
-    slot
+    (slot, None)
 }
 
 /// Longest encoded result that counts as small: it is no burden, however little room there is for results.

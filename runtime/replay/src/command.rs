@@ -238,6 +238,7 @@ fn multi_difference(held: &ExclusivePartitions<'_>, command: &Command) -> Option
         module_id: command.module_id.0,
         procedure: command.procedure,
         digest: command.digest,
+        parts: 0,
         keyed: None,
         changes: held.tools.frame.changes(),
     };

@@ -72,11 +72,12 @@ impl Replayer {
         gathered.map_err(|error| self.fail(Some(error)))?;
         // What was demultiplexed is with its site or done.
         self.aheads.retain(|ahead| Arc::strong_count(ahead) > 1);
+        let end = self.whole_end();
         let cuts = self.cuts.as_mut().expect("cuts were begun");
         let token = self.assist.receive(&cuts.tokens.1);
         token.ok_or(ReplayError::Stopped)?;
         let mark = Arc::new(Mark {
-            end: self.fed,
+            end,
             sites_left: AtomicUsize::new(self.sites.len()),
             outcome: self.outcome.clone(),
             on_cut: cuts.on_cut.clone(),
@@ -88,7 +89,7 @@ impl Replayer {
             cuts.held_back.push((site, arrive));
         }
         let mut sent = Ok(());
-        in_order(self.fed, &mut || sent = self.send_held_back());
+        in_order(end, &mut || sent = self.send_held_back());
         sent
     }
 

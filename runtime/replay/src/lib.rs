@@ -19,6 +19,7 @@ mod numbers;
 mod outcome;
 mod redo;
 mod replayer;
+mod run;
 mod window;
 
 pub use command::{Divergence, ReplayOutcome};

@@ -35,6 +35,19 @@ pub(crate) struct Part {
     pub is_keyed: bool,
 }
 
+impl Part {
+    /// Of the record that begins at `record`, without any changes.
+    pub fn none(partition: PartitionId, record: usize) -> Self {
+        Self {
+            record: record as u32,
+            at: 0,
+            len: 0,
+            partition,
+            is_keyed: false,
+        }
+    }
+}
+
 /// One for each record: what is written by one core and read by another is to be little.
 const _: () = assert!(size_of::<Part>() == 16);
 

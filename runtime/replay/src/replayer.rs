@@ -22,6 +22,7 @@ use crate::{
     error::ReplayError,
     outcome::{Outcome, Remember},
     redo::{Part, Seen},
+    run::{Run, without_parts},
     window::Window,
 };
 
@@ -55,6 +56,8 @@ pub struct Replayer {
     has_rendezvous: bool,
     /// The command before, which may turn out to have been logged by its changes, too.
     held: Option<(Command, Where)>,
+    /// The transaction whose parts were fed, and not the record that makes them count.
+    pub(crate) run: Option<Run>,
     /// Where the log probably ends: tables make ready for what is still to come.
     log_end: Lsn,
     /// Behind the last record that was fed.
@@ -97,20 +100,27 @@ struct SiteProgress {
 }
 
 /// Where a command is run.
-enum Where {
+pub(crate) enum Where {
     One(PartitionId),
     /// Over these, all held.
     Gathered(Touched),
 }
 
 /// A record, and where it lies.
-struct Place<'a> {
-    window: &'a Arc<Window>,
-    lsn: Lsn,
-    end: Lsn,
+pub(crate) struct RecordPlace<'a> {
+    pub window: &'a Arc<Window>,
+    pub lsn: Lsn,
+    pub end: Lsn,
     /// In the window.
-    at: usize,
-    bytes: usize,
+    pub at: usize,
+    pub bytes: usize,
+}
+
+impl RecordPlace<'_> {
+    /// The record's own bytes.
+    pub fn record(&self) -> &[u8] {
+        &self.window.bytes()[self.at..self.at + self.bytes]
+    }
 }
 
 /// Bytes of log that held changes alone, and how long it took to apply them.
@@ -176,6 +186,7 @@ impl Replayer {
             sites: inboxes.into_iter().map(feed).collect(),
             has_rendezvous: false,
             held: None,
+            run: None,
             log_end: Lsn(0),
             fed: Lsn(0),
             stretch: Stretch::default(),
@@ -217,14 +228,14 @@ impl Replayer {
         &self.compiler
     }
 
-    fn recover_from(&self, command: &Command) -> RecoverFrom {
+    pub(crate) fn recover_from(&self, command: &Command) -> RecoverFrom {
         match self.quarantine.contains(&(command.module_id, command.procedure)) {
             true => RecoverFrom::Changes,
             false => self.from,
         }
     }
 
-    /// Behind the last record that was fed; 0 before the first.
+    /// Behind the last record that was fed; 0 before the first. Parts of a transaction may be among what was.
     pub fn fed(&self) -> Lsn {
         self.fed
     }
@@ -239,7 +250,7 @@ impl Replayer {
         let feed = &self.sites[partition.site(self.shared.sites_count).index()];
         let is_idle = feed.progress.in_flight.load(Ordering::Acquire) == 0;
         match is_idle && feed.pending.is_empty() && self.held.is_none() {
-            true => self.fed,
+            true => self.whole_end(),
             false => Lsn(feed.progress.done.load(Ordering::Acquire)),
         }
     }
@@ -287,7 +298,7 @@ impl Replayer {
                     return Ok(());
                 }
                 let record = record.map_err(|error| ReplayError::Malformed { lsn, error })?;
-                let place = Place {
+                let place = RecordPlace {
                     window,
                     lsn,
                     end: lsn_after(block.version, lsn, record.end - record.start),
@@ -304,12 +315,15 @@ impl Replayer {
 
     /// Takes the next record; `behind` are those that follow in its block.
     #[inline]
-    fn feed_record(
+    pub(crate) fn feed_record(
         &mut self,
-        place: &Place<'_>,
+        place: &RecordPlace<'_>,
         record: &RawRecord<'_>,
         behind: &RawRecords<'_>,
     ) -> Result<(), ReplayError> {
+        if self.run.is_some() {
+            return self.feed_in_run(place, record, behind);
+        }
         if self.held.is_none()
             && let Some((txn_id, changes)) = record.plain_changes()
         {
@@ -326,7 +340,7 @@ impl Replayer {
         self.feed_any(place, record)
     }
 
-    fn feed_any(&mut self, place: &Place<'_>, record: &RawRecord<'_>) -> Result<(), ReplayError> {
+    fn feed_any(&mut self, place: &RecordPlace<'_>, record: &RawRecord<'_>) -> Result<(), ReplayError> {
         let lsn = place.lsn;
         let malformed = |error| ReplayError::Malformed { lsn, error };
         if self.held.is_none() && record.is_changes() {
@@ -343,8 +357,10 @@ impl Replayer {
             };
         }
         self.release_held()?;
-        if let RecordRef::Changes(changes) = &decoded {
-            return self.feed_changes(place, changes);
+        match &decoded {
+            RecordRef::Changes(changes) => return self.feed_changes(place, changes),
+            RecordRef::Part(part) => return self.begin_run(place, part),
+            _ => {}
         }
         self.end_stretch();
         match decoded {
@@ -354,12 +370,12 @@ impl Replayer {
             RecordRef::Checkpoint(mark) => self.feed_mark(place.end, mark.txn_id),
             RecordRef::DropTable(drop) => self.feed_drop(lsn, place.end, &drop),
             RecordRef::Quarantine(found) => self.feed_quarantine(lsn, place.end, &found),
-            RecordRef::Genesis(_) | RecordRef::Changes(_) | RecordRef::Void => Ok(()),
+            RecordRef::Genesis(_) | RecordRef::Changes(_) | RecordRef::Part(_) | RecordRef::Void => Ok(()),
         }
     }
 
     /// True for a command whose changes follow and are applied in its place.
-    fn is_passed_over(&self, record: &RawRecord<'_>, behind: &RawRecords<'_>) -> bool {
+    pub(crate) fn is_passed_over(&self, record: &RawRecord<'_>, behind: &RawRecords<'_>) -> bool {
         if self.from == RecoverFrom::Command || self.held.is_some() || record.is_changes() {
             return false;
         }
@@ -370,7 +386,7 @@ impl Replayer {
     }
 
     /// Keeps the command until the next record is known.
-    fn feed_command(&mut self, lsn: Lsn, end: Lsn, record: &CommandRef<'_>) -> Result<(), ReplayError> {
+    pub(crate) fn feed_command(&mut self, lsn: Lsn, end: Lsn, record: &CommandRef<'_>) -> Result<(), ReplayError> {
         let place = match &record.partitions {
             PartitionSet::One(partition) => Where::One(self.check_partition(lsn, *partition)?),
             PartitionSet::All => Where::Gathered(Touched::All),
@@ -403,9 +419,13 @@ impl Replayer {
     }
 
     /// The command that was held, if these are its changes: both of a transaction stand side by side.
+    pub(crate) fn take_command(&mut self, changes: &ChangesRef<'_>) -> Option<(Command, Where)> {
+        self.held.take_if(|(command, _)| command.txn_id == changes.txn_id)
+    }
+
+    /// As `take_command`, with the changes beside it.
     fn take_twin(&mut self, changes: &ChangesRef<'_>) -> Option<(Command, Where)> {
-        let is_twin = |(command, _): &mut (Command, Where)| command.txn_id == changes.txn_id;
-        let (mut command, place) = self.held.take_if(is_twin)?;
+        let (mut command, place) = self.take_command(changes)?;
         if self.from == RecoverFrom::Command {
             let groups = changes.groups().map(|(id, changes)| (id, changes.into()));
             command.twin = Some(LoggedChanges {
@@ -423,7 +443,7 @@ impl Replayer {
         }
     }
 
-    fn dispatch(&mut self, command: Command, place: Where) -> Result<(), ReplayError> {
+    pub(crate) fn dispatch(&mut self, command: Command, place: Where) -> Result<(), ReplayError> {
         self.end_stretch();
         let touched = match place {
             Where::One(partition) => {
@@ -478,8 +498,11 @@ impl Replayer {
     }
 
     /// Hands each touched partition its part. No barrier: the parts do not see each other.
-    fn feed_changes(&mut self, place: &Place<'_>, record: &ChangesRef<'_>) -> Result<(), ReplayError> {
+    fn feed_changes(&mut self, place: &RecordPlace<'_>, record: &ChangesRef<'_>) -> Result<(), ReplayError> {
         let (lsn, txn_id) = (place.lsn, record.txn_id);
+        if record.parts > 0 {
+            return Err(without_parts(lsn, record.parts));
+        }
         self.note_stretch(place);
         let is_multi = !matches!(record.partitions, PartitionSet::One(_));
         if is_multi {
@@ -512,14 +535,14 @@ impl Replayer {
     }
 
     #[inline]
-    fn push_part(&mut self, place: &Place<'_>, part: Part, tick: u64, counts: bool) {
+    pub(crate) fn push_part(&mut self, place: &RecordPlace<'_>, part: Part, tick: u64, counts: bool) {
         let site = part.partition.site(self.shared.sites_count).index();
         let seen = Seen { tick, end: place.end };
         self.sites[site].pending.push_part(part, counts, seen, place.window);
     }
 
     #[inline]
-    fn check_partition(&self, lsn: Lsn, partition: PartitionId) -> Result<PartitionId, ReplayError> {
+    pub(crate) fn check_partition(&self, lsn: Lsn, partition: PartitionId) -> Result<PartitionId, ReplayError> {
         if partition.0 < self.shared.partitions_count {
             return Ok(partition);
         }
@@ -532,7 +555,7 @@ impl Replayer {
 
     /// A record of changes, or one that is passed over for them.
     #[inline]
-    fn note_stretch(&mut self, place: &Place<'_>) {
+    pub(crate) fn note_stretch(&mut self, place: &RecordPlace<'_>) {
         if self.stretch.bytes == 0 {
             self.stretch.begun_ns = self.shared.clock.monotonic_ns();
         }
@@ -627,7 +650,7 @@ impl Replayer {
 
     /// A job goes to a site; to be called once it is done.
     fn begin_job(&self, site: usize) -> impl FnOnce() + Send + use<> {
-        let (progress, fed) = (self.sites[site].progress.clone(), self.fed.0);
+        let (progress, fed) = (self.sites[site].progress.clone(), self.whole_end().0);
         progress.in_flight.fetch_add(1, Ordering::AcqRel);
         move || {
             progress.done.fetch_max(fed, Ordering::AcqRel);
@@ -673,7 +696,7 @@ impl Replayer {
 }
 
 #[inline]
-fn part_of(place: &Place<'_>, partition: PartitionId, changes: &[u8]) -> Part {
+fn part_of(place: &RecordPlace<'_>, partition: PartitionId, changes: &[u8]) -> Part {
     let at = if changes.is_empty() {
         0
     } else {
@@ -690,7 +713,7 @@ fn part_of(place: &Place<'_>, partition: PartitionId, changes: &[u8]) -> Part {
 
 /// Gives a window back that nobody else has.
 fn release(window: Arc<Window>, windows: &Sender<Window>) {
-    if let Some(mut window) = Arc::into_inner(window) {
+    if let Some(mut window) = Arc::into_inner(window).filter(|window| !window.is_run()) {
         window.clear();
         let _ = windows.send(window); // replay may have ended with an error
     }

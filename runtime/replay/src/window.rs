@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use reprise_base::{Lsn, limits::BLOCK_BYTES_MAX};
+use reprise_base::{
+    Lsn,
+    limits::{BLOCK_BYTES_MAX, RECORD_BYTES_MAX, RUN_BYTES_MAX},
+};
 use reprise_storage::REDO_WINDOW_BYTES_MAX;
 use reprise_txn::ModuleId;
 use reprise_wire::{ChangesRef, RawRecords, lsn_after};
@@ -13,8 +16,12 @@ use crate::command::Redo;
 /// longer a site is at it before it serves others.
 pub const WINDOW_BYTES: usize = 2 << 20;
 
-/// A window and one block more.
+/// Bytes by which a window of one transaction grows at most, unless its next part is longer.
+const GROWTH_BYTES_MAX: usize = 4 << 20;
+
+/// A window and one block more, or all parts of a transaction and what ends them.
 const _: () = assert!(BLOCK_BYTES_MAX + WINDOW_BYTES < REDO_WINDOW_BYTES_MAX);
+const _: () = assert!(RUN_BYTES_MAX + RECORD_BYTES_MAX < REDO_WINDOW_BYTES_MAX);
 
 /// Blocks of the log, in memory that is used again.
 #[derive(Default)]
@@ -23,6 +30,8 @@ pub struct Window {
     buffer: Vec<u8>,
     used: usize,
     blocks: Vec<Block>,
+    /// It was not read from the log, but has what was gathered of one transaction.
+    is_run: bool,
 }
 
 struct Block {
@@ -52,6 +61,32 @@ impl Window {
         }
         self.buffer[self.used..end].copy_from_slice(records);
         self.note(lsns, version, self.used..end);
+    }
+
+    /// Adds what is no record; where it lies.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) -> usize {
+        let at = self.used;
+        self.buffer.truncate(at);
+        if self.buffer.capacity() - at < bytes.len() {
+            // Not twice as much, as a vector does: what it takes is memory that the tables do not have.
+            self.buffer.reserve_exact(bytes.len().max(at.min(GROWTH_BYTES_MAX)));
+        }
+        self.buffer.extend_from_slice(bytes);
+        self.used = self.buffer.len();
+        at
+    }
+
+    /// Adds the record that ends a transaction in parts; where it lies. The window has no other.
+    pub(crate) fn push_run(&mut self, lsns: Range<Lsn>, version: u32, record: &[u8]) -> usize {
+        let at = self.extend(record);
+        self.is_run = true;
+        self.note(lsns, version, at..self.used);
+        at
+    }
+
+    /// False for one that goes back to where windows to fill come from.
+    pub(crate) fn is_run(&self) -> bool {
+        self.is_run
     }
 
     /// Has `read` fill an empty window's buffer, which it may make longer, and tell where whole records lie in it, in the order of the
@@ -115,6 +150,9 @@ impl Window {
 
     /// How many more such windows the log has behind it, which ends at `log_end`; 0 where that is not known.
     pub(crate) fn windows_behind(&self, log_end: Lsn) -> f64 {
+        if self.is_run {
+            return 0.0; // one transaction tells nothing of the others
+        }
         let begin = self.blocks.first().map_or(Lsn(0), |block| block.lsn);
         let own = self.end().0 - begin.0;
         log_end.0.saturating_sub(self.end().0) as f64 / own.max(1) as f64

@@ -20,8 +20,8 @@ use reprise_replay::{RecoverFrom, ReplayError, Replayer, Window};
 use reprise_storage::{Rid, Store, TableId};
 use reprise_txn::{Candidate, Compiler};
 use reprise_wire::{
-    Change, ChangesRef, CheckpointRows, CommandRef, FORMAT_VERSION, PartitionList, PartitionSet, PatchWriter,
-    RecordRef, RowName, count_records,
+    Change, ChangesRef, ChangesRun, CheckpointRows, CommandRef, FORMAT_VERSION, PartitionList, PartitionSet,
+    PatchWriter, RecordBatch, RecordKind, RecordRef, RowName, count_records,
 };
 
 const PARTITIONS: u16 = 3;
@@ -208,6 +208,7 @@ fn changes(tick: u64, parts: &[(u16, Vec<u8>)]) -> Vec<u8> {
         module_id: 0,
         procedure: 1,
         digest: 0,
+        parts: 0,
         keyed: None,
         changes: &body,
     };
@@ -332,6 +333,158 @@ fn windows_of_any_size_come_to_what_each_record_does() {
 #[test]
 fn large_windows_come_to_what_each_record_does() {
     replayed_in_windows(&history(60_000), &[5_000, 60_000]);
+}
+
+/// The record of a transaction, cut into parts: each change for itself, and without what makes them count unless `is_whole`.
+fn in_parts(record: &[u8], part_bytes: usize, is_whole: bool) -> Vec<Vec<u8>> {
+    let Ok(RecordRef::Changes(whole)) = RecordRef::decode(record, FORMAT_VERSION) else {
+        panic!("a record of changes");
+    };
+    let run = ChangesRun::new(whole, None, part_bytes);
+    let encoded = |push: &dyn Fn(&mut RecordBatch)| {
+        let mut batch = RecordBatch::default();
+        push(&mut batch);
+        batch.bytes().to_vec()
+    };
+    let parts = (0..run.parts()).map(|number| encoded(&|batch| run.push_part(number, batch)));
+    let last = is_whole.then(|| encoded(&|batch| run.push_last(batch)));
+    parts.chain(last).collect()
+}
+
+/// Several of the history's transactions as one: all that they do to each partition.
+fn merged(history: &[(Vec<u8>, Vec<(u16, Vec<u8>)>)], tick: u64) -> Vec<u8> {
+    let mut by_partition = std::collections::BTreeMap::<u16, Vec<u8>>::new();
+    for (id, changes) in history.iter().flat_map(|(_, parts)| parts) {
+        by_partition.entry(*id).or_default().extend_from_slice(changes);
+    }
+    let ids: Vec<_> = by_partition.keys().map(|id| PartitionId(*id)).collect();
+    let mut groups = Vec::new();
+    for (id, changes) in &by_partition {
+        ChangesRef::push_group(&mut groups, PartitionId(*id), changes);
+    }
+    let (origin, partitions, changes) = match &ids[..] {
+        [one] => (one.0, PartitionSet::One(*one), &by_partition[&one.0]),
+        _ => (
+            TxnId::MULTI_PARTITION,
+            PartitionSet::Several(PartitionList::new(&ids)),
+            &groups,
+        ),
+    };
+    let mut out = Vec::new();
+    RecordRef::Changes(ChangesRef {
+        txn_id: TxnId::new(tick, origin),
+        partitions,
+        module_id: 0,
+        procedure: 1,
+        digest: 0,
+        parts: 0,
+        keyed: None,
+        changes,
+    })
+    .encode(&mut out);
+    out
+}
+
+/// Parts come to what one record would, in whatever windows they lie; those that nothing ends, and whatever is between them, come to nothing.
+#[test]
+fn transactions_in_parts_come_to_what_one_record_does() {
+    let history = history(600);
+    let mut stores: Vec<_> = (0..PARTITIONS).map(|_| Store::new()).collect();
+    stores.iter_mut().for_each(with_tables);
+    for (id, changes) in history.iter().flat_map(|(_, parts)| parts) {
+        stores[*id as usize].apply(changes).expect("fits");
+    }
+    let expected: Vec<_> = stores.iter().map(Store::digest).collect();
+    let mut records = Vec::new();
+    let mut count = 0;
+    for (at, txns) in history.chunks(7).enumerate() {
+        let tick = 7 * at as u64 + 7;
+        let record = merged(txns, tick);
+        match at % 3 {
+            0 => records.push(record),
+            _ => records.extend(in_parts(&record, [1, 60, 200][at % 3], true)),
+        }
+        count += 1;
+        // One that was given up, by a process that died or by a disk that was full, once without a part behind it.
+        let again = merged(&history[..5], tick + 1);
+        records.extend(in_parts(&again, [1, 60, 100][at % 3], false));
+        if at % 4 == 0 {
+            records.push(vec![1, 10]);
+        }
+    }
+    for size in [1, 2, 5, 40, 10_000] {
+        for cuts in [false, true] {
+            let sites = Sites::start();
+            let mut replayer = sites.replayer();
+            let (reached, told) = crossbeam_channel::unbounded();
+            if cuts {
+                replayer.begin_cuts(Arc::new(move |end| reached.send(end).expect("somebody waits")));
+            }
+            let mut lsn = 512;
+            for window in records.chunks(size) {
+                let bytes = window.concat();
+                let fed = window_of(&mut replayer, lsn, &bytes);
+                lsn += window.len() as u64;
+                replayer.feed(fed, None).expect("its own log");
+                if cuts {
+                    replayer.cut(|_, send| send()).expect("its own log");
+                }
+                let is_open = replayer.open_since().is_some();
+                let last = window.last().expect("a chunk has records");
+                assert_eq!(
+                    is_open,
+                    RecordRef::decode(last, FORMAT_VERSION).is_ok_and(|last| last.kind() == RecordKind::Part)
+                );
+            }
+            replayer.drain().expect("its own log");
+            assert_eq!(replayer.replayed(), count, "windows of {size}");
+            assert_eq!(sites.digests(), expected, "windows of {size}");
+            // Nobody is told of a place between two parts.
+            let shown = replayer.open_since().unwrap_or(Lsn(lsn));
+            assert!((0..PARTITIONS).all(|id| replayer.position(PartitionId(id)) == shown));
+            let ends: Vec<_> = told
+                .try_iter()
+                .map(|end| end.expect("it replays").0 as usize - 512)
+                .collect();
+            assert!(ends.is_sorted());
+            for end in ends.into_iter().filter(|end| *end < records.len()) {
+                let is_inside = |at: usize| match RecordRef::decode(&records[at], FORMAT_VERSION) {
+                    Ok(RecordRef::Part(part)) => part.number > 0,
+                    Ok(RecordRef::Changes(changes)) => changes.parts > 0,
+                    _ => false,
+                };
+                assert!(!is_inside(end), "a cut before record {end}");
+            }
+            drop(replayer);
+            sites.stop();
+        }
+    }
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_refused() {
+    let record = merged(&history(12), 9);
+    let parts = in_parts(&record, 1, true);
+    assert!(parts.len() > 6);
+    let refused = |records: &[Vec<u8>], at: u64| {
+        let (fed, _) = fed(records, RecoverFrom::default());
+        match fed.expect_err("it is not as it was written") {
+            ReplayError::Malformed { lsn, error } => {
+                assert_eq!(lsn, Lsn(512 + at), "{error}");
+                assert_eq!(error.what, "parts of a transaction before it");
+            }
+            other => panic!("{other}"),
+        }
+    };
+    let last = parts.last().expect("a record").clone();
+    // One is missing, is there twice, or at another place; the first one, or all of them, are missing.
+    refused(&[&parts[..2], &parts[3..]].concat(), 2);
+    refused(&[&parts[..3], &parts[2..]].concat(), 3);
+    refused(&parts[1..], 0);
+    refused(std::slice::from_ref(&last), 0);
+    refused(&[parts[0].clone(), last], 1);
+    // Whole, it is taken.
+    assert!(fed(&parts, RecoverFrom::default()).0.is_ok());
 }
 
 fn replayed_in_windows(history: &[(Vec<u8>, Vec<(u16, Vec<u8>)>)], sizes: &[usize]) {

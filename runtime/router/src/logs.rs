@@ -11,7 +11,9 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
 use reprise_storage::TableId;
 use reprise_txn::{Deployed, Module, ModuleId};
-use reprise_wire::{Change, Changes, ChangesRef, PartitionSet, QuarantineRef, RECORD_KINDS, RecordRef, RowName};
+use reprise_wire::{
+    Change, Changes, ChangesRef, PartRef, PartitionSet, QuarantineRef, RECORD_KINDS, RecordRef, RowName,
+};
 
 use crate::router::Router;
 
@@ -103,6 +105,13 @@ pub enum LogBody {
         idempotency_scope: Option<String>,
     },
     Changes(ChangesEntry),
+    /// Some of the changes of the transaction whose record follows.
+    Part {
+        /// Of the part, from 0.
+        number: u32,
+        /// Without a digest and a key: they are with the record that follows.
+        changes: ChangesEntry,
+    },
     /// What a checkpoint that began here holds, ends here.
     Checkpoint {
         txn_id: TxnId,
@@ -137,6 +146,8 @@ pub struct ChangesEntry {
     pub module_id: u32,
     pub procedure: u16,
     pub digest: u64,
+    /// Records of parts before it, which have the rows before these.
+    pub parts: u32,
     pub idempotency_key: Option<String>,
     pub idempotency_scope: Option<String>,
     pub rows: Vec<ChangedRow>,
@@ -169,6 +180,7 @@ impl LogEntry {
             LogBody::Remove { .. } => "remove",
             LogBody::Command { .. } => "command",
             LogBody::Changes(_) => "changes",
+            LogBody::Part { .. } => "part",
             LogBody::Checkpoint { .. } => "checkpoint",
             LogBody::DropTable { .. } => "drop_table",
             LogBody::Quarantine(_) => "quarantine",
@@ -181,6 +193,7 @@ fn touches(record: &RecordRef<'_>, partition: u16) -> bool {
     match record {
         RecordRef::Command(command) => command.partitions.contains(PartitionId(partition)),
         RecordRef::Changes(changes) => changes.partitions.contains(PartitionId(partition)),
+        RecordRef::Part(part) => part.partitions.contains(PartitionId(partition)),
         RecordRef::Genesis(_)
         | RecordRef::Deploy(_)
         | RecordRef::Remove(_)
@@ -200,7 +213,7 @@ pub enum LogReadError {
     #[error(transparent)]
     Failed(#[from] LogError),
     #[error(
-        "a record kind is one of genesis, deploy, remove, command, changes, checkpoint, drop_table, void and quarantine; {0:?} is none"
+        "a record kind is one of genesis, deploy, remove, command, changes, checkpoint, drop_table, void, quarantine and part; {0:?} is none"
     )]
     BadKind(String),
 }
@@ -325,6 +338,7 @@ impl LogQuery {
         let called = match record {
             RecordRef::Command(command) => Some((command.module_id, command.procedure)),
             RecordRef::Changes(changes) => Some((changes.module_id, changes.procedure)),
+            RecordRef::Part(part) => Some((part.module_id, part.procedure)),
             RecordRef::Quarantine(found) => Some((found.module_id, found.procedure)),
             _ => None,
         };
@@ -388,19 +402,8 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
                 .map(|key| String::from_utf8_lossy(key).into_owned()),
             idempotency_scope: scope_name(command.idempotency_scope),
         },
-        RecordRef::Changes(changes) => LogBody::Changes(ChangesEntry {
-            txn_id: changes.txn_id,
-            partitions: numbers(&changes.partitions),
-            module: deployed.module(ModuleId(changes.module_id)).cloned(),
-            module_id: changes.module_id,
-            procedure: changes.procedure,
-            digest: changes.digest,
-            idempotency_key: changes
-                .keyed
-                .map(|keyed| String::from_utf8_lossy(keyed.key).into_owned()),
-            idempotency_scope: changes.keyed.and_then(|keyed| scope_name(keyed.scope)),
-            rows: changed_rows(changes, deployed),
-        }),
+        RecordRef::Changes(changes) => LogBody::Changes(changes_entry(changes, deployed)),
+        RecordRef::Part(part) => part_body(part, deployed),
         RecordRef::Checkpoint(mark) => LogBody::Checkpoint { txn_id: mark.txn_id },
         RecordRef::DropTable(drop) => LogBody::DropTable {
             txn_id: drop.txn_id,
@@ -417,6 +420,41 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
         durable: true,
         version: record.version,
         body,
+    }
+}
+
+/// As a record of changes, without what is known at the transaction's end.
+fn part_body(part: &PartRef<'_>, deployed: &Deployed) -> LogBody {
+    let changes = ChangesRef {
+        txn_id: part.txn_id,
+        partitions: part.partitions,
+        module_id: part.module_id,
+        procedure: part.procedure,
+        digest: 0,
+        parts: 0,
+        keyed: None,
+        changes: part.changes,
+    };
+    LogBody::Part {
+        number: part.number,
+        changes: changes_entry(&changes, deployed),
+    }
+}
+
+fn changes_entry(changes: &ChangesRef<'_>, deployed: &Deployed) -> ChangesEntry {
+    ChangesEntry {
+        txn_id: changes.txn_id,
+        partitions: numbers(&changes.partitions),
+        module: deployed.module(ModuleId(changes.module_id)).cloned(),
+        module_id: changes.module_id,
+        procedure: changes.procedure,
+        digest: changes.digest,
+        parts: changes.parts,
+        idempotency_key: changes
+            .keyed
+            .map(|keyed| String::from_utf8_lossy(keyed.key).into_owned()),
+        idempotency_scope: changes.keyed.and_then(|keyed| scope_name(keyed.scope)),
+        rows: changed_rows(changes, deployed),
     }
 }
 

@@ -61,7 +61,7 @@ impl Router {
         let mut left = ROWS_ASKED_MAX;
         for entry in entries {
             let version = entry.version;
-            let LogBody::Changes(changes) = &mut entry.body else {
+            let (LogBody::Changes(changes) | LogBody::Part { changes, .. }) = &mut entry.body else {
                 continue;
             };
             for row in &mut changes.rows {

@@ -358,6 +358,16 @@ impl Journal {
         }
     }
 
+    /// Takes off what the last transaction did.
+    pub fn split_last(&mut self) -> Turn {
+        let ops = self.ops.split_off(self.txn_start);
+        let bytes = self.bytes.split_off(self.txn_bytes_start);
+        let left = ops.iter().filter(|undo| undo.leaves_garbage()).count();
+        let garbage = self.garbage.split_off(self.garbage.len() - left);
+        (self.txn_start, self.txn_bytes_start) = (0, 0);
+        Turn::of(ops, bytes, garbage)
+    }
+
     /// Takes a sealed turn up again, to undo it.
     pub fn restore(&mut self, turn: Turn) {
         assert!(self.ops.is_empty() && self.bytes.is_empty());

@@ -25,6 +25,16 @@ pub(crate) struct Retained {
 }
 
 impl Turn {
+    /// One that is not sealed.
+    pub fn of(ops: Vec<Undo>, bytes: Vec<u8>, garbage: Vec<Undo>) -> Self {
+        Self {
+            ops,
+            bytes,
+            garbage,
+            end: 0,
+        }
+    }
+
     fn memory_bytes(&self) -> usize {
         let entries = self.ops.capacity() + self.garbage.capacity();
         self.bytes.capacity() + entries * size_of::<Undo>()
@@ -63,6 +73,14 @@ impl Retained {
         turn.end = end;
         self.memory_bytes += turn.memory_bytes();
         self.turns.push_back(turn);
+    }
+
+    /// As `seal`, of all but what the last transaction did.
+    pub fn seal_before_last(&mut self, journal: &mut Journal, end: u64) {
+        let last = journal.split_last();
+        self.seal(journal, end);
+        journal.forget();
+        journal.restore(last);
     }
 
     /// The oldest turn, if it ends at or before `durable`.

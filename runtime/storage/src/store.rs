@@ -209,6 +209,13 @@ impl Store {
         self.count_undo();
     }
 
+    /// As `seal`, of all but the last transaction, which some other `seal` is for.
+    pub fn seal_before_last(&mut self, end: u64) {
+        assert!(!self.journal.is_active, "a turn is sealed between transactions");
+        self.retained.seal_before_last(&mut self.journal, end);
+        self.count_undo();
+    }
+
     /// Forgets the undo of everything before `durable`.
     pub fn settle(&mut self, durable: u64) {
         while let Some(turn) = self.retained.take_settled(durable) {

@@ -70,6 +70,47 @@ fn turn(store: &mut Store, seed: u64) {
     }
 }
 
+/// What the last transaction did is sealed apart from what came before it, or taken back alone.
+#[test]
+fn the_last_transaction_is_left_out_of_a_seal() {
+    for seed in 1..200 {
+        let mut store = store();
+        turn(&mut store, seed);
+        store.seal(100);
+        let before = store.digest();
+        turn(&mut store, seed + 1);
+        let sealed = store.digest();
+        write(&mut store, (seed % 30) as i64, (seed % 3 > 0).then_some("the last one"));
+        let after = store.digest();
+        store.seal_before_last(200);
+        match seed % 4 {
+            // Alone, at once or after it was sealed.
+            0 => store.unwind_unsealed(),
+            1 => {
+                store.seal(300);
+                store.settle(200);
+                store.unwind();
+            }
+            // With what came before.
+            2 => {
+                store.settle(100);
+                store.unwind();
+            }
+            _ => {
+                store.seal(300);
+                store.settle(300);
+                store.unwind();
+            }
+        }
+        let expected = [sealed, sealed, before, after][(seed % 4) as usize];
+        assert_eq!(store.digest(), expected, "seed {seed}");
+        // It goes on.
+        turn(&mut store, seed + 2);
+        store.seal(400);
+        store.settle(400);
+    }
+}
+
 #[test]
 fn unwinding_ends_at_the_last_durable_turn() {
     for durable in 0..=8u64 {

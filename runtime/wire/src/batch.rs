@@ -9,6 +9,7 @@ use crate::{ChangesRef, CommandRef, FORMAT_VERSION, PlainCommand, RawRecords, Re
 pub struct RecordBatch {
     bytes: Vec<u8>,
     count: u32,
+    /// Of these, changes and parts of such.
     changes_count: u32,
     /// In growing order.
     placed: Vec<PlacedBytes>,
@@ -69,7 +70,7 @@ impl RecordBatch {
         let (mut count, mut changes_count) = (0, 0);
         for record in RawRecords::new(bytes, FORMAT_VERSION) {
             count += 1;
-            changes_count += u32::from(record?.is_changes());
+            changes_count += u32::from(record?.holds_changes());
         }
         self.bytes.extend_from_slice(bytes);
         self.count += count;
@@ -80,7 +81,7 @@ impl RecordBatch {
     #[inline]
     fn note(&mut self, kind: RecordKind) {
         self.count += 1;
-        self.changes_count += u32::from(kind == RecordKind::Changes);
+        self.changes_count += u32::from(matches!(kind, RecordKind::Changes | RecordKind::Part));
     }
 
     /// As they will lie in the log.

@@ -18,12 +18,16 @@ use crate::{
     NUMBERS_NAME_FROM, PartitionSet, WireError,
     body::BodyReader,
     check, corrupt,
+    part::PARTS_FROM,
     reader::{Reader, Unnamed},
     record::{
-        PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_key, decode_partitions, key_bytes,
-        key_flags, push_key, varint_bytes,
+        COMMAND_FLAGS, PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_key, decode_partitions,
+        key_bytes, key_flags, push_key, varint_bytes,
     },
 };
+
+/// A flag: parts of the changes lie before the record, and their number follows.
+const HAS_PARTS: u8 = 16;
 
 /// A committed transaction by its effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub struct ChangesRef<'a> {
     pub procedure: u16,
     /// Of the write set and the result, as in a command.
     pub digest: u64,
+    /// Records of parts that lie right before it; the changes are those of all parts, and then these.
+    pub parts: u32,
     pub keyed: Option<KeyedRef<'a>>,
     /// With one partition its changes; with several a group for each that was changed. Walked by [`ChangesRef::groups`].
     pub changes: &'a [u8],
@@ -350,19 +356,7 @@ impl<'a> ChangesRef<'a> {
 
     /// The changed partitions, growing, each with the bytes of its changes (see [`Changes`]).
     pub fn groups(self) -> impl Iterator<Item = (PartitionId, &'a [u8])> {
-        let mut reader = BodyReader::new(self.changes);
-        let mut one = match self.partitions {
-            PartitionSet::One(partition) => Some(partition),
-            _ => None,
-        };
-        let is_one = one.is_some();
-        std::iter::from_fn(move || {
-            if is_one {
-                let partition = one.take()?;
-                return (!self.changes.is_empty()).then_some((partition, self.changes));
-            }
-            (!reader.is_at_end()).then(|| read_group(&mut reader).expect("checked when decoded"))
-        })
+        groups_of(self.partitions, self.changes)
     }
 
     /// Bytes of the record in the log.
@@ -385,13 +379,14 @@ impl<'a> ChangesRef<'a> {
         });
         let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
         let partitions = self.partitions.encoded_bytes(self.txn_id);
-        1 + 8 + 8 + partitions + numbers + keyed + self.changes.len()
+        let parts = if self.parts > 0 { varint_bytes(self.parts) } else { 0 };
+        1 + 8 + 8 + partitions + numbers + parts + keyed + self.changes.len()
     }
 
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         let partitions_code = self.partitions.code(self.txn_id);
-        if !PlainHead::suits(partitions_code) || self.keyed.is_some() {
+        if !PlainHead::suits(partitions_code) || self.keyed.is_some() || self.parts > 0 {
             return self.encode_any(out);
         }
         let head = PlainHead {
@@ -408,12 +403,16 @@ impl<'a> ChangesRef<'a> {
     fn encode_any(&self, out: &mut Vec<u8>) {
         begin(out, RecordKind::Changes, self.body_bytes());
         let flags = self.keyed.map_or(0, |keyed| key_flags(true, keyed.scope));
-        out.push(self.partitions.code(self.txn_id) | flags);
+        let parts = if self.parts > 0 { HAS_PARTS } else { 0 };
+        out.push(self.partitions.code(self.txn_id) | flags | parts);
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
         out.extend_from_slice(&self.digest.to_le_bytes());
         self.partitions.encode(self.txn_id, out);
         push_varint(out, self.module_id);
         push_varint(out, self.procedure as u32);
+        if self.parts > 0 {
+            push_varint(out, self.parts);
+        }
         if let Some(keyed) = &self.keyed {
             push_key(out, keyed.key, keyed.scope);
             out.extend_from_slice(&keyed.fingerprint.to_le_bytes());
@@ -424,12 +423,21 @@ impl<'a> ChangesRef<'a> {
 
     /// Of a segment of format `version`.
     pub(crate) fn decode(body: &mut BodyReader<'a>, version: u32) -> Result<Self, WireError> {
-        let flags = decode_flags(body)?;
+        let known = if version < PARTS_FROM {
+            COMMAND_FLAGS
+        } else {
+            COMMAND_FLAGS | HAS_PARTS
+        };
+        let flags = decode_flags(body, known)?;
         let txn_id = TxnId(body.u64()?);
         let digest = body.u64()?;
         let partitions = decode_partitions(body, flags & PARTITIONS_MASK, txn_id.origin())?;
         let module_id = body.varint()?;
         let procedure = body.varint_u16()?;
+        let parts = if flags & HAS_PARTS == 0 { 0 } else { body.varint()? };
+        if flags & HAS_PARTS != 0 && parts == 0 {
+            return Err(corrupt("parts of a transaction", "1 or more", parts));
+        }
         let (key, scope) = decode_key(body, flags)?;
         let keyed = match key {
             None => None,
@@ -446,33 +454,55 @@ impl<'a> ChangesRef<'a> {
             module_id,
             procedure,
             digest,
+            parts,
             keyed,
             changes: body.rest("changes", RECORD_BYTES_MAX)?,
         };
-        record.check_changes(version)?;
+        check_groups(record.partitions, record.changes, version)?;
         Ok(record)
     }
+}
 
-    fn check_changes(&self, version: u32) -> Result<(), WireError> {
-        if matches!(self.partitions, PartitionSet::One(_)) {
-            return check_walk(self.changes, version);
+/// Changes as a record of these partitions holds them, by partition.
+pub(crate) fn groups_of<'a>(
+    partitions: PartitionSet<'a>,
+    changes: &'a [u8],
+) -> impl Iterator<Item = (PartitionId, &'a [u8])> {
+    let mut reader = BodyReader::new(changes);
+    let mut one = match partitions {
+        PartitionSet::One(partition) => Some(partition),
+        _ => None,
+    };
+    let is_one = one.is_some();
+    std::iter::from_fn(move || {
+        if is_one {
+            let partition = one.take()?;
+            return (!changes.is_empty()).then_some((partition, changes));
         }
-        let mut reader = BodyReader::new(self.changes);
-        let mut before = None;
-        while !reader.is_at_end() {
-            let (partition, changes) = read_group(&mut reader)?;
-            if before >= Some(partition) {
-                return Err(corrupt("partition of a group", "growing", partition));
-            }
-            if !self.partitions.contains(partition) {
-                return Err(corrupt("partition of a group", "one of the record's", partition));
-            }
-            check("a group without changes", false, changes.is_empty())?;
-            check_walk(changes, version)?;
-            before = Some(partition);
-        }
-        Ok(())
+        (!reader.is_at_end()).then(|| read_group(&mut reader).expect("checked when decoded"))
+    })
+}
+
+/// Reads what a record of these partitions holds, in a segment of format `version`. Err: it is not as the format has it.
+pub(crate) fn check_groups(partitions: PartitionSet<'_>, changes: &[u8], version: u32) -> Result<(), WireError> {
+    if matches!(partitions, PartitionSet::One(_)) {
+        return check_walk(changes, version);
     }
+    let mut reader = BodyReader::new(changes);
+    let mut before = None;
+    while !reader.is_at_end() {
+        let (partition, changes) = read_group(&mut reader)?;
+        if before >= Some(partition) {
+            return Err(corrupt("partition of a group", "growing", partition));
+        }
+        if !partitions.contains(partition) {
+            return Err(corrupt("partition of a group", "one of the record's", partition));
+        }
+        check("a group without changes", false, changes.is_empty())?;
+        check_walk(changes, version)?;
+        before = Some(partition);
+    }
+    Ok(())
 }
 
 fn check_walk(changes: &[u8], version: u32) -> Result<(), WireError> {

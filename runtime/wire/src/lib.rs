@@ -14,6 +14,7 @@ mod changes;
 mod checkpoint;
 mod deploy;
 mod frame;
+mod part;
 mod partitions;
 mod reader;
 mod record;
@@ -36,6 +37,7 @@ pub use frame::{
     Progress, Refusal, Refused, SHIP_PROTOCOL, STANDBY_FRAME_BYTES_MAX, STANDBY_NAME_BYTES_MAX, STANDING_MAX, Standing,
     Wants, Welcome,
 };
+pub use part::{ChangesRun, PartRef};
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
     CheckpointMark, CommandRef, DropTableRef, Genesis, PlainCommand, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef,

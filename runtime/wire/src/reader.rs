@@ -284,6 +284,7 @@ impl<'a> Reader<'a> {
             module_id: module_id as u32,
             procedure: procedure as u16,
             digest,
+            parts: 0,
             keyed: None,
             changes: &self.bytes[self.at..],
         })

@@ -17,6 +17,7 @@ use crate::{
     body::{BodyReader, TABLE_NAME_BYTES_MAX},
     corrupt,
     deploy::{DEPLOY_MIGRATED, DEPLOY_MIGRATED_SINCE, DEPLOY_OLDEST, DEPLOY_UNDER, DeployRef},
+    part::{PARTS_FROM, PartRef},
     reader::Reader,
 };
 
@@ -33,6 +34,7 @@ pub enum RecordKind {
     /// 8 and 9 are deployments.
     Void = 10,
     Quarantine = 11,
+    Part = 12,
 }
 
 impl RecordKind {
@@ -47,6 +49,7 @@ impl RecordKind {
             Self::DropTable => "drop_table",
             Self::Void => "void",
             Self::Quarantine => "quarantine",
+            Self::Part => "part",
         }
     }
 
@@ -57,7 +60,7 @@ impl RecordKind {
 }
 
 /// Every kind, by its number.
-pub const RECORD_KINDS: [RecordKind; 9] = [
+pub const RECORD_KINDS: [RecordKind; 10] = [
     RecordKind::Genesis,
     RecordKind::Deploy,
     RecordKind::Remove,
@@ -67,6 +70,7 @@ pub const RECORD_KINDS: [RecordKind; 9] = [
     RecordKind::DropTable,
     RecordKind::Void,
     RecordKind::Quarantine,
+    RecordKind::Part,
 ];
 
 /// The log's first record: what the database is.
@@ -140,12 +144,15 @@ pub enum RecordRef<'a> {
     Checkpoint(CheckpointMark),
     DropTable(DropTableRef<'a>),
     Quarantine(QuarantineRef<'a>),
+    /// Some of the changes of the transaction whose record of changes follows.
+    Part(PartRef<'a>),
     /// An LSN that was given out and lost in a crash, before anybody was told of its record.
     Void,
 }
 
 const VOID: u8 = RecordKind::Void as u8;
 const QUARANTINE: u8 = RecordKind::Quarantine as u8;
+const PART: u8 = RecordKind::Part as u8;
 
 // Flags of commands and changes.
 pub(crate) const PARTITIONS_MASK: u8 = 3;
@@ -157,7 +164,7 @@ const ALL: u8 = 3;
 pub(crate) const HAS_KEY: u8 = 4;
 /// Only beside `HAS_KEY`.
 pub(crate) const HAS_SCOPE: u8 = 8;
-pub(crate) const FLAGS_KNOWN: u8 = PARTITIONS_MASK | HAS_KEY | HAS_SCOPE;
+pub(crate) const COMMAND_FLAGS: u8 = PARTITIONS_MASK | HAS_KEY | HAS_SCOPE;
 
 /// Length, kind, flags, transaction id, digest, module and procedure.
 const PLAIN_HEAD_BYTES_MAX: usize = 5 + 1 + 1 + 8 + 8 + 5 + 3;
@@ -343,7 +350,7 @@ impl CommandRef<'_> {
     }
 
     #[inline]
-    fn body_bytes(&self) -> usize {
+    pub(crate) fn body_bytes(&self) -> usize {
         let partitions = self.partitions.encoded_bytes(self.txn_id);
         let scope = self.idempotency_scope;
         let key = self.idempotency_key.map_or(0, |key| key_bytes(key, scope));
@@ -424,6 +431,7 @@ impl<'a> RecordRef<'a> {
             Self::Checkpoint(_) => RecordKind::Checkpoint,
             Self::DropTable(_) => RecordKind::DropTable,
             Self::Quarantine(_) => RecordKind::Quarantine,
+            Self::Part(_) => RecordKind::Part,
             Self::Void => RecordKind::Void,
         }
     }
@@ -439,6 +447,7 @@ impl<'a> RecordRef<'a> {
             Self::Checkpoint(mark) => Some(mark.txn_id),
             Self::DropTable(drop) => Some(drop.txn_id),
             Self::Quarantine(found) => Some(found.txn_id),
+            Self::Part(part) => Some(part.txn_id),
         }
     }
 
@@ -469,6 +478,7 @@ impl<'a> RecordRef<'a> {
                 push_short(out, drop.table.as_bytes());
             }
             Self::Quarantine(found) => found.encode(out),
+            Self::Part(part) => part.encode(out),
             Self::Void => begin(out, RecordKind::Void, 0),
         }
     }
@@ -535,7 +545,8 @@ fn decode_content(content: &[u8], version: u32) -> Result<RecordRef<'_>, WireErr
         }),
         VOID => RecordRef::Void,
         QUARANTINE => RecordRef::Quarantine(QuarantineRef::decode(&mut body)?),
-        other => return Err(corrupt("record kind", "1 to 11", other)),
+        PART if version >= PARTS_FROM => RecordRef::Part(PartRef::decode(&mut body, version)?),
+        other => return Err(corrupt("record kind", "1 to 12", other)),
     };
     body.finish()?;
     Ok(record)
@@ -556,7 +567,7 @@ pub(crate) fn decode_genesis(body: &mut BodyReader<'_>) -> Result<Genesis, WireE
 }
 
 fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireError> {
-    let flags = decode_flags(body)?;
+    let flags = decode_flags(body, COMMAND_FLAGS)?;
     let txn_id = TxnId(body.u64()?);
     let digest = body.u64()?;
     let partitions = decode_partitions(body, flags & PARTITIONS_MASK, txn_id.origin())?;
@@ -575,10 +586,10 @@ fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireE
     })
 }
 
-pub(crate) fn decode_flags(body: &mut BodyReader<'_>) -> Result<u8, WireError> {
+pub(crate) fn decode_flags(body: &mut BodyReader<'_>, known: u8) -> Result<u8, WireError> {
     let flags = body.array::<1>()?[0];
-    if flags & !FLAGS_KNOWN != 0 {
-        return Err(corrupt("record flags", format!("at most {FLAGS_KNOWN}"), flags));
+    if flags & !known != 0 {
+        return Err(corrupt("record flags", format!("at most {known}"), flags));
     }
     Ok(flags)
 }
@@ -627,6 +638,16 @@ impl<'a> RawRecord<'a> {
     #[inline]
     pub fn is_changes(&self) -> bool {
         self.content[0] == RecordKind::Changes as u8
+    }
+
+    #[inline]
+    pub fn is_part(&self) -> bool {
+        self.content[0] == PART
+    }
+
+    /// Of changes, or a part of such.
+    pub fn holds_changes(&self) -> bool {
+        self.is_changes() || self.is_part()
     }
 
     pub fn decode(&self) -> Result<RecordRef<'a>, WireError> {

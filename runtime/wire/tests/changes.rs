@@ -110,6 +110,7 @@ fn record<'a>(partitions: PartitionSet<'a>, changes: &'a [u8]) -> ChangesRef<'a>
         module_id: 3,
         procedure: 2,
         digest: 0x0102_0304_0506_0708,
+        parts: 0,
         keyed: None,
         changes,
     }
@@ -298,6 +299,73 @@ fn raw_records_are_those_that_are_read_whole() {
     assert!(cut.by_ref().any(|record| record.is_err()) && cut.next().is_none());
 }
 
+/// The records of a run, decoded: parts in their order, each with whole changes, and what makes them count.
+fn decoded(run: &ChangesRun<'_>) -> (Vec<Vec<u8>>, Vec<u8>) {
+    let mut batch = RecordBatch::default();
+    let parts = (0..run.parts()).map(|number| {
+        batch.clear();
+        run.push_part(number, &mut batch);
+        assert!(batch.bytes().len() <= run.append_bytes_max());
+        batch.bytes().to_vec()
+    });
+    let parts = parts.collect();
+    batch.clear();
+    run.push_last(&mut batch);
+    assert!(batch.bytes().len() <= run.append_bytes_max());
+    (parts, batch.bytes().to_vec())
+}
+
+#[test]
+fn golden_parts() {
+    let numbered = [
+        Owned::Insert(0, Some(0), b"row".to_vec()),
+        Owned::Delete(1, Name::Number(255)),
+        Owned::Delete(1, Name::Number(7)),
+    ];
+    let (first, rest) = (encode_all(&numbered[..2]), encode_all(&numbered[2..]));
+    let whole = [&first[..], &rest].concat();
+    let one = record(PartitionSet::One(PartitionId(7)), &whole);
+    let (parts, last) = decoded(&ChangesRun::new(one, None, first.len()));
+    let golden = [
+        expect![[r#"
+            17 0c 00 07 98 55 11 cd 88 44 00 03 02 00 11 00
+            00 03 72 6f 77 14 01 ff"#]],
+        expect![[r#"
+            10 0c 00 07 98 55 11 cd 88 44 00 03 02 01 14 01
+            07"#]],
+    ];
+    assert_eq!(parts.len(), golden.len());
+    golden
+        .iter()
+        .zip(&parts)
+        .for_each(|(golden, part)| golden.assert_eq(&hex(part)));
+    expect![[r#"
+        15 05 10 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 03 02 02"#]]
+    .assert_eq(&hex(&last));
+    let part = RecordRef::decode(&parts[1], FORMAT_VERSION);
+    let expected = PartRef {
+        txn_id: one.txn_id,
+        partitions: one.partitions,
+        module_id: 3,
+        procedure: 2,
+        number: 1,
+        changes: &rest,
+    };
+    assert_eq!(part, Ok(RecordRef::Part(expected)));
+    let end = ChangesRef {
+        parts: 2,
+        changes: &[],
+        ..one
+    };
+    assert_eq!(RecordRef::decode(&last, FORMAT_VERSION), Ok(RecordRef::Changes(end)));
+    // Earlier formats have neither, and no part is empty.
+    assert!(RecordRef::decode(&parts[1], KEYED).is_err() && RecordRef::decode(&last, KEYED).is_err());
+    let empty = [&[parts[1][0] - 3], &parts[1][1..parts[1].len() - 3]].concat();
+    let refused = RecordRef::decode(&empty, FORMAT_VERSION).expect_err("it holds nothing");
+    assert_eq!(refused.what, "changes of a part");
+}
+
 fn name() -> impl Strategy<Value = Name> {
     prop_oneof![
         vec(any::<u8>(), 0..40).prop_map(Name::Key),
@@ -345,6 +413,66 @@ proptest! {
             let found = found.expect("checked");
             prop_assert_eq!(found.len(), changes.len());
             prop_assert!(changes.iter().zip(&found).all(|(a, b)| a.is(b)));
+        }
+    }
+
+    /// All parts together are the changes, by partition, however they are cut.
+    #[test]
+    fn parts_are_the_changes_cut_between_two(
+        changes in vec((0u16..3, change()), 1..40),
+        one: bool,
+        part_bytes in 1usize..600,
+        keyed: bool,
+    ) {
+        let numbered = changes.into_iter().filter_map(|(at, change)| match change {
+            Owned::Insert(table, number, row) => Some((at, Owned::Insert(table, Some(number.unwrap_or(3)), row))),
+            Owned::Replace(_, Name::Key(_), _) | Owned::Patch(_, Name::Key(_), _) | Owned::Delete(_, Name::Key(_)) => None,
+            other => Some((at, other)),
+        });
+        let numbered: Vec<_> = numbered.collect();
+        let ids = [PartitionId(0), PartitionId(4), PartitionId(9)];
+        let of = |at: usize| {
+            let own = numbered.iter().filter(|(partition, _)| one || *partition as usize == at);
+            encode_all(&own.map(|(_, change)| change.clone()).collect::<Vec<_>>())
+        };
+        let mut bytes = Vec::new();
+        match one {
+            true => bytes = of(0),
+            false => (0..3).for_each(|at| {
+                let own = of(at);
+                if !own.is_empty() {
+                    ChangesRef::push_group(&mut bytes, ids[at], &own);
+                }
+            }),
+        }
+        let set = match one {
+            true => PartitionSet::One(PartitionId(3)),
+            false => PartitionSet::Several(PartitionList::new(&ids)),
+        };
+        let mut whole = record(set, &bytes);
+        whole.keyed = keyed.then_some(KeyedRef { key: b"key", scope: b"", fingerprint: 7, result: b"result" });
+        let run = ChangesRun::new(whole, None, part_bytes);
+        let (parts, last) = decoded(&run);
+        prop_assert_eq!(run.records() as usize, parts.len() + 1);
+        let (mut found, mut number) = (std::collections::BTreeMap::<_, Vec<u8>>::new(), 0);
+        for part in &parts {
+            let Ok(RecordRef::Part(part)) = RecordRef::decode(part, FORMAT_VERSION) else {
+                panic!("an own part");
+            };
+            prop_assert_eq!((part.number, part.txn_id, part.partitions), (number, whole.txn_id, set));
+            for (id, own) in part.groups() {
+                prop_assert!(found.last_key_value().is_none_or(|(last, _)| *last <= id));
+                found.entry(id).or_default().extend_from_slice(own);
+                let is_one = Changes::new(own).count() == 1;
+                prop_assert!(own.len() <= part_bytes || is_one);
+            }
+            number += 1;
+        }
+        let expected: std::collections::BTreeMap<_, _> = whole.groups().map(|(id, own)| (id, own.to_vec())).collect();
+        prop_assert_eq!(found, expected);
+        let ends = ChangesRef { parts: number, changes: &[], ..whole };
+        if number > 0 {
+            prop_assert_eq!(RecordRef::decode(&last, FORMAT_VERSION), Ok(RecordRef::Changes(ends)));
         }
     }
 

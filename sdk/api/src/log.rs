@@ -42,6 +42,8 @@ pub enum RecordKind {
     Void,
     /// A procedure was taken out of service, since its replay diverged.
     Quarantine,
+    /// Some of the rows that a transaction changed; the record of kind `changes` that ends its parts makes them count.
+    Part,
 }
 
 /// One changed row.
@@ -95,7 +97,7 @@ pub struct LogRecord {
     /// The transaction's time, or the database's creation (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
-    /// command, changes: the partitions that the transaction touches; `[]` means all.
+    /// command, changes, part: the partitions that the transaction touches; `[]` means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<Vec<u16>>,
     /// Name of the module that was installed, removed or called.
@@ -116,7 +118,7 @@ pub struct LogRecord {
     /// deploy: digests of what the module wrote when it was deployed, by partition, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<Vec<String>>,
-    /// command, changes, quarantine: name of the procedure.
+    /// command, changes, part, quarantine: name of the procedure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procedure: Option<String>,
     /// drop_table: the table.
@@ -132,10 +134,16 @@ pub struct LogRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub args: Option<Json>,
-    /// changes: the rows, in the order in which they are applied.
+    /// part: its number within the transaction, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<u32>,
+    /// changes: records of parts before it, which have the transaction's rows before these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<u32>,
+    /// changes, part: the rows, in the order in which they are applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<RowChange>>,
-    /// changes: further rows, that are not shown because all of them would be too long.
+    /// changes, part: further rows, that are not shown because all of them would be too long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_left: Option<U64>,
     /// command, changes: digest of the write set and the result, in hexadecimal.

@@ -202,7 +202,7 @@ impl KeyMatch {
         let key = Some(self.text.as_str());
         match &entry.body {
             LogBody::Command { idempotency_key, .. } => idempotency_key.as_deref() == key,
-            LogBody::Changes(changes) => {
+            LogBody::Changes(changes) | LogBody::Part { changes, .. } => {
                 // Each row is looked at: it may tell a number that a later record has.
                 let changed = changes.rows.iter().filter(|row| self.is_of(row, entry.version));
                 changed.count() > 0 || changes.idempotency_key.as_deref() == key
@@ -399,7 +399,8 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
             }
             txn_id
         }
-        LogBody::Changes(changes) => tell_changes(record, changes),
+        LogBody::Changes(changes) => tell_changes(record, None, changes),
+        LogBody::Part { number, changes } => tell_changes(record, Some(number), changes),
         LogBody::Checkpoint { txn_id } => {
             record.kind = RecordKind::Checkpoint;
             txn_id
@@ -427,11 +428,15 @@ fn tell_quarantine(record: &mut LogRecord, entry: QuarantineEntry) -> TxnId {
     entry.txn_id
 }
 
-/// Returns the transaction's id.
-fn tell_changes(record: &mut LogRecord, entry: ChangesEntry) -> TxnId {
-    record.kind = RecordKind::Changes;
+/// `part`: the number of one. Returns the transaction's id.
+fn tell_changes(record: &mut LogRecord, part: Option<u32>, entry: ChangesEntry) -> TxnId {
+    (record.kind, record.part) = (RecordKind::Part, part);
+    if part.is_none() {
+        record.kind = RecordKind::Changes;
+        record.digest = Some(format!("{:016x}", entry.digest));
+        record.parts = (entry.parts > 0).then_some(entry.parts);
+    }
     record.partitions = Some(entry.partitions);
-    record.digest = Some(format!("{:016x}", entry.digest));
     record.idempotency_key = entry.idempotency_key;
     record.idempotency_scope = entry.idempotency_scope;
     let (mut rows, mut bytes) = (Vec::new(), 0);

@@ -51,11 +51,16 @@ pub fn line(record: &LogRecord) -> String {
             let args = record.args.as_ref().map_or("(unknown module)", |args| args.get());
             format!("{module}.{procedure} {args}")
         }
-        RecordKind::Changes => {
+        RecordKind::Changes | RecordKind::Part => {
             let procedure = record.procedure.as_deref().unwrap_or("?");
             let rows = record.rows.as_deref().unwrap_or_default();
             let rows: Vec<_> = rows.iter().map(row).collect();
-            format!("{module}.{procedure} -> {}", rows.join("; "))
+            let whole = match (record.parts, record.part) {
+                (Some(parts), _) => format!(" (ends the {parts} parts before it)"),
+                (None, Some(part)) => format!(" (part {part})"),
+                (None, None) => String::new(),
+            };
+            format!("{module}.{procedure}{whole} -> {}", rows.join("; "))
         }
         RecordKind::Checkpoint => "checkpoint begins".to_owned(),
         RecordKind::DropTable => format!("drop table {}", record.table.as_deref().unwrap_or("?")),

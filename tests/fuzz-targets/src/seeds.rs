@@ -11,8 +11,8 @@ use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
     CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CommandRef, DeployRef, DropTableRef,
     FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef, LaggardSeen,
-    PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused,
-    RemoveRef, RowName, SHIP_PROTOCOL, Standing, Wants, Welcome, push_checkpoint_row,
+    PartRef, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal,
+    Refused, RemoveRef, RowName, SHIP_PROTOCOL, Standing, Wants, Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -196,6 +196,24 @@ fn records() -> Vec<Vec<u8>> {
             what: "it did more",
         }),
         RecordRef::Void,
+        RecordRef::Part(PartRef {
+            txn_id: TXN,
+            partitions: PartitionSet::One(PartitionId(9)),
+            module_id: 1,
+            procedure: 1,
+            number: 300,
+            changes: &changes,
+        }),
+        RecordRef::Changes(ChangesRef {
+            txn_id: TXN,
+            partitions: PartitionSet::All,
+            module_id: 1,
+            procedure: 1,
+            digest: 5,
+            parts: 301,
+            keyed: None,
+            changes: &[],
+        }),
         command(PartitionSet::All, None),
         command(PartitionSet::One(PartitionId(9)), Some(b"key".as_slice())),
         command(PartitionSet::Several(PartitionList::new(&several)), None),
@@ -205,6 +223,7 @@ fn records() -> Vec<Vec<u8>> {
             module_id: 1,
             procedure: 1,
             digest: 5,
+            parts: 0,
             keyed: Some(keyed),
             changes: &changes,
         }),

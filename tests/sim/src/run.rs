@@ -16,6 +16,7 @@ mod tables;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use reprise_base::limits::PART_BYTES;
 use reprise_database::{CommitMode, FlushPolicy, LogPolicy, RedoConfig, Sampling};
 use reprise_env::{SimDisk, sim::FaultRandom};
 
@@ -123,6 +124,7 @@ impl Run {
                 every: one_of(&[1, 2, 5]) as u32,
                 window: one_of(&[1, 3, 10]) as u32,
             },
+            part_bytes: PART_BYTES,
             quarantines: false,
         };
         let logs_both = one_of(&[0, 0, 0, 1]) == 1;

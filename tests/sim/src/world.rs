@@ -34,6 +34,8 @@ pub struct Settings {
     pub log: LogPolicy,
     pub redo: RedoConfig,
     pub sampling: Sampling,
+    /// Changes of a transaction that take more bytes are logged in parts.
+    pub part_bytes: usize,
     /// Where replay diverges, the procedure goes into quarantine.
     pub quarantines: bool,
 }
@@ -227,6 +229,7 @@ fn open(
             pace_us: pace_us.clone(),
         }),
         sampling: settings.sampling,
+        part_bytes: settings.part_bytes,
         redo_window_bytes: 1 << 10,
         entropy: Box::new(move || {
             let mut random = random.lock().expect("one thread");

@@ -831,19 +831,27 @@ export type LogRecord = {
      */
     offset: number;
     /**
+     * part: its number within the transaction, from 0.
+     */
+    part?: number | null;
+    /**
      * genesis: number of partitions.
      */
     partition_count?: number | null;
     /**
-     * command, changes: the partitions that the transaction touches; `[]` means all.
+     * command, changes, part: the partitions that the transaction touches; `[]` means all.
      */
     partitions?: Array<number> | null;
+    /**
+     * changes: records of parts before it, which have the transaction's rows before these.
+     */
+    parts?: number | null;
     /**
      * deploy: what became of the stored tables, a line each, where the module ran something.
      */
     plan?: string | null;
     /**
-     * command, changes, quarantine: name of the procedure.
+     * command, changes, part, quarantine: name of the procedure.
      */
     procedure?: string | null;
     /**
@@ -851,7 +859,7 @@ export type LogRecord = {
      */
     reason?: string | null;
     /**
-     * changes: the rows, in the order in which they are applied.
+     * changes, part: the rows, in the order in which they are applied.
      */
     rows?: Array<RowChange> | null;
     rows_left?: U64 | null;
@@ -1587,7 +1595,7 @@ export type Readiness = {
 /**
  * What a record is of.
  */
-export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void' | 'quarantine';
+export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void' | 'quarantine' | 'part';
 
 /**
  * What a recovery is at.

@@ -11,6 +11,7 @@ export const kinds = [
   'genesis',
   'void',
   'quarantine',
+  'part',
 ] satisfies RecordKind[];
 
 export function KindBadge({ kind }: { kind: RecordKind }) {
@@ -33,6 +34,8 @@ export function KindBadge({ kind }: { kind: RecordKind }) {
       return <Badge>void</Badge>;
     case 'quarantine':
       return <Badge tone="warn">quarantine</Badge>;
+    case 'part':
+      return <Badge>part</Badge>;
   }
 }
 
@@ -43,6 +46,7 @@ export function subjectOf(record: LogRecord): string {
     case 'command':
     case 'changes':
     case 'quarantine':
+    case 'part':
       return `${module}.${record.procedure ?? 'unknown procedure'}`;
     case 'deploy':
       return record.version === undefined || record.version === null ? module : `${module} version ${record.version}`;

@@ -54,7 +54,7 @@ function Record({ record }: { record: LogRecord }) {
           </div>
         </Panel>
       )}
-      {record.kind === 'changes' && (
+      {(record.kind === 'changes' || record.kind === 'part') && (
         <Panel title="Changed rows">
           <div className="panel-body">
             <Json value={record.rows ?? []} label="Changed rows" />
@@ -94,6 +94,8 @@ function factsOf(record: LogRecord): Fact[] {
     fact('Module hash', record.hash, (hash) => <code>{hash}</code>),
     fact('Module size', record.wasm_bytes, formatBytes),
     fact('Digest of write set and result', record.digest, (digest) => <code>{digest}</code>),
+    fact('Number of the part', record.part, (number) => number),
+    fact('Parts before it', record.parts, (count) => count),
     fact('Idempotency key', record.idempotency_key, (key) => <code>{key}</code>),
     fact('Database', record.database_id, (id) => <code>{id}</code>),
     fact('Partitions of the database', record.partition_count, (count) => count),

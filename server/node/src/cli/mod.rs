@@ -323,7 +323,7 @@ pub enum LogCommand {
         /// Only records that touch this partition
         #[arg(long)]
         partition: Option<u16>,
-        /// Only records of this kind: genesis, deploy, remove, command, changes, checkpoint, drop_table, void, quarantine
+        /// Only records of this kind: genesis, deploy, remove, command, changes, checkpoint, drop_table, void, quarantine, part
         #[arg(long)]
         kind: Option<String>,
         #[command(flatten)]

@@ -1,5 +1,6 @@
 //! How a life begins: what it logs, on how many sites, sometimes after a try on a failing disk.
 
+use reprise_base::limits::PART_BYTES;
 use reprise_database::{AfterImage, FlushPolicy, LogPolicy, RecoverFrom, RecoveryReport, RedoConfig};
 use reprise_env::{SimDisk, sim::FaultPlan};
 
@@ -46,6 +47,10 @@ impl Run {
             1 => LogPolicy::Auto,
             2 => LogPolicy::Both,
             _ => LogPolicy::Physiological,
+        };
+        self.settings.part_bytes = match self.below(5) {
+            0 => PART_BYTES,
+            at => [1, 60, 250, 900][at as usize - 1],
         };
         self.settings.redo = RedoConfig {
             images: match self.below(2) {

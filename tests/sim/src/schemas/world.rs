@@ -43,6 +43,7 @@ impl Life {
             nvram: Arc::new(reprise_nvram::MapRegions::default()),
             compiler: Arc::new(DescribedCompiler),
             sampling: Sampling::default(),
+            part_bytes: 40,
             redo_window_bytes: 1 << 10,
             entropy: Box::new(|| Ok([7; 16])),
         };

@@ -1,0 +1,190 @@
+//! A batch whose calls go to the log before the rest of it runs: their records fill an append, or a call's changes are logged in parts.
+//!
+//! What was appended can't be taken back. So the calls before one in parts are appended and sealed first, and it is an append of its own: where
+//! that is refused in the middle, it alone is taken back, and its parts in the log count for nothing.
+
+use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_txn::{Commit, TxnScratch};
+use reprise_wire::{ChangesRun, PartitionList, PartitionSet};
+
+use crate::{
+    batch::{CallBatch, ReplyOutcome},
+    logging::LogForm,
+    sink::Unlogged,
+    site::{ExecContext, Partition},
+    turn::{Running, TurnStart, settle_commit, settle_refusal},
+};
+
+/// Why a batch stops before a call.
+pub(crate) enum Pause {
+    /// There is no room for the call's record.
+    Full,
+    /// The call before it has committed, and its record is not made: it is to be in parts, or there was no room for it.
+    Unlogged { commit: Commit, form: LogForm },
+}
+
+impl Pause {
+    #[cold]
+    pub fn of(commit: &Commit, form: LogForm) -> Self {
+        Self::Unlogged { commit: *commit, form }
+    }
+}
+
+/// A batch that stops, over the partitions that it touches.
+pub(crate) struct Pausing<'a, 'p> {
+    pub tools: &'a mut ExecContext,
+    pub partitions: &'a mut [&'p mut Partition],
+    pub turn: &'a mut TurnStart,
+}
+
+impl Pausing<'_, '_> {
+    /// Sends the calls before `slot` to the log, of which the last one is of `single`, or of all of these partitions.
+    pub fn pause(&mut self, batch: &mut CallBatch, slot: usize, single: Option<PartitionId>, why: &Pause) {
+        match why {
+            // Those that are refused know it, and no further one begins.
+            Pause::Full => _ = self.publish_records(batch, slot, None),
+            Pause::Unlogged { commit, form } => self.log(batch, slot - 1, single, (commit, *form)),
+        }
+    }
+
+    /// Logs the last call that ran, which is of `single` or of all.
+    fn log(
+        &mut self,
+        batch: &mut CallBatch,
+        at: usize,
+        single: Option<PartitionId>,
+        (commit, form): (&Commit, LogForm),
+    ) {
+        if at > batch.headed
+            && let Err(reason) = self.publish_records(batch, at, Some(Unsealed { single }))
+        {
+            return self.refuse(batch, at, (&reason).into());
+        }
+        let (args, mut frame) = (std::mem::take(&mut batch.args), std::mem::take(&mut self.tools.frame));
+        let ids: Vec<_> = self.partitions.iter().map(|partition| partition.id).collect();
+        let set = match single {
+            Some(id) => PartitionSet::One(id),
+            None if ids.len() == self.tools.shared.partitions_count as usize => PartitionSet::All,
+            None => PartitionSet::Several(PartitionList::new(&ids)),
+        };
+        let call = &mut batch.calls[at];
+        // It is the first one of what is appended next.
+        call.lsn = Lsn(0);
+        let module = self.tools.in_service(call.module).expect("it ran");
+        let scope = batch.scope.clone().unwrap_or_default();
+        let running = Running::of(&module, call, &args, scope.as_bytes());
+        running.note_end(&self.tools.shared, &mut frame);
+        let changes = running.changes(set, commit.digest, &frame);
+        let command = (form == LogForm::Both).then(|| running.command(set, commit.digest));
+        let alone = changes.record_bytes() + command.map_or(0, |_| running.command_bytes_max(set));
+        if changes.changes.len() <= self.turn.part_bytes && alone <= self.turn.batch_bytes_max() {
+            let records = &mut self.tools.records;
+            command.iter().for_each(|command| records.push_command(command));
+            // Without what lies in NVRAM of it: that is free again once the records before it are copied.
+            records.push_changes(&changes);
+            self.settle(batch, at, &frame);
+        } else {
+            let run = ChangesRun::new(changes, command, self.turn.part_bytes);
+            let needed = run.append_bytes_max().saturating_add(2 * run.records() as usize);
+            match needed <= self.turn.records_max {
+                true => {
+                    // Of its command, or of what ends its parts.
+                    batch.calls[at].lsn = Lsn(run.parts().into());
+                    self.settle(batch, at, &frame);
+                    self.publish_run(batch, at, &run);
+                }
+                false => {
+                    self.unwind();
+                    self.refuse(batch, at, self.turn.refuse_record("changes and its result", needed));
+                }
+            }
+        }
+        self.tools.frame = frame;
+        batch.args = args;
+    }
+
+    fn settle(&self, batch: &mut CallBatch, at: usize, frame: &TxnScratch) {
+        let (call, results) = (&mut batch.calls[at], &mut batch.results);
+        settle_commit(&self.tools.recorder, frame, call, results);
+    }
+
+    /// A call that committed was taken back.
+    fn refuse(&self, batch: &mut CallBatch, at: usize, outcome: ReplyOutcome) {
+        let call = &mut batch.calls[at];
+        call.txn_id = TxnId(0);
+        settle_refusal(&self.tools.recorder, call, outcome);
+    }
+
+    /// Appends the records that there are: those of the calls before `until` that are in no head. Err: they are refused, as is what ran
+    /// behind them.
+    fn publish_records(
+        &mut self,
+        batch: &mut CallBatch,
+        until: usize,
+        unsealed: Option<Unsealed>,
+    ) -> Result<(), Unlogged> {
+        let records = std::mem::take(&mut self.tools.records);
+        let head = batch.take_head(until);
+        self.turn.results_max = batch.results_max();
+        self.tools.recorder.logged(records.bytes().len() as u64);
+        let published = self.tools.sink.publish(&records, self.partitions, head);
+        self.tools.records = records;
+        self.tools.records.clear();
+        self.seal(published, unsealed)
+    }
+
+    fn publish_run(&mut self, batch: &mut CallBatch, at: usize, run: &ChangesRun<'_>) {
+        let head = batch.take_head(at + 1);
+        self.turn.results_max = batch.results_max();
+        self.tools.recorder.logged(run.bytes() as u64);
+        let published = self.tools.sink.publish_run(run, self.partitions, head);
+        let _ = self.seal(published, None); // whoever asked was told
+    }
+
+    /// What was appended is to be taken back until it is durable; what was not is taken back now, and no further write of the batch begins.
+    fn seal(
+        &mut self,
+        published: Result<(), (Unlogged, Box<CallBatch>)>,
+        unsealed: Option<Unsealed>,
+    ) -> Result<(), Unlogged> {
+        let retains = self.tools.sink.settled().is_some();
+        match published {
+            Ok(()) => {
+                for partition in self.partitions.iter_mut().filter(|_| retains) {
+                    let end = partition.last_end.0;
+                    match unsealed.as_ref().is_some_and(|unsealed| unsealed.is_on(partition.id)) {
+                        true => partition.store.seal_before_last(end),
+                        false => partition.store.seal(end),
+                    }
+                }
+                Ok(())
+            }
+            Err((reason, mut head)) => {
+                self.unwind();
+                head.refuse(&reason);
+                head.finish();
+                self.turn.refusal = Some(reason.clone());
+                Err(reason)
+            }
+        }
+    }
+
+    fn unwind(&mut self) {
+        if self.tools.sink.settled().is_some() {
+            let partitions = self.partitions.iter_mut();
+            partitions.for_each(|partition| partition.store.unwind_unsealed());
+        }
+    }
+}
+
+/// The last transaction is not among what is sealed.
+struct Unsealed {
+    /// Its partition; none: it is of all that are held.
+    single: Option<PartitionId>,
+}
+
+impl Unsealed {
+    fn is_on(&self, id: PartitionId) -> bool {
+        self.single.is_none_or(|single| single == id)
+    }
+}
