@@ -19,6 +19,7 @@ export function replicationNow(isEmpty: boolean): Replication {
       lag_ms: 1.4,
       lag_bytes: 812,
       lag_txns: 14,
+      compared: { lsn: durable_lsn, at: '2026-08-02T09:15:00Z', equal: true, difference: null },
       error: null,
     },
     {

@@ -28,6 +28,7 @@ use crate::{
     config::{CommitMode, DatabaseConfig, check},
     cutting::CutInfo,
     device::NvramInUse,
+    differing,
     environment::{Environment, Folders},
     error::OpenError,
     memory::{judge_memory, keep_memory_ready},
@@ -158,9 +159,10 @@ impl Database {
         let registry = Arc::new(Registry::new());
         if let Some(log) = &log {
             registry.attach_flush(log.stats());
-            upkeep.standby = (role == Role::Standby).then(|| Standby::new(log));
         }
         let shared = shared(&config, &around, genesis.secret, (memory, gate));
+        let followed = log.as_ref().filter(|_| role == Role::Standby);
+        upkeep.standby = followed.map(|log| Standby::new(log, &shared));
         let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref(), role)?;
         let router = Router::new(RouterConfig {
             shared: shared.clone(),
@@ -473,6 +475,7 @@ impl Database {
 fn load_beside(around: &Environment, role: Role) -> Result<Vec<Quarantined>, OpenError> {
     let root = around.folders.as_ref().map(|folders| &*folders.root);
     stepping::judge_role(root, role)?;
+    differing::judge(root)?;
     match (root, role) {
         // Its primary's log tells.
         (_, Role::Standby) | (None, _) => Ok(Vec::new()),

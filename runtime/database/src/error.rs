@@ -45,6 +45,12 @@ pub enum OpenError {
         url: Option<String>,
         lsn: Lsn,
     },
+    #[error(
+        "the tables of this directory, a standby's, were not as its primary's: {what}. Give the standby an empty directory, or remove log and \
+         checkpoints from this one and begin anew. To open what is here all the same, remove {} from it",
+        crate::differing::NOTE_NAME
+    )]
+    Differs { what: String },
     #[error("the log begins at LSN {lsn} with a record of kind {kind}, not with its genesis")]
     NoGenesis { lsn: Lsn, kind: &'static str },
     #[error(

@@ -16,12 +16,12 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{JoinTicket, Phase, Router, StandbyInfo, StandbyState, SteppedDown};
 use reprise_ship::{
-    BeatSeen, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LinkError, OwnFreshness, PersistedHook,
+    BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LinkError, OwnFreshness, PersistedHook,
     StandbyProgress, StandingSeen, Streaming, Taker,
 };
 use reprise_wire::Refusal;
 
-use crate::{database::Database, synced::Synced};
+use crate::{comparing::Comparison, database::Database, synced::Synced};
 
 /// Bytes of records that may be on their way to the disk here, before the primary waits.
 const ROOM_BYTES: u64 = 6 << 20;
@@ -138,6 +138,7 @@ impl Linked {
                 false => 0,
             },
             lag_records: durable.0.saturating_sub(view.0),
+            compared: None,
             error: state.error.clone(),
         }
     }
@@ -163,6 +164,7 @@ struct DatabaseTaker {
     router: Router,
     linked: Arc<Linked>,
     synced: Arc<Synced>,
+    comparison: Option<Arc<Comparison>>,
     /// What was placed, as far as it may not be durable: ends and bytes.
     on_the_way: Mutex<VecDeque<(Lsn, u64)>>,
 }
@@ -226,6 +228,11 @@ impl Taker for DatabaseTaker {
         }
     }
 
+    fn compares(&self) -> Option<&dyn Compares> {
+        let comparison = self.comparison.as_deref();
+        comparison.map(|comparison| comparison as &dyn Compares)
+    }
+
     fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<Waiter> {
         self.log.when_durable(lsn, hook)
     }
@@ -269,6 +276,7 @@ pub(crate) fn follow(
             router: router.clone(),
             linked: linked.clone(),
             synced: synced.clone(),
+            comparison: database.comparison(),
             on_the_way: Mutex::default(),
         }),
         shared: shared.clone(),
@@ -417,6 +425,9 @@ impl Work for Following {
     fn step(&mut self) -> Step {
         if self.linked().is_stopping.load(Ordering::Acquire) {
             return Step::Over;
+        }
+        if let Some(database) = self.taker.database.upgrade() {
+            database.compare();
         }
         let done = match self.streaming.take() {
             Some(streaming) => self.go_on(streaming),

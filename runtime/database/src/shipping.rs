@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use reprise_base::{Lsn, Role, Safety};
@@ -16,8 +17,9 @@ use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{
-    CheckpointService, CheckpointState, CutRecords, FreshnessHistory, JoinTicket, LostRange, Phase, PromoteOptions,
-    Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown,
+    CheckpointService, CheckpointState, ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LostRange, Phase,
+    PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState,
+    SteppedDown,
 };
 use reprise_ship::{
     CheckpointSource, ChosenCheckpoint, Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig,
@@ -32,6 +34,7 @@ use crate::{
     expected,
     leasing::{ByHand, Leasing, LeasingCell},
     linking::{self, FollowPrimary, Linked},
+    naming::Comparer,
     stepping::Stepped,
     synced::{STANDING_NAME, Synced},
 };
@@ -52,6 +55,8 @@ pub struct ServeStandbys {
     pub url: Option<Arc<str>>,
     /// Bytes of log that are kept at most for a standby that lags or is lost.
     pub hold_bytes_max: u64,
+    /// How often standbys compare all tables with this server's; zero: never.
+    pub compare_every: Duration,
 }
 
 /// Why a database takes no standbys, or follows nobody.
@@ -108,6 +113,8 @@ enum State {
 #[derive(Clone)]
 pub(crate) struct Serving {
     pub shipper: Arc<Shipper>,
+    /// None: nothing is compared.
+    comparer: Option<Arc<Comparer>>,
     ship_address: String,
     net: Arc<dyn Net>,
     url: Option<Arc<str>>,
@@ -275,7 +282,7 @@ impl Replication {
             }
             saved.is_ok()
         };
-        let net = config.net.clone();
+        let (net, every) = (config.net.clone(), config.compare_every);
         let shipper = Shipper::start(ShipperConfig {
             net: config.net,
             clock: shared.clock.clone(),
@@ -293,11 +300,14 @@ impl Replication {
             entropy: Box::new(entropy),
             tell: Box::new(move |event| shared.notices.tell(NoticeKind::Standby, || notice(event))),
         })?;
+        let shipper = Arc::new(shipper);
+        let comparer = (!every.is_zero()).then(|| Comparer::start(&shipper, &self.router, &self.shared, every));
         Ok(Serving {
+            comparer: comparer.transpose().map_err(ServeStandbysError::Thread)?,
             ship_address: config
                 .ship_address
                 .unwrap_or_else(|| reachable(shipper.address(), config.url.as_deref())),
-            shipper: Arc::new(shipper),
+            shipper,
             net,
             url: config.url,
         })
@@ -335,6 +345,9 @@ impl Replication {
             linked.stop();
         }
         if let Some(serving) = self.serving() {
+            if let Some(comparer) = &serving.comparer {
+                comparer.stop();
+            }
             serving.shipper.stop();
         }
         if let Some(leasing) = self.leasing.get() {
@@ -370,6 +383,7 @@ impl Replication {
             lag_us: age_ns / 1000,
             lag_bytes: 0,
             lag_records: 0,
+            compared: None,
             error: Some("it stepped down".into()),
         })
     }
@@ -382,6 +396,8 @@ impl Replication {
         let received = self.log.received()?.lsn;
         let mut own = linked.info((received, persisted, view));
         own.is_in_sync = self.synced.is_in_sync();
+        let database = self.database.upgrade();
+        own.compared = database.and_then(|database| database.comparison()?.info());
         if let (None, Phase::Failed { report }) = (&own.error, self.router.phase()) {
             own.error = Some(report.into());
         }
@@ -609,6 +625,11 @@ fn info_of(status: StandbyStatus, net: &dyn Net) -> StandbyInfo {
         lag_us: status.lag_us,
         lag_bytes: status.lag_bytes,
         lag_records: status.lag_records,
+        compared: status.compared.map(|compared| ComparedInfo {
+            lsn: compared.lsn,
+            at_us: compared.at_us,
+            difference: compared.difference,
+        }),
         error: status.error,
     }
 }

@@ -11,11 +11,12 @@ use crossbeam_channel::RecvTimeoutError;
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::{Disk, DiskError, Started};
 use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
-use reprise_partition::{CallBatch, LogPolicy, NvramSink, SiteMessage};
+use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, Site, SiteMessage};
 use reprise_replay::Replayer;
 use reprise_router::{Promoted, ReplicationError};
 
 use crate::{
+    comparing::Comparison,
     config::DatabaseConfig,
     database::Database,
     environment::Environment,
@@ -60,6 +61,8 @@ pub(crate) struct Standby {
     promoting: Mutex<()>,
     /// Once it follows a primary.
     shown: Mutex<Option<Showing>>,
+    /// Of its tables with its primary's.
+    pub comparison: Arc<Comparison>,
 }
 
 /// The view, as it is kept now and then.
@@ -75,7 +78,7 @@ struct Placing {
 }
 
 impl Standby {
-    pub fn new(log: &Log<Box<CallBatch>>) -> Self {
+    pub fn new(log: &Log<Box<CallBatch>>, shared: &Arc<Shared>) -> Self {
         let (orders, woken) = Orders::new();
         Self {
             placing: Mutex::new(Placing {
@@ -89,6 +92,7 @@ impl Standby {
             thread: Mutex::default(),
             promoting: Mutex::default(),
             shown: Mutex::default(),
+            comparison: Comparison::new(shared.clone()),
         }
     }
 
@@ -96,7 +100,7 @@ impl Standby {
         self.placing.lock().expect("nothing panics while it places")
     }
 
-    fn keep_failure(&self, failure: &Arc<str>) {
+    pub(crate) fn keep_failure(&self, failure: &Arc<str>) {
         *self.failure.lock().expect("held for a store") = Some(failure.clone());
     }
 
@@ -124,6 +128,11 @@ impl Standby {
         if showing.file.store(view).is_ok() {
             showing.kept = view;
         }
+    }
+
+    /// Has the replay end where it is, and waits for nobody.
+    pub fn give_up(&self) {
+        self.orders.stop();
     }
 
     /// Ends the replay where it is.
@@ -267,6 +276,8 @@ impl Database {
             Ok(end) => router.raise_view(end),
             Err(()) => orders.wake(), // it finds what failed
         }));
+        let comparison = standby.comparison.clone();
+        replayer.set_at_mark(Box::new(move |end| comparison.at_mark(end)));
         let follower = Follower {
             router: self.router.clone(),
             shared: self.shared.clone(),

@@ -9,9 +9,9 @@ use reprise_storage::{SnapshotPage, SnapshotTable};
 use crate::{shared::Shared, site::Partition};
 
 /// Bytes of rows that one slice copies: tens of microseconds.
-const SLICE_BYTES: usize = 64 << 10;
+pub(crate) const SLICE_BYTES: usize = 64 << 10;
 /// While calls wait, at most this part of the thread's time goes into copying.
-const BUSY_SHARE: u64 = 24;
+pub(crate) const BUSY_SHARE: u64 = 24;
 
 /// What an engine thread sends to the writer of a checkpoint.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ mod batch;
 mod calls;
 mod coordinator;
 mod copy;
+mod digest;
 mod gate;
 mod handoff;
 mod heads;
@@ -33,6 +34,7 @@ pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, CallTimes,
 pub use calls::{CallInfo, CallPhase, Calls, Deadline};
 pub use coordinator::{Coordinator, RendezvousStats};
 pub use copy::Copied;
+pub use digest::PartitionDigest;
 pub use gate::{CommitGate, LeaseClock};
 pub use install::{InstallBounds, InstallError, Installation, Migrated, install, judge, note_position, put_in_service};
 pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, Logging, Sampling};

@@ -34,7 +34,7 @@ pub struct Shared {
     pub multi_tick: AtomicU64,
     /// A record could not be replayed: what the partitions hold is shown to nobody.
     pub replay_failed: AtomicBool,
-    /// Partitions whose tables are being copied.
+    /// Partitions whose tables are being copied, and those of which digests are made.
     pub copying: AtomicUsize,
     /// The bytes of every module version, by `ModuleId`, for checkpoints; none of those that are out of service.
     pub binaries: Mutex<Vec<Arc<[u8]>>>,

@@ -17,6 +17,7 @@ use reprise_wire::{PartitionList, PartitionSet, RecordBatch};
 use crate::{
     batch::{CallBatch, ReplyOutcome},
     copy::{Copying, Slice},
+    digest::Digesting,
     logging::Choice,
     partition_table::PartitionTable,
     pausing::{Pause, Pausing},
@@ -65,6 +66,7 @@ pub struct Partition {
     /// Where the last record of this partition ends in the log.
     pub last_end: Lsn,
     pub(crate) copying: Option<Copying>,
+    pub(crate) digesting: Option<Digesting>,
     pub(crate) telling: Telling,
 }
 
@@ -119,6 +121,7 @@ impl Partition {
             clock: TxnClock::default(),
             last_end: Lsn(0),
             copying: None,
+            digesting: None,
             telling: Telling::default(),
         }
     }
@@ -137,6 +140,7 @@ impl Partition {
             self.last_end = durable;
             // What was copied may hold what was just taken back; its checkpoint waits for the log in vain.
             self.store.end_snapshot();
+            self.store.end_digest();
         }
     }
 }
@@ -365,16 +369,16 @@ impl Site {
         true
     }
 
-    /// Copies a slice of each partition that is being copied. `Copied` where one can go on at once.
+    /// Copies a slice of each partition that is being copied, and goes over one where digests are made. `Copied` where one can go on at once.
     fn copy_slices(&mut self, is_idle: bool) -> Slice {
         let shared = &self.tools.shared;
         if shared.copying.load(Ordering::Relaxed) == 0 {
             return Slice::Over;
         }
-        let slices = self
-            .table
-            .iter_mut()
-            .map(|partition| partition.copy_slice(shared, is_idle));
+        let slices = self.table.iter_mut().flat_map(|partition| {
+            let copied = partition.copy_slice(shared, is_idle);
+            [copied, partition.digest_slice(shared, is_idle)]
+        });
         slices.fold(Slice::Over, |all, one| match (all, one) {
             (Slice::Copied, _) | (_, Slice::Copied) => Slice::Copied,
             (Slice::Later, _) | (_, Slice::Later) => Slice::Later,

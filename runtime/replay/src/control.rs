@@ -57,9 +57,18 @@ impl Replayer {
         )
     }
 
-    /// Nothing but the transaction id that it took.
+    /// Nothing but the transaction id that it took, and what somebody wants to do there.
     pub(crate) fn feed_mark(&mut self, end: Lsn, txn_id: TxnId) -> Result<(), ReplayError> {
-        let job: Job = Box::new(move |held| note_position(held, txn_id, end));
+        let (wanted, outcome) = (
+            self.at_mark.as_mut().and_then(|at_mark| at_mark(end)),
+            self.outcome.clone(),
+        );
+        let job: Job = Box::new(move |held| {
+            note_position(held, txn_id, end);
+            if let Some(wanted) = wanted.filter(|_| !outcome.has_failed()) {
+                wanted(held);
+            }
+        });
         self.gather(Touched::All, job)
     }
 

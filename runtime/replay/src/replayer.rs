@@ -44,6 +44,9 @@ pub enum RecoverFrom {
     Changes,
 }
 
+/// Asked at the mark behind which everything before an LSN is replayed: what is to be done there, with all partitions held.
+pub type AtMark = Box<dyn FnMut(Lsn) -> Option<Job> + Send>;
+
 /// Hands records to the sites as they are fed, for as long as they come. Between two batches a site serves whatever else arrives:
 /// transactions that read, slices of a checkpoint.
 pub struct Replayer {
@@ -81,6 +84,7 @@ pub struct Replayer {
     pub(crate) assist: Arc<Assist>,
     /// Batches on their way that may be demultiplexed before their sites come to them, the next ones first.
     pub(crate) aheads: VecDeque<Arc<Ahead>>,
+    pub(crate) at_mark: Option<AtMark>,
 }
 
 /// What goes to one site.
@@ -196,6 +200,7 @@ impl Replayer {
             has_old_numbers: false,
             assist: Arc::new(Assist::new(shared.threads.clone())),
             aheads: VecDeque::new(),
+            at_mark: None,
             shared,
             compiler,
             windows,
@@ -213,6 +218,11 @@ impl Replayer {
     /// Tells where what will be fed ends, so that tables can make ready for it. Nothing but speed depends on it.
     pub fn set_log_end(&mut self, end: Lsn) {
         self.log_end = end;
+    }
+
+    /// Asked at each mark that is fed from now on.
+    pub fn set_at_mark(&mut self, at_mark: AtMark) {
+        self.at_mark = Some(at_mark);
     }
 
     /// Of these procedures, by version and number, the changes are applied wherever they were logged.

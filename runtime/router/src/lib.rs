@@ -9,6 +9,7 @@ mod admin;
 mod backup;
 mod builder;
 mod checkpoint;
+mod compare;
 mod done;
 mod idempotency;
 mod logs;
@@ -26,6 +27,7 @@ pub use checkpoint::{
     CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart, PartitionStart,
     RestartEstimate, Speed, SpeedSource, TakeError,
 };
+pub use compare::{ComparedPart, NamesLsn, digests_at_mark};
 pub use idempotency::{Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
 pub use logs::{
     ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError, QuarantineEntry,
@@ -34,8 +36,9 @@ pub use logs::{
 pub use numbered::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use replication::{
-    CutRecords, FreshnessHistory, JoinTicket, LeaseInfo, LeaseState, LostRange, OutOfSync, PromoteOptions, Promoted,
-    ReplicationError, ReplicationInfo, ReplicationService, StandbyInfo, StandbyState, SteppedDown,
+    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LeaseInfo, LeaseState, LostRange, OutOfSync,
+    PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, StandbyInfo, StandbyState,
+    SteppedDown,
 };
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 pub use standby::NotPrimary;

@@ -50,8 +50,21 @@ pub struct StandbyInfo {
     pub lag_bytes: u64,
     /// Records that readers there do not see.
     pub lag_records: u64,
+    /// Of all tables with the primary's, as it was told last. None: none was since this server was started.
+    pub compared: Option<ComparedInfo>,
     /// Why the last connection ended, or why there is none.
     pub error: Option<Arc<str>>,
+}
+
+/// A comparison of a standby's tables with its primary's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComparedInfo {
+    /// Everything before it was compared.
+    pub lsn: Lsn,
+    /// When, in microseconds since 1970.
+    pub at_us: i64,
+    /// What differs; none: all tables are equal.
+    pub difference: Option<Arc<str>>,
 }
 
 /// A node's part in replication.

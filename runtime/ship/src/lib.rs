@@ -6,6 +6,7 @@
 //! Called by: `router` (what is told of freshness), `database`, `node` (a standby's first files).
 #![forbid(unsafe_code)]
 
+mod comparing;
 mod connection;
 mod files;
 mod fork;
@@ -23,14 +24,16 @@ mod table;
 mod tickets;
 mod views;
 
+pub use comparing::{Comparisons, Found, Search};
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
 pub use fork::ForkAnswer;
 pub use freshness::{FreshnessPoint, FreshnessSummary, OwnFreshness};
 pub use link::{
-    BeatSeen, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker,
+    BeatSeen, ComparedOwn, Compares, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, StandingSeen,
+    Streaming, Taker,
 };
 pub use receive::{Bootstrapped, Bootstrapping};
 pub use safety::{Commits, SafetyHook, Stand};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig, Ticket};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
-pub use table::{Expected, StandbyState, StandbyStatus};
+pub use table::{ComparedStatus, Expected, StandbyState, StandbyStatus};

@@ -8,8 +8,8 @@ use reprise_base::{Epoch, Lsn, Waiter};
 use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
 use reprise_log::{Group, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_wire::{
-    FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Progress, Refusal, SHIP_PROTOCOL, Standing, Wants, Welcome,
-    WireError,
+    Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Named, Outcome, Progress, RangesFound, Refusal,
+    SHIP_PROTOCOL, Sought, Standing, TableDigests, Wants, Welcome, WireError,
 };
 
 use crate::connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait};
@@ -33,8 +33,37 @@ pub trait Taker: Send + Sync {
     fn note_heartbeat(&self, beat: &BeatSeen);
     /// The primary tells who is in sync. True once that is kept on the disk; false where it can't be.
     fn keep_standing(&self, standing: &StandingSeen) -> bool;
+    /// Whoever has tables compares them. None: nothing is compared.
+    fn compares(&self) -> Option<&dyn Compares> {
+        None
+    }
     /// Has `hook` run once everything before `lsn` is durable. None: it is, or the next report finds out.
     fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<Waiter>;
+}
+
+/// What a standby tells of a comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComparedOwn {
+    pub number: u64,
+    /// Everything before it was compared.
+    pub lsn: Lsn,
+    /// Where the primary is to look, at another LSN.
+    pub sought: Option<Sought>,
+    /// What differs; none: all tables are equal.
+    pub difference: Option<String>,
+}
+
+/// Whoever compares a standby's tables with its primary's.
+pub trait Compares {
+    /// A connection begins: nothing more is told of what was named on the one before.
+    fn begin(&self);
+    /// The primary names an LSN, before it says that it is committed: there tables are compared.
+    fn note_named(&self, named: &Named);
+    /// What the primary found there. False: more tables than there are.
+    fn note_tables(&self, found: &TableDigests<'_>) -> bool;
+    fn note_ranges(&self, found: &RangesFound<'_>);
+    /// What is to be told of a comparison; each once.
+    fn take_compared(&self) -> Option<ComparedOwn>;
 }
 
 /// How far a standby is.
@@ -277,7 +306,7 @@ impl Streaming {
             is_anything = true;
             self.take(Frame::decode(&bytes)?)?;
         }
-        let is_told = self.report_if_due()?;
+        let is_told = self.report_if_due()? | self.tell_compared()?;
         self.watch();
         match is_anything || is_told {
             true => Ok(Step::Done),
@@ -310,13 +339,17 @@ impl Streaming {
                 let Welcome { epoch, primary, .. } = welcome;
                 let primary = primary.to_owned();
                 self.welcome = Some(Welcomed { epoch, primary });
+                if let Some(compares) = self.taker.compares() {
+                    compares.begin();
+                }
                 self.report()
             }
             Frame::Group(group) if self.welcome.is_some() => self.place(&group),
             Frame::Heartbeat(beat) => self.note_beat(&beat),
             Frame::Standing(standing) => self.note_standing(&standing),
             Frame::Group(_) => Err(LinkError::Turn("a group")),
-            Frame::Hello(_) | Frame::Progress(_) => Err(LinkError::Turn("a standby's frame")),
+            Frame::Named(_) | Frame::Digests(_) | Frame::RangesFound(_) => self.note_comparison(frame),
+            Frame::Hello(_) | Frame::Progress(_) | Frame::Compared(_) => Err(LinkError::Turn("a standby's frame")),
             Frame::Welcome(_) | Frame::File(_) | Frame::FilesEnd(_) | Frame::Epochs(_) => {
                 Err(LinkError::Turn("a file, or a welcome"))
             }
@@ -373,6 +406,24 @@ impl Streaming {
         self.report()
     }
 
+    fn note_comparison(&mut self, frame: Frame<'_>) -> Result<(), LinkError> {
+        if self.welcome.is_none() {
+            return Err(LinkError::Turn("a comparison"));
+        }
+        let Some(compares) = self.taker.compares() else {
+            return Ok(());
+        };
+        match frame {
+            Frame::Named(named) => compares.note_named(&named),
+            Frame::RangesFound(found) => compares.note_ranges(&found),
+            Frame::Digests(found) if !compares.note_tables(&found) => {
+                return Err(LinkError::Turn("digests of more tables than there are"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// As of now.
     fn progress(&self, now_ns: u64) -> Progress {
         // First what is asked for, then how much was received: nothing is beyond that.
@@ -414,6 +465,28 @@ impl Streaming {
             self.report()?;
         }
         Ok(is_due)
+    }
+
+    /// True where something was to tell.
+    fn tell_compared(&mut self) -> Result<bool, LinkError> {
+        if self.welcome.is_none() {
+            return Ok(false);
+        }
+        let Some(told) = self.taker.compares().and_then(|compares| compares.take_compared()) else {
+            return Ok(false);
+        };
+        let compared = Compared {
+            number: told.number,
+            lsn: told.lsn,
+            outcome: match told.difference {
+                None => Outcome::Equal,
+                Some(_) => Outcome::Differs,
+            },
+            sought: told.sought,
+            what: told.difference.as_deref().unwrap_or_default(),
+        };
+        send(&mut self.link.connection, &Frame::Compared(compared))?;
+        Ok(true)
     }
 
     /// Has this thread woken once what was received is durable.

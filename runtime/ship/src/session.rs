@@ -7,17 +7,18 @@ use reprise_base::Epoch;
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
 use reprise_log::{Following, LogError, Position};
 use reprise_wire::{
-    EpochSeen, Epochs, Frame, Heartbeat, Hello, LaggardSeen, Progress, Refusal, Refused, Standing, Wants, Welcome,
-    WireError,
+    Compared, EpochSeen, Epochs, Frame, Heartbeat, Hello, LaggardSeen, Outcome, Progress, Refusal, Refused, Standing,
+    Wants, Welcome, WireError,
 };
 
 use crate::{
+    comparing::TellingOf,
     connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
     files::{Sending, Sent},
     judge::{Verdict, gone, judge_greeting, judge_position, may_be_cut},
     shipper::{Inner, ShipEvent},
     stream::Stream,
-    table::StandbyState,
+    table::{ComparedStatus, StandbyState},
 };
 
 /// Files are written and synced at the other end: it may be silent for longer.
@@ -94,6 +95,7 @@ enum Stage {
         is_streaming: bool,
         /// What it was told last of who is in sync.
         told: Noting,
+        comparing: TellingOf,
         _following: Option<Following>,
     },
     /// The last word was said: the standby ends the connection, or its time is over.
@@ -198,6 +200,9 @@ impl Session {
                     self.shipper.table.note_shipped(self.name(), self.number, shipped);
                     self.note_progress(&progress, now_ns)?;
                 }
+                (Frame::Compared(compared), Stage::Log { comparing, .. }) => {
+                    note_compared(&self.shipper, (&self.name, self.number), &compared, comparing)?;
+                }
                 _ => return Err(End::Turn),
             }
         }
@@ -243,6 +248,7 @@ impl Session {
                 stream: Stream::new(position, self.number),
                 is_streaming: false,
                 told: Noting::default(),
+                comparing: TellingOf::default(),
                 _following: shipper.log.follow(),
             },
         };
@@ -326,11 +332,15 @@ impl Session {
                 stream,
                 is_streaming,
                 told,
+                comparing,
                 ..
             } => {
                 tell_standing(shipper, (name, number), &mut self.connection, (told, now_ns))?;
-                let beat = || shipper.beat(now_ns);
-                let sent = stream.step((&*shipper.log, &shipper.ring), &mut self.connection, beat)?;
+                // What is committed by now is told once the LSNs before it are named.
+                let beat = shipper.beat(now_ns);
+                let comparisons = &shipper.comparisons;
+                let has_told = comparisons.tell_standby(number, &mut self.connection, comparing)?;
+                let sent = stream.step((&*shipper.log, &shipper.ring), &mut self.connection, || beat)?;
                 if sent.is_anything {
                     shipper.table.note_shipped(name, number, sent.shipped);
                 }
@@ -342,7 +352,7 @@ impl Session {
                     };
                     shipper.table.set_state(name, number, state);
                 }
-                Ok(sent.is_anything)
+                Ok(sent.is_anything || has_told)
             }
         }
     }
@@ -350,6 +360,7 @@ impl Session {
     /// Tells both sides why it is over. True where the standby is to hear of it.
     fn end(&mut self, end: &End) -> bool {
         self.shipper.ring.remove_reader(self.number);
+        self.shipper.comparisons.forget(self.number);
         if let End::Refused(verdict) = end {
             let refused = Refused {
                 refusal: verdict.refusal,
@@ -391,6 +402,30 @@ fn judge_epoch(progress: &Progress, own: Epoch) -> Result<(), End> {
             let reason = format!("it speaks of epoch {}, and this primary's is {own}", progress.epoch);
             Err(End::Refused(Verdict::new(Refusal::Unavailable, reason)))
         }
+    }
+}
+
+/// Keeps what a standby makes of a comparison, and has looked for what it asks for.
+fn note_compared(
+    shipper: &Inner,
+    (name, number): (&Option<Arc<str>>, u64),
+    compared: &Compared<'_>,
+    comparing: &mut TellingOf,
+) -> Result<(), End> {
+    if compared.number > shipper.comparisons.newest() {
+        return Err(End::Turn);
+    }
+    let difference = (compared.outcome == Outcome::Differs).then(|| compared.what.into());
+    let status = ComparedStatus {
+        lsn: compared.lsn,
+        at_us: shipper.clock.now_us(),
+        difference,
+    };
+    let name = name.as_deref().unwrap_or_default();
+    shipper.table.note_compared(name, number, status);
+    match compared.sought {
+        Some(sought) if !shipper.comparisons.ask(number, sought, shipper.partitions, comparing) => Err(End::Turn),
+        _ => Ok(()),
     }
 }
 

@@ -15,6 +15,7 @@ use reprise_base::{Lsn, Safety, Watermark, check_node_name};
 use reprise_env::{Clock, Connection, FrameBuffer, Listener, Net, NetError, Started, Step, Threads, Work};
 
 use crate::{
+    comparing::Comparisons,
     connection::SHIP_LIMITS,
     freshness::{FreshnessPoint, FreshnessSummary},
     ring::Ring,
@@ -119,6 +120,7 @@ pub(crate) struct Inner {
     pub ring: Arc<Ring>,
     pub tickets: Tickets,
     pub table: Table,
+    pub comparisons: Arc<Comparisons>,
     is_stopping: AtomicBool,
     is_dismissed: AtomicBool,
     commits: Arc<dyn Commits>,
@@ -138,7 +140,7 @@ impl Inner {
 
     /// Everything before it may be told.
     pub fn committed(&self, durable: Lsn) -> Lsn {
-        self.commits.committed(durable)
+        self.comparisons.limit(self.commits.committed(durable))
     }
 }
 
@@ -171,6 +173,7 @@ impl Shipper {
             ring: Arc::new(Ring::new(config.ring_bytes, buffer.map(Arc::new))),
             tickets: Tickets::default(),
             table: Table::new(config.safety, config.commits.clone()),
+            comparisons: Arc::default(),
             is_stopping: AtomicBool::new(false),
             is_dismissed: AtomicBool::new(false),
             commits: config.commits,
@@ -268,6 +271,16 @@ impl Shipper {
     /// Everything before it is on as many standbys as the server's level asks for; None: it asks for none.
     pub fn acked_limit(&self) -> Option<Lsn> {
         self.inner.table.limit()
+    }
+
+    /// LSNs at which tables are compared.
+    pub fn comparisons(&self) -> &Arc<Comparisons> {
+        &self.inner.comparisons
+    }
+
+    /// A standby streams, and so somebody compares.
+    pub fn is_followed(&self) -> bool {
+        self.inner.table.is_followed()
     }
 
     /// Everything before it is committed, as standbys are told.

@@ -57,8 +57,21 @@ pub struct StandbyStatus {
     pub lag_records: u64,
     /// The log is kept for it from here on. None: it is not, or not any more.
     pub held_from: Option<Lsn>,
+    /// Of its tables with this server's, as it told last.
+    pub compared: Option<ComparedStatus>,
     /// Why the last connection ended, or what is wrong.
     pub error: Option<Arc<str>>,
+}
+
+/// A comparison of all tables at one LSN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComparedStatus {
+    /// Everything before it was compared.
+    pub lsn: Lsn,
+    /// When that was told, in microseconds since 1970.
+    pub at_us: i64,
+    /// What differs; none: all tables are equal.
+    pub difference: Option<Arc<str>>,
 }
 
 /// A standby that a primary knows of an earlier run.
@@ -104,6 +117,7 @@ struct Standby {
     awaited_until_ns: u64,
     hold: Option<(Arc<Hold>, Lsn)>,
     freshness: Freshness,
+    compared: Option<ComparedStatus>,
     error: Option<Arc<str>>,
 }
 
@@ -123,6 +137,7 @@ impl Standby {
             awaited_until_ns: 0,
             hold: None,
             freshness: Freshness::default(),
+            compared: None,
             error: None,
         }
     }
@@ -517,6 +532,7 @@ impl Table {
     pub fn begin_files(&self, name: &str, connection: u64) {
         let has_left = self.with(name, connection, |standby| {
             (standby.persisted, standby.lacks_from) = (Lsn(0), Lsn(0));
+            standby.compared = None;
             match standby.sync {
                 SyncState::In | SyncState::Leaving => {
                     standby.leave();
@@ -581,6 +597,14 @@ impl Table {
             mark.raise(lsn.0);
         }
         hold
+    }
+
+    pub fn note_compared(&self, name: &str, connection: u64, compared: ComparedStatus) {
+        self.with(name, connection, |standby| standby.compared = Some(compared));
+    }
+
+    pub fn is_followed(&self) -> bool {
+        self.lock().standbys.values().any(Standby::is_streaming)
     }
 
     /// The connection is over.
@@ -674,6 +698,7 @@ impl Table {
                     0
                 },
                 lag_records: durable.0.saturating_sub(view.0),
+                compared: standby.compared.clone(),
                 held_from: standby.hold.as_ref().map(|(_, from)| *from),
                 error: standby.error.clone(),
             }

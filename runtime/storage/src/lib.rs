@@ -11,6 +11,7 @@ mod arena;
 mod bulk;
 mod charge;
 mod chunked;
+mod compare;
 mod convert;
 mod dense;
 mod difference;
@@ -42,6 +43,10 @@ mod writeset;
 
 pub use apply::{ApplyError, PrefetchStep};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
+pub use compare::{
+    DIGEST_RANGES_MAX, DIGEST_ROWS_BYTES_MAX, DigestPlan, Digested, NumberRanges, RangeDigests, RowsDiffer,
+    TableDigest, name_difference,
+};
 pub use convert::{GoOn, Prepared, Unprepared};
 pub use difference::RowDifference;
 pub use digest::result_digest;

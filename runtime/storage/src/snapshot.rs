@@ -7,7 +7,9 @@ use reprise_base::{Budget, Grant, MemoryKind};
 use reprise_wire::push_checkpoint_row;
 
 use crate::{
+    compare::{DigestPlan, Digested, Digests},
     indirection::Rid,
+    keyplan::RowRef,
     rows::Rows,
     store::{Store, TableId},
 };
@@ -35,8 +37,16 @@ pub struct SnapshotTable {
     pub next_number: u64,
 }
 
+/// What is taken of the tables as they were at a moment, while they go on changing.
 #[derive(Default)]
 pub(crate) struct Snapshot {
+    copies: Option<Copies>,
+    digests: Option<Digests>,
+}
+
+/// Copies of all rows.
+#[derive(Default)]
+struct Copies {
     tables: Vec<TableCopy>,
     ready: Vec<SnapshotPage>,
     budget: Option<Arc<Budget>>,
@@ -44,55 +54,49 @@ pub(crate) struct Snapshot {
     _done: Option<Grant>,
 }
 
+/// How far the rows of a table are taken.
 #[derive(Default)]
-struct TableCopy {
+pub(crate) struct Taken {
     /// Record ids from here on were given out later.
     limit: u32,
     /// Record ids before it are done.
     cursor: u32,
     /// Bits of record ids that are done although the cursor has not passed them.
     done: Vec<u64>,
-    page: SnapshotPage,
 }
 
-impl TableCopy {
+impl Taken {
+    /// None of the rows that are there now.
+    pub fn none_of(rows: &Rows) -> Self {
+        let limit = rows.rids_end();
+        Self {
+            limit,
+            cursor: 0,
+            done: vec![0; (limit as usize).div_ceil(64)],
+        }
+    }
+
+    /// Of what tells which rows are done.
+    pub fn done_bytes(&self) -> u64 {
+        self.done.len() as u64 * 8
+    }
+
     fn is_done(&self, rid: u32) -> bool {
         self.done[rid as usize / 64] & 1 << (rid % 64) != 0
     }
 
-    fn push(&mut self, rows: &Rows, rid: Rid, ready: &mut Vec<SnapshotPage>, budget: Option<&Arc<Budget>>) {
-        let row = rows.at(rid);
-        let added = row.row.len() + 16;
-        if self.page.bytes.is_empty() {
-            self.page.bytes.reserve(PAGE_BYTES.max(added));
-            self.page.grant = budget.map(|budget| budget.take(self.page.bytes.capacity() as u64));
+    /// The row is about to change: true where it is still to be taken, which is the caller's to do now.
+    fn take_early(&mut self, rid: Rid) -> bool {
+        let rid = rid.0;
+        if rid < self.cursor || rid >= self.limit || self.is_done(rid) {
+            return false;
         }
-        push_checkpoint_row(&mut self.page.bytes, row.row, Some(row.number));
-        self.page.rows += 1;
-        if self.page.bytes.len() + added > PAGE_BYTES {
-            self.hand_out(ready);
-        }
+        self.done[rid as usize / 64] |= 1 << (rid % 64);
+        true
     }
 
-    fn hand_out(&mut self, ready: &mut Vec<SnapshotPage>) {
-        if self.page.rows > 0 {
-            let table = self.page.table;
-            let next = SnapshotPage {
-                table,
-                ..SnapshotPage::default()
-            };
-            ready.push(std::mem::replace(&mut self.page, next));
-        }
-    }
-
-    /// Copies rows from the cursor on until so many bytes are copied. True when none is left.
-    fn copy(
-        &mut self,
-        rows: &Rows,
-        bytes: &mut usize,
-        ready: &mut Vec<SnapshotPage>,
-        budget: Option<&Arc<Budget>>,
-    ) -> bool {
+    /// Takes rows from the cursor on until so many bytes are taken. True when none is left.
+    pub fn take<'r>(&mut self, rows: &'r Rows, bytes: &mut usize, mut take: impl FnMut(RowRef<'r>)) -> bool {
         let mut looked_at = 0;
         while self.cursor < self.limit {
             if *bytes == 0 || looked_at >= SLICE_RIDS_MAX {
@@ -101,31 +105,88 @@ impl TableCopy {
             let rid = self.cursor;
             self.cursor += 1;
             looked_at += 1;
-            if !self.is_done(rid) && rows.place(Rid(rid)).is_some() {
-                *bytes = bytes.saturating_sub(rows.at(Rid(rid)).row.len() + 16);
-                self.push(rows, Rid(rid), ready, budget);
+            if !self.is_done(rid)
+                && let Some(row) = rows.live(Rid(rid))
+            {
+                *bytes = bytes.saturating_sub(row.row.len() + 16);
+                take(row);
             }
         }
-        self.hand_out(ready);
         self.done = Vec::new();
         true
     }
 }
 
+#[derive(Default)]
+struct TableCopy {
+    taken: Taken,
+    page: SnapshotPage,
+}
+
+impl SnapshotPage {
+    fn push(&mut self, row: RowRef<'_>, ready: &mut Vec<SnapshotPage>, budget: Option<&Arc<Budget>>) {
+        let added = row.row.len() + 16;
+        if self.bytes.is_empty() {
+            self.bytes.reserve(PAGE_BYTES.max(added));
+            self.grant = budget.map(|budget| budget.take(self.bytes.capacity() as u64));
+        }
+        push_checkpoint_row(&mut self.bytes, row.row, Some(row.number));
+        self.rows += 1;
+        if self.bytes.len() + added > PAGE_BYTES {
+            self.hand_out(ready);
+        }
+    }
+
+    fn hand_out(&mut self, ready: &mut Vec<SnapshotPage>) {
+        if self.rows > 0 {
+            let table = self.table;
+            let next = SnapshotPage {
+                table,
+                ..SnapshotPage::default()
+            };
+            ready.push(std::mem::replace(self, next));
+        }
+    }
+}
+
+impl TableCopy {
+    /// Copies rows from the cursor on until so many bytes are copied. True when none is left.
+    fn copy(
+        &mut self,
+        rows: &Rows,
+        bytes: &mut usize,
+        ready: &mut Vec<SnapshotPage>,
+        budget: Option<&Arc<Budget>>,
+    ) -> bool {
+        let Self { taken, page } = self;
+        let is_over = taken.take(rows, bytes, |row| page.push(row, ready, budget));
+        if is_over {
+            page.hand_out(ready);
+        }
+        is_over
+    }
+}
+
 impl Snapshot {
-    /// The row is about to change, or its id has just been given out: what it was at the moment is copied now.
+    /// The row is about to change, or its id has just been given out: what it was at the moment is taken now.
     #[cold]
     pub fn before_change(&mut self, table: TableId, rid: Rid, rows: &Rows, is_new: bool) {
-        let Some(copy) = self.tables.get_mut(table.0 as usize) else {
-            return; // a table of later
-        };
-        if rid.0 < copy.cursor || rid.0 >= copy.limit || copy.is_done(rid.0) {
-            return;
+        if let Some(Copies {
+            tables, ready, budget, ..
+        }) = &mut self.copies
+            && let Some(copy) = tables.get_mut(table.0 as usize) // else a table of later
+            && copy.taken.take_early(rid)
+            && let Some(row) = rows.live(rid).filter(|_| !is_new)
+        {
+            copy.page.push(row, ready, budget.as_ref());
         }
-        if !is_new && rows.place(rid).is_some() {
-            copy.push(rows, rid, &mut self.ready, self.budget.as_ref());
+        if let Some(digests) = &mut self.digests
+            && let Some(table) = digests.table_mut(table)
+            && table.taken.take_early(rid)
+            && let Some(row) = rows.live(rid).filter(|_| !is_new)
+        {
+            table.sums.add(row);
         }
-        copy.done[rid.0 as usize / 64] |= 1 << (rid.0 % 64);
     }
 }
 
@@ -133,30 +194,25 @@ impl Store {
     /// Takes this moment, between two transactions, as the one that is copied. One snapshot at a time.
     pub fn begin_snapshot(&mut self) -> Vec<SnapshotTable> {
         assert!(!self.in_txn(), "a snapshot is taken between transactions");
-        let mut snapshot = Snapshot::default();
+        let budget = self.snapshot_budget();
+        let mut copies = Copies {
+            budget,
+            ..Copies::default()
+        };
         for (number, table) in self.tables.iter().enumerate() {
-            let limit = table.rows.rids_end();
-            snapshot.tables.push(TableCopy {
-                limit,
-                cursor: 0,
-                done: vec![0; (limit as usize).div_ceil(64)],
+            copies.tables.push(TableCopy {
+                taken: Taken::none_of(&table.rows),
                 page: SnapshotPage {
                     table: number as u16,
                     ..SnapshotPage::default()
                 },
             });
         }
-        assert!(self.snapshot.is_none(), "one snapshot at a time");
-        let done_words: usize = snapshot.tables.iter().map(|copy| copy.done.len()).sum();
-        snapshot.budget = self
-            .memory
-            .as_ref()
-            .map(|memory| Arc::clone(memory.kind(MemoryKind::Snapshots)));
-        snapshot._done = snapshot
-            .budget
-            .as_ref()
-            .map(|budget| budget.take(done_words as u64 * 8));
-        self.snapshot = Some(Box::new(snapshot));
+        let done_bytes: u64 = copies.tables.iter().map(|copy| copy.taken.done_bytes()).sum();
+        copies._done = copies.budget.as_ref().map(|budget| budget.take(done_bytes));
+        let snapshot = self.snapshot.get_or_insert_default();
+        assert!(snapshot.copies.is_none(), "one snapshot at a time");
+        snapshot.copies = Some(copies);
         let tables = self.tables.iter().map(|table| SnapshotTable {
             rows: table.rows.count(),
             next_number: table.next_number(),
@@ -164,15 +220,21 @@ impl Store {
         tables.collect()
     }
 
+    fn snapshot_budget(&self) -> Option<Arc<Budget>> {
+        let memory = self.memory.as_ref();
+        memory.map(|memory| Arc::clone(memory.kind(MemoryKind::Snapshots)))
+    }
+
     /// Copies about so many bytes of rows more. True when all are copied. Between transactions.
     pub fn copy_snapshot(&mut self, mut bytes: usize) -> bool {
         assert!(!self.in_txn(), "rows are copied between transactions");
-        let Some(snapshot) = &mut self.snapshot else {
+        let copies = self.snapshot.as_mut().and_then(|snapshot| snapshot.copies.as_mut());
+        let Some(Copies {
+            tables, ready, budget, ..
+        }) = copies
+        else {
             return true;
         };
-        let Snapshot {
-            tables, ready, budget, ..
-        } = &mut **snapshot;
         for (copy, table) in tables.iter_mut().zip(&self.tables) {
             if !copy.copy(&table.rows, &mut bytes, ready, budget.as_ref()) {
                 return false;
@@ -183,27 +245,74 @@ impl Store {
 
     /// Takes the pages that are full, or the last of their tables.
     pub fn take_snapshot_pages(&mut self) -> Vec<SnapshotPage> {
-        let snapshot = self.snapshot.as_mut();
-        snapshot.map_or_else(Vec::new, |snapshot| std::mem::take(&mut snapshot.ready))
+        let copies = self.snapshot.as_mut().and_then(|snapshot| snapshot.copies.as_mut());
+        copies.map_or_else(Vec::new, |copies| std::mem::take(&mut copies.ready))
     }
 
     /// Ends the snapshot, whether or not it was copied.
     pub fn end_snapshot(&mut self) {
-        self.snapshot = None;
+        self.end_part(|snapshot| drop(snapshot.copies.take()));
     }
 
-    /// All rows of a table that is about to be rebuilt are copied at once: their ids will name others.
+    /// Without either nobody pays for it.
+    fn end_part(&mut self, end: impl FnOnce(&mut Snapshot)) {
+        if let Some(snapshot) = &mut self.snapshot {
+            end(snapshot);
+            if snapshot.copies.is_none() && snapshot.digests.is_none() {
+                self.snapshot = None;
+            }
+        }
+    }
+
+    /// Takes this moment, between two transactions, as the one whose digests are made. One at a time.
+    pub fn begin_digest(&mut self, plan: DigestPlan) {
+        assert!(!self.in_txn(), "digests are of a moment between transactions");
+        let mut digests = Digests::new(plan, &self.tables);
+        digests.count_in(self.snapshot_budget().as_ref());
+        let snapshot = self.snapshot.get_or_insert_default();
+        assert!(snapshot.digests.is_none(), "digests of one moment at a time");
+        snapshot.digests = Some(digests);
+    }
+
+    pub fn is_digesting(&self) -> bool {
+        self.snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.digests.is_some())
+    }
+
+    /// Goes over about so many bytes of rows more, where digests were begun. Some once all were gone over, which ends it. Between transactions.
+    pub fn go_on_digest(&mut self, mut bytes: usize) -> Option<Digested> {
+        assert!(!self.in_txn(), "rows are gone over between transactions");
+        let digests = self.snapshot.as_mut()?.digests.as_mut()?;
+        if !digests.go_on(&self.tables, &mut bytes) {
+            return None;
+        }
+        let mut found = None;
+        self.end_part(|snapshot| found = snapshot.digests.take());
+        found.map(Digests::into_found)
+    }
+
+    /// Ends it, whether or not all rows were gone over.
+    pub fn end_digest(&mut self) {
+        self.end_part(|snapshot| drop(snapshot.digests.take()));
+    }
+
+    /// All rows of a table that is about to be rebuilt are taken at once: their ids will name others.
     pub(crate) fn finish_snapshot_of(&mut self, id: TableId) {
         let Some(snapshot) = &mut self.snapshot else {
             return;
         };
-        let Snapshot {
+        let rows = &self.tables[id.0 as usize].rows;
+        let mut all = usize::MAX;
+        if let Some(Copies {
             tables, ready, budget, ..
-        } = &mut **snapshot;
-        if let Some(copy) = tables.get_mut(id.0 as usize) {
-            let rows = &self.tables[id.0 as usize].rows;
-            let mut all = usize::MAX;
+        }) = &mut snapshot.copies
+            && let Some(copy) = tables.get_mut(id.0 as usize)
+        {
             while !copy.copy(rows, &mut all, ready, budget.as_ref()) {}
+        }
+        if let Some(table) = snapshot.digests.as_mut().and_then(|digests| digests.table_mut(id)) {
+            while !table.go_on(rows, &mut all) {}
         }
     }
 }

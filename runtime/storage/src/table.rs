@@ -11,6 +11,7 @@ use reprise_pages::drop_aside;
 
 use crate::{
     arena::Location,
+    compare::digest_of,
     digest::fold,
     index::{Index, Refused},
     indirection::Rid,
@@ -632,8 +633,7 @@ impl Table {
     pub fn rows_digest(&self) -> u64 {
         let rows = self.all_rows().map(|(_, row)| fold(0, row.number, row.row));
         let sum = rows.fold(0u64, u64::wrapping_add);
-        let next = fold(sum, self.next_number, &[]);
-        fold(next, self.rows.count(), &[])
+        digest_of(sum, self.next_number, self.rows.count())
     }
 }
 

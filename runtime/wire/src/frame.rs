@@ -4,8 +4,19 @@ use reprise_base::{Epoch, Lsn, limits::BLOCK_BYTES_MAX};
 
 use crate::{History, WireError, check, corrupt, crc32c, crc32c_behind, u32_at, u64_at};
 
+mod comparison;
+mod epochs;
+mod standing;
+
+pub use comparison::{
+    COMPARED_RANGES_MAX, COMPARED_ROWS_BYTES_MAX, COMPARED_TABLES_MAX, Compared, ComparedTable, Named, Outcome,
+    RangesFound, Sought, TableDigests,
+};
+pub use epochs::{EpochSeen, Epochs};
+pub use standing::{LaggardSeen, STANDING_MAX, Standing};
+
 /// Both sides speak the same one.
-pub const SHIP_PROTOCOL: u16 = 3;
+pub const SHIP_PROTOCOL: u16 = 4;
 /// Before the body of each frame: checksum and kind.
 pub const FRAME_HEADER_BYTES: usize = 8;
 /// Longest name of a standby, in bytes.
@@ -20,8 +31,6 @@ pub const FILE_PATH_BYTES_MAX: usize = 255;
 pub const GROUP_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 32;
 /// Longest frame, in bytes: a group.
 pub const FRAME_BYTES_MAX: usize = GROUP_HEAD_BYTES + BLOCK_BYTES_MAX;
-/// Standbys in one frame at most.
-pub const STANDING_MAX: usize = 16;
 /// Longest frame that a standby sends, in bytes.
 pub const STANDBY_FRAME_BYTES_MAX: usize = 1 << 10;
 
@@ -39,13 +48,6 @@ const FILE_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 44;
 const FILES_END_BYTES: usize = FRAME_HEADER_BYTES + 16;
 const HEARTBEAT_BYTES: usize = FRAME_HEADER_BYTES + 40;
 const PROGRESS_BYTES: usize = FRAME_HEADER_BYTES + 80;
-const STANDING_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
-/// Of each standby, before its name.
-const STANDING_ENTRY_BYTES: usize = 9;
-const EPOCHS_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
-const EPOCH_BYTES: usize = 16;
-/// Epochs in one frame at most.
-const EPOCHS_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -59,6 +61,10 @@ enum Kind {
     Progress = 8,
     Epochs = 9,
     Standing = 10,
+    Named = 11,
+    Digests = 12,
+    RangesFound = 13,
+    Compared = 14,
 }
 
 /// What a standby wants of its primary.
@@ -217,189 +223,6 @@ pub struct Progress {
     pub noted: u64,
 }
 
-/// A standby that lacks what was answered, perhaps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaggardSeen<'a> {
-    pub name: &'a str,
-    /// It has everything before it, and may lack what lies behind.
-    pub from: Lsn,
-}
-
-/// Sent by the primary first, and whenever another standby is in sync, or one is no longer: the standby keeps it, and says so (`noted`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing<'a> {
-    /// Later ones have larger numbers, as long as the primary runs.
-    pub number: u64,
-    /// The standby to which it is sent has everything that was answered.
-    pub is_in_sync: bool,
-    entries: &'a [u8],
-}
-
-impl<'a> Standing<'a> {
-    /// The standbys that are out of sync, as they are put into a frame: at most 16.
-    pub fn pack<'b>(laggards: impl Iterator<Item = LaggardSeen<'b>>) -> Vec<u8> {
-        let mut packed = Vec::new();
-        for laggard in laggards.take(STANDING_MAX) {
-            assert!(laggard.name.len() <= STANDBY_NAME_BYTES_MAX, "a standby's name");
-            packed.extend_from_slice(&laggard.from.0.to_le_bytes());
-            packed.push(laggard.name.len() as u8);
-            packed.extend_from_slice(laggard.name.as_bytes());
-        }
-        packed
-    }
-
-    /// `entries` were packed.
-    pub fn new(number: u64, is_in_sync: bool, entries: &'a [u8]) -> Self {
-        Self {
-            number,
-            is_in_sync,
-            entries,
-        }
-    }
-
-    /// Those that are out of sync, in the order of the primary.
-    pub fn laggards(&self) -> impl Iterator<Item = LaggardSeen<'a>> + use<'a> {
-        let mut rest = self.entries;
-        std::iter::from_fn(move || {
-            let (laggard, behind) = laggard_at(rest).ok()??;
-            rest = behind;
-            Some(laggard)
-        })
-    }
-
-    fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
-        check_head("length of a standing", STANDING_HEAD_BYTES, bytes)?;
-        let is_in_sync = u16_at(bytes, 16);
-        if is_in_sync > 1 {
-            return Err(corrupt("whether a standby is in sync", "0 or 1", is_in_sync));
-        }
-        check("bytes before a standing's standbys", 0, u32_at(bytes, 20))?;
-        let entries = &bytes[STANDING_HEAD_BYTES..];
-        let (mut rest, mut count) = (entries, 0_u16);
-        while let Some((_, behind)) = laggard_at(rest)? {
-            (rest, count) = (behind, count + 1);
-            if usize::from(count) > STANDING_MAX {
-                break;
-            }
-        }
-        check("number of a standing's standbys", u16_at(bytes, 18), count)?;
-        if usize::from(count) > STANDING_MAX {
-            return Err(corrupt(
-                "number of a standing's standbys",
-                format!("at most {STANDING_MAX}"),
-                count,
-            ));
-        }
-        Ok(Self {
-            number: u64_at(bytes, 8),
-            is_in_sync: is_in_sync == 1,
-            entries,
-        })
-    }
-}
-
-/// The first of them, and what follows. None: there is nothing more.
-fn laggard_at(entries: &[u8]) -> Result<Option<(LaggardSeen<'_>, &[u8])>, WireError> {
-    if entries.is_empty() {
-        return Ok(None);
-    }
-    check_head("length of a standing's standby", STANDING_ENTRY_BYTES, entries)?;
-    let length = usize::from(entries[STANDING_ENTRY_BYTES - 1]);
-    if !(1..=STANDBY_NAME_BYTES_MAX).contains(&length) {
-        let expected = format!("1 to {STANDBY_NAME_BYTES_MAX}");
-        return Err(corrupt("length of a name", expected, length));
-    }
-    check_head("length of a standing's standby", STANDING_ENTRY_BYTES + length, entries)?;
-    let (name, rest) = entries[STANDING_ENTRY_BYTES..].split_at(length);
-    let (name, from) = (text(name)?, Lsn(u64_at(entries, 0)));
-    Ok(Some((LaggardSeen { name, from }, rest)))
-}
-
-/// Where an epoch begins in the primary's log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EpochSeen {
-    pub epoch: Epoch,
-    /// Of all records before `start`.
-    pub history: History,
-    /// Of its first record.
-    pub start: Lsn,
-}
-
-/// The answer to who asks where the histories part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Epochs<'a> {
-    /// The primary has the same records before the position that was shown.
-    pub is_same: bool,
-    /// Everything before it is durable on the primary.
-    pub durable: Lsn,
-    entries: &'a [u8],
-}
-
-impl<'a> Epochs<'a> {
-    /// The newest epochs of a list, as they are put into a frame: at most 1024.
-    pub fn pack(epochs: impl ExactSizeIterator<Item = EpochSeen>) -> Vec<u8> {
-        let skipped = epochs.len().saturating_sub(EPOCHS_MAX);
-        let mut packed = Vec::with_capacity(EPOCH_BYTES * EPOCHS_MAX.min(epochs.len()));
-        for seen in epochs.skip(skipped) {
-            packed.extend_from_slice(&seen.epoch.0.to_le_bytes());
-            packed.extend_from_slice(&seen.history.0.to_le_bytes());
-            packed.extend_from_slice(&seen.start.0.to_le_bytes());
-        }
-        packed
-    }
-
-    /// `entries` were packed.
-    pub fn new(is_same: bool, durable: Lsn, entries: &'a [u8]) -> Self {
-        assert!(
-            entries.len().is_multiple_of(EPOCH_BYTES) && entries.len() <= EPOCHS_MAX * EPOCH_BYTES,
-            "packed epochs"
-        );
-        Self {
-            is_same,
-            durable,
-            entries,
-        }
-    }
-
-    /// The oldest first.
-    pub fn epochs(&self) -> impl Iterator<Item = EpochSeen> + use<'a> {
-        let (entries, _) = self.entries.as_chunks::<EPOCH_BYTES>();
-        entries.iter().map(|entry| EpochSeen {
-            epoch: Epoch(u32_at(entry, 0)),
-            history: History(u32_at(entry, 4)),
-            start: Lsn(u64_at(entry, 8)),
-        })
-    }
-
-    fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
-        check_head("length of epochs", EPOCHS_HEAD_BYTES, bytes)?;
-        let (is_same, count) = (u16_at(bytes, 16), usize::from(u16_at(bytes, 18)));
-        if is_same > 1 || count > EPOCHS_MAX {
-            let expected = format!("0 or 1, and at most {EPOCHS_MAX}");
-            return Err(corrupt("head of epochs", expected, format!("{is_same}, {count}")));
-        }
-        check("length of epochs", EPOCHS_HEAD_BYTES + count * EPOCH_BYTES, bytes.len())?;
-        check("bytes before epochs", 0, u32_at(bytes, 20))?;
-        let epochs = Self {
-            is_same: is_same == 1,
-            durable: Lsn(u64_at(bytes, 8)),
-            entries: &bytes[EPOCHS_HEAD_BYTES..],
-        };
-        let all: Vec<_> = epochs.epochs().collect();
-        match all
-            .windows(2)
-            .all(|pair| pair[0].epoch < pair[1].epoch && pair[0].start <= pair[1].start)
-        {
-            true => Ok(epochs),
-            false => Err(corrupt(
-                "a list of epochs",
-                "growing ones",
-                format!("{} others", all.len()),
-            )),
-        }
-    }
-}
-
 /// Any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
@@ -413,6 +236,10 @@ pub enum Frame<'a> {
     Progress(Progress),
     Epochs(Epochs<'a>),
     Standing(Standing<'a>),
+    Named(Named),
+    Digests(TableDigests<'a>),
+    RangesFound(RangesFound<'a>),
+    Compared(Compared<'a>),
 }
 
 /// The head of a frame on its way: its fields one behind the other.
@@ -513,20 +340,12 @@ impl Frame<'_> {
             Self::Group(group) => [&group.head()[..], group.records].concat(),
             Self::Heartbeat(beat) => beat.encode(),
             Self::Progress(progress) => progress.encode(),
-            Self::Epochs(epochs) => {
-                let mut out = Out::new(Kind::Epochs);
-                out.u64(epochs.durable.0).u16(u16::from(epochs.is_same));
-                out.u16((epochs.entries.len() / EPOCH_BYTES) as u16).u32(0);
-                out.put(epochs.entries);
-                out.seal(&[])
-            }
-            Self::Standing(standing) => {
-                let mut out = Out::new(Kind::Standing);
-                out.u64(standing.number).u16(u16::from(standing.is_in_sync));
-                out.u16(standing.laggards().count() as u16).u32(0);
-                out.put(standing.entries);
-                out.seal(&[])
-            }
+            Self::Epochs(epochs) => epochs.encode(),
+            Self::Standing(standing) => standing.encode(),
+            Self::Named(named) => named.encode(),
+            Self::Digests(digests) => digests.encode(),
+            Self::RangesFound(found) => found.encode(),
+            Self::Compared(compared) => compared.encode(),
         }
     }
 }
@@ -601,7 +420,11 @@ impl<'a> Frame<'a> {
             kind if kind == Kind::Progress as u8 => Progress::decode(bytes).map(Self::Progress),
             kind if kind == Kind::Epochs as u8 => Epochs::decode(bytes).map(Self::Epochs),
             kind if kind == Kind::Standing as u8 => Standing::decode(bytes).map(Self::Standing),
-            kind => Err(corrupt("kind of a frame", "1 to 10", kind)),
+            kind if kind == Kind::Named as u8 => Named::decode(bytes).map(Self::Named),
+            kind if kind == Kind::Digests as u8 => TableDigests::decode(bytes).map(Self::Digests),
+            kind if kind == Kind::RangesFound as u8 => RangesFound::decode(bytes).map(Self::RangesFound),
+            kind if kind == Kind::Compared as u8 => Compared::decode(bytes).map(Self::Compared),
+            kind => Err(corrupt("kind of a frame", "1 to 14", kind)),
         }
     }
 }

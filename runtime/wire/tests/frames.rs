@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use proptest::{collection::vec, prelude::*};
-use reprise_base::{Epoch, Lsn};
+use reprise_base::{Epoch, Lsn, PartitionId};
 use reprise_wire::*;
 
 fn hex(bytes: &[u8]) -> String {
@@ -86,6 +86,108 @@ fn golden_greetings() {
         }),
         expect!["66 d3 a8 75 03 00 00 00 07 00 03 00 77 68 79"],
     );
+}
+
+fn sought() -> Sought {
+    Sought {
+        partition: PartitionId(0x0102),
+        table: 3,
+        first: 0x1122_3344,
+        shift: 10,
+        count: 1024,
+    }
+}
+
+fn compared_table() -> ComparedTable {
+    ComparedTable {
+        partition: PartitionId(1),
+        table: 2,
+        schema: 3,
+        rows: 4,
+        next_number: 5,
+        digest: 0x1122_3344_5566_7788,
+    }
+}
+
+#[test]
+fn golden_comparisons() {
+    let named = Named {
+        number: 7,
+        lsn: Lsn(0x1122),
+        sought: None,
+    };
+    check_golden(Frame::Named(named), expect![[""]]);
+    let sought = Some(sought());
+    check_golden(Frame::Named(Named { sought, ..named }), expect![[""]]);
+    let tables = TableDigests::pack(&[compared_table()]);
+    check_golden(Frame::Digests(TableDigests::new(7, true, &tables)), expect![[""]]);
+    let digests = RangesFound::pack_digests(&[0, 0xaabb]);
+    let rows = RangesFound::pack_rows([(9, &b"row"[..])].into_iter());
+    check_golden(Frame::RangesFound(RangesFound::new(7, &digests, &rows)), expect![[""]]);
+    let compared = Compared {
+        number: 7,
+        lsn: Lsn(0x1122),
+        outcome: Outcome::Differs,
+        sought,
+        what: "why",
+    };
+    check_golden(Frame::Compared(compared), expect![[""]]);
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    let crc = bytes.iter().fold(!0_u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 * (crc & 1)))
+    });
+    !crc
+}
+
+/// A frame whose bytes were changed and sealed again.
+fn forged(frame: Frame<'_>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = frame.encode();
+    change(&mut bytes);
+    let crc = crc32c(&bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn comparisons_that_no_encoder_writes_are_refused() {
+    let named = Frame::Named(Named {
+        number: 7,
+        lsn: Lsn(1),
+        sought: Some(sought()),
+    });
+    let tables = TableDigests::pack(&[compared_table()]);
+    let digests = Frame::Digests(TableDigests::new(7, true, &tables));
+    let (ranges, rows) = (
+        RangesFound::pack_digests(&[1, 2]),
+        RangesFound::pack_rows([(9, &b"row"[..])].into_iter()),
+    );
+    let found = Frame::RangesFound(RangesFound::new(7, &ranges, &rows));
+    let equal = Frame::Compared(Compared {
+        number: 7,
+        lsn: Lsn(1),
+        outcome: Outcome::Equal,
+        sought: None,
+        what: "",
+    });
+    let refused = [
+        forged(named, |bytes| bytes[36] = 64), // a shift
+        forged(named, |bytes| bytes[39] = 5),  // 1280 ranges
+        forged(named, |bytes| bytes[38..40].fill(0)),
+        forged(named, |bytes| bytes.push(0)),
+        forged(digests, |bytes| bytes[16] = 2),
+        forged(digests, |bytes| bytes[18] = 2),
+        forged(digests, |bytes| bytes[28] = 1),
+        forged(found, |bytes| bytes[16] = 9),
+        forged(found, |bytes| bytes[18] = 2),
+        forged(found, |bytes| bytes[50] = 1), // a row's length
+        forged(equal, |bytes| bytes[40] = 2),
+        forged(equal, |bytes| bytes[38] = 1),
+    ];
+    for (number, bytes) in refused.iter().enumerate() {
+        assert!(Frame::decode(bytes).is_err(), "{number}");
+    }
 }
 
 #[test]

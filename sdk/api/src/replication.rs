@@ -53,8 +53,24 @@ pub struct Standby {
     pub lag_bytes: u64,
     /// Records that readers on the standby do not see yet.
     pub lag_txns: u64,
+    /// The last comparison of all tables with the primary's (`--compare-every`); null: none was since that server was started.
+    #[serde(default)]
+    pub compared: Option<Comparison>,
     /// Why there is no connection; null where there is one.
     pub error: Option<String>,
+}
+
+/// All tables of a standby, compared with its primary's at one LSN.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Comparison {
+    /// Every record before it was in the tables.
+    pub lsn: U64,
+    /// When, by RFC 3339.
+    pub at: String,
+    /// Whether all tables are equal.
+    pub equal: bool,
+    /// Which table differs, on which partition, and the first row that does with both values, once it is found; null where all are equal.
+    pub difference: Option<String>,
 }
 
 /// A node's part in replication.

@@ -9,14 +9,15 @@ use axum::{
     response::Response,
 };
 use reprise_api::{
-    Cut, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OutOfSync, Problem, ProblemKind, Promotion,
+    Comparison, Cut, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OutOfSync, Problem, ProblemKind, Promotion,
     Replication, Standby, StandbyState, StepDownRequest, SteppedDown, U64, headers,
 };
 use reprise_base::{Lsn, check_node_name};
 use reprise_codec::rfc3339;
 use reprise_router::{
-    CutRecords, LeaseInfo, LeaseState as RouterLease, LostRange as RouterLost, OutOfSync as RouterOutOfSync,
-    PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState,
+    ComparedInfo, CutRecords, LeaseInfo, LeaseState as RouterLease, LostRange as RouterLost,
+    OutOfSync as RouterOutOfSync, PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo,
+    StandbyState as RouterState,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -335,6 +336,15 @@ fn cut(records: CutRecords) -> Cut {
     }
 }
 
+fn comparison(info: ComparedInfo) -> Comparison {
+    Comparison {
+        lsn: U64(info.lsn.0),
+        at: rfc3339(info.at_us),
+        equal: info.difference.is_none(),
+        difference: info.difference.as_deref().map(str::to_owned),
+    }
+}
+
 fn standby(info: StandbyInfo) -> Standby {
     Standby {
         name: info.name,
@@ -356,6 +366,7 @@ fn standby(info: StandbyInfo) -> Standby {
         lag_ms: info.lag_us as f64 / 1e3,
         lag_bytes: info.lag_bytes,
         lag_txns: info.lag_records,
+        compared: info.compared.map(comparison),
         error: info.error.as_deref().map(str::to_owned),
     }
 }

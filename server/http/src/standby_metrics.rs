@@ -14,7 +14,7 @@ pub type Standbys = Arc<Mutex<Vec<StandbyInfo>>>;
 type Instrument = (&'static str, &'static str, fn(&StandbyInfo) -> Option<f64>);
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 9] = [
+const GAUGES: [Instrument; 12] = [
     ("reprise.standby.streaming", "1 while the `standby` gets each group as it is sealed", |s| Some((s.state == StandbyState::Streaming) as u64 as f64)),
     ("reprise.standby.in.sync", "1 while the `standby` has everything that was answered; on itself, as its primary told last", |s| Some(s.is_in_sync as u64 as f64)),
     ("reprise.standby.freshness", "Freshness of the `standby`'s reads, from 0 to 1", |s| s.freshness),
@@ -23,6 +23,9 @@ const GAUGES: [Instrument; 9] = [
     ("reprise.standby.lag.records", "Records that readers on the `standby` do not see", |s| Some(s.lag_records as f64)),
     ("reprise.standby.persisted.lsn", "Everything below is durable on the `standby`", |s| Some(s.persisted.0 as f64)),
     ("reprise.standby.replayed.lsn", "Everything below is in the tables of the `standby`", |s| Some(s.replayed.0 as f64)),
+    ("reprise.standby.compared.lsn", "Everything below was in the tables of the `standby` when they were compared with its primary's last", |s| s.compared.as_ref().map(|c| c.lsn.0 as f64)),
+    ("reprise.standby.compared.timestamp.seconds", "When the tables of the `standby` were compared last, in seconds since 1970", |s| s.compared.as_ref().map(|c| c.at_us as f64 / 1e6)),
+    ("reprise.standby.differs", "1 where the tables of the `standby` are not its primary's, 0 where all were equal", |s| s.compared.as_ref().map(|c| c.difference.is_some() as u64 as f64)),
     ("reprise.standby.view.lsn", "Readers on the `standby` see everything below", |s| Some(s.view.0 as f64)),
 ];
 

@@ -1,6 +1,6 @@
 //! `reprise replication`: how far the standbys are, and the way to make one of them the primary.
 
-use reprise_api::{Lease, LeaseState, LostRange, Replication, Standby, StandbyState};
+use reprise_api::{Comparison, Lease, LeaseState, LostRange, Replication, Standby, StandbyState};
 
 use crate::{
     cli::{Output, ReplicationCommand},
@@ -106,7 +106,22 @@ fn show(told: &Replication) -> std::io::Result<()> {
                 .map_or_else(|| "-".to_owned(), |share| format!("{:.2} %", share * 100.0)),
         ]);
     }
-    print_table(&table)
+    print_table(&table)?;
+    for standby in &told.standbys {
+        if let Some(compared) = &standby.compared {
+            let name = format!("{} compared", standby.name);
+            print_pairs(&[(&*name, comparison_text(compared))])?;
+        }
+    }
+    Ok(())
+}
+
+fn comparison_text(compared: &Comparison) -> String {
+    let (lsn, at) = (grouped(compared.lsn.0), &compared.at);
+    match &compared.difference {
+        None => format!("all tables are equal, at LSN {lsn}, {at}"),
+        Some(what) => format!("tables differ, {at}: {what}"),
+    }
 }
 
 fn lease_text(lease: &Lease) -> String {

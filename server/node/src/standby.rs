@@ -14,8 +14,8 @@ use reprise_backup::{Place, RealTree, Tree};
 use reprise_base::{Epoch, Lsn};
 use reprise_client::{Client, ClientError};
 use reprise_database::{
-    BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, Database, FollowPrimary, Position, STANDING_NAME,
-    ServeStandbys, TicketError, cut_back,
+    BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, DIFFERS_NAME, Database, FollowPrimary, Position,
+    STANDING_NAME, ServeStandbys, TicketError, cut_back,
 };
 use reprise_env::{Clock, DiskError, Net, RealClock, RealDisk};
 use reprise_log::database_id;
@@ -229,6 +229,15 @@ impl Primary {
         if dir.join("log").exists() {
             return Ok(());
         }
+        // What differed is gone.
+        match fs::remove_file(dir.join(DIFFERS_NAME)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(anyhow::Error::from(error)
+                    .context(format!("remove {DIFFERS_NAME}"))
+                    .into());
+            }
+            _ => {}
+        }
         let begun = Instant::now();
         let progress = ProgressLine::new();
         loop {
@@ -416,6 +425,7 @@ pub fn serve_standbys(
         ship_address: None,
         url,
         hold_bytes_max: settings.hold_max.value,
+        compare_every: Duration::from_secs(settings.compare_every.value),
     });
     Ok(served.with_context(|| format!("take standbys at {listen}"))?)
 }

@@ -515,3 +515,48 @@ fn a_standby_without_the_memory_for_the_rows_of_its_primary_says_so_and_goes_on_
     ensure!(replication(&b)?["standbys"][0]["error"].is_null());
     Ok(())
 }
+
+/// What is told of the last comparison of a standby's tables, once there is one.
+fn wait_compared(server: &Server, name: &str) -> Result<Value> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let told = replication(server)?;
+        let list = told["standbys"].as_array().cloned().unwrap_or_default();
+        let found = list.iter().find(|standby| standby["name"] == name);
+        if let Some(compared) = found.map(|standby| &standby["compared"]).filter(|told| !told.is_null()) {
+            return Ok(compared.clone());
+        }
+        ensure!(Instant::now() < until, "{name} compares nothing: {told}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn tables_are_compared_while_both_run_and_everybody_says_so() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let primary = cluster.primary("a", &["--compare-every", "1"])?;
+    primary.deploy("bank")?;
+    open_accounts(&primary, 0, 50)?;
+    let standby = cluster.standby("b", &primary, &["--sites", "1"])?;
+    for server in [&primary, &standby] {
+        let compared = wait_compared(server, "b")?;
+        ensure!(
+            compared["equal"] == true && compared["difference"].is_null(),
+            "{compared}"
+        );
+        ensure!(lsn(&compared["lsn"]) > 50 && compared["at"].is_string(), "{compared}");
+        let metrics = server.get("/metrics")?.text();
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with("reprise_standby_differs{"));
+        ensure!(line.is_some_and(|line| line.ends_with(" 0")), "{line:?}");
+        let url = format!("http://{}", server.address);
+        let told = run_verb(&["replication", "status", "--url", &url])?;
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        ensure!(
+            told.contains("b compared") && told.contains("all tables are equal"),
+            "{told}"
+        );
+    }
+    Ok(())
+}

@@ -4,7 +4,7 @@ import { useRef, useState } from 'react';
 import { promote } from '../api/commands';
 import { freshnessQuery, replicationQuery } from '../api/queries';
 import { formatBytes, formatCount, formatMicros, formatTime, plural } from '../format';
-import type { Cut, FreshnessHistory, Lease, LeaseState, Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
+import type { Comparison, Cut, FreshnessHistory, Lease, LeaseState, Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
 import { Badge, type Tone } from '../ui/badge';
 import { Chart, type Series } from '../ui/chart';
 import { Command } from '../ui/command';
@@ -209,6 +209,7 @@ function StandbyTable({ standbys }: { standbys: Standby[] }) {
                 {standby.error !== null && standby.error !== undefined && (
                   <p className="muted">{standby.error}</p>
                 )}
+                {standby.compared !== null && standby.compared !== undefined && <Compared told={standby.compared} />}
               </td>
               <td className="number">{freshText(standby.freshness ?? null)}</td>
               <td className="number">{formatMicros(standby.lag_ms * 1000)}</td>
@@ -224,6 +225,23 @@ function StandbyTable({ standbys }: { standbys: Standby[] }) {
         </tbody>
       </table>
     </Scroll>
+  );
+}
+
+/** The last comparison of all tables with the primary's. */
+function Compared({ told }: { told: Comparison }) {
+  if (told.equal) {
+    return (
+      <p className="muted">
+        tables equal at LSN {formatCount(told.lsn)}, {formatTime(told.at)}
+      </p>
+    );
+  }
+  return (
+    <>
+      <Badge tone="bad">tables differ</Badge>
+      <p>{told.difference ?? `at LSN ${formatCount(told.lsn)}`}</p>
+    </>
   );
 }
 

@@ -32,6 +32,7 @@ pub fn serving(url: &str) -> ServeStandbys {
         ship_address: None,
         url: Some(url.into()),
         hold_bytes_max: 1 << 30,
+        compare_every: Duration::ZERO,
     }
 }
 

@@ -15,6 +15,9 @@ use crate::{
 
 /// Bytes of log that are kept for standbys that are behind, unless configured.
 const HOLD_MAX_DEFAULT: u64 = 4 << 30;
+/// Seconds between two comparisons of all tables, unless configured, and at most.
+const COMPARE_EVERY_DEFAULT: u64 = 60;
+const COMPARE_EVERY_MAX: u64 = 7 * 24 * 3600;
 
 /// How long a lease lasts, unless configured, and at least: etcd gives no less.
 const LEASE_TTL_MS_DEFAULT: u64 = 5_000;
@@ -157,6 +160,14 @@ settings! {
             default: HOLD_MAX_DEFAULT,
             marks: [where_said],
         }
+        /// Seconds after which standbys compare all tables with this server's again; 0: never [default: 60]
+        compare_every: u64 {
+            env: "REPRISE_COMPARE_EVERY",
+            takes: "SECONDS",
+            judge: compare_every,
+            default: COMPARE_EVERY_DEFAULT,
+            marks: [where_said],
+        }
     }
 }
 
@@ -236,6 +247,10 @@ fn endpoints(text: &str) -> Result<Endpoints, String> {
             "{text:?} names no servers of etcd; write http://HOST:PORT, with commas between"
         )),
     }
+}
+
+fn compare_every(text: &str) -> Result<u64, String> {
+    bounded(text, "the time between comparisons", 0, COMPARE_EVERY_MAX)
 }
 
 fn lease_ttl(text: &str) -> Result<u64, String> {

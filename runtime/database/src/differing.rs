@@ -1,0 +1,116 @@
+//! A standby whose tables are not its primary's: it shows nothing more, is not promoted, and its directory says so from then on.
+
+use std::sync::Arc;
+
+use reprise_base::Role;
+use reprise_env::{Disk, DiskError};
+use reprise_observe::{Notice, NoticeKind};
+use reprise_router::Phase;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    comparing::{Comparison, Difference},
+    database::Database,
+    error::OpenError,
+    small_file,
+};
+
+/// In the data directory of such a standby.
+pub const NOTE_NAME: &str = "differs.json";
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    what: String,
+}
+
+/// Err: the directory is one of a standby whose tables were not its primary's.
+pub(crate) fn judge(root: Option<&dyn Disk>) -> Result<(), OpenError> {
+    let note = root.map_or(Ok(None), |root| small_file::read(root, NOTE_NAME))?;
+    let Some(bytes) = note else {
+        return Ok(());
+    };
+    let note: Note = serde_json::from_slice(&bytes)
+        .map_err(|error| OpenError::Config(format!("{NOTE_NAME} can't be read: {error}")))?;
+    Err(OpenError::Differs { what: note.what })
+}
+
+fn keep(root: &dyn Disk, what: &str) -> Result<(), DiskError> {
+    let note = Note { what: what.to_owned() };
+    let bytes = serde_json::to_vec(&note).expect("a text");
+    small_file::replace(root, NOTE_NAME, &bytes)
+}
+
+impl Database {
+    /// What is here is compared with what the primary found, as far as both are there.
+    pub(crate) fn compare(&self) {
+        let Some(standby) = &self.upkeep.standby else {
+            return;
+        };
+        if self.router.role() == Role::Standby
+            && let Some(difference) = standby.comparison.compare(self.router.view())
+        {
+            self.note_difference(&difference);
+        }
+    }
+
+    pub(crate) fn comparison(&self) -> Option<Arc<Comparison>> {
+        let standby = self.upkeep.standby.as_ref();
+        standby.map(|standby| standby.comparison.clone())
+    }
+
+    /// Nothing of the tables is shown from now on, and nobody promotes this standby.
+    fn note_difference(&self, difference: &Difference) {
+        let Some(standby) = &self.upkeep.standby else {
+            return;
+        };
+        let what = &difference.what;
+        let rest = match difference.is_final {
+            true => "its replay has ended",
+            false => "the first row that differs is looked for",
+        };
+        let report = format!(
+            "this standby's tables are not its primary's: {what}. They are not served, and {rest}; what is received is kept in the log"
+        );
+        standby.keep_failure(&report.as_str().into());
+        self.router.set_phase(Phase::Failed { report: report.clone() });
+        let kept = self.upkeep.folders.as_ref().map(|folders| keep(&*folders.root, what));
+        let told = match kept {
+            Some(Err(error)) => format!("{report}. {NOTE_NAME} can't be written, so a restart does not know: {error}"),
+            _ => report,
+        };
+        let notice = || Notice::Standby {
+            name: String::new(),
+            what: told,
+        };
+        self.shared.notices.tell(NoticeKind::Standby, notice);
+        if difference.is_final {
+            standby.give_up();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_env::SimDisk;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_says_so_is_opened_by_nobody() {
+        let disk = SimDisk::default();
+        judge(None).expect("no directory");
+        judge(Some(&disk)).expect("no note");
+        keep(&disk, "row 1 differs").expect("room");
+        let refused = judge(Some(&disk)).expect_err("it differs").to_string();
+        assert!(
+            refused.contains("row 1 differs") && refused.contains(NOTE_NAME),
+            "{refused}"
+        );
+        small_file::replace(&disk, NOTE_NAME, b"{").expect("room");
+        let garbage = judge(Some(&disk)).expect_err("no note").to_string();
+        assert!(garbage.contains("can't be read"), "{garbage}");
+        small_file::remove(&disk, NOTE_NAME).expect("it is there");
+        judge(Some(&disk)).expect("it is gone");
+    }
+}

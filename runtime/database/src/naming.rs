@@ -1,0 +1,192 @@
+//! A primary names LSNs at which its standbys compare their tables with its own: one every so often, and one for each step in which a
+//! standby looks for the row that differs.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crossbeam_channel::{Receiver, unbounded};
+use reprise_base::Lsn;
+use reprise_env::{Started, Step, Work};
+use reprise_partition::{PartitionDigest, Shared};
+use reprise_router::{ComparedPart, NamesLsn, Router};
+use reprise_ship::{Comparisons, Found, Search, Shipper};
+use reprise_storage::{DigestPlan, Digested};
+
+use crate::comparing::{gather, on, part_of};
+
+/// How often it is looked whether there is something to do.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Names LSNs until it is stopped.
+pub(crate) struct Comparer {
+    is_stopping: Arc<AtomicBool>,
+    thread: Mutex<Option<Box<dyn Started>>>,
+}
+
+impl Comparer {
+    /// Every so often, while a standby streams.
+    pub fn start(
+        shipper: &Arc<Shipper>,
+        router: &Router,
+        shared: &Arc<Shared>,
+        every: Duration,
+    ) -> io::Result<Arc<Self>> {
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let naming = Naming {
+            comparisons: shipper.comparisons().clone(),
+            shipper: shipper.clone(),
+            router: router.clone(),
+            shared: shared.clone(),
+            is_stopping: is_stopping.clone(),
+            every_ns: every.as_nanos().min(u128::from(u64::MAX)) as u64,
+            last_ns: shared.clock.monotonic_ns(),
+            running: None,
+        };
+        let make = Box::new(move || Box::new(naming) as Box<dyn Work>);
+        let thread = shared.threads.start("compare", make)?;
+        Ok(Arc::new(Self {
+            is_stopping,
+            thread: Mutex::new(Some(thread)),
+        }))
+    }
+
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.lock().expect("held to take").take() {
+            thread.join();
+        }
+    }
+}
+
+struct Naming {
+    shipper: Arc<Shipper>,
+    comparisons: Arc<Comparisons>,
+    router: Router,
+    shared: Arc<Shared>,
+    is_stopping: Arc<AtomicBool>,
+    every_ns: u64,
+    /// When all tables were compared last, or this began.
+    last_ns: u64,
+    running: Option<Running>,
+}
+
+/// Digests that are being made.
+struct Running {
+    number: u64,
+    wanted: usize,
+    from: Receiver<PartitionDigest>,
+    found: Vec<PartitionDigest>,
+}
+
+/// Hands the LSN of a mark to the standbys.
+struct Names {
+    comparisons: Arc<Comparisons>,
+    search: Option<Search>,
+    number: AtomicU64,
+}
+
+impl NamesLsn for Names {
+    fn begin(&self, filled: Lsn) {
+        self.comparisons.begin_naming(filled);
+    }
+
+    fn end(&self, lsn: Option<Lsn>) {
+        match lsn {
+            Some(lsn) => self
+                .number
+                .store(self.comparisons.name(lsn, self.search), Ordering::Release),
+            None => self.comparisons.cancel_naming(),
+        }
+    }
+}
+
+impl Naming {
+    /// Marks an LSN. Where that can't be, the next time comes: a standby that searches asks again.
+    fn begin(&mut self, search: Option<Search>) {
+        let part = search.map_or(
+            ComparedPart {
+                partition: None,
+                plan: DigestPlan::Tables,
+            },
+            |search| part_of(&search.sought),
+        );
+        let names = Arc::new(Names {
+            comparisons: self.comparisons.clone(),
+            search,
+            number: AtomicU64::new(0),
+        });
+        let (to, from) = unbounded();
+        if self.router.begin_comparison(part, to, names.clone()).is_ok() {
+            self.running = Some(Running {
+                number: names.number.load(Ordering::Acquire),
+                wanted: match search {
+                    Some(_) => 1,
+                    None => usize::from(self.shared.partitions_count),
+                },
+                from,
+                found: Vec::new(),
+            });
+        }
+    }
+
+    fn is_due(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.last_ns) >= self.every_ns && self.shipper.is_followed()
+    }
+}
+
+fn told(found: Vec<PartitionDigest>) -> Found {
+    let mut tables = Vec::new();
+    for part in found {
+        match part.found {
+            Digested::Ranges(ranges) => {
+                return Found::Ranges {
+                    digests: ranges.digests,
+                    rows: ranges.rows,
+                };
+            }
+            Digested::Tables(found) => tables.extend(found.iter().map(|table| on(part.partition, table))),
+        }
+    }
+    Found::Tables(tables)
+}
+
+impl Work for Naming {
+    fn run(mut self: Box<Self>) {
+        while self.step() != Step::Over {
+            self.shared.threads.sleep(LOOK);
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        if self.is_stopping.load(Ordering::Acquire) {
+            return Step::Over;
+        }
+        if let Some(running) = &mut self.running {
+            let Some(all) = gather(&running.from, &mut running.found, running.wanted) else {
+                return Step::Idle;
+            };
+            if let Ok(found) = all {
+                self.comparisons.tell(running.number, told(found));
+            }
+            self.running = None;
+            return Step::Done;
+        }
+        let now_ns = self.shared.clock.monotonic_ns();
+        if let Some(search) = self.comparisons.next_search() {
+            self.begin(Some(search));
+            return Step::Done;
+        }
+        if !self.is_due(now_ns) {
+            return Step::Idle;
+        }
+        self.last_ns = now_ns;
+        self.begin(None);
+        Step::Done
+    }
+}

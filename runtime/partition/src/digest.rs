@@ -1,0 +1,80 @@
+//! Digests of a partition's tables at one moment: the engine thread goes over the rows in small slices, between its turns.
+
+use std::sync::atomic::Ordering;
+
+use crossbeam_channel::Sender;
+use reprise_base::PartitionId;
+use reprise_storage::{DigestPlan, Digested};
+
+use crate::{
+    copy::{BUSY_SHARE, SLICE_BYTES, Slice},
+    shared::Shared,
+    site::Partition,
+};
+
+/// What an engine thread found on one partition.
+#[derive(Debug)]
+pub struct PartitionDigest {
+    pub partition: PartitionId,
+    pub found: Digested,
+}
+
+/// Digests of one partition that are being made. Dropped without a word, they are not to be had.
+pub(crate) struct Digesting {
+    to: Sender<PartitionDigest>,
+    began_ns: u64,
+    spent_ns: u64,
+}
+
+impl Partition {
+    /// Begins to make digests of the tables as they are now, and sends them once they are made. The caller holds the partition between two
+    /// transactions. False where those of an earlier moment are still being made: nothing is begun.
+    pub fn begin_digest(&mut self, shared: &Shared, plan: DigestPlan, to: Sender<PartitionDigest>) -> bool {
+        if self.digesting.is_some() {
+            return false;
+        }
+        self.digesting = Some(Digesting {
+            to,
+            began_ns: shared.clock.monotonic_ns(),
+            spent_ns: 0,
+        });
+        shared.copying.fetch_add(1, Ordering::Relaxed);
+        self.store.begin_digest(plan);
+        true
+    }
+
+    pub fn is_digesting(&self) -> bool {
+        self.digesting.is_some()
+    }
+
+    /// Goes over a slice of the rows, if digests are being made.
+    pub(crate) fn digest_slice(&mut self, shared: &Shared, is_idle: bool) -> Slice {
+        if !self.store.is_digesting() {
+            self.end_digest(shared); // what was gone over was taken back
+        }
+        let Some(digesting) = &mut self.digesting else {
+            return Slice::Over;
+        };
+        let begun_ns = shared.clock.monotonic_ns();
+        if !is_idle && digesting.spent_ns * BUSY_SHARE > begun_ns - digesting.began_ns {
+            return Slice::Later;
+        }
+        let found = self.store.go_on_digest(SLICE_BYTES);
+        digesting.spent_ns += shared.clock.monotonic_ns() - begun_ns;
+        let Some(found) = found else {
+            return Slice::Copied;
+        };
+        let partition = self.id;
+        let _ = digesting.to.send(PartitionDigest { partition, found }); // whoever asked may have gone
+        self.end_digest(shared);
+        Slice::Over
+    }
+
+    /// Nobody hears of what was being made.
+    fn end_digest(&mut self, shared: &Shared) {
+        if self.digesting.take().is_some() {
+            self.store.end_digest();
+            shared.copying.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
