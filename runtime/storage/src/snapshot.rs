@@ -114,7 +114,6 @@ impl TableCopy {
 
 impl Snapshot {
     /// The row is about to change, or its id has just been given out: what it was at the moment is copied now.
-    #[cold]
     pub fn before_change(&mut self, table: TableId, rid: Rid, rows: &Rows, is_new: bool) {
         let Some(copy) = self.tables.get_mut(table.0 as usize) else {
             return; // a table of later
@@ -146,7 +145,7 @@ impl Store {
                 },
             });
         }
-        assert!(self.snapshot.is_none(), "one snapshot at a time");
+        assert!(self.snapshot().is_none(), "one snapshot at a time");
         let done_words: usize = snapshot.tables.iter().map(|copy| copy.done.len()).sum();
         snapshot.budget = self
             .memory
@@ -156,7 +155,7 @@ impl Store {
             .budget
             .as_ref()
             .map(|budget| budget.take(done_words as u64 * 8));
-        self.snapshot = Some(Box::new(snapshot));
+        self.watch().snapshot = Some(snapshot);
         let tables = self.tables.iter().map(|table| SnapshotTable {
             rows: table.rows.count(),
             next_number: table.next_number(),
@@ -167,12 +166,13 @@ impl Store {
     /// Copies about so many bytes of rows more. True when all are copied. Between transactions.
     pub fn copy_snapshot(&mut self, mut bytes: usize) -> bool {
         assert!(!self.in_txn(), "rows are copied between transactions");
-        let Some(snapshot) = &mut self.snapshot else {
+        let watchers = self.watchers.as_deref_mut();
+        let Some(snapshot) = watchers.and_then(|watchers| watchers.snapshot.as_mut()) else {
             return true;
         };
         let Snapshot {
             tables, ready, budget, ..
-        } = &mut **snapshot;
+        } = snapshot;
         for (copy, table) in tables.iter_mut().zip(&self.tables) {
             if !copy.copy(&table.rows, &mut bytes, ready, budget.as_ref()) {
                 return false;
@@ -183,23 +183,32 @@ impl Store {
 
     /// Takes the pages that are full, or the last of their tables.
     pub fn take_snapshot_pages(&mut self) -> Vec<SnapshotPage> {
-        let snapshot = self.snapshot.as_mut();
+        let watchers = self.watchers.as_deref_mut();
+        let snapshot = watchers.and_then(|watchers| watchers.snapshot.as_mut());
         snapshot.map_or_else(Vec::new, |snapshot| std::mem::take(&mut snapshot.ready))
     }
 
     /// Ends the snapshot, whether or not it was copied.
     pub fn end_snapshot(&mut self) {
-        self.snapshot = None;
+        if let Some(watchers) = &mut self.watchers {
+            watchers.snapshot = None;
+        }
+        self.forget_idle_watchers();
+    }
+
+    fn snapshot(&self) -> Option<&Snapshot> {
+        self.watchers.as_ref()?.snapshot.as_ref()
     }
 
     /// All rows of a table that is about to be rebuilt are copied at once: their ids will name others.
     pub(crate) fn finish_snapshot_of(&mut self, id: TableId) {
-        let Some(snapshot) = &mut self.snapshot else {
+        let watchers = self.watchers.as_deref_mut();
+        let Some(snapshot) = watchers.and_then(|watchers| watchers.snapshot.as_mut()) else {
             return;
         };
         let Snapshot {
             tables, ready, budget, ..
-        } = &mut **snapshot;
+        } = snapshot;
         if let Some(copy) = tables.get_mut(id.0 as usize) {
             let rows = &self.tables[id.0 as usize].rows;
             let mut all = usize::MAX;
