@@ -17,6 +17,7 @@ use reprise_wire::{PartitionList, PartitionSet, RecordBatch};
 use crate::{
     batch::{CallBatch, ReplyOutcome},
     copy::{Copying, Slice},
+    lending::Lender,
     logging::Choice,
     partition_table::PartitionTable,
     rendezvous::{MultiPartitionTxn, Rendezvous},
@@ -38,7 +39,7 @@ const LOOK: Duration = Duration::from_micros(50);
 const LOOK_AWAY: Duration = Duration::from_micros(500);
 
 /// Why a read on a standby is not answered.
-const REPLAY_FAILED: &str = "the primary's log could not be replayed here; /readyz has the report";
+pub(crate) const REPLAY_FAILED: &str = "the primary's log could not be replayed here; /readyz has the report";
 
 /// What arrives in a site's inbox, in the order in which it is done.
 pub enum SiteMessage {
@@ -104,6 +105,8 @@ pub struct Site {
     pub(crate) is_idle: bool,
     /// Rendezvous that this site leads.
     pub(crate) called: VecDeque<Arc<Rendezvous>>,
+    /// On a standby with readers.
+    pub(crate) lender: Option<Lender>,
 }
 
 /// What a transaction over several partitions works on.
@@ -186,7 +189,7 @@ impl ExecContext {
     }
 
     #[inline]
-    fn in_service(&self, id: ModuleId) -> Option<Arc<Module>> {
+    pub(crate) fn in_service(&self, id: ModuleId) -> Option<Arc<Module>> {
         self.in_service.get(id.0 as usize)?.clone()
     }
 
@@ -252,6 +255,7 @@ impl Site {
             is_cut_off: false,
             is_idle: false,
             called: VecDeque::new(),
+            lender: None,
         }
     }
 
@@ -261,7 +265,36 @@ impl Site {
             match self.step() {
                 Step::Done => {}
                 Step::Idle => self.wait(),
+                // A message asked for it, and that alone ends this loop.
+                Step::Over if self.is_lending() => {
+                    if !self.run_lending() {
+                        return;
+                    }
+                }
                 Step::Over => return,
+            }
+        }
+    }
+
+    /// As `run`, while the site lends its stores to readers. True: that is over, and the site goes on.
+    fn run_lending(&mut self) -> bool {
+        loop {
+            self.serve_readers();
+            match self.step() {
+                Step::Done => {}
+                Step::Idle => {
+                    self.lend();
+                    self.wait();
+                    self.take_back();
+                }
+                Step::Over => {
+                    self.lender = None;
+                    return false;
+                }
+            }
+            self.end_lending_if_over();
+            if !self.is_lending() {
+                return true;
             }
         }
     }
@@ -348,7 +381,7 @@ impl Site {
         select.ready(); // what has come is taken by the next step
     }
 
-    /// Does what a message asks for; false when it ends the site.
+    /// Does what a message asks for; false when it ends the site, or the way in which it ran until now.
     fn handle(&mut self, message: SiteMessage) -> bool {
         match message {
             SiteMessage::Batch(batch) => self.take_batch(batch),
@@ -359,8 +392,10 @@ impl Site {
             }
             SiteMessage::Job(job) => {
                 self.tools.refresh_if_due();
+                let was_lending = self.is_lending();
                 job(self);
                 self.table.iter_mut().for_each(Partition::note_change);
+                return was_lending || !self.is_lending();
             }
             SiteMessage::Stop => return false,
         }
@@ -397,6 +432,11 @@ impl Site {
     pub fn serve(&mut self) {
         self.table.iter_mut().for_each(Partition::note_change);
         self.tell();
+    }
+
+    /// Those of this site that are not at a rendezvous.
+    pub fn partitions_at_home(&mut self) -> impl Iterator<Item = &mut Partition> {
+        self.table.iter_mut()
     }
 
     pub fn partition(&mut self, id: PartitionId) -> &mut Partition {
