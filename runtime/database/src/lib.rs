@@ -23,6 +23,7 @@ mod linking;
 mod memory;
 mod opening;
 mod quarantine;
+mod reading;
 mod recover;
 mod report;
 mod shipping;
@@ -45,6 +46,7 @@ pub use leasing::{Holder, LeaseConfig, LeaseError, LeaseStore, Seen, StoreError,
 pub use linking::{AskStepDown, AskTicket, FollowPrimary, TicketError};
 pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
 pub use quarantine::Quarantined;
+pub use reading::ReadersConfig;
 pub use report::{LoadedCheckpoint, ReadOnly, RecoveryReport};
 pub use reprise_nvram::FlushPolicy;
 pub use shipping::{ServeStandbys, ServeStandbysError};

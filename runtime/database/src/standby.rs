@@ -21,6 +21,7 @@ use crate::{
     environment::Environment,
     error::OpenError,
     following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
+    reading::{Readers, ReadersSlot},
     report::RecoveryReport,
     shown::{self, ShownFile},
     stepping,
@@ -60,6 +61,7 @@ pub(crate) struct Standby {
     promoting: Mutex<()>,
     /// Once it follows a primary.
     shown: Mutex<Option<Showing>>,
+    readers: ReadersSlot,
 }
 
 /// The view, as it is kept now and then.
@@ -89,7 +91,12 @@ impl Standby {
             thread: Mutex::default(),
             promoting: Mutex::default(),
             shown: Mutex::default(),
+            readers: ReadersSlot::default(),
         }
+    }
+
+    pub fn readers(&self) -> MutexGuard<'_, Option<Readers>> {
+        self.readers.lock().expect("held while readers start")
     }
 
     fn placing(&self) -> MutexGuard<'_, Placing> {
@@ -278,6 +285,7 @@ impl Database {
             ended: standby.ended.0.clone(),
             generation: self.router.deployed().generation,
             waiter: None,
+            is_cut_due: false,
         };
         let thread = self
             .shared
@@ -377,6 +385,7 @@ impl Database {
 
     /// From here on it is a primary.
     fn take_writes(&self) -> Result<(), ReplicationError> {
+        self.stop_readers();
         self.shared.memory.enforce();
         for inbox in &self.inboxes {
             let retain = SiteMessage::Job(Box::new(Site::retain_undo));
