@@ -1,6 +1,6 @@
 //! Which standbys follow this server, or which primary it follows.
 
-use std::{net::ToSocketAddrs, thread, time::Duration};
+use std::{net::ToSocketAddrs, time::Duration};
 
 use reprise_base::{Safety, check_node_name};
 use reprise_database::ReadersConfig;
@@ -148,13 +148,12 @@ settings! {
             default: LEASE_TTL_MS_DEFAULT,
             marks: [where_said],
         }
-        /// Threads that run read-only calls on a standby, beside its replay; 0: the engine threads run them, and the replay waits [default: half
-        /// the cores, 1 to 16]
+        /// Threads that run read-only calls on a standby, beside its replay; 0: the engine threads run them, and the replay waits [default: 0]
         readers: u16 {
             env: "REPRISE_READERS",
             takes: "N",
             judge: readers,
-            default: readers_default(),
+            default: 0,
             marks: [where_said],
         }
         /// Milliseconds for which such a call may hold its view of the tables; a procedure may declare less [default: 10000]
@@ -321,12 +320,6 @@ fn ship_listen(text: &str) -> Result<String, String> {
             "{text:?} is no address to listen on ({error}); write ADDR:PORT"
         )),
     }
-}
-
-/// The other half is the replay's.
-fn readers_default() -> u16 {
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    (cores / 2).clamp(1, 16) as u16
 }
 
 fn readers(text: &str) -> Result<u16, String> {
