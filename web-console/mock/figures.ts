@@ -50,6 +50,7 @@ export const MEMORY: MemoryStatus = {
     { kind: 'indexes', bytes: 455 * 2 ** 20 },
     { kind: 'undo', bytes: 3 * 2 ** 20 },
     { kind: 'snapshots', bytes: 0 },
+    { kind: 'views', bytes: 0 },
     { kind: 'idempotency', bytes: 21 * 2 ** 20 },
     { kind: 'answers', bytes: 2 * 2 ** 20 },
     { kind: 'guests', bytes: 5 * 2 ** 20 },

@@ -235,6 +235,7 @@ pub(crate) fn describe(outcome: &ReplyOutcome) -> String {
         ReplyOutcome::LogUnavailable(reason) => format!("the log can't be written: {reason}"),
         ReplyOutcome::NotPrimary(_) => "this is a standby".into(),
         ReplyOutcome::Unavailable(reason)
+        | ReplyOutcome::TooStale(reason)
         | ReplyOutcome::OutcomeUnknown(reason)
         | ReplyOutcome::Unconfirmed(reason)
         | ReplyOutcome::ReadOnly(reason)

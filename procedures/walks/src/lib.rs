@@ -1,5 +1,5 @@
 //! The sample module `walks`: walks over a table that is written meanwhile, by a script.
-//! Owns: the table `steps`, the sequence `numbers` and the procedures `walk`, `walk_all`.
+//! Owns: the table `steps`, the sequence `numbers` and the procedures `walk`, `walk_all`, `look`, `look_all`.
 //! Does not: choose; each two bytes of a script are one thing to do, and what is seen of it is answered as numbers.
 //! Invariants: a scan shows what there was when it began; what is answered depends on the script and the rows alone.
 //! Called by: its tests, natively and in the database.
@@ -39,6 +39,18 @@ pub fn walk(tx: &Txn, place: i64, script: &[u8]) -> Vec<i64> {
 #[procedure(all_partitions)]
 pub fn walk_all(tx: &Txn, script: &[u8]) -> Vec<i64> {
     Walk::new(tx, None).follow(script)
+}
+
+/// Follows a script that looks and writes nothing, on the partition of a place.
+#[procedure(partition_by(place), read_only)]
+pub fn look(tx: &Txn, place: i64, script: &[u8]) -> Vec<i64> {
+    Walk::new(tx, Some(place)).look(script)
+}
+
+/// As `look`, over all partitions.
+#[procedure(all_partitions, read_only)]
+pub fn look_all(tx: &Txn, script: &[u8]) -> Vec<i64> {
+    Walk::new(tx, None).look(script)
 }
 
 struct Walk<'t, 'h> {
@@ -88,6 +100,36 @@ impl<'t, 'h> Walk<'t, 'h> {
             self.go_on(0);
         }
         self.seen
+    }
+
+    fn look(mut self, script: &[u8]) -> Vec<i64> {
+        for step in script.as_chunks::<2>().0 {
+            let [what, which] = *step;
+            match what % 8 {
+                0 => self.scan(which),
+                1 | 2 => self.go_on(which),
+                3 => self.refresh(which),
+                4 => self.close(which),
+                5 => self.count(which),
+                6 if which.is_multiple_of(4) => self.savepoint(),
+                6 if which.is_multiple_of(5) => self.roll_back(which),
+                _ => self.get(which),
+            }
+        }
+        while !self.scans.is_empty() {
+            self.go_on(0);
+        }
+        self.seen
+    }
+
+    fn count(&mut self, which: u8) {
+        let (ids, ranks) = (ids_of(which), ranks_of(which));
+        let count = match (which % 2, self.place) {
+            (0, _) => Step::scan(self.tx).prefix((self.place_of(which),)).range(ids).count(),
+            (_, Some(_)) => Step::scan_local_by_rank_order(self.tx).range(ranks).count(),
+            (_, None) => Step::scan_by_rank_order(self.tx).range(ranks).count(),
+        };
+        self.seen.push(count as i64);
     }
 
     fn place_of(&self, which: u8) -> i64 {
@@ -259,5 +301,5 @@ fn place_in(length: usize, which: u8) -> Option<usize> {
 
 reprise_procedure::module! {
     tables: [Step, Numbers],
-    procedures: [walk, walk_all],
+    procedures: [walk, walk_all, look, look_all],
 }

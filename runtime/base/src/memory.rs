@@ -23,6 +23,8 @@ pub enum MemoryKind {
     Undo,
     /// Rows copied for a checkpoint and not yet written.
     Snapshots,
+    /// Rows as open views of a standby still see them.
+    Views,
     /// Remembered outcomes of calls with idempotency keys.
     Idempotency,
     /// Requests that are read, and calls that wait, with their arguments.
@@ -39,11 +41,12 @@ pub enum MemoryKind {
 
 impl MemoryKind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Rows,
         Self::Indexes,
         Self::Undo,
         Self::Snapshots,
+        Self::Views,
         Self::Idempotency,
         Self::Requests,
         Self::Answers,
@@ -59,6 +62,7 @@ impl MemoryKind {
             Self::Indexes => "indexes",
             Self::Undo => "undo",
             Self::Snapshots => "snapshots",
+            Self::Views => "views",
             Self::Idempotency => "idempotency",
             Self::Requests => "requests",
             Self::Answers => "answers",

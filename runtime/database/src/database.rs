@@ -440,6 +440,7 @@ impl Database {
         if let Some(backups) = self.upkeep.backups.get() {
             backups.stop();
         }
+        self.stop_readers();
         if let Some(standby) = &self.upkeep.standby {
             standby.stop(self.router.view()); // it waits for the sites
         }

@@ -105,6 +105,6 @@ impl Work for SiteWork {
     }
 
     fn step(&mut self) -> Step {
-        self.0.step()
+        self.0.step_lending()
     }
 }

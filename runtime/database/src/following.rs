@@ -23,6 +23,8 @@ use reprise_router::{Phase, Router};
 pub(crate) const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
 /// How often a thread that is woken by whatever it waits for looks by itself.
 const LOOK: Duration = Duration::from_millis(500);
+/// The same while it waits for views to be closed.
+const LOOK_FOR_VIEWS: Duration = Duration::from_millis(2);
 /// `Orders::until` while nobody wants the replay to end, and `Orders::committed` while there is no primary that tells it.
 const NEVER: u64 = u64::MAX;
 
@@ -106,11 +108,16 @@ pub(crate) struct Follower {
     pub generation: u64,
     /// Its place among those who wait for the log.
     pub waiter: Option<Waiter>,
+    /// What was fed is not sent yet: it waits until no view is open.
+    pub is_cut_due: bool,
 }
 
 impl Follower {
     fn follow(&mut self) -> Result<Step, RecoveryError> {
         self.replayer.check()?;
+        if self.is_cut_due {
+            return self.cut();
+        }
         self.make_code_ready();
         let mut window = self.replayer.window()?;
         let limit = self.orders.limit();
@@ -118,9 +125,8 @@ impl Follower {
         let is_empty = window.is_empty();
         self.replayer.feed(window, None)?;
         if !is_empty {
-            let router = &self.router;
-            self.replayer.cut(|end, send| router.send_window(end, send))?;
-            return Ok(Step::Done);
+            self.is_cut_due = true;
+            return self.cut();
         }
         let until = self.orders.until.load(Ordering::Acquire);
         if self.reader.position().0 >= until {
@@ -132,6 +138,19 @@ impl Follower {
             true => Ok(Step::Done), // what is there holds no records
             false => Ok(Step::Idle),
         }
+    }
+
+    /// Sends what was fed. A deployment waits until no view is open that began before; new ones wait for it, so that is soon.
+    fn cut(&mut self) -> Result<Step, RecoveryError> {
+        let router = &self.router;
+        if self.replayer.has_barrier() && !router.shut_views() {
+            return Ok(Step::Idle);
+        }
+        self.is_cut_due = false;
+        let sent = self.replayer.cut(|end, send| router.send_window(end, send));
+        router.reopen_views();
+        sent?;
+        Ok(Step::Done)
     }
 
     /// No read waits for a compiler longer than it must: what was deployed is made ready here.
@@ -164,6 +183,10 @@ impl Follower {
 
     /// Sleeps until there may be more to do.
     fn wait(&mut self) {
+        if self.is_cut_due {
+            let _ = self.woken.recv_timeout(LOOK_FOR_VIEWS);
+            return;
+        }
         let orders = self.orders.clone();
         let next = Lsn(self.reader.position().0 + 1);
         let is_committed = next <= orders.limit();

@@ -22,6 +22,7 @@ use crate::{
     environment::Environment,
     error::OpenError,
     following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
+    reading::{Readers, ReadersSlot},
     report::RecoveryReport,
     shown::{self, ShownFile},
     stepping,
@@ -63,6 +64,7 @@ pub(crate) struct Standby {
     shown: Mutex<Option<Showing>>,
     /// Of its tables with its primary's.
     pub comparison: Arc<Comparison>,
+    readers: ReadersSlot,
 }
 
 /// The view, as it is kept now and then.
@@ -93,7 +95,12 @@ impl Standby {
             promoting: Mutex::default(),
             shown: Mutex::default(),
             comparison: Comparison::new(shared.clone()),
+            readers: ReadersSlot::default(),
         }
+    }
+
+    pub fn readers(&self) -> MutexGuard<'_, Option<Readers>> {
+        self.readers.lock().expect("held while readers start")
     }
 
     fn placing(&self) -> MutexGuard<'_, Placing> {
@@ -291,6 +298,7 @@ impl Database {
             ended: standby.ended.0.clone(),
             generation: self.router.deployed().generation,
             waiter: None,
+            is_cut_due: false,
         };
         let thread = self
             .shared
@@ -391,6 +399,7 @@ impl Database {
 
     /// From here on it is a primary.
     fn take_writes(&self) -> Result<(), ReplicationError> {
+        self.stop_readers();
         self.shared.memory.enforce();
         for (number, inbox) in self.inboxes.iter().enumerate() {
             let nvram = self.log.as_ref().and_then(|log| log.nvram_appender(number));

@@ -43,6 +43,8 @@ pub enum ReplyOutcome {
     IdempotencyFull,
     /// The procedure is kept from running.
     Quarantined(Arc<str>),
+    /// The view at which it read is over: it was held for too long, or what was kept for it took too much.
+    TooStale(Arc<str>),
     /// The node takes no calls now: it recovers, or stops.
     Unavailable(Arc<str>),
 }

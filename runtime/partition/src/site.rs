@@ -18,6 +18,7 @@ use crate::{
     batch::{CallBatch, ReplyOutcome},
     copy::{Copying, Slice},
     digest::Digesting,
+    lending::Lender,
     logging::Choice,
     partition_table::PartitionTable,
     pausing::{Pause, Pausing},
@@ -37,7 +38,7 @@ const LOOK: Duration = Duration::from_micros(50);
 const LOOK_AWAY: Duration = Duration::from_micros(500);
 
 /// Why a read on a standby is not answered.
-const REPLAY_FAILED: &str = "the primary's log could not be replayed here; /readyz has the report";
+pub(crate) const REPLAY_FAILED: &str = "the primary's log could not be replayed here; /readyz has the report";
 
 /// What arrives in a site's inbox, in the order in which it is done.
 pub enum SiteMessage {
@@ -104,6 +105,8 @@ pub struct Site {
     pub(crate) is_idle: bool,
     /// Rendezvous that this site leads.
     pub(crate) called: VecDeque<Arc<Rendezvous>>,
+    /// On a standby with readers.
+    pub(crate) lender: Option<Lender>,
 }
 
 /// What a transaction over several partitions works on.
@@ -254,6 +257,7 @@ impl Site {
             is_cut_off: false,
             is_idle: false,
             called: VecDeque::new(),
+            lender: None,
         }
     }
 
@@ -263,7 +267,36 @@ impl Site {
             match self.step() {
                 Step::Done => {}
                 Step::Idle => self.wait(),
+                // A message asked for it, and that alone ends this loop.
+                Step::Over if self.is_lending() => {
+                    if !self.run_lending() {
+                        return;
+                    }
+                }
                 Step::Over => return,
+            }
+        }
+    }
+
+    /// As `run`, while the site lends its stores to readers. True: that is over, and the site goes on.
+    fn run_lending(&mut self) -> bool {
+        loop {
+            self.serve_readers();
+            match self.step() {
+                Step::Done => {}
+                Step::Idle => {
+                    self.lend();
+                    self.wait();
+                    self.take_back();
+                }
+                Step::Over => {
+                    self.lender = None;
+                    return false;
+                }
+            }
+            self.end_lending_if_over();
+            if !self.is_lending() {
+                return true;
             }
         }
     }
@@ -350,7 +383,7 @@ impl Site {
         select.ready(); // what has come is taken by the next step
     }
 
-    /// Does what a message asks for; false when it ends the site.
+    /// Does what a message asks for; false when it ends the site, or the way in which it ran until now.
     fn handle(&mut self, message: SiteMessage) -> bool {
         match message {
             SiteMessage::Batch(batch) => self.take_batch(batch),
@@ -361,8 +394,10 @@ impl Site {
             }
             SiteMessage::Job(job) => {
                 self.tools.refresh_if_due();
+                let was_lending = self.is_lending();
                 job(self);
                 self.table.iter_mut().for_each(Partition::note_change);
+                return was_lending || !self.is_lending();
             }
             SiteMessage::Stop => return false,
         }
@@ -405,6 +440,11 @@ impl Site {
     pub fn serve(&mut self) {
         self.table.iter_mut().for_each(Partition::note_change);
         self.tell();
+    }
+
+    /// Those of this site that are not at a rendezvous.
+    pub fn partitions_at_home(&mut self) -> impl Iterator<Item = &mut Partition> {
+        self.table.iter_mut()
     }
 
     pub fn partition(&mut self, id: PartitionId) -> &mut Partition {

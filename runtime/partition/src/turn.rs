@@ -444,6 +444,18 @@ impl<'b> Watched<'b> {
         if let (Some(reason), false) = (refusal, procedure.read_only) {
             return Err(reason.into());
         }
+        let time_max_ms = procedure.time_max_ms.unwrap_or_else(|| shared.calls.time_max_ms());
+        self.begin_within(at, time_max_ms, (shared, frame))
+    }
+
+    /// As `begin`, of a call that may take so long; 0: no limit.
+    #[inline]
+    pub fn begin_within(
+        &self,
+        at: usize,
+        time_max_ms: u32,
+        (shared, frame): (&Shared, &mut TxnScratch),
+    ) -> Result<(), ReplyOutcome> {
         let (at, mut deadline_ns) = (at as u32, 0);
         if let Some(track) = self.track {
             let now_ns = || shared.clock.monotonic_ns();
@@ -453,7 +465,6 @@ impl<'b> Watched<'b> {
             }
             deadline_ns = deadline.map_or(0, Deadline::ns);
         }
-        let time_max_ms = procedure.time_max_ms.unwrap_or_else(|| shared.calls.time_max_ms());
         frame.watch.begin_call(at, time_max_ms, deadline_ns);
         Ok(())
     }

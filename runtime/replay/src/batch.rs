@@ -203,6 +203,7 @@ impl Batch {
                 self.prefetch(site, done, window);
             }
             done.works += 1;
+            site.serve_readers();
             match work {
                 Work::Rendezvous(rendezvous) => {
                     self.redo.flush_all(site, how);

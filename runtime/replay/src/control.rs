@@ -12,22 +12,19 @@ use crate::{error::ReplayError, replayer::Replayer};
 impl Replayer {
     pub(crate) fn feed_drop(&mut self, lsn: Lsn, end: Lsn, record: &DropTableRef<'_>) -> Result<(), ReplayError> {
         let (table, txn_id, outcome) = (record.table.to_owned(), record.txn_id, self.outcome.clone());
-        self.gather(
-            Touched::All,
-            Box::new(move |held| {
-                if outcome.has_failed() {
-                    return;
-                }
-                let deployed = held.tools.deployed().clone();
-                let Some((id, _)) = deployed.table(&table) else {
-                    return outcome.fail(ReplayError::DropTable { lsn, table });
-                };
-                let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
-                let next = apply_drop(&deployed, id, txn_id, &mut stores);
-                held.tools.install(next);
-                note_position(held, txn_id, end);
-            }),
-        )
+        self.gather_barrier(Box::new(move |held| {
+            if outcome.has_failed() {
+                return;
+            }
+            let deployed = held.tools.deployed().clone();
+            let Some((id, _)) = deployed.table(&table) else {
+                return outcome.fail(ReplayError::DropTable { lsn, table });
+            };
+            let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
+            let next = apply_drop(&deployed, id, txn_id, &mut stores);
+            held.tools.install(next);
+            note_position(held, txn_id, end);
+        }))
     }
 
     pub(crate) fn feed_quarantine(
@@ -42,19 +39,16 @@ impl Replayer {
             what: record.what.to_owned(),
         };
         let (txn_id, outcome) = (record.txn_id, self.outcome.clone());
-        self.gather(
-            Touched::All,
-            Box::new(move |held| {
-                if outcome.has_failed() {
-                    return;
-                }
-                match held.tools.deployed().with_quarantined(module, procedure, why) {
-                    Ok(next) => held.tools.install(next),
-                    Err(what) => return outcome.fail(ReplayError::Quarantine { lsn, what }),
-                }
-                note_position(held, txn_id, end);
-            }),
-        )
+        self.gather_barrier(Box::new(move |held| {
+            if outcome.has_failed() {
+                return;
+            }
+            match held.tools.deployed().with_quarantined(module, procedure, why) {
+                Ok(next) => held.tools.install(next),
+                Err(what) => return outcome.fail(ReplayError::Quarantine { lsn, what }),
+            }
+            note_position(held, txn_id, end);
+        }))
     }
 
     /// Nothing but the transaction id that it took, and what somebody wants to do there.
@@ -74,14 +68,11 @@ impl Replayer {
 
     pub(crate) fn feed_remove(&mut self, end: Lsn, record: &RemoveRef<'_>) -> Result<(), ReplayError> {
         let (name, txn_id) = (record.name.to_owned(), record.txn_id);
-        self.gather(
-            Touched::All,
-            Box::new(move |held| {
-                if let Some(next) = remove(held.tools.deployed(), &name) {
-                    held.tools.install(next);
-                }
-                note_position(held, txn_id, end);
-            }),
-        )
+        self.gather_barrier(Box::new(move |held| {
+            if let Some(next) = remove(held.tools.deployed(), &name) {
+                held.tools.install(next);
+            }
+            note_position(held, txn_id, end);
+        }))
     }
 }

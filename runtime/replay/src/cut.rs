@@ -88,9 +88,15 @@ impl Replayer {
             let arrive = SiteMessage::Job(Box::new(move |_| mark.arrive()));
             cuts.held_back.push((site, arrive));
         }
+        self.has_barrier = false;
         let mut sent = Ok(());
         in_order(end, &mut || sent = self.send_held_back());
         sent
+    }
+
+    /// True where what goes to the sites at the next cut changes tables or modules: nothing that began before may read beside it.
+    pub fn has_barrier(&self) -> bool {
+        self.has_barrier
     }
 
     /// What the sites did not get yet.

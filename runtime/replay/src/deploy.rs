@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, TxnId};
 use reprise_partition::{
-    ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, Touched, install, note_position,
+    ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, install, note_position,
 };
 use reprise_storage::Conflict;
 use reprise_txn::{Candidate, Judge, ModuleId, PlanSummary, failure_text};
@@ -65,17 +65,14 @@ impl Replayer {
             txn_id: record.txn_id,
         };
         let outcome = self.outcome.clone();
-        self.gather(
-            Touched::All,
-            Box::new(move |held| {
-                if outcome.has_failed() {
-                    return;
-                }
-                if let Err(error) = logged.install(held, installation) {
-                    outcome.fail(error);
-                }
-            }),
-        )
+        self.gather_barrier(Box::new(move |held| {
+            if outcome.has_failed() {
+                return;
+            }
+            if let Err(error) = logged.install(held, installation) {
+                outcome.fail(error);
+            }
+        }))
     }
 }
 

@@ -2,7 +2,7 @@
 //! could be another one in each replay. So the rows of tables with a primary key are numbered anew at that place, in the order of their keys,
 //! and the place is the same in every replay, whatever checkpoint it began with.
 
-use reprise_partition::{ExclusivePartitions, Touched};
+use reprise_partition::ExclusivePartitions;
 use reprise_wire::NUMBERS_NAME_FROM;
 
 use crate::{error::ReplayError, replayer::Replayer};
@@ -25,7 +25,7 @@ impl Replayer {
         let forget = |held: &mut ExclusivePartitions<'_>| {
             held.partitions.iter_mut().for_each(|part| part.store.forget_numbers());
         };
-        self.gather(Touched::All, Box::new(forget))
+        self.gather_barrier(Box::new(forget))
     }
 
     /// Behind all that was fed: from here on changes name rows by their numbers, whoever makes them.
@@ -40,6 +40,6 @@ impl Replayer {
                 held.partitions.iter_mut().for_each(|part| part.store.renumber());
             }
         };
-        self.gather(Touched::All, Box::new(renumber))
+        self.gather_barrier(Box::new(renumber))
     }
 }

@@ -194,6 +194,7 @@ impl BatchRedo {
     /// Applies what is demultiplexed of any partition.
     pub fn flush_all(&mut self, site: &mut Site, how: Applying<'_>) {
         for at in 0..self.pending.len() {
+            site.serve_readers();
             self.flush(site, PartitionId(at as u16), how);
         }
     }

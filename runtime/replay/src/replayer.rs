@@ -77,6 +77,7 @@ pub struct Replayer {
     tokens_count: usize,
     /// None: the sites get everything at once.
     pub(crate) cuts: Option<Cuts>,
+    pub(crate) has_barrier: bool,
     /// Jobs over several sites so far, each of which may change the tables.
     jobs: u64,
     /// What was fed, or loaded, is of a format in which numbers name no rows of tables with a primary key.
@@ -207,6 +208,7 @@ impl Replayer {
             tokens,
             tokens_count,
             cuts: None,
+            has_barrier: false,
         }
     }
 
@@ -671,6 +673,12 @@ impl Replayer {
     pub(crate) fn send_all_pending(&mut self) -> Result<(), ReplayError> {
         self.has_rendezvous = false;
         (0..self.sites.len()).try_for_each(|site| self.send_pending(site))
+    }
+
+    /// As `gather`, of a job over all partitions that changes tables or modules.
+    pub(crate) fn gather_barrier(&mut self, job: Job) -> Result<(), ReplayError> {
+        self.has_barrier = true;
+        self.gather(Touched::All, job)
     }
 
     /// Runs a job over these partitions, after all that was fed before.

@@ -19,6 +19,7 @@ mod query;
 mod replication;
 mod router;
 mod standby;
+mod views;
 
 pub use admin::{DeployError, Deployment, Planned};
 pub use backup::{BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState};

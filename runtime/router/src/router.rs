@@ -16,10 +16,10 @@ use reprise_base::{
     limits::{DEPLOY_TIME_MAX_S, WAITING_TXNS_MAX},
 };
 use reprise_log::{FrontStatus, Log};
-use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Registry};
+use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Recorder, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, RendezvousStats,
-    ReplyOutcome, Shared, SiteMessage, Stream, Touched,
+    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, Reading,
+    RendezvousStats, ReplyOutcome, Shared, SiteMessage, Stream, Touched,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module};
 
@@ -277,6 +277,11 @@ impl Router {
         self.0.config.registry.snapshot()
     }
 
+    /// Where one more thread counts what it runs.
+    pub fn recorder(&self) -> Recorder {
+        self.0.config.registry.recorder()
+    }
+
     /// What became of the calls of each procedure since the start.
     pub fn procedures(&self) -> &ProcedureMeters {
         &self.0.config.registry.procedures
@@ -420,9 +425,25 @@ impl Router {
             return batch.turn_away(&self.overloaded());
         }
         batch.enter(&shared.calls, shared.clock.monotonic_ns());
-        let site = partition.site(shared.sites_count).index();
-        let _order = self.is_standby().then(|| self.in_order());
+        match self.is_standby() {
+            false => self.send_batch(partition, batch),
+            true => self.enqueue_read(partition, batch),
+        }
+    }
+
+    fn send_batch(&self, partition: PartitionId, batch: Box<CallBatch>) {
+        let site = partition.site(self.0.config.shared.sites_count).index();
         self.send(site, SiteMessage::Batch(batch));
+    }
+
+    /// A batch on a standby: of reads alone.
+    #[cold]
+    fn enqueue_read(&self, partition: PartitionId, batch: Box<CallBatch>) {
+        let partitions = vec![partition];
+        if let Err(Reading { batch, .. }) = self.read_aside(Reading { batch, partitions }) {
+            let _order = self.in_order();
+            self.send_batch(partition, batch);
+        }
     }
 
     /// What enters the inboxes while it is held comes behind what did before, and before what does later, on all sites.
@@ -459,6 +480,12 @@ impl Router {
         let stream = batch.stream.expect("a batch of several partitions is of a stream");
         let sent_ns = shared.clock.monotonic_ns();
         batch.enter(&shared.calls, sent_ns);
+        if self.is_standby() {
+            match self.read_aside(Reading { batch, partitions }) {
+                Ok(()) => return,
+                Err(reading) => batch = reading.batch,
+            }
+        }
         let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| held.run_calls(batch));
         let count = shared.partitions_count;
         self.send_multi(MultiPartitionTxn::in_stream(touched, count, stream, sent_ns, job));

@@ -2,7 +2,8 @@
 //!
 //! Reads and the windows of the log that is replayed go into the inboxes in one order (`Inner::order`), each window whole. A site works
 //! in that order. So a read sees all windows that were sent before it, and nothing of later ones, on all partitions that it touches.
-//! Nor does it see less than a read that was answered before it was sent.
+//! Nor does it see less than a read that was answered before it was sent. Where there are readers (`views`), a view takes the read's place in
+//! that order.
 
 use std::sync::{
     Arc, RwLock,
@@ -13,7 +14,10 @@ use reprise_base::{Lsn, OnReached, Role, Waiter, Watermark};
 use reprise_log::Log;
 use reprise_partition::{ExclusivePartitions, Job, MultiPartitionTxn, Touched};
 
-use crate::router::{Router, Unavailable};
+use crate::{
+    router::{Router, Unavailable},
+    views::Views,
+};
 
 /// A write reached a standby.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +36,14 @@ pub(crate) struct Part {
     sent: AtomicU64,
     /// On a standby: readers see everything before it.
     view: Arc<Watermark>,
+    /// On a standby with readers: the views at which they read.
+    pub views: Views,
+}
+
+impl Part {
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Acquire)
+    }
 }
 
 impl Router {
@@ -77,6 +89,7 @@ impl Router {
     /// Has `send` put what is replayed up to `end` into the inboxes, whole: no read comes between. It must not wait for anything.
     pub fn send_window(&self, end: Lsn, send: &mut dyn FnMut()) {
         let _order = self.in_order();
+        self.let_view_go();
         self.0.part.sent.store(end.0, Ordering::Release);
         send();
     }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 pub use prefetch::PrefetchState;
-use scan::{count_tree, first_in_tree, page_tree, scan_tree};
+use scan::{count_tree, edges_from, first_in_tree, page_tree, scan_tree};
 
 pub(crate) struct Index {
     pub plan: KeyPlan,
@@ -98,7 +98,7 @@ impl<'a> Range<'a> {
         edge(self.upper, !self.flags.has(ScanFlags::UPPER_EXCLUSIVE))
     }
     #[inline]
-    fn is_reverse(&self) -> bool {
+    pub fn is_reverse(&self) -> bool {
         self.flags.has(ScanFlags::REVERSE)
     }
 }
@@ -142,6 +142,22 @@ impl ScanPosition {
     pub fn behind(key: Vec<u8>) -> Self {
         let state = ScanState::Beyond;
         Self { key, state }
+    }
+
+    /// Between which edges the rest of the range lies.
+    pub(crate) fn edges<'a>(&'a self, range: &Range<'a>) -> (Edge<'a>, Edge<'a>) {
+        edges_from(range, self.state, &self.key)
+    }
+
+    /// At this key, or behind it.
+    pub(crate) fn stop_at(&mut self, key: Vec<u8>, is_taken: bool) {
+        let state = if is_taken { ScanState::Beyond } else { ScanState::At };
+        *self = Self { key, state };
+    }
+
+    /// The range was walked to its end.
+    pub(crate) fn end(&mut self) {
+        self.state = ScanState::End;
     }
 
     /// Back to the beginning; keeps the buffer.
@@ -194,7 +210,7 @@ impl Index {
     }
 
     #[inline(always)]
-    fn is_whole(&self, key: &[u8]) -> bool {
+    pub fn is_whole(&self, key: &[u8]) -> bool {
         key.len() == self.key_bytes || self.key_bytes == usize::MAX && self.plan.is_whole(key)
     }
 

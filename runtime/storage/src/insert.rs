@@ -119,7 +119,7 @@ impl Store {
         if !found.insert_run(table.0, rows, rids, journal) {
             return false;
         }
-        if self.snapshot.is_some() {
+        if self.watchers.is_some() {
             rids.iter().for_each(|rid| self.pass_over(table, *rid));
         }
         true

@@ -1,5 +1,6 @@
 //! One partition's tables: rows, indexes, undo.
-//! Owns: row bytes behind the indirection array, primary and secondary indexes, the running transaction's undo and digest.
+//! Owns: row bytes behind the indirection array, primary and secondary indexes, the running transaction's undo and digest, the versions
+//! that open views still see.
 //! Does not: log, lock, know time or partitions; interpret a procedure; hold anything of a module but its table schemas.
 //! Invariants: an index names live rows only, and each row once; a refused change leaves nothing; what is observable
 //! depends on the committed changes and their order alone, never on record ids, slots or node shapes.
@@ -39,6 +40,8 @@ mod tag;
 mod tree;
 mod treekey;
 mod vacant;
+mod views;
+mod watchers;
 mod writeset;
 
 pub use apply::{ApplyError, PrefetchStep};
@@ -63,6 +66,7 @@ pub use snapshot::{SnapshotPage, SnapshotTable};
 pub use store::{Replaced, Store, TableId};
 pub use table::{ColumnProblem, TableStats, WriteError};
 pub use tag::set_hash_secret;
+pub use views::{StoreAtView, ViewError, ViewId};
 pub use writeset::AfterImage;
 
 const _: fn() = || {

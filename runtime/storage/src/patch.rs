@@ -10,9 +10,9 @@ use crate::{
     insert::RUN_ROWS,
     journal::{Change, Journal},
     rows::{Rows, split_stored},
-    snapshot::Snapshot,
     store::{Store, TableId},
     table::{Table, WriteError, fold_key},
+    watchers::Watchers,
     writeset::{Changed, PatchPlan},
 };
 
@@ -41,7 +41,7 @@ impl Table {
         id: u16,
         columns: ColumnSet,
         journal: &'a mut Journal,
-        snapshot: Option<&'a mut Snapshot>,
+        watchers: Option<&'a mut Watchers>,
     ) -> Patcher<'a> {
         let logged = journal.capture.is_on;
         Patcher {
@@ -52,7 +52,7 @@ impl Table {
             layout: &self.layout,
             plan: self.plans.of(&self.layout, columns),
             journal,
-            snapshot,
+            watchers,
         }
     }
 
@@ -84,7 +84,7 @@ pub struct Patcher<'a> {
     layout: &'a RowLayout,
     plan: &'a ColumnPlan,
     journal: &'a mut Journal,
-    snapshot: Option<&'a mut Snapshot>,
+    watchers: Option<&'a mut Watchers>,
 }
 
 impl Patcher<'_> {
@@ -132,7 +132,7 @@ impl Patcher<'_> {
 
     /// Of `RUN_ROWS` at most, of which nothing is captured. Each step is a short loop over all of them.
     fn patch_few(&mut self, rids: &[Rid], values: &[u8]) -> Result<(), WriteError> {
-        if self.snapshot.is_some() {
+        if self.watchers.is_some() {
             rids.iter().for_each(|rid| self.keep_before(*rid));
         }
         let mut places = [Location(0); RUN_ROWS];
@@ -150,11 +150,11 @@ impl Patcher<'_> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// A snapshot that is being copied keeps the row as it is.
+    /// Who watches keeps the row as it is.
     #[inline]
     fn keep_before(&mut self, rid: Rid) {
-        if let Some(snapshot) = &mut self.snapshot {
-            snapshot.before_change(TableId(self.id), rid, self.rows, false);
+        if let Some(watchers) = &mut self.watchers {
+            watchers.before_patch(TableId(self.id), rid, self.rows);
         }
     }
 
@@ -210,10 +210,10 @@ impl Store {
     #[inline]
     pub fn patcher(&mut self, table: TableId, columns: ColumnSet) -> Option<Patcher<'_>> {
         assert!(self.journal.is_active, "writes need a transaction");
-        let snapshot = self.snapshot.as_deref_mut();
+        let watchers = self.watchers.as_deref_mut();
         let (found, journal) = (&mut self.tables[table.0 as usize], &mut self.journal);
         let is_plain = columns.0 & !found.plain_columns == 0;
-        is_plain.then(|| found.patcher(table.0, columns, journal, snapshot))
+        is_plain.then(|| found.patcher(table.0, columns, journal, watchers))
     }
 }
 

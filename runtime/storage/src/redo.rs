@@ -17,9 +17,10 @@ use crate::{
     apply::{ApplyError, Target},
     indirection::{NO_RID, Rid},
     keyplan::{RowRef, Scratch},
-    snapshot::Snapshot,
     store::{Store, TableId},
     table::{Table, WriteError},
+    views::Touch,
+    watchers::Watchers,
 };
 
 use list::{Found, RedoList};
@@ -68,7 +69,7 @@ struct TableRedo<'s> {
     id: u16,
     table: &'s mut Table,
     scratch: &'s mut Scratch,
-    snapshot: Option<&'s mut Snapshot>,
+    watchers: Option<&'s mut Watchers>,
 }
 
 /// Changes of one partition, demultiplexed by table, until they are applied. They lie in one window; transactions have numbers
@@ -174,7 +175,7 @@ impl PartitionRedo {
                 id: id.0,
                 table: &mut store.tables[id.0 as usize],
                 scratch: &mut store.journal.scratch,
-                snapshot: store.snapshot.as_deref_mut(),
+                watchers: store.watchers.as_deref_mut(),
             };
             failed = earlier(failed, redo.apply(window, list, growth_times));
             list.clear();
@@ -284,11 +285,22 @@ impl Store {
 }
 
 impl TableRedo<'_> {
-    /// A snapshot that is being copied keeps the row as it is, or passes over one that is new.
+    /// Who watches keeps the row as it is, or passes over one that is new.
     #[inline]
-    fn keep_before(&mut self, rid: Rid, is_new: bool) {
-        if let Some(snapshot) = &mut self.snapshot {
-            snapshot.before_change(TableId(self.id), rid, &self.table.rows, is_new);
+    fn keep_before(&mut self, rid: Rid, touch: Touch) {
+        if let Some(watchers) = &mut self.watchers {
+            watchers.before_change(TableId(self.id), rid, self.table, touch);
+        }
+    }
+
+    /// As `keep_before`, of a row of which these columns change.
+    #[inline]
+    fn keep_before_patch(&mut self, rid: Rid, columns: PatchColumns<'_>) {
+        if self.watchers.is_some() {
+            let plain = self.table.plain_columns;
+            let mut changed = columns.iter().map(|(column, _)| column);
+            let is_plain = changed.all(|column| column < 64 && plain >> column & 1 == 1);
+            self.keep_before(rid, if is_plain { Touch::Plain } else { Touch::Any });
         }
     }
 
@@ -312,7 +324,7 @@ impl TableRedo<'_> {
         let mut hints = [NO_RID; GROUP];
         let mut ahead = Ahead::default();
         (0..AHEAD).for_each(|at| ahead.note(at, self.touch_row(window, list, at)));
-        let has_runs = run::has_runs(self.table) && self.snapshot.is_none();
+        let has_runs = run::has_runs(self.table) && self.watchers.is_none();
         let mut at = 0;
         while at < list.len() {
             if has_runs {
@@ -373,7 +385,7 @@ impl TableRedo<'_> {
         let rid = self.table.rows.next_rid();
         let loaded = self.table.load(row, number, self.scratch);
         loaded.map_err(|error| self.table.unfit(error))?;
-        self.keep_before(rid, true);
+        self.keep_before(rid, Touch::New);
         Ok(())
     }
 
@@ -441,7 +453,7 @@ impl TableRedo<'_> {
             true => Rid(hint),
             false => self.table.named(name)?,
         };
-        self.keep_before(rid, false);
+        self.keep_before_patch(rid, columns);
         self.table.put_columns(rid, columns, self.scratch)
     }
 
@@ -452,10 +464,10 @@ impl TableRedo<'_> {
             false => self.table.target(change)?,
         };
         if let Target::Row(rid) = target {
-            self.keep_before(rid, false);
+            self.keep_before(rid, Touch::Any);
         }
         if let Some(rid) = self.table.carry_out(change, target, self.scratch)? {
-            self.keep_before(rid, true);
+            self.keep_before(rid, Touch::New);
         }
         Ok(())
     }
@@ -467,7 +479,7 @@ impl TableRedo<'_> {
         let again = again.collect::<Result<Vec<_>, _>>()?;
         for rid in again.iter().filter_map(|entry| entry.rid) {
             self.table.check_live(rid)?;
-            self.keep_before(rid, false);
+            self.keep_before(rid, Touch::Any);
             self.table.take_out(rid, self.scratch);
         }
         for entry in &again {
@@ -475,7 +487,7 @@ impl TableRedo<'_> {
             let number = entry.number.unwrap_or_else(|| self.table.next_number());
             let put = self.table.put_new(row, number, self.scratch);
             let rid = put.map_err(|error| self.table.unfit(error))?;
-            self.keep_before(rid, true);
+            self.keep_before(rid, Touch::New);
         }
         Ok(())
     }

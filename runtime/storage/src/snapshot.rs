@@ -12,6 +12,7 @@ use crate::{
     keyplan::RowRef,
     rows::Rows,
     store::{Store, TableId},
+    watchers::Watchers,
 };
 
 /// Bytes of rows after which a page is handed out.
@@ -169,7 +170,6 @@ impl TableCopy {
 
 impl Snapshot {
     /// The row is about to change, or its id has just been given out: what it was at the moment is taken now.
-    #[cold]
     pub fn before_change(&mut self, table: TableId, rid: Rid, rows: &Rows, is_new: bool) {
         if let Some(Copies {
             tables, ready, budget, ..
@@ -188,6 +188,11 @@ impl Snapshot {
             table.sums.add(row);
         }
     }
+}
+
+/// What is copied, or whose digests are made.
+fn copied(watchers: &mut Option<Box<Watchers>>) -> Option<&mut Snapshot> {
+    watchers.as_deref_mut()?.snapshot.as_mut()
 }
 
 impl Store {
@@ -210,7 +215,7 @@ impl Store {
         }
         let done_bytes: u64 = copies.tables.iter().map(|copy| copy.taken.done_bytes()).sum();
         copies._done = copies.budget.as_ref().map(|budget| budget.take(done_bytes));
-        let snapshot = self.snapshot.get_or_insert_default();
+        let snapshot = self.watch().snapshot.get_or_insert_default();
         assert!(snapshot.copies.is_none(), "one snapshot at a time");
         snapshot.copies = Some(copies);
         let tables = self.tables.iter().map(|table| SnapshotTable {
@@ -228,7 +233,7 @@ impl Store {
     /// Copies about so many bytes of rows more. True when all are copied. Between transactions.
     pub fn copy_snapshot(&mut self, mut bytes: usize) -> bool {
         assert!(!self.in_txn(), "rows are copied between transactions");
-        let copies = self.snapshot.as_mut().and_then(|snapshot| snapshot.copies.as_mut());
+        let copies = copied(&mut self.watchers).and_then(|snapshot| snapshot.copies.as_mut());
         let Some(Copies {
             tables, ready, budget, ..
         }) = copies
@@ -245,7 +250,7 @@ impl Store {
 
     /// Takes the pages that are full, or the last of their tables.
     pub fn take_snapshot_pages(&mut self) -> Vec<SnapshotPage> {
-        let copies = self.snapshot.as_mut().and_then(|snapshot| snapshot.copies.as_mut());
+        let copies = copied(&mut self.watchers).and_then(|snapshot| snapshot.copies.as_mut());
         copies.map_or_else(Vec::new, |copies| std::mem::take(&mut copies.ready))
     }
 
@@ -256,12 +261,15 @@ impl Store {
 
     /// Without either nobody pays for it.
     fn end_part(&mut self, end: impl FnOnce(&mut Snapshot)) {
-        if let Some(snapshot) = &mut self.snapshot {
+        let Some(watchers) = &mut self.watchers else {
+            return;
+        };
+        if let Some(snapshot) = &mut watchers.snapshot {
             end(snapshot);
-            if snapshot.copies.is_none() && snapshot.digests.is_none() {
-                self.snapshot = None;
-            }
         }
+        let is_over = |snapshot: &mut Snapshot| snapshot.copies.is_none() && snapshot.digests.is_none();
+        watchers.snapshot.take_if(is_over);
+        self.forget_idle_watchers();
     }
 
     /// Takes this moment, between two transactions, as the one whose digests are made. One at a time.
@@ -269,21 +277,20 @@ impl Store {
         assert!(!self.in_txn(), "digests are of a moment between transactions");
         let mut digests = Digests::new(plan, &self.tables);
         digests.count_in(self.snapshot_budget().as_ref());
-        let snapshot = self.snapshot.get_or_insert_default();
+        let snapshot = self.watch().snapshot.get_or_insert_default();
         assert!(snapshot.digests.is_none(), "digests of one moment at a time");
         snapshot.digests = Some(digests);
     }
 
     pub fn is_digesting(&self) -> bool {
-        self.snapshot
-            .as_ref()
-            .is_some_and(|snapshot| snapshot.digests.is_some())
+        let snapshot = self.watchers.as_ref().and_then(|watchers| watchers.snapshot.as_ref());
+        snapshot.is_some_and(|snapshot| snapshot.digests.is_some())
     }
 
     /// Goes over about so many bytes of rows more, where digests were begun. Some once all were gone over, which ends it. Between transactions.
     pub fn go_on_digest(&mut self, mut bytes: usize) -> Option<Digested> {
         assert!(!self.in_txn(), "rows are gone over between transactions");
-        let digests = self.snapshot.as_mut()?.digests.as_mut()?;
+        let digests = copied(&mut self.watchers)?.digests.as_mut()?;
         if !digests.go_on(&self.tables, &mut bytes) {
             return None;
         }
@@ -299,7 +306,7 @@ impl Store {
 
     /// All rows of a table that is about to be rebuilt are taken at once: their ids will name others.
     pub(crate) fn finish_snapshot_of(&mut self, id: TableId) {
-        let Some(snapshot) = &mut self.snapshot else {
+        let Some(snapshot) = copied(&mut self.watchers) else {
             return;
         };
         let rows = &self.tables[id.0 as usize].rows;

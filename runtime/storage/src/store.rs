@@ -16,8 +16,9 @@ use crate::{
     journal::{Journal, Savepoint, Undo, UndoKind, WriteSummary},
     retained::Retained,
     schema::{self, At, Conflict},
-    snapshot::Snapshot,
     table::{Table, TableStats, WriteError},
+    views::Touch,
+    watchers::Watchers,
     writeset::WriteSet,
 };
 
@@ -47,7 +48,8 @@ pub struct Store {
     pub(crate) journal: Journal,
     pub(crate) retained: Retained,
     pub(crate) write_set: WriteSet,
-    pub(crate) snapshot: Option<Box<Snapshot>>,
+    /// Who is to see rows as they were; none while nobody is.
+    pub(crate) watchers: Option<Box<Watchers>>,
     /// Where memory is counted, by kind.
     pub(crate) memory: Option<Arc<MemoryLedger>>,
     /// Of undo.
@@ -95,20 +97,18 @@ impl Store {
         (&mut self.tables[id.0 as usize], &mut self.journal)
     }
 
-    /// A snapshot that is being copied keeps the row as it is.
+    /// Who watches keeps the row as it is.
     #[inline]
-    pub(crate) fn keep_before(&mut self, id: TableId, rid: Rid) {
-        if let Some(snapshot) = &mut self.snapshot {
-            snapshot.before_change(id, rid, &self.tables[id.0 as usize].rows, false);
+    pub(crate) fn keep_before(&mut self, id: TableId, rid: Rid, touch: Touch) {
+        if let Some(watchers) = &mut self.watchers {
+            watchers.before_change(id, rid, &self.tables[id.0 as usize], touch);
         }
     }
 
-    /// A snapshot that is being copied passes over the row, which is new.
+    /// Who watches passes over the row, which is new.
     #[inline]
     pub(crate) fn pass_over(&mut self, id: TableId, rid: Rid) {
-        if let Some(snapshot) = &mut self.snapshot {
-            snapshot.before_change(id, rid, &self.tables[id.0 as usize].rows, true);
-        }
+        self.keep_before(id, rid, Touch::New);
     }
 
     // Transactions.
@@ -517,14 +517,14 @@ impl Store {
 
     #[inline]
     pub fn update(&mut self, table: TableId, rid: Rid, row: &[u8]) -> Result<(), WriteError> {
-        self.keep_before(table, rid);
+        self.keep_before(table, rid, Touch::Any);
         let (found, journal) = self.writable(table);
         found.update(table.0, rid, row, journal)
     }
 
     #[inline]
     pub fn delete(&mut self, table: TableId, rid: Rid) -> Result<(), WriteError> {
-        self.keep_before(table, rid);
+        self.keep_before(table, rid, Touch::Any);
         let (found, journal) = self.writable(table);
         found.delete(table.0, rid, journal)
     }
@@ -532,7 +532,7 @@ impl Store {
     /// Adds to an integer column that is in no key or index; the new value (of a `u64`: its bits).
     #[inline]
     pub fn add(&mut self, table: TableId, rid: Rid, column: u16, delta: i64) -> Result<i64, WriteError> {
-        self.keep_before(table, rid);
+        self.keep_before(table, rid, Touch::Plain);
         let (found, journal) = self.writable(table);
         found.add(table.0, rid, column, delta, journal)
     }
@@ -540,7 +540,7 @@ impl Store {
     /// Writes some columns of a row (`reprise_abi::columns`); they fit the stored layout.
     #[inline]
     pub fn patch(&mut self, table: TableId, rid: Rid, columns: ColumnSet, values: &[u8]) -> Result<(), WriteError> {
-        self.keep_before(table, rid);
+        self.keep_before(table, rid, Touch::Any);
         let (found, journal) = self.writable(table);
         found.patch(table.0, rid, columns, values, journal)
     }
@@ -623,7 +623,7 @@ impl Store {
     /// From now on changes name them so. Between transactions, and not where undo is retained or a snapshot is copied.
     pub fn renumber(&mut self) {
         self.check_settled();
-        assert!(self.snapshot.is_none(), "rows are numbered while nothing copies them");
+        assert!(self.watchers.is_none(), "rows are numbered while nobody watches them");
         self.has_old_numbers = false;
         self.tables.iter_mut().for_each(Table::renumber);
     }
@@ -687,6 +687,7 @@ impl Store {
     pub fn drop_table(&mut self, table: TableId) {
         self.check_settled();
         self.finish_snapshot_of(table);
+        self.give_views_up();
         self.tables[table.0 as usize] = Table::new(TableSchema::dropped());
         self.name_tables();
     }
@@ -711,6 +712,7 @@ impl Store {
     /// indexes of it are in the changed one.
     pub fn install(&mut self, prepared: Prepared) -> Option<Replaced> {
         self.check_settled();
+        self.give_views_up();
         let table = prepared.table;
         if prepared.rewrites_rows() {
             self.finish_snapshot_of(table);

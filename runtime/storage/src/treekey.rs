@@ -2,7 +2,7 @@
 //!
 //! Encoded keys are prefix-free, so padding them with zero bytes to one width keeps their order and keeps them apart.
 
-use std::hint::select_unpredictable;
+use std::{cmp::Ordering, hint::select_unpredictable};
 
 use crate::{intkey::IntKey, keyplan::RowRef};
 
@@ -12,6 +12,19 @@ use crate::{intkey::IntKey, keyplan::RowRef};
 pub(crate) struct Edge<'a> {
     pub bytes: &'a [u8],
     pub after: bool,
+}
+
+impl Edge<'_> {
+    /// The key, of bytes, lies before it.
+    pub fn is_behind(&self, key: &[u8]) -> bool {
+        let common = key.len().min(self.bytes.len());
+        let is_longer = self.bytes[common..].iter().any(|byte| *byte != 0);
+        match key[..common].cmp(&self.bytes[..common]) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            Ordering::Equal => is_longer || self.after,
+        }
+    }
 }
 
 pub(crate) trait TreeKey: Clone + Default + Ord {

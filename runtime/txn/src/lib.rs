@@ -1,5 +1,5 @@
 //! Runs one procedure call over one partition's tables, or over several held at once.
-//! Owns: the transaction seen by a guest (`SingleTxn`, `MultiTxn`), its handles, cursors, limits and outcome.
+//! Owns: the transaction seen by a guest (`SingleTxn`, `MultiTxn`, on a standby `ViewTxn`), its handles, cursors, limits and outcome.
 //! Does not: queue, log, choose partitions or give out ids; it is handed all of these.
 //! Invariants: an outcome other than `Commit` left nothing in the tables; a guest sees no storage address.
 //! Called by: `partition` (running), `replay` (the same path again), `recovery`, `router`, `database` (modules and
@@ -26,6 +26,7 @@ mod run;
 mod scan;
 mod scratch;
 mod single;
+mod view;
 mod wasm;
 mod watch;
 
@@ -44,5 +45,6 @@ pub use route::{Bound, RouteError, partition_of_field};
 pub use run::{Commit, Failure, Outcome, TxnInput, call_hash, failure_text, run_migration, run_multi, run_single};
 pub use scan::Merge;
 pub use scratch::{LogLine, TxnScratch};
+pub use view::{ViewStores, run_at_view};
 pub use wasm::Compiler;
 pub use watch::{Ends, Watch};

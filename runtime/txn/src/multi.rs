@@ -339,6 +339,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
             positions: vec![ScanPosition::default(); readable.len()],
             opened: 0,
             kept: None,
+            pages: None,
         })
     }
 

@@ -262,7 +262,7 @@ pub fn call_hash(module: &str, procedure: &str, args: &[u8]) -> u128 {
 }
 
 /// The failure of a call, or None where it is to commit.
-fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Option<Failure> {
+pub(crate) fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Option<Failure> {
     let fault = match kind {
         Ok(CallEnd::Returned) => return None,
         Ok(CallEnd::Aborted) => {

@@ -8,6 +8,7 @@ use crate::{
     module::TableBinding,
     ops::guest,
     scratch::{Handle, TxnScratch},
+    view::Pages,
 };
 
 /// A scan that may go on.
@@ -26,6 +27,8 @@ pub(crate) struct Cursor {
     pub opened: u32,
     /// What it has still to show, once its table was written.
     pub kept: Option<Box<Kept>>,
+    /// What is read ahead at a view of a standby.
+    pub pages: Option<Box<Pages>>,
 }
 
 /// A range that outlives the guest's memory it came from.

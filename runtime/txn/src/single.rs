@@ -637,6 +637,7 @@ impl HostOps for SingleTxn<'_> {
                 positions: vec![ScanPosition::default()],
                 opened: 0,
                 kept: None,
+                pages: None,
             },
             visit,
         )
@@ -688,6 +689,7 @@ impl HostOps for SingleTxn<'_> {
                 positions: vec![leg.position],
                 opened: 0,
                 kept: None,
+                pages: None,
             })?,
         };
         Ok((ScanBatch { cursor, rows }, filled))

@@ -167,7 +167,7 @@ pub struct MemoryStatus {
 /// One kind of what holds memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryUse {
-    /// `rows`, `indexes`, `undo`, `snapshots`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
+    /// `rows`, `indexes`, `undo`, `snapshots`, `views`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
     pub kind: String,
     /// Bytes that it holds.
     pub bytes: u64,

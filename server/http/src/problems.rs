@@ -260,8 +260,9 @@ fn guide_of_server(kind: ProblemKind) -> Guide {
         ),
         ProblemKind::TooStale => (
             "What can be read here did not reach <code>Reprise-Min-Lsn</code>, or <code>Reprise-Max-Lag-Ms</code>, within \
-             <code>Reprise-Max-Wait-Ms</code>.",
-            "Wait longer, or ask the primary.",
+             <code>Reprise-Max-Wait-Ms</code>. Or a call on a standby held its view for longer than <code>--view-time-max-ms</code>, or past \
+             <code>--view-memory-max</code>.",
+            "Wait longer, ask for less at once, or ask the primary.",
             "Safe.",
         ),
         ProblemKind::LogUnavailable => (

@@ -220,6 +220,7 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
         ReplyOutcome::ReadOnly(reason) => *Refusal::read_only(reason).problem,
         ReplyOutcome::NotPrimary(primary) => *Refusal::not_primary(primary.as_deref()).problem,
         ReplyOutcome::Quarantined(reason) => Problem::new(ProblemKind::Quarantined, &**reason),
+        ReplyOutcome::TooStale(reason) => Problem::new(ProblemKind::TooStale, &**reason),
         ReplyOutcome::Unavailable(reason) => *Refusal::unavailable(reason).problem,
     })
 }
@@ -467,6 +468,7 @@ mod tests {
             ReplyOutcome::NotPrimary(Some("http://other:8080".into())),
             ReplyOutcome::NotPrimary(None),
             ReplyOutcome::Quarantined("in quarantine".into()),
+            ReplyOutcome::TooStale("the view is over".into()),
             ReplyOutcome::Unavailable("the node stops".into()),
         ];
         let lines = outcomes.iter().map(|outcome| {
@@ -490,6 +492,7 @@ mod tests {
             421 /problems/not-primary None
             421 /problems/not-primary None
             503 /problems/quarantined None
+            503 /problems/too-stale None
             503 /problems/unavailable Some(1)"#]]
         .assert_eq(&lines.collect::<Vec<_>>().join("\n"));
         assert!(problem_of_outcome(&ReplyOutcome::Committed).is_none());

@@ -17,7 +17,9 @@ use std::{
 use anyhow::Context;
 use clap::ArgMatches;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
-use reprise_database::{Database, LogPolicy, OpenError, RecoveryReport, bring_home, list_cuts, set_hash_secret};
+use reprise_database::{
+    Database, LogPolicy, OpenError, ReadersConfig, RecoveryReport, bring_home, list_cuts, set_hash_secret,
+};
 use reprise_env::{entropy, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
 use reprise_net_tls::{Identity, use_ring};
@@ -97,6 +99,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let opening = Opening {
         dir: config.place.data_dir.value,
         read_only: config.read_only,
+        readers: config.replication.readers(),
         lease: Lease::of(&config.replication, &name, url.clone()),
         primary: primary.map(|primary| primary.told_of(url)),
     };
@@ -346,6 +349,7 @@ fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: Opening) -> an
         return replay(database, catalog, &opening);
     };
     replay(database, catalog, &opening)?;
+    database.start_readers(&opening.readers).context("start the readers")?;
     primary.follow(database)?;
     lease.map_or(Ok(()), |lease| lease.keep(database))
 }
@@ -354,6 +358,8 @@ fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: Opening) -> an
 struct Opening {
     dir: PathBuf,
     read_only: bool,
+    /// Of a standby.
+    readers: ReadersConfig,
     /// By which it is the primary, or may be.
     lease: Option<Lease>,
     /// Whom it follows once it is open.

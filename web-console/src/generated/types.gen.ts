@@ -939,7 +939,7 @@ export type MemoryUse = {
      */
     bytes: number;
     /**
-     * `rows`, `indexes`, `undo`, `snapshots`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
+     * `rows`, `indexes`, `undo`, `snapshots`, `views`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
      */
     kind: string;
 };

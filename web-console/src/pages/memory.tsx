@@ -7,6 +7,7 @@ const NAMES: Record<string, string> = {
   indexes: 'Indexes',
   undo: 'Undo',
   snapshots: 'Checkpoint copies',
+  views: 'Rows kept for reads',
   idempotency: 'Idempotency results',
   requests: 'Requests on their way',
   answers: 'Answers on their way',

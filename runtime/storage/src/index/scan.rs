@@ -4,7 +4,7 @@ use super::{Range, ScanPosition, ScanState, Visit};
 use crate::{
     indirection::Rid,
     tree::{Tree, edge},
-    treekey::TreeKey,
+    treekey::{Edge, TreeKey},
 };
 
 #[inline]
@@ -80,6 +80,19 @@ pub(super) fn page_tree<K: TreeKey, const CAP: usize>(
     filled
 }
 
+/// Between which edges a scan goes on that has come so far.
+#[inline]
+pub(super) fn edges_from<'a>(range: &Range<'a>, state: ScanState, key: &'a [u8]) -> (Edge<'a>, Edge<'a>) {
+    let is_reverse = range.is_reverse();
+    let (mut lower, mut upper) = (range.lower_edge(), range.upper_edge());
+    if state != ScanState::Start {
+        // Going up, "at the key" is the edge before it; going down, the edge behind it.
+        let resume = edge(key, (state == ScanState::Beyond) != is_reverse);
+        *(if is_reverse { &mut upper } else { &mut lower }) = resume;
+    }
+    (lower, upper)
+}
+
 /// Where and how the visitor stopped; none when the range ended.
 #[inline]
 fn walk<K: TreeKey, const CAP: usize>(
@@ -90,12 +103,7 @@ fn walk<K: TreeKey, const CAP: usize>(
     visit: &mut impl FnMut(Rid) -> Visit,
 ) -> Option<(K, ScanState)> {
     let is_reverse = range.is_reverse();
-    let (mut lower, mut upper) = (range.lower_edge(), range.upper_edge());
-    if state != ScanState::Start {
-        // Going up, "at the key" is the edge before it; going down, the edge behind it.
-        let resume = edge(key, (state == ScanState::Beyond) != is_reverse);
-        *(if is_reverse { &mut upper } else { &mut lower }) = resume;
-    }
+    let (lower, upper) = edges_from(range, state, key);
     let (lower, upper) = (K::probe(lower), K::probe(upper));
     let mut stopped = None;
     let on_entry = |key: &K, rid: u32| {

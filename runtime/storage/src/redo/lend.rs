@@ -32,7 +32,7 @@ impl LentTable {
             id: self.id,
             table: &mut self.table,
             scratch: &mut Scratch::default(),
-            snapshot: None,
+            watchers: None,
         };
         self.applied = redo.apply(window, &self.list, self.growth_times);
         self.list.clear();
@@ -41,7 +41,7 @@ impl LentTable {
 
 impl PartitionRedo {
     /// As `apply`, by whoever `carry_out` finds: it is handed tables for the caller, and those with many changes for others, the
-    /// most first. It has `LentTable::apply` called for each, and gives all of them back. A partition of which a snapshot is copied lends none.
+    /// most first. It has `LentTable::apply` called for each, and gives all of them back. A partition that is watched lends none.
     pub fn apply_lent(
         &mut self,
         store: &mut Store,
@@ -52,7 +52,7 @@ impl PartitionRedo {
         let lists = &self.lists;
         let changes = |id: &TableId| lists[id.0 as usize].len();
         let large = self.begun.iter().filter(|id| changes(id) >= LEND_MIN).count();
-        if large < 2 || store.snapshot.is_some() {
+        if large < 2 || store.watchers.is_some() {
             return self.apply(store, window, growth_times);
         }
         store.assert_no_undo();

@@ -1,8 +1,9 @@
 //! Which standbys follow this server, or which primary it follows.
 
-use std::net::ToSocketAddrs;
+use std::{net::ToSocketAddrs, time::Duration};
 
 use reprise_base::{Safety, check_node_name};
+use reprise_database::ReadersConfig;
 
 use super::{
     memory::size,
@@ -23,6 +24,14 @@ const COMPARE_EVERY_MAX: u64 = 7 * 24 * 3600;
 const LEASE_TTL_MS_DEFAULT: u64 = 5_000;
 const LEASE_TTL_MS_MIN: u64 = 2_000;
 const LEASE_TTL_MS_MAX: u64 = 60_000;
+
+/// Readers of a standby at most.
+const READERS_MAX: u16 = 256;
+/// For how long a view is held, unless configured, and at most.
+const VIEW_TIME_MAX_MS_DEFAULT: u64 = 10_000;
+const VIEW_TIME_MAX_MS_MAX: u64 = 3_600_000;
+/// Bytes that are kept for views, unless configured.
+const VIEW_MEMORY_MAX_DEFAULT: u64 = 1 << 30;
 
 /// A secret: never shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +161,30 @@ settings! {
             default: LEASE_TTL_MS_DEFAULT,
             marks: [where_said],
         }
+        /// Threads that run read-only calls on a standby, beside its replay; 0: the engine threads run them, and the replay waits [default: 0]
+        readers: u16 {
+            env: "REPRISE_READERS",
+            takes: "N",
+            judge: readers,
+            default: 0,
+            marks: [where_said],
+        }
+        /// Milliseconds for which such a call may hold its view of the tables; a procedure may declare less [default: 10000]
+        view_time_max_ms: u64 {
+            env: "REPRISE_VIEW_TIME_MAX_MS",
+            takes: "N",
+            judge: view_time,
+            default: VIEW_TIME_MAX_MS_DEFAULT,
+            marks: [where_said],
+        }
+        /// Bytes of rows that are kept at most for the views of such calls, or a number with KiB, MiB or GiB [default: 1 GiB]
+        view_memory_max: u64 {
+            env: "REPRISE_VIEW_MEMORY_MAX",
+            takes: "SIZE",
+            judge: size,
+            default: VIEW_MEMORY_MAX_DEFAULT,
+            marks: [where_said],
+        }
         /// Bytes of log that are kept at most for standbys that are behind, or a number with KiB, MiB or GiB [default: 4 GiB]
         hold_max: u64 {
             env: "REPRISE_HOLD_MAX",
@@ -172,6 +205,15 @@ settings! {
 }
 
 impl ReplicationSettings {
+    /// How a standby reads beside its replay.
+    pub fn readers(&self) -> ReadersConfig {
+        ReadersConfig {
+            threads: self.readers.value,
+            view_time_max: Duration::from_millis(self.view_time_max_ms.value),
+            view_bytes_max: self.view_memory_max.value,
+        }
+    }
+
     /// Settings that do not go together are refused.
     pub fn check(&self, keeps_log: bool, read_only: bool) -> Result<(), Failure> {
         let (standby_of, ship) = (&self.standby_of.value, &self.ship_listen.value);
@@ -306,4 +348,12 @@ fn ship_listen(text: &str) -> Result<String, String> {
             "{text:?} is no address to listen on ({error}); write ADDR:PORT"
         )),
     }
+}
+
+fn readers(text: &str) -> Result<u16, String> {
+    bounded(text, "the number of readers", 0, READERS_MAX.into()).map(|count| count as u16)
+}
+
+fn view_time(text: &str) -> Result<u64, String> {
+    bounded(text, "the time for which a view is held", 1, VIEW_TIME_MAX_MS_MAX)
 }

@@ -73,6 +73,12 @@ fn mistakes_in_the_file_are_named() {
             "lease_etcd: \"h:2379\" names no servers of etcd",
         ),
         ("lease_etcd = \"http://h:1,,\"", "names no servers of etcd"),
+        ("readers = 257", "the number of readers is from 0 to 256"),
+        (
+            "view_time_max_ms = 0",
+            "view_time_max_ms: the time for which a view is held",
+        ),
+        ("view_memory_max = \"much\"", "view_memory_max"),
         ("lease_ttl_ms = 1000", "lease_ttl_ms: the time of a lease"),
         ("lease_ttl_ms = 2500", "2500 ms are no whole seconds"),
         ("lease_etcd = \"http://h:1\"", "goes with safety 2-safe or very-safe"),

@@ -1,0 +1,256 @@
+//! How readers of a standby get at tables that a site replays into: the site lends the stores of its partitions. Between two messages, and between
+//! two works of a long one, it hands a store over when a reader waits for it, and has it back after a slice of some 50 us; while it has nothing to do,
+//! all of its stores are lent. So the replay waits for a slice now and then, and never for a reader.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use reprise_base::PartitionId;
+use reprise_env::Step;
+use reprise_storage::{Store, StoreAtView, ViewError, ViewId};
+
+use crate::site::Site;
+
+/// Longest wait of a site for the first look of a reader that was woken, and is to come.
+const LOOK_WAIT_MAX: Duration = Duration::from_micros(200);
+/// A slice, from the first look on: as many looks as there are.
+const SLICE: Duration = Duration::from_micros(50);
+/// For so long a site goes on between two slices, at least.
+const BETWEEN_SLICES_NS: u64 = 400_000;
+/// How often a reader that waits looks whether it is to end.
+const READER_LOOK: Duration = Duration::from_millis(2);
+
+/// The stores of a standby's partitions, as far as they are lent.
+pub struct Lending {
+    /// By partition.
+    slots: Vec<Slot>,
+    is_over: AtomicBool,
+}
+
+#[derive(Default)]
+struct Slot {
+    lent: Mutex<Lent>,
+    /// Readers that could go on, had they the store.
+    wanted: AtomicUsize,
+    /// Readers that sleep.
+    sleeping: AtomicUsize,
+    /// The site wants it back: no reader begins a slice.
+    is_recalled: AtomicBool,
+    given: Condvar,
+    looked: Condvar,
+}
+
+#[derive(Default)]
+struct Lent {
+    store: Option<Store>,
+    looks: u64,
+}
+
+/// Why a reader sees nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoLook<E> {
+    /// What it was asked for meanwhile.
+    Ended(E),
+    View(ViewError),
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Lent> {
+        self.lent.lock().expect("what panics under this lock ends the process")
+    }
+
+    /// How many looks there were before.
+    fn give(&self, store: Store) -> u64 {
+        let mut lent = self.lock();
+        lent.store = Some(store);
+        let looks = lent.looks;
+        drop(lent);
+        self.is_recalled.store(false, Ordering::Release);
+        if self.sleeping.load(Ordering::Acquire) > 0 {
+            self.given.notify_all();
+        }
+        looks
+    }
+
+    fn take_back(&self) -> Store {
+        self.is_recalled.store(true, Ordering::Release);
+        let mut lent = self.lock();
+        lent.store.take().expect("it was given and nobody else takes it")
+    }
+
+    /// Lends the store for a slice of a reader that waits for it.
+    fn slice(&self, store: Store) -> Store {
+        let before = self.give(store);
+        let lent = self.lock();
+        let waits = |lent: &mut Lent| lent.looks == before && self.wanted.load(Ordering::Acquire) > 0;
+        let waited = self.looked.wait_timeout_while(lent, LOOK_WAIT_MAX, waits);
+        let (lent, _) = waited.expect("what panics under this lock ends the process");
+        if lent.looks > before {
+            let waited = self.looked.wait_timeout_while(lent, SLICE, |_| true);
+            drop(waited.expect("what panics under this lock ends the process"));
+        } else {
+            drop(lent);
+        }
+        self.take_back()
+    }
+}
+
+impl Lending {
+    pub fn new(partitions_count: u16) -> Arc<Self> {
+        Arc::new(Self {
+            slots: (0..partitions_count).map(|_| Slot::default()).collect(),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    /// Nothing is lent any more. Readers that wait see it within some milliseconds.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// True where a look at any of these partitions at the view waits for nobody.
+    pub(crate) fn shows(&self, partitions: &[PartitionId], view: ViewId) -> bool {
+        let shows = |id: &PartitionId| {
+            let lent = self.slots[id.index()].lock();
+            let store = lent.store.as_ref();
+            store.is_some_and(|store| store.at_view(view).err() != Some(ViewError::NotOpen))
+        };
+        self.is_over() || partitions.iter().all(shows)
+    }
+
+    /// Has `look` see a partition at a view, once that is open there and the store is lent. `was_open`: the view was seen to be. Now and then `ask` is
+    /// asked whether to go on.
+    pub(crate) fn look<E>(
+        &self,
+        (id, view, was_open): (PartitionId, ViewId, &mut bool),
+        mut ask: impl FnMut() -> Result<(), E>,
+        look: &mut dyn FnMut(StoreAtView<'_>),
+    ) -> Result<(), NoLook<E>> {
+        let slot = &self.slots[id.index()];
+        let mut lent = slot.lock();
+        let mut wants = false;
+        let found = loop {
+            if let (false, Some(store)) = (slot.is_recalled.load(Ordering::Acquire), &lent.store) {
+                match store.at_view(view) {
+                    Ok(at) => {
+                        *was_open = true;
+                        look(at);
+                        lent.looks += 1;
+                        break Ok(());
+                    }
+                    Err(ViewError::NotOpen) if !*was_open => {} // the site comes to it
+                    Err(error) => break Err(NoLook::View(error)),
+                }
+            }
+            if *was_open && !wants {
+                slot.wanted.fetch_add(1, Ordering::AcqRel);
+                wants = true;
+            }
+            slot.sleeping.fetch_add(1, Ordering::AcqRel);
+            let slept = slot.given.wait_timeout(lent, READER_LOOK);
+            lent = slept.expect("what panics under this lock ends the process").0;
+            slot.sleeping.fetch_sub(1, Ordering::AcqRel);
+            if let Err(ended) = ask() {
+                break Err(NoLook::Ended(ended));
+            }
+        };
+        if wants {
+            slot.wanted.fetch_sub(1, Ordering::AcqRel);
+        }
+        drop(lent);
+        if wants {
+            slot.looked.notify_all();
+        }
+        found
+    }
+}
+
+/// A site's part in lending.
+pub(crate) struct Lender {
+    lending: Arc<Lending>,
+    /// When readers had their last slices, by the node's clock.
+    sliced_ns: u64,
+}
+
+impl Site {
+    /// From now on the site lends its stores, until `Lending::end`. A message asks for it: that of a batch costs nothing for it.
+    pub fn begin_lending(&mut self, lending: Arc<Lending>) {
+        self.lender = Some(Lender { lending, sliced_ns: 0 });
+    }
+
+    /// True where it lends from now on, and did not before the last message.
+    pub(crate) fn is_lending(&self) -> bool {
+        self.lender.is_some()
+    }
+
+    /// Lends the stores that readers wait for, each for a slice, unless they had some just before. For between two works of a replay.
+    pub fn serve_readers(&mut self) {
+        let Some(lender) = &mut self.lender else { return };
+        let slots = &lender.lending.slots;
+        let is_wanted = |id: PartitionId| slots[id.index()].wanted.load(Ordering::Acquire) > 0;
+        if !self.table.iter_mut().any(|partition| is_wanted(partition.id)) {
+            return;
+        }
+        let clock = &self.tools.shared.clock;
+        if clock.monotonic_ns().saturating_sub(lender.sliced_ns) < BETWEEN_SLICES_NS {
+            return;
+        }
+        for partition in self.table.iter_mut().filter(|partition| is_wanted(partition.id)) {
+            let store = std::mem::take(&mut partition.store);
+            partition.store = slots[partition.id.index()].slice(store);
+        }
+        lender.sliced_ns = clock.monotonic_ns();
+    }
+
+    /// Lends all that is at home, for as long as there is nothing to do.
+    pub(crate) fn lend(&mut self) {
+        let Some(lender) = &self.lender else { return };
+        for partition in self.table.iter_mut() {
+            let store = std::mem::take(&mut partition.store);
+            lender.lending.slots[partition.id.index()].give(store);
+        }
+    }
+
+    /// Has everything back that `lend` gave.
+    pub(crate) fn take_back(&mut self) {
+        let Some(lender) = &self.lender else { return };
+        for partition in self.table.iter_mut() {
+            partition.store = lender.lending.slots[partition.id.index()].take_back();
+        }
+    }
+
+    /// As `step`, where all work shares one thread: between two steps all that is at home is lent.
+    pub fn step_lending(&mut self) -> Step {
+        let was_lending = self.is_lending();
+        self.take_back();
+        let step = self.step();
+        self.end_lending_if_over();
+        match (was_lending, self.is_lending()) {
+            (_, false) => step,
+            (true, true) if step == Step::Over => step,
+            (true, true) => {
+                self.lend();
+                step
+            }
+            // A message asked for it, and ended the way of before.
+            (false, true) => {
+                self.lend();
+                Step::Done
+            }
+        }
+    }
+
+    /// Lends no more, if that is over.
+    pub(crate) fn end_lending_if_over(&mut self) {
+        self.lender.take_if(|lender| lender.lending.is_over());
+    }
+}

@@ -1,0 +1,374 @@
+//! A thread that runs read-only calls on a standby, each batch at a view of its own: what the sites replay meanwhile it does not see.
+
+use std::{
+    any::Any,
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use reprise_abi::OpError;
+use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_env::{Clock, Step};
+use reprise_storage::{StoreAtView, ViewError, ViewId};
+use reprise_txn::{Deployed, Outcome, ViewStores, run_at_view};
+
+use crate::{
+    batch::{CallBatch, ReplyOutcome},
+    lending::{Lending, NoLook},
+    sink::NoLog,
+    site::{ExecContext, REPLAY_FAILED},
+    turn::{Running, Watched, begin_batch, has_small_result, input_of, settle_commit, settle_refusal},
+};
+
+/// A view of all partitions, open as long as it is held.
+pub struct OpenedView {
+    pub id: ViewId,
+    /// Keeps it open.
+    pub lease: Arc<dyn Any + Send + Sync>,
+}
+
+/// Opens views.
+pub trait OpenViews: Send + Sync {
+    /// A view of everything that was sent to the sites until now. None: a deployment waits for older ones. Err: there are no more.
+    fn try_open(&self) -> Result<Option<OpenedView>, Arc<str>>;
+
+    /// As `try_open`, once there is one.
+    fn open(&self) -> Result<OpenedView, Arc<str>>;
+}
+
+/// What a reader is to run, over these partitions, ascending.
+pub struct Reading {
+    pub batch: Box<CallBatch>,
+    pub partitions: Vec<PartitionId>,
+}
+
+/// What readers are to run. Views are opened in its order, so of two reads that one client sends the second sees no less.
+pub struct ReadQueue(Mutex<Receiver<Reading>>);
+
+impl ReadQueue {
+    /// With where reads enter it.
+    pub fn new() -> (Sender<Reading>, Arc<Self>) {
+        // Bounded by admission, as inboxes are.
+        let (sender, queue) = crossbeam_channel::unbounded();
+        (sender, Arc::new(Self(Mutex::new(queue))))
+    }
+
+    /// The next one, at a view of its own. None: nobody is left who could ask.
+    fn next(&self, views: &dyn OpenViews) -> Option<Begun> {
+        let queue = self.0.lock().expect("held while a view is opened");
+        let reading = queue.recv().ok()?;
+        Some((reading, views.open()))
+    }
+
+    /// As `next`, where there is one, and a view for it.
+    fn try_next(&self, views: &dyn OpenViews) -> Result<Begun, TryRecvError> {
+        let queue = self.0.lock().expect("held while a view is opened");
+        if queue.is_empty() {
+            return queue.try_recv().map(|reading| (reading, views.open()));
+        }
+        match views.try_open() {
+            Ok(None) => Err(TryRecvError::Empty),
+            Ok(Some(opened)) => Ok((queue.try_recv()?, Ok(opened))),
+            Err(reason) => Ok((queue.try_recv()?, Err(reason))),
+        }
+    }
+}
+
+/// A read, and the view that was opened for it.
+type Begun = (Reading, Result<OpenedView, Arc<str>>);
+
+/// See the module's header.
+pub struct Reader {
+    tools: ExecContext,
+    lending: Arc<Lending>,
+    views: Arc<dyn OpenViews>,
+    queue: Arc<ReadQueue>,
+    view_time_max: Duration,
+    /// What waits for its view, where all work shares one thread.
+    begun: Option<Begun>,
+}
+
+/// Why a call at a view came to no end.
+const VIEW_TIME: &str = "view_time";
+
+impl Reader {
+    /// `tools`: of a thread that publishes nothing (`Reader::tools`).
+    pub fn new(
+        tools: ExecContext,
+        (lending, views): (Arc<Lending>, Arc<dyn OpenViews>),
+        queue: Arc<ReadQueue>,
+        view_time_max: Duration,
+    ) -> Self {
+        Self {
+            tools,
+            lending,
+            views,
+            queue,
+            view_time_max,
+            begun: None,
+        }
+    }
+
+    /// What a reader runs calls with.
+    pub fn tools(shared: Arc<crate::shared::Shared>, recorder: reprise_observe::Recorder) -> ExecContext {
+        ExecContext::new(shared, Box::new(NoLog), recorder)
+    }
+
+    /// Reads until nobody is left who could ask.
+    pub fn run(mut self) {
+        while let Some(begun) = self.queue.next(&*self.views) {
+            self.read(begun);
+        }
+    }
+
+    /// Reads what is there next, once its view is open on all sites: then the read waits for nobody.
+    pub fn step(&mut self) -> Step {
+        let begun = match self.begun.take() {
+            Some(begun) => Ok(begun),
+            None => self.queue.try_next(&*self.views),
+        };
+        let begun = match begun {
+            Ok(begun) => begun,
+            Err(TryRecvError::Empty) => return Step::Idle,
+            Err(TryRecvError::Disconnected) => return Step::Over,
+        };
+        let is_ready = match &begun {
+            (reading, Ok(opened)) => self.lending.shows(&reading.partitions, opened.id),
+            (_, Err(_)) => true,
+        };
+        if !is_ready {
+            self.begun = Some(begun);
+            return Step::Idle;
+        }
+        self.read(begun);
+        Step::Done
+    }
+
+    fn read(&mut self, (Reading { mut batch, partitions }, opened): Begun) {
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(reason) => {
+                self.note_waiting(&batch, &partitions);
+                return batch.turn_away(&ReplyOutcome::Unavailable(reason));
+            }
+        };
+        let shared = self.tools.shared.clone();
+        let mut stores = Stores {
+            lending: &self.lending,
+            view: opened.id,
+            were_open: vec![false; partitions.len()],
+            ends: vec![Lsn(0); partitions.len()],
+            all: &partitions,
+            held: 0..partitions.len(),
+            clock: shared.clock.clone(),
+            until_ns: shared.clock.monotonic_ns() + self.view_time_max.as_nanos() as u64,
+            time_max: self.view_time_max,
+            ended: None,
+        };
+        // Deployments wait until no view is open: the modules are those of the view once the sites have come to it.
+        let is_open = stores.wait_open();
+        let tools = &mut self.tools;
+        tools.refresh_if_due();
+        let deployed = tools.deployed().clone();
+        let started_ns = shared.clock.monotonic_ns();
+        let count = batch.calls.len();
+        begin_batch(&batch, &shared, &mut tools.frame);
+        for slot in 0..count {
+            match (&is_open, batch.partition_of(slot)) {
+                (Err(_), _) => {
+                    batch.calls[slot].outcome = stores.outcome();
+                    continue;
+                }
+                (Ok(()), None) => stores.held = 0..partitions.len(),
+                (Ok(()), Some(id)) => {
+                    let at = partitions.binary_search(&id);
+                    let at = at.expect("a call is of a partition that its batch touches");
+                    stores.held = at..at + 1;
+                }
+            }
+            run_call(tools, &deployed, &mut batch, slot, &mut stores);
+            batch.calls[slot].lsn = stores.newest_seen();
+        }
+        self.note_waiting(&batch, &partitions);
+        let tools = &mut self.tools;
+        batch.count_results();
+        batch.note_ran();
+        let ran = batch.times.ran(started_ns, shared.clock.monotonic_ns());
+        let fuel = tools.frame.take_fuel();
+        tools.recorder.ran(count as u64, ran, fuel);
+        drop(opened);
+        match shared.replay_failed.load(Ordering::Acquire) {
+            true => batch.withdraw(REPLAY_FAILED),
+            false => batch.finish(),
+        }
+    }
+
+    /// The batch's calls wait no more.
+    fn note_waiting(&self, batch: &CallBatch, partitions: &[PartitionId]) {
+        for id in partitions {
+            self.tools.shared.waiting[id.index()].fetch_sub(batch.count_on(*id), Ordering::Relaxed);
+        }
+    }
+}
+
+fn run_call(tools: &mut ExecContext, deployed: &Deployed, batch: &mut CallBatch, slot: usize, stores: &mut Stores<'_>) {
+    let results_max = batch.results_max();
+    let CallBatch {
+        calls,
+        args,
+        results,
+        ticket,
+        deadlines,
+        ..
+    } = batch;
+    let watched = Watched::of(ticket.as_ref(), deadlines);
+    let call = &mut calls[slot];
+    let Some(module) = tools.in_service(call.module) else {
+        call.outcome = ReplyOutcome::Superseded;
+        return;
+    };
+    let procedure = &module.schema.procedures[call.procedure as usize];
+    if !procedure.read_only {
+        call.outcome = ReplyOutcome::NotPrimary(None);
+        return;
+    }
+    if results.len() >= results_max && !has_small_result(procedure) {
+        call.outcome = ReplyOutcome::ANSWERS_FULL;
+        return;
+    }
+    stores.ended = None;
+    // Nothing is held for it: where it says nothing itself, the view's time is its limit.
+    let time_max_ms = procedure.time_max_ms.unwrap_or(0);
+    let begun = watched.begin_within(slot, time_max_ms, (&tools.shared, &mut tools.frame));
+    if let Err(outcome) = begun {
+        return settle_refusal(&tools.recorder, call, outcome);
+    }
+    call.txn_id = next_id(tools);
+    watched.note_begun(slot, call.txn_id);
+    let running = Running::of(&module, call, args, &[]);
+    let outcome = {
+        let input = input_of(&tools.shared, &running);
+        match tools.executors.get(&module) {
+            Ok(executor) => run_at_view(stores, &deployed.tables, &input, executor, &mut tools.frame),
+            Err(failure) => Outcome::Fail(failure),
+        }
+    };
+    running.note_end(&tools.shared, &mut tools.frame);
+    match outcome {
+        Outcome::Commit(_) => settle_commit(&tools.recorder, &tools.frame, call, results),
+        Outcome::Fail(_) if stores.ended.is_some() => settle_refusal(&tools.recorder, call, stores.outcome()),
+        Outcome::Fail(failure) => running.settle_failure(&tools.shared, &tools.recorder, call, failure),
+    }
+}
+
+/// An id that no other transaction here gets. Nothing is logged under it.
+fn next_id(tools: &ExecContext) -> TxnId {
+    let now = TxnId::tick_at(tools.shared.clock.now_us());
+    let next = |last: u64| now.max(last + 1);
+    let taken = tools
+        .shared
+        .multi_tick
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(next(last)));
+    TxnId::new(next(taken.unwrap_or_else(|last| last)), TxnId::MULTI_PARTITION)
+}
+
+/// Why a view is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Time(Duration),
+    Bytes(usize),
+    /// The server becomes the primary, or stops.
+    Lending,
+}
+
+/// The partitions of a batch at its view; those of the call that runs are `held`.
+struct Stores<'r> {
+    lending: &'r Lending,
+    view: ViewId,
+    were_open: Vec<bool>,
+    /// Behind the last record that each shows.
+    ends: Vec<Lsn>,
+    all: &'r [PartitionId],
+    held: std::ops::Range<usize>,
+    clock: Arc<dyn Clock>,
+    until_ns: u64,
+    time_max: Duration,
+    ended: Option<Over>,
+}
+
+impl Stores<'_> {
+    /// Waits until all sites have come to the view.
+    fn wait_open(&mut self) -> Result<(), OpError> {
+        for at in 0..self.all.len() {
+            let mut end = 0;
+            self.look(at, &mut |store| end = store.mark())?;
+            self.ends[at] = Lsn(end);
+        }
+        Ok(())
+    }
+
+    /// The last record that the call's partitions show.
+    fn newest_seen(&self) -> Lsn {
+        let newest = self.ends[self.held.clone()].iter().max();
+        Lsn(newest.map_or(0, |end| end.0.saturating_sub(1)))
+    }
+
+    fn judge(&self) -> Result<(), Over> {
+        if self.lending.is_over() {
+            return Err(Over::Lending);
+        }
+        match self.clock.monotonic_ns() < self.until_ns {
+            true => Ok(()),
+            false => Err(Over::Time(self.time_max)),
+        }
+    }
+
+    /// What the call is answered that was ended.
+    fn outcome(&self) -> ReplyOutcome {
+        match self.ended {
+            None | Some(Over::Lending) => {
+                ReplyOutcome::Unavailable("views are over: this standby becomes the primary, or stops; ask again".into())
+            }
+            Some(Over::Time(max)) => ReplyOutcome::TooStale(
+                format!("a view is held for {} ms at most (view-time-max-ms)", max.as_millis()).into(),
+            ),
+            Some(Over::Bytes(max)) => ReplyOutcome::TooStale(
+                format!("what was changed since the view was opened took more than {max} bytes of a partition (view-memory-max)").into(),
+            ),
+        }
+    }
+
+    fn end(&mut self, over: Over) -> OpError {
+        self.ended = Some(over);
+        OpError::Limit {
+            limit: VIEW_TIME,
+            max: self.time_max.as_millis() as u64,
+        }
+    }
+}
+
+impl ViewStores for Stores<'_> {
+    fn partitions(&self) -> &[PartitionId] {
+        &self.all[self.held.clone()]
+    }
+
+    fn look(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
+        let at = self.held.start + at;
+        let mut was_open = self.were_open[at];
+        let place = (self.all[at], self.view, &mut was_open);
+        let looked = self.lending.look(place, || self.judge(), look);
+        self.were_open[at] = was_open;
+        looked.map_err(|no_look| {
+            self.end(match no_look {
+                NoLook::Ended(over) => over,
+                NoLook::View(ViewError::Lost { max }) => Over::Bytes(max),
+                NoLook::View(ViewError::NotOpen) => Over::Lending,
+            })
+        })
+    }
+
+    fn go_on(&mut self) -> Result<(), OpError> {
+        self.judge().map_err(|over| self.end(over))
+    }
+}

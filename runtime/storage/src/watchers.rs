@@ -1,0 +1,54 @@
+//! Who is to see rows as they were: a checkpoint that is being copied, and views that are open. While there is nobody a change pays one
+//! comparison for both.
+
+use crate::{
+    indirection::Rid,
+    rows::Rows,
+    snapshot::Snapshot,
+    store::{Store, TableId},
+    table::Table,
+    views::{Touch, Views},
+};
+
+#[derive(Default)]
+pub(crate) struct Watchers {
+    pub snapshot: Option<Snapshot>,
+    pub views: Option<Views>,
+}
+
+impl Watchers {
+    /// A row is about to change, or its id has just been given out.
+    #[cold]
+    pub fn before_change(&mut self, id: TableId, rid: Rid, table: &Table, touch: Touch) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.before_change(id, rid, &table.rows, touch == Touch::New);
+        }
+        if let Some(views) = &mut self.views {
+            views.before_change(id, rid, table, touch);
+        }
+    }
+
+    /// As `before_change`, of a row of which plain columns change.
+    #[cold]
+    pub fn before_patch(&mut self, id: TableId, rid: Rid, rows: &Rows) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.before_change(id, rid, rows, false);
+        }
+        if let Some(views) = &mut self.views {
+            views.before_patch(id, rid, rows);
+        }
+    }
+}
+
+impl Store {
+    /// What watches, made where nothing did.
+    pub(crate) fn watch(&mut self) -> &mut Watchers {
+        self.watchers.get_or_insert_default()
+    }
+
+    /// Changes pay nothing once nothing watches.
+    pub(crate) fn forget_idle_watchers(&mut self) {
+        let is_idle = |watchers: &mut Box<Watchers>| watchers.snapshot.is_none() && watchers.views.is_none();
+        self.watchers.take_if(is_idle);
+    }
+}

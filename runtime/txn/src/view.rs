@@ -1,0 +1,537 @@
+//! A read-only call over the tables of a standby as one view shows them, while the log is replayed beneath. Tables are looked at for a short
+//! time each: what a row or a page holds is copied, and the guest sees the copy.
+
+use std::{ops::Range, sync::Arc};
+
+use reprise_abi::{
+    ColumnSet, Handles, HostOps, LogLevel, OpError, Placement, RowHandle, RowLayout, ScanBatch, ScanRequest,
+    TableSchema, Target,
+    calls::{HANDLE_NONE, Packed},
+};
+use reprise_base::PartitionId;
+use reprise_storage::{Rid, ScanPosition, StoreAtView, TableId, Visit, result_digest};
+
+use crate::{
+    keyplace::partition_between,
+    module::{Executor, TableBinding},
+    ops::{binding, guest, index_of, limited, may_write},
+    reach::{Look, elsewhere, unplaced},
+    run::{Commit, Outcome, TxnInput, judge},
+    scan::{Cursor, OwnedRange, range_of, scan_error, show},
+    scratch::{Handle, TxnScratch},
+};
+
+/// Rows of a page, and their bytes, behind which it ends.
+const PAGE_ROWS_MAX: usize = 64;
+const PAGE_BYTES_MAX: usize = 32 << 10;
+/// Index entries that are walked over at once, whether the view sees their rows or not.
+const ENTRIES_AT_ONCE: usize = 512;
+
+/// The partitions of a call, as a view shows them.
+pub trait ViewStores {
+    /// Ascending.
+    fn partitions(&self) -> &[PartitionId];
+
+    /// Has `look` see one of them, by position, for a short time. Err: the view is over, and with it the call.
+    fn look(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError>;
+
+    /// Whether the view is still there.
+    fn go_on(&mut self) -> Result<(), OpError>;
+}
+
+/// Runs a read-only call at a view. `tables`: those that are stored, by their ids, as the view has them.
+pub fn run_at_view(
+    stores: &mut dyn ViewStores,
+    tables: &[Arc<TableSchema>],
+    input: &TxnInput<'_>,
+    executor: &mut dyn Executor,
+    frame: &mut TxnScratch,
+) -> Outcome {
+    frame.clear();
+    let ended = {
+        let mut txn = ViewTxn {
+            stores,
+            tables,
+            input,
+            frame,
+        };
+        executor.call(input.procedure, &mut txn)
+    };
+    frame.end_call();
+    frame.note_fuel(ended.fuel_used);
+    match judge(ended.kind, frame) {
+        None => Outcome::Commit(Commit {
+            digest: result_digest(frame.result()),
+            rows_written: 0,
+            bytes_written: 0,
+        }),
+        Some(failure) => Outcome::Fail(failure),
+    }
+}
+
+/// What a scan has read ahead on each of its stores. The view does not change, so the rows are good as long as it is open.
+pub(crate) struct Pages {
+    heads: Vec<Head>,
+    /// Columns by which rows of several stores are put in order; none where there is one store.
+    columns: Vec<u16>,
+    layout: RowLayout,
+}
+
+/// The next rows of one store.
+struct Head {
+    /// Behind the last one.
+    position: ScanPosition,
+    /// Each with where its key and the row itself end in `bytes`.
+    rows: Vec<(Rid, usize, usize)>,
+    bytes: Vec<u8>,
+    /// Rows that were taken.
+    taken: usize,
+    /// Rows of the next page.
+    rows_max: usize,
+}
+
+impl Head {
+    fn new() -> Self {
+        Self {
+            position: ScanPosition::default(),
+            rows: Vec::new(),
+            bytes: Vec::new(),
+            taken: 0,
+            rows_max: 1,
+        }
+    }
+
+    /// Record id, key and row.
+    fn next(&self) -> Option<(Rid, &[u8], &[u8])> {
+        let (rid, key_end, end) = *self.rows.get(self.taken)?;
+        let start = self.taken.checked_sub(1).map_or(0, |before| self.rows[before].2);
+        Some((rid, &self.bytes[start..key_end], &self.bytes[key_end..end]))
+    }
+}
+
+impl Pages {
+    fn new(schema: &TableSchema, index: u16, stores: usize) -> Self {
+        let mut columns = Vec::new();
+        if stores > 1 {
+            if let Some(secondary) = index.checked_sub(1) {
+                columns.clone_from(&schema.indexes[secondary as usize].columns);
+            }
+            columns.extend_from_slice(&schema.primary_key);
+        }
+        Self {
+            heads: (0..stores).map(|_| Head::new()).collect(),
+            columns,
+            layout: RowLayout::of_table(schema),
+        }
+    }
+
+    /// Sees to a next row on each store that has one.
+    fn fill(&mut self, stores: &mut dyn ViewStores, cursor: &Cursor) -> Result<(), OpError> {
+        let (columns, layout, range) = (&self.columns, &self.layout, cursor.request.range());
+        for (at, head) in self.heads.iter_mut().enumerate() {
+            if head.taken < head.rows.len() {
+                continue;
+            }
+            head.rows.clear();
+            head.bytes.clear();
+            head.taken = 0;
+            let rows_max = head.rows_max;
+            head.rows_max = (2 * rows_max).min(PAGE_ROWS_MAX);
+            while head.rows.is_empty() && !head.position.is_end() {
+                let mut scanned = Ok(());
+                stores.look(cursor.first_store as usize + at, &mut |store| {
+                    let (rows, bytes) = (&mut head.rows, &mut head.bytes);
+                    let on_row = |rid, row: &[u8]| {
+                        layout.push_key(row, columns, bytes);
+                        let key_end = bytes.len();
+                        bytes.extend_from_slice(row);
+                        rows.push((rid, key_end, bytes.len()));
+                        match rows.len() < rows_max && bytes.len() < PAGE_BYTES_MAX {
+                            true => Visit::Next,
+                            false => Visit::Stop,
+                        }
+                    };
+                    let upto = (&mut head.position, ENTRIES_AT_ONCE);
+                    scanned = store.scan(cursor.stored, cursor.index, &range, upto, on_row);
+                })?;
+                scanned.map_err(scan_error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The store whose row comes next, of rows with equal keys the first one's.
+    fn next(&self, is_reverse: bool) -> Option<usize> {
+        let mut best: Option<(usize, &[u8])> = None;
+        for (at, head) in self.heads.iter().enumerate() {
+            let Some((_, key, _)) = head.next() else { continue };
+            let is_better = best.is_none_or(|(_, other)| if is_reverse { key > other } else { key < other });
+            if is_better {
+                best = Some((at, key));
+            }
+        }
+        best.map(|(at, _)| at)
+    }
+}
+
+struct ViewTxn<'a> {
+    stores: &'a mut dyn ViewStores,
+    tables: &'a [Arc<TableSchema>],
+    input: &'a TxnInput<'a>,
+    frame: &'a mut TxnScratch,
+}
+
+impl<'a> ViewTxn<'a> {
+    /// As of a transaction over several partitions: the stores that a read between two keys looks at.
+    fn readable(
+        &self,
+        target: Target,
+        binding: &TableBinding,
+        look: Look,
+        keys: (&[u8], &[u8]),
+    ) -> Result<Range<usize>, OpError> {
+        let partitions = self.stores.partitions();
+        let all = 0..partitions.len();
+        let column = match binding.placement {
+            Placement::Replicated => return Ok(0..1),
+            Placement::Local => return Ok(all),
+            Placement::By(column) => column,
+        };
+        let (schema, index) = (self.schema(binding), index_of(binding, target.index)?);
+        let count = self.input.partitions_count;
+        let held = || partitions.iter().copied();
+        match partition_between(schema, index, column, keys, count) {
+            Some(home) => match partitions.binary_search(&home) {
+                Ok(at) => Ok(at..at + 1),
+                Err(_) => Err(elsewhere(self.input, target.table, home, held())),
+            },
+            None if look == Look::Local || partitions.len() == count as usize => Ok(all),
+            None => Err(unplaced(self.input, (target.table, binding), look, held())),
+        }
+    }
+
+    fn schema(&self, binding: &TableBinding) -> &'a TableSchema {
+        &self.tables[binding.table.0 as usize]
+    }
+
+    /// The store and the row under a key, which is copied to the frame's row.
+    fn find(
+        &mut self,
+        (table, index): (TableId, u16),
+        readable: Range<usize>,
+        key: &[u8],
+    ) -> Result<Option<(u16, Rid)>, OpError> {
+        for at in readable {
+            let (buffer, mut found) = (&mut self.frame.row, None);
+            self.stores.look(at, &mut |store| {
+                if let Some((rid, row)) = store.get_row(table, index, key) {
+                    buffer.clear();
+                    buffer.extend_from_slice(row);
+                    found = Some(rid);
+                }
+            })?;
+            if let Some(rid) = found {
+                return Ok(Some((at as u16, rid)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The frame's row as the module knows it.
+    fn narrowed(&mut self, binding: &TableBinding) -> &[u8] {
+        if let Some(projection) = &binding.projection {
+            self.frame.row = projection.narrow(&self.frame.row);
+        }
+        &self.frame.row
+    }
+
+    /// The refusal of a write through a handle.
+    fn refuse(&mut self, handle: RowHandle) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        let Handle { table, .. } = self.frame.handle(handle)?;
+        self.refuse_write(table)
+    }
+
+    fn refuse_write(&self, table: u16) -> Result<(), OpError> {
+        binding(self.input, table)?;
+        may_write(true)
+    }
+
+    fn cursor(&self, request: &ScanRequest<'_>) -> Result<Cursor, OpError> {
+        range_of(request)?;
+        let binding = binding(self.input, request.target.table)?;
+        let index = index_of(binding, request.target.index)?;
+        let (look, keys) = (Look::of(request.flags), (request.lower, request.upper));
+        let readable = self.readable(request.target, binding, look, keys)?;
+        Ok(Cursor {
+            table: request.target.table,
+            stored: binding.table,
+            index,
+            request: OwnedRange::new(request),
+            left: (request.limit > 0).then_some(request.limit),
+            first_store: readable.start as u16,
+            positions: Vec::new(),
+            opened: 0,
+            kept: None,
+            pages: Some(Box::new(Pages::new(self.schema(binding), index, readable.len()))),
+        })
+    }
+
+    /// The next row of a scan is shown; None where there is none, false where it was not taken.
+    fn show_next(
+        &mut self,
+        cursor: &mut Cursor,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<Option<bool>, OpError> {
+        let binding = binding(self.input, cursor.table)?;
+        let mut pages = cursor.pages.take().expect("a scan at a view reads in pages");
+        let filled = pages.fill(self.stores, cursor);
+        let next = filled.map(|()| pages.next(cursor.request.range().is_reverse()));
+        let shown = next.and_then(|next| {
+            let Some(at) = next else { return Ok(None) };
+            let head = &mut pages.heads[at];
+            let (rid, _, row) = head.next().expect("it has the next row");
+            let handle = Handle {
+                table: cursor.table,
+                store: cursor.first_store + at as u16,
+                rid,
+            };
+            let is_taken = show(self.frame, binding, handle, row, visit)?;
+            head.taken += usize::from(is_taken);
+            Ok(Some(is_taken))
+        });
+        cursor.pages = Some(pages);
+        shown
+    }
+
+    fn run_cursor(
+        &mut self,
+        mut cursor: Cursor,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError> {
+        let mut rows = 0;
+        while cursor.left != Some(0) {
+            match self.show_next(&mut cursor, visit)? {
+                None => break,
+                Some(false) => {
+                    let cursor = self.frame.push_cursor(cursor)?;
+                    return Ok(ScanBatch { cursor, rows });
+                }
+                Some(true) => rows += 1,
+            }
+            if let Some(left) = &mut cursor.left {
+                *left -= 1;
+            }
+        }
+        Ok(ScanBatch { cursor: 0, rows })
+    }
+}
+
+impl HostOps for ViewTxn<'_> {
+    fn args(&self) -> &[u8] {
+        self.input.args
+    }
+
+    fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError> {
+        self.frame.set_result(bytes)
+    }
+
+    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+        self.frame.count_op()?;
+        let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        let readable = self.readable(target, binding, Look::Key, (key, key))?;
+        let Some((store, rid)) = self.find((binding.table, index), readable, key)? else {
+            return Ok(None);
+        };
+        let table = target.table;
+        let handle = self.frame.push_handle(Handle { table, store, rid })?;
+        Ok(Some((handle, self.narrowed(binding))))
+    }
+
+    fn exists(&mut self, target: Target, key: &[u8]) -> Result<bool, OpError> {
+        self.frame.count_op()?;
+        let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        let readable = self.readable(target, binding, Look::Key, (key, key))?;
+        Ok(self.find((binding.table, index), readable, key)?.is_some())
+    }
+
+    fn multi_get(
+        &mut self,
+        target: Target,
+        keys: Packed<'_>,
+        visit: &mut dyn FnMut(RowHandle, &[u8]),
+    ) -> Result<(), OpError> {
+        let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        for key in keys {
+            let readable = self.readable(target, binding, Look::Key, (key, key))?;
+            self.frame.count_op()?;
+            match self.find((binding.table, index), readable, key)? {
+                None => visit(HANDLE_NONE, &[]),
+                Some((store, rid)) => {
+                    let table = target.table;
+                    let handle = self.frame.push_handle(Handle { table, store, rid })?;
+                    visit(handle, self.narrowed(binding));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {
+        self.frame.count_op()?;
+        let Handle { table, store, rid } = self.frame.handle(handle)?;
+        let binding = binding(self.input, table)?;
+        let (buffer, mut is_there) = (&mut self.frame.row, false);
+        self.stores.look(store as usize, &mut |store| {
+            if let Some(row) = store.row(binding.table, rid) {
+                buffer.clear();
+                buffer.extend_from_slice(row);
+                is_there = true;
+            }
+        })?;
+        match is_there {
+            true => Ok(self.narrowed(binding)),
+            false => Err(guest(format!("row {handle} was deleted"))),
+        }
+    }
+
+    fn insert(&mut self, table: u16, _: &[u8]) -> Result<RowHandle, OpError> {
+        self.frame.count_op()?;
+        self.refuse_write(table)?;
+        Ok(HANDLE_NONE)
+    }
+
+    fn update(&mut self, handle: RowHandle, _: &[u8]) -> Result<(), OpError> {
+        self.refuse(handle)
+    }
+
+    fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
+        self.frame.table_of_handle(handle)
+    }
+
+    fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
+        self.frame.table_of_cursor(cursor)
+    }
+
+    fn patch(&mut self, table: u16, handle: RowHandle, _: ColumnSet, _: &[u8]) -> Result<(), OpError> {
+        self.frame.handle_in(table, handle)?;
+        self.refuse_write(table)
+    }
+
+    fn multi_patch(&mut self, table: u16, _: Handles<'_>, _: ColumnSet, _: usize, _: &[u8]) -> Result<(), OpError> {
+        self.refuse_write(table)
+    }
+
+    fn delete(&mut self, handle: RowHandle) -> Result<(), OpError> {
+        self.refuse(handle)
+    }
+
+    fn add(&mut self, handle: RowHandle, _: u16, _: i64) -> Result<i64, OpError> {
+        self.refuse(handle)?;
+        Ok(0)
+    }
+
+    fn scan(
+        &mut self,
+        request: &ScanRequest<'_>,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError> {
+        self.frame.count_op()?;
+        let mut cursor = self.cursor(request)?;
+        let stores = cursor.pages.as_ref().map_or(0, |pages| pages.heads.len());
+        // As of the ordinary transactions, which look at one row without a cursor.
+        if (stores, request.limit) == (1, 1) {
+            match self.show_next(&mut cursor, visit)? {
+                None => return Ok(ScanBatch { cursor: 0, rows: 0 }),
+                Some(true) => return Ok(ScanBatch { cursor: 0, rows: 1 }),
+                Some(false) => {}
+            }
+        }
+        self.run_cursor(cursor, visit)
+    }
+
+    fn scan_next(
+        &mut self,
+        cursor: u32,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError> {
+        self.frame.count_op()?;
+        let cursor = self.frame.take_cursor(cursor)?;
+        self.run_cursor(cursor, visit)
+    }
+
+    fn scan_close(&mut self, cursor: u32) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        self.frame.take_cursor(cursor)?;
+        Ok(())
+    }
+
+    fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {
+        self.frame.count_op()?;
+        let range = range_of(request)?;
+        let binding = binding(self.input, request.target.table)?;
+        let index = index_of(binding, request.target.index)?;
+        let (look, keys) = (Look::of(request.flags), (request.lower, request.upper));
+        let mut count = 0;
+        for at in self.readable(request.target, binding, look, keys)? {
+            let mut position = ScanPosition::default();
+            while !position.is_end() {
+                let (mut rows, mut scanned) = (0, Ok(()));
+                self.stores.look(at, &mut |store| {
+                    let on_row = |_, _: &[u8]| {
+                        rows += 1;
+                        Visit::Next
+                    };
+                    let upto = (&mut position, ENTRIES_AT_ONCE);
+                    scanned = store.scan(binding.table, index, &range, upto, on_row);
+                })?;
+                scanned.map_err(scan_error)?;
+                self.frame.count_walked(rows)?;
+                count += rows;
+            }
+        }
+        Ok(limited(count, request.limit))
+    }
+
+    fn savepoint(&mut self) -> Result<u32, OpError> {
+        self.frame.count_op()?;
+        self.frame.push_savepoint(Vec::new())
+    }
+
+    fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        self.frame.savepoint(savepoint).map(|_| ())
+    }
+
+    fn go_on(&mut self) -> Result<(), OpError> {
+        self.stores.go_on()?;
+        self.frame.watch.ask_after(0)
+    }
+
+    fn limits_times(&self) -> u64 {
+        self.frame.limits_times()
+    }
+
+    fn now_us(&self) -> i64 {
+        self.input.txn_id.time_us()
+    }
+
+    fn txn_id(&self) -> u64 {
+        self.input.txn_id.0
+    }
+
+    fn random_u64(&mut self) -> u64 {
+        self.frame.random_u64(self.input.secret, self.input.txn_id.0)
+    }
+
+    fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError> {
+        self.frame.log(level, text)
+    }
+
+    fn abort(&mut self, code: &str, message: &str) {
+        self.frame.abort(code, message);
+    }
+}
