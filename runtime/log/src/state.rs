@@ -264,7 +264,7 @@ impl<P> State<P> {
             return Admission::Refuse(error);
         }
         let waits = match source {
-            Source::Run => false,
+            Source::Run | Source::Front => false,
             Source::Own | Source::Group(_) => self.is_run_open || self.large_wait > 0 && !is_large(bytes),
         };
         if waits {

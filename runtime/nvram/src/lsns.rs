@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(source.durable(), Lsn(12));
         source.persisted(1);
         assert_eq!(source.durable(), Lsn(14));
-        assert_eq!(source.reserve(2, 5), Lsn(14));
+        assert_eq!(source.reserve(2, 5), Some(Lsn(14)));
         source.persisted_before(2, Lsn(17));
         assert_eq!(source.durable(), Lsn(17));
         source.persisted(2);
