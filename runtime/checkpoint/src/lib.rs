@@ -4,7 +4,6 @@
 //! Invariants: a file with a checkpoint's name was durable, and could be read back, before it got the name; every byte read is under a checksum.
 //! Called by: `database` (taking, retention), `recovery` (loading), `backup`, `node` (looking).
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
 
 mod error;
 mod reader;

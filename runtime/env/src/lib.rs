@@ -4,7 +4,7 @@
 //! Invariants: no unsafe code; a write that was reported durable is in every crash image of `SimDisk`.
 //! Called by: `host`, `log`, `txn`, `checkpoint`, `partition`, `replay`, `recovery`, `router`, `database`, `backup`, `ship`, `net-rdma`, `net-tls`, `node`.
 #![deny(unsafe_code)]
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 
 mod aligned;
 mod clock;

@@ -37,11 +37,13 @@ pub type MakeWork = Box<dyn FnOnce() -> Box<dyn Work> + Send>;
 pub trait Started: Send {
     /// Waits until it is over. Returns at once when it is this work itself that asks.
     fn join(self: Box<Self>);
+    /// True once the work has ended.
     fn is_over(&self) -> bool;
 }
 
 /// Starts work, and knows how to wait for it. Waits are methods of `dyn Threads`.
 pub trait Threads: Send + Sync {
+    /// Starts a work that `make` makes where it will run, under this name. Err: the system has no thread for it.
     fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>>;
 
     /// Threads that can work at the same time.
