@@ -11,7 +11,7 @@ use crossbeam_channel::RecvTimeoutError;
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::{Disk, DiskError, Started};
 use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
-use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, Site, SiteMessage};
+use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, SiteMessage};
 use reprise_replay::Replayer;
 use reprise_router::{Promoted, ReplicationError};
 

@@ -17,6 +17,7 @@ const ALIGN_BYTES: usize = 64;
 
 /// Memory that a transport sends from.
 pub trait FrameMemory: Any + Send + Sync {
+    /// How many there are.
     fn bytes(&self) -> usize;
 
     /// Panics where they do not fit.
@@ -56,6 +57,7 @@ pub trait FramePoster: Send + Sync {
 }
 
 impl FrameBuffer {
+    /// Over all of this memory, with nothing in it.
     pub fn new(memory: Arc<dyn FrameMemory>) -> Self {
         Self {
             memory,
@@ -70,6 +72,7 @@ impl FrameBuffer {
         }
     }
 
+    /// Where frames lie.
     pub fn memory(&self) -> &Arc<dyn FrameMemory> {
         &self.memory
     }
@@ -132,6 +135,7 @@ impl Rings {
 }
 
 impl SharedFrame {
+    /// Where the frame lies.
     pub fn buffer(&self) -> &Arc<FrameBuffer> {
         &self.buffer
     }
@@ -141,6 +145,7 @@ impl SharedFrame {
         self.at
     }
 
+    /// Of the frame.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

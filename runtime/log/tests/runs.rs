@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{WAIT_MAX, config, encode, open, open_with};
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
@@ -222,7 +222,7 @@ fn fronted(
     let mut short = config();
     short.append_wait_max = wait_max;
     let (log, _, _) = open_with(disk, short).expect("open");
-    let region = Region::format(memory.clone(), Owner::default(), sites, 256, Lsn(0)).expect("there is room");
+    let region = Region::format(memory.clone(), Owner::default(), sites, 256, (Epoch(1), Lsn(0))).expect("there is room");
     let front = FrontConfig {
         copy_at_entries: u64::MAX,
         flush: FlushPolicy::OnCommit,

@@ -158,9 +158,9 @@ impl TableVersions {
         let Some(map) = self.entries.get(index as usize).filter(|map| !map.is_empty()) else {
             return Box::new(std::iter::empty());
         };
-        let visible = move |(key, entries): (&'v Box<[u8]>, &'v Vec<KeptEntry>)| {
+        let visible = move |key: &'v [u8], entries: &'v [KeptEntry]| {
             let entry = entries.iter().find(|entry| entry.span.holds(view))?;
-            Some((&**key, entry.rid))
+            Some((key, entry.rid))
         };
         let Edges { lower, upper } = edges;
         if is_reverse {
@@ -169,7 +169,7 @@ impl TableVersions {
             let walk = walk.rev().skip_while(move |(key, _)| !upper.is_behind(key));
             return Box::new(
                 walk.take_while(move |(key, _)| !lower.is_behind(key))
-                    .filter_map(visible),
+                    .filter_map(move |(key, entries)| visible(key, entries)),
             );
         }
         let zeros = lower.bytes.iter().rev().take_while(|byte| **byte == 0).count();
@@ -178,7 +178,7 @@ impl TableVersions {
         let walk = walk.skip_while(move |(key, _)| lower.is_behind(key));
         Box::new(
             walk.take_while(move |(key, _)| upper.is_behind(key))
-                .filter_map(visible),
+                .filter_map(move |(key, entries)| visible(key, entries)),
         )
     }
 }

@@ -4,11 +4,10 @@
 use std::{
     cell::Cell,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use reprise_base::{Lsn, limits::PART_BYTES};
-use reprise_database::{Group, GroupSink, PlaceError, Placed, Position, ReadersConfig};
+use reprise_database::{Group, GroupSink, PlaceError, Placed, Position};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
@@ -143,13 +142,6 @@ impl Run {
         let seed = self.random.next_u64();
         let opened = World::open_standby(disk, settings, sites, self.now_us, seed);
         let (world, report) = opened.map_err(|refused| format!("a standby: {}", refused.text()))?;
-        let readers = ReadersConfig {
-            threads: self.below(3) as u16,
-            view_time_max: Duration::from_secs(3_600),
-            view_bytes_max: 1 << 30,
-        };
-        let started = world.database().start_readers(&readers);
-        started.map_err(|error| format!("the readers of a standby: {error}"))?;
         self.note(|| {
             format!(
                 "standby opened on {sites} sites, region {:?}: {} commands behind {:?}",
