@@ -63,7 +63,7 @@ fn golden_greetings() {
     check_golden(
         Frame::Hello(hello("s1")),
         expect![[r#"
-            77 65 c2 ca 01 00 00 00 03 00 00 00 06 00 00 00
+            05 57 12 ec 01 00 00 00 04 00 00 00 06 00 00 00
             30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
             ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
             03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00
@@ -116,14 +116,28 @@ fn golden_comparisons() {
         lsn: Lsn(0x1122),
         sought: None,
     };
-    check_golden(Frame::Named(named), expect![[""]]);
+    check_golden(Frame::Named(named), expect![[r#"
+        f3 4d 2a cb 0b 00 00 00 07 00 00 00 00 00 00 00
+        22 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+        00 00 00 00 00 00 00 00"#]]);
     let sought = Some(sought());
-    check_golden(Frame::Named(Named { sought, ..named }), expect![[""]]);
+    check_golden(Frame::Named(Named { sought, ..named }), expect![[r#"
+        2d 72 bd c8 0b 00 00 00 07 00 00 00 00 00 00 00
+        22 11 00 00 00 00 00 00 02 01 03 00 44 33 22 11
+        00 00 00 00 0a 00 00 04"#]]);
     let tables = TableDigests::pack(&[compared_table()]);
-    check_golden(Frame::Digests(TableDigests::new(7, true, &tables)), expect![[""]]);
+    check_golden(Frame::Digests(TableDigests::new(7, true, &tables)), expect![[r#"
+        13 2c b3 4a 0c 00 00 00 07 00 00 00 00 00 00 00
+        01 00 01 00 00 00 00 00 01 00 02 00 00 00 00 00
+        03 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00
+        05 00 00 00 00 00 00 00 88 77 66 55 44 33 22 11"#]]);
     let digests = RangesFound::pack_digests(&[0, 0xaabb]);
     let rows = RangesFound::pack_rows([(9, &b"row"[..])].into_iter());
-    check_golden(Frame::RangesFound(RangesFound::new(7, &digests, &rows)), expect![[""]]);
+    check_golden(Frame::RangesFound(RangesFound::new(7, &digests, &rows)), expect![[r#"
+        bf ba 3a 0a 0d 00 00 00 07 00 00 00 00 00 00 00
+        02 00 01 00 00 00 00 00 00 00 00 00 00 00 00 00
+        bb aa 00 00 00 00 00 00 09 00 00 00 00 00 00 00
+        03 00 00 00 72 6f 77"#]]);
     let compared = Compared {
         number: 7,
         lsn: Lsn(0x1122),
@@ -131,7 +145,10 @@ fn golden_comparisons() {
         sought,
         what: "why",
     };
-    check_golden(Frame::Compared(compared), expect![[""]]);
+    check_golden(Frame::Compared(compared), expect![[r#"
+        30 f1 8c bb 0e 00 00 00 07 00 00 00 00 00 00 00
+        22 11 00 00 00 00 00 00 02 01 03 00 44 33 22 11
+        00 00 00 00 0a 00 00 04 01 00 03 00 77 68 79"#]]);
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {

@@ -333,6 +333,28 @@ export type ColumnInfo = {
 };
 
 /**
+ * All tables of a standby, compared with its primary's at one LSN.
+ */
+export type Comparison = {
+    /**
+     * When, by RFC 3339.
+     */
+    at: string;
+    /**
+     * Which table differs, on which partition, and the first row that does with both values, once it is found; null where all are equal.
+     */
+    difference?: string | null;
+    /**
+     * Whether all tables are equal.
+     */
+    equal: boolean;
+    /**
+     * Every record before it was in the tables.
+     */
+    lsn: U64;
+};
+
+/**
  * Data of a server-sent event `control`: somebody did something to the database beside calling procedures.
  */
 export type ControlEvent = {
@@ -1879,6 +1901,7 @@ export type SpeedSource = 'opening' | 'sample' | 'running';
  * A standby: as its primary sees it, or on the standby itself.
  */
 export type Standby = {
+    compared?: Comparison | null;
     /**
      * Whether the log travels by TLS.
      */
