@@ -170,10 +170,7 @@ impl Database {
             log: log.clone(),
             compiler: compiler.clone(),
             registry,
-            commit: match config.commit {
-                CommitMode::Sync => "sync",
-                CommitMode::Async => "async",
-            },
+            commit: name_of(config.commit),
             nvram: upkeep.nvram.as_ref().map(NvramInUse::describe),
             database_id: genesis.database_id,
             settings_hash,
@@ -488,5 +485,12 @@ impl Drop for Database {
     fn drop(&mut self) {
         // Whoever wants to know how it went calls `close`.
         let _ = self.close();
+    }
+}
+
+fn name_of(commit: CommitMode) -> &'static str {
+    match commit {
+        CommitMode::Sync => "sync",
+        CommitMode::Async => "async",
     }
 }

@@ -97,20 +97,6 @@ impl Store {
         (&mut self.tables[id.0 as usize], &mut self.journal)
     }
 
-    /// Who watches keeps the row as it is.
-    #[inline]
-    pub(crate) fn keep_before(&mut self, id: TableId, rid: Rid, touch: Touch) {
-        if let Some(watchers) = &mut self.watchers {
-            watchers.before_change(id, rid, &self.tables[id.0 as usize], touch);
-        }
-    }
-
-    /// Who watches passes over the row, which is new.
-    #[inline]
-    pub(crate) fn pass_over(&mut self, id: TableId, rid: Rid) {
-        self.keep_before(id, rid, Touch::New);
-    }
-
     // Transactions.
 
     #[inline]

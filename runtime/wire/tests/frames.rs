@@ -116,28 +116,40 @@ fn golden_comparisons() {
         lsn: Lsn(0x1122),
         sought: None,
     };
-    check_golden(Frame::Named(named), expect![[r#"
+    check_golden(
+        Frame::Named(named),
+        expect![[r#"
         f3 4d 2a cb 0b 00 00 00 07 00 00 00 00 00 00 00
         22 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00
-        00 00 00 00 00 00 00 00"#]]);
+        00 00 00 00 00 00 00 00"#]],
+    );
     let sought = Some(sought());
-    check_golden(Frame::Named(Named { sought, ..named }), expect![[r#"
+    check_golden(
+        Frame::Named(Named { sought, ..named }),
+        expect![[r#"
         2d 72 bd c8 0b 00 00 00 07 00 00 00 00 00 00 00
         22 11 00 00 00 00 00 00 02 01 03 00 44 33 22 11
-        00 00 00 00 0a 00 00 04"#]]);
+        00 00 00 00 0a 00 00 04"#]],
+    );
     let tables = TableDigests::pack(&[compared_table()]);
-    check_golden(Frame::Digests(TableDigests::new(7, true, &tables)), expect![[r#"
+    check_golden(
+        Frame::Digests(TableDigests::new(7, true, &tables)),
+        expect![[r#"
         13 2c b3 4a 0c 00 00 00 07 00 00 00 00 00 00 00
         01 00 01 00 00 00 00 00 01 00 02 00 00 00 00 00
         03 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00
-        05 00 00 00 00 00 00 00 88 77 66 55 44 33 22 11"#]]);
+        05 00 00 00 00 00 00 00 88 77 66 55 44 33 22 11"#]],
+    );
     let digests = RangesFound::pack_digests(&[0, 0xaabb]);
     let rows = RangesFound::pack_rows([(9, &b"row"[..])].into_iter());
-    check_golden(Frame::RangesFound(RangesFound::new(7, &digests, &rows)), expect![[r#"
+    check_golden(
+        Frame::RangesFound(RangesFound::new(7, &digests, &rows)),
+        expect![[r#"
         bf ba 3a 0a 0d 00 00 00 07 00 00 00 00 00 00 00
         02 00 01 00 00 00 00 00 00 00 00 00 00 00 00 00
         bb aa 00 00 00 00 00 00 09 00 00 00 00 00 00 00
-        03 00 00 00 72 6f 77"#]]);
+        03 00 00 00 72 6f 77"#]],
+    );
     let compared = Compared {
         number: 7,
         lsn: Lsn(0x1122),
@@ -145,10 +157,13 @@ fn golden_comparisons() {
         sought,
         what: "why",
     };
-    check_golden(Frame::Compared(compared), expect![[r#"
+    check_golden(
+        Frame::Compared(compared),
+        expect![[r#"
         30 f1 8c bb 0e 00 00 00 07 00 00 00 00 00 00 00
         22 11 00 00 00 00 00 00 02 01 03 00 44 33 22 11
-        00 00 00 00 0a 00 00 04 01 00 03 00 77 68 79"#]]);
+        00 00 00 00 0a 00 00 04 01 00 03 00 77 68 79"#]],
+    );
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {
