@@ -22,7 +22,7 @@ use reprise_database::{DIFFERS_NAME, Database, DatabaseConfig, LogPolicy, OpenEr
 use reprise_env::RealDisk;
 use reprise_host::describe;
 use reprise_router::{ComparedInfo, Phase, StandbyInfo};
-use reprise_wire::{CheckpointBlockKind, CheckpointRows, FORMAT_VERSION, push_checkpoint_row};
+use reprise_wire::{CheckpointBlockKind, CheckpointPartition, CheckpointRows, FORMAT_VERSION, push_checkpoint_row};
 
 fn comparing(url: &str) -> ServeStandbys {
     ServeStandbys {
@@ -188,11 +188,22 @@ fn harm(dir: &Path, table: &str, harm: Harm) -> (TableSchema, u64, Vec<u8>) {
     let mut blocks = reader.blocks();
     let mut writer = files.begin(*reader.header()).expect("begun");
     let mut harmed = None;
+    let first = reader
+        .entries()
+        .iter()
+        .find(|entry| entry.kind == CheckpointBlockKind::Rows && usize::from(entry.table) == at);
+    let home = first.expect("rows of it").partition;
     for (number, entry) in reader.entries().iter().enumerate() {
         let mut raw = blocks.read(number).expect("whole").to_vec();
         let mut count = entry.items_count;
         if entry.kind == CheckpointBlockKind::Index {
             continue;
+        }
+        if entry.kind == CheckpointBlockKind::Partition && entry.partition == home {
+            let mut state = CheckpointPartition::decode(&raw).expect("whole");
+            state.tables[at].0 -= u64::from(matches!(harm, Harm::Lose));
+            raw.clear();
+            state.encode(&mut raw);
         }
         if entry.kind == CheckpointBlockKind::Rows && usize::from(entry.table) == at && harmed.is_none() {
             let rows: Vec<_> = CheckpointRows::new(&raw, reprise_wire::rows_have_numbers(FORMAT_VERSION, true))
