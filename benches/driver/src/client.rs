@@ -1,6 +1,6 @@
 //! A server, asked for what is not measured: status, deployment, filling, checks.
 
-use std::{rc::Rc, thread, time::Duration};
+use std::rc::Rc;
 
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -17,9 +17,6 @@ use crate::{
 
 const LOAD_BATCH: u64 = 256;
 const PAGE_ROWS: u32 = 1_000;
-/// Rows of a table are asked for so often at most, at such distances.
-const COUNTS_MAX: u32 = 25;
-const COUNT_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// Where the server is, and who asks.
 pub(crate) struct Session {
@@ -238,19 +235,9 @@ impl Control for Client<'_> {
         bad.map_or(Ok(()), Err)
     }
 
-    /// Once two answers in a row are equal: a partition tells its rows every 100 ms, and one that is busy is not waited for.
-    fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {
-        let mut before = None;
-        for _ in 0..COUNTS_MAX {
-            let info = self.get(&format!("/v1/tables/{table}"))?;
-            let rows = integer(&info, "rows")? as u64;
-            if before == Some(rows) {
-                break;
-            }
-            before = Some(rows);
-            thread::sleep(COUNT_AGAIN_AFTER);
-        }
-        Ok(before.unwrap_or_default())
+    fn told_rows(&mut self, table: &str) -> Result<u64, BenchError> {
+        let info = self.get(&format!("/v1/tables/{table}"))?;
+        Ok(integer(&info, "rows")? as u64)
     }
 
     fn partitions(&self) -> u16 {

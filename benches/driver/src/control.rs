@@ -1,9 +1,15 @@
 //! Calls that are not measured: filling and checking, the same on both ways in.
 
+use std::{thread, time::Duration};
+
 use reprise_abi::value::{push_bytes, push_varint};
 use serde_json::Value;
 
 use crate::BenchError;
+
+/// Rows of a table are asked for so often at most, at such distances.
+const COUNTS_MAX: u32 = 25;
+const COUNT_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// An argument with its name.
 pub(crate) type NamedArg = (&'static str, Arg);
@@ -43,8 +49,23 @@ pub(crate) trait Control {
         visit: &mut dyn FnMut(&[i64]),
     ) -> Result<(), BenchError>;
 
-    /// Rows of a table over all partitions.
-    fn row_count(&mut self, table: &str) -> Result<u64, BenchError>;
+    /// Rows of a table over all partitions, as these told last.
+    fn told_rows(&mut self, table: &str) -> Result<u64, BenchError>;
+
+    /// Rows of a table over all partitions, once two answers in a row are equal: a partition that is busy, or with another site for a
+    /// transaction, is not waited for.
+    fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {
+        let mut before = None;
+        for _ in 0..COUNTS_MAX {
+            let rows = self.told_rows(table)?;
+            if before == Some(rows) {
+                break;
+            }
+            before = Some(rows);
+            thread::sleep(COUNT_AGAIN_AFTER);
+        }
+        Ok(before.unwrap_or_default())
+    }
 
     fn partitions(&self) -> u16;
 }

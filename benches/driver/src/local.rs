@@ -199,7 +199,7 @@ impl Control for Local<'_> {
         })
     }
 
-    fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {
+    fn told_rows(&mut self, table: &str) -> Result<u64, BenchError> {
         let (id, _) = self.table(table)?;
         let stats = self
             .router

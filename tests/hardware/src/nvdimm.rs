@@ -79,7 +79,11 @@ pub fn run(program: &Path, config: &NvdimmConfig) -> Result<NvdimmReport> {
             )
         })?;
         for line in told.lines() {
-            if let Some((client, count)) = read_answer(line) {
+            // What a start found stays, also where no answer tells of it before the next power failure.
+            if let Some((client, count)) = read_count(line, "found ") {
+                answered[client as usize] = count;
+            }
+            if let Some((client, count)) = read_count(line, "answer ") {
                 answered[client as usize] = count;
                 report.answered += 1;
             }
@@ -90,9 +94,9 @@ pub fn run(program: &Path, config: &NvdimmConfig) -> Result<NvdimmReport> {
     Ok(report)
 }
 
-/// `answer N: client C has A accounts`.
-fn read_answer(line: &str) -> Option<(u64, u64)> {
-    let rest = line.strip_prefix("answer ")?.split_once(": client ")?.1;
+/// `answer N: client C has A accounts`, or `found` in place of `answer`.
+fn read_count(line: &str, kind: &str) -> Option<(u64, u64)> {
+    let rest = line.strip_prefix(kind)?.split_once(": client ")?.1;
     let (client, rest) = rest.split_once(" has ")?;
     Some((client.parse().ok()?, rest.strip_suffix(" accounts")?.parse().ok()?))
 }
@@ -168,7 +172,9 @@ pub fn run_guest(config: &NvdimmGuestConfig) -> Result<()> {
     }
     let mut counts = Vec::new();
     for (client, known) in (0..).zip(&config.answered) {
-        counts.push(count_accounts(&server, client, *known)?);
+        let count = count_accounts(&server, client, *known)?;
+        println!("found {client}: client {client} has {count} accounts");
+        counts.push(count);
     }
     println!("all are there");
     if !config.loads {
@@ -240,17 +246,21 @@ fn open_accounts((client, from): (u64, u64), address: &str, lines: &Mutex<u64>) 
 
 #[cfg(test)]
 mod tests {
-    use super::read_answer;
+    use super::read_count;
 
     #[test]
     fn lines_of_answers_are_read() {
-        assert_eq!(read_answer("answer 12: client 2 has 7 accounts"), Some((2, 7)));
+        assert_eq!(
+            read_count("answer 12: client 2 has 7 accounts", "answer "),
+            Some((2, 7))
+        );
+        assert_eq!(read_count("found 1: client 1 has 9 accounts", "found "), Some((1, 9)));
         for line in [
             "all are there",
             "answer 12: client 2 has",
             "answer : client x has 7 accounts",
         ] {
-            assert_eq!(read_answer(line), None, "{line}");
+            assert_eq!(read_count(line, "answer "), None, "{line}");
         }
     }
 }
