@@ -196,7 +196,8 @@ pub fn run_guest(config: &NvdimmGuestConfig) -> Result<()> {
     })
 }
 
-/// How many accounts the client has: those that were answered, and perhaps one that was on its way.
+/// How many accounts the client has: those that were told to be answered, and perhaps more. Lines that the machine printed last are lost with
+/// its power, and one call was on its way.
 fn count_accounts(server: &Server, client: u64, known: u64) -> Result<u64> {
     let mut connection = server.connect()?;
     let mut count = 0;
@@ -208,10 +209,6 @@ fn count_accounts(server: &Server, client: u64, known: u64) -> Result<u64> {
             ensure!(
                 count >= known,
                 "client {client} has {count} accounts, and {known} were answered"
-            );
-            ensure!(
-                count <= known + 1,
-                "client {client} has {count} accounts, and opened {known}"
             );
             return Ok(count);
         }
