@@ -59,7 +59,7 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
 
   test('makes a standby the primary once somebody has said so twice', () =>
     at('standby', '/replication', async (page) => {
-      await page.getByText('http://db-1.example:8080').waitFor();
+      await page.getByText('http://db-1.example:8080').first().waitFor();
       await page.getByRole('button', { name: 'Make this the primary…' }).click();
       await page.getByText('It is behind by 14 records').waitFor();
       expect(await violations(page)).toEqual([]);
@@ -77,6 +77,22 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
       await rows.getByRole('link').first().click();
       await page.getByText('replayed: east; not there yet: west').waitFor();
     }));
+
+  test('draws who sends its log to whom', async () => {
+    await at('ready', '/replication', async (page) => {
+      const drawn = page.locator('.topology');
+      await drawn.getByText('primary, epoch 3').waitFor();
+      expect(await drawn.locator('.line').allInnerTexts()).toEqual(['tcp\nstreaming', 'tcp\nlost']);
+      expect(await drawn.locator('.line.broken').count()).toBe(1);
+      await drawn.getByText('out of sync').waitFor();
+      expect(await violations(page)).toEqual([]);
+    });
+    await at('standby', '/replication', async (page) => {
+      const drawn = page.locator('.topology');
+      await drawn.getByText('this server, east').waitFor();
+      await drawn.getByText('http://db-1.example:8080').waitFor();
+    });
+  });
 
   test('shows what was cut off the log', () =>
     at('ready', '/replication', async (page) => {

@@ -31,10 +31,12 @@ export function OverviewPage() {
             <Loaded query={status}>{(data) => <Facts facts={serverFacts(data)} />}</Loaded>
           </div>
         </Panel>
-        <InService />
-        <Panel title="Memory">
-          <Loaded query={status}>{(data) => <Memory memory={data.memory} />}</Loaded>
-        </Panel>
+        <div className="stack">
+          <InService />
+          <Panel title="Memory">
+            <Loaded query={status}>{(data) => <Memory memory={data.memory} />}</Loaded>
+          </Panel>
+        </div>
       </div>
     </>
   );

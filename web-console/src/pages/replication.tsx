@@ -4,8 +4,8 @@ import { useRef, useState } from 'react';
 import { promote } from '../api/commands';
 import { freshnessQuery, replicationQuery } from '../api/queries';
 import { formatBytes, formatCount, formatMicros, formatTime, plural } from '../format';
-import type { Comparison, Cut, FreshnessHistory, Lease, LeaseState, Promotion, Replication, Standby, StandbyState } from '../generated/types.gen';
-import { Badge, type Tone } from '../ui/badge';
+import type { Comparison, Cut, FreshnessHistory, Lease, LeaseState, Promotion, Replication, Standby } from '../generated/types.gen';
+import { Badge } from '../ui/badge';
 import { Chart, type Series } from '../ui/chart';
 import { Command } from '../ui/command';
 import { Empty } from '../ui/empty';
@@ -14,6 +14,8 @@ import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
+import { freshText, toneOf } from './standby-text';
+import { Topology } from './topology';
 
 export function ReplicationPage() {
   const replication = useQuery(replicationQuery);
@@ -42,6 +44,11 @@ export function ReplicationPage() {
           <Loaded query={replication}>{(node) => <Node node={node} />}</Loaded>
         </div>
       </Panel>
+      {replication.data !== undefined && replication.data.standbys.length > 0 && (
+        <Panel title="Topology">
+          <Topology node={replication.data} />
+        </Panel>
+      )}
       <Panel title={isStandby ? 'This standby' : 'Standbys'}>
         <Loaded query={replication}>
           {(node) =>
@@ -211,7 +218,7 @@ function StandbyTable({ standbys }: { standbys: Standby[] }) {
                 )}
                 {standby.compared !== null && standby.compared !== undefined && <Compared told={standby.compared} />}
               </td>
-              <td className="number">{freshText(standby.freshness ?? null)}</td>
+              <td className="number">{freshText(standby.freshness)}</td>
               <td className="number">{formatMicros(standby.lag_ms * 1000)}</td>
               <td className="number nowrap">
                 {plural(standby.lag_txns, 'record')}, {formatBytes(standby.lag_bytes)}
@@ -348,20 +355,4 @@ function Told({ promotion }: { promotion: Promotion }) {
       )}
     </div>
   );
-}
-
-function freshText(freshness: number | null): string {
-  return freshness === null ? 'not measured' : `${(freshness * 100).toFixed(1)} %`;
-}
-
-function toneOf(state: StandbyState): Tone {
-  switch (state) {
-    case 'streaming':
-      return 'good';
-    case 'joining':
-    case 'catching-up':
-      return 'accent';
-    case 'lost':
-      return 'bad';
-  }
 }

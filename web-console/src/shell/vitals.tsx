@@ -23,8 +23,8 @@ export function Vitals({ status }: { status: UseQueryResult<Status> }) {
           <Badge tone={toneOf(data.phase)}>{data.phase.name}</Badge>
         </dd>
       </div>
-      <div className="small-hidden">
-        <dt className="minor">durability</dt>
+      <div className="wide-only">
+        <dt>durability</dt>
         <dd title={durabilityMeaning(data)}>
           {data.log === 'none' ? 'no log' : `${data.log} log, ${data.commit} commit`}
         </dd>
