@@ -5,7 +5,7 @@
 //! Called by: `replay`, `procedure` (guest side); `host`, `wire`, `storage`, `txn`, `partition`, `recovery`, `router`,
 //! `database`, `backup`, `codec`, `http`, `node` (host side).
 #![no_std]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::{
     columns::{ColumnSet, ColumnsMalformed},
-    copy::{VarCopy, copy_short},
+    copy::copy_short,
     row::RowLayout,
     types::ScalarType,
 };
@@ -76,8 +76,6 @@ pub struct ColumnPlan {
     ends: Vec<(u32, u32)>,
     /// Places in the run that hold 0 or 1.
     bools: Vec<u32>,
-    /// For texts, whose lengths vary.
-    mover: VarCopy,
     bitmap_bytes: u32,
     /// Of the run, without data.
     fixed_bytes: u32,
@@ -105,7 +103,6 @@ impl ColumnPlan {
             texts: Vec::new(),
             ends: Vec::new(),
             bools: Vec::new(),
-            mover: VarCopy::new(),
             bitmap_bytes,
             fixed_bytes: bitmap_bytes,
             data_offset: layout.fixed_bytes() as u32,
@@ -286,7 +283,7 @@ impl ColumnPlan {
             }
             write_u32(slots, run.last_to, end - start);
             let from = &row[(self.data_offset + start) as usize..(self.data_offset + end) as usize];
-            self.mover.copy_to_front(from, data);
+            copy_short(from, &mut data[..from.len()]);
         }
         bytes
     }
@@ -338,7 +335,7 @@ impl ColumnPlan {
         }
         let from = &row[(self.data_offset + start) as usize..(self.data_offset + end) as usize];
         let to = filled + from.len();
-        self.mover.copy(from, &mut data[filled..to]);
+        copy_short(from, &mut data[filled..to]);
         to
     }
 

@@ -21,10 +21,10 @@ use crate::{
 
 /// Pages that stay writable between calls at most; each costs about 30 ns per call.
 const HOT_PAGES_MAX: usize = 64;
-/// The same of all sets together, as far as each may have `HOT_PAGES_NEAR`: with two mappings each, half of what Linux gives.
+/// The same of all sets together, as far as each may have `HOT_PAGES_LEAST`: with two mappings each, half of what Linux gives.
 const HOT_PAGES_ALL_MAX: usize = 16 << 10;
-/// Up to this many hot pages stay in the first cache between two calls, beside what a transaction reads and writes.
-const HOT_PAGES_NEAR: usize = 4;
+/// Hot pages that each set may have, however many sets there are.
+const HOT_PAGES_LEAST: usize = 4;
 /// Above this many hot pages the set is thrown away often. Each set is from time to time, so that a page once touched is not
 /// paid for ever.
 const HOT_PAGES_CHEAP: usize = 16;
@@ -124,7 +124,7 @@ impl Watch {
 /// Hot pages that one set may have now: each splits a mapping, of which the kernel gives a process so many.
 fn hot_pages_max() -> usize {
     let sets = SETS.load(Relaxed).max(1);
-    (HOT_PAGES_ALL_MAX / sets).clamp(HOT_PAGES_NEAR, HOT_PAGES_MAX)
+    (HOT_PAGES_ALL_MAX / sets).clamp(HOT_PAGES_LEAST, HOT_PAGES_MAX)
 }
 
 impl Drop for HotSet {
@@ -234,34 +234,17 @@ impl HotSet {
         self.close()
     }
 
-    /// Writes to the start of the kept bytes, between two calls: the signal handler is not asked then. The bytes begin with
-    /// values of these widths, each of which is written at once, as it will be read: a read over two writes would wait for
-    /// all writes before them to reach the cache. Err: the machine does not let them be written; the memory is of no use any more.
+    /// Writes to the start of the kept bytes, between two calls: the signal handler is not asked then. Err: the machine does not let them
+    /// be written; the memory is of no use any more.
     #[inline]
-    pub fn write_kept(&mut self, bytes: &[u8], widths: &[u8]) -> Result<(), std::io::Error> {
+    pub fn write_kept(&mut self, bytes: &[u8]) -> Result<(), std::io::Error> {
         assert!(bytes.len() <= self.kept.1);
         if !self.kept_open {
             self.open_all()?;
         }
-        let (mut target, mut rest) = (self.base.wrapping_add(self.kept.0), bytes);
-        // SAFETY: the kept bytes lie in the memory (`take_image`) and are writable; `bytes` is not the guest's, and `target`
-        // goes forward by what was taken from `rest`.
-        unsafe {
-            for width in widths {
-                let written = match width {
-                    8 => put_value::<8>(rest, target),
-                    4 => put_value::<4>(rest, target),
-                    2 => put_value::<2>(rest, target),
-                    _ => put_value::<1>(rest, target),
-                };
-                let Some(behind) = written else { break };
-                target = target.add(rest.len() - behind.len());
-                rest = behind;
-            }
-            if !rest.is_empty() {
-                ptr::copy_nonoverlapping(rest.as_ptr(), target, rest.len());
-            }
-        }
+        let target = self.base.wrapping_add(self.kept.0);
+        // SAFETY: the kept bytes lie in the memory (`take_image`) and are writable; `bytes` is not the guest's.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
         Ok(())
     }
 
@@ -285,12 +268,15 @@ impl HotSet {
         if count > self.sources.len() {
             self.resolve_sources(count);
         }
-        // SAFETY: a hot page lies in the memory and is writable (`Watch::heat`); its source is a page of the image, which is
-        // never changed while it is referred to, or null.
-        unsafe {
-            match count <= HOT_PAGES_NEAR {
-                true => self.rewrite(page::copy, page::zero),
-                false => self.rewrite(page::copy_changed, page::zero_changed),
+        for (slot, source) in self.watch.hot_pages.iter().zip(&self.sources) {
+            let page = self.base.wrapping_add(slot.load(Relaxed) as usize * PAGE_BYTES);
+            // SAFETY: a hot page lies in the memory and is writable (`Watch::heat`); its source is a page of the image, which is
+            // never changed while it is referred to, or null.
+            unsafe {
+                match source.is_null() {
+                    true => page::zero(page),
+                    false => page::copy(*source, page),
+                }
             }
         }
         self.calls += 1;
@@ -298,22 +284,6 @@ impl HotSet {
             self.close_or_open()?;
         }
         Ok(())
-    }
-
-    /// # Safety
-    /// `copy` and `zero` may be called on every hot page and its source.
-    #[inline(always)]
-    unsafe fn rewrite(&self, copy: unsafe fn(*const u8, *mut u8), zero: unsafe fn(*mut u8)) {
-        for (slot, source) in self.watch.hot_pages.iter().zip(&self.sources) {
-            let page = self.base.wrapping_add(slot.load(Relaxed) as usize * PAGE_BYTES);
-            // SAFETY: passed on.
-            unsafe {
-                match source.is_null() {
-                    true => zero(page),
-                    false => copy(*source, page),
-                }
-            }
-        }
     }
 
     #[cold]
@@ -382,16 +352,4 @@ impl HotSet {
         self.kept_open = bytes > 0 && pages.into_iter().all(|page| self.watch.heat(page));
         Ok(())
     }
-}
-
-/// Writes the first `N` bytes in one piece and returns those behind them; none where there are fewer.
-///
-/// # Safety
-/// `target` is valid for writing as many bytes as `bytes` has, and does not lie among them.
-#[inline(always)]
-unsafe fn put_value<const N: usize>(bytes: &[u8], target: *mut u8) -> Option<&[u8]> {
-    let (value, rest) = bytes.split_first_chunk::<N>()?;
-    // SAFETY: passed on.
-    unsafe { target.cast::<[u8; N]>().write(*value) };
-    Some(rest)
 }

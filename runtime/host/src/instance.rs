@@ -91,11 +91,8 @@ impl Instance {
             };
         }
         let code = self.module.code();
-        let widths = self.module.args_widths(procedure_index);
-        let is_ready = self
-            .live
-            .as_mut()
-            .is_some_and(|live| live.offer_args(ops.args(), widths).is_ok());
+        let live = self.live.as_mut();
+        let is_ready = live.is_some_and(|live| live.offer_args(ops.args()).is_ok());
         if !is_ready {
             // Its memory can't be written any more; another one's may.
             self.live = None;
@@ -151,7 +148,7 @@ fn restart(module: &CompiledModule, procedure_index: usize, ops: &mut dyn HostOp
         true => live.find_entry(&module.entries()[procedure_index])?,
         false => live.find_entries(module)?,
     }
-    live.offer_args(ops.args(), module.args_widths(procedure_index))?;
+    live.offer_args(ops.args())?;
     Ok(live)
 }
 
@@ -338,16 +335,15 @@ impl Live {
         })
     }
 
-    /// Puts arguments where the guest looks for them, if they fit there. They begin with values of these widths. Err: the memory
-    /// can't be written, and is of no use any more.
+    /// Puts arguments where the guest looks for them, if they fit there. Err: the memory can't be written, and is of no use any more.
     #[inline]
-    fn offer_args(&mut self, args: &[u8], widths: &[u8]) -> Result<(), std::io::Error> {
+    fn offer_args(&mut self, args: &[u8]) -> Result<(), std::io::Error> {
         let (pointer, room) = unpack(self.args_buffer);
         if room == 0 || args.len() > room as usize {
             return Ok(());
         }
         match &mut self.hot {
-            Some(hot) => hot.write_kept(args, widths),
+            Some(hot) => hot.write_kept(args),
             None => {
                 let written = self.store.data().memory.write_at(pointer, args);
                 written.expect("the buffer was checked at the start");

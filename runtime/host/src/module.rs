@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reprise_abi::{
-    CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ON_DEPLOY_EXPORT, ProcedureSchema, RowLayout,
-    Type,
-};
+use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ON_DEPLOY_EXPORT, RowLayout};
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload};
 use wasmtime::{InstancePre, ModuleExport};
@@ -52,8 +49,6 @@ struct Inner {
     description: Arc<[u8]>,
     /// Where each of the schema's procedures is entered; behind them what runs at a deployment, if anything does.
     entries: Vec<ModuleExport>,
-    /// Bytes of the integers and the like that each procedure's arguments begin with.
-    args_widths: Vec<Box<[u8]>>,
     /// Of the schema's tables, in its order.
     layouts: Arc<[RowLayout]>,
     hash: [u8; 32],
@@ -122,9 +117,6 @@ impl CompiledModule {
             export.expect("each described procedure is exported")
         };
         let entries = entries_of(&schema).map(entry).collect();
-        let args_widths = schema.procedures.iter().map(args_widths);
-        let migration = schema.on_deploy.then(|| Box::from([size_of::<u32>() as u8]));
-        let args_widths = args_widths.chain(migration).collect();
         Ok(Self {
             inner: Arc::new(Inner {
                 code,
@@ -132,7 +124,6 @@ impl CompiledModule {
                 schema,
                 description: description.into(),
                 entries,
-                args_widths,
                 hash: hash_of(wasm),
             }),
         })
@@ -167,24 +158,9 @@ impl CompiledModule {
         &self.inner.code
     }
 
-    pub(crate) fn args_widths(&self, procedure: usize) -> &[u8] {
-        &self.inner.args_widths[procedure]
-    }
-
     pub(crate) fn entries(&self) -> &[ModuleExport] {
         &self.inner.entries
     }
-}
-
-/// Widths of the parameters of fixed length that come before any other, as they lie in encoded arguments; wider ones than a
-/// register's in halves.
-fn args_widths(procedure: &ProcedureSchema) -> Box<[u8]> {
-    let scalars = procedure.params.iter().map_while(|param| match &param.ty {
-        Type::Scalar(scalar) if !scalar.is_variable() => Some(scalar.slot_bytes()),
-        _ => None,
-    });
-    let pieces = scalars.flat_map(|bytes| std::iter::repeat_n(bytes.min(8) as u8, bytes.div_ceil(8)));
-    pieces.collect()
 }
 
 impl Code {

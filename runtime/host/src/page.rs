@@ -39,37 +39,6 @@ pub(crate) unsafe fn copy(source: *const u8, page: *mut u8) {
     unsafe { std::ptr::copy_nonoverlapping(source, page, PAGE_BYTES) };
 }
 
-/// As `zero`, but reads first and writes only what is not zero: cheaper for pages that are not in the first cache, where a
-/// write costs two transfers and a read one.
-///
-/// # Safety
-/// As for `zero`; the page is also valid for reading.
-#[inline]
-pub(crate) unsafe fn zero_changed(page: *mut u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: passed on; the processor has the instructions.
-        return unsafe { wide::zero_changed(page) };
-    }
-    // SAFETY: passed on.
-    unsafe { zero(page) };
-}
-
-/// As `copy`, but writes only what differs.
-///
-/// # Safety
-/// As for `copy`; the page is also valid for reading.
-#[inline]
-pub(crate) unsafe fn copy_changed(source: *const u8, page: *mut u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: passed on; the processor has the instructions.
-        return unsafe { wide::copy_changed(source, page) };
-    }
-    // SAFETY: passed on.
-    unsafe { copy(source, page) };
-}
-
 /// In assembler, for the compiler turns a loop of stores back into a call of `memset`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod wide {
@@ -165,76 +134,6 @@ mod wide {
             );
         }
     }
-
-    /// # Safety
-    /// As the outer `zero_changed`; the processor has AVX2.
-    #[target_feature(enable = "avx2")]
-    pub unsafe fn zero_changed(page: *mut u8) {
-        // SAFETY: the loop reads and writes the page and nothing else.
-        unsafe {
-            asm!(
-                "vpxor xmm0, xmm0, xmm0",
-                "2:",
-                "vmovdqa {a}, ymmword ptr [{at}]",
-                "vmovdqa {b}, ymmword ptr [{at} + 64]",
-                "vpor {a}, {a}, ymmword ptr [{at} + 32]",
-                "vpor {b}, {b}, ymmword ptr [{at} + 96]",
-                "vpor {a}, {a}, {b}",
-                "vptest {a}, {a}",
-                "jz 3f",
-                "vmovdqa ymmword ptr [{at}], ymm0",
-                "vmovdqa ymmword ptr [{at} + 32], ymm0",
-                "vmovdqa ymmword ptr [{at} + 64], ymm0",
-                "vmovdqa ymmword ptr [{at} + 96], ymm0",
-                "3:",
-                "add {at}, 128",
-                "cmp {at}, {end}",
-                "jne 2b",
-                "vzeroupper",
-                a = out(ymm_reg) _,
-                b = out(ymm_reg) _,
-                at = inout(reg) page => _,
-                end = in(reg) page.add(PAGE_BYTES),
-                out("ymm0") _,
-                options(nostack),
-            );
-        }
-    }
-
-    /// # Safety
-    /// As the outer `copy_changed`; the processor has AVX2.
-    #[target_feature(enable = "avx2")]
-    pub unsafe fn copy_changed(source: *const u8, page: *mut u8) {
-        // SAFETY: the loop reads `source`, reads and writes the page, and nothing else.
-        unsafe {
-            asm!(
-                "2:",
-                "vmovdqu {a}, ymmword ptr [{from}]",
-                "vmovdqu {b}, ymmword ptr [{from} + 32]",
-                "vpxor {c}, {a}, ymmword ptr [{at}]",
-                "vpxor {d}, {b}, ymmword ptr [{at} + 32]",
-                "vpor {c}, {c}, {d}",
-                "vptest {c}, {c}",
-                "jz 3f",
-                "vmovdqa ymmword ptr [{at}], {a}",
-                "vmovdqa ymmword ptr [{at} + 32], {b}",
-                "3:",
-                "add {from}, 64",
-                "add {at}, 64",
-                "cmp {at}, {end}",
-                "jne 2b",
-                "vzeroupper",
-                a = out(ymm_reg) _,
-                b = out(ymm_reg) _,
-                c = out(ymm_reg) _,
-                d = out(ymm_reg) _,
-                from = inout(reg) source => _,
-                at = inout(reg) page => _,
-                end = in(reg) page.add(PAGE_BYTES),
-                options(nostack),
-            );
-        }
-    }
 }
 
 #[cfg(test)]
@@ -269,15 +168,11 @@ mod tests {
         // SAFETY: here and below, the middle one of three pages, aligned by the type; the source is another allocation.
         check_write(&source[1..], |page| unsafe { copy(source[1..].as_ptr(), page) });
         // SAFETY: as above.
-        check_write(&source[1..], |page| unsafe { copy_changed(source[1..].as_ptr(), page) });
-        // SAFETY: as above.
         check_write(&zeros, |page| unsafe { zero(page) });
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if std::arch::is_x86_feature_detected!("avx") {
             // SAFETY: as above.
             check_write(&zeros, |page| unsafe { wide::zero(page) });
         }
-        // SAFETY: as above.
-        check_write(&zeros, |page| unsafe { zero_changed(page) });
     }
 }

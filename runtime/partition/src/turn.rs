@@ -3,11 +3,11 @@
 use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{ProcedureSchema, ScalarType, Type};
-use reprise_base::{Lsn, PartitionId, TxnId, limits::BATCH_RECORDS_BYTES_MAX};
+use reprise_base::{Lsn, TxnId, limits::BATCH_RECORDS_BYTES_MAX};
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
 use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, call_hash, run_single};
-use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, PlainCommand, RecordBatch};
+use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, RecordBatch};
 
 use crate::{
     ahead::BatchAhead,
@@ -102,30 +102,6 @@ impl<'a> Running<'a> {
             }),
             changes: frame.changes(),
         }
-    }
-
-    /// As `encode`, of a call that ran on the partition that its id names; a command without a key in a quick way, for nearly
-    /// all are such.
-    #[inline(always)]
-    fn encode_on_one(
-        &self,
-        partition: PartitionId,
-        commit: &Commit,
-        kind: LogForm,
-        frame: &TxnScratch,
-        (records, turn): (&mut RecordBatch, &TurnStart),
-    ) -> bool {
-        if kind != LogForm::Command || self.idempotency_key.is_some() {
-            return self.encode(PartitionSet::One(partition), commit, kind, frame, (records, turn));
-        }
-        records.push_plain(&PlainCommand {
-            txn_id: self.txn_id,
-            module_id: self.module.id.0,
-            procedure: self.procedure,
-            digest: commit.digest,
-            args: self.args,
-        });
-        true
     }
 
     /// Of its command's record.
@@ -383,7 +359,8 @@ pub(crate) fn run_alike(
         match outcome {
             Outcome::Commit(ref commit) => {
                 if !procedure.read_only {
-                    let is_encoded = running.encode_on_one(partition.id, commit, kind, frame, (records, turn));
+                    let place = PartitionSet::One(partition.id);
+                    let is_encoded = running.encode(place, commit, kind, frame, (records, turn));
                     note_sample(choice, sample, &running, frame, &*shared.clock);
                     if !is_encoded {
                         return (slot, Some(Pause::of(commit, kind)));
@@ -516,11 +493,7 @@ pub(crate) fn note_sample(
 #[inline]
 pub(crate) fn settle_commit(recorder: &Recorder, frame: &TxnScratch, call: &mut CallSlot, results: &mut Vec<u8>) {
     let start = results.len() as u32;
-    match frame.result() {
-        // The commonest result of all, without a call for it.
-        [byte] => results.push(*byte),
-        result => results.extend_from_slice(result),
-    }
+    results.extend_from_slice(frame.result());
     call.result = start..results.len() as u32;
     call.outcome = ReplyOutcome::Committed;
     recorder.committed();

@@ -501,11 +501,7 @@ impl TxnScratch {
             return Err(limit("result_bytes", RESULT_BYTES_MAX as u64));
         }
         self.result.clear();
-        match bytes {
-            // The commonest result of all, without a call for it.
-            [byte] => self.result.push(*byte),
-            _ => self.result.extend_from_slice(bytes),
-        }
+        self.result.extend_from_slice(bytes);
         Ok(())
     }
 

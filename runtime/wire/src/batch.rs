@@ -2,7 +2,7 @@
 
 use reprise_base::PlacedBytes;
 
-use crate::{ChangesRef, CommandRef, FORMAT_VERSION, PlainCommand, RawRecords, RecordKind, RecordRef, WireError};
+use crate::{ChangesRef, CommandRef, FORMAT_VERSION, RawRecords, RecordKind, RecordRef, WireError};
 
 /// Encoded records, one behind the other, and how many they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,12 +30,6 @@ impl RecordBatch {
 
     #[inline]
     pub fn push_command(&mut self, command: &CommandRef<'_>) {
-        command.encode(&mut self.bytes);
-        self.note(RecordKind::Command);
-    }
-
-    #[inline]
-    pub fn push_plain(&mut self, command: &PlainCommand<'_>) {
         command.encode(&mut self.bytes);
         self.note(RecordKind::Command);
     }

@@ -41,8 +41,8 @@ pub use frame::{
 pub use part::{ChangesRun, PartRef};
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
-    CheckpointMark, CommandRef, DropTableRef, Genesis, PlainCommand, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef,
-    RECORD_KINDS, RawRecord, RawRecords, RecordKind, RecordRef, Records, RemoveRef, count_records,
+    CheckpointMark, CommandRef, DropTableRef, Genesis, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RECORD_KINDS,
+    RawRecord, RawRecords, RecordKind, RecordRef, Records, RemoveRef, count_records,
 };
 pub use segment::{
     FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, LSN_COUNTS_FROM, NUMBERS_NAME_FROM,

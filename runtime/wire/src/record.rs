@@ -316,34 +316,6 @@ impl PlainHead {
     }
 }
 
-/// A command that ran on the partition that its transaction id names, called without an idempotency key.
-#[derive(Clone, Copy, Debug)]
-pub struct PlainCommand<'a> {
-    pub txn_id: TxnId,
-    pub module_id: u32,
-    pub procedure: u16,
-    /// Of the write set and the result.
-    pub digest: u64,
-    pub args: &'a [u8],
-}
-
-impl PlainCommand<'_> {
-    /// Appends the record: the one of the `CommandRef` that says the same.
-    #[inline]
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        assert!(self.args.len() <= ARGS_BYTES_MAX);
-        PlainHead {
-            kind: RecordKind::Command,
-            partitions_code: ORIGIN,
-            txn_id: self.txn_id,
-            digest: self.digest,
-            module_id: self.module_id,
-            procedure: self.procedure,
-        }
-        .encode(self.args, out);
-    }
-}
-
 impl CommandRef<'_> {
     fn partitions_code(&self) -> u8 {
         self.partitions.code(self.txn_id)
