@@ -4,12 +4,12 @@ use reprise_abi::{RowLayout, ScalarType, row::ColumnSlot};
 use reprise_wire::{Change, PatchColumns, RowName, WireError};
 
 use crate::{
+    changelog::column_value,
     indirection::Rid,
     keyplan::{RowRef, Scratch},
     numbers::NUMBER_MAX,
     store::Store,
     table::{Table, WriteError, relink, unlink},
-    writeset::column_value,
 };
 
 /// Why changes do not fit the tables. Some of them may have been applied: the store is of no use then.

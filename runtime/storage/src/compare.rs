@@ -7,8 +7,8 @@ use reprise_abi::{RowLayout, ScalarType, TableSchema, row::ROW_BYTES_MAX};
 use reprise_base::{Budget, Grant};
 
 use crate::{
-    difference::value_text, digest::fold, keyplan::RowRef, rows::Rows, schema, snapshot::Taken, store::TableId,
-    table::Table, writeset::column_value,
+    changelog::column_value, difference::value_text, digest::fold, keyplan::RowRef, rows::Rows, schema,
+    snapshot::Taken, store::TableId, table::Table,
 };
 
 /// Ranges of row numbers whose digests are made at once, at most.

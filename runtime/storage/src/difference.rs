@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt};
 use reprise_abi::{ScalarType, key::KeyReader};
 use reprise_wire::{Change, Changes, RowName};
 
-use crate::{apply::text_of, indirection::Rid, store::Store, table::Table, writeset::column_value};
+use crate::{apply::text_of, changelog::column_value, indirection::Rid, store::Store, table::Table};
 
 /// The first row in which a store and logged changes differ. Values are told for people.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -41,9 +41,9 @@ impl Table {
             bytes += row.len();
         }
         journal.count_many(rows.len(), bytes);
-        if journal.capture.is_on {
+        if journal.changes.is_on() {
             let numbered = rows.iter().zip(numbers);
-            numbered.for_each(|(row, number)| journal.capture.insert(id, number, row));
+            numbered.for_each(|(row, number)| journal.changes.insert(id, number, row));
         }
         journal.note_inserts(id, rids);
         true

@@ -8,11 +8,11 @@ use reprise_pages::prefetch_line;
 
 use crate::{
     arena::Location,
+    changelog::{ChangeLog, ChangeMark},
     digest::{fold, fold_ints, fold_word},
     indirection::Rid,
     keyplan::Scratch,
     retained::Turn,
-    writeset::{Capture, Captured},
 };
 
 /// What a change did to a row, and so how to take it back.
@@ -119,7 +119,7 @@ fn tag(table: u16, change: Change, detail: u16) -> u64 {
 pub struct Savepoint {
     pub(crate) undo_len: usize,
     pub(crate) written: WriteSummary,
-    pub(crate) captured: Captured,
+    pub(crate) captured: ChangeMark,
     pub(crate) txn: u64,
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct Journal {
     /// Those of `ops` that left something to free at commit: deletes and moves, which are few.
     pub garbage: Vec<Undo>,
     pub written: WriteSummary,
-    pub capture: Capture,
+    pub changes: ChangeLog,
     pub scratch: Scratch,
     pub is_active: bool,
     /// Commits keep their undo here until the turn is sealed.
@@ -326,7 +326,7 @@ impl Journal {
     #[inline]
     pub fn end(&mut self) {
         self.is_active = false;
-        self.capture.is_on = false;
+        self.changes.end();
         self.buried.clear();
         if !self.retains {
             self.forget();

@@ -10,6 +10,7 @@
 mod apply;
 mod arena;
 mod bulk;
+mod changelog;
 mod charge;
 mod chunked;
 mod compare;
@@ -42,10 +43,10 @@ mod treekey;
 mod vacant;
 mod views;
 mod watchers;
-mod writeset;
 
 pub use apply::{ApplyError, PrefetchStep};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
+pub use changelog::AfterImage;
 pub use compare::{
     DIGEST_RANGES_MAX, DIGEST_ROWS_BYTES_MAX, DigestPlan, Digested, NumberRanges, RangeDigests, RowsDiffer,
     TableDigest, name_difference,
@@ -67,7 +68,6 @@ pub use store::{Replaced, Store, TableId};
 pub use table::{ColumnProblem, TableStats, WriteError};
 pub use tag::set_hash_secret;
 pub use views::{StoreAtView, ViewError, ViewId};
-pub use writeset::AfterImage;
 
 const _: fn() = || {
     fn is_send<T: Send>() {}

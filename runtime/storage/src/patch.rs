@@ -4,6 +4,7 @@ use reprise_abi::{ColumnPlan, ColumnSet, RowError, RowLayout};
 
 use crate::{
     arena::Location,
+    changelog::{Changed, PatchPlan},
     digest::fold,
     index::Index,
     indirection::Rid,
@@ -13,7 +14,6 @@ use crate::{
     store::{Store, TableId},
     table::{Table, WriteError, fold_key},
     watchers::Watchers,
-    writeset::{Changed, PatchPlan},
 };
 
 impl Table {
@@ -43,7 +43,7 @@ impl Table {
         journal: &'a mut Journal,
         watchers: Option<&'a mut Watchers>,
     ) -> Patcher<'a> {
-        let logged = journal.capture.is_on;
+        let logged = journal.changes.is_on();
         Patcher {
             id,
             logged: logged.then(|| self.logged_patches.of(&self.layout, columns)),
@@ -105,7 +105,7 @@ impl Patcher<'_> {
         if let Some(logged) = self.logged {
             let now = split_stored(stored);
             let changed = Changed::new(self.id, self.layout, now.number);
-            journal.capture.columns(&changed, logged, now.row);
+            journal.changes.columns(&changed, logged, now.row);
         }
         Ok(())
     }

@@ -19,7 +19,6 @@ use crate::{
     table::{Table, TableStats, WriteError},
     views::Touch,
     watchers::Watchers,
-    writeset::WriteSet,
 };
 
 /// A table's position in the store, in the order of creation.
@@ -47,7 +46,6 @@ pub struct Store {
     by_name: BTreeMap<String, TableId>,
     pub(crate) journal: Journal,
     pub(crate) retained: Retained,
-    pub(crate) write_set: WriteSet,
     /// Who is to see rows as they were; none while nobody is.
     pub(crate) watchers: Option<Box<Watchers>>,
     /// Where memory is counted, by kind.
@@ -119,7 +117,7 @@ impl Store {
         Savepoint {
             undo_len: self.journal.ops.len(),
             written: self.journal.written,
-            captured: self.journal.capture.captured(),
+            captured: self.journal.changes.mark(),
             txn: self.journal.txn,
         }
     }
@@ -138,7 +136,7 @@ impl Store {
         );
         self.undo_to(savepoint.undo_len);
         self.journal.written = savepoint.written;
-        self.journal.capture.take_back(savepoint.captured);
+        self.journal.changes.take_back(savepoint.captured);
     }
 
     /// The rows whose writes `rollback_to` would take back, and whether it was their insertion; one may come several times.
@@ -352,7 +350,8 @@ impl Store {
         }
     }
 
-    /// As `multi_get`, of keys of one length.
+    /// As `multi_get`, of keys of one length: no step hangs on a key, and what is found is no `Option`. A Stock-Level takes 12 % longer without
+    /// it (`reprise-bench-cost stock_level 6000 tpcc.wasm`; docs/lab/special-cases.md).
     #[inline]
     pub fn multi_get_equal(
         &self,

@@ -11,6 +11,7 @@ use reprise_pages::drop_aside;
 
 use crate::{
     arena::Location,
+    changelog::{Changed, PatchPlans},
     compare::digest_of,
     digest::fold,
     index::{Index, Refused},
@@ -18,7 +19,6 @@ use crate::{
     journal::{Change, Journal, Undo, UndoKind},
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::{Rows, split_stored},
-    writeset::{Changed, PatchPlans},
 };
 
 /// Why a change was refused. The tables are as before.
@@ -228,8 +228,8 @@ impl Table {
             journal.fold(id, Change::Number, 0, &row.number.to_le_bytes());
         }
         journal.count(row.row.len());
-        if journal.capture.is_on {
-            journal.capture.insert(id, row.number, row.row);
+        if journal.changes.is_on() {
+            journal.changes.insert(id, row.number, row.row);
         }
         journal.note(id, rid, UndoKind::Insert, Location(0));
         Ok(rid)
@@ -391,8 +391,8 @@ impl Table {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         let row = self.rows.read(place);
         fold_key(&self.indexes, &self.layout, row, (id, Change::Delete, 0), journal);
-        if journal.capture.is_on {
-            journal.capture.delete(id, row.number);
+        if journal.changes.is_on() {
+            journal.changes.delete(id, row.number);
         }
         unlink(&mut self.indexes, &self.layout, rid, row, &mut journal.scratch);
         journal.count(0);
@@ -437,9 +437,9 @@ impl Table {
             journal.fold(id, Change::Number, 0, &new.number.to_le_bytes());
         }
         journal.count(row.len());
-        if journal.capture.is_on {
+        if journal.changes.is_on() {
             let changed = Changed::new(id, &self.layout, old.number);
-            journal.capture.update(&changed, old.row, row);
+            journal.changes.update(&changed, old.row, row);
         }
         match self.rows.resized(place, row.len()) {
             Some(to) => {
@@ -517,10 +517,10 @@ impl Table {
         journal.written.fold_word(value);
         journal.count(width);
         write_integer(stored, offset, width, value);
-        if journal.capture.is_on {
+        if journal.changes.is_on() {
             let now = self.rows.read(place);
             let changed = Changed::new(id, &self.layout, now.number);
-            journal.capture.sum(&changed, (column, offset, width), now.row);
+            journal.changes.sum(&changed, (column, offset, width), now.row);
         }
         journal.note_add((id, rid), (column, offset), width, before);
         Ok(value as i64)

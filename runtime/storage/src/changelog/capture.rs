@@ -6,8 +6,8 @@ use reprise_abi::{ColumnSet, RowLayout, row::ColumnSlot};
 use reprise_wire::{Change, ChangesBuffer, RowName};
 
 use crate::{
+    changelog::columns::{NAMED_COLUMNS, differing_columns, fixed_bytes, patch_bytes, write_patch},
     journal::Undo,
-    writeset::{NAMED_COLUMNS, differing_columns, patch_bytes, write_patch},
 };
 
 /// Changes below which each is compared with all before it.
@@ -22,7 +22,7 @@ const MARKS_PER_CHANGE: usize = 16;
 
 /// See the module's header.
 #[derive(Default)]
-pub(crate) struct Capture {
+pub(super) struct Capture {
     /// Of this transaction.
     pub is_on: bool,
     rows: u32,
@@ -30,9 +30,9 @@ pub(crate) struct Capture {
     marks: Marks,
 }
 
-/// How much was captured.
+/// How much was captured: what a savepoint remembers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Captured {
+pub(crate) struct ChangeMark {
     rows: u32,
     bytes: usize,
 }
@@ -66,8 +66,8 @@ impl Capture {
     }
 
     #[inline]
-    pub fn captured(&self) -> Captured {
-        Captured {
+    pub fn mark(&self) -> ChangeMark {
+        ChangeMark {
             rows: self.rows,
             bytes: self.changes.len(),
         }
@@ -80,7 +80,7 @@ impl Capture {
     }
 
     /// Takes back what came behind.
-    pub fn take_back(&mut self, to: Captured) {
+    pub fn take_back(&mut self, to: ChangeMark) {
         self.rows = to.rows;
         self.changes.truncate(to.bytes);
     }
@@ -170,11 +170,6 @@ impl Capture {
         let replace = Change::Replace { table, name, row };
         self.changes.other(|out| replace.encode(out));
     }
-}
-
-/// What a column of fixed width adds to a patch, or a few bytes more.
-pub(super) fn fixed_bytes(width: usize) -> usize {
-    2 + width
 }
 
 /// Rows of a transaction that were met before: a bit for each hash of a row, of many changes.
@@ -397,10 +392,8 @@ mod tests {
     fn both(store: &mut Store) -> (Option<(u32, Vec<u8>)>, (u32, Vec<u8>)) {
         let captured = store.journal.captured_whole(AfterImage::Changed);
         let captured = captured.map(|(rows, changes)| (rows, changes.as_bytes().to_vec()));
-        let (tables, journal, mut merged) = (&store.tables, &store.journal, Vec::new());
-        let rows = store
-            .write_set
-            .write_merged(tables, journal, AfterImage::Changed, &mut merged);
+        let mut merged = Vec::new();
+        let rows = store.journal.merged(&store.tables, AfterImage::Changed, &mut merged);
         (captured, (rows, merged))
     }
 

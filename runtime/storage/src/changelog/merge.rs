@@ -1,0 +1,235 @@
+//! A transaction's net effect, put together at its end, row by row in the order of first touch. Rows are found by the undo entries and
+//! named by their numbers, after-images are the live rows, and images from before serve to tell which columns an update changed.
+
+use reprise_abi::{ColumnSet, RowLayout};
+use reprise_wire::{Change, RowName};
+
+use crate::{
+    arena::Location,
+    changelog::{
+        AfterImage, UndoLog,
+        columns::{NAMED_COLUMNS, differing_columns, patch_bytes, write_patch},
+    },
+    indirection::Rid,
+    journal::{Undo, UndoKind},
+    keyplan::RowRef,
+    rows::split_stored,
+    table::Table,
+};
+
+/// Rows up to which a row is looked for one by one.
+const FEW_ROWS: usize = 8;
+const FREE: u32 = u32::MAX;
+
+/// A row's bytes from before a change.
+#[derive(Clone, Copy, Debug)]
+enum Before {
+    None,
+    Place(Location),
+    /// In the undo's bytes, the number included.
+    Kept {
+        at: usize,
+        len: usize,
+    },
+}
+
+/// What became of one row.
+struct Touched {
+    /// Table and record id.
+    row: u64,
+    before: Before,
+    /// Columns that differ, of a row that was there before.
+    columns: u64,
+    was_live: bool,
+    /// Not all that differs can be named: write the whole row.
+    is_whole: bool,
+    /// Where its bytes lay when it was deleted.
+    gone: Option<Location>,
+}
+
+/// Memory that is used again from transaction to transaction.
+#[derive(Default)]
+pub(super) struct Merge {
+    touched: Vec<Touched>,
+    /// Positions in `touched` by hash of the row, where there are more than a few.
+    slots: Vec<u32>,
+}
+
+impl Merge {
+    /// Appends a transaction's changes to `out`; the number of rows changed.
+    pub fn append(&mut self, tables: &[Table], undo: UndoLog<'_>, images: AfterImage, out: &mut Vec<u8>) -> u32 {
+        self.gather(tables, undo, images);
+        let mut rows = 0;
+        for touched in &self.touched {
+            let table = &tables[(touched.row >> 32) as usize];
+            rows += touched.write(table, images, out) as u32;
+        }
+        rows
+    }
+
+    fn gather(&mut self, tables: &[Table], log: UndoLog<'_>, images: AfterImage) {
+        let ops = log.ops;
+        self.touched.clear();
+        self.slots.clear();
+        if ops.len() > FEW_ROWS {
+            self.slots.resize((2 * ops.len()).next_power_of_two(), FREE);
+        }
+        let mut at = 0;
+        for undo in ops {
+            let found = self.find_or_add(undo.row());
+            let table = &tables[undo.table as usize];
+            self.touched[found].note(undo, at, table, log.bytes, images);
+            at += undo.kept_bytes();
+        }
+    }
+
+    #[inline]
+    fn find_or_add(&mut self, row: u64) -> usize {
+        let next = self.touched.len();
+        if self.slots.is_empty() {
+            let found = self.touched.iter().rposition(|touched| touched.row == row);
+            if let Some(found) = found {
+                return found;
+            }
+        } else {
+            let mask = self.slots.len() - 1;
+            let mut slot = (row.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
+            while self.slots[slot] != FREE {
+                let found = self.slots[slot] as usize;
+                if self.touched[found].row == row {
+                    return found;
+                }
+                slot = (slot + 1) & mask;
+            }
+            self.slots[slot] = next as u32;
+        }
+        self.touched.push(Touched::new(row));
+        next
+    }
+}
+
+impl Touched {
+    fn new(row: u64) -> Self {
+        Self {
+            row,
+            before: Before::None,
+            columns: 0,
+            was_live: true,
+            is_whole: false,
+            gone: None,
+        }
+    }
+
+    /// Takes up a change; bytes that its undo kept lie at `at`.
+    #[inline]
+    fn note(&mut self, undo: &Undo, at: usize, table: &Table, kept: &[u8], images: AfterImage) {
+        let before = match undo.kind {
+            UndoKind::Insert => {
+                self.was_live = false;
+                return;
+            }
+            UndoKind::Add => return self.note_sum(undo),
+            UndoKind::Columns => {
+                if matches!(self.before, Before::None) {
+                    self.columns |= undo.detail;
+                }
+                return;
+            }
+            UndoKind::Delete => {
+                self.gone = Some(undo.place());
+                Before::Place(undo.place())
+            }
+            UndoKind::Move => Before::Place(undo.place()),
+            UndoKind::Patch => Before::Kept {
+                at,
+                len: undo.place().len(),
+            },
+        };
+        // An image from before holds against the row as it is now, whatever came between.
+        if !self.was_live || !matches!(self.before, Before::None) {
+            return;
+        }
+        if images == AfterImage::Changed
+            && let Some(now) = table.rows.get(undo.rid)
+        {
+            let old = before.read(table, kept).expect("an image was kept");
+            self.note_difference(&table.layout, old.row, now);
+        }
+        self.before = before;
+    }
+
+    fn note_sum(&mut self, undo: &Undo) {
+        if !matches!(self.before, Before::None) {
+            return;
+        }
+        match undo.column() {
+            column if column < NAMED_COLUMNS => self.columns |= 1 << column,
+            _ => self.is_whole = true,
+        }
+    }
+
+    fn note_difference(&mut self, layout: &RowLayout, old: &[u8], now: &[u8]) {
+        match differing_columns(layout, old, now) {
+            Some(columns) => self.columns |= columns,
+            None => self.is_whole = true,
+        }
+    }
+
+    /// Appends the change; false where nothing came of it.
+    #[inline]
+    fn write(&self, table: &Table, images: AfterImage, out: &mut Vec<u8>) -> bool {
+        let number = (self.row >> 32) as u16;
+        let live = table.rows.live(Rid(self.row as u32));
+        match (self.was_live, live) {
+            (false, Some(now)) => {
+                let (table, number, row) = (number, Some(now.number), now.row);
+                Change::Insert { table, number, row }.encode(out);
+                true
+            }
+            (_, None) => self.write_gone(table, number, out),
+            (true, Some(now)) => self.write_update(table, now, images, out),
+        }
+    }
+
+    /// Of a row that was there, or one that came and went: that took a number, and the next one continues behind it. Nothing of an
+    /// insertion that was taken back.
+    fn write_gone(&self, table: &Table, number: u16, out: &mut Vec<u8>) -> bool {
+        match self.gone {
+            Some(place) => {
+                let name = RowName::Number(table.rows.read(place).number);
+                Change::Delete { table: number, name }.encode(out);
+                true
+            }
+            None => false,
+        }
+    }
+
+    #[inline]
+    fn write_update(&self, table: &Table, now: RowRef<'_>, images: AfterImage, out: &mut Vec<u8>) -> bool {
+        let (number, name) = ((self.row >> 32) as u16, RowName::Number(now.number));
+        if images == AfterImage::Changed && !self.is_whole {
+            if self.columns == 0 {
+                return false;
+            }
+            let columns = ColumnSet(self.columns);
+            if patch_bytes(&table.layout, columns, now.row) < now.row.len() {
+                write_patch(out, number, name, &table.layout, columns, now.row);
+                return true;
+            }
+        }
+        let (table, row) = (number, now.row);
+        Change::Replace { table, name, row }.encode(out);
+        true
+    }
+}
+
+impl Before {
+    #[inline]
+    fn read<'a>(self, table: &'a Table, kept: &'a [u8]) -> Option<RowRef<'a>> {
+        match self {
+            Self::None => None,
+            Self::Place(place) => Some(table.rows.read(place)),
+            Self::Kept { at, len } => Some(split_stored(&kept[at..at + len])),
+        }
+    }
+}
