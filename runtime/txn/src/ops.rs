@@ -112,3 +112,66 @@ pub(crate) fn limited(count: u64, limit: u32) -> u64 {
         limit => count.min(limit as u64),
     }
 }
+
+/// The methods of `HostOps` that ask nothing of tables: of a transaction with an `input`, a `frame` and a `run_cursor`.
+macro_rules! ops_of_any_transaction {
+    () => {
+        fn args(&self) -> &[u8] {
+            self.input.args
+        }
+
+        fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError> {
+            self.frame.set_result(bytes)
+        }
+
+        fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
+            self.frame.table_of_handle(handle)
+        }
+
+        fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
+            self.frame.table_of_cursor(cursor)
+        }
+
+        fn scan_next(
+            &mut self,
+            cursor: u32,
+            visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+        ) -> Result<ScanBatch, OpError> {
+            self.frame.count_op()?;
+            let cursor = self.frame.take_cursor(cursor)?;
+            self.run_cursor(cursor, visit)
+        }
+
+        fn scan_close(&mut self, cursor: u32) -> Result<(), OpError> {
+            self.frame.count_op()?;
+            let cursor = self.frame.take_cursor(cursor)?;
+            self.frame.give_up(&cursor);
+            Ok(())
+        }
+
+        fn limits_times(&self) -> u64 {
+            self.frame.limits_times()
+        }
+
+        fn now_us(&self) -> i64 {
+            self.input.txn_id.time_us()
+        }
+
+        fn txn_id(&self) -> u64 {
+            self.input.txn_id.0
+        }
+
+        fn random_u64(&mut self) -> u64 {
+            self.frame.random_u64(self.input.secret, self.input.txn_id.0)
+        }
+
+        fn log(&mut self, level: reprise_abi::LogLevel, text: &str) -> Result<(), OpError> {
+            self.frame.log(level, text)
+        }
+
+        fn abort(&mut self, code: &str, message: &str) {
+            self.frame.abort(code, message);
+        }
+    };
+}
+pub(crate) use ops_of_any_transaction;

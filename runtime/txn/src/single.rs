@@ -1,8 +1,8 @@
 //! A transaction on one partition: the hot path.
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, LogLevel, OpError, OutBuffer, Placement, ReadSpan, RowHandle,
-    ScanBatch, ScanRequest, Target,
+    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, OpError, OutBuffer, Placement, ReadSpan, RowHandle, ScanBatch,
+    ScanRequest, Target,
     calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
@@ -12,7 +12,9 @@ use crate::{
     kept::{Written, keep_before},
     keyplace::partition_between,
     module::TableBinding,
-    ops::{binding, guest, index_of, judge_write, judge_written, limited, patch_row, write_error},
+    ops::{
+        binding, guest, index_of, judge_write, judge_written, limited, ops_of_any_transaction, patch_row, write_error,
+    },
     reach::{Look, elsewhere, outdated, unplaced},
     route::partition_of_field,
     rowmap::row_key,
@@ -247,13 +249,7 @@ impl<'a> SingleTxn<'a> {
 }
 
 impl HostOps for SingleTxn<'_> {
-    fn args(&self) -> &[u8] {
-        self.input.args
-    }
-
-    fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError> {
-        self.frame.set_result(bytes)
-    }
+    ops_of_any_transaction!();
 
     fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         self.frame.count_op()?;
@@ -469,14 +465,6 @@ impl HostOps for SingleTxn<'_> {
         self.check_place(table, binding, rid)
     }
 
-    fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
-        self.frame.table_of_handle(handle)
-    }
-
-    fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
-        self.frame.table_of_cursor(cursor)
-    }
-
     fn patch(&mut self, table: u16, handle: RowHandle, columns: ColumnSet, values: &[u8]) -> Result<(), OpError> {
         let rid = self.frame.handle_in(table, handle)?.rid;
         let binding = self.writable(table)?;
@@ -643,16 +631,6 @@ impl HostOps for SingleTxn<'_> {
         )
     }
 
-    fn scan_next(
-        &mut self,
-        cursor: u32,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
-        self.frame.count_op()?;
-        let cursor = self.frame.take_cursor(cursor)?;
-        self.run_cursor(cursor, visit)
-    }
-
     fn scan_columns(
         &mut self,
         request: &ScanRequest<'_>,
@@ -712,13 +690,6 @@ impl HostOps for SingleTxn<'_> {
         read_columns(self.store, self.frame, cursor, plan, out)
     }
 
-    fn scan_close(&mut self, cursor: u32) -> Result<(), OpError> {
-        self.frame.count_op()?;
-        let cursor = self.frame.take_cursor(cursor)?;
-        self.frame.give_up(&cursor);
-        Ok(())
-    }
-
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {
         self.frame.count_op()?;
         let range = range_of(request)?;
@@ -754,29 +725,5 @@ impl HostOps for SingleTxn<'_> {
 
     fn go_on(&mut self) -> Result<(), OpError> {
         self.frame.watch.ask_after(self.store.undo_count())
-    }
-
-    fn limits_times(&self) -> u64 {
-        self.frame.limits_times()
-    }
-
-    fn now_us(&self) -> i64 {
-        self.input.txn_id.time_us()
-    }
-
-    fn txn_id(&self) -> u64 {
-        self.input.txn_id.0
-    }
-
-    fn random_u64(&mut self) -> u64 {
-        self.frame.random_u64(self.input.secret, self.input.txn_id.0)
-    }
-
-    fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError> {
-        self.frame.log(level, text)
-    }
-
-    fn abort(&mut self, code: &str, message: &str) {
-        self.frame.abort(code, message);
     }
 }

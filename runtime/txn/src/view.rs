@@ -4,8 +4,7 @@
 use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{
-    ColumnSet, Handles, HostOps, LogLevel, OpError, Placement, RowHandle, RowLayout, ScanBatch, ScanRequest,
-    TableSchema, Target,
+    ColumnSet, Handles, HostOps, OpError, Placement, RowHandle, RowLayout, ScanBatch, ScanRequest, TableSchema, Target,
     calls::{HANDLE_NONE, Packed},
 };
 use reprise_base::PartitionId;
@@ -14,7 +13,7 @@ use reprise_storage::{Rid, ScanPosition, StoreAtView, TableId, Visit, result_dig
 use crate::{
     keyplace::partition_between,
     module::{Executor, TableBinding},
-    ops::{binding, guest, index_of, limited, may_write},
+    ops::{binding, guest, index_of, limited, may_write, ops_of_any_transaction},
     reach::{Look, elsewhere, unplaced},
     run::{Commit, Outcome, TxnInput, judge},
     scan::{Cursor, OwnedRange, range_of, scan_error, show},
@@ -328,13 +327,7 @@ impl<'a> ViewTxn<'a> {
 }
 
 impl HostOps for ViewTxn<'_> {
-    fn args(&self) -> &[u8] {
-        self.input.args
-    }
-
-    fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError> {
-        self.frame.set_result(bytes)
-    }
+    ops_of_any_transaction!();
 
     fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         self.frame.count_op()?;
@@ -408,14 +401,6 @@ impl HostOps for ViewTxn<'_> {
         self.refuse(handle)
     }
 
-    fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
-        self.frame.table_of_handle(handle)
-    }
-
-    fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
-        self.frame.table_of_cursor(cursor)
-    }
-
     fn patch(&mut self, table: u16, handle: RowHandle, _: ColumnSet, _: &[u8]) -> Result<(), OpError> {
         self.frame.handle_in(table, handle)?;
         self.refuse_write(table)
@@ -451,22 +436,6 @@ impl HostOps for ViewTxn<'_> {
             }
         }
         self.run_cursor(cursor, visit)
-    }
-
-    fn scan_next(
-        &mut self,
-        cursor: u32,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
-        self.frame.count_op()?;
-        let cursor = self.frame.take_cursor(cursor)?;
-        self.run_cursor(cursor, visit)
-    }
-
-    fn scan_close(&mut self, cursor: u32) -> Result<(), OpError> {
-        self.frame.count_op()?;
-        self.frame.take_cursor(cursor)?;
-        Ok(())
     }
 
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {
@@ -509,29 +478,5 @@ impl HostOps for ViewTxn<'_> {
     fn go_on(&mut self) -> Result<(), OpError> {
         self.stores.go_on()?;
         self.frame.watch.ask_after(0)
-    }
-
-    fn limits_times(&self) -> u64 {
-        self.frame.limits_times()
-    }
-
-    fn now_us(&self) -> i64 {
-        self.input.txn_id.time_us()
-    }
-
-    fn txn_id(&self) -> u64 {
-        self.input.txn_id.0
-    }
-
-    fn random_u64(&mut self) -> u64 {
-        self.frame.random_u64(self.input.secret, self.input.txn_id.0)
-    }
-
-    fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError> {
-        self.frame.log(level, text)
-    }
-
-    fn abort(&mut self, code: &str, message: &str) {
-        self.frame.abort(code, message);
     }
 }
