@@ -44,7 +44,7 @@ pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, Logging, Sampling};
 pub use reader::{OpenViews, OpenedView, ReadQueue, Reader, Reading};
 pub use rendezvous::{Job, MultiPartitionTxn, Rendezvous, Stream, Touched};
 pub use shared::Shared;
-pub use sink::{AsyncSink, NoLog, NvramSink, Sink, SyncSink, Unlogged, complete};
+pub use sink::{AsyncSink, NewRecords, NoLog, NvramSink, Sink, SyncSink, Unlogged, complete};
 pub use site::{ExclusivePartitions, ExecContext, Partition, Site, SiteMessage};
 pub use told::{Question, Told};
 pub use turn::has_small_result;

@@ -10,7 +10,7 @@ use reprise_wire::{ChangesRun, PartitionList, PartitionSet};
 use crate::{
     batch::{CallBatch, ReplyOutcome},
     logging::LogForm,
-    sink::Unlogged,
+    sink::{NewRecords, Unlogged},
     site::{ExecContext, Partition},
     turn::{Running, TurnStart, settle_commit, settle_refusal},
 };
@@ -127,7 +127,10 @@ impl Pausing<'_, '_> {
         let head = batch.take_head(until);
         self.turn.results_max = batch.results_max();
         self.tools.recorder.logged(records.bytes().len() as u64);
-        let published = self.tools.sink.publish(&records, self.partitions, head);
+        let published = self
+            .tools
+            .sink
+            .publish(NewRecords::Whole(&records), self.partitions, head);
         self.tools.records = records;
         self.tools.records.clear();
         self.seal(published, unsealed)
@@ -137,7 +140,7 @@ impl Pausing<'_, '_> {
         let head = batch.take_head(at + 1);
         self.turn.results_max = batch.results_max();
         self.tools.recorder.logged(run.bytes() as u64);
-        let published = self.tools.sink.publish_run(run, self.partitions, head);
+        let published = self.tools.sink.publish(NewRecords::InParts(run), self.partitions, head);
         let _ = self.seal(published, None); // whoever asked was told
     }
 

@@ -36,6 +36,56 @@ impl From<&LogError> for Unlogged {
     }
 }
 
+/// The records of a batch.
+#[derive(Clone, Copy)]
+pub enum NewRecords<'a> {
+    Whole(&'a RecordBatch),
+    /// Of one write, which is logged in parts.
+    InParts(&'a ChangesRun<'a>),
+}
+
+impl NewRecords<'_> {
+    #[inline]
+    fn count(self) -> u32 {
+        match self {
+            Self::Whole(records) => records.count(),
+            Self::InParts(run) => run.records(),
+        }
+    }
+
+    #[inline]
+    fn is_empty(self) -> bool {
+        self.count() == 0
+    }
+
+    /// Where they end, appended at `start`.
+    #[inline]
+    fn end_behind(self, start: Lsn) -> Lsn {
+        Lsn(start.0 + u64::from(self.count()))
+    }
+
+    #[inline]
+    fn append(
+        self,
+        appender: &Appender<Box<CallBatch>>,
+        batch: Option<Box<CallBatch>>,
+        busy: Duration,
+    ) -> Result<Lsn, (LogError, Option<Box<CallBatch>>)> {
+        match self {
+            Self::Whole(records) => appender.append_while_busy(records, batch, busy),
+            Self::InParts(run) => appender.append_run(run, batch, busy),
+        }
+    }
+
+    #[inline]
+    fn append_to_front(self, appender: &mut NvramAppender<Box<CallBatch>>) -> Result<Lsn, LogError> {
+        match self {
+            Self::Whole(records) => appender.append(records),
+            Self::InParts(run) => appender.append_run(run),
+        }
+    }
+}
+
 /// The end of an engine thread's turn. One type per durability mode, chosen at wiring.
 pub trait Sink: Send {
     /// Why writes can't be taken now, if so.
@@ -52,18 +102,10 @@ pub trait Sink: Send {
     }
 
     /// Takes over a run batch with the records of its committed writes. `partitions` are those it ran on.
-    /// Err: nothing was appended, and the caller still has the batch's transactions in its tables.
+    /// Err: what was appended of them counts for nothing, and the caller still has the batch's transactions in its tables.
     fn publish(
         &self,
-        records: &RecordBatch,
-        partitions: &mut [&mut Partition],
-        batch: Box<CallBatch>,
-    ) -> Result<(), (Unlogged, Box<CallBatch>)>;
-
-    /// As `publish`, of a batch of one write, which is logged in parts. Err: those that were appended count for nothing.
-    fn publish_run(
-        &self,
-        run: &ChangesRun<'_>,
+        records: NewRecords<'_>,
         partitions: &mut [&mut Partition],
         batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)>;
@@ -128,11 +170,6 @@ fn place(batch: &mut CallBatch, end: Lsn) {
     }
 }
 
-/// Behind records that were appended at `start`.
-fn end_behind(start: Lsn, records: &RecordBatch) -> Lsn {
-    Lsn(start.0 + u64::from(records.count()))
-}
-
 /// How often a deployment that waits for its record looks whether the log still runs.
 const DURABLE_LOOK: Duration = Duration::from_secs(1);
 
@@ -157,7 +194,7 @@ impl Sink for SyncSink {
 
     fn publish(
         &self,
-        records: &RecordBatch,
+        records: NewRecords<'_>,
         partitions: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
@@ -169,26 +206,9 @@ impl Sink for SyncSink {
             return Ok(());
         }
         let busy = batch.busy;
-        match self.0.append_while_busy(records, Some(batch), busy) {
+        match records.append(&self.0, Some(batch), busy) {
             Ok(start) => {
-                note_end(partitions, end_behind(start, records));
-                Ok(())
-            }
-            Err((error, batch)) => Err(((&error).into(), batch.expect("the batch that was handed in"))),
-        }
-    }
-
-    fn publish_run(
-        &self,
-        run: &ChangesRun<'_>,
-        partitions: &mut [&mut Partition],
-        mut batch: Box<CallBatch>,
-    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
-        batch.records = run.records();
-        let busy = batch.busy;
-        match self.0.append_run(run, Some(batch), busy) {
-            Ok(start) => {
-                note_end(partitions, Lsn(start.0 + u64::from(run.records())));
+                note_end(partitions, records.end_behind(start));
                 Ok(())
             }
             Err((error, batch)) => Err(((&error).into(), batch.expect("the batch that was handed in"))),
@@ -221,32 +241,16 @@ impl Sink for AsyncSink {
 
     fn publish(
         &self,
-        records: &RecordBatch,
+        records: NewRecords<'_>,
         partitions: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
         batch.records = records.count();
         if !records.is_empty() {
-            match self.0.append(records, None) {
-                Ok(start) => note_end(partitions, end_behind(start, records)),
+            match records.append(&self.0, None, Duration::ZERO) {
+                Ok(start) => note_end(partitions, records.end_behind(start)),
                 Err((error, _)) => return Err(((&error).into(), batch)),
             }
-        }
-        place(&mut batch, end_of(partitions));
-        batch.finish();
-        Ok(())
-    }
-
-    fn publish_run(
-        &self,
-        run: &ChangesRun<'_>,
-        partitions: &mut [&mut Partition],
-        mut batch: Box<CallBatch>,
-    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
-        batch.records = run.records();
-        match self.0.append_run(run, None, Duration::ZERO) {
-            Ok(start) => note_end(partitions, Lsn(start.0 + u64::from(run.records()))),
-            Err((error, _)) => return Err(((&error).into(), batch)),
         }
         place(&mut batch, end_of(partitions));
         batch.finish();
@@ -281,14 +285,14 @@ impl Sink for NvramSink {
 
     fn publish(
         &self,
-        records: &RecordBatch,
+        records: NewRecords<'_>,
         partitions: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
         batch.records = records.count();
         if !records.is_empty() {
-            match self.appender.borrow_mut().append(records) {
-                Ok(start) => note_end(partitions, end_behind(start, records)),
+            match records.append_to_front(&mut self.appender.borrow_mut()) {
+                Ok(start) => note_end(partitions, records.end_behind(start)),
                 Err(error) => return Err(((&error).into(), batch)),
             }
         }
@@ -297,25 +301,10 @@ impl Sink for NvramSink {
         Ok(())
     }
 
-    fn publish_run(
-        &self,
-        run: &ChangesRun<'_>,
-        partitions: &mut [&mut Partition],
-        mut batch: Box<CallBatch>,
-    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
-        batch.records = run.records();
-        match self.appender.borrow_mut().append_run(run) {
-            Ok(start) => note_end(partitions, Lsn(start.0 + u64::from(run.records()))),
-            Err(error) => return Err(((&error).into(), batch)),
-        }
-        self.gate.complete(end_of(partitions), Ok(()), batch);
-        Ok(())
-    }
-
     fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
         let appended = self.appender.borrow_mut().append(record);
         let start = appended.map_err(|error| (Unlogged::from(&error), Lsn(0)))?;
-        note_end(partitions, end_behind(start, record));
+        note_end(partitions, NewRecords::Whole(record).end_behind(start));
         Ok(start)
     }
 
@@ -336,7 +325,7 @@ fn append_and_wait(
 ) -> Result<Lsn, (Unlogged, Lsn)> {
     let appended = appender.append(record, None);
     let start = appended.map_err(|(error, _)| (Unlogged::from(&error), Lsn(0)))?;
-    let end = end_behind(start, record);
+    let end = NewRecords::Whole(record).end_behind(start);
     // However long it takes: a record that becomes durable after its deployment was given up would name a module that the
     // next deployment names, too.
     let waited = wait_for(appender, end);
@@ -367,7 +356,7 @@ impl Sink for NoLog {
 
     fn publish(
         &self,
-        records: &RecordBatch,
+        records: NewRecords<'_>,
         _: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
@@ -377,15 +366,6 @@ impl Sink for NoLog {
         }
         batch.finish();
         Ok(())
-    }
-
-    fn publish_run(
-        &self,
-        _: &ChangesRun<'_>,
-        partitions: &mut [&mut Partition],
-        batch: Box<CallBatch>,
-    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
-        self.publish(&RecordBatch::default(), partitions, batch)
     }
 
     fn append_durable(&self, _: &RecordBatch, _: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {

@@ -25,7 +25,7 @@ use crate::{
     rendezvous::{MultiPartitionTxn, Rendezvous},
     share::ProcessorShare,
     shared::Shared,
-    sink::{Sink, Unlogged},
+    sink::{NewRecords, Sink, Unlogged},
     told::Telling,
     turn::{Running, TurnStart, Watched, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit},
 };
@@ -528,7 +528,7 @@ fn publish(tools: &mut ExecContext, records: &RecordBatch, partitions: &mut [&mu
     }
     tools.recorder.logged(records.bytes().len() as u64);
     let retains = tools.sink.settled().is_some();
-    match tools.sink.publish(records, partitions, batch) {
+    match tools.sink.publish(NewRecords::Whole(records), partitions, batch) {
         Ok(()) if retains && !records.is_empty() => {
             for partition in partitions {
                 partition.store.seal(partition.last_end.0);
@@ -615,10 +615,11 @@ impl ExclusivePartitions<'_> {
             return then(Err(REPLAY_FAILED.into()));
         }
         let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
-        let published = self
-            .tools
-            .sink
-            .publish(&RecordBatch::default(), &mut partitions, CallBatch::waiting(then));
+        let published = self.tools.sink.publish(
+            NewRecords::Whole(&RecordBatch::default()),
+            &mut partitions,
+            CallBatch::waiting(then),
+        );
         if let Err((reason, mut waiting)) = published {
             waiting.refuse(&reason);
             waiting.finish();

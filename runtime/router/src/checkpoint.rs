@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak, atomic::Ordering};
 use crossbeam_channel::Sender;
 use reprise_backup::ArchiveStatus;
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_partition::{CallBatch, Copied, ExclusivePartitions, Partition, Unlogged};
+use reprise_partition::{CallBatch, Copied, ExclusivePartitions, NewRecords, Partition, Unlogged};
 use reprise_storage::SnapshotTable;
 use reprise_txn::Deployed;
 use reprise_wire::{CheckpointMark, RecordBatch, RecordRef};
@@ -91,7 +91,10 @@ fn begin_copy(
     let mut waiting = Box::new(CallBatch::new(None));
     waiting.done = Some(Box::new(move |_| told()));
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
-    let published = held.tools.sink.publish(&record, &mut partitions, waiting);
+    let published = held
+        .tools
+        .sink
+        .publish(NewRecords::Whole(&record), &mut partitions, waiting);
     published.map_err(|(reason, _)| CopyError::from(reason))?;
     // The mark is the last record of every partition.
     let lsn = partitions[0].last_end;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 use reprise_base::{Lsn, PartitionId};
 use reprise_log::Log;
-use reprise_partition::{CallBatch, ExclusivePartitions, Job, Partition, PartitionDigest};
+use reprise_partition::{CallBatch, ExclusivePartitions, Job, NewRecords, Partition, PartitionDigest};
 use reprise_storage::DigestPlan;
 use reprise_wire::{CheckpointMark, RecordBatch, RecordRef};
 
@@ -63,10 +63,11 @@ fn begin_at(
     let record = RecordBatch::of(&RecordRef::Checkpoint(CheckpointMark { txn_id }));
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     names.begin(log.filled());
-    let published = held
-        .tools
-        .sink
-        .publish(&record, &mut partitions, Box::new(CallBatch::new(None)));
+    let published = held.tools.sink.publish(
+        NewRecords::Whole(&record),
+        &mut partitions,
+        Box::new(CallBatch::new(None)),
+    );
     if let Err((reason, _)) = published {
         names.end(None);
         return Err(CopyError::from(reason));
