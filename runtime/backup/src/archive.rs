@@ -24,6 +24,7 @@ const COMPARED_BYTES: usize = 1 << 20;
 
 /// Why files can't be put into an archive.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ArchiveError {
     #[error(
         "{0} is in use, as a data directory or as the archive of another server: name a directory of its own, on another disk if there is one"
@@ -67,12 +68,17 @@ pub enum ArchiveError {
 /// What is kept elsewhere of what the data directory let go of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArchiveStatus {
+    /// Where it lies.
     pub directory: String,
+    /// Of the log and of checkpoints.
     pub files: u64,
+    /// Of all of these files.
     pub bytes: u64,
+    /// The earliest state that it restores.
     pub oldest_checkpoint: Option<Lsn>,
     /// Bytes in the data directory that would go if the archive took them, and how many there may be.
     pub held_bytes: u64,
+    /// As `ArchiveBounds::held_bytes_max`.
     pub held_bytes_max: u64,
     /// Where it ends, as too much was held: nothing more is put there.
     pub ends_at: Option<Lsn>,
@@ -111,8 +117,11 @@ pub struct Archive {
 
 /// Where the files come from.
 pub struct Origin {
+    /// The data directory's folder of segments.
     pub log: Arc<dyn Disk>,
+    /// The data directory's folder of checkpoints.
     pub checkpoints: Arc<dyn Disk>,
+    /// An archive of another database is refused.
     pub database_id: [u8; 16],
     /// Where the log begins.
     pub start: Lsn,
@@ -177,6 +186,7 @@ impl Archive {
         self.state.lock().expect("nothing panics under this lock")
     }
 
+    /// What is there.
     pub fn status(&self) -> ArchiveStatus {
         self.lock().clone()
     }
@@ -228,6 +238,7 @@ impl Archive {
         self.lock().ends_at.is_some()
     }
 
+    /// Notes an attempt that failed, and when, in microseconds since 1970.
     pub fn note_failure(&self, at_unix_us: i64, error: String) {
         let mut status = self.lock();
         status.failures += 1;
@@ -239,6 +250,7 @@ impl Archive {
         self.take(&*self.origin.log, &*self.log, name, goes_on)
     }
 
+    /// Takes the checkpoint at a position; its original may go afterwards. It ends early where `goes_on` says no.
     pub fn take_checkpoint(&self, lsn: Lsn, goes_on: &dyn Fn() -> bool) -> Result<(), ArchiveError> {
         self.take(
             &*self.origin.checkpoints,

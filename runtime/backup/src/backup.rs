@@ -25,12 +25,17 @@ use crate::{
 /// What a backup was found to hold.
 #[derive(Clone, Debug)]
 pub struct VerifiedBackup {
+    /// As it was read.
     pub manifest: BackupManifest,
+    /// Of the log in it.
     pub log: VerifyReport,
     /// Of the checkpoint.
     pub rows: u64,
+    /// Of the checkpoint.
     pub tables: usize,
+    /// Of the checkpoint, in service.
     pub modules: usize,
+    /// Of the checkpoint.
     pub idempotency_keys: u64,
 }
 

@@ -4,6 +4,7 @@
 //! Invariants: a new directory is there whole or not at all; what is let go of is copied and synced first.
 //! Called by: `database` (backups of a running node, the archive), `router` (their status), `ship` (new directories), `node` (files, without a server).
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod archive;
 mod backup;

@@ -28,6 +28,7 @@ const SUM_LINE: &str = "  \"manifest_sha256\": \"";
 pub struct BackupFile {
     /// `log/…` or `checkpoints/…`.
     pub path: String,
+    /// Its length.
     pub bytes: u64,
     /// In hexadecimal digits.
     pub sha256: String,
@@ -44,27 +45,33 @@ impl BackupFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackupManifest {
+    /// Version of the manifest.
     pub format: u32,
     /// Of the program that made it.
     pub program_version: String,
     /// In hexadecimal digits.
     pub database_id: String,
+    /// Of the database.
     pub partitions: u16,
     /// Of the newest part of the log, in hexadecimal digits.
     pub settings_hash: String,
     /// Microseconds since 1970. Nothing later is in it.
     pub created_us: i64,
+    /// Position of the checkpoint, if there is one.
     pub checkpoint_lsn: Option<u64>,
+    /// First LSN of the log in it.
     pub log_start: u64,
     /// The first record that is not in it would begin here.
     pub log_end: u64,
     /// Records behind the checkpoint.
     pub records: u64,
+    /// All but the manifest.
     pub files: Vec<BackupFile>,
 }
 
 /// What is wrong with a manifest, or with a file that it names.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ManifestError {
     #[error("{0} is no backup: it has no {MANIFEST_NAME}")]
     Missing(String),
@@ -83,6 +90,7 @@ pub enum ManifestError {
 impl BackupManifest {
     pub(crate) const FORMAT: u32 = FORMAT;
 
+    /// Of all of its files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
@@ -96,6 +104,7 @@ impl BackupManifest {
         format!("{body}{SUM_LINE}{sum}\"\n}}\n")
     }
 
+    /// Reads what `encode` wrote, and checks it.
     pub fn decode(text: &str) -> Result<Self, ManifestError> {
         let damaged = |what: &str| ManifestError::Damaged(what.to_owned());
         let at = text.rfind(SUM_LINE).ok_or_else(|| damaged("its checksum is missing"))?;
@@ -118,10 +127,12 @@ impl BackupManifest {
         }
     }
 
+    /// That of the backup in a directory of the file system.
     pub fn read(dir: &Path) -> Result<Self, ManifestError> {
         Self::read_in(&Place::at(dir))
     }
 
+    /// That of the backup at a place.
     pub fn read_in(place: &Place) -> Result<Self, ManifestError> {
         let opened = place.root().and_then(|root| root.open_read(MANIFEST_NAME));
         let file = opened.map_err(|error| match error.kind {

@@ -49,7 +49,9 @@ pub struct RestoreReport {
     pub records: u64,
     /// Records of the source behind the point.
     pub left_out: u64,
+    /// What was copied of the log.
     pub log: LogCopy,
+    /// Of the file that was copied.
     pub checkpoint_bytes: u64,
     /// Damage of the source behind the point.
     pub damage: Option<String>,
@@ -57,6 +59,7 @@ pub struct RestoreReport {
 
 /// Why a database can't be restored to a point.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum RestoreError {
     #[error("there is no database under {0}: it has no folder log with segments in it")]
     NoDatabase(PathBuf),
@@ -148,10 +151,12 @@ pub struct Source {
 }
 
 impl Source {
+    /// A data directory or a backup, alone.
     pub fn open(place: &Place) -> Result<Self, RestoreError> {
         Self::of(place, None)
     }
 
+    /// As `open`, with the archive of what the directory let go of, if any.
     pub fn of(place: &Place, archive: Option<&Place>) -> Result<Self, RestoreError> {
         let missing = || RestoreError::NoDatabase(place.path());
         let log = folder(place, archive, "log").map_err(|error| match error.kind {

@@ -16,6 +16,7 @@ pub struct Staging {
 
 /// Why a new directory can't be made there.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum StagingError {
     #[error("{0} is not empty: name a directory that does not exist yet, or an empty one")]
     NotEmpty(PathBuf),
@@ -47,6 +48,7 @@ impl Staging {
         Ok(self.place.folder_or_new(name)?)
     }
 
+    /// Where the directory lies until it is published.
     pub fn place(&self) -> &Place {
         &self.place
     }

@@ -110,6 +110,7 @@ pub struct Place {
 }
 
 impl Place {
+    /// The directory `name` of a tree; the tree's own where that is empty.
     pub fn new(tree: Arc<dyn Tree>, name: &str) -> Self {
         let name = name.to_owned();
         Self { tree, name }
@@ -130,10 +131,12 @@ impl Place {
         Some(Self::new(Arc::new(RealTree(parent.to_owned())), name))
     }
 
+    /// What it is a directory of.
     pub fn tree(&self) -> &Arc<dyn Tree> {
         &self.tree
     }
 
+    /// Empty for the tree's own directory.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -143,6 +146,7 @@ impl Place {
         self.tree.open(&self.name)
     }
 
+    /// A folder of the directory, which is there.
     pub fn folder(&self, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
         self.tree.open(&join(&self.name, folder))
     }
@@ -160,6 +164,7 @@ impl Place {
         self.root().is_ok_and(|root| root.open_read(file).is_ok())
     }
 
+    /// Where it lies, for messages.
     pub fn path(&self) -> PathBuf {
         self.tree.path(&self.name)
     }

@@ -4,6 +4,7 @@
 //! Invariants: a file with a checkpoint's name was durable, and could be read back, before it got the name; every byte read is under a checksum.
 //! Called by: `database` (taking, retention), `recovery` (loading), `backup`, `node` (looking).
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod error;
 mod reader;

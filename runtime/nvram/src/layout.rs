@@ -17,6 +17,7 @@ pub const LINE_BYTES: usize = 64;
 pub const RINGS_MAX: usize = 256;
 /// Entries that a ring has at least and at most.
 pub const ENTRIES_MIN: u32 = 64;
+/// As `ENTRIES_MIN`: at most.
 pub const ENTRIES_MAX: u32 = 1 << 24;
 /// Bytes of objects that a ring has at least.
 const OBJECTS_BYTES_MIN: u64 = 64 << 10;
@@ -47,11 +48,13 @@ pub struct Geometry {
 /// Whose records a region holds, and what ran them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
+    /// Of the database.
     pub database_id: [u8; 16],
     /// Of this making of the region: an older copy of it has another one.
     pub region_id: [u8; 16],
     /// As in the headers of the log's segments.
     pub settings_hash: u64,
+    /// Under which the records' commands ran.
     pub semantics: u32,
     /// Of the records' bytes.
     pub format: u32,

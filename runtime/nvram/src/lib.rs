@@ -4,6 +4,7 @@
 //! Invariants: an entry's state bit is persistent only after its objects are; a transaction's objects count only under a persistent commit; what lies
 //! behind the first entry of a ring that is not valid counts as never written; nothing is overwritten before it was freed.
 //! Called by: `log` (the front before its files), `txn` (changes as they are made), `partition` (the sink), `database` (opening), `node` (files).
+#![deny(missing_docs)]
 
 mod layout;
 mod lsns;

@@ -19,6 +19,7 @@ pub struct LsnSource {
 }
 
 impl LsnSource {
+    /// Gives out `next` first, to so many sites.
     pub fn new(next: Lsn, sites: usize) -> Self {
         let idle = |_| Slot(AtomicU64::new(IDLE));
         Self {
@@ -53,6 +54,7 @@ impl LsnSource {
         self.is_closed.store(true, SeqCst);
     }
 
+    /// Ends what `close` began.
     pub fn open(&self) {
         self.is_closed.store(false, SeqCst);
     }

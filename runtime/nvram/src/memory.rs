@@ -17,6 +17,7 @@ pub enum Persistence {
 }
 
 impl Persistence {
+    /// As status and metrics have it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fence => "fence",

@@ -24,8 +24,10 @@ pub enum FlushPolicy {
 }
 
 impl FlushPolicy {
+    /// Every policy.
     pub const ALL: [Self; 3] = [Self::OnCommit, Self::OnInsert, Self::OnInsertFence];
 
+    /// As the setting has it.
     pub fn name(self) -> &'static str {
         match self {
             Self::OnCommit => "commit",

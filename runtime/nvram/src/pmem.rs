@@ -29,6 +29,7 @@ const MEM_NONTEMPORAL: c_uint = 1 << 1;
 /// How a region is opened.
 #[derive(Clone, Debug)]
 pub struct PmemOptions {
+    /// A file on a DAX file system, a DAX device, or an ordinary file.
     pub path: PathBuf,
     /// Bytes of the region; ignored for a device, which is taken as a whole. None: as many as there are.
     pub bytes: Option<u64>,
@@ -36,7 +37,9 @@ pub struct PmemOptions {
     pub assume_persistent: bool,
 }
 
+/// Why a region can't be opened.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum PmemError {
     #[error("{LIBRARY} can't be loaded ({reason}): the package libpmem1 has it on Debian")]
     Library { reason: String },

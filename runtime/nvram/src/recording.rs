@@ -10,9 +10,13 @@ use crate::{Memory, Persistence};
 
 /// A call at the boundary.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields are the parameters of the call")]
 pub enum Event {
+    /// `Memory::write`: from where on, and how many bytes.
     Write { at: usize, bytes: usize },
+    /// `Memory::store`: where, and what.
     Store { at: usize, word: u64 },
+    /// `Memory::drain`.
     Drain,
 }
 

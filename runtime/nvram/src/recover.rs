@@ -17,6 +17,7 @@ pub struct RecoveredRecord {
     pub lsn: Lsn,
     /// As in [`RingRecord`].
     pub count: u32,
+    /// The one in which it lay.
     pub ring: u32,
     /// As in [`RingRecord`].
     pub bytes: Vec<u8>,
@@ -36,6 +37,7 @@ pub struct Recovered {
     pub epoch: Epoch,
     /// The log's files had everything before it.
     pub copied: Lsn,
+    /// In LSN order.
     pub records: Vec<RecoveredRecord>,
     /// Numbers between the first record's and the last one's that no record has: taken by a site, and lost with it. No acknowledged
     /// record depends on one.

@@ -13,6 +13,7 @@ use crate::{
 
 /// Why a region can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum RegionError {
     #[error("the NVRAM region holds something else: it does not begin as a region of Reprise does")]
     Foreign,
@@ -120,6 +121,7 @@ impl Region {
         Header::erase(memory);
     }
 
+    /// Whose records it holds.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
@@ -138,6 +140,7 @@ impl Region {
         RegionMarks(self.memory.clone())
     }
 
+    /// How it is divided.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }

@@ -37,6 +37,7 @@ impl ObjectKind {
 
 /// Why nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum Full {
     #[error("the ring is full until older records are copied to disk")]
     ForNow,
@@ -77,10 +78,13 @@ impl Shared {
 /// How much of a ring waits to be copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingFill {
+    /// That are in use.
     pub entries: u64,
+    /// That there are.
     pub entries_max: u64,
     /// Of objects.
     pub bytes: u64,
+    /// That there are for objects.
     pub bytes_max: u64,
 }
 
@@ -113,6 +117,7 @@ impl Shared {
 pub struct RingGauge(Arc<Shared>);
 
 impl RingGauge {
+    /// How full the ring is.
     pub fn fill(&self) -> RingFill {
         self.0.fill()
     }
@@ -301,6 +306,7 @@ pub struct RingRecord {
     pub lsn: Lsn,
     /// Records that it is: 1, or as many as were written together.
     pub count: u32,
+    /// Encoded, one record behind the other.
     pub bytes: Vec<u8>,
     /// What can be freed once the record is safe elsewhere.
     pub(crate) end: Position,
@@ -348,6 +354,7 @@ impl RingReader {
         }
     }
 
+    /// Looks at this ring.
     pub fn gauge(&self) -> RingGauge {
         RingGauge(self.shared.clone())
     }

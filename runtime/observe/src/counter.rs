@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    /// By the one thread that writes.
     #[inline]
     pub fn add(&self, count: u64) {
         let before = self.0.load(Ordering::Relaxed);
@@ -19,6 +20,7 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
+    /// The count, from any thread.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

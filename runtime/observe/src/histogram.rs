@@ -74,12 +74,14 @@ impl LatencyHistogram {
         }
     }
 
+    /// What was counted so far.
     pub fn histogram(&self) -> Histogram<u64> {
         let mut sum = empty();
         self.add_to(&mut sum);
         sum
     }
 
+    /// Of what was counted so far.
     pub fn summary(&self) -> LatencySummary {
         LatencySummary::of(&self.histogram())
     }
@@ -92,16 +94,24 @@ pub(crate) fn empty() -> Histogram<u64> {
 /// The usual points of a distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LatencySummary {
+    /// Of values.
     pub count: u64,
+    /// Their mean.
     pub mean_ns: f64,
+    /// Their median.
     pub p50_ns: u64,
+    /// 95 of 100 are no greater.
     pub p95_ns: u64,
+    /// 99 of 100 are no greater.
     pub p99_ns: u64,
+    /// 999 of 1,000 are no greater.
     pub p999_ns: u64,
+    /// The greatest.
     pub max_ns: u64,
 }
 
 impl LatencySummary {
+    /// All zero for a histogram of nothing.
     pub fn of(histogram: &Histogram<u64>) -> Self {
         if histogram.is_empty() {
             return Self::default();

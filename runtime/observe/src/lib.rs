@@ -4,6 +4,7 @@
 //! Invariants: counting takes no lock and no allocation; an engine thread's counter has one writer; memory is bounded.
 //! Called by: `log`, `partition` (count), `txn` (where a module's calls are counted), `database`, `router`, `http`, `node` (read snapshots).
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod counter;
 mod histogram;

@@ -16,25 +16,33 @@ const CALL_BYTES_MAX: usize = 16 << 10;
 /// As guests name levels.
 const LEVEL_WARN: u8 = 2;
 
+/// A line that a procedure logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecentLine {
     /// Counts all lines since the start, from 0.
     pub number: u64,
+    /// Of the call, committed or not.
     pub txn_id: TxnId,
+    /// Its name.
     pub module: String,
+    /// Its name.
     pub procedure: String,
     /// 0 debug, 1 info, 2 warn, 3 error.
     pub level: u8,
+    /// As it was logged.
     pub text: String,
 }
 
 /// Which lines.
 #[derive(Clone, Debug, Default)]
 pub struct LineFilter {
+    /// Of this module alone.
     pub module: Option<String>,
+    /// Of procedures of this name alone.
     pub procedure: Option<String>,
     /// This level and above.
     pub level_min: u8,
+    /// Of this transaction alone.
     pub txn_id: Option<TxnId>,
     /// Lines with this number or a later one.
     pub since: Option<u64>,
@@ -82,6 +90,7 @@ struct Lists {
 pub struct RecentLines(Mutex<Lists>);
 
 impl RecentLines {
+    /// Without a line.
     pub fn new() -> Self {
         Self::default()
     }

@@ -20,57 +20,84 @@ const TEXT_BYTES_MAX: usize = 512;
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
+    /// A version of a module went into service, in place of another one or of none.
     Deployed {
+        /// Of the deployment.
         txn_id: TxnId,
+        /// Its name.
         module: String,
+        /// The new one.
         version: u32,
+        /// The one before.
         replaced: Option<u32>,
     },
+    /// A module went out of service.
     Removed {
+        /// Its name.
         module: String,
     },
+    /// A table that no module used went.
     TableDropped {
+        /// Its name.
         table: String,
     },
+    /// A procedure trapped.
     Trapped {
+        /// Of the call.
         txn_id: TxnId,
         /// `MODULE.PROCEDURE`.
         procedure: String,
+        /// What the trap was.
         message: String,
     },
+    /// A call ran for longer than it should.
     SlowCall {
+        /// Of the call.
         txn_id: TxnId,
+        /// `MODULE.PROCEDURE`.
         procedure: String,
         /// Milliseconds for which it ran and held its partitions.
         ran_ms: u64,
     },
+    /// A checkpoint is there.
     CheckpointPublished {
+        /// Its position.
         lsn: Lsn,
+        /// Of all tables.
         rows: u64,
+        /// Of its file.
         file_bytes: u64,
+        /// That it took.
         seconds: f64,
     },
+    /// None was published.
     CheckpointFailed {
+        /// Why.
         reason: String,
     },
+    /// The archive did not take what the data directory lets go of.
     ArchiveFailed {
+        /// Why.
         reason: String,
     },
     /// A connection between a primary and a standby began or ended, or what is held for one was let go.
     Standby {
         /// The standby's; empty of none in particular, and of who was not let in.
         name: String,
+        /// What happened.
         what: String,
     },
     /// Somebody did something beside calls.
     Controlled {
         /// Who.
         principal: String,
+        /// Its name.
         operation: &'static str,
         /// To what; empty where there is nothing to name.
         subject: String,
         /// `done`, or the slug of a problem.
         outcome: String,
+        /// How long.
         took: Duration,
     },
 }
@@ -78,11 +105,17 @@ pub enum Notice {
 /// What is bounded together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
+    /// Deployments, removals and drops.
     Schema,
+    /// `Notice::Trapped`.
     Trap,
+    /// `Notice::SlowCall`.
     SlowCall,
+    /// Of checkpoints, published or failed.
     Checkpoint,
+    /// `Notice::ArchiveFailed`.
     Archive,
+    /// `Notice::Standby`.
     Standby,
     /// What nobody may do unseen: as many are kept as may be done between two takings.
     Control,
@@ -138,6 +171,7 @@ impl Notice {
 /// What was taken.
 #[derive(Debug, Default, PartialEq)]
 pub struct Taken {
+    /// In the order in which they were told.
     pub notices: Vec<Notice>,
     /// Those for which there was no room since the last taking.
     pub left_out: Vec<(NoticeKind, u64)>,
@@ -163,6 +197,7 @@ impl Notices {
         self.slow_call_ms.load(Ordering::Relaxed)
     }
 
+    /// As `slow_call_ms`.
     pub fn set_slow_call_ms(&self, slow_call_ms: u32) {
         self.slow_call_ms.store(slow_call_ms, Ordering::Relaxed);
     }

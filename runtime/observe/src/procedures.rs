@@ -22,8 +22,11 @@ const STRIPES_COUNT: usize = 8;
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallEnd {
+    /// It left what it wrote.
     Committed,
+    /// By the procedure itself.
     Aborted,
+    /// By a trap of the guest.
     Trapped,
     /// It reached a limit of one transaction.
     Limit,
@@ -34,6 +37,7 @@ pub enum CallEnd {
 }
 
 impl CallEnd {
+    /// Every end.
     pub const ALL: [Self; 6] = [
         Self::Committed,
         Self::Aborted,
@@ -43,6 +47,7 @@ impl CallEnd {
         Self::Refused,
     ];
 
+    /// As metrics have it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Committed => "committed",
@@ -67,8 +72,10 @@ pub enum CallStage {
 }
 
 impl CallStage {
+    /// Every stage.
     pub const ALL: [Self; 3] = [Self::Queued, Self::Running, Self::Logging];
 
+    /// As metrics have it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -86,16 +93,19 @@ pub struct CallSums {
 }
 
 impl CallSums {
+    /// One call more had this end.
     #[inline]
     pub fn count(&mut self, end: CallEnd) {
         self.ends[end as usize] += 1;
     }
 
+    /// Calls were in this stage for so long.
     #[inline]
     pub fn took(&mut self, stage: CallStage, ns: u64) {
         self.stages_ns[stage as usize] += ns;
     }
 
+    /// How many had this end.
     pub fn calls(&self, end: CallEnd) -> u64 {
         self.ends[end as usize]
     }
@@ -105,6 +115,7 @@ impl CallSums {
         self.ends.iter().sum::<u64>() - self.calls(CallEnd::Refused)
     }
 
+    /// How long all together were in this stage.
     pub fn time(&self, stage: CallStage) -> Duration {
         Duration::from_nanos(self.stages_ns[stage as usize])
     }
@@ -139,6 +150,7 @@ impl ProcedureMeter {
         }
     }
 
+    /// What was added so far.
     pub fn sums(&self) -> CallSums {
         let mut sums = CallSums::default();
         for stripe in &self.0 {
@@ -158,6 +170,7 @@ impl ProcedureMeter {
 pub struct ModuleMeters(Box<[OnceLock<Arc<ProcedureMeter>>]>);
 
 impl ModuleMeters {
+    /// Of a module with so many procedures.
     pub fn new(procedures_count: usize) -> Self {
         Self((0..procedures_count).map(|_| OnceLock::new()).collect())
     }
@@ -172,8 +185,11 @@ impl ModuleMeters {
 /// One procedure's line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcedureSums {
+    /// Its name, or `OTHER`.
     pub module: String,
+    /// Its name, or `OTHER`.
     pub procedure: String,
+    /// Of all versions.
     pub sums: CallSums,
 }
 

@@ -34,6 +34,7 @@ struct ThreadCounters {
 pub struct Recorder(Arc<ThreadCounters>);
 
 impl Recorder {
+    /// A transaction committed.
     #[inline]
     pub fn committed(&self) {
         self.0.committed.add(1);
@@ -55,6 +56,7 @@ impl Recorder {
         self.0.rejected.add(calls);
     }
 
+    /// Records of so many bytes went to the log.
     #[inline]
     pub fn logged(&self, bytes: u64) {
         self.0.log_bytes.add(bytes);
@@ -79,9 +81,11 @@ impl Recorder {
 /// What the log's flusher counts.
 #[derive(Debug, Default)]
 pub struct FlushStats {
+    /// Writes.
     pub flushes: Counter,
     /// Bytes written, headers and padding included.
     pub bytes: Counter,
+    /// That were written.
     pub records: Counter,
     /// From the start of a write until it is durable.
     pub write: LatencyHistogram,
@@ -101,42 +105,59 @@ pub struct Registry {
 /// Sums over all engine threads since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
+    /// Transactions that committed.
     pub committed: u64,
+    /// Those that aborted themselves.
     pub aborted: u64,
+    /// Those that a trap or a limit ended.
     pub trapped: u64,
+    /// Calls that did not run.
     pub rejected: u64,
+    /// Burned by all calls.
     pub fuel: u64,
+    /// That ran.
     pub batches: u64,
+    /// Of records, without headers and padding.
     pub log_bytes: u64,
     /// Nanoseconds for which calls ran that left records: what to run them once more takes.
     pub redo_ns: u64,
+    /// Writes of the log.
     pub flushes: u64,
+    /// Headers and padding included.
     pub flushed_bytes: u64,
+    /// That were written.
     pub flushed_records: u64,
 }
 
 /// The state at one moment. Histograms are cumulative: subtract an earlier one for an interval.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
+    /// Of all engine threads and the flusher.
     pub totals: Totals,
     /// Per engine thread, in the order of registration.
     pub threads: Vec<Totals>,
+    /// Nanoseconds from the acceptance of a call to its answer.
     pub answered: Histogram<u64>,
+    /// Nanoseconds that a call ran: its share of its batch.
     pub run: Histogram<u64>,
+    /// Nanoseconds of a write of the log until it is durable.
     pub flush: Histogram<u64>,
 }
 
 impl Snapshot {
+    /// Of `answered`.
     pub fn answered_summary(&self) -> LatencySummary {
         LatencySummary::of(&self.answered)
     }
 
+    /// Of `flush`.
     pub fn flush_summary(&self) -> LatencySummary {
         LatencySummary::of(&self.flush)
     }
 }
 
 impl Registry {
+    /// Of no thread.
     pub fn new() -> Self {
         Self::default()
     }
@@ -160,6 +181,7 @@ impl Registry {
         self.answered.record_shared(nanoseconds(elapsed), calls);
     }
 
+    /// What was counted so far.
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot {
             totals: Totals::default(),

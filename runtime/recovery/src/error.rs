@@ -6,6 +6,7 @@ use reprise_replay::ReplayError;
 
 /// Why the tables could not be made from the files.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum RecoveryError {
     #[error(transparent)]
     Replay(#[from] ReplayError),

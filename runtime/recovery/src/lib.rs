@@ -4,6 +4,7 @@
 //! Invariants: a checkpoint is loaded whole or not at all; after an error no partition is served.
 //! Called by: `database`, before the router takes calls; `node` (looking).
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod error;
 mod feed;

@@ -20,14 +20,23 @@ use crate::{RecoveryError, fill::fill, ready::make_ready};
 /// The outcome under an idempotency key, out of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedKey {
+    /// Name of the token that called.
     pub scope: Box<[u8]>,
+    /// As sent by the client.
     pub key: Box<[u8]>,
+    /// Of the call (`reprise_txn::call_hash`).
     pub fingerprint: u128,
+    /// The version that ran it.
     pub module_id: u32,
+    /// Its number in the module.
     pub procedure: u16,
+    /// Of the transaction that it committed as.
     pub txn_id: TxnId,
+    /// Of its record.
     pub lsn: Lsn,
+    /// None for a multi-partition call.
     pub partition: Option<PartitionId>,
+    /// Encoded.
     pub result: Vec<u8>,
 }
 
@@ -62,6 +71,7 @@ impl Code for Retired {
 
 /// What came out of a checkpoint beside the tables.
 pub struct Loaded {
+    /// The outcomes under idempotency keys that are still remembered.
     pub keys: Vec<LoadedKey>,
     /// Compiling its modules took so long.
     pub compile_seconds: f64,

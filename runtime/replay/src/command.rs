@@ -70,15 +70,23 @@ pub(crate) struct Redo {
     difference.as_ref().map_or_else(String::new, |difference| format!(". The first difference: {difference}"))
 )]
 pub struct Divergence {
+    /// Of the record.
     pub lsn: Lsn,
+    /// Of the transaction.
     pub txn_id: TxnId,
+    /// Its name.
     pub module: String,
+    /// Of the module.
     pub version: u32,
+    /// SHA-256 of the module's bytes, in hexadecimal digits.
     pub hash: String,
+    /// Its name.
     pub procedure: String,
-    /// Number of the version in the log, and of the procedure in the module.
+    /// Number of the version in the log.
     pub module_id: ModuleId,
+    /// Number of the procedure in the module.
     pub procedure_number: u16,
+    /// What it did otherwise.
     pub what: String,
     /// The first row in which they differ, where the log holds the transaction's changes, too.
     pub difference: Option<String>,
@@ -87,9 +95,13 @@ pub struct Divergence {
 /// The outcome of a replayed call that carried an idempotency key.
 #[derive(Clone)]
 pub struct ReplayOutcome {
+    /// Of the record.
     pub lsn: Lsn,
+    /// Of the transaction.
     pub txn_id: TxnId,
+    /// The version that ran it.
     pub module: Arc<Module>,
+    /// Its number in the module.
     pub procedure: u16,
     /// Name of the token that called.
     pub scope: Box<[u8]>,
@@ -97,6 +109,7 @@ pub struct ReplayOutcome {
     pub key: Box<[u8]>,
     /// Of the call (`reprise_txn::call_hash`).
     pub fingerprint: u128,
+    /// Encoded.
     pub result: Vec<u8>,
     /// None for a multi-partition call.
     pub partition: Option<PartitionId>,

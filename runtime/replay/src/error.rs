@@ -7,6 +7,7 @@ use crate::command::Divergence;
 
 /// Why a record could not be replayed. No partition is to be served then.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ReplayError {
     #[error(transparent)]
     Diverged(#[from] Box<Divergence>),

@@ -7,6 +7,7 @@
 //! after an error no partition is served.
 //! Called by: `recovery`, `database`.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod assist;
 mod batch;

@@ -232,10 +232,12 @@ impl Replayer {
         self.quarantine = quarantine;
     }
 
+    /// What all sites have in common.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
+    /// What makes code of the modules that the log holds.
     pub fn compiler(&self) -> &Arc<dyn Compiler> {
         &self.compiler
     }

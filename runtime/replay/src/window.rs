@@ -119,6 +119,7 @@ impl Window {
         self.blocks.clear();
     }
 
+    /// True where no block was added.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

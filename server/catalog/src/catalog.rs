@@ -20,11 +20,15 @@ const CACHE_BYTES: u64 = 4 << 20;
 /// One version of a module, with its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CatalogModule {
+    /// Number of the version in the log.
     pub module_id: u32,
+    /// Of the module.
     pub name: String,
+    /// Counts from 1 for each name.
     pub version: u32,
     /// SHA-256 of `wasm`.
     pub hash: [u8; 32],
+    /// Of the deployment.
     pub txn_id: TxnId,
     /// None where it is out of service.
     pub wasm: Vec<u8>,
@@ -33,14 +37,21 @@ pub struct CatalogModule {
 /// One version of a module, as listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CatalogEntry {
+    /// Number of the version in the log.
     pub module_id: u32,
+    /// Of the module.
     pub name: String,
+    /// Counts from 1 for each name.
     pub version: u32,
+    /// SHA-256 of its bytes.
     pub hash: [u8; 32],
+    /// Of the deployment.
     pub txn_id: u64,
 }
 
+/// Why the catalog can't be used.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum CatalogError {
     #[error("the catalog at {0} is in use by another process")]
     InUse(PathBuf),
@@ -56,7 +67,9 @@ pub enum CatalogError {
 
 /// An open catalog, and where a predecessor that could not be read lies now.
 pub struct Opened {
+    /// Empty where the predecessor was set aside.
     pub catalog: Catalog,
+    /// Where the unreadable predecessor lies.
     pub set_aside: Option<PathBuf>,
 }
 
@@ -193,6 +206,7 @@ impl Catalog {
         Ok(names)
     }
 
+    /// The bytes of a version by their SHA-256; none where the catalog does not have them.
     pub fn wasm(&self, hash: &[u8; 32]) -> Result<Option<Vec<u8>>, CatalogError> {
         Ok(self.binaries.get(hash)?.map(|wasm| wasm.to_vec()))
     }

@@ -4,6 +4,7 @@
 //! Invariants: what `record` returned from is on disk; a catalog that can't be read is set aside, not repaired.
 //! Called by: `http` (records deployments), `node` (opens, compares with what recovery found, rebuilds).
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod catalog;
 

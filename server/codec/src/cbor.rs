@@ -12,6 +12,7 @@ pub struct Cbor<'t> {
 }
 
 impl<'t> Cbor<'t> {
+    /// The whole of a document.
     pub fn new(bytes: &'t [u8]) -> Self {
         Self {
             decoder: Decoder::new(bytes),

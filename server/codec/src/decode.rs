@@ -29,6 +29,7 @@ pub enum ArgsError {
     Syntax(SyntaxError),
     /// A document, but not these parameters.
     Invalid(Vec<ArgumentError>),
+    /// More than arguments may have.
     TooLarge,
 }
 

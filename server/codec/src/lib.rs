@@ -21,6 +21,7 @@
 //!
 //! Tags of CBOR are passed over: the schema says what a value means.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod cbor;
 mod decode;

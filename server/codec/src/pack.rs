@@ -18,26 +18,32 @@ fn sure<T>(outcome: Result<T, encode::Error<Infallible>>) {
 }
 
 impl<'o> Packer<'o> {
+    /// Appends to `out`.
     pub fn new(out: &'o mut Vec<u8>) -> Self {
         Self(Encoder::new(out))
     }
 
+    /// Begins a map of so many members, each a key and a value.
     pub fn map(&mut self, members: u64) {
         sure(self.0.map(members));
     }
 
+    /// A text string.
     pub fn text(&mut self, text: &str) {
         sure(self.0.str(text));
     }
 
+    /// An integer.
     pub fn unsigned(&mut self, value: u64) {
         sure(self.0.u64(value));
     }
 
+    /// A truth value.
     pub fn bool(&mut self, value: bool) {
         sure(self.0.bool(value));
     }
 
+    /// Nothing.
     pub fn null(&mut self) {
         sure(self.0.null());
     }

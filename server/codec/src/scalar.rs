@@ -27,6 +27,7 @@ fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
+/// Appends the bytes in base64, padded.
 pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     let start = out.len();
     out.resize(start + bytes.len().div_ceil(3) * 4, 0);
@@ -34,10 +35,12 @@ pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.truncate(start + written);
 }
 
+/// The bytes behind a base64 text, padded or not; none for what is no such text.
 pub fn parse_base64(text: &str) -> Option<Vec<u8>> {
     BASE64.decode(text).ok()
 }
 
+/// Appends the UUID hyphenated, in lower case.
 pub fn push_uuid(out: &mut Vec<u8>, uuid: &[u8; 16]) {
     let mut at = 0;
     for (group, length) in [4, 2, 2, 2, 6].into_iter().enumerate() {
@@ -49,6 +52,7 @@ pub fn push_uuid(out: &mut Vec<u8>, uuid: &[u8; 16]) {
     }
 }
 
+/// The UUID of a hyphenated text or of 32 digits; none for any other.
 pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let bytes = text.as_bytes();
     let is_hyphenated = bytes.len() == 36 && [8, 13, 18, 23].iter().all(|at| bytes[*at] == b'-');
@@ -129,6 +133,7 @@ pub fn rfc3339(unix_us: i64) -> String {
     String::from_utf8(text).expect("ASCII")
 }
 
+/// As `rfc3339`, appended.
 pub fn push_timestamp(out: &mut Vec<u8>, unix_us: i64) {
     let (year, month, day) = civil_of_day(unix_us.div_euclid(US_PER_DAY));
     if (0..=9999).contains(&year) {

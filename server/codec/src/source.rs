@@ -9,7 +9,9 @@ pub const DEPTH_MAX: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}")]
 pub struct SyntaxError {
+    /// What is wrong.
     pub what: &'static str,
+    /// Offset in the document, in bytes.
     pub at: usize,
 }
 
@@ -18,10 +20,12 @@ pub struct SyntaxError {
 pub struct Text<'t>(pub(super) Cow<'t, [u8]>);
 
 impl Text<'_> {
+    /// In UTF-8.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
+    /// The text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("checked when it was read")
     }
@@ -35,15 +39,23 @@ impl fmt::Display for Text<'_> {
 
 /// A whole scalar, or the beginning of a list or a map.
 pub enum Token<'t> {
+    /// Nothing.
     Null,
+    /// A truth value.
     Bool(bool),
+    /// An integer.
     Integer(i128),
     /// A JSON number that is no short integer: what may lose digits is read from its text.
     Number(&'t str),
+    /// Of CBOR.
     Float(f64),
+    /// A text.
     Text(Text<'t>),
+    /// Of CBOR.
     Bytes(Cow<'t, [u8]>),
+    /// Its items follow.
     List(Items),
+    /// Its members follow.
     Map(Items),
     /// What no schema asks for.
     Other(&'static str),
@@ -58,6 +70,7 @@ pub struct Items {
 
 /// A document that is read once, from its beginning.
 pub trait Source<'t> {
+    /// The next value, or the beginning of one.
     fn token(&mut self) -> Result<Token<'t>, SyntaxError>;
 
     /// False at the list's end; otherwise its next item is to be read.
@@ -78,11 +91,13 @@ pub trait Source<'t> {
     /// Nothing more may follow.
     fn end(&mut self) -> Result<(), SyntaxError>;
 
+    /// Offset of what comes next, in bytes.
     fn position(&self) -> usize;
 
     /// Everything read so far.
     fn copy_read(&self, out: &mut Vec<u8>);
 
+    /// Moves past the rest of a list.
     fn skip_items(&mut self, mut items: Items) -> Result<(), SyntaxError> {
         while self.next_item(&mut items)? {
             self.skip()?;
@@ -90,6 +105,7 @@ pub trait Source<'t> {
         Ok(())
     }
 
+    /// Moves past the rest of a map.
     fn skip_members(&mut self, mut items: Items) -> Result<(), SyntaxError> {
         while self.next_name(&mut items)?.is_some() {
             self.skip()?;

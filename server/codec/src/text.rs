@@ -14,6 +14,7 @@ pub struct Json<'t> {
 }
 
 impl<'t> Json<'t> {
+    /// The whole of a document.
     pub fn new(text: &'t [u8]) -> Self {
         Self { text, at: 0 }
     }
