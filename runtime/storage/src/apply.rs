@@ -14,6 +14,7 @@ use crate::{
 
 /// Why changes do not fit the tables. Some of them may have been applied: the store is of no use then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ApplyError {
     #[error("a changed row is of table number {table}, and there are {count} tables")]
     Table { table: u16, count: usize },
@@ -34,9 +35,11 @@ pub enum ApplyError {
 /// What `Store::touch_change` prefetches, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefetchStep {
+    /// The line of the index that names the row.
     Index,
     /// Where it stands at which place the row lies.
     Place,
+    /// Its bytes.
     Row,
 }
 

@@ -30,6 +30,7 @@ pub enum DigestPlan {
 /// So many ranges of `1 << shift` row numbers each, one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberRanges {
+    /// Whose rows they are of.
     pub table: TableId,
     /// The first number of the first one.
     pub first: u64,
@@ -42,9 +43,11 @@ pub struct NumberRanges {
 /// A table at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableDigest {
+    /// Its number.
     pub table: u16,
     /// Of what its schema means for its rows.
     pub schema: u64,
+    /// That it holds.
     pub rows: u64,
     /// The number that the next row would have got.
     pub next_number: u64,
@@ -66,6 +69,7 @@ pub struct RangeDigests {
 pub enum Digested {
     /// By table number, without those that were dropped.
     Tables(Vec<TableDigest>),
+    /// Of the table that was asked for.
     Ranges(RangeDigests),
 }
 
@@ -231,12 +235,15 @@ pub(crate) fn digest_of(sum: u64, next_number: u64, rows: u64) -> u64 {
 /// A row that two nodes have differently, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowsDiffer {
+    /// Its name.
     pub table: String,
     /// Columns of the primary key with their values, and the number.
     pub row: String,
     /// None where one node has the row, and the other one has not.
     pub column: Option<String>,
+    /// What this node has.
     pub own: String,
+    /// What the other one has.
     pub other: String,
 }
 

@@ -10,12 +10,15 @@ use crate::{apply::text_of, changelog::column_value, indirection::Rid, store::St
 /// The first row in which a store and logged changes differ. Values are told for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowDifference {
+    /// Its name.
     pub table: String,
     /// Columns of the primary key with their values; the number, where there is no key or the row is gone.
     pub row: String,
     /// None where the whole row is there in one and not in the other.
     pub column: Option<String>,
+    /// What the log says.
     pub logged: String,
+    /// What the store has.
     pub replayed: String,
 }
 

@@ -38,6 +38,7 @@ pub struct TableChange {
 /// One change of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeStep {
+    /// What is done.
     pub action: ChangeAction,
     /// "table", "column", "index", "primary key".
     pub what: &'static str,
@@ -47,16 +48,23 @@ pub struct ChangeStep {
     pub detail: String,
 }
 
+/// What is done to a table, or to something of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeAction {
+    /// The table is new.
     Create,
+    /// It gets something.
     Add,
+    /// Something goes, or the table itself.
     Drop,
+    /// What is stored takes another form.
     Convert,
+    /// What is stored gets another name.
     Rename,
 }
 
 impl ChangeAction {
+    /// As the API has it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -69,6 +77,7 @@ impl ChangeAction {
 }
 
 impl ChangeStep {
+    /// Of these parts.
     pub fn new(action: ChangeAction, what: &'static str, item: &str, detail: impl Into<String>) -> Self {
         Self {
             action,

@@ -12,6 +12,7 @@ use crate::{
 /// What a change of the tables takes before anything else may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Growth {
+    /// Of memory.
     pub bytes: u64,
     /// Of memory, of which a process has so many.
     pub mappings: usize,
@@ -23,6 +24,7 @@ impl Growth {
         *self == Self::default() || memory.has_room(self.bytes) && reprise_pages::has_mappings(self.mappings)
     }
 
+    /// As much more.
     pub fn add(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.mappings += other.mappings;

@@ -79,12 +79,16 @@ mod memory;
 /// followed it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Range<'a> {
+    /// Empty: from the first row.
     pub lower: &'a [u8],
+    /// Empty: up to the last row.
     pub upper: &'a [u8],
+    /// Which bounds are part of it, and its direction.
     pub flags: ScanFlags,
 }
 
 impl<'a> Range<'a> {
+    /// Between these bounds.
     pub fn new(lower: &'a [u8], upper: &'a [u8], flags: ScanFlags) -> Self {
         Self { lower, upper, flags }
     }
@@ -97,6 +101,7 @@ impl<'a> Range<'a> {
     fn upper_edge(&self) -> Edge<'a> {
         edge(self.upper, !self.flags.has(ScanFlags::UPPER_EXCLUSIVE))
     }
+    /// From its end to its start.
     #[inline]
     pub fn is_reverse(&self) -> bool {
         self.flags.has(ScanFlags::REVERSE)

@@ -86,7 +86,9 @@ impl Undo {
 pub struct WriteSummary {
     /// 0 when nothing was written.
     pub digest: u64,
+    /// Each change of a row counts.
     pub rows_written: u32,
+    /// Of rows, or of the columns that were written.
     pub bytes_written: u32,
 }
 

@@ -6,6 +6,7 @@
 //! depends on the committed changes and their order alone, never on record ids, slots or node shapes.
 //! Called by: `txn`, `partition`, `replay`, `recovery`, `router`, `database`.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod apply;
 mod arena;
@@ -27,6 +28,7 @@ mod insert;
 mod intkey;
 mod journal;
 mod keyplan;
+mod lookups;
 mod numbers;
 mod patch;
 mod project;

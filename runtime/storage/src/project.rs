@@ -7,6 +7,7 @@ use reprise_abi::{
 
 /// A column can't be filled in for rows that lack it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum DefaultError {
     #[error("column {0} is not nullable and has no default")]
     Missing(String),
@@ -42,6 +43,7 @@ impl RowProjection {
         self.added.is_empty()
     }
 
+    /// Of the rows as the module knows them.
     pub fn narrow_layout(&self) -> &RowLayout {
         &self.narrow
     }

@@ -93,10 +93,12 @@ pub struct RedoSchema {
 pub struct RedoError {
     /// Number of the transaction.
     pub txn: u32,
+    /// Why.
     pub error: ApplyError,
 }
 
 impl PartitionRedo {
+    /// True where no transaction was begun.
     pub fn is_empty(&self) -> bool {
         self.begun.is_empty()
     }

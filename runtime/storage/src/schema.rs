@@ -13,12 +13,15 @@ use crate::{digest::fold, project::check_default};
 /// A point in which a declared table can't be reconciled with the stored one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
+    /// Its name.
     pub table: String,
     /// The column or index; empty when it is the table itself.
     pub item: String,
     /// What differs: "column", "index", "primary key", "placement", "rows", ...
     pub what: &'static str,
+    /// How it is.
     pub stored: String,
+    /// How it is to be.
     pub declared: String,
     /// What its author can do.
     pub way_on: String,

@@ -23,8 +23,11 @@ const SLICE_RIDS_MAX: u32 = 8_192;
 /// Copied rows of one table, in no order that means anything: as in a checkpoint's block of rows.
 #[derive(Debug, Default)]
 pub struct SnapshotPage {
+    /// Its number.
     pub table: u16,
+    /// How many they are.
     pub rows: u32,
+    /// As `reprise_wire::CheckpointRows` has them.
     pub bytes: Vec<u8>,
     /// Its memory, counted as long as the page is there.
     grant: Option<Grant>,
@@ -33,6 +36,7 @@ pub struct SnapshotPage {
 /// A table at the moment of the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotTable {
+    /// That it holds.
     pub rows: u64,
     /// The number that the next row would have got.
     pub next_number: u64,
@@ -282,6 +286,7 @@ impl Store {
         snapshot.digests = Some(digests);
     }
 
+    /// Digests were begun and did not end.
     pub fn is_digesting(&self) -> bool {
         let snapshot = self.watchers.as_ref().and_then(|watchers| watchers.snapshot.as_ref());
         snapshot.is_some_and(|snapshot| snapshot.digests.is_some())

@@ -2,9 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reprise_abi::{ColumnSet, ReadSpan, RowLayout, TableSchema, calls::EqualKeys};
+use reprise_abi::{ColumnSet, RowLayout, TableSchema};
 use reprise_base::{MemoryKind, MemoryLedger};
-use reprise_pages::prefetch;
 
 use crate::{
     charge::Charge,
@@ -32,9 +31,6 @@ pub struct Replaced {
     before: Option<Table>,
 }
 
-/// Keys of one look-up of many whose memory is waited for together. The processor has room for about as many lines on
-/// their way.
-const NEAR_KEYS: usize = 16;
 /// How far what is counted of undo may be from what there is.
 const UNDO_STEP_BYTES: usize = 256 << 10;
 
@@ -85,7 +81,7 @@ impl Store {
     }
 
     #[inline(always)]
-    fn table(&self, id: TableId) -> &Table {
+    pub(crate) fn table(&self, id: TableId) -> &Table {
         &self.tables[id.0 as usize]
     }
 
@@ -97,11 +93,13 @@ impl Store {
 
     // Transactions.
 
+    /// Begins a transaction. Panics while one is running.
     #[inline]
     pub fn begin(&mut self) {
         self.journal.begin();
     }
 
+    /// A transaction is running.
     pub fn in_txn(&self) -> bool {
         self.journal.is_active
     }
@@ -111,6 +109,7 @@ impl Store {
         self.journal.written
     }
 
+    /// The running transaction's point at this moment.
     #[inline]
     pub fn savepoint(&self) -> Savepoint {
         assert!(self.journal.is_active, "a savepoint needs a transaction");
@@ -165,6 +164,7 @@ impl Store {
         self.journal.end();
     }
 
+    /// Ends the transaction; its changes stay.
     #[inline]
     pub fn commit(&mut self) -> WriteSummary {
         assert!(self.journal.is_active, "no transaction to commit");
@@ -303,86 +303,6 @@ impl Store {
         Some((rid, row.row))
     }
 
-    /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once: of the
-    /// rows what is `prefetch`.
-    #[inline]
-    pub fn multi_get<'k>(
-        &self,
-        table: TableId,
-        index: u16,
-        keys: impl Iterator<Item = &'k [u8]> + Clone,
-        prefetch: ReadSpan<'_>,
-        mut visit: impl FnMut(Option<(Rid, &[u8])>),
-    ) {
-        self.multi_get_rows(table, index, keys, prefetch, |found, rows| {
-            for (slot, row) in found.iter().zip(rows) {
-                visit(slot.map(|(rid, _)| (rid, *row)));
-            }
-        });
-    }
-
-    /// As `multi_get`; some rows are shown at once, with no bytes for those that there are not.
-    #[inline]
-    pub fn multi_get_rows<'k>(
-        &self,
-        table: TableId,
-        index: u16,
-        mut keys: impl Iterator<Item = &'k [u8]> + Clone,
-        prefetch: ReadSpan<'_>,
-        mut visit: impl FnMut(&[Option<(Rid, &u64)>], &[&[u8]]),
-    ) {
-        let table = self.table(table);
-        let index = &table.indexes[index as usize];
-        let (mut slots, mut rows) = ([None; NEAR_KEYS], [&[][..]; NEAR_KEYS]);
-        loop {
-            let count = index.get_batch(&table.rows, &mut keys, &mut slots);
-            for (slot, row) in slots[..count].iter().zip(&mut rows) {
-                *row = match slot {
-                    Some((_, slot)) => table.rows.prefetch_row(slot, &prefetch),
-                    None => &[],
-                };
-            }
-            prefetch_rest(&rows[..count], &prefetch);
-            visit(&slots[..count], &rows[..count]);
-            if count < NEAR_KEYS {
-                return;
-            }
-        }
-    }
-
-    /// As `multi_get`, of keys of one length: no step hangs on a key, and what is found is no `Option`. A Stock-Level takes 12 % longer without
-    /// it (`reprise-bench-cost stock_level 6000 tpcc.wasm`; docs/lab/special-cases.md).
-    #[inline]
-    pub fn multi_get_equal(
-        &self,
-        id: TableId,
-        index: u16,
-        keys: EqualKeys<'_>,
-        prefetch: ReadSpan<'_>,
-        mut visit: impl FnMut(Option<(Rid, &[u8])>),
-    ) {
-        let (table, mut rest) = (self.table(id), Some(keys));
-        let (mut rids, mut slots) = ([Rid(0); NEAR_KEYS], [&0; NEAR_KEYS]);
-        let mut rows = [&[][..]; NEAR_KEYS];
-        while let Some(keys) = rest {
-            let (keys, behind) = keys.split(NEAR_KEYS);
-            rest = behind;
-            let found = &table.indexes[index as usize];
-            if !found.get_whole_batch(&table.rows, &keys, (&mut rids, &mut slots)) {
-                self.multi_get(id, index, keys.iter(), prefetch, &mut visit);
-                continue;
-            }
-            let rows = &mut rows[..keys.count()];
-            for (row, slot) in rows.iter_mut().zip(&slots) {
-                *row = table.rows.prefetch_row(slot, &prefetch);
-            }
-            prefetch_rest(rows, &prefetch);
-            for (row, rid) in rows.iter().zip(&rids) {
-                visit(Some((*rid, row)));
-            }
-        }
-    }
-
     /// A row's bytes; none when it is not live.
     #[inline]
     pub fn row(&self, table: TableId, rid: Rid) -> Option<&[u8]> {
@@ -438,25 +358,6 @@ impl Store {
         self.table(table).indexes[index as usize].scan_page(range, position, rids)
     }
 
-    /// Shows rows that an index named, some at once; what is `prefetch` of all of these is asked for before they are shown.
-    #[inline]
-    pub fn read_rows(
-        &self,
-        table: TableId,
-        rids: &[Rid],
-        prefetch: ReadSpan<'_>,
-        mut visit: impl FnMut(&[Rid], &[&[u8]]),
-    ) {
-        let rows_of = &self.table(table).rows;
-        let mut rows = [&[][..]; NEAR_KEYS];
-        for rids in rids.chunks(NEAR_KEYS) {
-            for (rid, row) in rids.iter().zip(&mut rows) {
-                *row = rows_of.prefetch_row_of(*rid, &prefetch);
-            }
-            visit(rids, &rows[..rids.len()]);
-        }
-    }
-
     /// The number of rows in a range.
     pub fn count(&self, table: TableId, index: u16, range: &Range<'_>) -> Result<u64, NotOrdered> {
         self.count_while(table, index, range, |_| true)
@@ -492,6 +393,7 @@ impl Store {
 
     // Writes: each happens wholly or not at all.
 
+    /// A new row, valid by the table's layout.
     #[inline]
     pub fn insert(&mut self, table: TableId, row: &[u8]) -> Result<Rid, WriteError> {
         let (found, journal) = self.writable(table);
@@ -500,6 +402,7 @@ impl Store {
         Ok(rid)
     }
 
+    /// The whole row, anew.
     #[inline]
     pub fn update(&mut self, table: TableId, rid: Rid, row: &[u8]) -> Result<(), WriteError> {
         self.keep_before(table, rid, Touch::Any);
@@ -507,6 +410,7 @@ impl Store {
         found.update(table.0, rid, row, journal)
     }
 
+    /// The row goes.
     #[inline]
     pub fn delete(&mut self, table: TableId, rid: Rid) -> Result<(), WriteError> {
         self.keep_before(table, rid, Touch::Any);
@@ -532,22 +436,27 @@ impl Store {
 
     // Tables.
 
+    /// Places of dropped tables included.
     pub fn table_count(&self) -> usize {
         self.tables.len()
     }
 
+    /// Of all places, those of dropped tables included.
     pub fn table_ids(&self) -> impl Iterator<Item = TableId> + use<> {
         (0..self.tables.len() as u16).map(TableId)
     }
 
+    /// The table with this stored name.
     pub fn table_id(&self, name: &str) -> Option<TableId> {
         self.by_name.get(name).copied()
     }
 
+    /// As stored.
     pub fn schema(&self, table: TableId) -> &TableSchema {
         &self.table(table).schema
     }
 
+    /// Of the stored rows.
     pub fn layout(&self, table: TableId) -> &RowLayout {
         &self.table(table).layout
     }
@@ -562,6 +471,7 @@ impl Store {
         self.table(table).indexes[index as usize].is_ordered()
     }
 
+    /// At this moment.
     pub fn stats(&self, table: TableId) -> TableStats {
         self.table(table).stats()
     }
@@ -755,14 +665,6 @@ impl Store {
         self.by_name = live
             .map(|(at, table)| (table.schema.full_name(), TableId(at as u16)))
             .collect();
-    }
-}
-
-/// Asks for what of the rows is known to be read only once their first part has come.
-#[inline(always)]
-fn prefetch_rest(rows: &[&[u8]], span: &ReadSpan<'_>) {
-    if span.has_rest() {
-        rows.iter().for_each(|row| prefetch(span.rest(row)));
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
 
 /// Why a change was refused. The tables are as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum WriteError {
     #[error("another row has this key in index {index}")]
     Duplicate { index: u16 },
@@ -44,6 +45,7 @@ pub enum WriteError {
 
 /// Why a column can't be added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ColumnProblem {
     #[error("does not exist")]
     Missing,
@@ -58,6 +60,7 @@ pub enum ColumnProblem {
 /// Sizes of a table: functions of its rows, the same on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TableStats {
+    /// That it holds.
     pub rows: u64,
     /// Rows with rounding and their slot of the indirection array.
     pub row_bytes: u64,

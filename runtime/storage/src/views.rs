@@ -30,6 +30,7 @@ pub struct ViewId(pub u64);
 
 /// Why nothing is seen at a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ViewError {
     #[error("the view is not open here")]
     NotOpen,

@@ -16,6 +16,7 @@ use crate::{
 
 /// Why the rows of a block can't be the table's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum LoadError {
     #[error("{0}")]
     Block(WireError),
@@ -63,6 +64,7 @@ impl Store {
 }
 
 impl<'s> TableLoad<'s> {
+    /// The table that is filled.
     pub fn id(&self) -> TableId {
         self.id
     }
