@@ -88,12 +88,14 @@ pub const HANDLE_NONE: RowHandle = u32::MAX;
 /// Row handles, as whoever makes a call has them.
 #[derive(Clone, Copy, Debug)]
 pub enum Handles<'a> {
+    /// One by one.
     Numbers(&'a [RowHandle]),
     /// As they lie in a guest's memory.
     Bytes(&'a [[u8; 4]]),
 }
 
 impl Handles<'_> {
+    /// How many they are.
     pub fn len(&self) -> usize {
         match self {
             Self::Numbers(handles) => handles.len(),
@@ -101,6 +103,7 @@ impl Handles<'_> {
         }
     }
 
+    /// True for none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -187,6 +190,7 @@ impl<'a> EqualKeys<'a> {
         (each > 0 && each * count == bytes.len()).then_some(Self { bytes, each, count })
     }
 
+    /// Each key, in order.
     #[inline]
     pub fn iter(&self) -> core::slice::ChunksExact<'a, u8> {
         self.bytes.chunks_exact(self.each)
@@ -229,14 +233,18 @@ impl<'a> EqualKeys<'a> {
 /// A table's index: table position in the module in the high half, index (0 = primary key) in the low half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
+    /// Position in the module.
     pub table: u16,
+    /// 0: the primary key.
     pub index: u16,
 }
 
 impl Target {
+    /// As host calls take it.
     pub const fn pack(self) -> u32 {
         (self.table as u32) << 16 | self.index as u32
     }
+    /// What `pack` made.
     pub const fn unpack(bits: u32) -> Self {
         Self {
             table: (bits >> 16) as u16,
@@ -250,16 +258,21 @@ impl Target {
 pub struct ScanFlags(pub u32);
 
 impl ScanFlags {
+    /// Keys that begin with the lower bound are not in the range.
     pub const LOWER_EXCLUSIVE: u32 = 1;
+    /// Keys that begin with the upper bound are not in the range.
     pub const UPPER_EXCLUSIVE: u32 = 2;
+    /// From the end to the start.
     pub const REVERSE: u32 = 4;
     /// The rows of the call's own partitions are wanted, whatever there is on others.
     pub const LOCAL: u32 = 8;
     const KNOWN: u32 = 15;
 
+    /// Whether one of the above is set.
     pub const fn has(self, bit: u32) -> bool {
         self.0 & bit != 0
     }
+    /// None is set but the above.
     pub const fn is_known(self) -> bool {
         self.0 & !Self::KNOWN == 0
     }
@@ -270,11 +283,15 @@ impl ScanFlags {
 /// bound is no bound.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanRequest<'a> {
+    /// Table and index.
     pub target: Target,
+    /// Which bounds are part of it, and its direction.
     pub flags: ScanFlags,
     /// Rows at most; 0 = no limit.
     pub limit: u32,
+    /// Empty: from the first row.
     pub lower: &'a [u8],
+    /// Empty: up to the last row.
     pub upper: &'a [u8],
 }
 
@@ -283,18 +300,25 @@ pub struct ScanRequest<'a> {
 pub struct ScanBatch {
     /// 0 when the range (or the limit) is exhausted, else to be passed to `scan_next`.
     pub cursor: u32,
+    /// That were visited.
     pub rows: u32,
 }
 
+/// How much a line matters that a procedure logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
+    /// For who looks for a mistake.
     Debug = 0,
+    /// Worth knowing.
     Info = 1,
+    /// Worth a look.
     Warn = 2,
+    /// Something is wrong.
     Error = 3,
 }
 
 impl LogLevel {
+    /// As the host call has it; none for any other number.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         match bits {
             0 => Some(Self::Debug),
@@ -308,6 +332,7 @@ impl LogLevel {
 
 /// Why a host call did not do its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields are said by their variants")]
 pub enum OpError {
     /// The guest may handle it: the key exists in this index of the table.
     DuplicateKey { index: u16 },
@@ -322,6 +347,7 @@ pub enum OpError {
 /// Who ended a call that still ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
+    /// Somebody asked for it.
     Cancelled,
     /// The time for which its client waits is over.
     Deadline,
@@ -419,6 +445,7 @@ pub trait HostOps {
     }
     /// The row behind a handle, as it is now; the handle's copy is from now.
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError>;
+    /// Puts in a row, valid by the layout of `table`.
     fn insert(&mut self, table: u16, row: &[u8]) -> Result<RowHandle, OpError>;
     /// Inserts rows in their order; the handle of the first, the others' following it. At a duplicate key it stops: the
     /// rows before stay inserted.
@@ -430,6 +457,7 @@ pub trait HostOps {
         }
         Ok(first)
     }
+    /// Writes the whole row anew.
     fn update(&mut self, handle: RowHandle, row: &[u8]) -> Result<(), OpError>;
     /// The module's number of the table that a handle's row is of; none for a forged one.
     fn table_of_handle(&self, _handle: RowHandle) -> Option<u16> {
@@ -459,7 +487,9 @@ pub trait HostOps {
         }
         Ok(())
     }
+    /// Removes the row.
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError>;
+    /// Adds to an integer column that is in no key or index; the new value (of a `u64`: its bits).
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError>;
     /// As `add` to the row that `get` finds; none where there is no such row.
     fn add_by_key(&mut self, target: Target, key: &[u8], column: u16, delta: i64) -> Result<Option<i64>, OpError> {
@@ -476,6 +506,7 @@ pub trait HostOps {
         request: &ScanRequest<'_>,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError>;
+    /// Goes on where `scan` stopped; its cursor is used up.
     fn scan_next(&mut self, cursor: u32, visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool)
     -> Result<ScanBatch, OpError>;
     /// As `scan`, of some columns alone: what the import of this name writes to `out`, and the bytes of it. `plan` is one
@@ -504,7 +535,9 @@ pub trait HostOps {
     /// Counts the rows of a range.
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError>;
 
+    /// The number of a point to which the transaction may be taken back.
     fn savepoint(&mut self) -> Result<u32, OpError>;
+    /// Takes back what was written since the savepoint, which stays; later ones go.
     fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError>;
 
     /// Asked between slices of work: may the call go on? An error ends it.
@@ -517,9 +550,13 @@ pub trait HostOps {
         1
     }
 
+    /// The transaction's time, in microseconds since 1970.
     fn now_us(&self) -> i64;
+    /// The transaction's id.
     fn txn_id(&self) -> u64;
+    /// The next number of the transaction's own stream.
     fn random_u64(&mut self) -> u64;
+    /// Notes a line, kept whether the transaction commits or not.
     fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError>;
     /// Notes the abort; the procedure must return right after it.
     fn abort(&mut self, code: &str, message: &str);

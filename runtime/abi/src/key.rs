@@ -10,22 +10,27 @@ use crate::types::ScalarType;
 /// Longest encoded key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
 
+/// A column that is null: before all values.
 pub fn push_null(out: &mut Vec<u8>) {
     out.push(0);
 }
+/// What stands before the value of a nullable column.
 pub fn push_present(out: &mut Vec<u8>) {
     out.push(1);
 }
+/// `false` before `true`.
 pub fn push_bool(out: &mut Vec<u8>, value: bool) {
     out.push(value as u8);
 }
 
 macro_rules! push_int {
     ($($unsigned:ident $signed:ident $u:ty, $i:ty;)*) => {$(
+        /// Big-endian: bytes are in the order of the numbers.
         #[inline]
         pub fn $unsigned(out: &mut Vec<u8>, value: $u) {
             out.extend_from_slice(&value.to_be_bytes());
         }
+        /// Big-endian with its sign turned: bytes are in the order of the numbers.
         #[inline]
         pub fn $signed(out: &mut Vec<u8>, value: $i) {
             out.extend_from_slice(&((value as $u) ^ (1 << (<$u>::BITS - 1))).to_be_bytes());
@@ -48,6 +53,7 @@ pub fn push_f64(out: &mut Vec<u8>, value: f64) {
     push_u64(out, ordered);
 }
 
+/// Zeros escaped, and two at the end: a prefix comes before what it begins.
 pub fn push_bytes(out: &mut Vec<u8>, value: &[u8]) {
     for &byte in value {
         out.push(byte);
@@ -62,10 +68,12 @@ pub fn push_bytes(out: &mut Vec<u8>, value: &[u8]) {
 pub struct KeyReader<'a>(&'a [u8]);
 
 impl<'a> KeyReader<'a> {
+    /// From the key's beginning.
     pub fn new(key: &'a [u8]) -> Self {
         Self(key)
     }
 
+    /// Nothing is left.
     pub fn is_at_end(&self) -> bool {
         self.0.is_empty()
     }

@@ -6,6 +6,7 @@
 //! `database`, `backup`, `codec`, `http`, `node` (host side).
 #![no_std]
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 extern crate alloc;
 
@@ -55,4 +56,5 @@ pub const CALL_EXPORT_PREFIX: &str = "reprise_call_";
 pub const ON_DEPLOY_EXPORT: &str = "reprise_on_deploy";
 /// Exports `() -> i64`, both optional, which return `pointer | length << 32` of a buffer (`calls`).
 pub const ARGS_BUFFER_EXPORT: &str = "reprise_args_buffer";
+/// As `ARGS_BUFFER_EXPORT`, for results.
 pub const RESULT_BUFFER_EXPORT: &str = "reprise_result_buffer";

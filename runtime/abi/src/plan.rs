@@ -176,6 +176,7 @@ impl ColumnPlan {
         self.ends.push((slot, self.fixed_bytes));
     }
 
+    /// The columns.
     #[inline]
     pub fn set(&self) -> ColumnSet {
         self.set
@@ -187,6 +188,7 @@ impl ColumnPlan {
         self.texts.is_empty()
     }
 
+    /// Of the columns, without the data of texts.
     #[inline]
     pub fn fixed_bytes(&self) -> usize {
         self.fixed_bytes as usize
@@ -595,6 +597,7 @@ impl ReadSpan<'_> {
         &row[self.start.min(end)..end]
     }
 
+    /// More is read than `first` tells.
     #[inline(always)]
     pub fn has_rest(&self) -> bool {
         self.rest.is_some()

@@ -21,6 +21,7 @@ impl TxnRandom {
         Self { state }
     }
 
+    /// The next number.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.state;

@@ -17,6 +17,7 @@ pub struct OutBuffer<'a> {
 }
 
 impl<'a> OutBuffer<'a> {
+    /// For columns of many rows, as the plan reads them.
     #[inline]
     pub fn new(plan: &'a ColumnPlan, out: &'a mut [u8]) -> Self {
         Self {
@@ -144,6 +145,7 @@ impl<'a> FixedSlots<'a> {
         })
     }
 
+    /// By which they are read.
     #[inline]
     pub fn plan(&self) -> &'a ColumnPlan {
         self.plan

@@ -20,6 +20,7 @@ pub const COLUMNS_MAX: usize = 256;
 /// A column's place in the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnSlot {
+    /// Of its values.
     pub ty: ScalarType,
     /// Byte offset of the slot in the row.
     pub offset: u32,
@@ -35,6 +36,7 @@ const NO_PREVIOUS: u32 = u32::MAX;
 /// The places of a table's columns, computed once per schema version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowLayout {
+    /// In the table's order.
     pub columns: Vec<ColumnSlot>,
     nullable_count: u16,
     bitmap_bytes: u32,
@@ -79,6 +81,7 @@ enum CheckKind {
 
 /// Why bytes are not a row of this layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum RowError {
     Length { expected: usize, found: usize },
     NullBitmap,
@@ -106,28 +109,38 @@ impl core::fmt::Display for RowError {
 /// One column's value, borrowed from a row. Integers are widened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Field<'a> {
+    /// Of any type.
     Null,
+    /// `Bool`.
     Bool(bool),
     /// `I8` to `I64` and `Timestamp`.
     Int(i64),
     /// `U8` to `U64`.
     Uint(u64),
+    /// `F64`.
     F64(f64),
+    /// Without its scale.
     Decimal(i128),
+    /// `Text`.
     Text(&'a str),
+    /// `Bytes`.
     Bytes(&'a [u8]),
+    /// In network order.
     Uuid([u8; 16]),
 }
 
 impl RowLayout {
+    /// Of a table with these columns.
     pub fn new(columns: &[ColumnSchema]) -> Self {
         Self::from_types(columns.iter().map(|c| (c.ty, c.nullable)))
     }
 
+    /// Of a table's rows.
     pub fn of_table(table: &TableSchema) -> Self {
         Self::new(&table.columns)
     }
 
+    /// Of columns by their types, and whether they may be null.
     pub fn from_types(columns: impl Iterator<Item = (ScalarType, bool)> + Clone) -> Self {
         let nullable_count = columns.clone().filter(|(_, nullable)| *nullable).count();
         let bitmap_bytes = nullable_count.div_ceil(8) as u32;
@@ -347,6 +360,7 @@ fn write_fixed(row: &mut [u8], slot: &ColumnSlot, field: &Field<'_>) {
 }
 
 impl ColumnSlot {
+    /// Whether a valid row has null there.
     #[inline]
     pub fn is_null(&self, row: &[u8]) -> bool {
         self.null_bit != NOT_NULL && row[self.null_bit as usize / 8] >> (self.null_bit % 8) & 1 == 1
@@ -357,6 +371,7 @@ impl ColumnSlot {
         (self.previous != NO_PREVIOUS).then_some(self.previous)
     }
 
+    /// Whether it may be null.
     pub fn is_nullable(&self) -> bool {
         self.null_bit != NOT_NULL
     }

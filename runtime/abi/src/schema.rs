@@ -7,10 +7,13 @@ use crate::types::{ScalarType, Type};
 /// A module's description, as found in its custom section or returned by its export (JSON, see `docs/FORMAT.md`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ModuleSchema {
+    /// `ABI_VERSION`.
     pub abi: u32,
+    /// Its own, and those of others that it uses.
     pub tables: Vec<TableSchema>,
     /// What the module says of each of its tables, for people; where it says nothing, empty or not there.
     pub table_docs: Vec<String>,
+    /// Guests name them by their exports.
     pub procedures: Vec<ProcedureSchema>,
     /// Something is to run on the module's tables when it is deployed (`ON_DEPLOY_EXPORT`).
     pub on_deploy: bool,
@@ -38,17 +41,21 @@ impl ModuleSchema {
 pub struct TableSchema {
     /// Module whose table it is. Empty in a declaration of the module's own tables; every stored table has one.
     pub owner: String,
+    /// Within its owner.
     pub name: String,
     /// Declared so by its owner: other modules may bind to it. By another module: it binds to that module's table.
     pub shared: bool,
     /// Name that the table had before, for a declaration that renames it. Of a declaration only.
     pub was: Option<String>,
+    /// In the order of its rows' slots.
     pub columns: Vec<ColumnSchema>,
     /// Column positions; empty for a table without a primary key.
     pub primary_key: Vec<u16>,
+    /// How the primary key is found.
     pub primary_kind: IndexKind,
     /// Secondary indexes; guests name them by position + 1, the primary key is index 0.
     pub indexes: Vec<IndexSchema>,
+    /// On which partitions its rows lie.
     pub placement: Placement,
 }
 
@@ -77,28 +84,37 @@ impl TableSchema {
         }
     }
 
+    /// It is the place of a table that was dropped.
     pub fn is_dropped(&self) -> bool {
         self.name.is_empty()
     }
 }
 
+/// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnSchema {
+    /// Within its table.
     pub name: String,
     /// Name that the column had before, for a declaration that renames it. Of a declaration only.
     pub was: Option<String>,
+    /// Of its values.
     pub ty: ScalarType,
     /// Names of the values from 0 on, of a column of type `U8` that stands for an enum; else empty.
     pub variants: Vec<String>,
+    /// It may hold null.
     pub nullable: bool,
     /// Value that rows written before the column existed read as: one encoded value (`value` module), or none.
     pub default: Option<Vec<u8>>,
 }
 
+/// A secondary index of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexSchema {
+    /// Within its table.
     pub name: String,
+    /// Column positions.
     pub columns: Vec<u16>,
+    /// No two rows have the same key.
     pub unique: bool,
 }
 
@@ -126,17 +142,24 @@ pub enum Placement {
     Local,
 }
 
+/// A procedure as a module declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcedureSchema {
+    /// Within its module.
     pub name: String,
     /// What the module says of it, for people.
     pub docs: String,
+    /// In the order in which they are encoded.
     pub params: Vec<Parameter>,
+    /// Of its result.
     pub returns: Type,
+    /// It may write nothing.
     pub read_only: bool,
+    /// Which partitions a call touches.
     pub partitioning: Partitioning,
     /// Rows that a call will look at, as its arguments tell: prefetched while the calls before it run. A hint alone.
     pub prefetch: Vec<PrefetchKey>,
+    /// In which form the log holds it.
     pub log: LogChoice,
     /// Time that a call may take, in milliseconds, in place of the server's limit; 0: as long as it likes.
     pub time_max_ms: Option<u32>,
@@ -177,19 +200,24 @@ pub struct PrefetchKey {
     pub key: Vec<PrefetchPart>,
 }
 
+/// Where a column of a key to prefetch comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefetchPart {
     /// The parameter at this position, of the column's own integer type.
     Param(u16),
+    /// Always this value.
     Int(i64),
 }
 
 /// Near keys of one procedure at most.
 pub const NEAR_KEYS_MAX: usize = 8;
 
+/// A parameter of a procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
+    /// Within its procedure.
     pub name: String,
+    /// Of its values.
     pub ty: Type,
 }
 

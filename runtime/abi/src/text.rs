@@ -5,13 +5,16 @@ use crate::types::{ScalarType, Type};
 /// A value of so many bytes takes at most `fixed + per_byte * bytes` bytes of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextBound {
+    /// Whatever the value's length.
     pub fixed: u64,
+    /// For each of its bytes.
     pub per_byte: u64,
     /// The least that a value takes, encoded.
     bytes_min: u64,
 }
 
 impl TextBound {
+    /// Of values of a type.
     pub fn of(ty: &Type) -> Self {
         match ty {
             Type::Unit => Self::new(4, 0, 0),

@@ -5,20 +5,34 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 /// A type that fits in a column. Decimal carries its scale: the stored `i128` is `value * 10^scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScalarType {
+    /// One byte, 0 or 1.
     Bool,
+    /// An integer of 8 bits.
     I8,
+    /// An integer of 16 bits.
     I16,
+    /// An integer of 32 bits.
     I32,
+    /// An integer of 64 bits.
     I64,
+    /// An integer without a sign of 8 bits.
     U8,
+    /// An integer without a sign of 16 bits.
     U16,
+    /// An integer without a sign of 32 bits.
     U32,
+    /// An integer without a sign of 64 bits.
     U64,
+    /// IEEE 754, 64 bits.
     F64,
+    /// An `i128`.
     Decimal {
+        /// Digits behind the point.
         scale: u8,
     },
+    /// UTF-8.
     Text,
+    /// Any bytes.
     Bytes,
     /// Microseconds since 1970-01-01T00:00:00Z, as an `i64`.
     Timestamp,
@@ -58,10 +72,15 @@ impl ScalarType {
 /// The type of a parameter or a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Type {
+    /// Nothing.
     Unit,
+    /// What fits in a column.
     Scalar(ScalarType),
+    /// A value or none.
     Option(Box<Type>),
+    /// Any number of values of one type.
     List(Box<Type>),
+    /// Named members, in this order.
     Struct(Vec<StructField>),
     /// One of the named variants, without data; a string in JSON.
     Enum(Vec<String>),
@@ -81,7 +100,9 @@ impl Type {
 /// A named member of a [`Type::Struct`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StructField {
+    /// Within its struct.
     pub name: String,
+    /// Of its values.
     pub ty: Type,
 }
 

@@ -25,6 +25,7 @@ impl core::fmt::Display for ValueError {
     }
 }
 
+/// 7 bits a byte, the least significant ones first; the last byte's top bit is clear.
 #[inline]
 pub fn push_varint(out: &mut Vec<u8>, mut value: u32) {
     while value >= 0x80 {
@@ -34,6 +35,7 @@ pub fn push_varint(out: &mut Vec<u8>, mut value: u32) {
     out.push(value as u8);
 }
 
+/// Their number as a varint, then they.
 #[inline]
 pub fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     push_varint(out, bytes.len() as u32);
@@ -48,10 +50,12 @@ pub struct ValueReader<'a> {
 }
 
 impl<'a> ValueReader<'a> {
+    /// From their beginning.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }
     }
 
+    /// Bytes read so far.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -60,6 +64,7 @@ impl<'a> ValueReader<'a> {
         ValueError { offset: self.offset }
     }
 
+    /// The next bytes.
     #[inline]
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], ValueError> {
         let rest = &self.bytes[self.offset..];
@@ -70,16 +75,19 @@ impl<'a> ValueReader<'a> {
         Ok(&rest[..count])
     }
 
+    /// The next `N` bytes.
     #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], ValueError> {
         Ok(self.take(N)?.try_into().expect("N bytes"))
     }
 
+    /// The next byte.
     #[inline]
     pub fn byte(&mut self) -> Result<u8, ValueError> {
         Ok(self.array::<1>()?[0])
     }
 
+    /// What `push_varint` wrote, in its shortest form.
     #[inline]
     pub fn varint(&mut self) -> Result<u32, ValueError> {
         let mut value = 0u32;
@@ -97,12 +105,14 @@ impl<'a> ValueReader<'a> {
         Err(self.error())
     }
 
+    /// What `push_bytes` wrote.
     #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], ValueError> {
         let length = self.varint()? as usize;
         self.take(length)
     }
 
+    /// As `bytes`, which must be UTF-8.
     #[inline]
     pub fn text(&mut self) -> Result<&'a str, ValueError> {
         let bytes = self.bytes()?;
@@ -128,6 +138,7 @@ impl<'a> ValueReader<'a> {
         Ok(count)
     }
 
+    /// Nothing may be left.
     pub fn finish(&self) -> Result<(), ValueError> {
         if self.offset == self.bytes.len() {
             Ok(())

@@ -33,10 +33,13 @@ pub struct CopyRange {
 pub struct LogCopy {
     /// File names, in order.
     pub files: Vec<String>,
+    /// Of the first record.
     pub start: Lsn,
     /// Behind the last block, which says that the log was closed in order.
     pub end: Lsn,
+    /// That were copied.
     pub records: u64,
+    /// Of all files.
     pub bytes: u64,
 }
 

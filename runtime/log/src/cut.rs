@@ -21,6 +21,7 @@ const SHORTER_NAME: &str = "shorter.seg";
 /// Where the records of an epoch begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochStart {
+    /// Its number.
     pub epoch: Epoch,
     /// Of its first record; of the log's first one where that lies in the epoch.
     pub start: Lsn,
@@ -33,7 +34,9 @@ pub struct Outline {
     disk: Arc<dyn Disk>,
     index: Arc<LogIndex>,
     end_mark: Mark,
+    /// What was found.
     pub report: VerifyReport,
+    /// Behind the last record, and the history up to there.
     pub end: Position,
 }
 

@@ -20,6 +20,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What came to the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
+    /// That were appended.
     pub records: u64,
     /// Numbers without a record.
     pub void: u64,

@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use reprise_base::Lsn;
 use reprise_env::DiskError;
 
+/// Why the log takes no writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnavailableKind {
     /// No space for another segment; passes when there is space again.
@@ -15,12 +16,15 @@ pub enum UnavailableKind {
     Doubtful,
     /// The disk did not take a block in time.
     Stalled,
+    /// It was closed.
     Closed,
     /// It was told to take none.
     ReadOnly,
 }
 
+/// Why the log does not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum LogError {
     #[error("the log takes no writes: {reason}")]
     Unavailable { kind: UnavailableKind, reason: Arc<str> },
@@ -76,11 +80,13 @@ impl LogError {
 /// Bytes of the log that are not what was written and can't be the remains of a write that a crash cut off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
+    /// Its name.
     pub file: String,
     /// In the file.
     pub offset: u64,
     /// Of the damaged block; everything before it is whole.
     pub lsn: Lsn,
+    /// What is wrong there.
     pub what: String,
 }
 

@@ -32,6 +32,7 @@ const VOID_BYTES: usize = 2;
 pub struct FrontConfig {
     /// Entries in all rings together.
     pub copy_at_entries: u64,
+    /// When changes go to the region.
     pub flush: FlushPolicy,
 }
 

@@ -30,6 +30,7 @@ pub struct Group<'a> {
     pub end: Position,
     /// Of the format.
     pub version: u32,
+    /// Encoded, one behind the other.
     pub records: &'a [u8],
 }
 

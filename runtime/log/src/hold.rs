@@ -27,6 +27,7 @@ pub struct Hold {
 /// A hold, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldInfo {
+    /// Whose it is.
     pub name: Arc<str>,
     /// Records from here on are kept.
     pub from: Lsn,
@@ -137,6 +138,7 @@ impl Keeper {
 }
 
 impl Hold {
+    /// Whose it is.
     pub fn name(&self) -> &str {
         &self.name
     }

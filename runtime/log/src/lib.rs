@@ -6,6 +6,7 @@
 //! taken has its place on preallocated space, so a full disk refuses and never loses.
 //! Called by: `partition` (append), `recovery` (open, read), `router` (read, positions), `ship` (groups, holds), `database`, `backup`, `node` (files).
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod append;
 mod copier;

@@ -35,8 +35,10 @@ const SEGMENT_BYTES_MIN: u64 = 4096;
 /// thread, in the order of positions, or on the thread that called `pend`; it must only hand over.
 pub type Complete<P> = Box<dyn Fn(Lsn, Result<(), &LogError>, P) + Send + Sync>;
 
+/// How a log is opened.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
+    /// After which a segment is followed by another one.
     pub segment_bytes: u64,
     /// Time for which a group may grow before it is written. Zero: a group is what came in during the write before it, and
     /// whoever comes back at once of those that were told by that write.
@@ -66,6 +68,7 @@ pub struct LogConfig {
 }
 
 impl LogConfig {
+    /// The defaults, for a primary.
     pub fn new(new_database_id: [u8; 16]) -> Self {
         Self {
             segment_bytes: SEGMENT_BYTES,
@@ -88,7 +91,9 @@ impl LogConfig {
 /// What opening found and did.
 #[derive(Clone, Debug)]
 pub struct OpenReport {
+    /// It was made just now.
     pub is_new: bool,
+    /// Of the log's database.
     pub database_id: [u8; 16],
     /// The log as found; `torn` was cut.
     pub found: VerifyReport,
@@ -105,6 +110,7 @@ pub struct Positions {
     pub filled: Lsn,
     /// Behind the last block that was handed to the disk.
     pub written: Lsn,
+    /// Behind the last record that a crash leaves.
     pub durable: Lsn,
 }
 
@@ -174,6 +180,7 @@ impl<P: Send + 'static> Log<P> {
         Appender(Arc::clone(&self.shared))
     }
 
+    /// Of the log's database.
     pub fn database_id(&self) -> [u8; 16] {
         self.shared.database_id
     }
@@ -213,6 +220,7 @@ impl<P: Send + 'static> Log<P> {
         }
     }
 
+    /// At this moment.
     pub fn positions(&self) -> Positions {
         if let Some(front) = self.front.get() {
             let durable = front.lsns.durable();
@@ -290,6 +298,7 @@ impl<P: Send + 'static> Log<P> {
         self.shared.stop(refusal.clone(), refusal);
     }
 
+    /// What the flusher counts.
     pub fn stats(&self) -> Arc<FlushStats> {
         Arc::clone(&self.shared.stats)
     }

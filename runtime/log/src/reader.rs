@@ -20,14 +20,17 @@ const PAGE_SCAN_BYTES_MAX: u64 = 64 << 20;
 /// A record and where it lies.
 #[derive(Clone, Debug)]
 pub struct LogRecord<'a> {
+    /// Its position.
     pub lsn: Lsn,
     /// The LSN behind it.
     pub end: Lsn,
+    /// Decoded.
     pub record: RecordRef<'a>,
     /// As in the log, its length included.
     pub bytes: &'a [u8],
     /// Of the format of its segment.
     pub version: u32,
+    /// Where it lies.
     pub place: RecordPlace,
 }
 
@@ -71,6 +74,7 @@ impl LogRecord<'_> {
 /// A record that was copied out of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedRecord {
+    /// Its position.
     pub lsn: Lsn,
     end: Lsn,
     bytes: Vec<u8>,
@@ -91,6 +95,7 @@ impl OwnedRecord {
         }
     }
 
+    /// As in the log, its length included.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -103,9 +108,11 @@ pub struct LogBlock<'a> {
     pub lsn: Lsn,
     /// The LSN behind the last one.
     pub end: Lsn,
+    /// Encoded.
     pub records: &'a [u8],
     /// Of the format of their segment.
     pub version: u32,
+    /// In which they were written.
     pub epoch: Epoch,
     segment: u64,
     place: u64,
@@ -121,6 +128,7 @@ impl LogBlock<'_> {
 /// Records, the newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordPage {
+    /// The newest first.
     pub records: Vec<OwnedRecord>,
     /// Ask for what lies before this to go on; none when the log's beginning was reached.
     pub next: Option<Lsn>,

@@ -25,6 +25,7 @@ pub enum Placed {
 
 /// Why a group is not placed; the log is as it was.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum PlaceError {
     #[error("a group of LSN {first} to {end} does not follow LSN {expected}")]
     Gap { first: Lsn, end: Lsn, expected: Lsn },

@@ -17,6 +17,7 @@ use crate::{
 /// A segment as found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentReport {
+    /// Its name.
     pub file: String,
     /// Of its first record.
     pub start: Lsn,
@@ -24,7 +25,9 @@ pub struct SegmentReport {
     pub end: Lsn,
     /// Where its first block lies: bytes of blocks before it, from the log's beginning.
     pub place: u64,
+    /// As `place`, of its end.
     pub end_place: u64,
+    /// Of the settings under which it was written.
     pub settings_hash: u64,
     /// As its header tells; 0 in segments of formats that don't.
     pub epoch: Epoch,
@@ -34,15 +37,20 @@ pub struct SegmentReport {
     pub semantics: u32,
     /// Where the last command lies whose changes do not stand behind it: it can only be run again.
     pub last_command: Option<Lsn>,
+    /// Its length.
     pub file_bytes: u64,
 }
 
 /// Remains of the last write, which a crash cut off before it was acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
+    /// In which it lies.
     pub file: String,
+    /// In the file.
     pub offset: u64,
+    /// Behind the last whole record.
     pub lsn: Lsn,
+    /// Its length.
     pub bytes: u64,
 }
 
@@ -51,7 +59,9 @@ pub struct TornTail {
 pub struct VerifyReport {
     /// None for an empty directory.
     pub database_id: Option<[u8; 16]>,
+    /// In order.
     pub segments: Vec<SegmentReport>,
+    /// Of the first record.
     pub start: Lsn,
     /// Behind the last whole block.
     pub end: Lsn,
@@ -59,7 +69,9 @@ pub struct VerifyReport {
     pub epoch: Epoch,
     /// Of all whole blocks.
     pub bytes: u64,
+    /// That are whole.
     pub blocks: u64,
+    /// In these.
     pub records: u64,
     /// Kind of the last block: `Close` after a close in order.
     pub last_block: Option<BlockKind>,
@@ -67,7 +79,9 @@ pub struct VerifyReport {
     pub memory_bytes: u64,
     /// Where the records lie that change modules, tables, or which procedures take calls.
     pub control: Vec<Lsn>,
+    /// If there is one.
     pub torn: Option<TornTail>,
+    /// The first one, if any.
     pub damage: Option<Damage>,
 }
 

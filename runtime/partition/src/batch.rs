@@ -19,7 +19,9 @@ pub enum ReplyOutcome {
     /// Not run yet.
     #[default]
     Waiting,
+    /// What it wrote is kept, and its result is in the batch.
     Committed,
+    /// It left nothing behind.
     Failed(Box<Failure>),
     /// The module version that the call was prepared for is no longer in service: prepare it again.
     Superseded,
@@ -35,6 +37,7 @@ pub enum ReplyOutcome {
     NotPrimary(Option<Arc<str>>),
     /// Too many calls wait for the partition, or answers for their clients; this one was not run.
     Overloaded {
+        /// When to try again, in seconds.
         retry_after_s: u32,
     },
     /// The idempotency key was used with another procedure or other arguments.
@@ -65,15 +68,19 @@ impl ReplyOutcome {
 /// One call of a batch.
 #[derive(Clone, Debug)]
 pub struct CallSlot {
+    /// The version that runs it.
     pub module: ModuleId,
+    /// Its number in the module.
     pub procedure: u16,
     /// Length of its idempotency key, which follows its arguments; 0 for none.
     key_bytes: u8,
     /// In [`CallBatch::args`].
     pub args: Range<u32>,
+    /// What became of it.
     pub outcome: ReplyOutcome,
     /// In [`CallBatch::results`]; meaningful once committed.
     pub result: Range<u32>,
+    /// 0 until it has begun.
     pub txn_id: TxnId,
     /// The transaction's record, or for a read the position that it saw. Until the batch is published: its offset in the
     /// batch's records.
@@ -178,6 +185,7 @@ pub struct CallBatch {
     singles: Vec<Option<PartitionId>>,
     /// Whose calls of several partitions it must not overtake; none: nobody's.
     pub stream: Option<Stream>,
+    /// In the order in which they run.
     pub calls: Vec<CallSlot>,
     /// Within which its idempotency keys count; none is as an empty one.
     pub scope: Option<Arc<str>>,
@@ -185,11 +193,13 @@ pub struct CallBatch {
     keyed: u32,
     /// Each call's arguments, and its idempotency key.
     pub args: Vec<u8>,
+    /// Each committed call's, encoded.
     pub results: Vec<u8>,
     /// What results may take, over all batches; none: whatever they take.
     pub answers: Option<Arc<Budget>>,
     /// Taken of it, until the batch is let go.
     pub(crate) grant: Option<Grant>,
+    /// Gets the batch back once it is answered.
     pub done: Option<BatchDone>,
     /// The batch's records in the log, all appended at once: those of the calls that are in no head.
     pub records: u32,
@@ -204,6 +214,7 @@ pub struct CallBatch {
     pub(crate) ticket: Option<Ticket>,
     /// For how long its engine thread is busy behind it, with calls that wait already.
     pub busy: Duration,
+    /// When it was accepted, begun, appended and durable.
     pub times: CallTimes,
 }
 
@@ -227,6 +238,7 @@ impl CallBatch {
         ran * writes as u32 / self.calls.len().max(1) as u32
     }
 
+    /// Without calls.
     pub fn new(partition: Option<PartitionId>) -> Self {
         Self {
             partition,
@@ -268,6 +280,7 @@ impl CallBatch {
         batch
     }
 
+    /// No further call is to be added.
     pub fn is_full(&self) -> bool {
         self.calls.len() >= reprise_base::limits::BATCH_CALLS_MAX || self.args.len() >= BATCH_ARGS_BYTES_MAX
     }
@@ -364,11 +377,13 @@ impl CallBatch {
         self.grant = answers.map(|answers| answers.take(self.results.capacity() as u64));
     }
 
+    /// Of a committed call, encoded.
     pub fn result(&self, slot: usize) -> &[u8] {
         let range = &self.calls[slot].result;
         &self.results[range.start as usize..range.end as usize]
     }
 
+    /// Of a call, encoded.
     pub fn args(&self, slot: usize) -> &[u8] {
         self.calls[slot].args_and_key(&self.args).0
     }
@@ -385,6 +400,7 @@ impl CallBatch {
         Some(deadlines.find(|(at, _)| *at as usize == slot)?.1.ns())
     }
 
+    /// Within which its idempotency keys count.
     pub fn scope(&self) -> &str {
         self.scope.as_deref().unwrap_or("")
     }

@@ -60,7 +60,9 @@ pub(crate) struct Ticket {
 /// How far a call got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CallPhase {
+    /// Its procedure runs.
     Running,
+    /// It has not begun.
     Queued,
     /// It has run; its batch goes on, or its record is on its way to the disk.
     Committing,
@@ -69,23 +71,29 @@ pub enum CallPhase {
 /// A call on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallInfo {
+    /// By which it may be ended.
     pub call_id: u64,
     /// None until it has begun, and between its end and its batch's.
     pub txn_id: Option<TxnId>,
+    /// The version that runs it.
     pub module: ModuleId,
+    /// Its number in the module.
     pub procedure: u16,
     /// None for a call of several.
     pub partition: Option<PartitionId>,
     /// Since it was accepted.
     pub age_ns: u64,
+    /// How far it got.
     pub phase: CallPhase,
 }
 
 impl Calls {
+    /// Milliseconds that a call may run whose procedure does not say; 0: no limit.
     pub fn time_max_ms(&self) -> u32 {
         self.time_max_ms.load(Ordering::Relaxed)
     }
 
+    /// As `time_max_ms`, for calls that begin from now on.
     pub fn set_time_max_ms(&self, time_max_ms: u32) {
         self.time_max_ms.store(time_max_ms, Ordering::Relaxed);
     }
@@ -293,11 +301,13 @@ const BEGUN: u8 = 1;
 const EXPIRED: u8 = 2;
 
 impl Deadline {
+    /// At a moment of the node's clock.
     pub fn new(ns: u64) -> Arc<Self> {
         let state = AtomicU8::new(WAITS);
         Arc::new(Self { ns, state })
     }
 
+    /// By the node's clock.
     pub fn ns(&self) -> u64 {
         self.ns
     }

@@ -58,6 +58,7 @@ pub struct Coordinator {
 /// What was done over several partitions so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RendezvousStats {
+    /// That were called.
     pub rendezvous: u64,
     /// Transactions that they ran.
     pub txns: u64,
@@ -106,6 +107,7 @@ impl Group {
 }
 
 impl Coordinator {
+    /// Of partitions that are all at home.
     pub fn new(partitions_count: u16, sites_count: u16) -> Self {
         let (doors, receivers) = (0..sites_count).map(|_| unbounded()).unzip::<_, _, Vec<_>, Vec<_>>();
         Self {
@@ -125,6 +127,7 @@ impl Coordinator {
         }
     }
 
+    /// Since the start.
     pub fn stats(&self) -> RendezvousStats {
         RendezvousStats {
             rendezvous: self.rendezvous.load(Ordering::Relaxed),

@@ -16,6 +16,7 @@ pub(crate) const BUSY_SHARE: u64 = 24;
 /// What an engine thread sends to the writer of a checkpoint.
 #[derive(Debug)]
 pub enum Copied {
+    /// Some rows.
     Page(PartitionId, SnapshotPage),
     /// All rows of the partition were sent.
     Done(PartitionId),
@@ -57,6 +58,7 @@ impl Partition {
         self.store.begin_snapshot()
     }
 
+    /// Its rows are being copied.
     pub fn is_copying(&self) -> bool {
         self.copying.is_some()
     }

@@ -15,7 +15,9 @@ use crate::{
 /// What an engine thread found on one partition.
 #[derive(Debug)]
 pub struct PartitionDigest {
+    /// Whose tables they are.
     pub partition: PartitionId,
+    /// The digests.
     pub found: Digested,
 }
 
@@ -43,6 +45,7 @@ impl Partition {
         true
     }
 
+    /// Digests are being made.
     pub fn is_digesting(&self) -> bool {
         self.digesting.is_some()
     }

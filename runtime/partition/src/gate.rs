@@ -46,6 +46,7 @@ impl LeaseClock {
         until_ns.saturating_sub(self.clock.monotonic_ns())
     }
 
+    /// It is not over.
     pub fn is_valid(&self) -> bool {
         self.left_ns() > 0
     }
@@ -111,6 +112,7 @@ impl CommitGate {
         self.level.set(level).is_ok()
     }
 
+    /// The server's, if there is one.
     pub fn level(&self) -> Option<Safety> {
         self.level.get().copied()
     }
@@ -120,6 +122,7 @@ impl CommitGate {
         self.lease.set(lease).is_ok()
     }
 
+    /// There is a lease.
     pub fn is_leased(&self) -> bool {
         self.lease.get().is_some()
     }

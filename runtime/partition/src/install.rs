@@ -17,15 +17,20 @@ use crate::{
 
 /// A module version on its way into service.
 pub struct Installation {
+    /// Judged and compiled.
     pub candidate: Candidate,
+    /// As uploaded.
     pub wasm: Arc<[u8]>,
+    /// Of the deployment.
     pub txn_id: TxnId,
+    /// By which rules, and until when.
     pub bounds: InstallBounds,
 }
 
 /// What judges an installation.
 #[derive(Clone, Copy, Debug)]
 pub struct InstallBounds {
+    /// By which rules.
     pub judge: Judge,
     /// When it must have made its tables and run what it runs, by the node's clock in nanoseconds. None: however long it takes.
     pub until_ns: Option<u64>,
@@ -41,21 +46,27 @@ pub struct Migrated {
 /// Why a module was not installed. All tables are as they were, and the version before is in service.
 #[derive(Debug)]
 pub enum InstallError<E> {
+    /// The tables can't become what it declares.
     Conflicts(Vec<Conflict>),
     /// The tables would take so many bytes more than there are.
     Memory {
+        /// That it would take.
         bytes: u64,
+        /// Of the database.
         max: u64,
     },
     /// The changed tables were not made in time.
     Time,
     /// What it runs at its deployment did not come to its end on this partition.
     Migration {
+        /// The first one on which it failed.
         partition: PartitionId,
+        /// How it ended.
         failure: Failure,
     },
     /// What it ran left the partitions with different rows of this replicated table.
     Replicated {
+        /// Its name.
         table: String,
     },
     /// The log is not durable as far as it was filled.

@@ -101,6 +101,7 @@ impl Slot {
 }
 
 impl Lending {
+    /// Of partitions of which none is lent.
     pub fn new(partitions_count: u16) -> Arc<Self> {
         Arc::new(Self {
             slots: (0..partitions_count).map(|_| Slot::default()).collect(),

@@ -7,6 +7,7 @@
 //! before the sink says so; a partition is held by exactly one thread at any time.
 //! Called by: `router` (calls, jobs), `recovery`, `replay`, `database`.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod ahead;
 mod batch;

@@ -20,9 +20,12 @@ use reprise_txn::{Module, ModuleId};
 /// What the server is set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LogPolicy {
+    /// The command, unless the procedure says otherwise.
     #[default]
     Command,
+    /// The changed rows, unless the procedure says otherwise.
     Physiological,
+    /// What costs less by what was measured, unless the procedure says otherwise.
     Auto,
     /// Each transaction both ways, whatever its procedure declares: to compare them.
     Both,
@@ -31,6 +34,7 @@ pub enum LogPolicy {
 }
 
 impl LogPolicy {
+    /// As the setting has it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Command => "command",
@@ -45,8 +49,11 @@ impl LogPolicy {
 /// What is logged of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogForm {
+    /// What is run again.
     Command,
+    /// The rows that it changed.
     Changes,
+    /// Both, in one append.
     Both,
     /// There is no log that would keep it.
     Nothing,
@@ -54,8 +61,11 @@ pub enum LogForm {
 
 /// The log's settings, and what was measured for `auto`. Shared by all sites.
 pub struct Logging {
+    /// The server's setting.
     pub rule: LogPolicy,
+    /// How changed rows are written.
     pub images: AfterImage,
+    /// Of `LogPolicy::Auto`.
     pub sampling: Sampling,
     /// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
     pub part_bytes: usize,
@@ -92,10 +102,15 @@ const HYSTERESIS: f64 = 1.3;
 /// What was measured of one procedure's calls, as means.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallCosts {
+    /// That were measured.
     pub calls: u32,
+    /// That it ran.
     pub run_ns: f64,
+    /// Of its arguments.
     pub args_bytes: f64,
+    /// Of its changes.
     pub changes_bytes: f64,
+    /// That it changed.
     pub rows: f64,
 }
 
@@ -136,6 +151,7 @@ impl AutoChoice {
         }
     }
 
+    /// The choice at this moment.
     #[inline]
     pub fn kind(&self) -> LogForm {
         match self.kind.load(Ordering::Relaxed) {
@@ -213,6 +229,7 @@ impl Default for Logging {
 }
 
 impl Logging {
+    /// With nothing measured.
     pub fn new(rule: LogPolicy, images: AfterImage, sampling: Sampling) -> Self {
         Self {
             rule,

@@ -23,6 +23,7 @@ use crate::{
 
 /// A view of all partitions, open as long as it is held.
 pub struct OpenedView {
+    /// By which stores know it.
     pub id: ViewId,
     /// Keeps it open.
     pub lease: Arc<dyn Any + Send + Sync>,
@@ -39,7 +40,9 @@ pub trait OpenViews: Send + Sync {
 
 /// What a reader is to run, over these partitions, ascending.
 pub struct Reading {
+    /// Calls that read.
     pub batch: Box<CallBatch>,
+    /// That they read.
     pub partitions: Vec<PartitionId>,
 }
 

@@ -23,12 +23,14 @@ pub struct Stream(pub u64);
 /// Which partitions a transaction needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
+    /// Every one of the database.
     All,
     /// Ascending.
     Some(Vec<PartitionId>),
 }
 
 impl Touched {
+    /// Whether the partition is one of them.
     pub fn contains(&self, id: PartitionId) -> bool {
         match self {
             Self::All => true,
@@ -93,6 +95,7 @@ impl MultiPartitionTxn {
         }
     }
 
+    /// The partitions that it needs.
     pub fn touched(&self) -> &Touched {
         &self.touched
     }
@@ -145,6 +148,7 @@ impl Rendezvous {
         }
     }
 
+    /// The partitions that are handed over.
     pub fn touched(&self) -> &Touched {
         &self.touched
     }

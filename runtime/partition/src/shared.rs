@@ -17,16 +17,21 @@ use crate::{
 
 /// What all sites of a node share.
 pub struct Shared {
+    /// Modules and tables, swapped whole.
     pub deployed: ArcSwap<Deployed>,
     /// `Deployed::generation`, readable without touching the swap.
     pub generation: AtomicU64,
     /// What holds how much memory.
     pub memory: Arc<MemoryLedger>,
+    /// The node's.
     pub clock: Arc<dyn Clock>,
+    /// How threads are started and wait.
     pub threads: Arc<dyn Threads>,
     /// Key of the transactions' random streams.
     pub secret: [u64; 2],
+    /// Of the database.
     pub partitions_count: u16,
+    /// Of this node.
     pub sites_count: u16,
     /// Calls accepted and not yet run, per partition.
     pub waiting: Vec<AtomicUsize>,
@@ -38,9 +43,11 @@ pub struct Shared {
     pub copying: AtomicUsize,
     /// The bytes of every module version, by `ModuleId`, for checkpoints; none of those that are out of service.
     pub binaries: Mutex<Vec<Arc<[u8]>>>,
+    /// What procedures logged.
     pub lines: Arc<RecentLines>,
     /// What an operator is told.
     pub notices: Notices,
+    /// Which form a transaction leaves in the log.
     pub logging: Logging,
     /// What runs and waits now.
     pub calls: Arc<Calls>,

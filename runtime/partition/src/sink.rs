@@ -39,6 +39,7 @@ impl From<&LogError> for Unlogged {
 /// The records of a batch.
 #[derive(Clone, Copy)]
 pub enum NewRecords<'a> {
+    /// Of any number of calls.
     Whole(&'a RecordBatch),
     /// Of one write, which is logged in parts.
     InParts(&'a ChangesRun<'a>),
@@ -140,6 +141,7 @@ pub struct NvramSink {
 pub struct NoLog;
 
 impl NvramSink {
+    /// Of one site.
     pub fn new(appender: NvramAppender<Box<CallBatch>>, gate: Arc<CommitGate>) -> Self {
         let appender = RefCell::new(appender);
         Self { appender, gate }

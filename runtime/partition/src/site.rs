@@ -42,6 +42,7 @@ pub(crate) const REPLAY_FAILED: &str = "the primary's log could not be replayed 
 
 /// What arrives in a site's inbox, in the order in which it is done.
 pub enum SiteMessage {
+    /// Run these calls of one of your partitions.
     Batch(Box<CallBatch>),
     /// Prepare your partitions for a transaction over several.
     Multi(Arc<MultiPartitionTxn>),
@@ -49,6 +50,7 @@ pub enum SiteMessage {
     Tell,
     /// Run this over the partitions of this site (recovery's replay).
     Job(Box<dyn FnOnce(&mut Site) + Send>),
+    /// End.
     Stop,
 }
 
@@ -61,8 +63,11 @@ impl SiteMessage {
 
 /// One partition: its tables and its place in the order.
 pub struct Partition {
+    /// Its number.
     pub id: PartitionId,
+    /// Its tables.
     pub store: Store,
+    /// Gives out its transaction ids.
     pub clock: TxnClock,
     /// Where the last record of this partition ends in the log.
     pub last_end: Lsn,
@@ -73,11 +78,17 @@ pub struct Partition {
 
 /// What a thread runs procedures with.
 pub struct ExecContext {
+    /// What all sites share.
     pub shared: Arc<Shared>,
+    /// Instances of modules, ready to be called.
     pub executors: Executors,
+    /// The running transaction's memory.
     pub frame: TxnScratch,
+    /// Where finished batches go.
     pub sink: Box<dyn Sink>,
+    /// The thread's counters.
     pub recorder: Recorder,
+    /// Of the batch that runs.
     pub records: RecordBatch,
     /// What a result took in the last batch, and a little more.
     result_bytes: usize,
@@ -93,8 +104,10 @@ pub struct ExecContext {
 
 /// An engine thread's own state.
 pub struct Site {
+    /// Its number.
     pub id: SiteId,
     pub(crate) table: PartitionTable,
+    /// What it runs procedures with.
     pub tools: ExecContext,
     pub(crate) inbox: Receiver<SiteMessage>,
     /// Taken from the inbox, and the next to be done.
@@ -113,10 +126,12 @@ pub struct Site {
 pub struct ExclusivePartitions<'a> {
     /// The touched partitions, ascending.
     pub partitions: &'a mut [Box<Partition>],
+    /// Of the thread that holds them.
     pub tools: &'a mut ExecContext,
 }
 
 impl Partition {
+    /// Without tables.
     pub fn new(id: PartitionId, memory: &Arc<MemoryLedger>) -> Self {
         Self {
             id,
@@ -149,6 +164,7 @@ impl Partition {
 }
 
 impl ExecContext {
+    /// Of one thread.
     pub fn new(shared: Arc<Shared>, sink: Box<dyn Sink>, recorder: Recorder) -> Self {
         let deployed = shared.deployed.load_full();
         let in_service = in_service(&deployed);
@@ -170,6 +186,7 @@ impl ExecContext {
         }
     }
 
+    /// The modules, as the calls of this turn see them.
     pub fn deployed(&self) -> &Arc<Deployed> {
         &self.deployed
     }
@@ -447,6 +464,7 @@ impl Site {
         self.table.iter_mut()
     }
 
+    /// One of this site that is at home.
     pub fn partition(&mut self, id: PartitionId) -> &mut Partition {
         self.split(id).0
     }
@@ -471,6 +489,7 @@ impl Site {
         self.tools.deployed()
     }
 
+    /// Runs the calls of one partition, and hands the batch on.
     pub fn run_batch(&mut self, mut batch: Box<CallBatch>) {
         let started_ns = self.now_ns();
         self.tools.refresh_if_due();

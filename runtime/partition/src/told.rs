@@ -50,6 +50,7 @@ pub(crate) struct Telling {
 }
 
 impl Told {
+    /// Nothing was told yet.
     pub fn new(partitions_count: u16, sites_count: u16) -> Self {
         let asked = || Asked {
             is_sent: AtomicBool::new(false),
@@ -78,6 +79,7 @@ impl Told {
 }
 
 impl Question<'_> {
+    /// Calls the hook once it is answered. None: it is, and the hook was not called.
     pub fn when_answered(&self, hook: OnReached) -> Option<Waiter> {
         self.asked.answered.when(self.answer, hook)
     }

@@ -13,6 +13,7 @@ use reprise_env::Clock;
 /// How far a deployment is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeployProgress {
+    /// Its name.
     pub module: String,
     /// Rows copied, over all partitions.
     pub rows: u64,

@@ -93,6 +93,7 @@ impl Executors {
         }
     }
 
+    /// Lets go of those whose version is not to be kept.
     pub fn retain(&mut self, keep: impl Fn(ModuleId) -> bool) {
         self.all.retain(|id, _| keep(*id));
         self.last = self.last.filter(|last| self.all.contains_key(last));

@@ -23,14 +23,19 @@ pub use summary::{PlanSummary, TablePlan};
 
 /// A module on its way into service.
 pub struct Candidate {
+    /// Under which it is deployed.
     pub name: String,
+    /// SHA-256 of the uploaded bytes.
     pub hash: [u8; 32],
+    /// Length of the uploaded bytes.
     pub wasm_bytes: u64,
+    /// What it declares.
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent.
     pub description: Arc<[u8]>,
     /// What its procedures could observe when it was first deployed (`reprise_abi::SEMANTICS`).
     pub semantics: u32,
+    /// What instances are made of.
     pub code: Arc<dyn Code>,
 }
 
@@ -53,6 +58,7 @@ pub struct Plan {
     rebound: BTreeMap<String, Vec<TableBinding>>,
     /// Tables as they are before the deployment, in the order of their declaration: how each is seen, and its copy in each store.
     retiring: Vec<(TableSchema, Vec<Prepared>)>,
+    /// What it would come to, for people.
     pub summary: PlanSummary,
 }
 
@@ -83,6 +89,7 @@ fn conflict(table: &str, item: &str, what: &'static str, stored: &str, declared:
 pub struct Applied {
     /// The deployment that is then in service.
     pub next: Deployed,
+    /// The version that is then in service.
     pub module: Arc<Module>,
     /// The module as what runs at its deployment sees it: bound to the tables that are retiring, too.
     pub migration: Arc<Module>,
@@ -237,16 +244,25 @@ impl Module {
 
 /// A module version as a checkpoint knows it.
 pub struct Restored {
+    /// Of the module.
     pub name: String,
+    /// From 1, per name.
     pub version: u32,
+    /// SHA-256 of the uploaded bytes.
     pub hash: [u8; 32],
     /// None where the checkpoint has its bytes no more.
     pub wasm_bytes: Option<u64>,
+    /// The deployment's transaction.
     pub installed_by: TxnId,
+    /// It is the one of its name that takes calls.
     pub in_service: bool,
+    /// What it declares.
     pub schema: ModuleSchema,
+    /// The JSON of which `schema` was made, as it was sent.
     pub description: Arc<[u8]>,
+    /// As in `Candidate`.
     pub semantics: u32,
+    /// What instances are made of.
     pub code: Arc<dyn Code>,
 }
 

@@ -5,6 +5,7 @@
 //! Called by: `partition` (running), `replay` (the same path again), `recovery`, `router`, `database` (modules and
 //! tables).
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod ahead;
 mod changed;

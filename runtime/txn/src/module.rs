@@ -52,7 +52,9 @@ pub trait Executor {
 
 /// One version of a module, as installed.
 pub struct Module {
+    /// Number of the version in the log.
     pub id: ModuleId,
+    /// As in the URL.
     pub name: String,
     /// From 1, per name.
     pub version: u32,
@@ -62,6 +64,7 @@ pub struct Module {
     pub wasm_bytes: Option<u64>,
     /// Transaction that installed it; its time is the time of installation.
     pub installed_by: TxnId,
+    /// What it declares.
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent: what was taken in once is kept as it is.
     pub description: Arc<[u8]>,
@@ -73,14 +76,17 @@ pub struct Module {
     pub prefetch: Vec<Vec<PrefetchRow>>,
     /// Where the router counts its calls.
     pub meters: ModuleMeters,
+    /// What instances are made of.
     pub code: Arc<dyn Code>,
 }
 
 /// How a module's table maps to the stored one.
 pub struct TableBinding {
+    /// The stored table.
     pub table: TableId,
     /// The module's, not another's that it uses.
     pub is_own: bool,
+    /// Where its rows lie.
     pub placement: Placement,
     /// Module's index number -> stored index number; index 0 is the primary key in both.
     pub indexes: Vec<u16>,
@@ -103,10 +109,12 @@ impl TableBinding {
 #[derive(Debug, thiserror::Error)]
 #[error("the module's tables can't be reconciled with what is stored")]
 pub struct BindError {
+    /// All that were found.
     pub conflicts: Vec<reprise_storage::Conflict>,
 }
 
 impl Module {
+    /// A procedure by its name, and its position in the schema.
     pub fn procedure(&self, name: &str) -> Option<(usize, &ProcedureSchema)> {
         self.schema
             .procedures
@@ -143,10 +151,12 @@ pub struct Quarantined {
 }
 
 impl Deployed {
+    /// A version by its number, in service or not.
     pub fn module(&self, id: ModuleId) -> Option<&Arc<Module>> {
         self.versions.get(id.0 as usize)
     }
 
+    /// True where the version is in service.
     pub fn is_current(&self, id: ModuleId) -> bool {
         self.module(id)
             .is_some_and(|module| self.current.get(&module.name).is_some_and(|current| current.id == id))

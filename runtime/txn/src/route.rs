@@ -15,9 +15,11 @@ const IN_TURN_MAX: u64 = 1 << 16;
 /// The partitions that a call touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
+    /// As most calls.
     One(PartitionId),
     /// Ascending, at least two.
     Several(Vec<PartitionId>),
+    /// All of the database's partitions.
     All,
 }
 

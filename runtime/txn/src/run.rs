@@ -18,9 +18,13 @@ use crate::{
 
 /// What a call is made of.
 pub struct TxnInput<'a> {
+    /// It begins with the time that the call sees.
     pub txn_id: TxnId,
+    /// Of the database: random numbers hang on it.
     pub secret: [u64; 2],
+    /// Of the database.
     pub partitions_count: u16,
+    /// The version that runs.
     pub module: &'a Arc<Module>,
     /// Position in the module's schema; behind all of them, what runs at its deployment.
     pub procedure: usize,
@@ -88,12 +92,15 @@ fn wrong_result(bytes: usize) -> Box<Fault> {
 pub struct Commit {
     /// Of the write set, in the order of writing, and of the result. Replay must find the same.
     pub digest: u64,
+    /// One that was written twice counts twice.
     pub rows_written: u32,
+    /// Of rows and columns that were written.
     pub bytes_written: u64,
 }
 
 /// Why a call left nothing behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields have the names that the API gives them")]
 pub enum Failure {
     /// The procedure decided so.
     Aborted { code: String, message: String },
@@ -119,9 +126,12 @@ pub fn failure_text(failure: &Failure) -> String {
     }
 }
 
+/// How a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
+    /// What it wrote is in the store.
     Commit(Commit),
+    /// It left nothing behind.
     Fail(Failure),
 }
 

@@ -46,7 +46,9 @@ enum Limits {
 /// A line that a procedure logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
+    /// As the procedure named it.
     pub level: LogLevel,
+    /// As the procedure wrote it.
     pub text: String,
 }
 
@@ -237,6 +239,7 @@ impl TxnScratch {
         &self.result
     }
 
+    /// Whether the last transaction logged any.
     #[inline]
     pub fn has_lines(&self) -> bool {
         !self.lines.is_empty()

@@ -23,6 +23,7 @@ impl Ends {
         self.any.store(true, Ordering::Release);
     }
 
+    /// Whether a call was ended.
     #[inline]
     pub fn has(&self, at: u32) -> bool {
         self.any.load(Ordering::Relaxed) && self.holds(at)
@@ -67,6 +68,7 @@ impl Watch {
         self.ends = ends.cloned();
     }
 
+    /// A call begins: its position in the batch, how long it may run (0: no limit), and until when its client waits (0: for ever).
     #[inline]
     pub fn begin_call(&mut self, call: u32, time_max_ms: u32, deadline_ns: u64) {
         self.call = call;

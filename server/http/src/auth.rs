@@ -28,6 +28,7 @@ pub enum Role {
 }
 
 impl Role {
+    /// A role as the configuration names it.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "read" => Some(Self::Read),
@@ -49,13 +50,17 @@ impl Role {
 /// A token as configured: never the token itself.
 #[derive(Clone, Debug)]
 pub struct Token {
+    /// Who uses it: a principal.
     pub name: Arc<str>,
+    /// What it may do.
     pub role: Role,
     /// SHA-256 of the token.
     pub digest: [u8; 32],
 }
 
+/// Why a token can't be configured.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum AuthError {
     #[error("token {name}: the digest is not the SHA-256 of a token in hexadecimal (64 digits)")]
     Digest { name: String },
@@ -169,10 +174,12 @@ pub struct Auth {
 }
 
 impl Auth {
+    /// Everybody may do everything.
     pub fn open() -> Self {
         Self::default()
     }
 
+    /// Whoever has one of these, each by its role.
     pub fn with_tokens(tokens: Vec<Token>) -> Self {
         Self {
             tokens,
@@ -192,10 +199,12 @@ impl Auth {
         self
     }
 
+    /// Sites whose pages may ask.
     pub fn origins(&self) -> &Origins {
         &self.origins
     }
 
+    /// True without tokens.
     pub fn is_open(&self) -> bool {
         self.tokens.is_empty()
     }

@@ -4,6 +4,7 @@
 //! Invariants: a submitted transaction is never cancelled; memory per connection is bounded; every error is a problem.
 //! Called by: `node`, also while it still recovers.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod assets;
 mod auth;

@@ -8,12 +8,17 @@ use reprise_base::limits::{BATCH_CALLS_MAX, TEXT_PER_BYTE_MAX, TEXTS_BYTES_MAX, 
 /// What one client may take of connections and time. The constants below are what is right unless configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
+    /// Open at once.
     pub connections_max: u32,
     /// Of one address.
     pub connections_per_peer_max: u32,
+    /// Until the next request's headers are here, also on a connection kept alive.
     pub header_wait: Duration,
+    /// For the next piece of a body.
     pub body_wait: Duration,
+    /// For the next call of a batch.
     pub batch_idle: Duration,
+    /// For a client that takes nothing of its answer.
     pub write_wait: Duration,
 }
 

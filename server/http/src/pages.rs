@@ -20,11 +20,13 @@ pub struct Origins {
     is_encrypted: bool,
 }
 
+/// A text that is no origin.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no origin: it is written as https://host or http://host:port, without a path")]
 pub struct OriginError(String);
 
 impl Origins {
+    /// Of the sites that the configuration names.
     pub fn new(names: &[String]) -> Result<Self, OriginError> {
         let is_origin = |name: &str| {
             let host = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
@@ -41,11 +43,13 @@ impl Origins {
         }
     }
 
+    /// Whether the server's own pages come by https.
     pub fn encrypted(mut self, is_encrypted: bool) -> Self {
         self.is_encrypted = is_encrypted;
         self
     }
 
+    /// True where none is named.
     pub fn is_empty(&self) -> bool {
         self.named.is_empty()
     }

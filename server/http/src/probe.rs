@@ -17,15 +17,20 @@ pub enum Request {
     Part,
     /// A call, in so many bytes of head and then of body.
     Call {
+        /// As it stands in the request.
         path: String,
+        /// Names and values, as they stand there.
         headers: Vec<(String, Vec<u8>)>,
+        /// With the empty line behind it.
         head_bytes: usize,
+        /// As its length says.
         body_bytes: usize,
     },
     /// Another reader's.
     Other,
 }
 
+/// Of input that a pipeline would look at first.
 pub fn request(input: &[u8]) -> Request {
     let head = match recognise(input) {
         Seen::Part => return Request::Part,

@@ -28,8 +28,10 @@ use crate::{
     tls,
 };
 
+/// Why the server ends.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
+    /// The listener fails.
     #[error("accept connections: {0}")]
     Accept(io::Error),
 }

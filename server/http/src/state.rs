@@ -33,7 +33,9 @@ pub struct AppState(Arc<Parts>);
 /// What may be left as it is.
 #[derive(Default)]
 pub struct HttpOptions {
+    /// Of connections.
     pub limits: ConnectionLimits,
+    /// Where spans go, if anywhere.
     pub tracer: Option<SdkTracer>,
     /// What is shown to clients; None: plain HTTP.
     pub tls: Option<Arc<Identity>>,
@@ -82,6 +84,7 @@ impl Counts {
 }
 
 impl AppState {
+    /// Of a database whose router takes calls.
     pub fn new(router: Router, catalog: Catalog, auth: Auth, options: HttpOptions) -> Self {
         let coalescers = Coalescers::new(router.partitions_count());
         let texts = Texts::new(router.memory().texts());

@@ -18,6 +18,7 @@ pub enum PlanError {
     /// Every conflict found.
     #[error("the module's tables can't be reconciled with what is stored")]
     Conflicts(Vec<Conflict>),
+    /// `go_on` said no.
     #[error("the changed tables took longer to make than a deployment may")]
     Ended,
 }

@@ -38,6 +38,7 @@ impl PlanSummary {
 pub struct TablePlan {
     /// `module.table`, as it would be called.
     pub table: String,
+    /// In the order in which they are done.
     pub steps: Vec<ChangeStep>,
     /// Rows that it holds, on all partitions together.
     pub rows: u64,
