@@ -348,7 +348,7 @@ pub(crate) fn run_alike(
         call.txn_id = partition.clock.next(turn.now_us, partition.id.0);
         watched.note_begun(slot - 1, call.txn_id);
         let running = Running::of(module, call, args, batch_scope);
-        let choice = &mut choices[call.procedure as usize];
+        let (choice, place) = (&mut choices[call.procedure as usize], PartitionSet::One(partition.id));
         let (kind, sample) = begin_capture(choice, shared, frame);
         let (store, input) = (&mut partition.store, input_of(shared, &running));
         let outcome = match &mut executor {
@@ -359,7 +359,6 @@ pub(crate) fn run_alike(
         match outcome {
             Outcome::Commit(ref commit) => {
                 if !procedure.read_only {
-                    let place = PartitionSet::One(partition.id);
                     let is_encoded = running.encode(place, commit, kind, frame, (records, turn));
                     note_sample(choice, sample, &running, frame, &*shared.clock);
                     if !is_encoded {
