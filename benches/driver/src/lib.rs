@@ -6,6 +6,7 @@
 //! Called by: the binary (`reprise bench`).
 #![forbid(unsafe_code)]
 
+mod around;
 mod bank;
 mod client;
 mod control;
@@ -33,8 +34,7 @@ mod workload;
 
 use std::time::Duration;
 
-use reprise_database::Environment;
-
+pub use around::Around;
 pub use during::{DuringCheckpoint, PhaseFigures};
 pub use native::NativeCode;
 pub use options::{Options, ProcessOptions, RemoteOptions, Target, Via};
@@ -42,6 +42,8 @@ pub use random::Random;
 pub use replay::{ReplayOptions, ReplayReport, replay};
 pub use report::{CheckReport, LatencyUs, Report};
 pub use slow::{SlowRegions, spin_for_lines};
+#[cfg(feature = "comparators")]
+pub use tpcc::Reads as TpccReads;
 
 /// The workloads, by name.
 pub const WORKLOADS: [&str; 5] = [voter::NAME, bank::NAME, tpcc::NAME, tpcb::NAME, tatp::NAME];
@@ -78,28 +80,25 @@ pub enum Progress {
 /// Told several times a second.
 pub type OnProgress<'a> = &'a dyn Fn(Progress);
 
-/// Puts something else in the place of what a database in this process is to run in.
-type Change<'a> = &'a dyn Fn(&mut Environment);
-
 /// Runs `options.workload` to its end and checks what it left.
 pub fn run(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
-    run_changed(options, &|_| {}, on_progress)
+    run_around(options, &around::Nothing, on_progress)
 }
 
-/// As `run`, in this process and in an environment that `change` has changed: for what is compared with the product and no part of it.
+/// As `run`, in this process and with `around` around it: for what is compared with the product and no part of it.
 #[cfg(feature = "comparators")]
-pub fn run_in(options: &Options, change: Change<'_>, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
-    run_changed(options, change, on_progress)
+pub fn run_in(options: &Options, around: &dyn Around, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
+    run_around(options, around, on_progress)
 }
 
-fn run_changed(options: &Options, change: Change<'_>, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
+fn run_around(options: &Options, around: &dyn Around, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
     options.check()?;
     match options.workload.as_str() {
-        voter::NAME => run_as::<voter::Voter>(options, change, on_progress),
-        bank::NAME => run_as::<bank::Bank>(options, change, on_progress),
-        tpcc::NAME => run_as::<tpcc::Tpcc>(options, change, on_progress),
-        tpcb::NAME => run_as::<tpcb::Tpcb>(options, change, on_progress),
-        tatp::NAME => run_as::<tatp::Tatp>(options, change, on_progress),
+        voter::NAME => run_as::<voter::Voter>(options, around, on_progress),
+        bank::NAME => run_as::<bank::Bank>(options, around, on_progress),
+        tpcc::NAME => run_as::<tpcc::Tpcc>(options, around, on_progress),
+        tpcb::NAME => run_as::<tpcb::Tpcb>(options, around, on_progress),
+        tatp::NAME => run_as::<tatp::Tatp>(options, around, on_progress),
         other => Err(BenchError::Usage(format!(
             "there is no workload {other:?}; there are {}",
             WORKLOADS.join(", ")
@@ -160,12 +159,12 @@ fn run_kernel_as<W: workload::Workload>(options: &Options) -> Result<Option<f64>
 
 fn run_as<W: workload::Workload>(
     options: &Options,
-    change: Change<'_>,
+    around: &dyn Around,
     on_progress: OnProgress<'_>,
 ) -> Result<Report, BenchError> {
     let workload = W::new(options)?;
     match &options.target {
-        Target::Process(process) => process::run(workload, options, (process, change), on_progress),
+        Target::Process(process) => process::run(workload, options, (process, around), on_progress),
         Target::Remote(remote) => remote::run(workload, options, remote, on_progress),
     }
 }

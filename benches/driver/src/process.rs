@@ -20,7 +20,7 @@ use reprise_txn::Candidate;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    BenchError, Change, OnProgress, Progress,
+    Around, BenchError, OnProgress, Progress, around,
     during::{self, During},
     engine, failed,
     handover::Handover,
@@ -41,14 +41,14 @@ const TIMER_LATE_MAX: Duration = Duration::from_micros(100);
 pub(crate) fn run<W: Workload>(
     mut workload: W,
     options: &Options,
-    (process, change): (&ProcessOptions, Change<'_>),
+    (process, around): (&ProcessOptions, &dyn Around),
     on_progress: OnProgress<'_>,
 ) -> Result<Report, BenchError> {
     let wasm = read_module(W::NAME, options.modules.as_deref())?;
     let (dir, _temporary) = data_dir(process)?;
     on_progress(Progress::Preparing("opening the database"));
     let opened = dir.clone();
-    let database = open(process, dir, change)?;
+    let database = open(process, dir, around)?;
     let router = database.router();
     deploy(router, W::NAME, &wasm, process.native.then(W::native))?;
     let mut local = Local {
@@ -57,6 +57,7 @@ pub(crate) fn run<W: Workload>(
     };
     workload.prepare(&mut local, on_progress)?;
     make_ready(router, process, on_progress)?;
+    around.filled(&database)?;
 
     let mut load = Load::new(&workload, router, options, process)?;
     let ran_before = engine::ran_ns();
@@ -65,6 +66,7 @@ pub(crate) fn run<W: Workload>(
     let (meter, log_bytes) = (load.meter, load.log_span.bytes(router));
     let (batch, in_flight) = (load.batch, load.in_flight_max);
     let during = load.during.map(During::finish).transpose()?;
+    around.ran(&database)?;
 
     on_progress(Progress::Checking);
     meter.refuse_failures()?;
@@ -112,7 +114,7 @@ pub(crate) fn check<W: Workload>(workload: &W, process: &ProcessOptions) -> Resu
             "--check-only needs --data-dir DIR or --url: something to look at".into(),
         ));
     };
-    let database = open(process, Some(dir.clone()), &|_| {})?;
+    let database = open(process, Some(dir.clone()), &around::Nothing)?;
     let mut local = Local {
         router: database.router(),
         module: W::NAME,
@@ -177,7 +179,7 @@ fn data_dir(process: &ProcessOptions) -> Result<(Option<PathBuf>, Option<tempfil
     Ok((Some(temporary.path().to_owned()), Some(temporary)))
 }
 
-fn open(process: &ProcessOptions, dir: Option<PathBuf>, change: Change<'_>) -> Result<Database, BenchError> {
+fn open(process: &ProcessOptions, dir: Option<PathBuf>, around: &dyn Around) -> Result<Arc<Database>, BenchError> {
     let config = DatabaseConfig {
         dir,
         partitions: process.partitions,
@@ -192,14 +194,16 @@ fn open(process: &ProcessOptions, dir: Option<PathBuf>, change: Change<'_>) -> R
         memory_max_bytes: u64::MAX,
     };
     let line = Duration::from_nanos(process.nvram_delay_ns);
-    let around = |around: &mut Environment| {
+    let change = |environment: &mut Environment| {
         if !line.is_zero() {
-            let regions = around.nvram.clone();
-            around.nvram = Arc::new(SlowRegions { regions, line });
+            let regions = environment.nvram.clone();
+            environment.nvram = Arc::new(SlowRegions { regions, line });
         }
-        change(around);
+        around.change(environment);
     };
-    let database = Database::open_changed(config, around).map_err(|error| failed("open the database", error))?;
+    let database = Database::open_changed(config, change).map_err(|error| failed("open the database", error))?;
+    let database = Arc::new(database);
+    around.opened(&database)?;
     database
         .recover()
         .map_err(|error| failed("recover the database", error))?;

@@ -3,10 +3,10 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::Result;
+use reprise_bench_figures::{Chart, Claim, Point};
 use reprise_nvram::FlushPolicy;
 
 use crate::{
-    chart::{Chart, Claim, Point},
     insertion::{SIZES, WAYS, insertion_us, write_us},
     schemes::{Run, Scheme},
 };
@@ -42,6 +42,7 @@ impl Settings {
             is_log: false,
             points: Vec::new(),
             paper: Vec::new(),
+            notes: Vec::new(),
             conditions: self.conditions.clone(),
         }
     }
@@ -67,34 +68,27 @@ impl Settings {
         }
         let objects = |x: f64| x < SIZES[GROUPS_FROM] as f64;
         chart.paper = vec![
-            claim(
-                &chart,
+            chart.claim(
                 "log objects: file system to memcpy, times",
                 (49.0, 154.0),
                 ("file-system", "memcpy"),
                 &objects,
             ),
-            claim(
-                &chart,
+            chart.claim(
                 "log objects: mmap to memcpy, times",
                 (5.0, 18.3),
                 ("mmap", "memcpy"),
                 &objects,
             ),
-            claim(
-                &chart,
+            chart.claim(
                 "groups: file system to memcpy, times",
                 (5.0, 9.5),
                 ("file-system", "memcpy"),
                 &|x| !objects(x),
             ),
-            claim(
-                &chart,
-                "groups: mmap to memcpy, times",
-                (1.4, 2.9),
-                ("mmap", "memcpy"),
-                &|x| !objects(x),
-            ),
+            chart.claim("groups: mmap to memcpy, times", (1.4, 2.9), ("mmap", "memcpy"), &|x| {
+                !objects(x)
+            }),
         ];
         Ok(vec![chart])
     }
@@ -142,22 +136,19 @@ impl Settings {
             );
             let mut chart = self.throughput(&name, &title, "tpcc", *sites)?;
             chart.paper = vec![
-                claim(
-                    &chart,
+                chart.claim(
                     "NV-Logging to NV-Disk, times",
                     (1.62, 2.72),
                     (&ON_COMMIT.name(), "nv-disk"),
                     &|_| true,
                 ),
-                claim(
-                    &chart,
+                chart.claim(
                     "flush-on-commit to flush-on-insert, slower writes, times",
                     (1.0789, 1.1379),
                     (&ON_COMMIT.name(), &ON_INSERT.name()),
                     &|x| x > 0.0,
                 ),
-                claim(
-                    &chart,
+                chart.claim(
                     "NV-Logging to distributed logging, times",
                     (1.138, 1.2681),
                     (&ON_COMMIT.name(), "distributed"),
@@ -175,22 +166,19 @@ impl Settings {
         let title = |what: &str| format!("Figure 13: {what} on {sites} sites, by what a line takes longer");
         let mut tatp = self.throughput("figure-13-tatp", &title("TATP"), "tatp", sites)?;
         tatp.paper = vec![
-            claim(
-                &tatp,
+            tatp.claim(
                 "NV-Logging to NV-Disk, times",
                 (1.10, 1.62),
                 (&ON_COMMIT.name(), "nv-disk"),
                 &|_| true,
             ),
-            claim(
-                &tatp,
+            tatp.claim(
                 "flush-on-commit to flush-on-insert, times",
                 (1.0, 1.2432),
                 (&ON_COMMIT.name(), &ON_INSERT.name()),
                 &|_| true,
             ),
-            claim(
-                &tatp,
+            tatp.claim(
                 "NV-Logging to distributed logging, times",
                 (1.0894, 1.1097),
                 (&ON_COMMIT.name(), "distributed"),
@@ -199,22 +187,19 @@ impl Settings {
         ];
         let mut tpcb = self.throughput("figure-13-tpcb", &title("TPC-B"), "tpcb", sites)?;
         tpcb.paper = vec![
-            claim(
-                &tpcb,
+            tpcb.claim(
                 "NV-Logging to NV-Disk, times",
                 (1.26, 1.99),
                 (&ON_COMMIT.name(), "nv-disk"),
                 &|_| true,
             ),
-            claim(
-                &tpcb,
+            tpcb.claim(
                 "flush-on-commit to flush-on-insert, times",
                 (1.0, 1.2918),
                 (&ON_COMMIT.name(), &ON_INSERT.name()),
                 &|_| true,
             ),
-            claim(
-                &tpcb,
+            tpcb.claim(
                 "NV-Logging to distributed logging, times",
                 (1.15, 1.21),
                 (&ON_COMMIT.name(), "distributed"),
@@ -255,29 +240,4 @@ impl Settings {
         }
         Ok(chart)
     }
-}
-
-/// How many times one series is the other, at the points that `is_in` takes.
-fn claim(
-    chart: &Chart,
-    text: &'static str,
-    paper: (f64, f64),
-    (one, other): (&str, &str),
-    is_in: &dyn Fn(f64) -> bool,
-) -> Claim {
-    let of = |series: &str, x: f64| {
-        let mut points = chart.points.iter();
-        points
-            .find(|point| point.series == series && point.x == x)
-            .map(Point::median)
-    };
-    let xs = chart
-        .points
-        .iter()
-        .filter(|point| point.series == one && is_in(point.x));
-    let ratios = xs.filter_map(|point| Some(point.median() / of(other, point.x)?));
-    let ours = ratios.fold(None, |bounds: Option<(f64, f64)>, ratio| {
-        Some(bounds.map_or((ratio, ratio), |(least, most)| (least.min(ratio), most.max(ratio))))
-    });
-    Claim { text, paper, ours }
 }

@@ -5,7 +5,6 @@
 //! Called by: `cargo xtask figures nvram`.
 #![forbid(unsafe_code)]
 
-mod chart;
 mod disk;
 mod distributed;
 mod figures;
@@ -18,6 +17,7 @@ use std::{fs, path::PathBuf, thread};
 use anyhow::{Context, Result};
 use clap::Parser;
 use figures::Settings;
+use reprise_bench_figures::{Chart, processor};
 
 /// Draws NV-Logging's figures with what is measured here
 #[derive(Parser)]
@@ -94,17 +94,8 @@ fn settings(args: &Args, nvram: PathBuf, cores: u16) -> Settings {
     }
 }
 
-/// The processor's name, as the system tells it.
-fn processor() -> String {
-    let told = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut lines = told.lines().filter(|line| line.starts_with("model name"));
-    let name = lines.next().and_then(|line| line.split_once(':'));
-    name.map_or("a processor without a name".into(), |(_, name)| name.trim().to_owned())
-}
-
 fn draw(args: &Args, settings: Settings) -> Result<()> {
-    fs::create_dir_all(&args.out).with_context(|| format!("create {}", args.out.display()))?;
-    let all: [(u32, fn(&Settings) -> Result<Vec<chart::Chart>>); 4] = [
+    let all: [(u32, fn(&Settings) -> Result<Vec<Chart>>); 4] = [
         (9, Settings::figure_9),
         (11, Settings::figure_11),
         (12, Settings::figure_12),
@@ -120,11 +111,7 @@ fn draw(args: &Args, settings: Settings) -> Result<()> {
     let asked = |number: u32| args.figures.is_empty() || args.figures.contains(&number);
     for (_, measure) in all.into_iter().filter(|(number, _)| asked(*number)) {
         for chart in measure(&settings)? {
-            for (ending, text) in [("csv", chart.csv()), ("svg", chart.svg())] {
-                let path = args.out.join(&chart.name).with_extension(ending);
-                fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-                println!("{}", path.display());
-            }
+            chart.write(&args.out)?;
         }
     }
     Ok(())

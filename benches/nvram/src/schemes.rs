@@ -144,7 +144,11 @@ impl Run<'_> {
     pub fn measure(&self, scheme: Scheme) -> Result<Report> {
         self.clear()?;
         let (options, line) = (self.options(scheme), self.line);
-        let report = run_in(&options, &|around| scheme.change(around, line), &|_| {});
+        let report = run_in(
+            &options,
+            &|around: &mut Environment| scheme.change(around, line),
+            &|_| {},
+        );
         self.clear()?;
         report.with_context(|| format!("{} with {} on {} sites", self.workload, scheme.name(), self.sites))
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crossbeam_channel::RecvTimeoutError;
-use reprise_base::{Epoch, Lsn, Role};
+use reprise_base::{Epoch, Lsn, OnReached, Role, Waiter};
 use reprise_env::{Disk, DiskError, Started};
 use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
 use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, SiteMessage};
@@ -203,6 +203,12 @@ impl Database {
     /// How far the log is as a standby's; none where it is none.
     pub fn received(&self) -> Option<Position> {
         self.log.as_ref()?.received()
+    }
+
+    /// For whoever places groups: runs `hook` once everything before `end` is durable here, on a thread of the log, for which it must only hand
+    /// over. None: it is, or there is no log.
+    pub fn when_durable(&self, end: Lsn, hook: OnReached) -> Option<Waiter> {
+        self.log.as_ref()?.when_durable(end, hook)
     }
 
     /// How far this standby is; none where it is none.

@@ -4,6 +4,8 @@
 mod check;
 mod inputs;
 mod kernel;
+#[cfg(feature = "comparators")]
+mod reads;
 mod wire;
 
 use std::{cell::Cell, collections::BTreeMap, time::Instant};
@@ -11,6 +13,8 @@ use std::{cell::Cell, collections::BTreeMap, time::Instant};
 use reprise_procedure::native::NativeModule;
 
 use self::inputs::{Input, Inputs};
+#[cfg(feature = "comparators")]
+pub use self::reads::Reads;
 use crate::{
     BenchError, OnProgress, Progress,
     control::{Arg, Control},

@@ -1,6 +1,8 @@
 //! A figure as CSV and as SVG.
 
-use std::fmt::Write;
+use std::{fmt::Write, fs, path::Path};
+
+use anyhow::{Context, Result};
 
 /// Measured points, and what the paper says of them.
 pub struct Chart {
@@ -14,6 +16,8 @@ pub struct Chart {
     pub points: Vec<Point>,
     /// The paper's reading.
     pub paper: Vec<Claim>,
+    /// What a reader must know, a sentence each: what a series stands for, what was left out.
+    pub notes: Vec<String>,
     /// Machine, build, length of a run.
     pub conditions: String,
 }
@@ -34,6 +38,14 @@ pub struct Claim {
 }
 
 impl Point {
+    pub fn of(series: &str, x: f64, y: impl Iterator<Item = f64>) -> Self {
+        Self {
+            series: series.into(),
+            x,
+            y: y.collect(),
+        }
+    }
+
     pub fn median(&self) -> f64 {
         let mut sorted = self.y.clone();
         sorted.sort_by(f64::total_cmp);
@@ -50,17 +62,51 @@ const LEFT: f64 = 80.0;
 const TOP: f64 = 50.0;
 const LEGEND: f64 = 200.0;
 const LINE: f64 = 18.0;
+const TICKS_MAX: usize = 12;
 const COLOURS: [&str; 8] = [
     "#1b6ca8", "#d1495b", "#3a7d44", "#8f5db7", "#e08e0b", "#4b5563", "#00798c", "#b5651d",
 ];
 
 impl Chart {
+    /// How many times one series is the other, at the points that `is_in` takes.
+    pub fn claim(
+        &self,
+        text: &'static str,
+        paper: (f64, f64),
+        (one, other): (&str, &str),
+        is_in: &dyn Fn(f64) -> bool,
+    ) -> Claim {
+        let of = |series: &str, x: f64| {
+            let mut points = self.points.iter();
+            points
+                .find(|point| point.series == series && point.x == x)
+                .map(Point::median)
+        };
+        let points = self.points.iter();
+        let xs = points.filter(|point| point.series == one && is_in(point.x));
+        let ratios = xs.filter_map(|point| Some(point.median() / of(other, point.x)?));
+        let ours = bounds(ratios);
+        Claim { text, paper, ours }
+    }
+
+    /// Writes NAME.csv and NAME.svg into a folder, which is made, and says where they are.
+    pub fn write(&self, out: &Path) -> Result<()> {
+        fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
+        for (ending, text) in [("csv", self.csv()), ("svg", self.svg())] {
+            let path = out.join(&self.name).with_extension(ending);
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            println!("{}", path.display());
+        }
+        Ok(())
+    }
+
     /// A line a point; the paper's reading behind them.
     pub fn csv(&self) -> String {
-        let mut csv = format!(
-            "# {}\n# {}\nseries,{},{},runs\n",
-            self.title, self.conditions, self.x, self.y
-        );
+        let mut csv = format!("# {}\n# {}\n", self.title, self.conditions);
+        for note in &self.notes {
+            let _ = writeln!(csv, "# {note}");
+        }
+        let _ = writeln!(csv, "series,{},{},runs", self.x, self.y);
         for point in &self.points {
             let runs: Vec<_> = point.y.iter().map(|y| format!("{y:.3}")).collect();
             let _ = writeln!(
@@ -83,7 +129,7 @@ impl Chart {
     }
 
     pub fn svg(&self) -> String {
-        let below = self.paper.len() as f64 * LINE + 90.0;
+        let below = (self.paper.len() + self.notes.len()) as f64 * LINE + 90.0;
         let mut plot = Plot::new(self, HEIGHT + below);
         plot.axes(self);
         let mut names: Vec<&str> = Vec::new();
@@ -107,9 +153,19 @@ impl Chart {
             plot.text((LEFT, y), "start", &words);
             y += LINE;
         }
-        plot.text((LEFT, y), "start", &self.conditions);
+        for text in self.notes.iter().chain([&self.conditions]) {
+            plot.text((LEFT, y), "start", text);
+            y += LINE;
+        }
         plot.svg + "</svg>\n"
     }
+}
+
+/// Least and most; none of no value.
+pub fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |bounds: Option<(f64, f64)>, value| {
+        Some(bounds.map_or((value, value), |(least, most)| (least.min(value), most.max(value))))
+    })
 }
 
 /// A chart while it is drawn.
@@ -173,7 +229,9 @@ impl Plot {
         let mut ticks: Vec<f64> = chart.points.iter().map(|point| point.x).collect();
         ticks.sort_by(f64::total_cmp);
         ticks.dedup();
-        for x in ticks {
+        // As many as have room for their text.
+        let step = ticks.len().div_ceil(TICKS_MAX).max(1);
+        for x in ticks.into_iter().step_by(step) {
             self.text((self.at_x(x), HEIGHT + 16.0), "middle", &short(x));
         }
         for step in 0..=4 {
@@ -250,8 +308,12 @@ mod tests {
                 paper: (1.5, 2.5),
                 ours: Some((2.5, 2.5)),
             }],
+            notes: vec!["b is half".into()],
             conditions: "a machine".into(),
         };
+        let ratio = chart.claim("b of a", (1.5, 2.5), ("b", "a"), &|_| true);
+        assert_eq!(ratio.ours, Some((2.5, 2.5)));
+        assert_eq!(chart.claim("a of c", (1.0, 1.0), ("a", "c"), &|_| true).ours, None);
         let csv = chart.csv();
         assert!(
             csv.contains("\na,1,2.000,3.000 1.000 2.000\n") && csv.contains("\"b of a\",1.5,2.5,2.50,2.50"),
@@ -261,7 +323,11 @@ mod tests {
         assert_eq!(svg.matches("<polyline").count(), 2);
         assert_eq!(svg.matches("<circle").count(), 3);
         assert!(
-            svg.contains("A &amp; B") && svg.contains("paper 1.5 to 2.5, here 2.50 to 2.50") && !svg.contains("NaN"),
+            csv.contains("# b is half\n")
+                && svg.contains("b is half")
+                && svg.contains("A &amp; B")
+                && svg.contains("paper 1.5 to 2.5, here 2.50 to 2.50")
+                && !svg.contains("NaN"),
             "{svg}"
         );
     }

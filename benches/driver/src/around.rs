@@ -1,0 +1,40 @@
+//! What is put around a run in this process: for what is compared with the product and no part of it.
+
+use std::sync::Arc;
+
+use reprise_database::{Database, Environment};
+
+use crate::BenchError;
+
+/// Looks at a run, or changes what it runs in. Each part does nothing by itself.
+pub trait Around {
+    /// Before the database is opened: puts something else in the place of what it is to run in.
+    fn change(&self, _around: &mut Environment) {}
+
+    /// The database is open, and not recovered.
+    fn opened(&self, _database: &Arc<Database>) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    /// The tables are filled, and nothing is measured yet.
+    fn filled(&self, _database: &Arc<Database>) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    /// The last call was answered; the workload's checks follow.
+    fn ran(&self, _database: &Arc<Database>) -> Result<(), BenchError> {
+        Ok(())
+    }
+}
+
+/// Changes the environment alone.
+impl<F: Fn(&mut Environment)> Around for F {
+    fn change(&self, around: &mut Environment) {
+        self(around)
+    }
+}
+
+/// The product alone.
+pub(crate) struct Nothing;
+
+impl Around for Nothing {}

@@ -1,0 +1,178 @@
+//! What Query Fresh compares, as modes of our own standbys: its table 1, its figures 6 to 12 and its bootstrap time, drawn anew.
+//! Owns: replay arrays, synchronous replay, standbys that replay nothing or acknowledge at once; the measurements.
+//! Does not: belong to the server, whose standbys have none of these; claim a figure: a machine does, which each file names.
+//! Invariants: every way runs the same workload, its checks included; a standby with tables ends with its primary's rows, or there is no figure.
+//! Called by: `cargo xtask figures query-fresh`.
+#![forbid(unsafe_code)]
+
+mod arrays;
+mod bootstrap;
+mod figures;
+mod readers;
+mod replay;
+mod standby;
+mod taker;
+mod threads;
+mod ways;
+
+use std::{fs, path::PathBuf, thread};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use figures::{NAMES, Settings};
+use reprise_bench_figures::{Chart, processor};
+
+/// Draws Query Fresh's figures with what is measured here
+#[derive(Parser)]
+#[command(name = "reprise-bench-query-fresh", version)]
+struct Args {
+    /// Which: table-1, 6 (ways), 7 (freshness), 8 and 9 (replay policy, threads), 10 (replay arrays), 11 (latency), 12 (standby's log), bootstrap,
+    /// processor (time of either side), replay (one log, two ways) [default: all]
+    #[arg(long = "figure")]
+    figures: Vec<String>,
+    /// Where NAME.csv and NAME.svg go
+    #[arg(long, value_name = "DIR", default_value = "target/figures")]
+    out: PathBuf,
+    /// Where primary and standbys have their files; a folder in it is made, and removed at the end
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    dir: PathBuf,
+    /// A folder on a disk, for the standby's log of figure 12 [default: the system's for temporary files]
+    #[arg(long, value_name = "DIR")]
+    disk: Option<PathBuf>,
+    /// Seconds of each run, after a tenth as long to warm up
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Runs a point; the median is drawn
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Standbys of a point, beside none
+    #[arg(long, value_delimiter = ',', default_value = "1,2")]
+    standbys: Vec<usize>,
+    /// Engine threads, and threads that replay in figures 9 and 11 [default: 1, 2, 4 and so on up to the processors]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
+    sites: Vec<u16>,
+    /// Transactions a second in figure 7 [default: as many as the engine takes]
+    #[arg(long)]
+    rate: Option<f64>,
+    /// One short run a point: whether it works, and no figure
+    #[arg(long)]
+    short: bool,
+    /// Where NAME.wasm lie [default: procedures/ beside this program's folder]
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// What was built, for the figures' captions
+    #[arg(long, default_value = concat!("reprise ", env!("CARGO_PKG_VERSION")))]
+    build: String,
+    /// Make a log of tpcc or voter in this new folder and stop, for --replay-log under an instruction counter
+    #[arg(long, value_name = "DIR")]
+    make_log: Option<PathBuf>,
+    /// Replay the log in this folder both ways and stop
+    #[arg(long, value_name = "DIR")]
+    replay_log: Option<PathBuf>,
+    /// Of --make-log and --replay-log: tpcc or voter
+    #[arg(long, default_value = "tpcc", value_parser = ["tpcc", "voter"])]
+    workload: String,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    if let Some(dir) = &args.replay_log {
+        return replay_log(&args.workload, dir);
+    }
+    if args.standbys.iter().any(|count| !(1..=16).contains(count)) {
+        bail!("--standbys takes numbers from 1 to 16");
+    }
+    let drawn = chosen(&args)?;
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u16);
+    let name = format!("reprise-figures-{}", std::process::id());
+    let folder = args.dir.join(&name);
+    let disk = args
+        .disk
+        .clone()
+        .unwrap_or_else(std::env::temp_dir)
+        .join(name + "-disk");
+    for folder in [&folder, &disk] {
+        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    }
+    let settings = settings(&args, (folder.clone(), disk.clone()), cores);
+    let done = match &args.make_log {
+        Some(dir) => settings.make_log(&args.workload, dir),
+        None => draw(&args, &settings, &drawn),
+    };
+    for folder in [&folder, &disk] {
+        fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    done
+}
+
+/// What is drawn, in which order, and by what.
+type Figure = (&'static str, fn(&Settings) -> Result<Vec<Chart>>);
+
+const FIGURES: [Figure; 11] = [
+    ("table-1", Settings::table_1),
+    ("6", Settings::figure_6),
+    ("7", Settings::figure_7),
+    ("8", Settings::figure_8),
+    ("9", Settings::figure_9),
+    ("10", Settings::figure_10),
+    ("11", Settings::figure_11),
+    ("12", Settings::figure_12),
+    ("bootstrap", Settings::bootstrap),
+    ("processor", Settings::processor),
+    ("replay", Settings::replay),
+];
+
+fn chosen(args: &Args) -> Result<Vec<Figure>> {
+    let known = |asked: &String| FIGURES.iter().any(|(name, _)| name == asked);
+    if let Some(other) = args.figures.iter().find(|asked| !known(asked)) {
+        bail!("there is no figure {other} here: {NAMES} are");
+    }
+    let asked = |name: &str| args.figures.is_empty() || args.figures.iter().any(|asked| asked == name);
+    Ok(FIGURES.into_iter().filter(|(name, _)| asked(name)).collect())
+}
+
+fn settings(args: &Args, (dir, disk): (PathBuf, PathBuf), cores: u16) -> Settings {
+    let mut sites = match args.sites.is_empty() {
+        true => (0..8).map(|power| 1 << power).filter(|sites| *sites <= cores).collect(),
+        false => args.sites.clone(),
+    };
+    sites.sort_unstable();
+    let mut standbys = args.standbys.clone();
+    standbys.sort_unstable();
+    let (seconds, runs) = match args.short {
+        true => (0.2, 1),
+        false => (args.seconds, args.runs),
+    };
+    let what = if args.short { "a short run: no figure" } else { "median" };
+    Settings {
+        modules: args.modules.clone(),
+        seconds,
+        runs,
+        standbys,
+        sites,
+        rate: args.rate,
+        conditions: format!(
+            "{} with {cores} processors; {}; files on {}; {runs} runs of {seconds} s, {what}",
+            processor(),
+            args.build,
+            args.dir.display()
+        ),
+        dir,
+        disk,
+    }
+}
+
+fn draw(args: &Args, settings: &Settings, figures: &[Figure]) -> Result<()> {
+    for (_, measure) in figures {
+        for chart in measure(settings)? {
+            chart.write(&args.out)?;
+        }
+    }
+    Ok(())
+}
+
+fn replay_log(workload: &str, dir: &std::path::Path) -> Result<()> {
+    let found = replay::measure(workload, dir)?;
+    println!("{found:#?}");
+    Ok(())
+}
