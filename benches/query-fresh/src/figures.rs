@@ -557,9 +557,10 @@ impl Settings {
         };
         for way in ["async", "query-fresh", "sync", "replay-arrays"] {
             let ratio = median(&primary, way) / alone;
-            primary
-                .notes
-                .push(format!("{way}: {ratio:.2} x the processor time of standalone."));
+            let engine = engine(way) / engine("standalone");
+            primary.notes.push(format!(
+                "{way}: {ratio:.2} x the processor time of standalone; the engine threads alone {engine:.2} x."
+            ));
             let ratio = alone / median(&standby, way);
             standby.notes.push(format!(
                 "{way}: a core takes {ratio:.2} x the transactions that a core of the primary makes alone."
@@ -634,9 +635,10 @@ impl Settings {
         }
         for found in &replayed {
             chart.notes.push(format!(
-                "{} transactions with {} changes in {} bytes; {:.1} changes behind a row that is read; redo {:.2} x replay-arrays, first read {:.2} x, later {:.2} x a read in place.",
+                "{} transactions with {} changes of {} rows in {} bytes; {:.1} changes behind a row that is read; redo {:.2} x replay-arrays, first read {:.2} x, later {:.2} x a read in place.",
                 found.transactions,
                 found.changes,
+                found.rows,
                 found.log_bytes,
                 found.chain,
                 found.redo_ns / found.arrays_ns,

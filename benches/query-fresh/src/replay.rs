@@ -32,6 +32,8 @@ const READS: usize = 200_000;
 pub struct Replayed {
     pub transactions: u64,
     pub changes: u64,
+    /// Rows that were changed and are still there: each is built once at least, whenever that is.
+    pub rows: u64,
     pub log_bytes: u64,
     /// Of a transaction.
     pub redo_ns: f64,
@@ -325,7 +327,9 @@ pub fn measure(workload: &str, dir: &Path) -> Result<Replayed> {
         installed: (0..tables).map(|_| Vec::new()).collect(),
         row: Vec::new(),
     };
-    let asked = shuffled(compare(&now, &mut lazy)?);
+    let asked = compare(&now, &mut lazy)?;
+    let rows = asked.len();
+    let asked = shuffled(asked);
     let timed = Timed::begin()?;
     let plain = black_box(measured_plain_reads(&now, &asked));
     let plain_read_ns = timed.each(asked.len())?;
@@ -339,6 +343,7 @@ pub fn measure(workload: &str, dir: &Path) -> Result<Replayed> {
     Ok(Replayed {
         transactions: noted,
         changes: arrays.len() as u64,
+        rows: rows as u64,
         log_bytes: log.len() as u64,
         redo_ns,
         arrays_ns,
