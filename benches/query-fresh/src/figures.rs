@@ -22,6 +22,8 @@ pub struct Settings {
     /// Engine threads, growing.
     pub sites: Vec<u16>,
     pub rate: Option<f64>,
+    /// Of each run; none: two, or one for each partition.
+    pub warehouses: Option<u32>,
     pub conditions: String,
 }
 
@@ -60,6 +62,7 @@ impl Settings {
             workload: "tpcc",
             standbys,
             partitions: self.sites_max(),
+            warehouses: self.warehouses,
             sites: self.sites_max(),
             replay_sites: 1,
             readers: 0,

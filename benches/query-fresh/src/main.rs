@@ -149,6 +149,7 @@ fn settings(args: &Args, (dir, disk): (PathBuf, PathBuf), cores: u16) -> Setting
         seconds,
         runs,
         standbys,
+        warehouses: args.short.then(|| sites.last().copied().unwrap_or(1).into()),
         sites,
         rate: args.rate,
         conditions: format!(

@@ -123,6 +123,8 @@ pub struct Run<'a> {
     pub workload: &'a str,
     pub standbys: usize,
     pub partitions: u16,
+    /// As of `reprise bench tpcc`.
+    pub warehouses: Option<u32>,
     /// Of the primary.
     pub sites: u16,
     /// Threads that replay, for each standby.
@@ -168,7 +170,7 @@ pub fn options(run: &Run<'_>, data_dir: Option<PathBuf>) -> Options {
         seed: run.seed,
         remote_percent: None,
         scale: None,
-        warehouses: None,
+        warehouses: run.warehouses.filter(|_| run.workload == "tpcc"),
         modules: run.modules.clone(),
         target: Target::Process(ProcessOptions {
             partitions: run.partitions,
@@ -294,7 +296,8 @@ impl Cluster<'_> {
             let (standby, _) = Standby::begin(primary, &name, &self.config(&name))?;
             state.standbys.push(Arc::new(standby));
         }
-        let warehouses = WAREHOUSES_MIN.max(self.run.partitions.into());
+        let default = WAREHOUSES_MIN.max(self.run.partitions.into());
+        let warehouses = self.run.warehouses.unwrap_or(default);
         for number in 0..self.run.standbys * usize::from(self.run.readers > 0) {
             let standby = state.standbys[number].clone();
             let readers = Readers::begin(standby, warehouses, self.run.partitions, self.run.seed)?;
