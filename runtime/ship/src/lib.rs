@@ -26,7 +26,7 @@ mod views;
 
 pub use comparing::{Comparisons, Found, Search};
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
-pub use fork::ForkAnswer;
+pub use fork::{AskingFork, ForkAnswer};
 pub use freshness::{FreshnessPoint, FreshnessSummary, OwnFreshness};
 pub use link::{
     BeatSeen, ComparedOwn, Compares, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, StandingSeen,
