@@ -81,6 +81,10 @@ struct State {
     is_encrypted: bool,
     beat: Option<BeatSeen>,
     error: Option<Arc<str>>,
+    /// A primary took this standby since it was started.
+    was_welcome: bool,
+    /// It followed, and what is here is not what the primary holds: why.
+    parted: Option<Arc<str>>,
 }
 
 impl Linked {
@@ -91,6 +95,11 @@ impl Linked {
     /// The last thing that the primary told, if anything.
     pub fn beat(&self) -> Option<BeatSeen> {
         self.lock().beat
+    }
+
+    /// It can't follow any more, where it did before: the primary does not hold what is here. Why.
+    pub fn parted(&self) -> Option<Arc<str>> {
+        self.lock().parted.clone()
     }
 
     /// Has the primary give its place away. Err: it does not, and why.
@@ -330,6 +339,7 @@ impl Following {
             }
             let mut state = self.linked().lock();
             (state.is_connected, state.has_caught_up) = (true, false);
+            state.was_welcome = true;
             drop(state);
             self.begun = Some(self.taker.position().lsn);
         }
@@ -364,6 +374,9 @@ impl Following {
         state.is_connected = false;
         let is_new = state.error.as_ref() != Some(&reason);
         state.error = Some(reason.clone());
+        if failure.is_of_another_history() && state.was_welcome {
+            state.parted = Some(reason.clone());
+        }
         drop(state);
         if is_new {
             self.tell(match failure.is_final() {

@@ -6,12 +6,12 @@ mod following;
 use std::sync::Arc;
 
 use common::{config, fill, i64s, submit, take, transfer, wasm};
-use following::{Cluster, FORCED, service, wait_in_sync, wait_seen};
+use following::{Cluster, FORCED, service, wait_in_sync, wait_seen, wait_until};
 use reprise_base::{Lsn, Safety};
 use reprise_database::{CutBack, CutError, CutInfo, Database, list_cuts};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-use reprise_router::ReplyOutcome;
+use reprise_router::{Phase, ReplyOutcome};
 
 /// A standby that took over by force, of a primary that then went on by itself.
 struct Parted {
@@ -153,11 +153,16 @@ fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
     let promoted = service(&new).promote(FORCED).expect("promoted");
     fill(&old, 5_000, 20);
     wait_seen(&old, &other);
-    other.close().expect("close");
+    assert!(other.parted().is_none(), "it follows");
     old.close().expect("close");
-    cluster.set_primary(&new);
     new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
     fill(&new, 10_000, 10);
+    cluster.set_primary(&new);
+    // While it runs it can but say so, and whoever runs it may start it again.
+    wait_until("it can't follow any more", || other.parted().is_some());
+    let phase = other.router().phase();
+    assert!(matches!(phase, Phase::Failed { .. }), "it shows nothing: {phase:?}");
+    other.close().expect("close");
     let cut = cluster.cut_back("p2").expect("asked");
     assert!(
         matches!(&cut, CutBack::Cut(cut) if Lsn(cut.from) == promoted.lsn),
