@@ -460,7 +460,10 @@ impl ReplicationService for Replication {
             committed,
             standbys,
             out_of_sync: match role {
-                Role::Standby => self.synced.laggards(),
+                Role::Standby => match self.stepped() {
+                    Some(stepped) => stepped.laggards,
+                    None => self.synced.laggards(),
+                },
                 Role::Primary | Role::ReadOnly => Vec::new(),
             },
             cuts: self.cuts(),

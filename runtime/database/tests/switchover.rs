@@ -266,3 +266,30 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     drop(old);
     assert_eq!(service(&cluster.start("p")).info().epoch, Epoch(3));
 }
+
+#[test]
+fn a_primary_that_stepped_down_tells_who_was_out_of_sync_with_it() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let new = cluster.standby_of(&old, "s1");
+    let behind = cluster.standby_of(&old, "s2");
+    fill(&old, 0, 10);
+    wait_seen(&old, &behind);
+    let lacks_from = behind.router().view();
+    behind.close().expect("close");
+    wait_until("it is out of sync", || {
+        let standbys = service(&old).info().standbys;
+        standbys
+            .iter()
+            .any(|standby| standby.name == "s2" && !standby.is_in_sync)
+    });
+    fill(&old, 1_000, 10);
+    service(&new).promote(ASKED).expect("promoted");
+    // The new primary may be lost next, and nobody else knows.
+    let told = service(&old).info().out_of_sync;
+    assert!(
+        matches!(&told[..], [one] if one.name == "s2" && one.from == lacks_from),
+        "{told:?}"
+    );
+}
