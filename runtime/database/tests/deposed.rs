@@ -161,7 +161,10 @@ fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
     // While it runs it can but say so, and whoever runs it may start it again.
     wait_until("it can't follow any more", || other.parted().is_some());
     let phase = other.router().phase();
-    assert!(matches!(phase, Phase::Failed { .. }), "it shows nothing: {phase:?}");
+    assert!(
+        matches!(&phase, Phase::Failed { report } if report.contains("start this one again with --standby-of")),
+        "it shows nothing, and says what to do: {phase:?}"
+    );
     other.close().expect("close");
     let cut = cluster.cut_back("p2").expect("asked");
     assert!(
