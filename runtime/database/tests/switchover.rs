@@ -293,3 +293,24 @@ fn a_primary_that_stepped_down_tells_who_was_out_of_sync_with_it() {
         "{told:?}"
     );
 }
+
+#[test]
+fn a_promotion_that_the_disk_did_not_let_end_does_when_it_is_asked_for_again() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let new = cluster.standby_of(&old, "s1");
+    fill(&old, 0, 10);
+    wait_seen(&old, &new);
+    old.close().expect("close");
+    // What is there can't be removed as a file.
+    let note = cluster.place("s1").join("stepped-down.json");
+    std::fs::create_dir(&note).expect("made");
+    let refused = service(&new).promote(FORCED).map(|promoted| promoted.lsn);
+    assert!(matches!(refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
+    assert_eq!(new.router().role(), Role::Standby);
+    assert_eq!(accounts(&new, &[3]), 1, "it shows what it has");
+    std::fs::remove_dir(&note).expect("removed");
+    service(&new).promote(FORCED).expect("promoted");
+    fill(&new, 1_000, 10);
+}
