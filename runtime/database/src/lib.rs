@@ -31,6 +31,7 @@ mod recover;
 mod report;
 mod shipping;
 mod shown;
+mod simlease;
 mod small_file;
 mod standby;
 mod stepping;
@@ -55,6 +56,7 @@ pub use reading::ReadersConfig;
 pub use report::{LoadedCheckpoint, ReadOnly, RecoveryReport};
 pub use reprise_nvram::FlushPolicy;
 pub use shipping::{ServeStandbys, ServeStandbysError};
+pub use simlease::SimLeases;
 pub use standby::StandbyPositions;
 pub use synced::STANDING_NAME;
 

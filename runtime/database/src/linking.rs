@@ -61,6 +61,9 @@ pub struct FollowPrimary {
     pub step_down: AskStepDown,
 }
 
+/// To whoever runs a standby that followed and has parted from its primary.
+const START_AGAIN: &str = ". If the right server was promoted, start this one again with --standby-of it: what only this one has is kept aside, then cut off";
+
 /// Where the connection is at, for all who ask.
 pub(crate) struct Linked {
     pub name: String,
@@ -81,6 +84,10 @@ struct State {
     is_encrypted: bool,
     beat: Option<BeatSeen>,
     error: Option<Arc<str>>,
+    /// A primary took this standby since it was started.
+    was_welcome: bool,
+    /// It followed, and what is here is not what the primary holds: why.
+    parted: Option<Arc<str>>,
 }
 
 impl Linked {
@@ -91,6 +98,11 @@ impl Linked {
     /// The last thing that the primary told, if anything.
     pub fn beat(&self) -> Option<BeatSeen> {
         self.lock().beat
+    }
+
+    /// It can't follow any more, where it did before: the primary does not hold what is here. Why.
+    pub fn parted(&self) -> Option<Arc<str>> {
+        self.lock().parted.clone()
     }
 
     /// Has the primary give its place away. Err: it does not, and why.
@@ -330,6 +342,7 @@ impl Following {
             }
             let mut state = self.linked().lock();
             (state.is_connected, state.has_caught_up) = (true, false);
+            state.was_welcome = true;
             drop(state);
             self.begun = Some(self.taker.position().lsn);
         }
@@ -355,19 +368,25 @@ impl Following {
     /// The connection is over, or did not come about.
     fn note(&mut self, failure: &Failure) -> Step {
         let reason: Arc<str> = failure.to_string().into();
-        if failure.is_of_another_history() {
+        let is_other = failure.is_of_another_history();
+        let has_parted = is_other && self.linked().lock().was_welcome;
+        let what_next = if has_parted { START_AGAIN } else { "" };
+        if is_other {
             // What is here may never have been the primary's.
-            let report = format!("this standby shows nothing, since it can't follow: {reason}");
+            let report = format!("this standby shows nothing, since it can't follow: {reason}{what_next}");
             self.taker.router.set_phase(Phase::Failed { report });
         }
         let mut state = self.linked().lock();
         state.is_connected = false;
         let is_new = state.error.as_ref() != Some(&reason);
         state.error = Some(reason.clone());
+        if has_parted {
+            state.parted = Some(reason.clone());
+        }
         drop(state);
         if is_new {
             self.tell(match failure.is_final() {
-                true => format!("follows no longer: {reason}"),
+                true => format!("follows no longer: {reason}{what_next}"),
                 false => format!("its connection is over, and is tried again: {reason}"),
             });
         }

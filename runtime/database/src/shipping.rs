@@ -126,6 +126,12 @@ impl Database {
         self.upkeep.replication.get()?.leasing.get()?.primary_url()
     }
 
+    /// Why this standby, which followed a primary, can't follow the one of now: that does not hold what is here. Nothing is shown then; a start
+    /// as a standby cuts it off (`cut_back`), where that primary is of no earlier epoch. None: nothing like it.
+    pub fn parted(&self) -> Option<Arc<str>> {
+        self.upkeep.replication.get()?.linked.get()?.parted()
+    }
+
     pub(crate) fn replication(self: &Arc<Self>) -> Result<&Arc<Replication>, ServeStandbysError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
@@ -454,7 +460,10 @@ impl ReplicationService for Replication {
             committed,
             standbys,
             out_of_sync: match role {
-                Role::Standby => self.synced.laggards(),
+                Role::Standby => match self.stepped() {
+                    Some(stepped) => stepped.laggards,
+                    None => self.synced.laggards(),
+                },
                 Role::Primary | Role::ReadOnly => Vec::new(),
             },
             cuts: self.cuts(),

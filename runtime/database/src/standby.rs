@@ -18,6 +18,7 @@ use reprise_router::{Promoted, ReplicationError};
 use crate::{
     comparing::Comparison,
     config::DatabaseConfig,
+    cutting,
     database::Database,
     environment::Environment,
     error::OpenError,
@@ -58,8 +59,8 @@ pub(crate) struct Standby {
     /// Why the replay ended, once somebody has asked.
     failure: Mutex<Option<Arc<str>>>,
     thread: Mutex<Option<Box<dyn Started>>>,
-    /// Held for a whole promotion.
-    promoting: Mutex<()>,
+    /// Held for a whole promotion. Once its replay has ended: where.
+    promoting: Mutex<Option<Lsn>>,
     /// Once it follows a primary.
     shown: Mutex<Option<Showing>>,
     /// Of its tables with its primary's.
@@ -188,7 +189,9 @@ impl Database {
         };
         let placing = standby.placing();
         match placing.is_closed {
-            true => Err(closed("this standby becomes the primary, or is it already")),
+            true => Err(closed(
+                "this standby becomes the primary, or is it already; where its promotion failed, promote it again or start it again",
+            )),
             false => placing.receiver.place(group),
         }
     }
@@ -231,7 +234,7 @@ impl Database {
     pub(crate) fn recover_standby(&self, standby: &Standby) -> Result<RecoveryReport, OpenError> {
         let mut replayer = self.replayer();
         let durable = self.log.as_ref().map(|log| log.durable());
-        let shown = self.root().map_or(Ok(None), shown::load)?;
+        let shown = self.root().map_or(Ok(None), |root| self.shown_before(root))?;
         let until = durable.map(|durable| shown.map_or(durable, |shown| shown.min(durable)));
         let (report, end) = self
             .replay_with(&mut replayer, until)
@@ -247,6 +250,13 @@ impl Database {
             checkpointer.start_schedule();
         }
         Ok(report)
+    }
+
+    /// What this directory has shown, or may show as one that was a primary's: of that, callers may wait for standbys yet. None: all that it has.
+    fn shown_before(&self, root: &dyn Disk) -> Result<Option<Lsn>, DiskError> {
+        let end = self.received().map(|received| received.epoch);
+        let as_primary = || cutting::committed_as_primary(root, end?);
+        Ok(shown::load(root)?.or_else(as_primary))
     }
 
     fn root(&self) -> Option<&dyn Disk> {
@@ -337,14 +347,20 @@ impl Database {
     }
 
     /// Makes this standby the primary, in a new epoch, whatever the old one does: it takes no more groups, what it received is made durable and
-    /// replayed, and then it takes writes. Blocks until then. Err: it goes on as a standby.
+    /// replayed, and then it takes writes. Blocks until then. Err: it goes on as a standby, or, where its replay has ended, shows what it has and takes
+    /// nothing more: it is promoted again, or started again.
     pub fn promote(&self) -> Result<Promoted, ReplicationError> {
         let (_, standby) = self.promotable()?;
         // Whoever was promoted meanwhile is told by the second look.
-        let _promoting = standby.promoting.lock().expect("a promotion never panics");
+        let mut ended = standby.promoting.lock().expect("a promotion never panics");
         let (log, standby) = self.promotable()?;
         standby.placing().is_closed = true;
-        let promoted = self.finish_replay(standby, log).and_then(|lsn| {
+        let replayed = match *ended {
+            Some(end) => Ok(end),
+            None => self.finish_replay(standby, log),
+        };
+        let promoted = replayed.and_then(|lsn| {
+            *ended = Some(lsn);
             self.forget_stepping()?;
             let epoch = log.promote().map_err(|error| unavailable(error.to_string().into()))?;
             let epoch = epoch.ok_or_else(|| unavailable("its log is no standby's any more".into()))?;
@@ -358,7 +374,7 @@ impl Database {
         });
         match &promoted {
             Ok(_) => self.take_writes()?,
-            Err(_) => standby.placing().is_closed = false,
+            Err(_) => standby.placing().is_closed = ended.is_some(),
         }
         promoted
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::{Disk, DiskError};
-use reprise_router::{Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown};
+use reprise_router::{OutOfSync, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown};
 use reprise_ship::{StandbyState, StandbyStatus};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,8 @@ struct Note {
 pub(crate) struct Stepped {
     note: Note,
     pub since_ns: u64,
+    /// Standbys that were out of sync with this server by then.
+    pub laggards: Vec<OutOfSync>,
 }
 
 impl Stepped {
@@ -195,8 +197,18 @@ impl Replication {
         let text = serde_json::to_vec(&note).expect("names and numbers");
         let written = small_file::replace(&*self.root, NOTE_NAME, &text);
         written.map_err(|error| unavailable(format!("{NOTE_NAME} can't be written: {error}")))?;
-        let since_ns = self.shared.clock.monotonic_ns();
-        Ok(Stepped { note, since_ns })
+        let laggards = self.serving().map(|serving| serving.shipper.laggards(name));
+        let laggards = laggards.unwrap_or_default().into_iter();
+        Ok(Stepped {
+            note,
+            since_ns: self.shared.clock.monotonic_ns(),
+            laggards: laggards
+                .map(|(name, from)| OutOfSync {
+                    name: name.to_string(),
+                    from,
+                })
+                .collect(),
+        })
     }
 
     /// Readers see everything before its end, and writers are sent on.

@@ -6,12 +6,12 @@ mod following;
 use std::sync::Arc;
 
 use common::{config, fill, i64s, submit, take, transfer, wasm};
-use following::{Cluster, FORCED, service, wait_in_sync, wait_seen};
+use following::{Cluster, FORCED, bootstrap, service, wait_in_sync, wait_seen, wait_until};
 use reprise_base::{Lsn, Safety};
 use reprise_database::{CutBack, CutError, CutInfo, Database, list_cuts};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-use reprise_router::ReplyOutcome;
+use reprise_router::{Phase, PromoteOptions, ReplyOutcome};
 
 /// A standby that took over by force, of a primary that then went on by itself.
 struct Parted {
@@ -153,11 +153,19 @@ fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
     let promoted = service(&new).promote(FORCED).expect("promoted");
     fill(&old, 5_000, 20);
     wait_seen(&old, &other);
-    other.close().expect("close");
+    assert!(other.parted().is_none(), "it follows");
     old.close().expect("close");
-    cluster.set_primary(&new);
     new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
     fill(&new, 10_000, 10);
+    cluster.set_primary(&new);
+    // While it runs it can but say so, and whoever runs it may start it again.
+    wait_until("it can't follow any more", || other.parted().is_some());
+    let phase = other.router().phase();
+    assert!(
+        matches!(&phase, Phase::Failed { report } if report.contains("start this one again with --standby-of")),
+        "it shows nothing, and says what to do: {phase:?}"
+    );
+    other.close().expect("close");
     let cut = cluster.cut_back("p2").expect("asked");
     assert!(
         matches!(&cut, CutBack::Cut(cut) if Lsn(cut.from) == promoted.lsn),
@@ -201,4 +209,49 @@ fn what_waited_for_a_standby_is_not_marked_as_answered() {
     // The level is kept beside the log, for whoever cuts it.
     let kept = std::fs::read_to_string(cluster.place("p").join("safety.json")).expect("kept");
     assert!(kept.contains("quorum"), "{kept}");
+}
+
+#[test]
+fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others() {
+    let cluster = Cluster::new();
+    let old = Database::open(config(&cluster.place("p"), 2)).expect("open");
+    old.set_safety(Safety::Quorum).expect("set");
+    old.recover().expect("recover");
+    let old = Arc::new(old);
+    old.serve_standbys(cluster.serving("http://p:1")).expect("served");
+    cluster.set_primary(&old);
+    bootstrap(&old, "s1", &cluster.place("s1"));
+    let standby = cluster.open_standby("s1");
+    wait_in_sync(&standby);
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 10);
+    let acknowledged = old.router().view();
+    fill(&old, 7_000, 1);
+    standby.close().expect("close");
+    old.close().expect("close");
+    drop(old);
+    // As if the standby had been lost before it had the last one.
+    let kept = cluster.place("p").join("standbys.json");
+    let known = format!(r#"[{{"name":"s1","lsn":{acknowledged},"in_sync":true,"counted":true}}]"#);
+    std::fs::write(kept, known).expect("written");
+    cluster.no_primary();
+    let again = cluster.open_standby("p");
+    let reply = submit(
+        &again,
+        &[("balance", None, i64s(&[7_000])), ("balance", None, i64s(&[5]))],
+    );
+    assert_ne!(
+        *reply.get(0).outcome,
+        ReplyOutcome::Committed,
+        "nobody else may have it"
+    );
+    assert_eq!(*reply.get(1).outcome, ReplyOutcome::Committed);
+    // A promotion decides on all that is there.
+    service(&again)
+        .promote(PromoteOptions {
+            accepts_loss: true,
+            ..FORCED
+        })
+        .expect("promoted");
+    assert!(again.router().view() > acknowledged);
 }

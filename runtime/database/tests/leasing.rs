@@ -1,136 +1,23 @@
-//! Who is the primary by a lease, in a store that is a struct of this test: it can be out of reach for one server or for all.
+//! Who is the primary by a lease, in a simulated store: it can be out of reach for one server or for all.
 
 mod common;
 mod following;
 
-use std::{
-    collections::BTreeSet,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
 use common::{config, fill, i64s, submit, wasm};
 use following::{FORCED, Primary, bootstrap, follow_primary, nvram, service, serving, wait_in_sync, wait_until};
 use reprise_base::{Role, Safety};
-use reprise_database::{
-    Database, DatabaseConfig, Holder, LeaseConfig, LeaseError, LeaseStore, OpenError, Seen, StoreError, SyncRecord,
-};
+use reprise_database::{Database, DatabaseConfig, LeaseConfig, LeaseError, OpenError, SimLeases};
+use reprise_env::RealClock;
 use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome};
 
-const TTL: Duration = Duration::from_millis(500);
-
-#[derive(Default)]
-struct World {
-    /// With the number of the lease, and its end.
-    holder: Option<(Holder, u64, Instant)>,
-    record: Option<(SyncRecord, i64)>,
-    holder_version: i64,
-    next: i64,
-    /// Servers that do not reach it.
-    away: BTreeSet<String>,
-}
-
-impl World {
-    fn holder(&mut self) -> Option<&(Holder, u64, Instant)> {
-        self.holder.take_if(|(_, _, end)| *end <= Instant::now());
-        self.holder.as_ref()
-    }
-}
-
-struct FakeStore {
-    world: Arc<Mutex<World>>,
-    own: String,
-    lease: u64,
-    written: i64,
-}
-
-impl FakeStore {
-    fn reach(&self) -> Result<std::sync::MutexGuard<'_, World>, StoreError> {
-        let world = self.world.lock().expect("test");
-        match world.away.contains(&self.own) || world.away.contains("all") {
-            true => Err(StoreError("it is out of reach".into())),
-            false => Ok(world),
-        }
-    }
-}
-
-impl LeaseStore for FakeStore {
-    fn kind(&self) -> &'static str {
-        "fake"
-    }
-
-    fn look(&mut self) -> Result<Seen, StoreError> {
-        let mut world = self.reach()?;
-        let holder = world.holder().map(|(holder, ..)| holder.clone());
-        let held = if holder.is_some() { world.holder_version } else { 0 };
-        let record = world.record.clone();
-        Ok(Seen {
-            holder,
-            versions: (held, record.as_ref().map_or(0, |(_, version)| *version)),
-            record: record.map(|(record, _)| record),
-        })
-    }
-
-    fn take(
-        &mut self,
-        holder: &Holder,
-        record: &SyncRecord,
-        seen: &Seen,
-        ttl: Duration,
-    ) -> Result<Option<Duration>, StoreError> {
-        if self.look()?.versions != seen.versions {
-            return Ok(None);
-        }
-        let mut world = self.reach()?;
-        world.next += 1;
-        let number = world.next;
-        world.holder = Some((holder.clone(), number as u64, Instant::now() + ttl));
-        world.holder_version = number;
-        world.record = Some((record.clone(), number));
-        drop(world);
-        (self.lease, self.written) = (number as u64, number);
-        Ok(Some(ttl))
-    }
-
-    fn renew(&mut self) -> Result<Option<Duration>, StoreError> {
-        let lease = self.lease;
-        let mut world = self.reach()?;
-        world.holder();
-        let Some((_, _, end)) = world.holder.as_mut().filter(|(_, number, _)| *number == lease) else {
-            return Ok(None);
-        };
-        *end = Instant::now() + TTL;
-        Ok(Some(TTL))
-    }
-
-    fn record(&mut self, record: &SyncRecord) -> Result<bool, StoreError> {
-        let (lease, written) = (self.lease, self.written);
-        let mut world = self.reach()?;
-        let is_own = world.holder().is_some_and(|(_, number, _)| *number == lease);
-        if !is_own || world.record.as_ref().is_none_or(|(_, version)| *version != written) {
-            return Ok(false);
-        }
-        world.next += 1;
-        let number = world.next;
-        world.record = Some((record.clone(), number));
-        drop(world);
-        self.written = number;
-        Ok(true)
-    }
-
-    fn release(&mut self) -> Result<(), StoreError> {
-        let lease = self.lease;
-        let mut world = self.reach()?;
-        world.holder.take_if(|(_, number, _)| *number == lease);
-        Ok(())
-    }
-}
+/// A machine that is busy prolongs it in time all the same.
+const TTL: Duration = Duration::from_secs(2);
 
 struct Cluster {
     dirs: tempfile::TempDir,
-    world: Arc<Mutex<World>>,
+    leases: Arc<SimLeases>,
     primary: Primary,
     /// The logs of all are written to regions first.
     on_nvram: bool,
@@ -140,7 +27,7 @@ impl Cluster {
     fn new(on_nvram: bool) -> Self {
         Self {
             dirs: tempfile::tempdir().expect("a directory"),
-            world: Arc::default(),
+            leases: SimLeases::new(Arc::new(RealClock::new())),
             primary: Primary::default(),
             on_nvram,
         }
@@ -163,12 +50,7 @@ impl Cluster {
 
     fn lease(&self, name: &str) -> LeaseConfig {
         LeaseConfig {
-            store: Box::new(FakeStore {
-                world: self.world.clone(),
-                own: name.into(),
-                lease: 0,
-                written: 0,
-            }),
+            store: self.leases.store(name),
             name: name.into(),
             url: Some(format!("http://{name}:1").into()),
             ttl: TTL,
@@ -220,19 +102,7 @@ impl Cluster {
     }
 
     fn in_sync(&self) -> Vec<String> {
-        let world = self.world.lock().expect("test");
-        world
-            .record
-            .as_ref()
-            .map_or_else(Vec::new, |(record, _)| record.in_sync.clone())
-    }
-
-    fn set_away(&self, name: &str, is_away: bool) {
-        let mut world = self.world.lock().expect("test");
-        match is_away {
-            true => world.away.insert(name.into()),
-            false => world.away.remove(name),
-        };
+        self.leases.record().map_or_else(Vec::new, |record| record.in_sync)
     }
 }
 
@@ -269,7 +139,7 @@ fn takes_over(on_nvram: bool) {
     assert_eq!((state(&old), state(&new)), (LeaseState::Held, LeaseState::Elsewhere));
     assert_eq!(new.leased_primary().as_deref(), Some("http://p:1"));
     assert_eq!(open_account(&old, 1_000), ReplyOutcome::Committed);
-    cluster.set_away("p", true);
+    cluster.leases.set_away("p", true);
     wait_until("the standby takes over", || new.router().role() == Role::Primary);
     assert!(cluster.in_sync().is_empty(), "nobody has what it may answer alone");
     // The old one has lost the standby that has everything, and can't record that.
@@ -277,7 +147,7 @@ fn takes_over(on_nvram: bool) {
     assert_ne!(open_account(&old, 2_000), ReplyOutcome::Committed);
     assert_eq!(open_account(&new, 2_001), ReplyOutcome::Committed);
     assert!(has_account(&new, 1_000) && !has_account(&new, 2_000));
-    cluster.set_away("p", false);
+    cluster.leases.set_away("p", false);
     wait_until("the old one hears of it", || old.router().role() == Role::Standby);
     assert_eq!(old.router().primary_url().as_deref(), Some("http://s1:1"));
     wait_until(
@@ -294,10 +164,7 @@ fn takes_over(on_nvram: bool) {
     );
     assert_eq!(state(&new), LeaseState::Held);
     new.close().expect("close");
-    assert!(
-        cluster.world.lock().expect("test").holder().is_none(),
-        "it gave the lease back"
-    );
+    assert!(cluster.leases.holder().is_none(), "it gave the lease back");
 }
 
 #[test]
@@ -309,7 +176,7 @@ fn answers_without_the_store(on_nvram: bool) {
     let cluster = Cluster::new(on_nvram);
     let primary = prepared(&cluster);
     let standby = cluster.standby_of(&primary, "s1");
-    cluster.set_away("all", true);
+    cluster.leases.set_all_away(true);
     wait_until("its lease is over", || state(&primary) == LeaseState::Over);
     assert_eq!(primary.router().role(), Role::Primary);
     let lease = service(&primary).info().lease.expect("it takes part");
@@ -321,7 +188,7 @@ fn answers_without_the_store(on_nvram: bool) {
     let left_open = open_account(&primary, 1_001);
     assert!(matches!(left_open, ReplyOutcome::Unconfirmed(_)), "{left_open:?}");
     assert_eq!(cluster.in_sync(), ["s1"]);
-    cluster.set_away("all", false);
+    cluster.leases.set_all_away(false);
     wait_until("that is recorded", || cluster.in_sync().is_empty());
     // Who waited when it began to go on alone is left open.
     let mut alone = 2_000;
@@ -330,7 +197,7 @@ fn answers_without_the_store(on_nvram: bool) {
         open_account(&primary, alone) == ReplyOutcome::Committed
     });
     // Alone and without the store: as long as the lease lasts.
-    cluster.set_away("all", true);
+    cluster.leases.set_all_away(true);
     wait_until("its lease is over", || state(&primary) == LeaseState::Over);
     let refused = open_account(&primary, 1_003);
     assert!(
@@ -338,7 +205,7 @@ fn answers_without_the_store(on_nvram: bool) {
         "{refused:?}"
     );
     assert!(has_account(&primary, alone), "what was answered is read");
-    cluster.set_away("all", false);
+    cluster.leases.set_all_away(false);
     wait_until("it has the lease again", || state(&primary) == LeaseState::Held);
     assert_eq!(open_account(&primary, 1_003), ReplyOutcome::Committed);
     // One that is out of sync takes over by no lease, and by hand where the loss is accepted.

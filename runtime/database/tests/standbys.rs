@@ -312,6 +312,10 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
         let error = own.error.expect("refused");
         assert!(error.contains(reason), "{error}");
         assert_eq!((own.state, own.freshness), (StandbyState::Lost, None));
+        assert!(
+            standby.parted().is_none(),
+            "it never followed: a start would come to the same"
+        );
         // What it has may never have been a primary's.
         assert!(standby.router().digest().is_err());
         let phase = standby.router().phase();

@@ -266,3 +266,51 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     drop(old);
     assert_eq!(service(&cluster.start("p")).info().epoch, Epoch(3));
 }
+
+#[test]
+fn a_primary_that_stepped_down_tells_who_was_out_of_sync_with_it() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let new = cluster.standby_of(&old, "s1");
+    let behind = cluster.standby_of(&old, "s2");
+    fill(&old, 0, 10);
+    wait_seen(&old, &behind);
+    let lacks_from = behind.router().view();
+    behind.close().expect("close");
+    wait_until("it is out of sync", || {
+        let standbys = service(&old).info().standbys;
+        standbys
+            .iter()
+            .any(|standby| standby.name == "s2" && !standby.is_in_sync)
+    });
+    fill(&old, 1_000, 10);
+    service(&new).promote(ASKED).expect("promoted");
+    // The new primary may be lost next, and nobody else knows.
+    let told = service(&old).info().out_of_sync;
+    assert!(
+        matches!(&told[..], [one] if one.name == "s2" && one.from == lacks_from),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_promotion_that_the_disk_did_not_let_end_does_when_it_is_asked_for_again() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let new = cluster.standby_of(&old, "s1");
+    fill(&old, 0, 10);
+    wait_seen(&old, &new);
+    old.close().expect("close");
+    // What is there can't be removed as a file.
+    let note = cluster.place("s1").join("stepped-down.json");
+    std::fs::create_dir(&note).expect("made");
+    let refused = service(&new).promote(FORCED).map(|promoted| promoted.lsn);
+    assert!(matches!(refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
+    assert_eq!(new.router().role(), Role::Standby);
+    assert_eq!(accounts(&new, &[3]), 1, "it shows what it has");
+    std::fs::remove_dir(&note).expect("removed");
+    service(&new).promote(FORCED).expect("promoted");
+    fill(&new, 1_000, 10);
+}

@@ -26,6 +26,6 @@ pub use net::{Connection, FrameSender, Listener, Net, NetError, NetLimits, RealN
 pub use real::{PRIVATE_FILE_MODE, RealDisk, make_private_dir, make_private_dirs};
 pub use shared::{FrameBuffer, FrameMemory, FramePoster, SHARED_FRAMES_MAX, SharedFrame};
 pub use sim::{SimClock, SimDisk};
-pub use simnet::{NetFaults, SimHost, SimNet};
+pub use simnet::{NetFaults, SimHost, SimNet, Tampering};
 pub use stepper::Stepper;
 pub use threads::{MakeWork, RealThreads, Started, Step, Threads, Work};

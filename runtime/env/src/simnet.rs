@@ -64,7 +64,11 @@ struct State {
     next_port: u16,
     /// From which host nothing arrives at which: (from, to).
     cut: BTreeSet<(String, String)>,
+    tampering: Option<Tampering>,
 }
+
+/// What arrives instead of a frame.
+pub type Tampering = Box<dyn Fn(Vec<u8>) -> Vec<u8> + Send>;
 
 struct Way {
     from: String,
@@ -92,6 +96,7 @@ impl SimNet {
             next_way: 0,
             next_port: 1,
             cut: BTreeSet::new(),
+            tampering: None,
         };
         Self {
             clock,
@@ -116,6 +121,11 @@ impl SimNet {
         self.state().faults = faults;
     }
 
+    /// From here on each frame arrives as another one: for tests of the tests.
+    pub fn set_tampering(&self, tampering: Tampering) {
+        self.state().tampering = Some(tampering);
+    }
+
     /// From here on nothing that `from` sends arrives at `to`, and neither notices: half of a partition. What is sent meanwhile arrives
     /// once it is healed.
     pub fn cut(&self, from: &str, to: &str) {
@@ -126,6 +136,11 @@ impl SimNet {
     pub fn part(&self, one: &str, other: &str) {
         self.cut(one, other);
         self.cut(other, one);
+    }
+
+    /// True where what `from` sends arrives at `to`.
+    pub fn reaches(&self, from: &str, to: &str) -> bool {
+        !self.state().cut.contains(&(from.to_owned(), to.to_owned()))
     }
 
     /// Heals the way between two hosts, in both directions.
@@ -247,7 +262,10 @@ impl FrameSender for SimSender {
         let Some(way) = state.ways.get_mut(&self.way).filter(|way| !way.is_closed) else {
             return Err(NetError::Closed);
         };
-        let frame = parts.concat();
+        let mut frame = parts.concat();
+        if let Some(tampering) = &state.tampering {
+            frame = tampering(frame);
+        }
         if frame.len() > self.sent_bytes {
             let (bytes, max) = (frame.len(), self.sent_bytes);
             return Err(NetError::TooLarge { bytes, max });

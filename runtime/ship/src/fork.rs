@@ -24,28 +24,46 @@ pub struct ForkAnswer {
     pub epochs: Vec<EpochStart>,
 }
 
+/// A question that is on its way.
+pub struct AskingFork(Link);
+
 impl Link {
     /// Connects, to ask whether the primary has this history. Waits for the answer, 3 s at most behind the connection.
     pub fn fork(config: &LinkConfig, known: &Known, position: Position) -> Result<ForkAnswer, LinkError> {
-        let mut link = Self::connect(config, Wants::Fork, Some((known, position)))?;
+        let mut asking = Self::ask_fork(config, known, position)?;
         let wake = never();
         loop {
-            let Some(bytes) = link.next(SILENCE_MAX)? else {
-                wait(&link.connection.frames, &wake, HEARTBEAT.min(Duration::from_millis(20)));
-                continue;
-            };
-            return match Frame::decode(&bytes)? {
-                Frame::Epochs(told) => Ok(ForkAnswer {
-                    is_same: told.is_same,
-                    durable: told.durable,
-                    epochs: told.epochs().map(start_of).collect(),
-                }),
-                Frame::Refused(refused) => Err(LinkError::Refused {
-                    refusal: refused.refusal,
-                    reason: refused.reason.to_owned(),
-                }),
-                _ => Err(NetError::Closed.into()),
-            };
+            if let Some(told) = asking.step()? {
+                return Ok(told);
+            }
+            let frames = &asking.0.connection.frames;
+            wait(frames, &wake, HEARTBEAT.min(Duration::from_millis(20)));
+        }
+    }
+
+    /// Connects, to ask the same. Waits for no answer.
+    pub fn ask_fork(config: &LinkConfig, known: &Known, position: Position) -> Result<AskingFork, LinkError> {
+        Self::connect(config, Wants::Fork, Some((known, position))).map(AskingFork)
+    }
+}
+
+impl AskingFork {
+    /// The answer, if it has come. Err also where it has not come for 3 s.
+    pub fn step(&mut self) -> Result<Option<ForkAnswer>, LinkError> {
+        let Some(bytes) = self.0.next(SILENCE_MAX)? else {
+            return Ok(None);
+        };
+        match Frame::decode(&bytes)? {
+            Frame::Epochs(told) => Ok(Some(ForkAnswer {
+                is_same: told.is_same,
+                durable: told.durable,
+                epochs: told.epochs().map(start_of).collect(),
+            })),
+            Frame::Refused(refused) => Err(LinkError::Refused {
+                refusal: refused.refusal,
+                reason: refused.reason.to_owned(),
+            }),
+            _ => Err(NetError::Closed.into()),
         }
     }
 }

@@ -26,14 +26,14 @@ mod views;
 
 pub use comparing::{Comparisons, Found, Search};
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
-pub use fork::ForkAnswer;
+pub use fork::{AskingFork, ForkAnswer};
 pub use freshness::{FreshnessPoint, FreshnessSummary, OwnFreshness};
 pub use link::{
     BeatSeen, ComparedOwn, Compares, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, StandingSeen,
     Streaming, Taker,
 };
 pub use receive::{Bootstrapped, Bootstrapping};
-pub use safety::{Commits, SafetyHook, Stand};
+pub use safety::{Commits, SafetyHook, Stand, committed_by};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig, Ticket};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
 pub use table::{ComparedStatus, Expected, StandbyState, StandbyStatus};

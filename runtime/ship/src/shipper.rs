@@ -236,6 +236,11 @@ impl Shipper {
         self.inner.table.statuses(&*self.inner.log)
     }
 
+    /// Standbys that are out of sync, beside this one, and what each has: everything before an LSN.
+    pub fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
+        self.inner.table.laggards(name)
+    }
+
     /// One point a second for the last hour, the oldest first, and the last minute in one. None: no such standby.
     pub fn freshness(&self, name: &str) -> Option<(Vec<FreshnessPoint>, Option<FreshnessSummary>)> {
         self.inner.table.history(name)

@@ -210,6 +210,15 @@ impl State {
         self.standbys.values().map(Standby::member).collect()
     }
 
+    /// Who is out of sync, beside this one, and what it has: everything before an LSN.
+    fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
+        let is_out = |(other, standby): &(&Arc<str>, &Standby)| &***other != name && standby.sync != SyncState::In;
+        let laggards = self.standbys.iter().filter(is_out);
+        laggards
+            .map(|(name, standby)| (Arc::clone(name), standby.lacks_from))
+            .collect()
+    }
+
     /// Some leave: who is reached keeps that before commits go on without them.
     fn note_leaving(&mut self) {
         self.standing += 1;
@@ -390,15 +399,16 @@ impl Table {
     pub fn told(&self, name: &str, connection: u64) -> Option<Told> {
         let state = self.lock();
         let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
-        let is_out = |(other, standby): &(&Arc<str>, &Standby)| &***other != name && standby.sync != SyncState::In;
-        let laggards = state.standbys.iter().filter(is_out);
         Some(Told {
             number: state.standing,
             is_in_sync: own.sync == SyncState::In,
-            laggards: laggards
-                .map(|(name, standby)| (Arc::clone(name), standby.lacks_from))
-                .collect(),
+            laggards: state.laggards(name),
         })
+    }
+
+    /// Who is out of sync, beside this one.
+    pub fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
+        self.lock().laggards(name)
     }
 
     /// Commits wait no longer for those that leave, as `kept` says, once each standby that is reached keeps that they do.

@@ -1,23 +1,22 @@
 //! What one transaction may write and take, on one partition and over several; at a replay a ceiling far above.
 #![allow(clippy::unwrap_used)]
 
+mod bed;
+
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
+use bed::{Procedure, deployed};
 use reprise_abi::{
     Ended, Field, HostOps, OpError, RowLayout, ScalarType, ScanFlags, ScanRequest, Target,
     calls::{HANDLE_NONE, Packed},
 };
 use reprise_base::{PartitionId, TxnId, limits::WRITE_SET_BYTES_MAX};
 use reprise_env::Clock;
-use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::{Rid, Store, TableId};
-use reprise_txn::{
-    Candidate, Code, Deployed, Ends, Executor, Failure, Judge, ModuleId, Outcome, TxnInput, TxnScratch, apply, plan,
-    run_multi, run_single,
-};
+use reprise_txn::{Ends, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
 /// Rows placed by `w`, without a key: only the row says where it belongs. And texts.
 const SCHEMA: &str = r#"{"abi":1,
@@ -29,46 +28,6 @@ const SCHEMA: &str = r#"{"abi":1,
 const KEYLESS: u16 = 0;
 const TEXTS: u16 = 1;
 
-struct NoCode;
-
-impl Code for NoCode {
-    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
-        Err("runs in the test".into())
-    }
-}
-
-/// A procedure written against the host calls.
-struct Procedure<F>(F);
-
-impl<F: FnMut(&mut dyn HostOps) -> Result<(), OpError>> Executor for Procedure<F> {
-    fn call(&mut self, _: usize, ops: &mut dyn HostOps) -> CallOutcome {
-        let kind = match (self.0)(ops) {
-            Ok(()) => Ok(CallEnd::Returned),
-            Err(OpError::Limit { limit, max }) => Err(Fault::limit(limit, max)),
-            Err(OpError::Ended(ended)) => Err(Fault::ended(ended)),
-            Err(error) => Err(Fault::guest(format!("{error:?}"))),
-        };
-        CallOutcome { kind, fuel_used: 0 }
-    }
-}
-
-fn deployed(stores: &mut [Store]) -> Deployed {
-    let candidate = Candidate {
-        name: "m".into(),
-        hash: [0; 32],
-        description: SCHEMA.as_bytes().into(),
-        semantics: reprise_abi::SEMANTICS,
-        wasm_bytes: 0,
-        schema: describe::from_json(SCHEMA.as_bytes()).unwrap(),
-        code: Arc::new(NoCode),
-    };
-    let before = Deployed::default();
-    let all: Vec<_> = stores.iter().collect();
-    let steps = plan(&before, &candidate, &all, Judge::Deployment, &|_| true).unwrap();
-    let mut stores: Vec<_> = stores.iter_mut().collect();
-    apply(&before, candidate, steps, TxnId(1), &mut stores).next
-}
-
 /// How a procedure ends on partition 0 of two, and over both; the rows of each table that it left.
 fn run(
     frame: &mut TxnScratch,
@@ -76,7 +35,7 @@ fn run(
 ) -> [(Outcome, u64); 2] {
     [false, true].map(|several| {
         let mut stores = [Store::new(), Store::new()];
-        let deployed = deployed(&mut stores);
+        let deployed = deployed(SCHEMA, &mut stores);
         let input = TxnInput {
             txn_id: TxnId(2),
             secret: [0; 2],

@@ -1,8 +1,11 @@
 //! A cursor shows rows, order and contents as they were when it was opened, whatever the transaction does meanwhile: random
 //! transactions against a model that takes a scan's rows first.
 
-use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
+mod bed;
 
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use bed::{Procedure, deployed};
 use reprise_abi::{
     ColumnPlan, ColumnSet, Field, Handles, HostOps, OpError, RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest,
     Target,
@@ -11,12 +14,8 @@ use reprise_base::{
     MemoryKind, MemoryLedger, PartitionId, TxnId,
     limits::{MEMORY_MAX_LIMIT, WRITE_SET_BYTES_MAX},
 };
-use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::{Store, TableId};
-use reprise_txn::{
-    Candidate, Code, Deployed, Executor, Failure, Judge, ModuleId, Outcome, TxnInput, TxnScratch, apply, plan,
-    run_multi, run_single,
-};
+use reprise_txn::{Deployed, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
 /// Tables with a key and without, placed by `w`, and a replicated one; each with an index that many rows share a key of.
 const SCHEMA: &str = r#"{"abi":1,"tables":[
@@ -31,45 +30,6 @@ const COPIED: u16 = 1;
 const KEYLESS: u16 = 2;
 const ROW_BYTES: usize = 16;
 
-struct NoCode;
-
-impl Code for NoCode {
-    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
-        Err("runs in the test".into())
-    }
-}
-
-/// A procedure written against the host calls.
-struct Procedure<F>(F);
-
-impl<F: FnMut(&mut dyn HostOps) -> Result<(), OpError>> Executor for Procedure<F> {
-    fn call(&mut self, _: usize, ops: &mut dyn HostOps) -> CallOutcome {
-        let kind = match (self.0)(ops) {
-            Ok(()) => Ok(CallEnd::Returned),
-            Err(OpError::Limit { limit, max }) => Err(Fault::limit(limit, max)),
-            Err(error) => Err(Fault::guest(format!("{error:?}"))),
-        };
-        CallOutcome { kind, fuel_used: 0 }
-    }
-}
-
-fn deployed(stores: &mut [Store]) -> Deployed {
-    let candidate = Candidate {
-        name: "m".into(),
-        hash: [0; 32],
-        description: SCHEMA.as_bytes().into(),
-        semantics: reprise_abi::SEMANTICS,
-        wasm_bytes: 0,
-        schema: describe::from_json(SCHEMA.as_bytes()).expect("a description"),
-        code: Arc::new(NoCode),
-    };
-    let before = Deployed::default();
-    let all: Vec<_> = stores.iter().collect();
-    let steps = plan(&before, &candidate, &all, Judge::Deployment, &|_| true).expect("no conflict");
-    let mut stores: Vec<_> = stores.iter_mut().collect();
-    apply(&before, candidate, steps, TxnId(1), &mut stores).next
-}
-
 struct Bench {
     stores: Vec<Store>,
     deployed: Deployed,
@@ -79,7 +39,7 @@ struct Bench {
 impl Bench {
     fn new(partitions: usize) -> Self {
         let mut stores: Vec<_> = (0..partitions).map(|_| Store::new()).collect();
-        let deployed = deployed(&mut stores);
+        let deployed = deployed(SCHEMA, &mut stores);
         Self {
             stores,
             deployed,

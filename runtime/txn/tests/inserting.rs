@@ -1,17 +1,16 @@
 //! Changes that go to NVRAM as they are made: what a commit names of the region and what it holds itself come to the transaction's changes,
 //! whatever was rolled back, changed twice or without room meanwhile.
 
+mod bed;
+
 use std::sync::Arc;
 
+use bed::{Procedure, deployed};
 use reprise_abi::{ColumnSet, Field, HostOps, OpError, RowLayout, ScalarType, Target};
 use reprise_base::{Epoch, Lsn, PartitionId, PlacedBytes, TxnId};
-use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_nvram::{Event, FlushPolicy, Owner, Recording, Region, RingReader, RingWriter};
 use reprise_storage::{AfterImage, Store};
-use reprise_txn::{
-    Candidate, Code, Deployed, Executor, Judge, ModuleId, Outcome, TxnInput, TxnScratch, apply, plan, run_multi,
-    run_single,
-};
+use reprise_txn::{Deployed, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
 const SCHEMA: &str = r#"{"abi":1,"tables":[
     {"name":"keyed","columns":[{"name":"w","type":"u32"},{"name":"k","type":"u32"},{"name":"v","type":"u64"},{"name":"t","type":"text"}],
@@ -19,27 +18,6 @@ const SCHEMA: &str = r#"{"abi":1,"tables":[
   "procedures":[{"name":"p","params":[],"returns":"unit","partitioning":"all"}]}"#;
 const TABLE: u16 = 0;
 const ROWS: u32 = 40;
-
-struct NoCode;
-
-impl Code for NoCode {
-    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
-        Err("runs in the test".into())
-    }
-}
-
-/// A procedure written against the host calls.
-struct Procedure<F>(F);
-
-impl<F: FnMut(&mut dyn HostOps) -> Result<(), OpError>> Executor for Procedure<F> {
-    fn call(&mut self, _: usize, ops: &mut dyn HostOps) -> CallOutcome {
-        let kind = match (self.0)(ops) {
-            Ok(()) => Ok(CallEnd::Returned),
-            Err(error) => Err(Fault::guest(format!("{error:?}"))),
-        };
-        CallOutcome { kind, fuel_used: 0 }
-    }
-}
 
 fn layout() -> RowLayout {
     let types = [ScalarType::U32, ScalarType::U32, ScalarType::U64, ScalarType::Text];
@@ -59,23 +37,6 @@ fn key(w: u32, k: u32) -> Vec<u8> {
     [w.to_be_bytes(), k.to_be_bytes()].concat()
 }
 
-fn deployed(stores: &mut [Store]) -> Deployed {
-    let candidate = Candidate {
-        name: "m".into(),
-        hash: [0; 32],
-        description: SCHEMA.as_bytes().into(),
-        semantics: reprise_abi::SEMANTICS,
-        wasm_bytes: 0,
-        schema: describe::from_json(SCHEMA.as_bytes()).expect("a description"),
-        code: Arc::new(NoCode),
-    };
-    let before = Deployed::default();
-    let all: Vec<_> = stores.iter().collect();
-    let steps = plan(&before, &candidate, &all, Judge::Deployment, &|_| true).expect("no conflict");
-    let mut stores: Vec<_> = stores.iter_mut().collect();
-    apply(&before, candidate, steps, TxnId(1), &mut stores).next
-}
-
 struct Bench {
     stores: Vec<Store>,
     deployed: Deployed,
@@ -88,7 +49,7 @@ struct Bench {
 impl Bench {
     fn new(partitions: usize, region_bytes: usize) -> Self {
         let mut stores: Vec<_> = (0..partitions).map(|_| Store::new()).collect();
-        let deployed = deployed(&mut stores);
+        let deployed = deployed(SCHEMA, &mut stores);
         let memory = Arc::new(Recording::new(region_bytes));
         let region =
             Region::format(memory.clone(), Owner::default(), 1, 64, (Epoch(1), Lsn(0))).expect("there is room");

@@ -1,36 +1,12 @@
 //! What is done to a row by its key is what is done to it by its handle, and leaves the same digest.
 
-use std::sync::Arc;
+mod bed;
 
+use bed::{Procedure, deployed};
 use reprise_abi::{Field, HostOps, OpError, RowLayout, ScalarType, Target};
 use reprise_base::{PartitionId, TxnId};
-use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::Store;
-use reprise_txn::{
-    Candidate, Code, Commit, Deployed, Executor, Failure, Judge, ModuleId, Outcome, TxnInput, TxnScratch, apply, plan,
-    run_multi, run_single,
-};
-
-struct NoCode;
-
-impl Code for NoCode {
-    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
-        Err("runs in the test".into())
-    }
-}
-
-/// A procedure written against the host calls.
-struct Procedure<F>(F);
-
-impl<F: FnMut(&mut dyn HostOps) -> Result<(), OpError>> Executor for Procedure<F> {
-    fn call(&mut self, _: usize, ops: &mut dyn HostOps) -> CallOutcome {
-        let ended = (self.0)(ops).map(|()| CallEnd::Returned);
-        CallOutcome {
-            kind: ended.map_err(|error| Fault::guest(format!("{error:?}"))),
-            fuel_used: 0,
-        }
-    }
-}
+use reprise_txn::{Commit, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
 type Body = fn(&mut dyn HostOps) -> Result<(), OpError>;
 
@@ -105,23 +81,6 @@ fn by_key_alone(ops: &mut dyn HostOps) -> Result<(), OpError> {
     assert_eq!(ops.add_by_key(TARGET, &[0; 7], V, 1), Ok(None), "half a key");
     assert_eq!(ops.exists(TARGET, &[0; 7]), Ok(false));
     Ok(())
-}
-
-fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
-    let candidate = Candidate {
-        name: "m".into(),
-        hash: [0; 32],
-        wasm_bytes: 0,
-        description: schema.as_bytes().into(),
-        semantics: reprise_abi::SEMANTICS,
-        schema: describe::from_json(schema.as_bytes()).expect("a description"),
-        code: Arc::new(NoCode),
-    };
-    let before = Deployed::default();
-    let all: Vec<_> = stores.iter().collect();
-    let steps = plan(&before, &candidate, &all, Judge::Deployment, &|_| true).expect("no conflict");
-    let mut stores: Vec<_> = stores.iter_mut().collect();
-    apply(&before, candidate, steps, TxnId(1), &mut stores).next
 }
 
 /// Runs procedures one after the other, each as the procedure of that number: over so many partitions, all held.

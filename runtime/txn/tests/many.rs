@@ -1,44 +1,20 @@
 //! Rows by many keys in one call are the rows by one key each.
 
-use std::sync::Arc;
+mod bed;
 
+use bed::{Procedure, deployed};
 use reprise_abi::{
     ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, OpError, ScanFlags, ScanRequest, Target,
     calls::{EqualKeys, HANDLE_NONE, Packed, look_up_rows, scan_rows},
 };
 use reprise_base::{PartitionId, TxnId};
-use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::Store;
-use reprise_txn::{
-    Candidate, Code, Deployed, Executor, Judge, ModuleId, Outcome, TxnInput, TxnScratch, apply, plan, run_multi,
-    run_single,
-};
+use reprise_txn::{Deployed, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
 const SCHEMA: &str = r#"{"abi":1,
   "tables":[{"name":"t","columns":[{"name":"k","type":"u32"},{"name":"v","type":"u32"}],
     "primary_key":["k"],"placement":"local"}],
   "procedures":[{"name":"p","params":[],"returns":"unit","partitioning":"all"}]}"#;
-
-struct NoCode;
-
-impl Code for NoCode {
-    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
-        Err("runs in the test".into())
-    }
-}
-
-/// A procedure written against the host calls.
-struct Procedure<F>(F);
-
-impl<F: FnMut(&mut dyn HostOps) -> Result<(), OpError>> Executor for Procedure<F> {
-    fn call(&mut self, _: usize, ops: &mut dyn HostOps) -> CallOutcome {
-        let ended = (self.0)(ops).map(|()| CallEnd::Returned);
-        CallOutcome {
-            kind: ended.map_err(|error| Fault::guest(format!("{error:?}"))),
-            fuel_used: 0,
-        }
-    }
-}
 
 fn packed(items: &[Vec<u8>]) -> Vec<u8> {
     let with_length = |item: &Vec<u8>| [&(item.len() as u32).to_le_bytes()[..], item].concat();
@@ -330,23 +306,6 @@ fn several_partitions_answer_for_many_rows_as_for_each() {
     let held = &mut [(PartitionId(0), first), (PartitionId(1), second)];
     let outcome = run_multi(held, &input(&deployed, 3), &mut executor, &mut frame);
     assert!(matches!(outcome, Outcome::Commit(_)), "{outcome:?}");
-}
-
-fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
-    let candidate = Candidate {
-        name: "m".into(),
-        hash: [0; 32],
-        wasm_bytes: 0,
-        description: schema.as_bytes().into(),
-        semantics: reprise_abi::SEMANTICS,
-        schema: describe::from_json(schema.as_bytes()).expect("a description"),
-        code: Arc::new(NoCode),
-    };
-    let before = Deployed::default();
-    let all: Vec<_> = stores.iter().collect();
-    let steps = plan(&before, &candidate, &all, Judge::Deployment, &|_| true).expect("no conflict");
-    let mut stores: Vec<_> = stores.iter_mut().collect();
-    apply(&before, candidate, steps, TxnId(1), &mut stores).next
 }
 
 fn input(deployed: &Deployed, partitions_count: u16) -> TxnInput<'_> {

@@ -19,6 +19,9 @@ pub enum Failure {
     Problem(Box<reprise_api::Problem>),
     #[error(transparent)]
     Other(#[from] anyhow::Error),
+    /// The server can't go on, and does once it is started again: exit status 75, EX_TEMPFAIL of sysexits.h.
+    #[error("{0}")]
+    Again(String),
     /// Everything is printed already; only the exit status says no.
     #[error("")]
     No,
@@ -54,6 +57,7 @@ pub fn finish(outcome: Outcome, is_json: bool) -> ExitCode {
     }
     match failure {
         Failure::Usage(_) => ExitCode::from(2),
+        Failure::Again(_) => ExitCode::from(75),
         _ => ExitCode::from(1),
     }
 }

@@ -44,6 +44,8 @@ use crate::{
 };
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// How often a standby looks whether it can follow its primary at all.
+const PARTED_LOOK: Duration = Duration::from_millis(500);
 
 pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let config = ServeConfig::load(args.clone(), matches)?;
@@ -104,11 +106,13 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         primary: primary.map(|primary| primary.told_of(url)),
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
+    // By hand whoever promoted may have chosen the wrong one: what another one has stays in its place until somebody starts it again.
+    let cuts_by_itself = config.replication.lease_etcd.value.is_some();
     let reloading = Reloading {
         reloader: Reloader::new(args, matches.clone(), (notes, identity)),
         database: database.clone(),
     };
-    let outcome = runtime.block_on(serve(listener, state, recovery, hangup, reloading));
+    let outcome = runtime.block_on(serve(listener, state, recovery, hangup, (reloading, cuts_by_itself)));
     if let Some(spans) = &spans {
         spans.stop();
     }
@@ -130,7 +134,7 @@ fn wind_up(database: &Database, outcome: &Outcome, recovering: JoinHandle<()>, a
         // Nothing was written yet, and the replay can't be interrupted: leave it.
         std::process::exit(if outcome.is_ok() { 0 } else { 1 });
     }
-    if outcome.is_ok() {
+    if matches!(outcome, Ok(()) | Err(Failure::Again(_))) {
         // It may still be at the catalog, which would be left half made.
         let _ = recovering.join(); // its outcome was told
         database.close().context("close the log")?;
@@ -528,7 +532,7 @@ async fn serve(
     state: AppState,
     recovered: Recovered,
     mut hangup: Signal,
-    mut reloading: Reloading,
+    (mut reloading, cuts_by_itself): (Reloading, bool),
 ) -> Outcome {
     let address = listener.local_addr().context("ask for the address")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
@@ -541,6 +545,7 @@ async fn serve(
     print_text(&format!("listening on {}", url_of(address, state.tls.is_some())))?;
     tokio::pin!(recovered);
     let mut is_recovered = false;
+    let mut look = tokio::time::interval(PARTED_LOOK);
     let outcome = loop {
         tokio::select! {
             ended = &mut recovered, if !is_recovered => match ended {
@@ -551,6 +556,11 @@ async fn serve(
             _ = hangup.recv() => {
                 let lines = reloading.reloader.reload(address, &state, &reloading.database);
                 lines.iter().for_each(|line| eprintln!("{line}"));
+            }
+            _ = look.tick(), if cuts_by_itself => {
+                if let Some(reason) = reloading.database.parted() {
+                    break Err(Failure::Again(parted(&reason)));
+                }
             }
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
@@ -563,6 +573,13 @@ async fn serve(
     stop.send_replace(true);
     http_ended(server.await)?;
     outcome
+}
+
+/// The last line of a standby whose log and the primary's have parted.
+fn parted(reason: &str) -> String {
+    format!(
+        "this standby ends, to be started again (exit status 75): its start keeps aside and cuts off what the new primary does not hold. {reason}"
+    )
 }
 
 fn http_ended(ended: Result<Result<(), reprise_http::ServeError>, tokio::task::JoinError>) -> Outcome {

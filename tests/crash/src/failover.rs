@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 /// Failovers after which a new database is begun: each check looks at everything that was written.
 const FAILOVERS_PER_DATABASE: u32 = 10;
+/// Exit status of a standby by lease that has more than the new primary.
+const ENDS_AHEAD: i32 = 75;
 const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
 
 /// Who says that a standby takes over.
@@ -64,6 +66,8 @@ pub struct FailoverReport {
     pub etcd_restarted: u32,
     /// Logs that were cut back.
     pub cuts: u64,
+    /// Standbys that ended to be started again, since they were ahead of the one that took over.
+    pub ended_ahead: u64,
     pub counts: Counts,
     pub seconds: f64,
 }
@@ -77,8 +81,8 @@ impl fmt::Display for FailoverReport {
         )?;
         writeln!(
             f,
-            "standbys      {} paused and {} killed meanwhile; {} logs cut back; etcd restarted {} times",
-            self.standbys_paused, self.standbys_killed, self.cuts, self.etcd_restarted
+            "standbys      {} paused and {} killed meanwhile; {} logs cut back; {} ended ahead; etcd restarted {} times",
+            self.standbys_paused, self.standbys_killed, self.cuts, self.ended_ahead, self.etcd_restarted
         )?;
         write!(
             f,
@@ -88,15 +92,40 @@ impl fmt::Display for FailoverReport {
     }
 }
 
+/// Somebody else's clients, beside the load.
+pub trait Witness {
+    /// A new database, and its primary.
+    fn begin(&mut self, primary: &Server) -> Result<()>;
+    /// Looks on from here, at servers under these addresses, until `failover` has one of them lose its place to another one, and a while longer.
+    fn watch(&mut self, addresses: &[String], failover: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+}
+
 /// Runs all failovers. The error says how to repeat the run and where the directory lies.
 pub fn run_failovers(config: &FailoverConfig) -> Result<FailoverReport> {
+    run_failovers_before(config, &mut NoWitness)
+}
+
+struct NoWitness;
+
+impl Witness for NoWitness {
+    fn begin(&mut self, _: &Server) -> Result<()> {
+        Ok(())
+    }
+
+    fn watch(&mut self, _: &[String], failover: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        failover()
+    }
+}
+
+/// As `run_failovers`, with somebody who looks on.
+pub fn run_failovers_before(config: &FailoverConfig, witness: &mut dyn Witness) -> Result<FailoverReport> {
     let mut rng = Rng::new(config.seed);
     let mut report = FailoverReport::default();
     let begun = Instant::now();
     while report.failovers < config.failovers {
         let count = FAILOVERS_PER_DATABASE.min(config.failovers - report.failovers);
         let mut cluster = Cluster::new(config, rng.fork())?;
-        if let Err(error) = cluster.failovers(count, config, &mut report) {
+        if let Err(error) = cluster.failovers(count, config, (&mut *witness, &mut report)) {
             let said = cluster.nodes.said();
             let kept = match config.keeps {
                 true => format!("; the directory is kept: {}", cluster.keep().display()),
@@ -229,8 +258,14 @@ impl Cluster {
         self.database.keep()
     }
 
-    fn failovers(&mut self, count: u32, config: &FailoverConfig, report: &mut FailoverReport) -> Result<()> {
+    fn failovers(
+        &mut self,
+        count: u32,
+        config: &FailoverConfig,
+        (witness, report): (&mut dyn Witness, &mut FailoverReport),
+    ) -> Result<()> {
         self.nodes.start_primary()?;
+        witness.begin(self.nodes.node(self.nodes.primary)?)?;
         for standby in self.nodes.standbys() {
             self.nodes.start_standby(standby)?;
         }
@@ -241,7 +276,7 @@ impl Cluster {
             let loss = choose_loss(&mut self.database.rng, &config.safety, config.by);
             let trouble = choose_trouble(&mut self.database.rng);
             let old = NAMES[self.nodes.primary];
-            self.failover(loss, trouble, report)
+            self.failover((loss, trouble), witness, report)
                 .with_context(|| format!("{old} is {loss:?}, a standby has {trouble:?}"))?;
             report.failovers += 1;
             if config.tells {
@@ -261,27 +296,38 @@ impl Cluster {
         self.nodes.check_alike()
     }
 
-    fn failover(&mut self, loss: Loss, trouble: Trouble, report: &mut FailoverReport) -> Result<()> {
+    fn failover(
+        &mut self,
+        (loss, trouble): (Loss, Trouble),
+        witness: &mut dyn Witness,
+        report: &mut FailoverReport,
+    ) -> Result<()> {
         let rng = &mut self.database.rng;
         let before = Duration::from_micros(rng.below(500_000));
         let after = Duration::from_micros(rng.below(400_000));
         let deploys_too = rng.below(4) == 0;
         let loses_etcd = rng.below(4) == 0;
-        let nodes = &mut self.nodes;
-        let troubled = nodes.standbys()[rng.below(2) as usize];
+        let (nodes, database) = (&mut self.nodes, &mut self.database);
+        let troubled = nodes.standbys()[database.rng.below(2) as usize];
         let address = nodes.node(nodes.primary)?.address.clone();
-        self.database.load(&address, deploys_too, || {
-            thread::sleep(before);
-            nodes.trouble(trouble, troubled, report)?;
-            thread::sleep(after);
-            if loses_etcd {
-                nodes.restart_etcd(report)?;
-            }
-            nodes.lose(loss, report)
+        let servers = nodes.servers.iter().flatten();
+        let addresses: Vec<_> = servers.map(|server| server.address.clone()).collect();
+        witness.watch(&addresses, &mut || {
+            database.load(&address, deploys_too, || {
+                thread::sleep(before);
+                nodes.trouble(trouble, troubled, report)?;
+                thread::sleep(after);
+                if loses_etcd {
+                    nodes.restart_etcd(report)?;
+                }
+                nodes.lose(loss, report)
+            })
         })?;
         // Whoever does not follow the new primary yet is started again.
+        let nodes = &mut self.nodes;
         for node in nodes.standbys() {
             if nodes.servers[node].is_some() {
+                report.ended_ahead += u64::from(nodes.ended_ahead(node)?);
                 nodes.kill(node)?;
             }
             nodes.start_standby(node)?;
@@ -373,6 +419,22 @@ impl Nodes {
 
     fn standbys(&self) -> [usize; 2] {
         [(self.primary + 1) % 3, (self.primary + 2) % 3]
+    }
+
+    /// True where a standby ended by itself, to be started again: its log was ahead of the new primary's.
+    fn ended_ahead(&mut self, node: usize) -> Result<bool> {
+        let process = self.servers[node].as_mut().context("it was lost")?.process();
+        if process.is_running() {
+            return Ok(false);
+        }
+        let status = process.wait()?;
+        ensure!(
+            status.code() == Some(ENDS_AHEAD) && self.leased.is_some(),
+            "{} ended with {status}: {}",
+            NAMES[node],
+            process.errors()
+        );
+        Ok(true)
     }
 
     /// Ends without a word.
@@ -513,8 +575,9 @@ impl Nodes {
 
     fn taken_over(&self) -> Result<Option<usize>> {
         for standby in self.standbys() {
+            // One whose log is ahead of the new primary's may have ended.
             if let Some(server) = &self.servers[standby]
-                && replication(server)?["role"] == "primary"
+                && replication(server).is_ok_and(|told| told["role"] == "primary")
             {
                 return Ok(Some(standby));
             }

@@ -22,7 +22,7 @@ mod verify;
 mod workload;
 
 pub use etcd::{Etcd, etcd_server};
-pub use failover::{By, FailoverConfig, FailoverReport, run_failovers};
+pub use failover::{By, FailoverConfig, FailoverReport, Witness, run_failovers, run_failovers_before};
 pub use http::{Answer, Connection, Cut};
 pub use rng::Rng;
 pub use run::{Config, MIXED, Report, run};

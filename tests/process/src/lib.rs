@@ -12,6 +12,7 @@ mod load;
 mod look;
 mod mount;
 mod network;
+mod openings;
 mod verbs;
 
 pub use forge::{forge_args, forge_migration};
@@ -21,4 +22,5 @@ pub use load::{Load, Tally, open_accounts, prepare};
 pub use look::{balance, check, check_by_promtool, snapshot, verify};
 pub use mount::{Mount, fill};
 pub use network::Network;
+pub use openings::{Headers, Openings, PATIENCE, replication, wait_reached};
 pub use verbs::{json_of, refused, status_of};

@@ -1,29 +1,22 @@
 //! A primary and its standbys on hosts of their own, whose wires are cut.
 
 use std::{
-    fs, mem,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Answer, Connection, Launch, Server, procedure_wasm};
-use reprise_test_process::Network;
+use reprise_test_crash::{Answer, Launch, Server, procedure_wasm};
+use reprise_test_process::{Headers, Network, Openings, PATIENCE};
 use serde_json::Value;
 
-/// A wait that ends only by a mistake.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// A standby ends within this, whatever became of its primary.
-const STOP_MAX: Duration = Duration::from_secs(12);
+/// A standby ends within this, whatever became of its primary: it waits for nothing longer than some seconds, on a machine however busy.
+const STOP_MAX: Duration = Duration::from_secs(60);
 /// A server that others can reach asks for a token: `one`, by its digest.
 const CONFIG: &str = "[[tokens]]\nname = \"test\"\nrole = \"admin\"\n\
     sha256 = \"7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed\"\n";
 const TOKEN: &str = "one";
-const AUTHORIZED: (&str, &str) = ("authorization", "Bearer one");
+const AUTHORIZED: Headers = &[("authorization", "Bearer one")];
 
 struct Cluster<'n> {
     dir: tempfile::TempDir,
@@ -68,38 +61,27 @@ impl<'n> Cluster<'n> {
 }
 
 fn replication(server: &Server) -> Result<Value> {
-    Ok(server.request("GET", "/v1/replication", &[AUTHORIZED], b"")?.json())
+    reprise_test_process::replication(server, AUTHORIZED)
+}
+
+fn wait_reached(server: &Server, level: &str, in_sync: usize) -> Result<()> {
+    reprise_test_process::wait_reached(server, AUTHORIZED, (level, in_sync))
 }
 
 fn deploy(server: &Server) -> Result<()> {
-    let deployed = server.request("PUT", "/v1/modules/bank", &[AUTHORIZED], &procedure_wasm("bank")?)?;
+    let deployed = server.request("PUT", "/v1/modules/bank", AUTHORIZED, &procedure_wasm("bank")?)?;
     ensure!(deployed.status == 201, "{}", deployed.text());
     Ok(())
 }
 
-/// Waits until the server says that its writes have this level, with so many standbys in sync.
-fn wait_reached(server: &Server, level: &str, in_sync: usize) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let told = replication(server)?;
-        let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
-        let count = standbys.iter().filter(|standby| standby["in_sync"] == true).count();
-        if told["reached"] == level && count == in_sync {
-            return Ok(());
-        }
-        ensure!(Instant::now() < until, "not {level}: {told}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn open(server: &Server, account: u64) -> Result<Answer> {
     let body = format!(r#"{{"account": {account}, "balance": 1}}"#);
-    server.request("POST", "/v1/call/bank/open", &[AUTHORIZED], body.as_bytes())
+    server.request("POST", "/v1/call/bank/open", AUTHORIZED, body.as_bytes())
 }
 
 fn has_account(server: &Server, account: u64) -> Result<bool> {
     let body = format!(r#"{{"account": {account}}}"#);
-    let answer = server.request("POST", "/v1/call/bank/balance", &[AUTHORIZED], body.as_bytes())?;
+    let answer = server.request("POST", "/v1/call/bank/balance", AUTHORIZED, body.as_bytes())?;
     Ok(answer.status == 200)
 }
 
@@ -115,69 +97,9 @@ fn check_accounts(server: &Server, answered: &[u64]) -> Result<()> {
 }
 
 fn promote(server: &Server) -> Result<()> {
-    let answer = server.request("POST", "/v1/replication/promote?force=true", &[AUTHORIZED], b"")?;
+    let answer = server.request("POST", "/v1/replication/promote?force=true", AUTHORIZED, b"")?;
     ensure!(answer.status == 200, "{}", answer.text());
     Ok(())
-}
-
-/// Clients that open accounts of their own until they are told to end, from the host on which the load was started.
-struct Load {
-    answered: Arc<Mutex<Vec<u64>>>,
-    is_over: Arc<AtomicBool>,
-    clients: Vec<thread::JoinHandle<()>>,
-}
-
-impl Load {
-    fn start(address: &str, first: u64) -> Self {
-        let (answered, is_over) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<AtomicBool>::default());
-        let clients = (0..4).map(|client| {
-            let (answered, is_over, address) = (answered.clone(), is_over.clone(), address.to_owned());
-            thread::spawn(move || {
-                let Ok(mut connection) = Connection::open(&address) else {
-                    return;
-                };
-                for account in (first + client * 1_000_000..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                    let body = format!(r#"{{"account": {account}, "balance": 1}}"#);
-                    match connection.request("POST", "/v1/call/bank/open", &[AUTHORIZED], body.as_bytes()) {
-                        Ok(answer) if answer.status == 200 => answered.lock().expect("held for a push").push(account),
-                        Ok(_) => {}
-                        Err(_) => return,
-                    }
-                }
-            })
-        });
-        Self {
-            clients: clients.collect(),
-            answered,
-            is_over,
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.answered.lock().expect("held for a look").len()
-    }
-
-    /// Waits until so many more calls are answered.
-    fn wait(&self, more: usize) -> Result<()> {
-        let (until, wanted) = (Instant::now() + PATIENCE, self.count() + more);
-        while self.count() < wanted {
-            ensure!(
-                Instant::now() < until,
-                "{} of {wanted} calls are answered",
-                self.count()
-            );
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
-    }
-
-    fn end(self) -> Vec<u64> {
-        self.is_over.store(true, Ordering::Relaxed);
-        for client in self.clients {
-            let _ = client.join();
-        }
-        mem::take(&mut *self.answered.lock().expect("all have ended"))
-    }
 }
 
 /// Its own clients still reach the primary, and it runs their calls: but none is answered, and what was is with the others.
@@ -193,7 +115,7 @@ fn a_primary_at_quorum_whose_wire_is_cut_answers_nothing_and_comes_back_as_a_sta
         let c = cluster.standby(2, &a, "quorum")?;
         wait_reached(&a, "quorum", 2)?;
         deploy(&a)?;
-        let load = network.at(0, || Load::start(&a.address, 0))?;
+        let load = network.at(0, || Openings::start(&a.address, AUTHORIZED))?;
         load.wait(200)?;
         network.cut(0)?;
         let alone = network.at(0, || {
@@ -246,7 +168,7 @@ fn a_2_safe_primary_goes_on_without_a_standby_that_hears_nothing_and_takes_it_ba
         let b = cluster.standby(1, &a, "2-safe")?;
         wait_reached(&a, "2-safe", 1)?;
         deploy(&a)?;
-        let load = Load::start(&a.address, 0);
+        let load = Openings::start(&a.address, AUTHORIZED);
         load.wait(200)?;
         for cut in [Network::deafen, Network::cut] {
             cut(&network, 1)?;

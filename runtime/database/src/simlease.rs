@@ -1,0 +1,189 @@
+//! A store of leases in this process that goes by a clock and can be out of reach, for tests and the simulation.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use reprise_env::Clock;
+
+use crate::leasing::{Holder, LeaseStore, Seen, StoreError, SyncRecord};
+
+/// What all servers of a database share: one lease, and the record of who is in sync.
+pub struct SimLeases {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    held: Option<Held>,
+    record: Option<(SyncRecord, i64)>,
+    next: i64,
+    /// Keys of stores that do not reach it.
+    away: BTreeSet<String>,
+    is_all_away: bool,
+}
+
+struct Held {
+    holder: Holder,
+    /// Of the lease; as a version, too.
+    number: i64,
+    until_ns: u64,
+}
+
+impl State {
+    fn next(&mut self) -> i64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+impl SimLeases {
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        let state = Mutex::default();
+        Arc::new(Self { clock, state })
+    }
+
+    /// As one server reaches it; `set_away` goes by the key.
+    pub fn store(self: &Arc<Self>, key: &str) -> Box<dyn LeaseStore> {
+        Box::new(SimStore {
+            leases: self.clone(),
+            key: key.to_owned(),
+            ttl: Duration::ZERO,
+            lease: 0,
+            written: 0,
+        })
+    }
+
+    /// Without a lease that is over by now.
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().expect("nothing panics under this lock");
+        let now_ns = self.clock.monotonic_ns();
+        state.held.take_if(|held| held.until_ns <= now_ns);
+        state
+    }
+
+    pub fn set_away(&self, key: &str, is_away: bool) {
+        let mut state = self.state();
+        match is_away {
+            true => state.away.insert(key.to_owned()),
+            false => state.away.remove(key),
+        };
+    }
+
+    /// For all servers at once.
+    pub fn set_all_away(&self, is_away: bool) {
+        self.state().is_all_away = is_away;
+    }
+
+    pub fn holder(&self) -> Option<Holder> {
+        self.state().held.as_ref().map(|held| held.holder.clone())
+    }
+
+    pub fn record(&self) -> Option<SyncRecord> {
+        self.state().record.as_ref().map(|(record, _)| record.clone())
+    }
+}
+
+struct SimStore {
+    leases: Arc<SimLeases>,
+    key: String,
+    /// As it was taken last.
+    ttl: Duration,
+    lease: i64,
+    written: i64,
+}
+
+impl SimStore {
+    fn reach(&self) -> Result<MutexGuard<'_, State>, StoreError> {
+        let state = self.leases.state();
+        match state.is_all_away || state.away.contains(&self.key) {
+            true => Err(StoreError("it is out of reach".into())),
+            false => Ok(state),
+        }
+    }
+
+    fn until_ns(&self, ttl: Duration) -> u64 {
+        self.leases.clock.monotonic_ns() + ttl.as_nanos() as u64
+    }
+}
+
+fn seen(state: &State) -> Seen {
+    let (held, record) = (state.held.as_ref(), state.record.as_ref());
+    Seen {
+        holder: held.map(|held| held.holder.clone()),
+        record: record.map(|(record, _)| record.clone()),
+        versions: (
+            held.map_or(0, |held| held.number),
+            record.map_or(0, |(_, version)| *version),
+        ),
+    }
+}
+
+impl LeaseStore for SimStore {
+    fn kind(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn look(&mut self) -> Result<Seen, StoreError> {
+        Ok(seen(&*self.reach()?))
+    }
+
+    fn take(
+        &mut self,
+        holder: &Holder,
+        record: &SyncRecord,
+        expected: &Seen,
+        ttl: Duration,
+    ) -> Result<Option<Duration>, StoreError> {
+        let until_ns = self.until_ns(ttl);
+        let mut state = self.reach()?;
+        if seen(&state).versions != expected.versions {
+            return Ok(None);
+        }
+        let number = state.next();
+        let holder = holder.clone();
+        state.held = Some(Held {
+            holder,
+            number,
+            until_ns,
+        });
+        state.record = Some((record.clone(), number));
+        drop(state);
+        (self.lease, self.written, self.ttl) = (number, number, ttl);
+        Ok(Some(ttl))
+    }
+
+    fn renew(&mut self) -> Result<Option<Duration>, StoreError> {
+        let (lease, ttl) = (self.lease, self.ttl);
+        let until_ns = self.until_ns(ttl);
+        let mut state = self.reach()?;
+        let Some(held) = state.held.as_mut().filter(|held| held.number == lease) else {
+            return Ok(None);
+        };
+        held.until_ns = until_ns;
+        Ok(Some(ttl))
+    }
+
+    fn record(&mut self, record: &SyncRecord) -> Result<bool, StoreError> {
+        let (lease, written) = (self.lease, self.written);
+        let mut state = self.reach()?;
+        let is_own = state.held.as_ref().is_some_and(|held| held.number == lease);
+        if !is_own || state.record.as_ref().is_none_or(|(_, version)| *version != written) {
+            return Ok(false);
+        }
+        let number = state.next();
+        state.record = Some((record.clone(), number));
+        drop(state);
+        self.written = number;
+        Ok(true)
+    }
+
+    fn release(&mut self) -> Result<(), StoreError> {
+        let lease = self.lease;
+        self.reach()?.held.take_if(|held| held.number == lease);
+        Ok(())
+    }
+}

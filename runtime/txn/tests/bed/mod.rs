@@ -1,0 +1,50 @@
+//! A module without code over stores of the test, and procedures that are closures over the host calls.
+
+use std::sync::Arc;
+
+use reprise_abi::{HostOps, OpError};
+use reprise_base::TxnId;
+use reprise_host::{CallEnd, CallOutcome, Fault, describe};
+use reprise_storage::Store;
+use reprise_txn::{Candidate, Code, Deployed, Executor, Judge, apply, plan};
+
+struct NoCode;
+
+impl Code for NoCode {
+    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
+        Err("runs in the test".into())
+    }
+}
+
+/// A procedure written against the host calls. An error of them ends it as it ends a guest.
+pub struct Procedure<F>(pub F);
+
+impl<F: FnMut(&mut dyn HostOps) -> Result<(), OpError>> Executor for Procedure<F> {
+    fn call(&mut self, _: usize, ops: &mut dyn HostOps) -> CallOutcome {
+        let kind = match (self.0)(ops) {
+            Ok(()) => Ok(CallEnd::Returned),
+            Err(OpError::Limit { limit, max }) => Err(Fault::limit(limit, max)),
+            Err(OpError::Ended(ended)) => Err(Fault::ended(ended)),
+            Err(error) => Err(Fault::guest(format!("{error:?}"))),
+        };
+        CallOutcome { kind, fuel_used: 0 }
+    }
+}
+
+/// The module `m` that this text describes, deployed on new stores.
+pub fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
+    let candidate = Candidate {
+        name: "m".into(),
+        hash: [0; 32],
+        description: schema.as_bytes().into(),
+        semantics: reprise_abi::SEMANTICS,
+        wasm_bytes: 0,
+        schema: describe::from_json(schema.as_bytes()).expect("a description"),
+        code: Arc::new(NoCode),
+    };
+    let before = Deployed::default();
+    let all: Vec<_> = stores.iter().collect();
+    let steps = plan(&before, &candidate, &all, Judge::Deployment, &|_| true).expect("no conflict");
+    let mut stores: Vec<_> = stores.iter_mut().collect();
+    apply(&before, candidate, steps, TxnId(1), &mut stores).next
+}
