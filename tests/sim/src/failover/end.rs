@@ -122,6 +122,9 @@ impl Run {
             return Err(format!("no write is answered: {}", self.told()));
         }
         let head = self.common_head(primary)?;
+        for _ in 0..TURNS {
+            self.turn(); // until all show it
+        }
         let expected = lock(&self.histories).tables(head, self.settings.partitions)?;
         for node in 0..3 {
             let seen = self.stats.reads;
