@@ -75,10 +75,10 @@ enum Task {
     },
     /// Lose the primary of three servers under load again and again, and look for lost or repeated transactions
     #[command(
-        after_help = "Examples:\n  cargo xtask failover --by-hand 100\n  cargo xtask failover --by-hand 100 --safety quorum\n  cargo xtask failover --by-lease 100"
+        after_help = "Examples:\n  cargo xtask failover --by-hand 100\n  cargo xtask failover --by-hand 100 --safety quorum\n  cargo xtask failover --by-lease 100\n  cargo xtask failover --rdma --by-hand 10 --by-lease 10"
     )]
     Failover {
-        /// Flags of the failovers: --by-hand N, --by-lease N, --safety LEVEL, --seed S
+        /// Flags of the failovers: --by-hand N, --by-lease N, --safety LEVEL, --device KIND, --seed S, --rdma (in a virtual machine)
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -96,7 +96,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Build the server with RDMA to target/rdma/reprise; needs cmake, libclang and the headers of rdma-core
+    /// Build the server with RDMA (and etcd, where that is here) to target/rdma/reprise; needs cmake, libclang and rdma-core's headers
     #[command(after_help = "Example:\n  cargo xtask rdma")]
     Rdma,
     /// Build the server with a lease in etcd to target/etcd/reprise; needs protoc

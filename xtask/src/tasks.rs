@@ -77,8 +77,13 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, further: &[(&str, Opti
     run(&mut command)
 }
 
-/// Failovers between three servers; the tests of the workspace run some.
+/// Failovers between three servers, with `--rdma` in a virtual machine; the tests of the workspace run some.
 pub fn failover(root: &Path, args: &[String]) -> Result<()> {
+    if let Some(at) = args.iter().position(|arg| arg == "--rdma") {
+        rdma(root)?;
+        let others = [&args[..at], &args[at + 1..]].concat();
+        return hardware(root, "rdma-failover", &others);
+    }
     if args.iter().any(|arg| arg.starts_with("--by-lease")) {
         etcd(root)?;
     }
@@ -108,10 +113,22 @@ pub fn hardware(root: &Path, binary: &str, args: &[String]) -> Result<()> {
 /// Bindgen of the crate `ibverbs-sys` is known to work with this one, and not with newer ones.
 const LIBCLANG: &str = "/usr/lib/llvm-14/lib";
 
-/// Builds the server with RDMA, beside the one without.
+/// Builds the server with RDMA, and with etcd where that can be built and run, beside the one without.
 pub fn rdma(root: &Path) -> Result<()> {
+    let has_etcd = Command::new(root.join("xtask/bootstrap.sh")).arg("has-etcd").status();
+    let features = match has_etcd.context("start xtask/bootstrap.sh")?.success() {
+        true => "rdma,etcd",
+        false => "rdma",
+    };
     let mut build = cargo(root);
-    build.args(["build", "--release", "--package", "reprise-node", "--features", "rdma"]);
+    build.args([
+        "build",
+        "--release",
+        "--package",
+        "reprise-node",
+        "--features",
+        features,
+    ]);
     if std::env::var_os("LIBCLANG_PATH").is_none() && Path::new(LIBCLANG).exists() {
         build.env("LIBCLANG_PATH", LIBCLANG);
     }

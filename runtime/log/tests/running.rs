@@ -456,6 +456,25 @@ fn what_somebody_holds_is_kept_until_the_hold_advances() {
     assert_eq!(verify(&disk).expect("verify").damage, None);
 }
 
+/// A standby's replay that waits at the log's end, where a checkpoint lets go of everything before it.
+#[test]
+fn a_reader_that_has_read_nothing_yet_outlives_a_release_of_what_lies_before() {
+    let disk = SimDisk::new();
+    let (log, last, _) = long_log(&disk);
+    log.close().expect("close");
+    drop(log);
+    let (log, _, _) = open(&disk).expect("open");
+    let mut reader = log.reader(last).expect("reader");
+    let mut gone = log.reader(Lsn(last.0 - 1)).expect("reader");
+    append(&log, &["first"]);
+    assert!(log.release_before(last).expect("release") > 0);
+    assert_eq!(log.start(), last);
+    append(&log, &["second"]);
+    assert_eq!(words_in(&mut reader), ["first", "second"]);
+    let refused = gone.next_record().err();
+    assert!(matches!(refused, Some(LogError::OutOfRange { .. })), "{refused:?}");
+}
+
 #[test]
 fn a_hold_that_keeps_more_than_it_may_is_let_go() {
     let disk = SimDisk::new();

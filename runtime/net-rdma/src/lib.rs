@@ -17,6 +17,7 @@ mod reader;
 mod real;
 mod sender;
 mod shared;
+mod stepped;
 mod verbs;
 
 #[cfg(feature = "rdma")]
@@ -27,4 +28,5 @@ pub use layout::{
     ring_bytes, span,
 };
 pub use net::{RdmaNet, cards_seen};
+pub use stepped::SteppedNet;
 pub use verbs::{Ask, Card, CardSeen, Completion, Memory, Pair, PairAddress, Queue, Span, VerbsError, Write};

@@ -19,7 +19,7 @@ use crate::{
     layout::{Outgoing, PIECES_MAX, RING_AT, ring_bytes},
     reader::Reader,
     sender::RdmaSender,
-    shared::{Shared, WRITES_MAX},
+    shared::{Around, Shared, WRITES_MAX},
     verbs::{Ask, Card, CardSeen, Pair, VerbsError},
 };
 
@@ -118,22 +118,33 @@ impl RdmaNet {
         let theirs = exchange(&mut timed, &mut *pair, &own).map_err(|error| told(peer, &error))?;
         stream.set_nonblocking(true)?;
         *self.path.lock().expect("nothing panics under this lock") = self.card.describe(local).ok();
-        let shared = Arc::new(Shared::new(pair, theirs.memory, stream));
-        let (frames_in, frames) = bounded(limits.frames_waiting);
-        let sizes = (own_ring_bytes, limits.frame_bytes);
-        let reader = Reader::new(shared.clone(), frames_in, sizes, self.polls);
-        thread::Builder::new()
-            .name("rdma-read".into())
-            .spawn(move || reader.run())?;
-        let theirs_bytes = theirs.ring_bytes as usize;
-        let ring = Outgoing::new(theirs_bytes, theirs.pieces_max);
-        let sender = RdmaSender::new(shared, ring, theirs_bytes, (limits.sent_bytes, limits.send_time));
-        Ok(Connection {
-            peer: peer.to_string(),
-            sender: Box::new(sender),
-            frames,
-        })
+        let shared = Shared::new(pair, theirs.memory, Box::new(stream), Around::default());
+        connection(shared, peer.to_string(), (own_ring_bytes, &theirs), limits, self.polls)
     }
+}
+
+/// Both halves of a connected pair, with a ring of so many bytes.
+pub(crate) fn connection(
+    shared: Shared,
+    peer: String,
+    (own_ring_bytes, theirs): (usize, &Greeting),
+    limits: NetLimits,
+    polls: bool,
+) -> Result<Connection, NetError> {
+    let threads = shared.around.threads.clone();
+    let shared = Arc::new(shared);
+    let (frames_in, frames) = bounded(limits.frames_waiting);
+    let sizes = (own_ring_bytes, limits.frame_bytes);
+    let reader = Reader::new(shared.clone(), frames_in, sizes, polls);
+    threads.start("rdma-read", Box::new(move || Box::new(reader)))?;
+    let theirs_bytes = theirs.ring_bytes as usize;
+    let ring = Outgoing::new(theirs_bytes, theirs.pieces_max);
+    let sender = RdmaSender::new(shared, ring, theirs_bytes, (limits.sent_bytes, limits.send_time));
+    Ok(Connection {
+        peer,
+        sender: Box::new(sender),
+        frames,
+    })
 }
 
 /// The cards of this machine. Err: why none can be seen.
@@ -259,7 +270,7 @@ impl Write for Timed<'_> {
     }
 }
 
-fn open_pair(card: &dyn Card, local: IpAddr, own_ring_bytes: usize) -> Result<Box<dyn Pair>, VerbsError> {
+pub(crate) fn open_pair(card: &dyn Card, local: IpAddr, own_ring_bytes: usize) -> Result<Box<dyn Pair>, VerbsError> {
     let pair = card.pair(&Ask {
         local,
         inbound_bytes: RING_AT + own_ring_bytes,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crossbeam_channel::{Sender, TrySendError};
-use reprise_env::NetError;
+use reprise_env::{NetError, Step, Work};
 
 use crate::{
     layout::{PIECE_HEAD_BYTES, PIECES_MAX, PieceHead, RING_AT, piece_bytes_max, span},
@@ -39,6 +39,29 @@ pub(crate) struct Reader {
     is_ended: bool,
     /// It does not sleep.
     polls: bool,
+    /// It is stepped: it waits for nobody.
+    is_stepped: bool,
+    /// Of a stepped one: whole, and nobody has room for it yet.
+    whole: Option<Vec<u8>>,
+    /// When something came last, by the connection's clock.
+    heard_ns: u64,
+}
+
+impl Work for Reader {
+    fn run(mut self: Box<Self>) {
+        if let Err(error) = self.read() {
+            self.shared.end(error);
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        self.is_stepped = true;
+        let stepped = self.turn();
+        stepped.unwrap_or_else(|error| {
+            self.shared.end(error);
+            Step::Over
+        })
+    }
 }
 
 impl Reader {
@@ -49,6 +72,7 @@ impl Reader {
         polls: bool,
     ) -> Self {
         Self {
+            heard_ns: shared.around.clock.monotonic_ns(),
             shared,
             frames,
             ring_bytes,
@@ -60,37 +84,64 @@ impl Reader {
             begun: Vec::new(),
             is_ended: false,
             polls,
+            is_stepped: false,
+            whole: None,
         }
     }
 
     /// Until the connection ends, breaks, or nobody wants more of it.
-    pub fn run(mut self) {
-        if let Err(error) = self.read() {
-            self.shared.end(error);
-        }
-    }
-
     fn read(&mut self) -> Result<(), NetError> {
-        let mut heard = Instant::now();
         while !self.is_ended {
             if self.take_all()? {
-                heard = Instant::now();
+                self.note_heard();
                 continue;
             }
-            self.tell()?;
-            self.shared.check()?;
-            self.shared.poll_sent()?;
-            if self.shared.is_sender_gone() && heard.elapsed() > LINGER {
-                return Err(NetError::Closed);
-            }
+            self.look_around()?;
             if self.wait(LOOK)? || self.take_all()? {
-                heard = Instant::now();
+                self.note_heard();
             } else if !self.shared.is_peer_there() {
                 let _ = self.wait(LAST_LOOK)? || self.take_all()?;
                 return if self.is_ended { Ok(()) } else { Err(NetError::Closed) };
             }
         }
         self.tell()
+    }
+
+    /// One turn of a stepped one.
+    fn turn(&mut self) -> Result<Step, NetError> {
+        if let Some(whole) = self.whole.take() {
+            self.hand_on(whole)?;
+            return Ok(if self.whole.is_some() { Step::Idle } else { Step::Done });
+        }
+        if self.is_ended {
+            return self.tell().map(|()| Step::Over);
+        }
+        let is_peer_there = self.shared.is_peer_there();
+        if self.take_all()? {
+            self.note_heard();
+            return Ok(Step::Done);
+        }
+        self.look_around()?;
+        match is_peer_there {
+            true => Ok(Step::Idle),
+            false => Err(NetError::Closed),
+        }
+    }
+
+    fn note_heard(&mut self) {
+        self.heard_ns = self.shared.around.clock.monotonic_ns();
+    }
+
+    /// Where nothing has come.
+    fn look_around(&mut self) -> Result<(), NetError> {
+        self.tell()?;
+        self.shared.check()?;
+        self.shared.poll_sent()?;
+        let silent_ns = self.shared.around.clock.monotonic_ns().saturating_sub(self.heard_ns);
+        match self.shared.is_sender_gone() && silent_ns as u128 > LINGER.as_nanos() {
+            true => Err(NetError::Closed),
+            false => Ok(()),
+        }
     }
 
     /// Until something has come, or the time is over. True: it was taken; else the queue is worth a look.
@@ -125,8 +176,10 @@ impl Reader {
     fn take_all(&mut self) -> Result<bool, NetError> {
         let mut is_any = false;
         let mut completions = [Completion::default(); 16];
-        while !self.is_ended {
-            let found = self.shared.pair.poll(Queue::Received, &mut completions);
+        // Of a stepped one the next piece may have to wait for the one before.
+        let completions = &mut completions[..if self.is_stepped { 1 } else { 16 }];
+        while !self.is_ended && self.whole.is_none() {
+            let found = self.shared.pair.poll(Queue::Received, completions);
             let found = found.map_err(|error| self.shared.fail(error))?;
             for completion in &completions[..found] {
                 self.take(completion)?;
@@ -162,7 +215,10 @@ impl Reader {
         }
         match head.is_more || head.is_end {
             true => Ok(()),
-            false => self.hand_on(),
+            false => {
+                let frame = std::mem::take(&mut self.begun);
+                self.hand_on(frame)
+            }
         }
     }
 
@@ -209,11 +265,14 @@ impl Reader {
         self.shared.pair.get(RING_AT, behind);
     }
 
-    fn hand_on(&mut self) -> Result<(), NetError> {
-        let frame = std::mem::take(&mut self.begun);
+    fn hand_on(&mut self, frame: Vec<u8>) -> Result<(), NetError> {
         let refused = match self.frames.try_send(frame) {
             Ok(()) => false,
             Err(TrySendError::Disconnected(_)) => true,
+            Err(TrySendError::Full(frame)) if self.is_stepped => {
+                self.whole = Some(frame);
+                false
+            }
             Err(TrySendError::Full(frame)) => {
                 // The room of what was taken is free, however long this one waits.
                 self.tell()?;

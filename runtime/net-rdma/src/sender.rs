@@ -2,8 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use reprise_env::{FrameBuffer, FramePoster, FrameSender, NetError, SharedFrame};
@@ -17,8 +16,6 @@ use crate::{
 /// Between two looks for room.
 const LOOK_MIN: Duration = Duration::from_micros(20);
 const LOOK_MAX: Duration = Duration::from_millis(1);
-/// What was sent before the end has so much time to arrive.
-const LAST_TIME: Duration = Duration::from_millis(500);
 
 /// The half of a connection that sends, and whoever posts shared frames beside it.
 pub(crate) struct RdmaSender(Arc<Way>);
@@ -81,13 +78,17 @@ impl RdmaSender {
 }
 
 impl Out {
+    fn now_ns(&self) -> u64 {
+        self.shared.around.clock.monotonic_ns()
+    }
+
     fn note_taken(&mut self) -> Result<(), NetError> {
         let taken = self.shared.pair.word(0);
         self.ring.note_taken(taken).map_err(|lie| self.shared.fail(lie))
     }
 
     /// Until the peer's ring has room for a piece: it is ready to receive.
-    fn wait_for_room(&mut self, payload: usize, until: &mut Option<Instant>) -> Result<(), NetError> {
+    fn wait_for_room(&mut self, payload: usize, until: &mut Option<u64>) -> Result<(), NetError> {
         let mut look = LOOK_MIN;
         loop {
             self.note_taken()?;
@@ -98,14 +99,15 @@ impl Out {
         }
     }
 
-    fn pause(&self, look: &mut Duration, until: &mut Option<Instant>) -> Result<(), NetError> {
+    /// `until`: by the connection's clock, in nanoseconds; it begins with the first pause.
+    fn pause(&self, look: &mut Duration, until: &mut Option<u64>) -> Result<(), NetError> {
         self.shared.poll_sent()?;
         self.shared.check()?;
-        let now = Instant::now();
-        if now > *until.get_or_insert(now + self.send_time) {
+        let now_ns = self.now_ns();
+        if now_ns >= *until.get_or_insert(now_ns + self.send_time.as_nanos() as u64) {
             return Err(self.shared.end(NetError::TimedOut));
         }
-        thread::sleep(*look);
+        self.shared.around.threads.sleep(*look);
         *look = (*look * 2).min(LOOK_MAX);
         Ok(())
     }
@@ -117,12 +119,7 @@ impl Out {
         self.shared.pair.put(RING_AT, behind);
     }
 
-    fn send_piece(
-        &mut self,
-        rest: &mut Rest<'_>,
-        piece: &PieceHead,
-        until: &mut Option<Instant>,
-    ) -> Result<(), NetError> {
+    fn send_piece(&mut self, rest: &mut Rest<'_>, piece: &PieceHead, until: &mut Option<u64>) -> Result<(), NetError> {
         self.wait_for_room(piece.payload, until)?;
         let mut look = LOOK_MIN;
         let (writes, count) = self.prepare(rest, piece);
@@ -193,7 +190,7 @@ impl Out {
 
     /// Says that nothing follows, and waits for what is on its way.
     fn finish(&mut self) -> Result<(), NetError> {
-        let deadline = Instant::now() + LAST_TIME;
+        let deadline = self.now_ns() + self.shared.around.last_time.as_nanos() as u64;
         self.shared.check()?;
         let end = PieceHead {
             sequence: 0,
@@ -203,8 +200,8 @@ impl Out {
         };
         let mut nothing = Rest::Copied { parts: &[], offset: 0 };
         self.send_piece(&mut nothing, &end, &mut Some(deadline))?;
-        while !self.shared.poll_sent()? && Instant::now() < deadline {
-            thread::sleep(LOOK_MAX);
+        while !self.shared.poll_sent()? && self.now_ns() < deadline {
+            self.shared.around.threads.sleep(LOOK_MAX);
         }
         Ok(())
     }

@@ -4,12 +4,13 @@ use std::{
     collections::VecDeque,
     net::{Shutdown, TcpStream},
     sync::{
-        Mutex, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
-use reprise_env::{NetError, SharedFrame};
+use reprise_env::{Clock, NetError, RealClock, RealThreads, SharedFrame, Threads};
 
 use crate::{
     layout::PIECES_MAX,
@@ -23,6 +24,45 @@ const SIGNALLED_EVERY: u64 = 16;
 /// And one behind so many bytes: what was sent from is held until then.
 const SIGNALLED_BYTES: usize = 1 << 20;
 
+/// Who does a connection's work, and whose time it keeps.
+#[derive(Clone)]
+pub(crate) struct Around {
+    pub clock: Arc<dyn Clock>,
+    pub threads: Arc<dyn Threads>,
+    /// What was sent before the end has so much time to arrive.
+    pub last_time: Duration,
+}
+
+impl Default for Around {
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(RealClock::new()),
+            threads: Arc::new(RealThreads),
+            last_time: Duration::from_millis(500),
+        }
+    }
+}
+
+/// What is seen of the peer beside the card.
+pub(crate) trait Beside: Send + Sync {
+    /// The peer learns that the connection is over.
+    fn end(&self);
+    /// False once the peer has let go of the connection.
+    fn is_peer_there(&self) -> bool;
+}
+
+/// It says nothing any more: it ends when the peer is gone.
+impl Beside for TcpStream {
+    fn end(&self) {
+        let _ = self.shutdown(Shutdown::Both);
+    }
+
+    fn is_peer_there(&self) -> bool {
+        let looked = self.peek(&mut [0]);
+        looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+}
+
 /// The pair is given back before the frames that it may read: the order of the fields.
 pub(crate) struct Shared {
     pub pair: Box<dyn Pair>,
@@ -31,8 +71,8 @@ pub(crate) struct Shared {
     writes: Mutex<Writes>,
     over: OnceLock<NetError>,
     is_sender_gone: AtomicBool,
-    /// Says nothing any more: it ends when the peer is gone.
-    stream: TcpStream,
+    beside: Box<dyn Beside>,
+    pub around: Around,
 }
 
 struct Writes {
@@ -45,7 +85,7 @@ struct Writes {
 }
 
 impl Shared {
-    pub fn new(pair: Box<dyn Pair>, peer: Memory, stream: TcpStream) -> Self {
+    pub fn new(pair: Box<dyn Pair>, peer: Memory, beside: Box<dyn Beside>, around: Around) -> Self {
         Self {
             pair,
             peer,
@@ -57,7 +97,8 @@ impl Shared {
             }),
             over: OnceLock::new(),
             is_sender_gone: AtomicBool::new(false),
-            stream,
+            beside,
+            around,
         }
     }
 
@@ -72,7 +113,7 @@ impl Shared {
     /// The connection is over; the first reason stays. The peer learns it, too.
     pub fn end(&self, error: NetError) -> NetError {
         let error = self.over.get_or_init(|| error).clone();
-        let _ = self.stream.shutdown(Shutdown::Both);
+        self.beside.end();
         error
     }
 
@@ -90,8 +131,7 @@ impl Shared {
 
     /// False once the peer has let go of the connection.
     pub fn is_peer_there(&self) -> bool {
-        let looked = self.stream.peek(&mut [0]);
-        looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        self.beside.is_peer_there()
     }
 
     /// Posts all of these, in order; a frame that they send from is held until they are done. False: too many are on their way, and

@@ -1,5 +1,5 @@
-//! On a network that is late, breaks and parts, by seeds: the standby's log is at any time the beginning of the primary's, and all of
-//! it once there is a network again.
+//! On a network that is late, breaks and parts, and over RDMA cards that lose and swap completions, by seeds: the standby's log is at any time
+//! the beginning of the primary's, and all of it once there is a network again.
 
 mod common;
 
@@ -8,6 +8,10 @@ use std::sync::Arc;
 use common::{Around, LogTaker, Primary, append_with, open_log, stream, words_of};
 use reprise_base::{Lsn, Role};
 use reprise_env::{NetFaults, SimClock, SimDisk, SimNet, Step, Stepper};
+use reprise_net_rdma::{
+    SteppedNet,
+    fake::{FakeCard, Fault},
+};
 use reprise_ship::{LinkError, Streaming};
 
 struct Random(u64);
@@ -50,18 +54,119 @@ impl Following {
     }
 }
 
+/// What a seed runs over.
+trait Network {
+    /// As the primary has it (`a`), and the standby (`b`).
+    fn around(&self, host: &str, listen: &'static str, clock: &Arc<SimClock>, stepper: &Stepper) -> Around;
+    /// True where anything came.
+    fn deliver(&self) -> bool;
+    /// One of 8 mishaps, by number.
+    fn trouble(&self, number: u64, random: &mut Random);
+    /// It goes wrong no more.
+    fn heal(&self);
+}
+
+impl Network for SimNet {
+    fn around(&self, host: &str, listen: &'static str, clock: &Arc<SimClock>, stepper: &Stepper) -> Around {
+        Around {
+            net: Arc::new(self.host(host)),
+            clock: clock.clone(),
+            threads: Arc::new(stepper.clone()),
+            listen,
+        }
+    }
+
+    fn deliver(&self) -> bool {
+        SimNet::deliver(self)
+    }
+
+    fn trouble(&self, number: u64, random: &mut Random) {
+        match number {
+            0 => self.break_between("a", "b"),
+            1 => self.part("a", "b"),
+            2 => self.cut("b", "a"),
+            3..7 => SimNet::heal(self, "a", "b"),
+            _ => {
+                let most = [50, 500, 50_000][random.below(3) as usize];
+                let breaks_per_mille = random.below(20);
+                self.set_faults(NetFaults {
+                    delay_us: (10, most),
+                    breaks_per_mille,
+                });
+            }
+        }
+    }
+
+    fn heal(&self) {
+        SimNet::heal(self, "a", "b");
+        self.set_faults(NetFaults::default());
+    }
+}
+
+/// Cards whose completions are lost and swapped, whose keys are wrong, and that fall silent.
+struct Cards(FakeCard, SteppedNet);
+
+impl Network for Cards {
+    fn around(&self, _: &str, listen: &'static str, clock: &Arc<SimClock>, stepper: &Stepper) -> Around {
+        Around {
+            net: Arc::new(self.1.clone()),
+            clock: clock.clone(),
+            threads: Arc::new(stepper.clone()),
+            listen,
+        }
+    }
+
+    fn deliver(&self) -> bool {
+        false
+    }
+
+    fn trouble(&self, number: u64, random: &mut Random) {
+        let at = self.0.immediates() + random.below(20);
+        match number {
+            0 => self.1.break_all(),
+            1 => self.0.fault(Fault::LoseReceived(at)),
+            2 | 3 => self.0.fault(Fault::SwapReceived(at)),
+            4 => self.0.fault(Fault::WrongKey(at)),
+            5 => self.0.fault(Fault::Unanswered(at)),
+            _ => {}
+        }
+    }
+
+    fn heal(&self) {}
+}
+
 /// How many connections it took.
 fn run(seed: u64) -> u32 {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let clock = Arc::new(SimClock::at_us(1_000_000));
-    let (net, stepper) = (SimNet::new(seed, clock.clone()), Stepper::new(seed, clock.clone()));
-    let at = |host: &str, listen| Around {
-        net: Arc::new(net.host(host)),
-        clock: clock.clone(),
-        threads: Arc::new(stepper.clone()),
-        listen,
-    };
-    let (here, there) = (at("a", "a:0"), at("b", ""));
+    let stepper = Stepper::new(seed, clock.clone());
+    let net = SimNet::new(seed, clock.clone());
+    let connections = run_over(&net, seed, (&clock, &stepper));
+    stepper.forget();
+    connections
+}
+
+/// The same over RDMA.
+fn run_over_cards(seed: u64) -> u32 {
+    let clock = Arc::new(SimClock::at_us(1_000_000));
+    let stepper = Stepper::new(seed, clock.clone());
+    let card = FakeCard::new();
+    let net = SteppedNet::new(Arc::new(card.clone()), clock.clone(), Arc::new(stepper.clone()));
+    let connections = run_over(&Cards(card.clone(), net), seed, (&clock, &stepper));
+    stepper.forget();
+    assert_eq!(
+        card.open(),
+        0,
+        "reproduce: seed {seed}: queue pairs were not given back"
+    );
+    connections
+}
+
+fn run_over(net: &dyn Network, seed: u64, (clock, stepper): (&Arc<SimClock>, &Stepper)) -> u32 {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let (here, there) = (
+        net.around("a", "a:0", clock, stepper),
+        net.around("b", "", clock, stepper),
+    );
     let primary = Primary::start(&SimDisk::new(), &here, 2 << 10);
     let log = open_log(&SimDisk::new(), Role::Standby, (clock.clone(), there.threads.clone()));
     let taker = LogTaker::new(&log);
@@ -84,24 +189,12 @@ fn run(seed: u64) -> u32 {
                 end = append_with(&primary.log, &format!("w{appended}"), random.below(900) as usize);
                 appended += 1;
             }
-            15 => net.break_between("a", "b"),
-            16 => net.part("a", "b"),
-            17 => net.cut("b", "a"),
-            18..22 => net.heal("a", "b"),
-            22 => {
-                let most = [50, 500, 50_000][random.below(3) as usize];
-                let breaks_per_mille = random.below(20);
-                net.set_faults(NetFaults {
-                    delay_us: (10, most),
-                    breaks_per_mille,
-                });
-            }
+            number @ 15..23 => net.trouble(number - 15, &mut random),
             23 => clock.advance_us(random.below(200_000) as i64),
             _ => turn(&mut random, &mut following),
         }
     }
-    net.heal("a", "b");
-    net.set_faults(NetFaults::default());
+    net.heal();
     let mut turns = 0;
     while log.durable() < end || primary.status("s1").persisted < end {
         turn(&mut random, &mut following);
@@ -118,7 +211,6 @@ fn run(seed: u64) -> u32 {
     drop(following);
     stepper.kill();
     drop((primary, taker, log));
-    stepper.forget();
     connections
 }
 
@@ -126,4 +218,10 @@ fn run(seed: u64) -> u32 {
 fn a_standby_gets_all_of_it_whatever_the_network_does() {
     let connections: u32 = (1..60).map(run).sum();
     assert!(connections > 100, "{connections}");
+}
+
+#[test]
+fn a_standby_gets_all_of_it_whatever_completions_do() {
+    let connections: u32 = (1..60).map(run_over_cards).sum();
+    assert!(connections > 200, "{connections}");
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use crate::{
     log::{check_digests, check_log},
     model::{Counts, number},
     rng::Rng,
-    run::{Config, Database, check_errors},
+    run::{Config, Database, FILE, MIXED, NVRAM, NVRAM_BYTES, check_errors},
     server::{Launch, Server, run_verb},
     verify,
 };
@@ -27,6 +27,9 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 const FAILOVERS_PER_DATABASE: u32 = 10;
 /// Exit status of a standby by lease that has more than the new primary.
 const ENDS_AHEAD: i32 = 75;
+/// Of a lease, in ms: the shortest one, and one for servers that an emulated processor runs.
+const LEASE_MS: &str = "2000";
+const RDMA_LEASE_MS: &str = "6000";
 const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
 
 /// Who says that a standby takes over.
@@ -45,6 +48,10 @@ pub struct FailoverConfig {
     pub seed: u64,
     /// `1-safe`, `2-safe` or `quorum`. At 1-safe both standbys are paused before the primary is lost.
     pub safety: String,
+    /// What a commit waits for: `file`, `nvram` (regions in ordinary files), or `mixed`, which is either at each start.
+    pub device: String,
+    /// The log travels over RDMA, between the cards of this machine that have these addresses; a server has one of them.
+    pub cards: Vec<String>,
     /// A line about each failover on standard error.
     pub tells: bool,
     /// Keep the directory of a failure.
@@ -133,16 +140,44 @@ pub fn run_failovers_before(config: &FailoverConfig, witness: &mut dyn Witness) 
             };
             let number = report.failovers + 1;
             return Err(error.context(format!(
-                "failover {number} of seed {}{kept}\n{said}reproduce: cargo xtask failover --by-{} {number} --safety {} --seed {}",
+                "failover {number} of seed {}{kept}\n{said}reproduce: {}",
                 config.seed,
-                config.by.name(),
-                config.safety,
-                config.seed
+                config.command(number)
             )));
         }
     }
     report.seconds = begun.elapsed().as_secs_f64();
     Ok(report)
+}
+
+impl FailoverConfig {
+    /// At 2-safe, with the log in files, over TCP.
+    pub fn new(by: By, failovers: u32, seed: u64) -> Self {
+        Self {
+            by,
+            failovers,
+            seed,
+            safety: "2-safe".into(),
+            device: FILE.into(),
+            cards: Vec::new(),
+            tells: false,
+            keeps: true,
+        }
+    }
+
+    /// The command that repeats the first failovers.
+    fn command(&self, failovers: u32) -> String {
+        let way = match self.cards.is_empty() {
+            true => "",
+            false => " --rdma",
+        };
+        let device = match self.device == FILE {
+            true => String::new(),
+            false => format!(" --device {}", self.device),
+        };
+        let (by, safety, seed) = (self.by.name(), &self.safety, self.seed);
+        format!("cargo xtask failover{way} --by-{by} {failovers} --safety {safety}{device} --seed {seed}")
+    }
 }
 
 impl By {
@@ -182,6 +217,8 @@ struct Nodes {
     root: PathBuf,
     partitions: u64,
     safety: String,
+    device: String,
+    cards: Vec<String>,
     /// Where one of them is the primary by lease.
     leased: Option<Leased>,
     rng: Rng,
@@ -226,6 +263,21 @@ fn replication(server: &Server) -> Result<Value> {
     Ok(answer.json())
 }
 
+/// A small region in an ordinary file, whose rings go around often.
+fn nvram_args(region: &Path) -> [&str; 8] {
+    let region = region.to_str().expect("a temporary directory has a plain name");
+    [
+        "--device",
+        NVRAM,
+        "--nvram",
+        region,
+        "--nvram-size",
+        NVRAM_BYTES,
+        "--nvram-assume-persistent",
+        "true",
+    ]
+}
+
 fn url(server: &Server) -> String {
     format!("http://{}", server.address)
 }
@@ -245,6 +297,8 @@ impl Cluster {
             root: database.dir.path().to_owned(),
             partitions: database.partitions,
             safety: config.safety.clone(),
+            device: config.device.clone(),
+            cards: config.cards.clone(),
             leased,
             rng: own,
             servers: Default::default(),
@@ -344,7 +398,11 @@ impl Cluster {
         for node in 0..NAMES.len() {
             let told = replication(self.nodes.node(node)?)?;
             report.cuts += told["cuts"].as_array().map_or(0, |cuts| cuts.len() as u64);
-            self.nodes.kill(node)?;
+            // In order where there is NVRAM, so that the files have what the region holds.
+            match self.nodes.device == FILE {
+                true => self.nodes.kill(node)?,
+                false => self.nodes.stop(node)?,
+            }
         }
         let dir = self.nodes.data_dir(self.nodes.primary);
         let is_whole = check_log(&dir, &self.database.models)?;
@@ -379,9 +437,13 @@ impl Nodes {
         let sites = (1 + rng.below(partitions.min(3))).to_string();
         let delay = ["0", "200"][rng.below(2) as usize];
         let kind = LOG_KINDS[rng.below(LOG_KINDS.len() as u64) as usize];
+        let ships = match self.cards.get(node % self.cards.len().max(1)) {
+            Some(card) => format!("{card}:0"),
+            None => "127.0.0.1:0".into(),
+        };
         let own = [
             ("--name", NAMES[node]),
-            ("--ship-listen", "127.0.0.1:0"),
+            ("--ship-listen", &*ships),
             ("--safety", &self.safety),
             ("--sites", &sites),
             ("--log", kind),
@@ -389,11 +451,27 @@ impl Nodes {
         ];
         let own: Vec<_> = own.iter().flat_map(|(flag, value)| [*flag, *value]).collect();
         let launch = Launch::new(&self.data_dir(node)).args(&own).args(args);
+        let launch = match self.is_in_nvram() {
+            true => launch.args(&nvram_args(&self.root.join(format!("{}.region", NAMES[node])))),
+            false => launch,
+        };
+        let (launch, lease_ms) = match self.cards.is_empty() {
+            true => (launch, LEASE_MS),
+            false => (launch.args(&["--transport", "rdma"]), RDMA_LEASE_MS),
+        };
         match &self.leased {
             None => launch,
             Some(leased) => launch
-                .args(&["--lease-etcd", &leased.etcd.url(), "--lease-ttl-ms", "2000"])
+                .args(&["--lease-etcd", &leased.etcd.url(), "--lease-ttl-ms", lease_ms])
                 .program(&leased.program),
+        }
+    }
+
+    /// Whether the next start is one in NVRAM.
+    fn is_in_nvram(&mut self) -> bool {
+        match self.device.as_str() {
+            MIXED => self.rng.below(2) == 0,
+            fixed => fixed == NVRAM,
         }
     }
 
@@ -442,6 +520,14 @@ impl Nodes {
         let mut server = self.servers[node].take().context("it was lost")?;
         server.kill()?;
         check_errors(&server.process().errors())
+    }
+
+    /// Ends in order.
+    fn stop(&mut self, node: usize) -> Result<()> {
+        let server = self.servers[node].take().context("it was lost")?;
+        let (status, errors) = server.terminate()?;
+        ensure!(status.code() == Some(0), "SIGTERM ended with {status}: {errors}");
+        check_errors(&errors)
     }
 
     fn signal(&mut self, node: usize, signal: i32) -> Result<()> {
@@ -514,10 +600,7 @@ impl Nodes {
             Loss::Stopped => {
                 // It waits for nobody's connections but its clients', and standbys that stand still.
                 self.wake_standbys()?;
-                let server = self.servers[old].take().context("it was lost")?;
-                let (status, errors) = server.terminate()?;
-                ensure!(status.code() == Some(0), "SIGTERM ended with {status}: {errors}");
-                check_errors(&errors)?;
+                self.stop(old)?;
                 report.stopped += 1;
             }
             Loss::SwitchedOver => report.switched += 1,

@@ -49,10 +49,10 @@ const CHECK_WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// Another kind of log at each start.
 pub const MIXED: &str = "mixed";
-const FILE: &str = "file";
-const NVRAM: &str = "nvram";
+pub(crate) const FILE: &str = "file";
+pub(crate) const NVRAM: &str = "nvram";
 /// Of the region: rings that go around many times in a run.
-const NVRAM_BYTES: &str = "2097152";
+pub(crate) const NVRAM_BYTES: &str = "2097152";
 const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
 
 impl Config {

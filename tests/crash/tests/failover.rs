@@ -2,14 +2,14 @@
 
 use reprise_test_crash::{By, FailoverConfig, etcd_server, run_failovers, skip};
 
+/// Its first primary stands still.
+const NVRAM_SEED: u64 = 29;
+
 fn config(failovers: u32, seed: u64, safety: &str) -> FailoverConfig {
     FailoverConfig {
-        by: By::Hand,
-        failovers,
-        seed,
         safety: safety.into(),
-        tells: false,
         keeps: safety != "1-safe",
+        ..FailoverConfig::new(By::Hand, failovers, seed)
     }
 }
 
@@ -41,6 +41,26 @@ fn nothing_answered_at_2_safe_is_lost_by_failovers_by_lease() {
     };
     match run_failovers(&by_lease) {
         Ok(report) => println!("{report}"),
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
+/// With each server's log in NVRAM: a primary that stands still beyond its lease is taken over from, and comes to itself deposed.
+#[test]
+fn nothing_answered_from_nvram_is_lost_by_failovers_by_lease() {
+    const NAME: &str = "nothing_answered_from_nvram_is_lost_by_failovers_by_lease";
+    if let Err(why) = etcd_server() {
+        return skip(NAME, &why);
+    }
+    let in_nvram = FailoverConfig {
+        device: "nvram".into(),
+        ..FailoverConfig::new(By::Lease, 2, NVRAM_SEED)
+    };
+    match run_failovers(&in_nvram) {
+        Ok(report) => {
+            println!("{report}");
+            assert!(report.paused > 0, "choose another seed");
+        }
         Err(error) => panic!("{error:#}"),
     }
 }

@@ -2,7 +2,8 @@
 //! Owns: the virtual machine (`boot-vm`), the log of a block device's writes, the disks that a power failure may leave.
 //! Does not: judge speed (the processor is emulated), link any crate of the server.
 //! Invariants: a failure names the seed and the point; only processes that were started here are signalled.
-//! Called by: the binaries `power` and `nvdimm` (`cargo xtask power`, `cargo xtask nvdimm`), the tests beside them.
+//! Called by: the binaries `power`, `nvdimm` and `rdma-failover` (`cargo xtask power`, `cargo xtask nvdimm`, `cargo xtask failover --rdma`), the
+//! tests beside them.
 //!
 //! The load runs in the machine, on ext4 over `dm-log-writes`: the kernel's own record of every write, flush and forced write of
 //! the block device, with marks of ours that say what was acknowledged by then. Every disk that a power failure could have left
@@ -11,6 +12,7 @@
 //! data directory out, and the server opens it.
 
 mod disk;
+mod failover;
 mod guest;
 mod model;
 mod nvdimm;
@@ -18,6 +20,9 @@ mod power;
 mod vm;
 mod writes;
 
+pub use failover::{
+    RdmaFailovers, rdma_server_leases, run as run_rdma_failovers, run_guest as run_rdma_failovers_guest,
+};
 pub use guest::{GuestConfig, run as run_guest};
 pub use nvdimm::{NvdimmConfig, NvdimmGuestConfig, NvdimmReport, run as run_nvdimm, run_guest as run_nvdimm_guest};
 pub use power::{Config, Report, run};

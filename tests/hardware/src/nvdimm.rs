@@ -150,8 +150,6 @@ pub fn run_guest(config: &NvdimmGuestConfig) -> Result<()> {
         "nvram",
         "--nvram",
         &config.region,
-        "--nvram-size",
-        "16MiB",
         "--partitions",
         "2",
         "--sites",
@@ -161,6 +159,11 @@ pub fn run_guest(config: &NvdimmGuestConfig) -> Result<()> {
         "--nvram-flush",
         &config.flush,
     ]);
+    // A device says itself how long it is.
+    let launch = match config.region.starts_with("/dev/") {
+        true => launch,
+        false => launch.args(&["--nvram-size", "16MiB"]),
+    };
     let server = Server::start(&launch)?;
     let status = server.get("/v1/status")?.json();
     ensure!(

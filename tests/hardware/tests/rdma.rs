@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_test_crash::{procedure_wasm, skip};
-use reprise_test_hardware::{is_available, rdma_server};
+use reprise_test_hardware::{is_available, rdma_server, rdma_server_leases};
 
 #[test]
 fn a_standby_follows_over_rdma_is_cut_off_killed_and_takes_over() {
@@ -102,4 +102,23 @@ fn two_machines_lose_their_power_one_after_the_other() {
     let standby = start("b", None, "takeover", "24");
     ended(primary, 137, "acknowledged 24");
     ended(standby, 0, "whole");
+}
+
+/// A short run of what `cargo xtask failover --rdma` does for long: by hand and by lease, under load, each acknowledged call there once.
+#[test]
+fn nothing_answered_is_lost_by_failovers_over_rdma() {
+    const NAME: &str = "nothing_answered_is_lost_by_failovers_over_rdma";
+    if let Err(why) = rdma_server_leases().and_then(|()| is_available()) {
+        return skip(NAME, &why);
+    }
+    let mut failovers = Command::new(env!("CARGO_BIN_EXE_rdma-failover"));
+    failovers.args(["--by-hand", "2", "--by-lease", "2", "--seed", "2"]);
+    let output = failovers.stdin(Stdio::null()).output().expect("rdma-failover");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{told}");
+    assert!(
+        output.status.success() && told.contains("whole"),
+        "{told}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

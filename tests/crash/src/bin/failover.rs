@@ -22,6 +22,9 @@ struct Args {
     /// Where a write is durable before it is answered; 1-safe loses some
     #[arg(long, value_parser = ["1-safe", "2-safe", "quorum"], default_value = "2-safe")]
     safety: String,
+    /// What a commit waits for: files, NVRAM (regions in ordinary files), or either at each start
+    #[arg(long, value_parser = ["file", "nvram", "mixed"], default_value = "file")]
+    device: String,
     /// Repeat the plan of this seed
     #[arg(long)]
     seed: Option<u64>,
@@ -35,13 +38,12 @@ fn main() -> ExitCode {
         .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
     eprintln!("seed {seed}");
     let by = if args.by_lease.is_some() { By::Lease } else { By::Hand };
+    let failovers = args.by_lease.unwrap_or(args.by_hand);
     let config = FailoverConfig {
-        by,
-        failovers: args.by_lease.unwrap_or(args.by_hand),
-        seed,
         safety: args.safety,
+        device: args.device,
         tells: true,
-        keeps: true,
+        ..FailoverConfig::new(by, failovers, seed)
     };
     match run_failovers(&config) {
         Ok(report) => {

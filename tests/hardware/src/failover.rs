@@ -1,0 +1,127 @@
+//! Failovers of three servers over soft-RoCE: the whole of `reprise-test-crash`'s run, in a virtual machine with two cards. Outside and inside are halves
+//! of one program.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use reprise_test_crash::{By, FailoverConfig, run_failovers};
+
+use crate::vm::{rdma_server, script};
+
+/// Addresses of the machine's cards, which `boot-vm --rdma` makes. A connection to one of them goes out at the other.
+const CARDS: [&str; 2] = ["10.77.1.1", "10.77.1.2"];
+/// Of one failover at most, and of all that is beside them.
+const SECONDS_EACH: u32 = 90;
+const SECONDS_BESIDE: u32 = 300;
+
+/// What is to be lost.
+#[derive(Clone, Debug)]
+pub struct RdmaFailovers {
+    pub by_hand: u32,
+    /// Behind those by hand, on a database of their own.
+    pub by_lease: u32,
+    pub safety: String,
+    pub device: String,
+    pub seed: u64,
+}
+
+/// Err: the server with RDMA is not there or takes no lease, or there is no etcd to run.
+pub fn rdma_server_leases() -> Result<(), String> {
+    let server = rdma_server()?;
+    let etcd = Command::new("etcd").arg("--version").stdin(Stdio::null()).output();
+    if !etcd.is_ok_and(|output| output.status.success()) {
+        return Err("there is no etcd here (Debian: etcd-server)".into());
+    }
+    // What ends with one line in any case: a lease is judged before the log that is left out.
+    let mut serve = Command::new(server);
+    serve.args([
+        "serve",
+        "--data-dir",
+        "/nowhere",
+        "--listen",
+        "127.0.0.1:0",
+        "--log",
+        "none",
+    ]);
+    serve.args(["--ship-listen", "127.0.0.1:0", "--safety", "2-safe"]);
+    serve
+        .args(["--lease-etcd", "http://127.0.0.1:1"])
+        .stdin(Stdio::null())
+        .current_dir("/");
+    let refused = serve.output().map_err(|error| format!("start the server: {error}"))?;
+    match String::from_utf8_lossy(&refused.stderr).contains("without etcd") {
+        true => Err("the server with RDMA was built without etcd: cargo xtask rdma".into()),
+        false => Ok(()),
+    }
+}
+
+/// Boots the machine, and has `program` run its half there; what it prints comes out here.
+pub fn run(program: &Path, failovers: &RdmaFailovers) -> Result<()> {
+    let server = rdma_server().map_err(anyhow::Error::msg)?;
+    let procedures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/procedures");
+    let count = failovers.by_hand + failovers.by_lease;
+    ensure!(count > 0, "say how many: --by-hand N, --by-lease N");
+    let seconds = SECONDS_BESIDE + count * SECONDS_EACH;
+    let mut vm = Command::new(script());
+    vm.args(["--mem", "3G", "--rdma", "--timeout", &seconds.to_string()]);
+    for (name, path) in [
+        ("REPRISE_BIN", &server),
+        ("REPRISE_ETCD_BIN", &server),
+        ("REPRISE_PROCEDURES", &procedures),
+    ] {
+        vm.args(["--env", &format!("{name}={}", path.display())]);
+    }
+    vm.arg("--").arg(program).arg("--guest");
+    vm.args(["--by-hand", &failovers.by_hand.to_string()]);
+    vm.args(["--by-lease", &failovers.by_lease.to_string()]);
+    vm.args(["--safety", &failovers.safety, "--device", &failovers.device]);
+    vm.args(["--seed", &failovers.seed.to_string()]);
+    let status = vm.stdin(Stdio::null()).status().context("run boot-vm")?;
+    match status.success() {
+        true => Ok(()),
+        false => bail!("the virtual machine ended with {status}"),
+    }
+}
+
+/// The half in the machine: all failovers, and nothing of either card is left at the end.
+pub fn run_guest(failovers: &RdmaFailovers) -> Result<()> {
+    for (by, count) in [(By::Hand, failovers.by_hand), (By::Lease, failovers.by_lease)] {
+        if count == 0 {
+            continue;
+        }
+        let config = FailoverConfig {
+            safety: failovers.safety.clone(),
+            device: failovers.device.clone(),
+            cards: CARDS.map(str::to_owned).into(),
+            tells: true,
+            // The machine's files are gone with it.
+            keeps: false,
+            ..FailoverConfig::new(by, count, failovers.seed)
+        };
+        println!("{}", run_failovers(&config)?);
+        check_cards()?;
+    }
+    println!("whole");
+    Ok(())
+}
+
+/// The kernel counts no queue pair and no region that was not given back: each card has one pair and one queue of its own.
+fn check_cards() -> Result<()> {
+    let shown = Command::new("rdma").args(["resource", "show"]).output();
+    let shown = shown.context("run rdma")?;
+    let told = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let cards: Vec<&str> = told.lines().filter(|line| line.contains("rxe")).collect();
+    let is_free = |line: &&str| {
+        ["cq 1 ", "qp 1 ", "mr 0 "]
+            .iter()
+            .all(|part| format!("{line} ").contains(part))
+    };
+    ensure!(
+        cards.len() == CARDS.len() && cards.iter().all(is_free),
+        "not all was given back: {told}"
+    );
+    Ok(())
+}
