@@ -55,6 +55,7 @@ export function replicationNow(isEmpty: boolean): Replication {
     reached: isEmpty ? '1-safe' : '2-safe',
     primary: null,
     ship_address: isEmpty ? null : '127.0.0.1:7000',
+    ship: 'as-logged',
     durable_lsn,
     acked_lsn: durable_lsn,
     committed_lsn: durable_lsn,

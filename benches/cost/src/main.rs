@@ -21,11 +21,14 @@ use reprise_txn::{
     apply, plan, run_single,
 };
 
+use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RecordBatch, TwoForms};
+
 use crate::inputs::{Inputs, Kind, shares};
 
-const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm [unmetered]] [changes] [repeat=N] [narrow] [ahead]
+const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm [unmetered]] [changes] [record=FORM] [repeat=N] [narrow] [ahead]
 unmetered: beside it, without fuel and the settings that make guests deterministic
 changes: each transaction's changes are put together for the log, as for a physiological record
+record=FORM: each transaction's record is written: its command, or apart, both forms, one of them for standbys (with changes)
 repeat=N: the same N calls again and again: without most waits for memory and for wrongly guessed branches (N = 1: without all)
 ahead: what procedures declare is brought near while the calls before run, as in a batch
 narrow: orders take a hundredth of the items: without most waits for memory
@@ -38,6 +41,12 @@ fn main() -> Result<()> {
     let repeated = args.pop_if(|last| last.starts_with("repeat="));
     let repeated = repeated.map_or(Ok(usize::MAX), |text| text["repeat=".len()..].parse())?;
     ensure!(repeated > 0, "repeat=N takes at least one call");
+    let record = match args.pop_if(|last| last.starts_with("record=")).as_deref() {
+        None => None,
+        Some("record=command") => Some(Record::Command),
+        Some("record=apart") => Some(Record::Apart),
+        Some(other) => bail!("no form {other:?}\n{USAGE}"),
+    };
     let images = args.pop_if(|last| last == "changes").map(|_| AfterImage::Changed);
     let mut args = args.into_iter();
     let name = args.next().context(USAGE)?;
@@ -73,6 +82,7 @@ fn main() -> Result<()> {
     for (_, bench) in &mut benches {
         bench.frame.set_capture(images);
         bench.looks_ahead = looks_ahead;
+        bench.record = record;
         measured_apart(bench, first);
     }
     // Pieces short enough that other work of the machine meets few of them; in turn, so that it meets all alike.
@@ -144,6 +154,15 @@ struct Bench {
     frame: TxnScratch,
     next: u64,
     looks_ahead: bool,
+    record: Option<Record>,
+    records: RecordBatch,
+}
+
+/// What is written of a transaction.
+#[derive(Clone, Copy)]
+enum Record {
+    Command,
+    Apart,
 }
 
 /// The calls of a stretch, as a batch has them.
@@ -242,6 +261,8 @@ impl Bench {
             frame: TxnScratch::default(),
             next: 1 << 40,
             looks_ahead: false,
+            record: None,
+            records: RecordBatch::default(),
         })
     }
 
@@ -262,7 +283,45 @@ impl Bench {
             args,
         };
         let executor = self.executors.get(&self.module).expect("instantiated");
-        run_single(&mut self.store, PartitionId(0), &input, executor, &mut self.frame)
+        let outcome = run_single(&mut self.store, PartitionId(0), &input, executor, &mut self.frame);
+        if let (Some(record), Outcome::Commit(commit)) = (self.record, &outcome) {
+            self.write(record, &input, commit.digest);
+        }
+        outcome
+    }
+
+    /// Into a batch of one, as a partition does.
+    #[inline]
+    fn write(&mut self, record: Record, input: &TxnInput<'_>, digest: u64) {
+        let partitions = PartitionSet::One(PartitionId(0));
+        let command = CommandRef {
+            txn_id: input.txn_id,
+            partitions,
+            module_id: input.module.id.0,
+            procedure: input.procedure as u16,
+            digest,
+            idempotency_key: None,
+            idempotency_scope: &[],
+            args: input.args,
+        };
+        self.records.clear();
+        match record {
+            Record::Command => self.records.push_command(&command),
+            Record::Apart => {
+                let changes = ChangesRef {
+                    txn_id: command.txn_id,
+                    partitions,
+                    module_id: command.module_id,
+                    procedure: command.procedure,
+                    digest,
+                    parts: 0,
+                    keyed: None,
+                    changes: self.frame.changes(),
+                };
+                let forms = Some(TwoForms::CommandHere);
+                self.records.push_forms(Some(&command), &changes, forms);
+            }
+        }
     }
 
     fn call(&mut self, procedure: &str, args: &[u8]) -> Result<()> {

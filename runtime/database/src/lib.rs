@@ -62,7 +62,7 @@ pub use synced::STANDING_NAME;
 
 pub use reprise_log::{Group, GroupSink, PlaceError, Placed, Position};
 pub use reprise_partition::LogPolicy;
-pub use reprise_partition::Sampling;
+pub use reprise_partition::{Sampling, ShipForm};
 pub use reprise_recovery::RecoveryError;
 pub use reprise_replay::RecoverFrom;
 pub use reprise_replay::{Divergence, ReplayError};

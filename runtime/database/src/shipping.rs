@@ -15,7 +15,7 @@ use reprise_checkpoint::checkpoint_name;
 use reprise_env::{Disk, DiskError, Net, entropy};
 use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
-use reprise_partition::{CallBatch, Shared};
+use reprise_partition::{CallBatch, LogPolicy, Shared, ShipForm};
 use reprise_router::{
     CheckpointService, CheckpointState, ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LostRange, Phase,
     PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState,
@@ -57,6 +57,8 @@ pub struct ServeStandbys {
     pub hold_bytes_max: u64,
     /// How often standbys compare all tables with this server's; zero: never.
     pub compare_every: Duration,
+    /// What they get of each transaction while they are connected.
+    pub ship: ShipForm,
 }
 
 /// Why a database takes no standbys, or follows nobody.
@@ -66,6 +68,8 @@ pub enum ServeStandbysError {
     NoLog,
     #[error("standbys are served already")]
     Served,
+    #[error("{0}")]
+    Form(&'static str),
     #[error("this server follows a primary already, or is none's standby")]
     NoStandby,
     #[error(transparent)]
@@ -115,6 +119,7 @@ pub(crate) struct Serving {
     pub shipper: Arc<Shipper>,
     /// None: nothing is compared.
     comparer: Option<Arc<Comparer>>,
+    ship: ShipForm,
     ship_address: String,
     net: Arc<dyn Net>,
     url: Option<Arc<str>>,
@@ -163,6 +168,7 @@ impl Database {
     /// Takes standbys from now on; a standby itself does once it is promoted. Once.
     pub fn serve_standbys(self: &Arc<Self>, config: ServeStandbys) -> Result<(), ServeStandbysError> {
         let replication = self.replication()?;
+        self.judge_shipped(config.ship)?;
         let mut state = replication.lock();
         if !matches!(*state, State::NotServed) {
             return Err(ServeStandbysError::Served);
@@ -171,6 +177,27 @@ impl Database {
             Role::Standby => State::Waiting(config),
             Role::Primary | Role::ReadOnly => State::Serving(replication.serve(config, false)?),
         };
+        Ok(())
+    }
+
+    fn judge_shipped(&self, form: ShipForm) -> Result<(), ServeStandbysError> {
+        let has_front = self.log.as_ref().is_some_and(|log| log.receive_room().is_some());
+        match (form, self.shared.logging.rule) {
+            (ShipForm::AsLogged, _) => Ok(()),
+            (_, LogPolicy::Both) => Err(ServeStandbysError::Form(
+                "a log of both forms is shipped as it is: standbys get both",
+            )),
+            _ if has_front => Err(ServeStandbysError::Form(
+                "a log in NVRAM is shipped as it is: what standbys are to get, let the log hold",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the groups that a sink of this database gets hold transactions in this form from now on. With `serve_standbys` that is decided there.
+    pub fn ship_as(&self, form: ShipForm) -> Result<(), ServeStandbysError> {
+        self.judge_shipped(form)?;
+        self.shared.logging.set_shipped(form);
         Ok(())
     }
 
@@ -240,6 +267,14 @@ impl Replication {
         }
     }
 
+    fn ship_form(&self) -> ShipForm {
+        match &*self.lock() {
+            State::Serving(serving) => serving.ship,
+            State::Waiting(config) => config.ship,
+            State::NotServed => ShipForm::AsLogged,
+        }
+    }
+
     /// As `serving`, for who comes to be served.
     pub(crate) fn served(&self) -> Result<Serving, ReplicationError> {
         match &*self.lock() {
@@ -289,6 +324,7 @@ impl Replication {
             saved.is_ok()
         };
         let (net, every) = (config.net.clone(), config.compare_every);
+        let capturing = shared.clone();
         let shipper = Shipper::start(ShipperConfig {
             net: config.net,
             clock: shared.clock.clone(),
@@ -299,6 +335,10 @@ impl Replication {
             primary: config.url.as_deref().unwrap_or_default().to_owned(),
             partitions: shared.partitions_count,
             ring_bytes: RING_BYTES,
+            following: Box::new(move |is_followed| {
+                let form = if is_followed { config.ship } else { ShipForm::AsLogged };
+                capturing.logging.set_shipped(form);
+            }),
             safety: self.safety,
             commits: Arc::new(Committing(self.shared.gate.clone())),
             expected,
@@ -310,6 +350,7 @@ impl Replication {
         let comparer = (!every.is_zero()).then(|| Comparer::start(&shipper, &self.router, &self.shared, every));
         Ok(Serving {
             comparer: comparer.transpose().map_err(ServeStandbysError::Thread)?,
+            ship: config.ship,
             ship_address: config
                 .ship_address
                 .unwrap_or_else(|| reachable(shipper.address(), config.url.as_deref())),
@@ -455,6 +496,7 @@ impl ReplicationService for Replication {
                 Role::Primary | Role::ReadOnly => own_url,
             },
             ship_address: serving.as_ref().map(|serving| serving.ship_address.clone()),
+            ship: self.ship_form().name(),
             durable,
             acked,
             committed,

@@ -16,7 +16,7 @@ use reprise_backup::{Point, restore};
 use reprise_base::{Lsn, limits::PART_BYTES};
 use reprise_database::{
     Database, DatabaseConfig, DeviceConfig, FlushPolicy, Group, GroupSink, LogPolicy, NvramConfig, Placed, Position,
-    RecoverFrom,
+    RecoverFrom, ShipForm,
 };
 use reprise_router::{BatchBuilder, BatchReply, Failure, LogBody, LogEntry, LogQuery, ReplyOutcome};
 use reprise_test_crash::copy_dir;
@@ -385,7 +385,12 @@ fn place(standby: &Database, sent: &Sent) {
 fn a_standby_shows_all_parts_or_none_and_a_promotion_between_two_drops_them() {
     // More than one group each.
     let count = 8_000;
-    for log in [LogPolicy::Physiological, LogPolicy::Both] {
+    for (log, ship) in [
+        (LogPolicy::Physiological, ShipForm::AsLogged),
+        (LogPolicy::Both, ShipForm::AsLogged),
+        (LogPolicy::Command, ShipForm::Changes),
+        (LogPolicy::Physiological, ShipForm::Command),
+    ] {
         let (dir, line) = (tempfile::tempdir().expect("a directory"), Arc::new(Line::default()));
         let open_primary = || {
             let opened = Database::open_changed(settings(&dir.path().join("a"), 2, log), |around| {
@@ -401,12 +406,18 @@ fn a_standby_shows_all_parts_or_none_and_a_promotion_between_two_drops_them() {
         copy_dir(&dir.path().join("a"), &seed).expect("copied");
         let primary = open_primary();
         primary.add_group_sink(line.clone());
+        primary.ship_as(ship).expect("a form that goes with the log");
         primary.recover().expect("recover");
         primary.router().deploy("m", &module()).expect("deployed");
         for call in 0..3 {
             put_one(&primary, [1, 1 + call % 2, call * 10_000, count]);
         }
+        let (own, all) = (digest(&primary), rows(&primary));
         primary.close().expect("closed");
+        // Its own log says the same.
+        let again = open_with(settings(&dir.path().join("a"), 1, log), 5_000);
+        assert_eq!((digest(&again), rows(&again)), (own, all), "{log:?}, {ship:?}");
+        again.close().expect("closed");
         let sent: Vec<_> = line.0.lock().expect("the line").drain(..).collect();
         assert!(sent.len() > 4, "{} groups", sent.len());
         let open_standby = |place: &Path| {
@@ -416,7 +427,7 @@ fn a_standby_shows_all_parts_or_none_and_a_promotion_between_two_drops_them() {
         };
         let mut between = 0;
         for until in 1..=sent.len() {
-            let home = dir.path().join(format!("{log:?}{until}"));
+            let home = dir.path().join(format!("s{until}"));
             copy_dir(&seed, &home).expect("copied");
             let standby = open_standby(&home);
             sent[..until / 2].iter().for_each(|sent| place(&standby, sent));
@@ -448,6 +459,9 @@ fn a_standby_shows_all_parts_or_none_and_a_promotion_between_two_drops_them() {
             if until % 2 == 0 {
                 // What it holds is a checkpoint of a place between two transactions.
                 common::take(&standby);
+            }
+            if until == sent.len() {
+                assert_eq!((digest(&standby), rows(&standby)), (own, all), "{log:?}, {ship:?}");
             }
             standby.promote().expect("promoted");
             assert_eq!(rows(&standby) as i64, found, "parts that nothing ends are nobody's");

@@ -10,7 +10,7 @@ use reprise_wire::{ChangesRun, RecordBatch};
 
 use crate::{
     error::{LogError, UnavailableKind},
-    state::{Admission, Shared, Source, State, is_large},
+    state::{Admission, Extent, Shared, Source, State, is_large},
 };
 
 /// An engine thread's hand on the log. `P` is whatever waits for durability; it is given back by the `complete` function
@@ -41,7 +41,7 @@ impl<P: Send + 'static> Appender<P> {
         pending: Option<P>,
         busy: Duration,
     ) -> Result<Lsn, (LogError, Option<P>)> {
-        match self.admit(records.bytes().len(), Source::Own) {
+        match self.admit(Extent::of(records), Source::Own) {
             Ok(state) => Ok(self.put(state, records, pending, busy)),
             Err(error) => Err((error, pending)),
         }
@@ -49,7 +49,7 @@ impl<P: Send + 'static> Appender<P> {
 
     /// As `append`, of records that have their numbers from the front: also on a standby, and of a primary that gives its place away.
     pub(crate) fn append_copied(&self, records: &RecordBatch) -> Result<Lsn, LogError> {
-        let state = self.admit(records.bytes().len(), Source::Front)?;
+        let state = self.admit(Extent::of(records), Source::Front)?;
         Ok(self.put(state, records, None, Duration::ZERO))
     }
 
@@ -110,7 +110,7 @@ impl<P: Send + 'static> Appender<P> {
                 true => run.push_part(number, &mut records),
                 false => run.push_last(&mut records),
             }
-            let admitted = self.admit(records.bytes().len(), source);
+            let admitted = self.admit(Extent::of(&records), source);
             let mut state = admitted.map_err(|error| (error, source == Source::Run))?;
             (state.is_run_open, source) = (true, Source::Run);
             let start = *start.get_or_insert(state.filled());
@@ -140,9 +140,9 @@ impl<P: Send + 'static> Appender<P> {
     }
 
     /// Waits until so many bytes may be appended, and returns with the lock held.
-    pub(crate) fn admit(&self, bytes: usize, source: Source) -> Result<MutexGuard<'_, State<P>>, LogError> {
+    pub(crate) fn admit(&self, extent: Extent, source: Source) -> Result<MutexGuard<'_, State<P>>, LogError> {
         let mut state = self.0.lock();
-        match state.admit(bytes, source) {
+        match state.admit(extent, source) {
             Admission::Now => return Ok(state),
             Admission::Refuse(error) => {
                 self.0.may_refuse.store(true, Ordering::Release);
@@ -150,10 +150,10 @@ impl<P: Send + 'static> Appender<P> {
             }
             Admission::Wait => {}
         }
-        let large = u32::from(is_large(bytes));
+        let large = u32::from(is_large(extent.max()));
         state.appenders_wait += 1;
         state.large_wait += large;
-        let (mut state, admission) = self.wait_for_room(state, bytes, source);
+        let (mut state, admission) = self.wait_for_room(state, extent, source);
         state.appenders_wait -= 1;
         state.large_wait -= large;
         if large > 0 {
@@ -171,7 +171,7 @@ impl<P: Send + 'static> Appender<P> {
     fn wait_for_room<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<P>>,
-        bytes: usize,
+        extent: Extent,
         source: Source,
     ) -> (MutexGuard<'a, State<P>>, Result<(), LogError>) {
         let shared = &*self.0;
@@ -182,7 +182,7 @@ impl<P: Send + 'static> Appender<P> {
             shared.prepare.notify_one();
             let is_over;
             (state, is_over) = shared.wait_for_space(state, wait_max);
-            match state.admit(bytes, source) {
+            match state.admit(extent, source) {
                 Admission::Now => return (state, Ok(())),
                 Admission::Refuse(error) => return (state, Err(error)),
                 Admission::Wait => {}

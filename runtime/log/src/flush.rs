@@ -315,12 +315,16 @@ impl<P: Send + 'static> Flusher<P> {
 
     /// Hands the records of a sealed block to whoever gets groups: where they end, and whether anybody did.
     fn hand_over(&self, block: &Block) -> (Position, bool) {
-        let records = &block.buffer[BLOCK_HEADER_BYTES..][..block.payload_bytes];
+        let own = &block.buffer[BLOCK_HEADER_BYTES..][..block.payload_bytes];
         let end = Position {
             epoch: block.epoch,
             lsn: Lsn(block.lsn.0 + u64::from(block.records_count)),
-            history: self.history.then(records),
+            history: match block.stand_ins_count {
+                0 => self.history.then_plain(own),
+                _ => self.history.then(own),
+            },
         };
+        let records = if block.shipped.is_empty() { own } else { &block.shipped };
         let group = Group {
             first: block.lsn,
             end,
@@ -373,7 +377,7 @@ impl<P: Send + 'static> Flusher<P> {
         shared.durable.place.advance(written.end_place());
         shared.durable.lsn.advance(written.end().0);
         state.last_kind = block.kind;
-        state.return_buffer(block.buffer);
+        state.return_buffers(block.buffer, block.shipped);
         std::mem::swap(&mut self.told, &mut state.flight_pending);
         self.delay
             .note_told(self.told.len(), state.fill_pending.len(), write_ns);

@@ -21,7 +21,7 @@ pub struct Position {
     pub history: History,
 }
 
-/// Whole records that lie one behind the other, of one epoch.
+/// Whole records that lie one behind the other, of one epoch. A record may stand for another one, which counts in the history in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group<'a> {
     /// Of the first record.

@@ -12,7 +12,7 @@ use crate::{
     front::Front,
     group::{Group, Position},
     receive::{PlaceError, Receiver, promoted},
-    state::Source,
+    state::{Extent, Source},
 };
 
 /// Whole records of a group: as many as a ring takes at once, or one that is longer.
@@ -142,7 +142,7 @@ impl<P: Send + 'static> Receiver<P> {
         front.copy_to(shared, lsn, wait_max)?;
         let mut batch = RecordBatch::default();
         batch.push_encoded(part.bytes).expect("its records were judged");
-        let state = self.appender.admit(part.bytes.len(), Source::Front)?;
+        let state = self.appender.admit(Extent::of_bytes(part.bytes.len()), Source::Front)?;
         let start = front
             .lsns
             .reserve(0, part.count.into())

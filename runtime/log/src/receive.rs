@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use reprise_base::{Epoch, Lsn};
-use reprise_wire::{FORMAT_VERSION, RawRecords, WireError};
+use reprise_wire::{FORMAT_VERSION, RecordCounts, WireError};
 
 use crate::{
     append::Appender,
@@ -11,7 +11,7 @@ use crate::{
     front::Front,
     group::{Group, Position},
     log::Log,
-    state::Source,
+    state::{Extent, Source},
 };
 
 /// What became of a group.
@@ -115,21 +115,22 @@ impl<P: Send + 'static> Receiver<P> {
         if is_known(group, &received)? {
             return Ok(Placed::Known);
         }
-        let (count, changes_count) = judge_records(group, &received)?;
+        let counts = judge_records(group, &received)?;
         if let Some(front) = &self.front {
             self.place_in_front(front, group, received)?;
             return Ok(Placed::New);
         }
         let mut state = self
             .appender
-            .admit(group.records.len(), Source::Group(group.end.epoch))?;
+            .admit(Extent::of_bytes(group.records.len()), Source::Group(group.end.epoch))?;
         // Nobody else places, and a promotion waits for nothing that is not there.
         if state.received != Some(received) {
             return Err(promoted().into());
         }
         state.fill.extend_from_slice(group.records);
-        state.fill_records += count;
-        state.fill_changes += changes_count;
+        state.fill_records += counts.all;
+        state.fill_changes += counts.changes;
+        state.fill_stand_ins += counts.stand_ins;
         state.epoch = group.end.epoch;
         state.received = Some(group.end);
         // Its primary may wait for this disk, though nobody does here: it is kept for no company.
@@ -168,23 +169,19 @@ fn is_known(group: &Group<'_>, received: &Position) -> Result<bool, PlaceError> 
     }
 }
 
-/// How many records there are, and how many of them are changes.
-fn judge_records(group: &Group<'_>, received: &Position) -> Result<(u32, u32), PlaceError> {
+/// How many records there are.
+fn judge_records(group: &Group<'_>, received: &Position) -> Result<RecordCounts, PlaceError> {
     let (first, end) = (group.first, group.end.lsn);
     if received.history.then(group.records) != group.end.history {
         return Err(PlaceError::OtherHistory { first, end });
     }
-    let (mut count, mut changes_count) = (0, 0);
-    for record in RawRecords::new(group.records, group.version) {
-        let record = record.map_err(|error| PlaceError::Malformed { first, error })?;
-        count += 1;
-        changes_count += u32::from(record.holds_changes());
-    }
-    match u64::from(count) == end.0 - first.0 {
-        true => Ok((count, changes_count)),
+    let counts = RecordCounts::of(group.records, group.version);
+    let counts = counts.map_err(|error| PlaceError::Malformed { first, error })?;
+    match u64::from(counts.all) == end.0 - first.0 {
+        true => Ok(counts),
         false => Err(PlaceError::Count {
             first,
-            found: count,
+            found: counts.all,
             told: end.0 - first.0,
         }),
     }

@@ -56,6 +56,10 @@ pub(crate) struct Block {
     pub records_count: u32,
     /// Of these, changes.
     pub changes_count: u32,
+    /// Of these, those that stand for others.
+    pub stand_ins_count: u32,
+    /// The records as standbys get them; empty where that is as they are.
+    pub shipped: Vec<u8>,
     /// The block begins this segment.
     pub begins: Option<Spare>,
 }
@@ -66,6 +70,10 @@ pub(crate) struct State<P> {
     pub fill_records: u32,
     /// Of these, changes.
     pub fill_changes: u32,
+    /// Of these, those that stand for others.
+    pub fill_stand_ins: u32,
+    /// The same records as standbys get them; empty where that is as they are.
+    pub fill_shipped: Vec<u8>,
     /// Where the block being filled begins; everything before it is durable or in flight.
     pub fill_place: u64,
     /// Of its first record.
@@ -79,6 +87,8 @@ pub(crate) struct State<P> {
     pub flight_pending: Vec<(Lsn, P)>,
     /// The other buffer, unless it is in flight.
     pub idle_buffer: Option<AlignedBuf>,
+    /// As that, of records as standbys get them; empty.
+    pub idle_shipped: Vec<u8>,
     /// Bytes left in the newest segment behind the blocks that were taken.
     pub room: u64,
     pub spare: Option<Spare>,
@@ -158,6 +168,34 @@ pub(crate) enum Source {
     Front,
 }
 
+/// Bytes of records that are to be appended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub bytes: usize,
+    /// As standbys get them; 0: as they are.
+    pub shipped: usize,
+}
+
+impl Extent {
+    /// Of records that standbys get as they are.
+    pub fn of_bytes(bytes: usize) -> Self {
+        Self { bytes, shipped: 0 }
+    }
+
+    #[inline]
+    pub fn of(records: &RecordBatch) -> Self {
+        Self {
+            bytes: records.bytes().len(),
+            shipped: records.shipped().map_or(0, <[u8]>::len),
+        }
+    }
+
+    /// Of the longer form.
+    pub fn max(self) -> usize {
+        self.bytes.max(self.shipped)
+    }
+}
+
 /// Whether an append fits now.
 pub(crate) enum Admission {
     Now,
@@ -184,6 +222,8 @@ impl<P> State<P> {
             fill: buffer(),
             fill_records: 0,
             fill_changes: 0,
+            fill_stand_ins: 0,
+            fill_shipped: Vec::new(),
             fill_place: end.place,
             fill_start: end.lsn,
             fill_pending: Vec::new(),
@@ -191,6 +231,7 @@ impl<P> State<P> {
             received: None,
             flight_pending: Vec::new(),
             idle_buffer: Some(buffer()),
+            idle_shipped: Vec::new(),
             room,
             spare: None,
             is_spare_named: false,
@@ -222,9 +263,29 @@ impl<P> State<P> {
     /// Puts admitted records into the block being filled.
     #[inline]
     pub fn fill_extend(&mut self, records: &RecordBatch) {
+        match records.shipped() {
+            None if self.fill_shipped.is_empty() => {}
+            None => self.fill_shipped.extend_from_slice(records.bytes()),
+            Some(shipped) => {
+                if self.fill_shipped.is_empty() {
+                    self.fill_shipped.extend_from_slice(&self.fill[BLOCK_HEADER_BYTES..]);
+                }
+                self.fill_shipped.extend_from_slice(shipped);
+            }
+        }
         self.fill.extend_from_slice(records.bytes());
         self.fill_records += records.count();
         self.fill_changes += records.changes_count();
+        self.fill_stand_ins += records.stand_ins_count();
+    }
+
+    /// Bytes of the records of the block being filled, as standbys get them, with some more behind them; none where that is as they are.
+    fn shipped_bytes(&self, more: Extent) -> usize {
+        if self.fill_shipped.is_empty() && more.shipped == 0 {
+            return 0;
+        }
+        let filled = self.fill_shipped.len().max(self.fill.len() - BLOCK_HEADER_BYTES);
+        filled + more.max()
     }
 
     /// True when the block being filled lies on the newest segment, so that the spare is free.
@@ -239,7 +300,8 @@ impl<P> State<P> {
     }
 
     /// Decides on an append. An append is taken only when its block has a place on preallocated space.
-    pub fn admit(&mut self, bytes: usize, source: Source) -> Admission {
+    pub fn admit(&mut self, extent: Extent, source: Source) -> Admission {
+        let bytes = extent.bytes;
         if let Some(error) = &self.stopped {
             return Admission::Refuse(error.clone());
         }
@@ -265,21 +327,23 @@ impl<P> State<P> {
         }
         let waits = match source {
             Source::Run | Source::Front => false,
-            Source::Own | Source::Group(_) => self.is_run_open || self.large_wait > 0 && !is_large(bytes),
+            Source::Own | Source::Group(_) => self.is_run_open || self.large_wait > 0 && !is_large(extent.max()),
         };
         if waits {
             return Admission::Wait;
         }
         let block = block_bytes(self.fill.len() - BLOCK_HEADER_BYTES + bytes);
+        // A standby's log has it in one block, too.
+        let longer = block.max(block_bytes(self.shipped_bytes(extent)));
         if self.fill_records > 0 {
-            if block <= FILL_BYTES_MAX && self.fits(block) {
+            if longer <= FILL_BYTES_MAX && self.fits(block) {
                 return Admission::Now;
             }
             self.is_hurried = true;
             return Admission::Wait;
         }
-        if block > BLOCK_BYTES_MAX {
-            let max = BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES;
+        if longer > BLOCK_BYTES_MAX {
+            let (bytes, max) = (extent.max(), BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES);
             return Admission::Refuse(LogError::TooLong { bytes, max });
         }
         if self.fits(block) {
@@ -318,6 +382,8 @@ impl<P> State<P> {
             payload_bytes,
             records_count: std::mem::take(&mut self.fill_records),
             changes_count: std::mem::take(&mut self.fill_changes),
+            stand_ins_count: std::mem::take(&mut self.fill_stand_ins),
+            shipped: std::mem::replace(&mut self.fill_shipped, std::mem::take(&mut self.idle_shipped)),
             begins,
         };
         self.fill_place += bytes as u64;
@@ -329,8 +395,13 @@ impl<P> State<P> {
         block
     }
 
-    /// Takes a written block's buffer back.
-    pub fn return_buffer(&mut self, mut buffer: AlignedBuf) {
+    /// Takes a written block's buffers back.
+    pub fn return_buffers(&mut self, mut buffer: AlignedBuf, mut shipped: Vec<u8>) {
+        if shipped.capacity() > 2 * FILL_BYTES_MAX {
+            shipped = Vec::new();
+        }
+        shipped.clear();
+        self.idle_shipped = shipped;
         if buffer.capacity() > 2 * FILL_BYTES_MAX {
             buffer = AlignedBuf::with_capacity(FILL_BYTES_MAX);
         }
@@ -360,7 +431,7 @@ impl<P> State<P> {
     }
 
     pub fn is_filled_enough(&self) -> bool {
-        self.fill.len() >= FILL_BYTES_MAX / 4
+        self.fill.len().max(self.fill_shipped.len()) >= FILL_BYTES_MAX / 4
     }
 
     /// True when the block being filled can take a block without records.

@@ -40,7 +40,7 @@ fn run(number: u64, changes: &[u8], part_bytes: usize) -> ChangesRun<'_> {
         keyed: None,
         changes,
     };
-    ChangesRun::new(whole, None, part_bytes)
+    ChangesRun::new(whole, None, None, part_bytes)
 }
 
 /// The transactions that count, in the order of the log, and the parts that count for nothing; where anything lies between two parts of

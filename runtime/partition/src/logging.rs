@@ -16,6 +16,7 @@ use reprise_base::limits::PART_BYTES;
 use reprise_env::Clock;
 use reprise_storage::AfterImage;
 use reprise_txn::{Module, ModuleId};
+use reprise_wire::TwoForms;
 
 /// What the server is set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -46,6 +47,29 @@ impl LogPolicy {
     }
 }
 
+/// What standbys get of a transaction, whatever this server's own log has of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ShipForm {
+    /// As the log has it.
+    #[default]
+    AsLogged,
+    /// Changes, which name rows by their numbers: replay looks into no index for an update, and runs nothing.
+    Changes,
+    /// The command: replay runs it again, and compares its digest.
+    Command,
+}
+
+impl ShipForm {
+    /// As people say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AsLogged => "as-logged",
+            Self::Changes => "changes",
+            Self::Command => "command",
+        }
+    }
+}
+
 /// What is logged of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogForm {
@@ -55,8 +79,28 @@ pub enum LogForm {
     Changes,
     /// Both, in one append.
     Both,
+    /// One form here, and the other one for standbys.
+    Apart(TwoForms),
     /// There is no log that would keep it.
     Nothing,
+}
+
+impl LogForm {
+    /// With standbys that get this.
+    #[inline]
+    pub fn shipped_as(self, shipped: ShipForm) -> Self {
+        match (self, shipped) {
+            (Self::Command, ShipForm::Changes) => Self::Apart(TwoForms::CommandHere),
+            (Self::Changes, ShipForm::Command) => Self::Apart(TwoForms::ChangesHere),
+            _ => self,
+        }
+    }
+
+    /// The changes of a transaction are wanted.
+    #[inline]
+    pub fn has_changes(self) -> bool {
+        matches!(self, Self::Changes | Self::Both | Self::Apart(_))
+    }
 }
 
 /// The log's settings, and what was measured for `auto`. Shared by all sites.
@@ -69,6 +113,8 @@ pub struct Logging {
     pub sampling: Sampling,
     /// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
     pub part_bytes: usize,
+    /// What standbys get now: of those that begin from here on.
+    shipped: AtomicU8,
     choices: Mutex<BTreeMap<(ModuleId, u16), Arc<AutoChoice>>>,
 }
 
@@ -179,8 +225,8 @@ impl AutoChoice {
     /// The choice and its reason with the numbers, for people.
     pub fn explain(&self) -> String {
         let kind = match self.kind() {
-            LogForm::Changes | LogForm::Both => "physiological",
-            LogForm::Command | LogForm::Nothing => "command",
+            LogForm::Changes | LogForm::Both | LogForm::Apart(TwoForms::ChangesHere) => "physiological",
+            LogForm::Command | LogForm::Apart(TwoForms::CommandHere) | LogForm::Nothing => "command",
         };
         let measured = self.measured.lock().expect("held for a look");
         let Some(costs) = measured.last else {
@@ -236,6 +282,7 @@ impl Logging {
             images,
             sampling,
             part_bytes: PART_BYTES,
+            shipped: AtomicU8::new(0),
             choices: Mutex::default(),
         }
     }
@@ -243,6 +290,21 @@ impl Logging {
     /// With changes in parts of so many bytes.
     pub fn with_parts_of(self, part_bytes: usize) -> Self {
         Self { part_bytes, ..self }
+    }
+
+    /// From now on transactions are captured for standbys that get this. Only where the log is of files, and holds one form.
+    pub fn set_shipped(&self, form: ShipForm) {
+        self.shipped.store(form as u8, Ordering::Relaxed);
+    }
+
+    /// What standbys get of a transaction that begins.
+    #[inline]
+    pub fn shipped(&self) -> ShipForm {
+        match self.shipped.load(Ordering::Relaxed) {
+            0 => ShipForm::AsLogged,
+            1 => ShipForm::Changes,
+            _ => ShipForm::Command,
+        }
     }
 
     /// What a procedure's calls leave in the log now; with the reason, where it was chosen by measurement.

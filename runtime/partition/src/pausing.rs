@@ -75,16 +75,21 @@ impl Pausing<'_, '_> {
         let running = Running::of(&module, call, &args, scope.as_bytes());
         running.note_end(&self.tools.shared, &mut frame);
         let changes = running.changes(set, commit.digest, &frame);
-        let command = (form == LogForm::Both).then(|| running.command(set, commit.digest));
-        let alone = changes.record_bytes() + command.map_or(0, |_| running.command_bytes_max(set));
+        let command = (form != LogForm::Changes).then(|| running.command(set, commit.digest));
+        let forms = match form {
+            LogForm::Apart(forms) => Some(forms),
+            LogForm::Command | LogForm::Changes | LogForm::Both | LogForm::Nothing => None,
+        };
+        let alone = match forms {
+            Some(_) => running.apart_bytes_max(set, &changes),
+            None => changes.record_bytes() + command.map_or(0, |_| running.command_bytes_max(set)),
+        };
         if changes.changes.len() <= self.turn.part_bytes && alone <= self.turn.batch_bytes_max() {
-            let records = &mut self.tools.records;
-            command.iter().for_each(|command| records.push_command(command));
             // Without what lies in NVRAM of it: that is free again once the records before it are copied.
-            records.push_changes(&changes);
+            self.tools.records.push_forms(command.as_ref(), &changes, forms);
             self.settle(batch, at, &frame);
         } else {
-            let run = ChangesRun::new(changes, command, self.turn.part_bytes);
+            let run = ChangesRun::new(changes, command, forms, self.turn.part_bytes);
             let needed = run.append_bytes_max().saturating_add(2 * run.records() as usize);
             match needed <= self.turn.records_max {
                 true => {

@@ -7,7 +7,7 @@ use reprise_base::{Lsn, TxnId, limits::BATCH_RECORDS_BYTES_MAX};
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
 use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, call_hash, run_single};
-use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, RecordBatch};
+use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, RecordBatch, STAND_IN_HEAD_BYTES_MAX, TwoForms};
 
 use crate::{
     ahead::BatchAhead,
@@ -63,6 +63,9 @@ impl<'a> Running<'a> {
                 self.encode_command(partitions, commit.digest, records);
                 return true;
             }
+            LogForm::Apart(forms) => {
+                return self.encode_apart(partitions, commit, forms, frame, (records, turn));
+            }
             LogForm::Changes => false,
             LogForm::Both => true,
         };
@@ -82,6 +85,30 @@ impl<'a> Running<'a> {
         }
         records.push_placed(&changes, frame.placed());
         true
+    }
+
+    /// As `encode`, where standbys get the other form.
+    fn encode_apart(
+        &self,
+        partitions: PartitionSet<'_>,
+        commit: &Commit,
+        forms: TwoForms,
+        frame: &TxnScratch,
+        (records, turn): (&mut RecordBatch, &TurnStart),
+    ) -> bool {
+        let changes = self.changes(partitions, commit.digest, frame);
+        let bytes = self.apart_bytes_max(partitions, &changes);
+        if changes.changes.len() > turn.part_bytes || records.bytes_max() + bytes > turn.batch_bytes_max() {
+            return false;
+        }
+        records.push_forms(Some(&self.command(partitions, commit.digest)), &changes, Some(forms));
+        true
+    }
+
+    /// Of the longer record, where the command is in one log and the changes are in the other.
+    #[inline]
+    pub fn apart_bytes_max(&self, partitions: PartitionSet<'_>, changes: &ChangesRef<'_>) -> usize {
+        STAND_IN_HEAD_BYTES_MAX + self.command_bytes_max(partitions).max(changes.record_bytes())
     }
 
     /// What the call changed, as one record would have it.
@@ -464,9 +491,11 @@ pub(crate) fn begin_batch(batch: &CallBatch, shared: &Shared, frame: &mut TxnScr
 /// What is logged of the call that begins, and whether it is measured; lets its changes be kept where they are wanted.
 #[inline]
 pub(crate) fn begin_capture(choice: &mut Choice, shared: &Shared, frame: &mut TxnScratch) -> (LogForm, Option<Sample>) {
-    let (kind, sample) = (choice.kind(), choice.sample(&*shared.clock));
-    let is_wanted = matches!(kind, LogForm::Changes | LogForm::Both) || sample.is_some();
+    let kind = choice.kind().shipped_as(shared.logging.shipped());
+    let sample = choice.sample(&*shared.clock);
+    let is_wanted = kind.has_changes() || sample.is_some();
     frame.set_capture(is_wanted.then_some(shared.logging.images));
+    // What a log in NVRAM holds: there standbys get no other form.
     if matches!(kind, LogForm::Changes | LogForm::Both) {
         frame.insert_changes();
     }

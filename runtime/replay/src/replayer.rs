@@ -452,7 +452,10 @@ impl Replayer {
     /// Lets the command that was held go to where it is run.
     pub(crate) fn release_held(&mut self) -> Result<(), ReplayError> {
         match self.held.take() {
-            Some((command, place)) => self.dispatch(command, place),
+            Some((command, place)) => {
+                self.drop_run_of(command.txn_id);
+                self.dispatch(command, place)
+            }
             None => Ok(()),
         }
     }

@@ -159,6 +159,11 @@ impl WholeRun {
 }
 
 impl Replayer {
+    /// A command goes to where it is run, and no changes stand beside it: its parts, if there are any, are for who has it by its changes.
+    pub(crate) fn drop_run_of(&mut self, txn_id: TxnId) {
+        self.run.take_if(|run| run.txn_id == txn_id);
+    }
+
     /// Before it everything is replayed once what was fed is: where parts are kept, their transaction is not among it.
     pub(crate) fn whole_end(&self) -> Lsn {
         self.open_since().unwrap_or(self.fed)

@@ -340,7 +340,7 @@ fn in_parts(record: &[u8], part_bytes: usize, is_whole: bool) -> Vec<Vec<u8>> {
     let Ok(RecordRef::Changes(whole)) = RecordRef::decode(record, FORMAT_VERSION) else {
         panic!("a record of changes");
     };
-    let run = ChangesRun::new(whole, None, part_bytes);
+    let run = ChangesRun::new(whole, None, None, part_bytes);
     let encoded = |push: &dyn Fn(&mut RecordBatch)| {
         let mut batch = RecordBatch::default();
         push(&mut batch);

@@ -80,6 +80,8 @@ pub struct ReplicationInfo {
     pub primary: Option<Arc<str>>,
     /// Where standbys connect to; none where none may.
     pub ship_address: Option<String>,
+    /// What standbys get of each transaction, or will once this is the primary: `as-logged`, `changes` or `command`.
+    pub ship: &'static str,
     pub durable: Lsn,
     /// Everything before it is durable on as many standbys as the safety level asks for.
     pub acked: Lsn,

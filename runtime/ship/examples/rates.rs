@@ -129,6 +129,7 @@ fn start(primary: &Arc<Log<()>>, clock: &Arc<dyn Clock>) -> Shipper {
         primary: String::new(),
         partitions: 1,
         ring_bytes: 16 << 20,
+        following: Box::new(|_| ()),
         safety: Safety::OneSafe,
         commits: Arc::new(Open),
         expected: Vec::new(),

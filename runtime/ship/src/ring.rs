@@ -115,7 +115,12 @@ pub(crate) struct Ring {
     state: Mutex<State>,
     /// Nobody reads: nothing is copied. Looked at for each group.
     has_readers: AtomicBool,
+    /// Told of that, under the lock.
+    following: Following,
 }
+
+/// Told whether there is anybody who gets groups, as soon as that changes. It must not wait.
+pub type Following = Box<dyn Fn(bool) + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -142,7 +147,7 @@ struct Direct {
 }
 
 impl Ring {
-    pub fn new(bytes_max: usize, buffer: Option<Arc<FrameBuffer>>) -> Self {
+    pub fn new(bytes_max: usize, buffer: Option<Arc<FrameBuffer>>, following: Following) -> Self {
         let groups = match &buffer {
             Some(_) => VecDeque::with_capacity(SHARED_FRAMES_MAX),
             None => VecDeque::new(),
@@ -155,6 +160,7 @@ impl Ring {
                 ..State::default()
             }),
             has_readers: AtomicBool::new(false),
+            following,
         }
     }
 
@@ -178,6 +184,7 @@ impl Ring {
         let mut state = self.lock();
         state.readers.push(Reader { number, wake, direct });
         self.has_readers.store(true, Ordering::SeqCst);
+        (self.following)(true);
     }
 
     pub fn remove_reader(&self, number: u64) {
@@ -185,6 +192,7 @@ impl Ring {
         state.readers.retain(|known| known.number != number);
         if state.readers.is_empty() {
             self.has_readers.store(false, Ordering::SeqCst);
+            (self.following)(false);
             state.groups.clear();
             if self.buffer.is_none() {
                 state.groups.shrink_to_fit();
@@ -393,13 +401,13 @@ mod tests {
 
     #[test]
     fn the_oldest_groups_give_way_and_nothing_is_kept_for_nobody() {
-        let ring = Ring::new(1_000, None);
+        let ring = Ring::new(1_000, None, Box::new(|_| ()));
         check_oldest_give_way(&ring);
     }
 
     #[test]
     fn in_shared_memory_the_oldest_groups_give_way_too() {
-        let ring = Ring::new(1_000, Some(buffer(4_000)));
+        let ring = Ring::new(1_000, Some(buffer(4_000)), Box::new(|_| ()));
         check_oldest_give_way(&ring);
     }
 
@@ -462,7 +470,7 @@ mod tests {
 
     #[test]
     fn groups_are_posted_while_there_is_room_and_who_is_told_sends_the_others() {
-        let ring = Ring::new(4_000, Some(buffer(1 << 20)));
+        let ring = Ring::new(4_000, Some(buffer(1 << 20)), Box::new(|_| ()));
         let (wake, woken) = crossbeam_channel::bounded(1);
         let peer = Arc::new(Peer::default());
         *peer.room.lock().expect("test") = 3;
@@ -489,7 +497,7 @@ mod tests {
 
     #[test]
     fn what_is_still_sent_is_not_written_over() {
-        let ring = Ring::new(1 << 20, Some(buffer(1_024)));
+        let ring = Ring::new(1 << 20, Some(buffer(1_024)), Box::new(|_| ()));
         let (wake, woken) = crossbeam_channel::bounded(1);
         let peer = Arc::new(Peer::default());
         *peer.room.lock().expect("test") = 9;

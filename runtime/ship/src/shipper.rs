@@ -18,7 +18,7 @@ use crate::{
     comparing::Comparisons,
     connection::SHIP_LIMITS,
     freshness::{FreshnessPoint, FreshnessSummary},
-    ring::Ring,
+    ring::{Following, Ring},
     safety::{Commits, SafetyHook},
     session::Session,
     source::{CheckpointSource, ShippedLog},
@@ -72,6 +72,8 @@ pub struct ShipperConfig {
     pub partitions: u16,
     /// Groups that are kept for standbys that are not far behind: their bytes.
     pub ring_bytes: usize,
+    /// Told whether any standby gets groups.
+    pub following: Following,
     /// Of the server.
     pub safety: Safety,
     /// Whoever keeps callers until standbys have their records.
@@ -170,7 +172,7 @@ impl Shipper {
             primary: config.primary,
             partitions: config.partitions,
             tell: config.tell,
-            ring: Arc::new(Ring::new(config.ring_bytes, buffer.map(Arc::new))),
+            ring: Arc::new(Ring::new(config.ring_bytes, buffer.map(Arc::new), config.following)),
             tickets: Tickets::default(),
             table: Table::new(config.safety, config.commits.clone()),
             comparisons: Arc::default(),

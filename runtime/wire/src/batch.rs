@@ -2,7 +2,18 @@
 
 use reprise_base::PlacedBytes;
 
-use crate::{ChangesRef, CommandRef, FORMAT_VERSION, RawRecords, RecordKind, RecordRef, WireError};
+use crate::{
+    ChangesRef, CommandRef, FORMAT_VERSION, RecordCounts, RecordKind, RecordRef, WireError, stand_in::push_stand_in,
+};
+
+/// Which form of a transaction is in the log, where standbys get the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TwoForms {
+    /// The command; standbys get the changes.
+    CommandHere,
+    /// The changes; standbys get the command.
+    ChangesHere,
+}
 
 /// Encoded records, one behind the other, and how many they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,8 +22,12 @@ pub struct RecordBatch {
     count: u32,
     /// Of these, changes and parts of such.
     changes_count: u32,
+    /// Of these, those that stand for others.
+    stand_ins_count: u32,
     /// In growing order.
     placed: Vec<PlacedBytes>,
+    /// The same records as standbys get them; empty where that is as they are.
+    shipped: Vec<u8>,
 }
 
 impl RecordBatch {
@@ -24,20 +39,49 @@ impl RecordBatch {
     }
 
     pub fn push(&mut self, record: &RecordRef<'_>) {
+        let at = self.bytes.len();
         record.encode(&mut self.bytes);
-        self.note(record.kind());
+        self.note(record.kind(), at);
+    }
+
+    /// Appends what the log has of a transaction: its changes, behind its command if there is one. With `forms` it is one of the two, and
+    /// standbys get the other one.
+    pub fn push_forms(&mut self, command: Option<&CommandRef<'_>>, changes: &ChangesRef<'_>, forms: Option<TwoForms>) {
+        let Some((command, forms)) = command.zip(forms) else {
+            command.into_iter().for_each(|command| self.push_command(command));
+            return self.push_changes(changes);
+        };
+        let (command, changes) = (RecordRef::Command(*command), RecordRef::Changes(*changes));
+        match forms {
+            TwoForms::CommandHere => self.push_apart(&command, &changes),
+            TwoForms::ChangesHere => self.push_apart(&changes, &command),
+        }
+    }
+
+    /// Appends `own`, which standbys get as `shipped`.
+    fn push_apart(&mut self, own: &RecordRef<'_>, shipped: &RecordRef<'_>) {
+        let at = self.bytes.len();
+        if self.shipped.is_empty() {
+            self.shipped.extend_from_slice(&self.bytes);
+        }
+        own.encode(&mut self.bytes);
+        push_stand_in(&mut self.shipped, &self.bytes[at..], shipped);
+        self.count += 1;
+        self.changes_count += u32::from(own.kind() == RecordKind::Changes);
     }
 
     #[inline]
     pub fn push_command(&mut self, command: &CommandRef<'_>) {
+        let at = self.bytes.len();
         command.encode(&mut self.bytes);
-        self.note(RecordKind::Command);
+        self.note(RecordKind::Command, at);
     }
 
     #[inline]
     pub fn push_changes(&mut self, changes: &ChangesRef<'_>) {
+        let at = self.bytes.len();
         changes.encode(&mut self.bytes);
-        self.note(RecordKind::Changes);
+        self.note(RecordKind::Changes, at);
     }
 
     /// As `push_changes`, of changes that lie in a ring of NVRAM already, but for what is between these pieces of them, which grow.
@@ -61,21 +105,47 @@ impl RecordBatch {
 
     /// Appends records that were encoded before, in the newest format. Err: they are none, and nothing was appended.
     pub fn push_encoded(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        let (mut count, mut changes_count) = (0, 0);
-        for record in RawRecords::new(bytes, FORMAT_VERSION) {
-            count += 1;
-            changes_count += u32::from(record?.holds_changes());
-        }
+        let counts = RecordCounts::of(bytes, FORMAT_VERSION)?;
+        let at = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
-        self.count += count;
-        self.changes_count += changes_count;
+        self.mirror(at);
+        self.count += counts.all;
+        self.changes_count += counts.changes;
+        self.stand_ins_count += counts.stand_ins;
         Ok(())
     }
 
+    /// A record was encoded from `at` on.
     #[inline]
-    fn note(&mut self, kind: RecordKind) {
+    fn note(&mut self, kind: RecordKind, at: usize) {
+        self.mirror(at);
         self.count += 1;
         self.changes_count += u32::from(matches!(kind, RecordKind::Changes | RecordKind::Part));
+    }
+
+    #[inline]
+    fn mirror(&mut self, at: usize) {
+        if !self.shipped.is_empty() {
+            self.shipped.extend_from_slice(&self.bytes[at..]);
+        }
+    }
+
+    /// As standbys get them; none where that is as they are.
+    #[inline]
+    pub fn shipped(&self) -> Option<&[u8]> {
+        (!self.shipped.is_empty()).then_some(&self.shipped)
+    }
+
+    /// Bytes of the longer form.
+    #[inline]
+    pub fn bytes_max(&self) -> usize {
+        self.bytes.len().max(self.shipped.len())
+    }
+
+    /// How many of them stand for others.
+    #[inline]
+    pub fn stand_ins_count(&self) -> u32 {
+        self.stand_ins_count
     }
 
     /// As they will lie in the log.
@@ -102,6 +172,7 @@ impl RecordBatch {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.placed.clear();
-        (self.count, self.changes_count) = (0, 0);
+        self.shipped.clear();
+        (self.count, self.changes_count, self.stand_ins_count) = (0, 0, 0);
     }
 }

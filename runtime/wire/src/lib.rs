@@ -19,8 +19,9 @@ mod partitions;
 mod reader;
 mod record;
 mod segment;
+mod stand_in;
 
-pub use batch::RecordBatch;
+pub use batch::{RecordBatch, TwoForms};
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, MEMORY_UNIT_BYTES, block_bytes, seal_block};
 pub use buffer::{ChangesBuffer, PatchRoom};
 pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, RowName};
@@ -48,6 +49,7 @@ pub use segment::{
     FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, LSN_COUNTS_FROM, NUMBERS_NAME_FROM,
     SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader, lsn_after, tag_at,
 };
+pub use stand_in::{RecordCounts, STAND_IN_HEAD_BYTES_MAX, is_stand_in};
 
 /// Bytes that are not a value of the format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -7,7 +7,8 @@ use reprise_abi::value::push_varint;
 use reprise_base::{PartitionId, TxnId, limits::RECORD_BYTES_MAX};
 
 use crate::{
-    Change, ChangeSink, Changes, ChangesRef, CommandRef, PartitionSet, RecordBatch, RecordRef, WireError,
+    Change, ChangeSink, Changes, ChangesRef, CommandRef, PartitionSet, RecordBatch, RecordRef, STAND_IN_HEAD_BYTES_MAX,
+    TwoForms, WireError,
     body::BodyReader,
     changes::{check_groups, groups_of},
     corrupt,
@@ -81,8 +82,10 @@ impl<'a> PartRef<'a> {
 pub struct ChangesRun<'a> {
     /// With all changes.
     whole: ChangesRef<'a>,
-    /// Where both forms are logged.
+    /// Where both forms are logged, or shipped.
     command: Option<CommandRef<'a>>,
+    /// None: both are logged.
+    forms: Option<TwoForms>,
     /// Stretches of the changes, each of one partition.
     stretches: Vec<(PartitionId, Range<usize>)>,
     /// Behind the last stretch of each part.
@@ -100,12 +103,18 @@ impl ChangeSink<'_> for Skip {
 }
 
 impl<'a> ChangesRun<'a> {
-    /// Cuts the changes of `whole`, an encoder's, between two of them: parts have `part_bytes` at most, or one change. `command`: the
-    /// transaction's, where its record is to stand beside.
-    pub fn new(whole: ChangesRef<'a>, command: Option<CommandRef<'a>>, part_bytes: usize) -> Self {
+    /// Cuts the changes of `whole`, an encoder's, between two of them: parts have `part_bytes` at most, or one change. `command` and `forms` as
+    /// of `RecordBatch::push_forms`: the parts themselves are in both logs.
+    pub fn new(
+        whole: ChangesRef<'a>,
+        command: Option<CommandRef<'a>>,
+        forms: Option<TwoForms>,
+        part_bytes: usize,
+    ) -> Self {
         let mut run = Self {
             whole,
             command,
+            forms,
             stretches: Vec::new(),
             ends: Vec::new(),
             append_bytes_max: 0,
@@ -136,7 +145,8 @@ impl<'a> ChangesRun<'a> {
         run.whole.parts = run.parts();
         let last = run.last().record_bytes();
         let command = run.command.map_or(0, |command| HEAD_BYTES_MAX + command.body_bytes());
-        run.append_bytes_max = run.append_bytes_max.max(last + command);
+        let apart = run.forms.map_or(0, |_| STAND_IN_HEAD_BYTES_MAX);
+        run.append_bytes_max = run.append_bytes_max.max(last + command + apart);
         run
     }
 
@@ -153,9 +163,10 @@ impl<'a> ChangesRun<'a> {
         self.ends.len() as u32
     }
 
-    /// All records: the parts, the command if there is one, and the changes that end them.
+    /// All records: the parts, the command if it stands beside, and what ends them.
     pub fn records(&self) -> u32 {
-        self.parts() + u32::from(self.command.is_some()) + 1
+        let is_beside = self.command.is_some() && self.forms.is_none();
+        self.parts() + u32::from(is_beside) + 1
     }
 
     /// Bytes of all records, about.
@@ -195,10 +206,7 @@ impl<'a> ChangesRun<'a> {
 
     /// Appends what follows the parts, and makes them count: records of one block.
     pub fn push_last(&self, out: &mut RecordBatch) {
-        if let Some(command) = &self.command {
-            out.push_command(command);
-        }
-        out.push_changes(&self.last());
+        out.push_forms(self.command.as_ref(), &self.last(), self.forms);
     }
 
     fn last(&self) -> ChangesRef<'a> {

@@ -19,6 +19,7 @@ use crate::{
     deploy::{DEPLOY_MIGRATED, DEPLOY_MIGRATED_SINCE, DEPLOY_OLDEST, DEPLOY_UNDER, DeployRef},
     part::{PARTS_FROM, PartRef},
     reader::Reader,
+    stand_in::{self, STAND_IN, content_in},
 };
 
 /// First byte of a record's body. Numbers are never used again for something else.
@@ -35,6 +36,7 @@ pub enum RecordKind {
     Void = 10,
     Quarantine = 11,
     Part = 12,
+    // 13 is a stand-in, which holds a record of one of these kinds.
 }
 
 impl RecordKind {
@@ -463,7 +465,8 @@ impl<'a> RecordRef<'a> {
     }
 }
 
-/// The content (kind and body) of the first record in `bytes`, and the bytes that the record takes.
+/// The content (kind and body) of the first record in `bytes`, and the bytes that the record takes. Of one that stands for another: what it
+/// holds.
 #[inline]
 fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
     let mut reader = ValueReader::new(bytes);
@@ -476,6 +479,10 @@ fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
     if content.is_empty() || reader.offset() > RECORD_BYTES_MAX {
         return Err(corrupt("record length", format!("1 to {RECORD_BYTES_MAX}"), length));
     }
+    let content = match content[0] {
+        STAND_IN => content_in(content).ok_or_else(stand_in::malformed)?,
+        _ => content,
+    };
     Ok((content, reader.offset()))
 }
 
@@ -683,9 +690,15 @@ impl<'a> Iterator for RawRecords<'a> {
             return None;
         }
         let mut quick = Reader::new(rest);
-        let Some(content) = quick.record() else {
+        let Some(mut content) = quick.record() else {
             return Some(self.next_checked());
         };
+        if content[0] == STAND_IN {
+            let Some(held) = content_in(content) else {
+                return Some(self.next_checked());
+            };
+            content = held;
+        }
         self.offset += quick.at;
         Some(Ok(RawRecord {
             start,

@@ -2,7 +2,7 @@
 
 use reprise_base::{Epoch, Lsn, limits::LOG_ALIGN_BYTES};
 
-use crate::{WireError, check, corrupt, crc32c, crc32c_behind, u32_at, u64_at};
+use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
 
 /// Bytes of the header; the segment's first block follows at once.
 pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
@@ -23,16 +23,10 @@ const MAGIC: [u8; 8] = *b"RPRSLOG\n";
 const FIELDS_BYTES: usize = 72;
 const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;
 
-/// CRC-32C of the bytes of all records since the log's beginning, however they lie in blocks: nodes compare it at an LSN.
+/// CRC-32C of the bytes of all records since the log's beginning, however they lie in blocks, each as whoever wrote it first has it: nodes
+/// compare it at an LSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct History(pub u32);
-
-impl History {
-    /// With these records behind it.
-    pub fn then(self, records: &[u8]) -> Self {
-        Self(crc32c_behind(self.0, records))
-    }
-}
 
 /// What a segment says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -325,7 +325,7 @@ fn golden_parts() {
     let (first, rest) = (encode_all(&numbered[..2]), encode_all(&numbered[2..]));
     let whole = [&first[..], &rest].concat();
     let one = record(PartitionSet::One(PartitionId(7)), &whole);
-    let (parts, last) = decoded(&ChangesRun::new(one, None, first.len()));
+    let (parts, last) = decoded(&ChangesRun::new(one, None, None, first.len()));
     let golden = [
         expect![[r#"
             17 0c 00 07 98 55 11 cd 88 44 00 03 02 00 11 00
@@ -451,7 +451,7 @@ proptest! {
         };
         let mut whole = record(set, &bytes);
         whole.keyed = keyed.then_some(KeyedRef { key: b"key", scope: b"", fingerprint: 7, result: b"result" });
-        let run = ChangesRun::new(whole, None, part_bytes);
+        let run = ChangesRun::new(whole, None, None, part_bytes);
         let (parts, last) = decoded(&run);
         prop_assert_eq!(run.records() as usize, parts.len() + 1);
         let (mut found, mut number) = (std::collections::BTreeMap::<_, Vec<u8>>::new(), 0);
@@ -502,5 +502,126 @@ proptest! {
             }
         }
         prop_assert!(!is_whole || again == bytes);
+    }
+}
+
+/// A command and the changes of one transaction.
+fn two_forms() -> (CommandRef<'static>, ChangesRef<'static>) {
+    let changes = record(PartitionSet::One(PartitionId(7)), &[0x14, 1, 7]);
+    let command = CommandRef {
+        txn_id: changes.txn_id,
+        partitions: changes.partitions,
+        module_id: changes.module_id,
+        procedure: changes.procedure,
+        digest: changes.digest,
+        idempotency_key: None,
+        idempotency_scope: &[],
+        args: b"args",
+    };
+    (command, changes)
+}
+
+#[test]
+fn golden_stand_in() {
+    let (command, changes) = two_forms();
+    let mut batch = RecordBatch::default();
+    batch.push_forms(Some(&command), &changes, Some(TwoForms::CommandHere));
+    assert_eq!(
+        (batch.count(), batch.changes_count(), batch.stand_ins_count()),
+        (1, 0, 0)
+    );
+    let own = encode_record(&RecordRef::Command(command));
+    assert_eq!(batch.bytes(), own);
+    let shipped = batch.shipped().expect("another form").to_vec();
+    assert!(is_stand_in(&shipped) && !is_stand_in(&own));
+    assert!(shipped.len() <= encode(&changes).len() + STAND_IN_HEAD_BYTES_MAX);
+    expect![[r#"
+        22 0d 20 cb 70 60 97 98 00 2c 19 17 05 00 07 98
+        55 11 cd 88 44 00 08 07 06 05 04 03 02 01 03 02
+        14 01 07"#]]
+    .assert_eq(&hex(&shipped));
+    // It is read as what it holds, and counts as what it stands for.
+    assert_eq!(
+        RecordRef::decode(&shipped, FORMAT_VERSION),
+        Ok(RecordRef::Changes(changes))
+    );
+    assert_eq!(History(9).then(&shipped), History(9).then_plain(&own));
+    let counts = RecordCounts::of(&shipped, FORMAT_VERSION);
+    let expected = RecordCounts {
+        all: 1,
+        changes: 1,
+        stand_ins: 1,
+    };
+    assert_eq!(counts, Ok(expected));
+    // The other way round, behind and before records that are the same in both logs.
+    let mut batch = RecordBatch::default();
+    batch.push(&RecordRef::Void);
+    batch.push_forms(Some(&command), &changes, Some(TwoForms::ChangesHere));
+    batch.push_command(&command);
+    let shipped = batch.shipped().expect("another form");
+    assert_eq!(History(9).then(shipped), History(9).then_plain(batch.bytes()));
+    let kinds: Vec<_> = RawRecords::new(shipped, FORMAT_VERSION)
+        .map(|raw| raw.expect("whole").decode().expect("whole").kind())
+        .collect();
+    assert_eq!(kinds, [RecordKind::Void, RecordKind::Command, RecordKind::Command]);
+    batch.clear();
+    assert!(batch.shipped().is_none() && batch.is_empty());
+}
+
+fn encode_record(record: &RecordRef<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    record.encode(&mut out);
+    out
+}
+
+/// No bit of one can flip unseen, and only commands and changes stand for others.
+#[test]
+fn a_stand_in_is_held_to_what_it_stands_for_and_to_what_it_holds() {
+    let (command, changes) = two_forms();
+    let mut batch = RecordBatch::default();
+    batch.push_forms(Some(&command), &changes, Some(TwoForms::CommandHere));
+    let shipped = batch.shipped().expect("another form").to_vec();
+    let history = History(1).then_plain(batch.bytes());
+    for bit in 0..8 * shipped.len() {
+        let mut harmed = shipped.clone();
+        harmed[bit / 8] ^= 1 << (bit % 8);
+        let is_seen = RecordCounts::of(&harmed, FORMAT_VERSION).is_err() || History(1).then(&harmed) != history;
+        assert!(is_seen, "bit {bit}");
+    }
+    for cut in 0..shipped.len() {
+        assert!(RecordRef::decode(&shipped[..cut], FORMAT_VERSION).is_err());
+    }
+    // In place of the record in it, another kind: also one that stands for another itself.
+    for kind in (0..=255).filter(|kind| ![4, 5].contains(kind)) {
+        let mut other = shipped.clone();
+        other[12] = kind;
+        let refused = RecordRef::decode(&other, FORMAT_VERSION).expect_err("it stands for nothing");
+        assert_eq!(refused.what, "a record that stands for another");
+        assert!(
+            RawRecords::new(&other, FORMAT_VERSION)
+                .next()
+                .is_some_and(|raw| raw.is_err())
+        );
+    }
+}
+
+proptest! {
+    /// Histories agree whatever form each node has, for origins of any length.
+    #[test]
+    fn histories_agree_in_either_form(args in vec(vec(any::<u8>(), 0..3_000), 1..8), apart in vec(any::<bool>(), 8), before: u32) {
+        let (command, changes) = two_forms();
+        let mut batch = RecordBatch::default();
+        for (args, is_apart) in args.iter().zip(apart) {
+            let command = CommandRef { args, ..command };
+            match is_apart {
+                true => batch.push_forms(Some(&command), &changes, Some(TwoForms::CommandHere)),
+                false => batch.push_command(&command),
+            }
+        }
+        let shipped = batch.shipped().unwrap_or(batch.bytes());
+        prop_assert_eq!(History(before).then(shipped), History(before).then_plain(batch.bytes()));
+        let mut again = RecordBatch::default();
+        prop_assert_eq!(again.push_encoded(shipped), Ok(()));
+        prop_assert_eq!(again.count(), batch.count());
     }
 }

@@ -88,6 +88,9 @@ pub struct Replication {
     pub primary: Option<String>,
     /// Where standbys connect to; null where this server takes none.
     pub ship_address: Option<String>,
+    /// What standbys get of each transaction: `as-logged`, `changes` or `command` (`--ship`). On a standby: once it is the primary.
+    #[serde(default)]
+    pub ship: String,
     /// Every record before it is durable here.
     pub durable_lsn: U64,
     /// Every record before it is durable on as many standbys as the safety level asks for.

@@ -65,6 +65,7 @@ fn show(told: &Replication) -> std::io::Result<()> {
         ("safety", safety(told)),
         ("primary", or_none(&told.primary)),
         ("standbys connect to", or_none(&told.ship_address)),
+        ("they get transactions", told.ship.clone()),
         ("durable LSN", grouped(told.durable_lsn.0)),
         ("acked LSN", grouped(told.acked_lsn.0)),
         ("committed LSN", grouped(told.committed_lsn.0)),

@@ -426,6 +426,7 @@ pub fn serve_standbys(
         url,
         hold_bytes_max: settings.hold_max.value,
         compare_every: Duration::from_secs(settings.compare_every.value),
+        ship: settings.ship.value,
     });
     Ok(served.with_context(|| format!("take standbys at {listen}"))?)
 }

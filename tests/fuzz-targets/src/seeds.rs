@@ -13,7 +13,7 @@ use reprise_wire::{
     DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef,
     LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef,
     RangesFound, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Sought, Standing,
-    TableDigests, Wants, Welcome, push_checkpoint_row,
+    TableDigests, TwoForms, Wants, Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -267,7 +267,16 @@ fn records() -> Vec<Vec<u8>> {
         record.encode(&mut out);
         out
     };
-    records.iter().map(encode).collect()
+    // Either form in place of the other.
+    let [.., RecordRef::Command(called), RecordRef::Changes(changed)] = records else {
+        unreachable!("so they stand above");
+    };
+    let apart = [TwoForms::CommandHere, TwoForms::ChangesHere].map(|forms| {
+        let mut batch = RecordBatch::default();
+        batch.push_forms(Some(&called), &changed, Some(forms));
+        batch.shipped().expect("another form").to_vec()
+    });
+    records.iter().map(encode).chain(apart).collect()
 }
 
 /// A closed log of three blocks.

@@ -1670,6 +1670,10 @@ export type Replication = {
      */
     safety: string;
     /**
+     * What standbys get of each transaction: `as-logged`, `changes` or `command` (`--ship`). On a standby: once it is the primary.
+     */
+    ship?: string;
+    /**
      * Where standbys connect to; null where this server takes none.
      */
     ship_address?: string | null;

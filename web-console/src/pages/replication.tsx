@@ -92,6 +92,7 @@ function Node({ node }: { node: Replication }) {
         { label: 'Safety level', value: safetyText(node) },
         { label: 'Writes go to', value: node.primary ?? (node.role === 'primary' ? 'this server' : 'not known') },
         { label: 'Standbys connect to', value: node.ship_address ?? 'none may' },
+        { label: 'They get transactions', value: node.ship ?? 'as-logged' },
         { label: 'Durable here, before LSN', value: formatCount(node.durable_lsn) },
         { label: 'Committed, before LSN', value: formatCount(node.committed_lsn) },
         ...(node.lease == null ? [] : [{ label: `Lease in ${node.lease.store}`, value: leaseText(node.lease) }]),

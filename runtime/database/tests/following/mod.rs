@@ -11,7 +11,7 @@ use std::{
 use reprise_backup::{Place, RealTree, Tree};
 use reprise_database::{
     ClosedDirectory, CutBack, CutError, Database, DatabaseConfig, DeviceConfig, FlushPolicy, FollowPrimary,
-    NvramConfig, ServeStandbys, TicketError, cut_back,
+    NvramConfig, ServeStandbys, ShipForm, TicketError, cut_back,
 };
 use reprise_env::{RealClock, RealDisk, RealNet};
 use reprise_router::{PromoteOptions, ReplicationService, StandbyState, SteppedDown};
@@ -33,6 +33,7 @@ pub fn serving(url: &str) -> ServeStandbys {
         url: Some(url.into()),
         hold_bytes_max: 1 << 30,
         compare_every: Duration::ZERO,
+        ship: ShipForm::AsLogged,
     }
 }
 

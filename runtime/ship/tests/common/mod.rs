@@ -191,6 +191,7 @@ impl Primary {
             primary: "http://primary:1".into(),
             partitions: PARTITIONS,
             ring_bytes,
+            following: Box::new(|_| ()),
             safety,
             commits: commits.clone(),
             expected: Vec::new(),

@@ -23,7 +23,7 @@ use std::{
 
 use clap::{ArgMatches, Args, parser::ValueSource};
 use reprise_base::limits::SEGMENT_BYTES;
-use reprise_database::{Database, DatabaseConfig, DeviceConfig, LogPolicy};
+use reprise_database::{Database, DatabaseConfig, DeviceConfig};
 
 use crate::output::{Failure, Outcome, usage};
 use setting::Layers;
@@ -150,7 +150,7 @@ impl ServeConfig {
         let http = http::HttpSettings::pick(&mut layers)?;
         let tokens = tokens::TokenSettings::pick(&mut layers, http.origins.clone())?;
         layers.finish()?;
-        replication.check(log.log.value != LogPolicy::None, args.read_only)?;
+        replication.check(log.log.value, device.device.value, args.read_only)?;
         tls.check()?;
         let config = Self {
             address: place.address()?,

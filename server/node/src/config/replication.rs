@@ -3,9 +3,10 @@
 use std::{net::ToSocketAddrs, time::Duration};
 
 use reprise_base::{Safety, check_node_name};
-use reprise_database::ReadersConfig;
+use reprise_database::{LogPolicy, ReadersConfig, ShipForm};
 
 use super::{
+    device::DeviceKind,
     memory::size,
     setting::{Show, bounded, settings},
 };
@@ -113,6 +114,16 @@ settings! {
             judge: ship_listen,
             marks: [where_said],
         }
+        /// What standbys get of each transaction: what the log holds (as-logged), its changes by row number (changes), which they need not run, or
+        /// its command (command), which they run again and compare [default: as-logged]
+        ship: ShipForm {
+            env: "REPRISE_SHIP",
+            takes: "FORM",
+            judge: ship_form,
+            default: ShipForm::AsLogged,
+            show: |form: &ShipForm| form.name().to_owned(),
+            marks: [where_said],
+        }
         /// What carries the log to standbys: tcp, or rdma, which writes it into their memory; the same on both sides [default: tcp]
         transport: crate::config::replication::Transport {
             env: "REPRISE_TRANSPORT",
@@ -215,7 +226,7 @@ impl ReplicationSettings {
     }
 
     /// Settings that do not go together are refused.
-    pub fn check(&self, keeps_log: bool, read_only: bool) -> Result<(), Failure> {
+    pub fn check(&self, log: LogPolicy, device: DeviceKind, read_only: bool) -> Result<(), Failure> {
         let (standby_of, ship) = (&self.standby_of.value, &self.ship_listen.value);
         if self.standby_token.value.is_some() && standby_of.is_none() {
             return Err(usage("standby-token goes with standby-of"));
@@ -243,7 +254,8 @@ impl ReplicationSettings {
             )));
         }
         self.check_lease(read_only)?;
-        match keeps_log || (standby_of.is_none() && ship.is_none()) {
+        self.check_ship(log, device)?;
+        match log != LogPolicy::None || (standby_of.is_none() && ship.is_none()) {
             true => Ok(()),
             false => Err(usage(
                 "without a log (--log none) there is nothing to follow or to ship",
@@ -253,6 +265,23 @@ impl ReplicationSettings {
 }
 
 impl ReplicationSettings {
+    fn check_ship(&self, log: LogPolicy, device: DeviceKind) -> Result<(), Failure> {
+        let form = self.ship.value.name();
+        match (self.ship.value, log, device) {
+            (ShipForm::AsLogged, _, _) => Ok(()),
+            _ if self.ship_listen.value.is_none() => Err(usage(format!(
+                "ship {form} needs standbys: say where they connect to (ship-listen)"
+            ))),
+            (_, LogPolicy::Both, _) => Err(usage(format!(
+                "ship {form}: a log of both forms is shipped as it is: choose another log, or ship as-logged"
+            ))),
+            (_, _, DeviceKind::Nvram) => Err(usage(format!(
+                "ship {form}: a log in NVRAM is shipped as it is: what standbys are to get, let the log hold (--log)"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     fn check_lease(&self, read_only: bool) -> Result<(), Failure> {
         if self.lease_etcd.value.is_none() {
             return Ok(());
@@ -348,6 +377,12 @@ fn ship_listen(text: &str) -> Result<String, String> {
             "{text:?} is no address to listen on ({error}); write ADDR:PORT"
         )),
     }
+}
+
+fn ship_form(text: &str) -> Result<ShipForm, String> {
+    let forms = [ShipForm::AsLogged, ShipForm::Changes, ShipForm::Command];
+    let found = forms.into_iter().find(|form| form.name() == text);
+    found.ok_or_else(|| format!("{text:?} is nothing that is shipped; it is as-logged, changes or command"))
 }
 
 fn readers(text: &str) -> Result<u16, String> {

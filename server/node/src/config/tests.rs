@@ -75,6 +75,19 @@ fn mistakes_in_the_file_are_named() {
         ("lease_etcd = \"http://h:1,,\"", "names no servers of etcd"),
         ("readers = 257", "the number of readers is from 0 to 256"),
         (
+            "ship = \"rows\"",
+            "\"rows\" is nothing that is shipped; it is as-logged, changes or command",
+        ),
+        ("ship = \"changes\"", "ship changes needs standbys"),
+        (
+            "ship = \"command\"\nship_listen = \"127.0.0.1:0\"\nlog = \"both\"",
+            "ship command: a log of both forms is shipped as it is",
+        ),
+        (
+            "ship = \"changes\"\nship_listen = \"127.0.0.1:0\"\ndevice = \"nvram\"\nnvram = \"r\"\nnvram_size = \"8MiB\"",
+            "ship changes: a log in NVRAM is shipped as it is",
+        ),
+        (
             "view_time_max_ms = 0",
             "view_time_max_ms: the time for which a view is held",
         ),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use reprise_base::{Lsn, limits::PART_BYTES};
-use reprise_database::{Group, GroupSink, PlaceError, Placed, Position};
+use reprise_database::{Group, GroupSink, LogPolicy, PlaceError, Placed, Position, ShipForm};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
@@ -134,6 +134,14 @@ impl Run {
         }
         let line = Arc::new(Line::default());
         world.database().add_group_sink(line.clone());
+        let ship = match self.settings.log {
+            LogPolicy::Both => ShipForm::AsLogged,
+            _ => [ShipForm::AsLogged, ShipForm::Changes, ShipForm::Command][self.below(3) as usize],
+        };
+        let shipped = world.database().ship_as(ship);
+        shipped.map_err(|refused| format!("ship {}: {refused}", ship.name()))?;
+        self.stats.shipped_apart += u64::from(ship != ShipForm::AsLogged);
+        self.note(|| format!("ships {}", ship.name()));
         let disk = world.disk.copy();
         let settings = Settings {
             quarantines: false,
