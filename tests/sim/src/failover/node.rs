@@ -9,7 +9,7 @@ use reprise_base::Safety;
 use reprise_database::{
     CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
     Environment, Folders, FollowPrimary, LeaseConfig, LogPolicy, Position, RedoConfig, STANDING_NAME, Sampling,
-    ServeStandbys, TicketError, cut_back,
+    ServeStandbys, ShipForm, TicketError, cut_back,
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
 use reprise_router::{JoinTicket, ReplicationError, ReplicationService};
@@ -158,6 +158,7 @@ pub fn open(
         url: Some(url_of(name).into()),
         hold_bytes_max: settings.hold_bytes_max,
         compare_every: settings.compare_every,
+        ship: ShipForm::AsLogged,
     };
     database.serve_standbys(serving).map_err(|error| error.to_string())?;
     Ok(database)
