@@ -285,43 +285,9 @@ impl Bench {
         let executor = self.executors.get(&self.module).expect("instantiated");
         let outcome = run_single(&mut self.store, PartitionId(0), &input, executor, &mut self.frame);
         if let (Some(record), Outcome::Commit(commit)) = (self.record, &outcome) {
-            self.write(record, &input, commit.digest);
+            write((&mut self.records, &self.frame), record, &input, commit.digest);
         }
         outcome
-    }
-
-    /// Into a batch of one, as a partition does.
-    #[inline]
-    fn write(&mut self, record: Record, input: &TxnInput<'_>, digest: u64) {
-        let partitions = PartitionSet::One(PartitionId(0));
-        let command = CommandRef {
-            txn_id: input.txn_id,
-            partitions,
-            module_id: input.module.id.0,
-            procedure: input.procedure as u16,
-            digest,
-            idempotency_key: None,
-            idempotency_scope: &[],
-            args: input.args,
-        };
-        self.records.clear();
-        match record {
-            Record::Command => self.records.push_command(&command),
-            Record::Apart => {
-                let changes = ChangesRef {
-                    txn_id: command.txn_id,
-                    partitions,
-                    module_id: command.module_id,
-                    procedure: command.procedure,
-                    digest,
-                    parts: 0,
-                    keyed: None,
-                    changes: self.frame.changes(),
-                };
-                let forms = Some(TwoForms::CommandHere);
-                self.records.push_forms(Some(&command), &changes, forms);
-            }
-        }
     }
 
     fn call(&mut self, procedure: &str, args: &[u8]) -> Result<()> {
@@ -329,6 +295,40 @@ impl Bench {
         match self.run(procedure, args) {
             Outcome::Commit(_) => Ok(()),
             Outcome::Fail(failure) => bail!("{failure:?}"),
+        }
+    }
+}
+
+/// Into a batch of one, as a partition does.
+#[inline]
+fn write((records, frame): (&mut RecordBatch, &TxnScratch), record: Record, input: &TxnInput<'_>, digest: u64) {
+    let partitions = PartitionSet::One(PartitionId(0));
+    let command = CommandRef {
+        txn_id: input.txn_id,
+        partitions,
+        module_id: input.module.id.0,
+        procedure: input.procedure as u16,
+        digest,
+        idempotency_key: None,
+        idempotency_scope: &[],
+        args: input.args,
+    };
+    records.clear();
+    match record {
+        Record::Command => records.push_command(&command),
+        Record::Apart => {
+            let changes = ChangesRef {
+                txn_id: command.txn_id,
+                partitions,
+                module_id: command.module_id,
+                procedure: command.procedure,
+                digest,
+                parts: 0,
+                keyed: None,
+                changes: frame.changes(),
+            };
+            let forms = Some(TwoForms::CommandHere);
+            records.push_forms(Some(&command), &changes, forms);
         }
     }
 }

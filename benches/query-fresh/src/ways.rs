@@ -13,7 +13,7 @@ use crossbeam_channel::{Sender, bounded};
 use reprise_base::{Lsn, Safety};
 use reprise_database::{
     COPY_AT_ENTRIES_DEFAULT, CommitMode, Database, DeviceConfig, FlushPolicy, LogPolicy, NvramConfig, RedoConfig,
-    ServeStandbys,
+    ServeStandbys, ShipForm,
 };
 use reprise_driver::{Around, BenchError, Options, ProcessOptions, Report, Target, run_in};
 use reprise_env::RealNet;
@@ -341,6 +341,7 @@ pub fn serving() -> ServeStandbys {
         url: None,
         hold_bytes_max: HOLD_BYTES_MAX,
         compare_every: Duration::ZERO,
+        ship: ShipForm::AsLogged,
     }
 }
 

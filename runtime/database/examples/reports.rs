@@ -22,14 +22,14 @@ use common::{config, wasm};
 use following::{Primary, bootstrap, follow_primary, service, serving, wait_streaming};
 use reprise_abi::value::push_varint;
 use reprise_database::{Database, ReadersConfig};
-use reprise_router::BatchBuilder;
+use reprise_router::{BatchBuilder, ReplyOutcome};
 
 const REGISTERS: i64 = 2_000;
 /// Writes of a batch, and how often there is one.
 const WRITES: i64 = 20;
 const EVERY: Duration = Duration::from_millis(10);
 /// Rows that a report reads.
-const REPORT_ROWS: i64 = 200_000;
+const REPORT_ROWS: i64 = 100_000;
 const SAMPLE: Duration = Duration::from_millis(20);
 
 fn call(database: &Database, procedure: &str, calls: &[Vec<u8>]) {
@@ -50,7 +50,10 @@ fn call(database: &Database, procedure: &str, calls: &[Vec<u8>]) {
         batch,
         Box::new(move |reply| sender.send(reply).expect("it is waited for")),
     );
-    receiver.recv().expect("a reply");
+    let reply = receiver.recv().expect("a reply");
+    for at in 0..calls.len() {
+        assert_eq!(*reply.get(at).outcome, ReplyOutcome::Committed);
+    }
 }
 
 fn ids(of: impl Iterator<Item = i64>) -> Vec<u8> {

@@ -137,6 +137,7 @@ fn standbys_get_the_other_form_and_both_sides_restart_fall_back_to_files_and_cha
         // The standby takes over; the old primary wrote on, is cut back, and follows.
         let digest = primary.router().digest().expect("ready");
         wait_seen(&primary, &standby);
+        wait_in_sync(&standby);
         standby.serve_standbys(shipping(ship)).expect("once it is the primary");
         service(&standby).promote(FORCED).expect("promoted");
         assert_eq!(standby.router().digest().expect("ready"), digest);
@@ -201,6 +202,7 @@ fn a_standby_in_nvram_takes_either_form() {
         drop(standby);
         standby = cluster.open_standby("s1");
         wait_streaming(&primary, "s1");
+        wait_in_sync(&standby);
     }
     service(&standby).promote(FORCED).expect("promoted");
     standby.close().expect("close");

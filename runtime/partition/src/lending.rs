@@ -233,21 +233,16 @@ impl Site {
     pub fn step_lending(&mut self) -> Step {
         let was_lending = self.is_lending();
         self.take_back();
-        let step = self.step();
+        let step = match self.step() {
+            // A message asked for it, and ended the way of before: the site itself goes on, also where lending is over by now.
+            Step::Over if !was_lending && self.is_lending() => Step::Done,
+            step => step,
+        };
         self.end_lending_if_over();
-        match (was_lending, self.is_lending()) {
-            (_, false) => step,
-            (true, true) if step == Step::Over => step,
-            (true, true) => {
-                self.lend();
-                step
-            }
-            // A message asked for it, and ended the way of before.
-            (false, true) => {
-                self.lend();
-                Step::Done
-            }
+        if step != Step::Over {
+            self.lend();
         }
+        step
     }
 
     /// Lends no more, if that is over.

@@ -350,12 +350,9 @@ fn counts(answers: &[AtomicUsize]) -> Vec<usize> {
 
 fn check(by: By, seed: u64, safety: &str) {
     let config = FailoverConfig {
-        by,
-        failovers: 4,
-        seed,
         safety: safety.into(),
-        tells: false,
         keeps: true,
+        ..FailoverConfig::new(by, 4, seed)
     };
     let mut registers = Registers::default();
     let report = run_failovers_before(&config, &mut registers).unwrap_or_else(|error| panic!("{error:#}"));
