@@ -287,6 +287,19 @@ impl Replication {
         }
     }
 
+    /// The standbys that this server knew last; once it is promoted, none of them as in sync: they were when it was the primary last.
+    fn expected(&self, is_promoted: bool) -> Vec<Expected> {
+        let mut expected = expected::load(&*self.root).unwrap_or_else(|error| {
+            // They are told that their log is gone, if it is.
+            self.tell(format!("no standby is expected: {error}"));
+            Vec::new()
+        });
+        for standby in expected.iter_mut().filter(|_| is_promoted) {
+            standby.is_in_sync = false;
+        }
+        expected
+    }
+
     fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
         self.log.set_hold_bytes_max(config.hold_bytes_max)?;
         cutting::keep_level(&*self.root, self.safety, self.log.epoch()).map_err(LogError::from)?;
@@ -296,15 +309,7 @@ impl Replication {
             awaited: Mutex::default(),
         };
         let shared = self.shared.clone();
-        let mut expected = expected::load(&*self.root).unwrap_or_else(|error| {
-            // They are told that their log is gone, if it is.
-            self.tell(format!("no standby is expected: {error}"));
-            Vec::new()
-        });
-        if is_promoted {
-            // They were when this server was the primary last.
-            expected.iter_mut().for_each(|standby| standby.is_in_sync = false);
-        }
+        let expected = self.expected(is_promoted);
         let (root, telling) = (self.root.clone(), self.shared.clone());
         let leasing = self.leasing.clone();
         let is_told = AtomicBool::new(false);

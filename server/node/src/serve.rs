@@ -81,14 +81,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     // So is memory that is not there, before anything is made.
     config.memory.check()?;
     let files = Files::prepare(&config)?;
-    let opened = config.database(files.log_dir.clone(), partitions.value, sites.value);
-    let database = match &primary {
-        None => Database::open(opened),
-        Some(_) => Database::open_standby(opened),
-    };
-    let database =
-        database.with_context(|| format!("open the database under {}", config.place.data_dir.value.display()))?;
-    let database = set_up(database, &config)?;
+    let database = open(&config, &files, (partitions.value, sites.value), primary.is_some())?;
     let address = listener.local_addr().context("ask for the address")?;
     let url = own_url(&config, address, identity.is_some());
     database.set_cuts(list_cuts(&standby::cuts_of(&config.place.data_dir.value)));
@@ -154,6 +147,19 @@ fn start_http() -> anyhow::Result<tokio::runtime::Runtime> {
 fn http_threads() -> usize {
     let cores = std::thread::available_parallelism();
     cores.map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
+}
+
+/// Opens the database, of so many partitions and sites.
+fn open(config: &ServeConfig, files: &Files, counts: (u16, u16), is_standby: bool) -> Result<Arc<Database>, Failure> {
+    let opened = config.database(files.log_dir.clone(), counts.0, counts.1);
+    let open = if is_standby {
+        Database::open_standby
+    } else {
+        Database::open
+    };
+    let data_dir = config.place.data_dir.value.display();
+    let database = open(opened).with_context(|| format!("open the database under {data_dir}"))?;
+    set_up(database, config)
 }
 
 /// What is told to an opened database before it recovers.
