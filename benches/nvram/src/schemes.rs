@@ -97,7 +97,7 @@ impl Run<'_> {
             _ => {
                 let config = NvramConfig {
                     path: self.nvram.join("region"),
-                    bytes: self.region_bytes,
+                    bytes: Some(self.region_bytes),
                     copy_at_entries: COPY_AT_ENTRIES_DEFAULT,
                     flush: scheme.flush(),
                     assume_persistent: true,

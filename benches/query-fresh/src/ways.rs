@@ -269,7 +269,7 @@ impl Cluster<'_> {
             device: match run.log {
                 StandbyLog::Nvram => DeviceConfig::Nvram(NvramConfig {
                     path: run.dir.join(format!("{name}.region")),
-                    bytes: NVRAM_BYTES,
+                    bytes: Some(NVRAM_BYTES),
                     copy_at_entries: COPY_AT_ENTRIES_DEFAULT,
                     flush: FlushPolicy::OnCommit,
                     assume_persistent: true,

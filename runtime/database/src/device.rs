@@ -44,8 +44,8 @@ pub enum DeviceConfig {
 pub struct NvramConfig {
     /// A file, on a DAX file system where it is to be fast, or a DAX device.
     pub path: PathBuf,
-    /// Of the region; a device is taken as a whole.
-    pub bytes: u64,
+    /// Of the region; a device is taken as a whole. None: as many as are there, so it has to be there.
+    pub bytes: Option<u64>,
     /// See [`COPY_AT_ENTRIES_DEFAULT`].
     pub copy_at_entries: u64,
     /// When changes go to the region.
@@ -226,7 +226,7 @@ impl<'a> Device<'a> {
             reason,
             note: format!("{}/{NOTE_NAME}", self.root.describe()),
         };
-        let mapped = match Mapped::open(self.around, &note.path, chosen.map(|nvram| nvram.bytes)) {
+        let mapped = match Mapped::open(self.around, &note.path, chosen.and_then(|nvram| nvram.bytes)) {
             Ok(mapped) => mapped,
             Err(error @ DeviceError::Memory(PmemError::Size { .. } | PmemError::Used { .. })) => return Err(error),
             Err(error) => return Err(lost(error.to_string())),
@@ -242,7 +242,7 @@ impl<'a> Device<'a> {
     }
 
     fn open_other(&self, nvram: &NvramConfig, known: Option<[u8; 16]>) -> Result<Mapped, DeviceError> {
-        let mapped = Mapped::open(self.around, &nvram.path, Some(nvram.bytes))?;
+        let mapped = Mapped::open(self.around, &nvram.path, nvram.bytes)?;
         let owner = mapped.region.as_ref().map(|region| region.owner().database_id);
         match owner {
             Some(found) if Some(found) != known => Err(DeviceError::OtherDatabase {
@@ -294,12 +294,40 @@ impl<'a> Device<'a> {
     }
 
     /// Lets go of the region that the data directory names, before anything is opened: the files have all of it then.
-    pub fn bring_home(self, log: &Arc<dyn Disk>, log_config: &LogConfig) -> Result<Drained, OpenError> {
+    ///
+    /// `next` is the region that comes next: where it is not named and has nothing but what the files have, it is made blank, too. A process that
+    /// died while it let go of that region left it so, and what is cut off from the files must not stay there.
+    pub fn bring_home(
+        self,
+        log: &Arc<dyn Disk>,
+        log_config: &LogConfig,
+        next: Option<&NvramConfig>,
+    ) -> Result<Drained, OpenError> {
         let drained = self.drain(log_config)?;
         let end = Outline::of(log)?.map_or(Lsn(0), |outline| outline.end.lsn);
         self.judge_noted(end)?;
         self.let_go()?;
+        let is_named = |next: &&NvramConfig| self.noted.as_ref().is_some_and(|noted| noted.path == next.path);
+        if let Some(next) = next.filter(|next| !is_named(next)) {
+            self.blank(next, database_id(&**log)?, end);
+        }
         Ok(drained)
+    }
+
+    /// Where the region is this database's, and the files, which end at `end`, have all of it. What can't be looked at is judged at the opening.
+    fn blank(&self, next: &NvramConfig, known: Option<[u8; 16]>, end: Lsn) {
+        // None of it is made here.
+        let Ok(mapped) = Mapped::open(self.around, &next.path, None) else {
+            return;
+        };
+        let is_ours = mapped
+            .region
+            .as_ref()
+            .is_some_and(|region| Some(region.owner().database_id) == known);
+        let has_more = |recovered: Recovered| recovered.records.iter().any(|record| record.end() > end);
+        if is_ours && mapped.recover().is_ok_and(|recovered| !has_more(recovered)) {
+            Region::erase(&*mapped.memory);
+        }
     }
 
     /// Puts the chosen region, made anew, before the files of a log that has all records; lets go of any other.

@@ -50,7 +50,7 @@ pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
 pub use leasing::{Holder, LeaseConfig, LeaseError, LeaseStore, Seen, StoreError, SyncRecord};
 pub use linking::{AskStepDown, AskTicket, FollowPrimary, TicketError};
 pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
-pub use opening::bring_home;
+pub use opening::{bring_home, bring_home_in};
 pub use quarantine::Quarantined;
 pub use reading::ReadersConfig;
 pub use report::{LoadedCheckpoint, ReadOnly, RecoveryReport};

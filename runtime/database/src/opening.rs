@@ -122,20 +122,29 @@ fn log_config_of(
 }
 
 /// Brings what an NVRAM region may hold of a directory that nobody has open to its log's files, and lets go of the region: what is compared
-/// with a primary, and cut off, lies in files. None: the directory names no region.
+/// with a primary, and cut off, lies in files, and no region has it. None: the directory names no region.
 pub fn bring_home(config: &DatabaseConfig) -> Result<Option<Drained>, OpenError> {
-    let Some(dir) = config.dir.as_deref().filter(|dir| dir.join(NOTE_NAME).exists()) else {
+    let Some(dir) = config.dir.as_deref() else {
         return Ok(None);
     };
+    let (is_named, has_log) = (dir.join(NOTE_NAME).exists(), dir.join("log").exists());
     // Before any folder is made in it.
-    if !dir.join("log").exists() {
+    if !is_named && (!has_log || config.device == DeviceConfig::File) {
+        return Ok(None);
+    }
+    if !has_log {
         return Err(OpenError::Config(format!(
             "{} says that an NVRAM region may hold records of a log which is not there. Bring the log back; whoever begins anew without both \
              removes that file, too",
             dir.join(NOTE_NAME).display()
         )));
     }
-    let around = Environment::real(config)?;
+    let drained = bring_home_in(config, &Environment::real(config)?)?;
+    Ok(is_named.then_some(drained))
+}
+
+/// As [`bring_home`], of a directory in these surroundings.
+pub fn bring_home_in(config: &DatabaseConfig, around: &Environment) -> Result<Drained, OpenError> {
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
     let on_files = DatabaseConfig {
@@ -146,9 +155,13 @@ pub fn bring_home(config: &DatabaseConfig) -> Result<Option<Drained>, OpenError>
         Checkpoints::new(folders.checkpoints.clone()),
         MemoryLedger::new(config.memory_max_bytes),
     );
-    let (log_config, _) = log_config_of((config, &around), &files, &memory, (Role::Standby, [0; 16]))?;
-    let device = Device::begin(&on_files, &around, &folders.root, &*folders.log)?;
-    device.bring_home(&folders.log, &log_config).map(Some)
+    let (log_config, _) = log_config_of((config, around), &files, &memory, (Role::Standby, [0; 16]))?;
+    let device = Device::begin(&on_files, around, &folders.root, &*folders.log)?;
+    let next = match &config.device {
+        DeviceConfig::File => None,
+        DeviceConfig::Nvram(nvram) => Some(nvram),
+    };
+    device.bring_home(&folders.log, &log_config, next)
 }
 
 /// What a standby can't begin with: nothing is changed.

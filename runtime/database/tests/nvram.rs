@@ -23,7 +23,7 @@ const REGION_BYTES: u64 = 8 << 20;
 fn nvram(path: &Path) -> DeviceConfig {
     DeviceConfig::Nvram(NvramConfig {
         path: path.to_owned(),
-        bytes: REGION_BYTES,
+        bytes: Some(REGION_BYTES),
         copy_at_entries: 80_000,
         flush: FlushPolicy::OnCommit,
         assume_persistent: true,
@@ -386,7 +386,7 @@ fn a_module_whose_record_no_ring_takes_is_refused_before_it_is_installed() {
     let DeviceConfig::Nvram(nvram) = &mut config.device else {
         unreachable!()
     };
-    nvram.bytes = 320 << 10;
+    nvram.bytes = Some(320 << 10);
     let database = open(config);
     let long = with_section(&wasm("bank"), 100 << 10);
     let (deployed, planned) = (
@@ -446,7 +446,7 @@ fn a_batch_that_no_ring_takes_at_once_goes_there_in_pieces() {
         let place = Place::new();
         let config = |place: &Place| {
             let mut config = place.flushed(1, log, flush);
-            nvram_of(&mut config).bytes = 320 << 10;
+            nvram_of(&mut config).bytes = Some(320 << 10);
             config
         };
         let database = open(config(&place));
@@ -497,7 +497,7 @@ fn what_can_not_be_is_said() {
             let DeviceConfig::Nvram(nvram) = &mut config.device else {
                 unreachable!()
             };
-            nvram.bytes = bytes;
+            nvram.bytes = Some(bytes);
         }
     };
     for flush in [FlushPolicy::OnInsert, FlushPolicy::OnInsertFence] {

@@ -239,9 +239,17 @@ fn a_deposed_primary_brings_home_what_its_region_holds_before_it_is_cut_back() {
     cluster.set_primary(&new);
     transfer(&new, 5);
     // Without that its opening says that its primary has another history.
+    let region = fs::read(killed.region()).expect("a region");
     assert!(bring_home(&killed.on_nvram(2)).expect("brought home").is_some());
     fs::remove_dir_all(cluster.place("p")).expect("removed");
     copy_dir(&killed.data(), &cluster.place("p")).expect("copied");
+    // As a process leaves it that dies once nothing names the region, and before it is blank: what is cut off must not be found in it.
+    fs::write(cluster.region("p"), region).expect("written");
+    assert!(
+        bring_home(&cluster.config("p", 2))
+            .expect("nothing is to be brought")
+            .is_none()
+    );
     let cut = cluster.cut_back("p").expect("cut");
     assert!(matches!(cut, reprise_database::CutBack::Cut(_)), "{cut:?}");
     let old = cluster.open_standby("p");
@@ -272,7 +280,7 @@ fn what_a_standby_can_not_have_is_said_and_changes_nothing() {
     let with = |path: &Path, bytes: u64| DatabaseConfig {
         device: DeviceConfig::Nvram(NvramConfig {
             path: path.to_owned(),
-            bytes,
+            bytes: Some(bytes),
             copy_at_entries: 1_000,
             flush: FlushPolicy::OnCommit,
             assume_persistent: true,
@@ -328,7 +336,7 @@ fn a_small_region_takes_what_is_larger_than_itself() {
     let small = DatabaseConfig {
         device: DeviceConfig::Nvram(NvramConfig {
             path: cluster.region("s1"),
-            bytes: 400 << 10,
+            bytes: Some(400 << 10),
             copy_at_entries: 1_000,
             flush: FlushPolicy::OnCommit,
             assume_persistent: true,

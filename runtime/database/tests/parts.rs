@@ -512,7 +512,7 @@ fn a_ring_of_nvram_takes_more_than_it_holds_and_refuses_what_no_part_of_it_can_h
             let mut on_nvram = settings(&dir.path().join("data"), 2, log);
             on_nvram.device = DeviceConfig::Nvram(NvramConfig {
                 path: dir.path().join("region"),
-                bytes: 8 << 20,
+                bytes: Some(8 << 20),
                 copy_at_entries: 80_000,
                 flush,
                 assume_persistent: true,
@@ -553,7 +553,7 @@ fn a_ring_of_nvram_takes_more_than_it_holds_and_refuses_what_no_part_of_it_can_h
     let mut small = settings(&dir.path().join("data"), 4, LogPolicy::Physiological);
     small.device = DeviceConfig::Nvram(NvramConfig {
         path: dir.path().join("region"),
-        bytes: 1 << 20,
+        bytes: Some(1 << 20),
         copy_at_entries: 80_000,
         flush: FlushPolicy::OnCommit,
         assume_persistent: true,

@@ -65,8 +65,10 @@ impl LogReader {
         };
         let mut walk = Walk::begin(self, range.from)?;
         while let Some((block, after)) = walk.next()? {
-            // The record that ends at `from` lies in the last block that begins before it.
-            if block.end() < range.from {
+            // The record that ends at `from` lies in the last block that begins before it. A segment that begins with blocks of no records, and
+            // then has that record, is taken from its beginning.
+            let is_beginning = walk.begins_segment(&block) && block.end().0 + 1 == range.from.0;
+            if copier.out.is_none() && block.end() < range.from && !is_beginning {
                 continue;
             }
             if block.first() >= range.until || !goes_on(copier.blocks_bytes) {

@@ -326,7 +326,15 @@ impl LogReader {
         if self.next_block.place >= end {
             return Ok(None);
         }
-        let found = self.index.segment_of(self.next_block.place);
+        let mut found = self.index.segment_of(self.next_block.place);
+        if found.is_none() && self.next_block.lsn < self.from && self.from >= self.index.start().lsn {
+            // What lies before its first record was released since, and nobody reads that.
+            self.next_block = self.index.block_before(self.from).unwrap_or_else(|| self.index.start());
+            if self.next_block.place >= end {
+                return Ok(None);
+            }
+            found = self.index.segment_of(self.next_block.place);
+        }
         let segment = found.ok_or_else(|| self.out_of_range(self.next_block.lsn))?;
         if self.cursor.as_ref().is_none_or(|cursor| cursor.start != segment.place) {
             self.cursor = Some(SegmentCursor::at(&*self.disk, &segment)?);

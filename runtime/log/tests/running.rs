@@ -456,6 +456,29 @@ fn what_somebody_holds_is_kept_until_the_hold_advances() {
     assert_eq!(verify(&disk).expect("verify").damage, None);
 }
 
+/// A standby's replay that waits at the log's end, where a checkpoint lets go of everything before it.
+#[test]
+fn a_reader_that_has_read_nothing_yet_outlives_a_release_of_what_lies_before() {
+    let disk = SimDisk::new();
+    let (log, mut end, _) = long_log(&disk);
+    for number in 20..40 {
+        let mut reader = log.reader(end).expect("reader");
+        let mut gone = log.reader(Lsn(end.0 - 1)).expect("reader");
+        let word = format!("w{number}*5000");
+        let next = append(&log, &[&word]);
+        log.release_before(end).expect("release");
+        // A segment begins there: what the reader was to pass over is gone.
+        if log.start() == end {
+            assert_eq!(words_in(&mut reader), [word]);
+            let refused = gone.next_record().err();
+            assert!(matches!(refused, Some(LogError::OutOfRange { .. })), "{refused:?}");
+            return;
+        }
+        end = next;
+    }
+    panic!("no segment began with a record");
+}
+
 #[test]
 fn a_hold_that_keeps_more_than_it_may_is_let_go() {
     let disk = SimDisk::new();

@@ -137,7 +137,7 @@ fn device(args: &BenchArgs) -> Result<DeviceConfig, Failure> {
     }
     Ok(DeviceConfig::Nvram(NvramConfig {
         path: absolute(path)?,
-        bytes: args.nvram_size.unwrap_or(NVRAM_BYTES),
+        bytes: Some(args.nvram_size.unwrap_or(NVRAM_BYTES)),
         copy_at_entries: COPY_AT_ENTRIES_DEFAULT,
         flush: args.nvram_flush.unwrap_or_default(),
         assume_persistent: args.nvram_assume_persistent,

@@ -162,7 +162,10 @@ fn what_can_not_be_is_refused_in_a_line() -> Result<()> {
     for (args, part) in [
         (vec!["--nvram", region], "nvram and nvram-size go with device nvram"),
         ([&nvram[..], &["--nvram-size", SIZE]].concat(), "needs --nvram PATH"),
-        ([&nvram[..], &["--nvram", region]].concat(), "needs --nvram-size BYTES"),
+        (
+            [&nvram[..], &["--nvram", region]].concat(),
+            "needs --nvram-size BYTES to make",
+        ),
         (
             [&nvram[..], &["--nvram", region, "--nvram-size", "4096"]].concat(),
             "too small",
@@ -241,6 +244,34 @@ fn a_file_that_is_no_whole_region_is_judged() -> Result<()> {
         ensure!(dumped.status.code() == Some(status), "{dumped:?}");
         ensure!(std::fs::read(&file)? == vec![byte; 1 << 20], "it was changed");
     }
+    Ok(())
+}
+
+/// A region that is there is taken as long as it is, with what it holds.
+#[test]
+fn a_region_that_is_there_needs_no_size() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let region = dir.path().join("region");
+    let on_nvram = ["--device", "nvram", "--nvram", region.to_str().expect("text")];
+    let launch = |size: &[&str]| Launch::new(&dir.path().join("data")).args(&[&on_nvram[..], size].concat());
+    let mut server = Server::start(&launch(&["--nvram-size", "3MiB"]))?;
+    open_accounts(&server, 20)?;
+    server.kill()?;
+    let mut server = Server::start(&launch(&[]))?;
+    let status = server.get("/v1/status")?.json();
+    ensure!(status["nvram"]["bytes"] == 3 << 20, "{status}");
+    let total = server.call("bank/total", "{}")?.json();
+    ensure!(total["result"]["accounts"] == "20", "{total}");
+    server.kill()?;
+    // One that says another size is refused.
+    let told = refusal(&launch(&["--nvram-size", "4MiB"]))?;
+    ensure!(told.contains("it is not resized"), "{told}");
+    // What is there and no region is none.
+    let empty = dir.path().join("empty");
+    std::fs::write(&empty, b"")?;
+    let on_empty = ["--device", "nvram", "--nvram", empty.to_str().expect("text")];
+    let told = refusal(&Launch::new(&dir.path().join("other")).args(&on_empty))?;
+    ensure!(told.contains("empty"), "{told}");
     Ok(())
 }
 

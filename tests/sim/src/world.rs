@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, atomic::AtomicU64};
 use reprise_base::Role;
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, FlushPolicy, Folders, LogPolicy,
-    NvramConfig, OpenError, RecoveryReport, RedoConfig, Sampling,
+    NvramConfig, OpenError, RecoveryReport, RedoConfig, Sampling, bring_home_in,
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
 use reprise_router::{BatchBuilder, BatchReply, Router};
@@ -46,7 +46,7 @@ impl Settings {
             None => DeviceConfig::File,
             Some(number) => DeviceConfig::Nvram(NvramConfig {
                 path: region_path(number),
-                bytes: REGION_BYTES,
+                bytes: Some(REGION_BYTES),
                 copy_at_entries: 40,
                 flush: self.flush,
                 assume_persistent: false,
@@ -211,6 +211,42 @@ fn open(
     stepper: &Stepper,
     seed: u64,
 ) -> Result<(Database, RecoveryReport), Refused> {
+    let (config, around) = surroundings(disk, settings, sites, (clock, pace_us), stepper, seed);
+    let opened = match role {
+        Role::Standby => Database::open_standby_in(config, around),
+        Role::Primary | Role::ReadOnly => Database::open_in(config, around),
+    };
+    let database = opened.map_err(Refused::Open)?;
+    database.serve_backups_in(Arc::new(SimTree::new(disk)), u64::MAX);
+    let recovered = match settings.quarantines {
+        false => database.recover(),
+        true => database
+            .recover_with_quarantine(&[format!("{NAME}.add")])
+            .map(|(report, _)| report),
+    };
+    Ok((database, recovered.map_err(Refused::Recover)?))
+}
+
+/// Brings what a region on this disk may hold to the log's files, before those are compared with a primary's.
+pub fn bring_home(disk: &SimDisk, settings: Settings, now_us: i64, seed: u64) -> Result<(), String> {
+    let clock = Arc::new(SimClock::at_us(now_us));
+    let stepper = Stepper::new(seed, clock.clone());
+    let (config, around) = surroundings(disk, settings, 1, (&clock, &Arc::default()), &stepper, seed);
+    let home = bring_home_in(&config, &around);
+    stepper.kill();
+    stepper.forget();
+    home.map(drop).map_err(|error| format!("bring home: {error}"))
+}
+
+/// What a database is opened with.
+fn surroundings(
+    disk: &SimDisk,
+    settings: Settings,
+    sites: u16,
+    (clock, pace_us): (&Arc<SimClock>, &Arc<AtomicU64>),
+    stepper: &Stepper,
+    seed: u64,
+) -> (DatabaseConfig, Environment) {
     let threads: Arc<dyn Threads> = Arc::new(stepper.clone());
     let random = Mutex::new(FaultRandom::new(seed ^ 0x1d));
     let around = Environment {
@@ -257,17 +293,5 @@ fn open(
         },
         memory_max_bytes: u64::MAX,
     };
-    let opened = match role {
-        Role::Standby => Database::open_standby_in(config, around),
-        Role::Primary | Role::ReadOnly => Database::open_in(config, around),
-    };
-    let database = opened.map_err(Refused::Open)?;
-    database.serve_backups_in(Arc::new(SimTree::new(disk)), u64::MAX);
-    let recovered = match settings.quarantines {
-        false => database.recover(),
-        true => database
-            .recover_with_quarantine(&[format!("{NAME}.add")])
-            .map(|(report, _)| report),
-    };
-    Ok((database, recovered.map_err(Refused::Recover)?))
+    (config, around)
 }

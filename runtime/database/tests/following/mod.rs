@@ -165,7 +165,7 @@ pub struct Cluster {
 pub fn nvram(path: PathBuf) -> DeviceConfig {
     DeviceConfig::Nvram(NvramConfig {
         path,
-        bytes: 8 << 20,
+        bytes: Some(8 << 20),
         copy_at_entries: 80_000,
         flush: FlushPolicy::OnCommit,
         assume_persistent: true,

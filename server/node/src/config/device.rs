@@ -49,8 +49,8 @@ settings! {
             takes: "PATH",
             marks: [where_said],
         }
-        /// Bytes of the region, or a number with KiB, MiB or GiB; a file that is not there is made with so many, a device is taken as a whole
-        /// [default: none]
+        /// Bytes of the region, or a number with KiB, MiB or GiB; a file that is not there is made with so many
+        /// [default: those of the device, or of the file that is there]
         nvram_size: u64 {
             env: "REPRISE_NVRAM_SIZE",
             takes: "BYTES",
@@ -96,7 +96,11 @@ impl DeviceSettings {
             }
             (DeviceKind::File, None, None) => Ok(DeviceConfig::File),
             (DeviceKind::File, _, _) => Err(usage("nvram and nvram-size go with device nvram")),
-            (DeviceKind::Nvram, Some(path), Some(bytes)) => Ok(DeviceConfig::Nvram(NvramConfig {
+            (DeviceKind::Nvram, Some(path), None) if matches!(path.try_exists(), Ok(false)) => Err(usage(format!(
+                "device nvram needs --nvram-size BYTES to make {}, which is not there",
+                path.display()
+            ))),
+            (DeviceKind::Nvram, Some(path), bytes) => Ok(DeviceConfig::Nvram(NvramConfig {
                 path: absolute(path)?,
                 bytes,
                 copy_at_entries: self.nvram_copy_at.value,
@@ -106,7 +110,6 @@ impl DeviceSettings {
             (DeviceKind::Nvram, None, _) => Err(usage(
                 "device nvram needs --nvram PATH, where the region lies or is made",
             )),
-            (DeviceKind::Nvram, _, None) => Err(usage("device nvram needs --nvram-size BYTES")),
         }
     }
 }

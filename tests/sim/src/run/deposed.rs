@@ -11,7 +11,7 @@ use reprise_ship::ForkAnswer;
 use super::{Run, standby::Line};
 use crate::{
     tree::{CHECKPOINTS, LOG, ROOT, SimTree},
-    world::Settings,
+    world::{Settings, bring_home},
 };
 
 /// Cuts off what the log of the new primary does not have.
@@ -41,11 +41,18 @@ impl Run {
         let theirs: Arc<dyn Disk> = Arc::new(new.folder(LOG));
         let theirs = Outline::of(&theirs).map_err(|error| error.to_string())?;
         let theirs = theirs.ok_or("the new primary has no log")?;
+        let settings = Settings {
+            quarantines: false,
+            ..self.settings
+        };
+        let seed = self.random.next_u64();
         let begun = old.ops_count();
+        bring_home(old, settings, self.now_us, seed)?;
         let first = cut(old, &theirs, self.now_us)?;
         // Interrupted anywhere, the same again comes to the same.
         let ops = begun + self.below((old.ops_count() - begun) as u64 + 1) as usize;
         let image = old.crash_image(ops, &CrashPolicy::Random(self.random.next_u64()));
+        bring_home(&image, settings, self.now_us, seed)?;
         let again = cut(&image, &theirs, self.now_us)?;
         self.note(|| format!("deposed at {fork}: {first:?}, interrupted after operation {ops}: {again:?}"));
         self.stats.deposed += 1;
@@ -59,10 +66,6 @@ impl Run {
                 ));
             }
         }
-        let settings = Settings {
-            quarantines: false,
-            ..self.settings
-        };
         let world = self.open_standby(&image, settings, Arc::<Line>::default(), 0)?.world;
         let view = world.router().view();
         if view > fork {

@@ -129,7 +129,7 @@ impl Run {
     pub(super) fn begin_standby(&mut self, world: &Life) -> Result<(), String> {
         self.standby = None;
         let is_for_others = self.options.mutant.is_some_and(|mutant| mutant != Mutant::LostGroup);
-        if is_for_others || self.settings.nvram.is_some() || self.below(2) == 0 {
+        if is_for_others || self.below(2) == 0 {
             return Ok(());
         }
         let line = Arc::new(Line::default());
