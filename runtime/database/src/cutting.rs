@@ -8,7 +8,7 @@ use reprise_checkpoint::{CheckpointError, Checkpoints};
 use reprise_env::{Disk, DiskError};
 use reprise_log::{EpochStart, LogError, Outline, Position};
 use reprise_router::CutRecords;
-use reprise_ship::ForkAnswer;
+use reprise_ship::{ForkAnswer, committed_by};
 use serde::{Deserialize, Serialize};
 
 use crate::{device::RegionNote, expected, small_file, synced};
@@ -225,6 +225,17 @@ pub(crate) fn keep_level(root: &dyn Disk, level: Safety, epoch: Epoch) -> Result
     }
     let text = serde_json::to_vec(&next).expect("a name and numbers");
     small_file::replace(root, LEVEL_NAME, &text)
+}
+
+/// What is committed for certain of a log that ends in this epoch, where this directory was its primary and callers waited for standbys:
+/// everything before it. None: all that is durable here, or nothing is known.
+pub(crate) fn committed_as_primary(root: &dyn Disk, end: Epoch) -> Option<Lsn> {
+    let level = Level::load(root).filter(|level| end.0 <= level.last_epoch)?;
+    let level = Safety::from_name(&level.safety).filter(|level| level.asks_standbys())?;
+    match expected::load(root) {
+        Ok(standbys) => committed_by(level, &standbys),
+        Err(_) => Some(Lsn(0)),
+    }
 }
 
 /// False where this directory was the primary of all of these epochs, callers waited for standbys, and those in sync are not known to have had

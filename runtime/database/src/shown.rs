@@ -10,7 +10,7 @@ use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile};
 const NAME: &str = "view";
 const BYTES: usize = 16;
 
-/// None: this directory never followed a primary, so all that it has is its own. What can't be read was nothing.
+/// None: this directory follows no primary yet. What can't be read was nothing.
 pub(crate) fn load(root: &dyn Disk) -> Result<Option<Lsn>, DiskError> {
     let file = match root.open_read(NAME) {
         Ok(file) => file,

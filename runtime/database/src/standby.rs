@@ -18,6 +18,7 @@ use reprise_router::{Promoted, ReplicationError};
 use crate::{
     comparing::Comparison,
     config::DatabaseConfig,
+    cutting,
     database::Database,
     environment::Environment,
     error::OpenError,
@@ -233,7 +234,7 @@ impl Database {
     pub(crate) fn recover_standby(&self, standby: &Standby) -> Result<RecoveryReport, OpenError> {
         let mut replayer = self.replayer();
         let durable = self.log.as_ref().map(|log| log.durable());
-        let shown = self.root().map_or(Ok(None), shown::load)?;
+        let shown = self.root().map_or(Ok(None), |root| self.shown_before(root))?;
         let until = durable.map(|durable| shown.map_or(durable, |shown| shown.min(durable)));
         let (report, end) = self
             .replay_with(&mut replayer, until)
@@ -249,6 +250,13 @@ impl Database {
             checkpointer.start_schedule();
         }
         Ok(report)
+    }
+
+    /// What this directory has shown, or may show as one that was a primary's: of that, callers may wait for standbys yet. None: all that it has.
+    fn shown_before(&self, root: &dyn Disk) -> Result<Option<Lsn>, DiskError> {
+        let end = self.received().map(|received| received.epoch);
+        let as_primary = || cutting::committed_as_primary(root, end?);
+        Ok(shown::load(root)?.or_else(as_primary))
     }
 
     fn root(&self) -> Option<&dyn Disk> {

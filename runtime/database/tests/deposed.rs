@@ -6,12 +6,12 @@ mod following;
 use std::sync::Arc;
 
 use common::{config, fill, i64s, submit, take, transfer, wasm};
-use following::{Cluster, FORCED, service, wait_in_sync, wait_seen, wait_until};
+use following::{Cluster, FORCED, bootstrap, service, wait_in_sync, wait_seen, wait_until};
 use reprise_base::{Lsn, Safety};
 use reprise_database::{CutBack, CutError, CutInfo, Database, list_cuts};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-use reprise_router::{Phase, ReplyOutcome};
+use reprise_router::{Phase, PromoteOptions, ReplyOutcome};
 
 /// A standby that took over by force, of a primary that then went on by itself.
 struct Parted {
@@ -209,4 +209,49 @@ fn what_waited_for_a_standby_is_not_marked_as_answered() {
     // The level is kept beside the log, for whoever cuts it.
     let kept = std::fs::read_to_string(cluster.place("p").join("safety.json")).expect("kept");
     assert!(kept.contains("quorum"), "{kept}");
+}
+
+#[test]
+fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others() {
+    let cluster = Cluster::new();
+    let old = Database::open(config(&cluster.place("p"), 2)).expect("open");
+    old.set_safety(Safety::Quorum).expect("set");
+    old.recover().expect("recover");
+    let old = Arc::new(old);
+    old.serve_standbys(cluster.serving("http://p:1")).expect("served");
+    cluster.set_primary(&old);
+    bootstrap(&old, "s1", &cluster.place("s1"));
+    let standby = cluster.open_standby("s1");
+    wait_in_sync(&standby);
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 10);
+    let acknowledged = old.router().view();
+    fill(&old, 7_000, 1);
+    standby.close().expect("close");
+    old.close().expect("close");
+    cluster.no_primary();
+    drop(old);
+    // As if the standby had been lost before it had the last one.
+    let kept = cluster.place("p").join("standbys.json");
+    let known = format!(r#"[{{"name":"s1","lsn":{acknowledged},"in_sync":true,"counted":true}}]"#);
+    std::fs::write(kept, known).expect("written");
+    let again = cluster.open_standby("p");
+    let reply = submit(
+        &again,
+        &[("balance", None, i64s(&[7_000])), ("balance", None, i64s(&[5]))],
+    );
+    assert_ne!(
+        *reply.get(0).outcome,
+        ReplyOutcome::Committed,
+        "nobody else may have it"
+    );
+    assert_eq!(*reply.get(1).outcome, ReplyOutcome::Committed);
+    // A promotion decides on all that is there.
+    service(&again)
+        .promote(PromoteOptions {
+            accepts_loss: true,
+            ..FORCED
+        })
+        .expect("promoted");
+    assert!(again.router().view() > acknowledged);
 }

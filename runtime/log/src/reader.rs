@@ -296,6 +296,12 @@ impl LogReader {
         }))
     }
 
+    /// Behind the last record of the block that the next record lies in; none as with `next_record`. Nothing is passed over.
+    pub fn block_end(&mut self) -> Result<Option<Lsn>, LogError> {
+        let current = self.current_block()?;
+        Ok(current.map(|current| current.block.records_end()))
+    }
+
     /// The next record's LSN, or what it will be.
     pub fn position(&self) -> Lsn {
         match self.current.filter(|current| !current.is_over()) {

@@ -49,6 +49,9 @@ pub fn read_window(reader: &mut LogReader, bytes: usize, limit: Lsn, window: &mu
         return Ok(false);
     }
     // The reader begins within a block.
+    if reader.block_end()?.is_some_and(|end| end > limit) {
+        return Ok(false);
+    }
     if let Some(block) = reader.next_block()? {
         window.push(block.lsn..block.end, block.version, block.records);
     }

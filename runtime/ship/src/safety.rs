@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use reprise_base::{Lsn, Safety};
 
+use crate::table::{Expected, STANDBYS_MAX};
+
 /// A standby that has persisted nothing of what was there so long ago is not waited for any more, and nor is a call that waited so long.
 pub(crate) const ACK_WAIT_NS: u64 = 5_000_000_000;
 /// After a start, standbys that were in sync are given so long to come back.
@@ -81,6 +83,22 @@ pub(crate) fn stand(level: Safety, is_servers: bool, members: &[Member]) -> Stan
     }
 }
 
+/// What was committed for certain by a primary of this level that knew these standbys: everything before it. None: all that was durable there.
+pub fn committed_by(level: Safety, standbys: &[Expected]) -> Option<Lsn> {
+    let member = |standby: &Expected| Member {
+        persisted: standby.from,
+        sync: if standby.is_in_sync {
+            SyncState::In
+        } else {
+            SyncState::Out
+        },
+        is_connected: false,
+        is_counted: standby.is_counted,
+    };
+    let members: Vec<_> = standbys.iter().take(STANDBYS_MAX).map(member).collect();
+    stand(level, true, &members).limit
+}
+
 fn two_safe(is_servers: bool, members: &[Member]) -> Stand {
     let waited = members.iter().filter(|member| member.sync != SyncState::Out);
     let limit = waited.map(|member| member.persisted).min();
@@ -94,7 +112,7 @@ fn two_safe(is_servers: bool, members: &[Member]) -> Stand {
 
 /// Quorum and very-safe: standbys count also while they are away.
 fn counted(level: Safety, members: &[Member]) -> Stand {
-    let mut persisted = [Lsn(0); crate::table::STANDBYS_MAX];
+    let mut persisted = [Lsn(0); STANDBYS_MAX];
     let (mut count, mut here) = (0, 0);
     for member in members.iter().filter(|member| member.is_counted) {
         persisted[count] = member.persisted;
@@ -183,6 +201,31 @@ mod tests {
             (VerySafe, false, "+ci7 +o3", "7 very-safe"),
         ] {
             assert_eq!(shown(level, is_servers, text), expected, "{level} {text:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_primary_knows_to_be_committed_is_what_its_level_asks_for() {
+        let standbys = |text: &str| -> Vec<Expected> {
+            let all = members(text);
+            let standby = |member: &Member| Expected {
+                name: "s".into(),
+                from: member.persisted,
+                is_in_sync: member.sync == SyncState::In,
+                is_counted: member.is_counted,
+            };
+            all.iter().map(standby).collect()
+        };
+        for (level, text, expected) in [
+            (Safety::OneSafe, "ci7", None),
+            (Safety::TwoSafe, "ci7 ci9 co3", Some(7)),
+            (Safety::TwoSafe, "co7", None),
+            (Safety::Quorum, "ci7 co9", Some(9)),
+            (Safety::Quorum, "", Some(0)),
+            (Safety::VerySafe, "ci7 co5", Some(5)),
+        ] {
+            let committed = committed_by(level, &standbys(text));
+            assert_eq!(committed, expected.map(Lsn), "{level} {text:?}");
         }
     }
 }
