@@ -137,7 +137,9 @@ impl Refusal {
     pub fn log_unavailable(reason: &str) -> Self {
         Self::new(
             ProblemKind::LogUnavailable,
-            format!("{reason}; reads go on, writes are refused until the cause is removed and the server restarted"),
+            format!(
+                "{reason}; reads go on, writes are refused until the cause is removed, and behind a failed write to the disk until a restart"
+            ),
         )
     }
 }

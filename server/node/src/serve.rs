@@ -81,7 +81,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     // So is memory that is not there, before anything is made.
     config.memory.check()?;
     let files = Files::prepare(&config)?;
-    let database = open(&config, &files, (partitions.value, sites.value), primary.is_some())?;
+    let database = open_database(&config, &files, (partitions.value, sites.value), primary.is_some())?;
     let address = listener.local_addr().context("ask for the address")?;
     let url = own_url(&config, address, identity.is_some());
     database.set_cuts(list_cuts(&standby::cuts_of(&config.place.data_dir.value)));
@@ -150,7 +150,12 @@ fn http_threads() -> usize {
 }
 
 /// Opens the database, of so many partitions and sites.
-fn open(config: &ServeConfig, files: &Files, counts: (u16, u16), is_standby: bool) -> Result<Arc<Database>, Failure> {
+fn open_database(
+    config: &ServeConfig,
+    files: &Files,
+    counts: (u16, u16),
+    is_standby: bool,
+) -> Result<Arc<Database>, Failure> {
     let opened = config.database(files.log_dir.clone(), counts.0, counts.1);
     let open = if is_standby {
         Database::open_standby

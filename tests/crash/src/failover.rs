@@ -101,7 +101,7 @@ impl fmt::Display for FailoverReport {
 
 /// Somebody else's clients, beside the load.
 pub trait Witness {
-    /// A new database, and its primary.
+    /// A new database, and its primary, with standbys in sync.
     fn begin(&mut self, primary: &Server) -> Result<()>;
     /// Looks on from here, at servers under these addresses, until `failover` has one of them lose its place to another one, and a while longer.
     fn watch(&mut self, addresses: &[String], failover: &mut dyn FnMut() -> Result<()>) -> Result<()>;
@@ -319,10 +319,11 @@ impl Cluster {
         (witness, report): (&mut dyn Witness, &mut FailoverReport),
     ) -> Result<()> {
         self.nodes.start_primary()?;
-        witness.begin(self.nodes.node(self.nodes.primary)?)?;
         for standby in self.nodes.standbys() {
             self.nodes.start_standby(standby)?;
         }
+        self.nodes.wait_in_sync()?;
+        witness.begin(self.nodes.node(self.nodes.primary)?)?;
         for _ in 0..count {
             self.database.rng = self.database.plan.fork();
             self.nodes.wait_in_sync()?;
