@@ -344,7 +344,7 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
         (
             Box::new(|hello| hello.protocol = 9),
             Refusal::Version,
-            "speaks protocol 4, the standby 9",
+            "speaks protocol 5, the standby 9",
         ),
         (
             Box::new(|hello| hello.ticket = [0xaa; 16]),

@@ -166,7 +166,8 @@ fn show_cuts(told: &Replication) -> std::io::Result<()> {
 }
 
 fn safety(told: &Replication) -> String {
-    match told.reached == told.safety {
+    // A standby has its own level once it is the primary.
+    match told.role != "primary" || told.reached == told.safety {
         true => told.safety.clone(),
         false => format!("{} (now {}: standbys are missing)", told.safety, told.reached),
     }

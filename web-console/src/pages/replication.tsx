@@ -79,8 +79,9 @@ export function ReplicationPage() {
   );
 }
 
-function safetyText({ safety, reached }: Replication): string {
-  return reached === safety ? safety : `${safety}, now ${reached}: standbys are missing`;
+/** A standby has its own level once it is the primary. */
+function safetyText({ role, safety, reached }: Replication): string {
+  return role !== 'primary' || reached === safety ? safety : `${safety}, now ${reached}: standbys are missing`;
 }
 
 function Node({ node }: { node: Replication }) {
