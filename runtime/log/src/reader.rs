@@ -298,7 +298,7 @@ impl LogReader {
 
     /// Behind the last record of the block that the next record lies in; none as with `next_record`. Nothing is passed over.
     pub fn block_end(&mut self) -> Result<Option<Lsn>, LogError> {
-        let (current, before, next_block) = (self.current, self.before.clone(), self.next_block);
+        let (current, before, next_block) = (self.current, self.before, self.next_block);
         let found = self.current_block()?;
         (self.current, self.before, self.next_block) = (current, before, next_block);
         Ok(found.map(|found| found.block.records_end()))

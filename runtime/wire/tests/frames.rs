@@ -63,7 +63,7 @@ fn golden_greetings() {
     check_golden(
         Frame::Hello(hello("s1")),
         expect![[r#"
-            05 57 12 ec 01 00 00 00 04 00 00 00 06 00 00 00
+            a3 5c e2 e0 01 00 00 00 05 00 00 00 06 00 00 00
             30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
             ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
             03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00

@@ -136,6 +136,7 @@ impl Run {
         let line = Arc::new(Line::default());
         world.database().add_group_sink(line.clone());
         let ship = match self.settings.log {
+            _ if self.settings.nvram.is_some() => ShipForm::AsLogged,
             LogPolicy::Both => ShipForm::AsLogged,
             _ => [ShipForm::AsLogged, ShipForm::Changes, ShipForm::Command][self.below(3) as usize],
         };
