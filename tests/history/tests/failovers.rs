@@ -129,7 +129,7 @@ fn the_checker_refuses_what_no_register_answers() {
             seen(1, None, 1, Some((2, Some(first)))),
             seen(2, None, 3, Some((4, Some(second)))),
         ];
-        let all = [&[open.clone()], &reads[..]].concat();
+        let all = [std::slice::from_ref(&open), &reads[..]].concat();
         check(&all, expected, &format!("open, then {first} and {second}"));
     }
     let (both, other) = (
