@@ -295,6 +295,8 @@ impl Run {
                 return Ok(true);
             }
             if !standby.world.stepper.step() {
+                // What lies in NVRAM comes to the files of a disk that takes it again.
+                standby.world.disk.set_faults(FaultPlan::default());
                 if standby.has_parts_alone_up_to(received) {
                     return Ok(true);
                 }
