@@ -370,11 +370,6 @@ fn registers_are_linearizable_across_failovers_by_hand_at_2_safe() {
 }
 
 #[test]
-fn registers_are_linearizable_across_failovers_by_hand_at_quorum() {
-    check(By::Hand, 12, "quorum");
-}
-
-#[test]
 fn registers_are_linearizable_across_failovers_by_lease() {
     const NAME: &str = "registers_are_linearizable_across_failovers_by_lease";
     match etcd_server() {
