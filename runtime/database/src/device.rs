@@ -372,14 +372,19 @@ impl<'a> Device<'a> {
         }))
     }
 
-    /// Of the region that the data directory names: the files have all of it.
+    /// Of the region that the data directory names: the files have all of it. At the end no name is left there, and none comes back at a
+    /// power failure: whatever a region holds may be overwritten.
     fn let_go(&self) -> Result<(), DiskError> {
-        if let Some(noted) = &self.noted {
+        match &self.noted {
             // In this order: a region that was let go of holds nothing that the files do not have.
-            RegionNote::remove(&*self.root)?;
-            Region::erase(&*noted.memory);
+            Some(noted) => {
+                RegionNote::remove(&*self.root)?;
+                Region::erase(&*noted.memory);
+                Ok(())
+            }
+            // A process may have died between the removal of a name and the sync of it.
+            None => self.root.sync_dir(),
         }
-        Ok(())
     }
 
     /// The files, which end at `end`, must have what they had.

@@ -5,16 +5,20 @@ mod common;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
 use common::{config, fill, i64s, submit, take, transfer, wasm};
 use reprise_base::Lsn;
 use reprise_database::{
-    AfterImage, CommitMode, Database, DatabaseConfig, DeviceConfig, DeviceError, FlushPolicy, LogPolicy, NvramConfig,
-    OpenError, RegionNote,
+    AfterImage, CommitMode, Database, DatabaseConfig, DeviceConfig, DeviceError, Environment, FlushPolicy, LogPolicy,
+    NvramConfig, OpenError, RegionNote, bring_home_in,
 };
+use reprise_env::{Disk, DiskError, DiskFile, DiskLock, RealDisk};
 use reprise_router::{DeployError, LogQuery, ReplyOutcome};
 use reprise_test_crash::copy_dir;
 
@@ -517,4 +521,86 @@ fn what_can_not_be_is_said() {
     }
     let error = bad(&small(64 << 10));
     assert!(error.contains("too small"), "{error}");
+}
+
+/// A folder that says what a region held at each sync of it.
+struct Watched {
+    disk: RealDisk,
+    region: PathBuf,
+    held: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Disk for Watched {
+    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        self.disk.create(name)
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        self.disk.open(name)
+    }
+
+    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        self.disk.open_read(name)
+    }
+
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        self.disk.list()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        self.disk.remove(name)
+    }
+
+    fn sync_dir(&self) -> Result<(), DiskError> {
+        self.held
+            .lock()
+            .expect("held")
+            .push(fs::read(&self.region).expect("a region"));
+        self.disk.sync_dir()
+    }
+
+    fn lock(&self) -> Result<DiskLock, DiskError> {
+        self.disk.lock()
+    }
+
+    fn describe(&self) -> String {
+        self.disk.describe()
+    }
+}
+
+/// A process may die between the removal of the note and its sync: a power failure brings the note back, and it must find its region.
+#[test]
+fn a_region_is_overwritten_only_once_the_removal_of_its_note_is_durable() {
+    let place = Place::new();
+    let database = open(place.on_nvram(1));
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let killed = place.killed();
+    database.close().expect("close");
+    // The files of the end, the region of the middle: what it holds is in the files, and the directory does not name it.
+    fs::copy(killed.region(), place.region()).expect("copied");
+    assert!(!has_note(&place));
+    let region = fs::read(place.region()).expect("a region");
+    for brings_home in [true, false] {
+        fs::write(place.region(), &region).expect("written");
+        let config = place.on_nvram(1);
+        let mut around = Environment::real(&config).expect("surroundings");
+        let folders = around.folders.as_mut().expect("folders");
+        let watched = Arc::new(Watched {
+            disk: RealDisk::create(place.data()).expect("a folder"),
+            region: place.region(),
+            held: Mutex::default(),
+        });
+        folders.root = watched.clone();
+        match brings_home {
+            true => drop(bring_home_in(&config, &around).expect("brought home")),
+            false => Database::open_in(config, around).expect("open").close().expect("close"),
+        }
+        let held = watched.held.lock().expect("held");
+        assert!(held.first().is_some_and(|held| *held == region));
+        assert_ne!(fs::read(place.region()).expect("a region"), region);
+    }
 }
