@@ -134,7 +134,7 @@ impl Run<'_> {
                 restart: false,
                 batch: Some(1),
                 in_flight: Some(self.sites.into()),
-                prepared: false,
+                prepared: true,
                 memory_ready: 0,
             }),
         }

@@ -58,7 +58,7 @@ pub struct FailoverConfig {
     pub keeps: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct FailoverReport {
     pub failovers: u32,
     pub killed: u32,
@@ -75,6 +75,8 @@ pub struct FailoverReport {
     pub cuts: u64,
     /// Standbys that ended to be started again, since they were ahead of the one that took over.
     pub ended_ahead: u64,
+    /// From the command that promotes to the answer of a first write, in seconds.
+    pub promotions_s: Vec<f64>,
     pub counts: Counts,
     pub seconds: f64,
 }
@@ -91,6 +93,15 @@ impl fmt::Display for FailoverReport {
             "standbys      {} paused and {} killed meanwhile; {} logs cut back; {} ended ahead; etcd restarted {} times",
             self.standbys_paused, self.standbys_killed, self.cuts, self.ended_ahead, self.etcd_restarted
         )?;
+        let mut promotions_s = self.promotions_s.clone();
+        promotions_s.sort_by(f64::total_cmp);
+        if let (Some(longest_s), Some(median_s)) = (promotions_s.last(), promotions_s.get(promotions_s.len() / 2)) {
+            let count = promotions_s.len();
+            writeln!(
+                f,
+                "promotions    {count} asked for: {median_s:.3} s in the median, {longest_s:.3} s at most, up to a first write's answer"
+            )?;
+        }
         write!(
             f,
             "calls         {} acknowledged (each there exactly once), {} unknown of which {} had taken place, {} refused",
@@ -224,6 +235,8 @@ struct Nodes {
     rng: Rng,
     servers: [Option<Server>; 3],
     primary: usize,
+    /// Two that are there.
+    accounts: [i64; 2],
 }
 
 struct Leased {
@@ -303,6 +316,7 @@ impl Cluster {
             rng: own,
             servers: Default::default(),
             primary: 0,
+            accounts: database.models[0].pairs[0].accounts,
         };
         Ok(Self { database, nodes })
     }
@@ -618,7 +632,9 @@ impl Nodes {
         if loss == Loss::Paused {
             self.leave(new)?;
         }
-        self.promote(new, loss != Loss::SwitchedOver)?;
+        let promoting = self.promote(new, loss != Loss::SwitchedOver)?;
+        let promotion_s = self.first_write(new, promoting)?.as_secs_f64();
+        report.promotions_s.push(promotion_s);
         if loss == Loss::Paused {
             self.signal(old, libc::SIGCONT)?;
             thread::sleep(Duration::from_millis(300));
@@ -719,16 +735,18 @@ impl Nodes {
         best.map(|(_, standby)| standby).context("no standby is left")
     }
 
-    fn promote(&self, node: usize, is_forced: bool) -> Result<()> {
+    /// Since when it was promoted.
+    fn promote(&self, node: usize, is_forced: bool) -> Result<Instant> {
         let path = match is_forced {
             true => "/v1/replication/promote?force=true",
             false => "/v1/replication/promote",
         };
         let until = Instant::now() + PATIENCE;
         loop {
+            let asked = Instant::now();
             let answer = self.node(node)?.request("POST", path, &[], b"")?;
             if answer.status == 200 {
-                return Ok(());
+                return Ok(asked);
             }
             // A standby that was paused may have to connect again before its primary can give its place to it.
             ensure!(
@@ -740,6 +758,22 @@ impl Nodes {
             );
             thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// A transfer of nothing, which changes no sum. How long after `promoting` it was answered.
+    fn first_write(&self, node: usize, promoting: Instant) -> Result<Duration> {
+        let [from, to] = self.accounts;
+        let args = serde_json::json!({"from": from, "to": to, "amount": 0}).to_string();
+        let answer = self
+            .node(node)?
+            .request("POST", "/v1/call/bank/transfer", &[], args.as_bytes())?;
+        ensure!(
+            answer.status == 200,
+            "a first write: {} {}",
+            answer.status,
+            answer.text()
+        );
+        Ok(promoting.elapsed())
     }
 
     /// Each standby shows what the primary has.

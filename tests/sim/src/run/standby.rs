@@ -416,6 +416,9 @@ impl Run {
         if version.is_none() {
             return Ok(());
         }
+        // Its disk, which may have failed before, is tried again after half a second.
+        world.clock.advance_us(1_000_000);
+        while world.stepper.step() {}
         let op = Op::Announce { value: 1 };
         let mut args = Vec::new();
         op.encode(OWN_NONCE, &mut args);
