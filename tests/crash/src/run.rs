@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -44,6 +44,8 @@ pub struct Config {
     pub keeps: bool,
 }
 
+/// How often a call of the making is sent whose outcome is unknown.
+const MAKE_TRIES: usize = 60;
 /// A check that takes longer hangs.
 const CHECK_WAIT_MAX: Duration = Duration::from_secs(600);
 
@@ -221,6 +223,20 @@ struct Versions {
 }
 
 const MODULES: [&str; 2] = ["bank", "voter"];
+
+/// Standbys on a busy machine may be late: what is unknown then is asked again, under its key.
+fn call_until_known(server: &Server, procedure: &str, key: &str, args: &Value) -> Result<()> {
+    let (path, args) = (format!("/v1/call/{procedure}"), args.to_string());
+    for _ in 0..MAKE_TRIES {
+        let answer = server.request("POST", &path, &[("idempotency-key", key)], args.as_bytes())?;
+        match answer.status {
+            200 => return Ok(()),
+            503 if answer.text().contains("outcome-unknown") => thread::sleep(Duration::from_millis(500)),
+            status => bail!("{procedure}: {status} {}", answer.text()),
+        }
+    }
+    bail!("{procedure}: its outcome is unknown after {MAKE_TRIES} tries")
+}
 
 impl Database {
     pub(crate) fn new(config: &Config, mut rng: Rng) -> Result<Self> {
@@ -405,8 +421,7 @@ impl Database {
             };
         }
         let names: Vec<_> = (0..self.models.len()).map(|id| format!("candidate {id}")).collect();
-        let answer = server.call("voter/initialize", &json!({"contestants": names}).to_string())?;
-        ensure!(answer.status == 200, "initialize: {} {}", answer.status, answer.text());
+        call_until_known(server, "voter/initialize", "make-voter", &json!({"contestants": names}))?;
         for account in self
             .models
             .iter()
@@ -414,8 +429,7 @@ impl Database {
             .flat_map(|pair| pair.accounts)
         {
             let args = json!({"account": account, "balance": FIRST_BALANCE.to_string()});
-            let answer = server.call("bank/open", &args.to_string())?;
-            ensure!(answer.status == 200, "open: {} {}", answer.status, answer.text());
+            call_until_known(server, "bank/open", &format!("make-{account}"), &args)?;
         }
         self.is_made = true;
         Ok(())

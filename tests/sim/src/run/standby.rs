@@ -13,7 +13,7 @@ use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
-use reprise_router::{LogQuery, Phase, ReplyOutcome};
+use reprise_router::{BatchReply, LogQuery, Phase, ReplyOutcome};
 
 use super::{Life, Run};
 use crate::{
@@ -416,19 +416,16 @@ impl Run {
         if version.is_none() {
             return Ok(());
         }
-        // Its disk, which may have failed before, is tried again after half a second.
-        world.clock.advance_us(1_000_000);
-        while world.stepper.step() {}
         let op = Op::Announce { value: 1 };
         let mut args = Vec::new();
         op.encode(OWN_NONCE, &mut args);
-        world.submit(&[(op.procedure(), None, args)], Vec::new());
-        let reply = loop {
-            match world.take_arrived().pop() {
-                Some(arrived) => break arrived.reply,
-                None => world.stepper.help(),
-            }
-        };
+        let mut reply = write_one(world, (op.procedure(), None, args.clone()));
+        if matches!(reply.get(0).outcome, ReplyOutcome::LogUnavailable(_)) {
+            // Its disk, which failed before, is tried again after half a second.
+            world.clock.advance_us(1_000_000);
+            while world.stepper.step() {}
+            reply = write_one(world, (op.procedure(), None, args));
+        }
         let answer = reply.get(0);
         // Parts of it may lie there.
         let is_first = answer.lsn == lsn || self.settings.part_bytes < PART_BYTES && answer.lsn > lsn;
@@ -438,6 +435,16 @@ impl Run {
                 "a write on a promoted standby: {:?} at {}, not {lsn}",
                 answer.outcome, answer.lsn
             )),
+        }
+    }
+}
+
+fn write_one(world: &Life, call: (&str, Option<&str>, Vec<u8>)) -> BatchReply {
+    world.submit(&[call], Vec::new());
+    loop {
+        match world.take_arrived().pop() {
+            Some(arrived) => break arrived.reply,
+            None => world.stepper.help(),
         }
     }
 }
