@@ -19,7 +19,7 @@ use crate::{
     deploy::{DEPLOY_MIGRATED, DEPLOY_MIGRATED_SINCE, DEPLOY_OLDEST, DEPLOY_UNDER, DeployRef},
     part::{PARTS_FROM, PartRef},
     reader::Reader,
-    stand_in::{self, STAND_IN, content_in},
+    stand_in::{self, STAND_IN, STAND_INS_FROM, content_in},
 };
 
 /// First byte of a record's body. Numbers are never used again for something else.
@@ -459,16 +459,16 @@ impl<'a> RecordRef<'a> {
 
     /// Reads the record that is the whole of `bytes`, from a segment of format `version`.
     pub fn decode(bytes: &'a [u8], version: u32) -> Result<Self, WireError> {
-        let (content, record_bytes) = split(bytes)?;
+        let (content, record_bytes) = split(bytes, version)?;
         crate::check("record length", bytes.len(), record_bytes)?;
         decode_content(content, version)
     }
 }
 
-/// The content (kind and body) of the first record in `bytes`, and the bytes that the record takes. Of one that stands for another: what it
-/// holds.
+/// The content (kind and body) of the first record in `bytes`, of a segment of format `version`, and the bytes that the record takes. Of one
+/// that stands for another: what it holds.
 #[inline]
-fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
+fn split(bytes: &[u8], version: u32) -> Result<(&[u8], usize), WireError> {
     let mut reader = ValueReader::new(bytes);
     let length = reader
         .varint()
@@ -480,7 +480,7 @@ fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
         return Err(corrupt("record length", format!("1 to {RECORD_BYTES_MAX}"), length));
     }
     let content = match content[0] {
-        STAND_IN => content_in(content).ok_or_else(stand_in::malformed)?,
+        STAND_IN if version >= STAND_INS_FROM => content_in(content).ok_or_else(stand_in::malformed)?,
         _ => content,
     };
     Ok((content, reader.offset()))
@@ -633,6 +633,16 @@ impl<'a> RawRecord<'a> {
         decode_content(self.content, self.version)
     }
 
+    /// True for changes whose command `before` is, the record before: replay applies one of the two.
+    pub fn is_beside(&self, before: &RawRecord<'_>) -> bool {
+        let command = || match before.decode() {
+            Ok(RecordRef::Command(command)) => Some(command.txn_id),
+            _ => None,
+        };
+        let changes = || self.changes().ok().map(|changes| changes.txn_id);
+        self.is_changes() && !before.is_changes() && command().is_some_and(|txn_id| changes() == Some(txn_id))
+    }
+
     /// Of changes in their usual form: the transaction, whose partition is the changed one, and the changes, not looked at. None of
     /// any other record, and of some that are such, too: `changes` reads all.
     #[inline(always)]
@@ -693,7 +703,7 @@ impl<'a> Iterator for RawRecords<'a> {
         let Some(mut content) = quick.record() else {
             return Some(self.next_checked());
         };
-        if content[0] == STAND_IN {
+        if content[0] == STAND_IN && self.version >= STAND_INS_FROM {
             let Some(held) = content_in(content) else {
                 return Some(self.next_checked());
             };
@@ -715,7 +725,7 @@ impl<'a> RawRecords<'a> {
     #[inline(never)]
     fn next_checked(&mut self) -> Result<RawRecord<'a>, WireError> {
         let start = self.offset;
-        match split(&self.bytes[start..]) {
+        match split(&self.bytes[start..], self.version) {
             Ok((content, length)) => {
                 self.offset += length;
                 Ok(RawRecord {
@@ -770,7 +780,7 @@ impl<'a> Iterator for Records<'a> {
         if rest.is_empty() {
             return None;
         }
-        let decoded = split(rest).and_then(|(content, record_bytes)| {
+        let decoded = split(rest, self.version).and_then(|(content, record_bytes)| {
             Ok((start, decode_content(content, self.version)?, &rest[..record_bytes]))
         });
         self.offset = match &decoded {

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use proptest::{collection::vec, prelude::*};
-use reprise_base::{PartitionId, TxnId};
+use reprise_base::{PartitionId, TxnId, limits::RECORD_BYTES_MAX};
 use reprise_wire::*;
 
 /// The last version in which changes name rows by keys; all that later ones hold it may hold, too.
@@ -572,6 +572,66 @@ fn encode_record(record: &RecordRef<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     record.encode(&mut out);
     out
+}
+
+#[test]
+fn a_stand_in_in_a_segment_of_an_older_format_is_refused() {
+    let (command, changes) = two_forms();
+    let mut batch = RecordBatch::default();
+    batch.push_forms(Some(&command), &changes, Some(TwoForms::CommandHere));
+    let shipped = batch.shipped().expect("another form");
+    for version in FORMAT_VERSION_OLDEST..FORMAT_VERSION {
+        let refused = RecordRef::decode(shipped, version).expect_err("there were none");
+        assert_eq!((refused.what, &*refused.found), ("record kind", "13"));
+        let walked = RawRecords::new(shipped, version).next().expect("a record");
+        assert!(walked.is_ok_and(|raw| raw.decode().is_err() && !raw.holds_changes()));
+        let read = Records::new(shipped, version).next().expect("a record");
+        assert!(read.is_err());
+    }
+}
+
+/// Origins are passed over by their number, however long they are: a block of forged ones holds nobody up.
+#[test]
+fn what_a_long_origin_adds_is_found_without_it() {
+    let (command, changes) = two_forms();
+    for bytes in [65_400, 65_536, 65_700, 1 << 20] {
+        let args = vec![bytes as u8; bytes];
+        let mut batch = RecordBatch::default();
+        batch.push_forms(
+            Some(&CommandRef { args: &args, ..command }),
+            &changes,
+            Some(TwoForms::CommandHere),
+        );
+        let shipped = batch.shipped().expect("another form");
+        assert_eq!(
+            History(9).then(shipped),
+            History(9).then_plain(batch.bytes()),
+            "{bytes}"
+        );
+    }
+    let mut batch = RecordBatch::default();
+    batch.push_forms(Some(&command), &changes, Some(TwoForms::CommandHere));
+    let good = batch.shipped().expect("another form");
+    // Its origin takes 16 MiB, as it says.
+    let longest = RECORD_BYTES_MAX as u32;
+    let told = [
+        longest as u8 | 0x80,
+        (longest >> 7) as u8 | 0x80,
+        (longest >> 14) as u8 | 0x80,
+        (longest >> 21) as u8,
+    ];
+    let mut forged = good.to_vec();
+    forged.splice(10..11, told);
+    forged[0] += 3;
+    assert_eq!(
+        RecordCounts::of(&forged, FORMAT_VERSION).map(|counts| counts.stand_ins),
+        Ok(1)
+    );
+    let block = forged.repeat((1 << 20) / forged.len());
+    assert_ne!(
+        History(0).then(&block),
+        History(0).then(&good.repeat((1 << 20) / forged.len()))
+    );
 }
 
 /// No bit of one can flip unseen, and only commands and changes stand for others.
