@@ -16,12 +16,14 @@ use std::{
 
 use common::{config, fill, transfer, wasm};
 use following::{
-    Cluster, FORCED, nvram, service, start_standby_with, wait_in_sync, wait_seen, wait_streaming, wait_until,
+    Cluster, FORCED, bootstrap, nvram, service, start_primary_with, start_standby_with, wait_in_sync, wait_seen,
+    wait_streaming, wait_until,
 };
 use reprise_base::{Lsn, Role};
 use reprise_database::{
     Database, DatabaseConfig, DeviceConfig, DeviceError, FlushPolicy, LogPolicy, NvramConfig, OpenError, bring_home,
 };
+use reprise_router::Phase;
 use reprise_test_crash::copy_dir;
 
 /// A standby's directory and region, as its machine would find them if the process ended now.
@@ -356,6 +358,76 @@ fn a_small_region_takes_what_is_larger_than_itself() {
         primary.router().digest().expect("ready")
     );
     standby.close().expect("close");
+    primary.close().expect("close");
+}
+
+/// Of both forms of a transaction replay applies one: so the two lie together, wherever a group is cut to what a ring takes and wherever a kill
+/// comes.
+#[test]
+fn a_small_region_takes_commands_beside_their_changes() {
+    let cluster = Cluster::on_nvram(&[]);
+    let both = DatabaseConfig {
+        log: LogPolicy::Both,
+        ..config(&cluster.place("p"), 2)
+    };
+    let primary = start_primary_with(both, "http://p:1");
+    cluster.set_primary(&primary);
+    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&primary, 0, 200);
+    bootstrap(&primary, "s1", &cluster.place("s1"));
+    let small = |path: PathBuf, dir: &Path| DatabaseConfig {
+        device: DeviceConfig::Nvram(NvramConfig {
+            path,
+            bytes: Some(128 << 10),
+            copy_at_entries: 1_000,
+            flush: FlushPolicy::OnCommit,
+            assume_persistent: true,
+        }),
+        ..config(dir, 1)
+    };
+    let standby = start_standby_with(
+        small(cluster.region("s1"), &cluster.place("s1")),
+        &cluster.primary,
+        "s1",
+    );
+    wait_streaming(&primary, "s1");
+    let is_over = AtomicBool::new(false);
+    let killed: Vec<Killed> = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 1;
+            while !is_over.load(Ordering::Acquire) {
+                fill(&primary, round * 1_000, 1_000);
+                round += 1;
+            }
+        });
+        let killed = (0..8).map(|_| {
+            thread::sleep(Duration::from_millis(40));
+            Killed::of(&cluster, &primary, "s1")
+        });
+        let killed = killed.collect();
+        is_over.store(true, Ordering::Release);
+        killed
+    });
+    wait_seen(&primary, &standby);
+    let (end, digest) = (primary.router().view(), primary.router().digest().expect("ready"));
+    assert_eq!(standby.router().digest().expect("ready"), digest);
+    standby.close().expect("close");
+    drop(standby);
+    for (number, killed) in killed.iter().enumerate() {
+        let config = match number % 2 {
+            0 => small(killed.region(), &killed.data()),
+            _ => killed.on_files(2),
+        };
+        let again = start_standby_with(config, &cluster.primary, "s1");
+        assert!(persisted(&again) >= killed.acknowledged, "{number}");
+        wait_until("it has all", || {
+            let phase = again.router().phase();
+            assert!(!matches!(phase, Phase::Failed { .. }), "{number}: {phase:?}");
+            again.router().view() >= end
+        });
+        assert_eq!(again.router().digest().expect("ready"), digest, "{number}");
+        again.close().expect("close");
+    }
     primary.close().expect("close");
 }
 

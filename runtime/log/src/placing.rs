@@ -15,24 +15,33 @@ use crate::{
     state::{Extent, Source},
 };
 
-/// Whole records of a group: as many as a ring takes at once, or one that is longer.
+/// Whole records of a group: as many as a ring takes at once, or what can't be cut and is longer.
 struct Part<'a> {
     bytes: &'a [u8],
     count: u32,
 }
 
 /// The group, cut between records. Its records were judged.
+///
+/// A command and the changes behind it stay together: replay applies one of the two, and a crash between them would leave the command as one
+/// that has no changes.
 fn parts<'a>(group: &Group<'a>, bytes_max: usize) -> Result<Vec<Part<'a>>, PlaceError> {
     let first = group.first;
     let (mut parts, mut begins, mut ends, mut count) = (Vec::new(), 0, 0, 0);
-    for record in RawRecords::new(group.records, group.version) {
+    let mut records = RawRecords::new(group.records, group.version).peekable();
+    while let Some(record) = records.next() {
         let record = record.map_err(|error| PlaceError::Malformed { first, error })?;
-        if count > 0 && record.end - begins > bytes_max {
+        let beside = records.next_if(|next| next.as_ref().is_ok_and(|next| next.is_beside(&record)));
+        let (end, taken) = match beside {
+            Some(Ok(changes)) => (changes.end, 2),
+            _ => (record.end, 1),
+        };
+        if count > 0 && end - begins > bytes_max {
             let bytes = &group.records[begins..ends];
             parts.push(Part { bytes, count });
             (begins, count) = (ends, 0);
         }
-        (ends, count) = (record.end, count + 1);
+        (ends, count) = (end, count + taken);
     }
     let bytes = &group.records[begins..ends];
     parts.push(Part { bytes, count });
@@ -135,7 +144,7 @@ impl<P: Send + 'static> Receiver<P> {
         Ok(())
     }
 
-    /// A record that no ring takes: durable in the files when it returns, with all before it.
+    /// What no ring takes: durable in the files when it returns, with all before it.
     fn place_in_files(&self, front: &Front, (lsn, part): (Lsn, &Part<'_>)) -> Result<(), LogError> {
         let shared = &*self.appender.0;
         let wait_max = shared.config.append_wait_max;

@@ -9,13 +9,16 @@ use std::{
 };
 
 use common::{WAIT_MAX, append, config, encode, open, open_with, words_on};
-use reprise_base::{Epoch, Lsn, Role};
+use reprise_base::{Epoch, Lsn, PartitionId, Role, TxnId};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
-use reprise_log::{FrontConfig, Group, GroupSink, Log, LogConfig, LogError, PlaceError, Placed, Position, verify};
+use reprise_log::{
+    FrontConfig, Group, GroupSink, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, verify,
+};
 use reprise_nvram::{Event, FlushPolicy, Owner, Recording, Region};
+use reprise_wire::{Change, ChangesRef, CommandRef, PartitionSet, RawRecords, RecordBatch, RecordKind};
 
 const REGION_BYTES: usize = 1 << 20;
 const ENTRIES: u32 = 64;
@@ -333,4 +336,133 @@ fn what_does_not_follow_is_refused() {
     log.close().expect("close");
     drop((receiver, log));
     assert_eq!(words_on(&disk), words);
+}
+
+/// Transactions in both forms, one behind the other in one append: by the bytes of arguments and of the changed row.
+fn both_forms(sizes: &[(usize, usize)]) -> RecordBatch {
+    let mut records = RecordBatch::default();
+    for (number, (args, row)) in sizes.iter().enumerate() {
+        let txn_id = TxnId::new(number as u64, 0);
+        let (args, row, mut changes) = (vec![1; *args], vec![2; *row], Vec::new());
+        let (table, number, row) = (1, Some(number as u64), &row[..]);
+        Change::Insert { table, number, row }.encode(&mut changes);
+        let changes = ChangesRef {
+            txn_id,
+            partitions: PartitionSet::One(PartitionId(0)),
+            module_id: 0,
+            procedure: 0,
+            digest: 7,
+            parts: 0,
+            keyed: None,
+            changes: &changes,
+        };
+        let command = CommandRef {
+            txn_id,
+            partitions: changes.partitions,
+            module_id: 0,
+            procedure: 0,
+            digest: 7,
+            idempotency_key: None,
+            idempotency_scope: &[],
+            args: &args,
+        };
+        records.push_forms(Some(&command), &changes, None);
+    }
+    records
+}
+
+/// Transactions in both forms in the files; each command has its changes behind it in its block.
+fn pairs_on(disk: &SimDisk) -> u64 {
+    let (mut reader, report) = LogReader::open(Arc::new(disk.clone()), Lsn(0)).expect("scan");
+    assert_eq!(report.damage, None);
+    let mut pairs = 0;
+    while let Some(block) = reader.next_block().expect("read") {
+        let records = RawRecords::new(block.records, block.version);
+        let all: Vec<_> = records.map(|raw| raw.expect("whole")).collect();
+        let kinds = |raw: &[_]| -> Vec<RecordKind> {
+            let decoded = raw.iter().map(|raw: &reprise_wire::RawRecord<'_>| raw.decode());
+            decoded.map(|record| record.expect("whole").kind()).collect()
+        };
+        for pair in all.chunks(2) {
+            assert_eq!(
+                kinds(pair),
+                [RecordKind::Command, RecordKind::Changes],
+                "LSN {}",
+                block.lsn
+            );
+            assert!(pair[1].is_beside(&pair[0]) && !pair[0].is_beside(&pair[1]));
+            pairs += 1;
+        }
+    }
+    pairs
+}
+
+/// A group is cut to what a ring takes, and a crash comes before each drain. Replay runs a command whose changes do not stand behind it, and then
+/// these would come as changes of their own: so no cut lies between the two.
+#[test]
+fn a_command_and_its_changes_are_placed_together() {
+    let sizes = [
+        (30_000, 30_000),
+        (10, 90_000),
+        (90_000, 10),
+        (60_000, 60_000),
+        // Longer than a ring takes, in one record, in the other, and both together.
+        (100_000, 100_000),
+        (10, 200_000),
+        (200_000, 10),
+        (1_000, 1_000),
+        (50_000, 50_000),
+        (5, 5),
+        (5, 5),
+    ];
+    let (disk, sink) = (SimDisk::new(), Arc::new(KeepAll::default()));
+    let (log, _, _) = open(&disk).expect("open");
+    log.add_sink(sink.clone());
+    log.appender().append(&both_forms(&sizes), None).expect("append");
+    log.close().expect("close");
+    drop(log);
+    let groups = sink.0.lock().expect("test").clone();
+    assert_eq!(
+        (groups.len(), pairs_on(&disk)),
+        (1, sizes.len() as u64),
+        "one append is one group"
+    );
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, standby_config());
+    memory.cut_at_drains();
+    // As the disk is when the region is cut, and half a second later: the copier goes on.
+    let empty = disk.crash(&CrashPolicy::LoseAll);
+    place(&log, &groups[0]);
+    let full = disk.crash(&CrashPolicy::LoseAll);
+    let mut found = Vec::new();
+    for cut in 0.. {
+        for is_there in [false, true] {
+            let Some(image) = memory.cut(cut, || is_there) else {
+                break;
+            };
+            for left in [&empty, &full] {
+                // Behind what went to the files the region alone is not all.
+                let region = Region::open(Arc::new(Recording::from_image(image.clone())));
+                let region = region.expect("a region").expect("made");
+                let left = left.copy();
+                let (log, _, _) = open_with(&left, standby_config()).expect("open");
+                let is_drained = log.drain(&region.recover().expect("whole")).is_ok();
+                log.close().expect("close");
+                drop(log);
+                assert_eq!(verify(&left).expect("verify").damage, None);
+                if is_drained {
+                    found.push(pairs_on(&left));
+                }
+            }
+        }
+        if memory.cut(cut + 1, || true).is_none() {
+            break;
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    assert!(found.len() > 4 && found[0] == 0, "{found:?}");
+    log.close().expect("close");
+    drop(log);
+    assert_eq!(pairs_on(&disk), sizes.len() as u64);
 }

@@ -393,10 +393,10 @@ impl Replayer {
         if self.from == RecoverFrom::Command || self.held.is_some() || record.is_changes() {
             return false;
         }
-        let (Ok(RecordRef::Command(command)), Some(Ok(next))) = (record.decode(), behind.clone().next()) else {
-            return false;
-        };
-        next.is_changes() && next.changes().is_ok_and(|changes| changes.txn_id == command.txn_id)
+        behind
+            .clone()
+            .next()
+            .is_some_and(|next| next.is_ok_and(|next| next.is_beside(record)))
     }
 
     /// Keeps the command until the next record is known.

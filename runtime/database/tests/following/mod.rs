@@ -98,7 +98,7 @@ pub fn start_primary(dir: &Path, url: &str) -> Arc<Database> {
     start_primary_with(config(dir, 2), url)
 }
 
-fn start_primary_with(config: DatabaseConfig, url: &str) -> Arc<Database> {
+pub fn start_primary_with(config: DatabaseConfig, url: &str) -> Arc<Database> {
     let database = Database::open(config).expect("open");
     database.recover().expect("recover");
     let database = Arc::new(database);
