@@ -338,6 +338,8 @@ impl LogReader {
         if found.is_none() && self.next_block.lsn < self.from && self.from >= self.index.start().lsn {
             // What lies before its first record was released since, and nobody reads that.
             self.next_block = self.index.block_before(self.from).unwrap_or_else(|| self.index.start());
+            // It may have been on its way there: what it passed over last does not lie right before this one.
+            self.before = None;
             if self.next_block.place >= end {
                 return Ok(None);
             }
