@@ -11,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_base::{Lsn, Role, Safety, TxnId, Waiter};
+use reprise_base::{Lsn, PartitionId, Role, Safety, TxnId, Waiter};
 use reprise_env::{Clock, Disk, Net, SimDisk, Threads};
 use reprise_log::{Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, Receiver};
 use reprise_ship::{
     BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Link, LinkConfig, LinkError, PersistedHook, ShipEvent,
     ShippedLog, Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen, Streaming, Taker,
 };
-use reprise_wire::{DeployRef, RecordBatch, RecordRef};
+use reprise_wire::{Change, ChangesRef, CommandRef, DeployRef, PartitionSet, RecordBatch, RecordRef, TwoForms};
 
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 pub const DATABASE: [u8; 16] = *b"a log in a test!";
@@ -94,6 +94,37 @@ pub fn append_with(log: &TestLog, word: &str, bytes: usize) -> Lsn {
         wasm: &wasm,
         migration: None,
     }));
+    let start = log.appender().append(&records, None).map_err(|e| e.0).expect("append");
+    Lsn(start.0 + 1)
+}
+
+/// Appends a transaction of so many bytes in one form, which standbys get in the other; its end.
+pub fn append_apart(log: &TestLog, number: u64, bytes: usize, forms: TwoForms) -> Lsn {
+    let (args, row, mut changes) = (vec![1; bytes], vec![2; bytes], Vec::new());
+    let (table, number, row) = (1, Some(number), &row[..]);
+    Change::Insert { table, number, row }.encode(&mut changes);
+    let changes = ChangesRef {
+        txn_id: TxnId::new(number.unwrap_or_default(), 0),
+        partitions: PartitionSet::One(PartitionId(0)),
+        module_id: 0,
+        procedure: 0,
+        digest: 7,
+        parts: 0,
+        keyed: None,
+        changes: &changes,
+    };
+    let command = CommandRef {
+        txn_id: changes.txn_id,
+        partitions: changes.partitions,
+        module_id: 0,
+        procedure: 0,
+        digest: 7,
+        idempotency_key: None,
+        idempotency_scope: &[],
+        args: &args,
+    };
+    let mut records = RecordBatch::default();
+    records.push_forms(Some(&command), &changes, Some(forms));
     let start = log.appender().append(&records, None).map_err(|e| e.0).expect("append");
     Lsn(start.0 + 1)
 }
