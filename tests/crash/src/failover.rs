@@ -31,6 +31,9 @@ const ENDS_AHEAD: i32 = 75;
 const LEASE_MS: &str = "2000";
 const RDMA_LEASE_MS: &str = "6000";
 const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
+const AS_LOGGED: &str = "as-logged";
+/// What a primary's standbys get of each transaction; a log of both forms, and one in NVRAM, are shipped as they are.
+const SHIPPED: [&str; 3] = [AS_LOGGED, "changes", "command"];
 
 /// Who says that a standby takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -448,10 +451,15 @@ impl Nodes {
 
     fn launch(&mut self, node: usize, args: &[&str]) -> Launch {
         let partitions = self.partitions;
+        let is_in_nvram = self.is_in_nvram();
         let rng = &mut self.rng;
         let sites = (1 + rng.below(partitions.min(3))).to_string();
         let delay = ["0", "200"][rng.below(2) as usize];
         let kind = LOG_KINDS[rng.below(LOG_KINDS.len() as u64) as usize];
+        let form = match is_in_nvram || kind == "both" {
+            true => AS_LOGGED,
+            false => SHIPPED[rng.below(SHIPPED.len() as u64) as usize],
+        };
         let ships = match self.cards.get(node % self.cards.len().max(1)) {
             Some(card) => format!("{card}:0"),
             None => "127.0.0.1:0".into(),
@@ -462,11 +470,12 @@ impl Nodes {
             ("--safety", &self.safety),
             ("--sites", &sites),
             ("--log", kind),
+            ("--ship", form),
             ("--group-commit-us", delay),
         ];
         let own: Vec<_> = own.iter().flat_map(|(flag, value)| [*flag, *value]).collect();
         let launch = Launch::new(&self.data_dir(node)).args(&own).args(args);
-        let launch = match self.is_in_nvram() {
+        let launch = match is_in_nvram {
             true => launch.args(&nvram_args(&self.root.join(format!("{}.region", NAMES[node])))),
             false => launch,
         };
