@@ -15,7 +15,7 @@ mod network;
 mod openings;
 mod verbs;
 
-pub use forge::{forge_args, forge_migration};
+pub use forge::{forge_args, forge_migration, forge_stand_in};
 pub use full::{FullReport, run_full};
 pub use group::Group;
 pub use load::{Load, Tally, open_accounts, prepare};

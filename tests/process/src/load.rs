@@ -50,6 +50,7 @@ impl Tally {
     /// One batch of openings with transfers between them. False: the connection is at its end.
     pub fn batch(&mut self, connection: &mut Connection, openings: usize) -> Result<bool> {
         let [from, to] = self.pair();
+        let unknown_before = (self.unknown.len(), self.moves_unknown);
         let mut accounts = Vec::new();
         let mut body = String::new();
         for _ in 0..openings {
@@ -74,7 +75,7 @@ impl Tally {
             self.take_move(lines.next())?;
         }
         ensure!(
-            !is_whole || (self.unknown.is_empty() && self.moves_unknown == 0),
+            !is_whole || (self.unknown.len(), self.moves_unknown) == unknown_before,
             "a whole answer lacks lines"
         );
         Ok(is_whole)
@@ -123,13 +124,17 @@ pub struct Load {
 
 impl Load {
     pub fn start(server: &Server, clients: i64, openings: usize) -> Self {
+        Self::resume(server, (1..=clients).map(Tally::new).collect(), openings)
+    }
+
+    /// Goes on with clients that ended, whatever became of the server that they had.
+    pub fn resume(server: &Server, tallies: Vec<Tally>, openings: usize) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let refused = Arc::new(AtomicUsize::new(0));
-        let client = |client: i64| {
+        let client = |mut tally: Tally| {
             let (address, is_over) = (server.address.clone(), is_over.clone());
             let refused = refused.clone();
             thread::spawn(move || {
-                let mut tally = Tally::new(client);
                 let mut connection = Connection::open(&address).context("connect")?;
                 while !is_over.load(Ordering::Acquire) {
                     let was_refused = !tally.refused.is_empty();
@@ -144,7 +149,7 @@ impl Load {
             })
         };
         Self {
-            threads: (1..=clients).map(client).collect(),
+            threads: tallies.into_iter().map(client).collect(),
             is_over: is_over.clone(),
             refused,
         }

@@ -1,0 +1,428 @@
+//! `--ship`: standbys as processes that get each transaction in another form than the log of their primary has. Killed, slow, full; the tables of
+//! all are the same in the end.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use reprise_test_crash::{Launch, Rng, Server, Spawned, procedure_wasm, run_verb};
+use reprise_test_process::{Load, Mount, PATIENCE, Tally, check, fill, forge_stand_in, prepare, replication};
+use serde_json::{Value, json};
+
+const CLIENTS: i64 = 2;
+/// A log, and what is shipped of it.
+const FORMS: [[&str; 2]; 6] = [
+    ["command", "changes"],
+    ["physiological", "command"],
+    ["auto", "changes"],
+    ["auto", "command"],
+    ["both", "as-logged"],
+    ["command", "as-logged"],
+];
+
+/// A primary at addresses that stay, and its standbys.
+struct Cluster {
+    dir: tempfile::TempDir,
+    listen: String,
+    ship: String,
+}
+
+fn free_address() -> Result<String> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    Ok(listener.local_addr()?.to_string())
+}
+
+fn lsn(value: &Value) -> u64 {
+    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+impl Cluster {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            dir: tempfile::tempdir()?,
+            listen: free_address()?,
+            ship: free_address()?,
+        })
+    }
+
+    fn primary(&self, [log, ship]: [&str; 2], args: &[&str]) -> Launch {
+        let own = ["--name", "a", "--ship-listen", &self.ship, "--partitions", "3"];
+        let forms = ["--log", log, "--ship", ship, "--compare-every", "1"];
+        Launch::new(&self.dir.path().join("a"))
+            .listen(&self.listen)
+            .args(&own)
+            .args(&forms)
+            .args(args)
+    }
+
+    fn standby(&self, name: &str, args: &[&str]) -> Launch {
+        let url = format!("http://{}", self.listen);
+        let own = ["--name", name, "--standby-of", &url];
+        Launch::new(&self.dir.path().join(name)).args(&own).args(args)
+    }
+
+    /// On a region in an ordinary file.
+    fn in_nvram(&self, name: &str) -> Launch {
+        let region = self.dir.path().join(format!("{name}.region"));
+        let region = region.to_string_lossy().into_owned();
+        let device = ["--device", "nvram", "--nvram", &region, "--nvram-size", "2MiB"];
+        self.standby(name, &device).args(&["--nvram-assume-persistent", "true"])
+    }
+}
+
+fn seen(primary: &Server, name: &str) -> Result<Value> {
+    let told = replication(primary, &[])?;
+    let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
+    let found = standbys.into_iter().find(|standby| standby["name"] == name);
+    Ok(found.unwrap_or_default())
+}
+
+/// All tables were compared behind what is durable on the primary now, and nothing differs.
+fn wait_equal(primary: &Server, name: &str) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    let durable = lsn(&replication(primary, &[])?["durable_lsn"]);
+    loop {
+        let told = seen(primary, name)?;
+        let compared = &told["compared"];
+        ensure!(compared["equal"] != false, "{told}");
+        if lsn(&compared["lsn"]) >= durable && told["state"] == "streaming" {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < until,
+            "{name} is not compared behind {durable}: {told}"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Takes a checkpoint, and waits until it is there.
+fn take_checkpoint(server: &Server) -> Result<()> {
+    let begun = server.request("POST", "/v1/checkpoints", &[], b"")?;
+    ensure!(matches!(begun.status, 200 | 202), "{}", begun.text());
+    let (of, until) = (begun.json()["lsn"].clone(), Instant::now() + PATIENCE);
+    loop {
+        let told = server.get("/v1/checkpoints")?.json();
+        let all = told["checkpoints"].as_array().cloned().unwrap_or_default();
+        let found = all.into_iter().find(|checkpoint| checkpoint["lsn"] == of);
+        match found.unwrap_or_default()["state"].as_str() {
+            Some("published") => return Ok(()),
+            Some("running") => {}
+            _ => anyhow::bail!("{told}"),
+        }
+        ensure!(Instant::now() < until, "{told}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A deployment that changes rows and tables, in the middle of the load.
+fn deploy_contacts(primary: &Server, version: u64) -> Result<()> {
+    let wasm = procedure_wasm(["contacts1", "contacts2"][version as usize])?;
+    let answer = primary.request("PUT", "/v1/modules/contacts", &[], &wasm)?;
+    ensure!(matches!(answer.status, 200 | 201), "{}", answer.text());
+    for id in (0..50).filter(|_| version == 0) {
+        let args = json!({"id": id, "name": format!("Ada {id}"), "emails": "ada@a.org,ada@b.org"});
+        let added = primary.call("contacts/add", &args.to_string())?;
+        ensure!(added.status == 200, "{}", added.text());
+    }
+    Ok(())
+}
+
+/// The primary and its standbys, one in files and one in NVRAM, are killed in turn under load, and come back with another log, other forms and
+/// other numbers of sites. Nothing that was answered is lost, and the tables are the same.
+fn kill_in_turn(seed: u64) -> Result<()> {
+    let (cluster, mut rng) = (Cluster::new()?, Rng::new(seed));
+    let mut primary = Server::start(&cluster.primary(FORMS[seed as usize % FORMS.len()], &[]))?;
+    prepare(&primary, CLIENTS)?;
+    let mut standbys = [
+        Server::start(&cluster.standby("b", &[]))?,
+        Server::start(&cluster.in_nvram("c"))?,
+    ];
+    let mut tallies: Vec<_> = (1..=CLIENTS).map(Tally::new).collect();
+    for round in 0..5 {
+        let load = Load::resume(&primary, tallies, 50);
+        thread::sleep(Duration::from_millis(100 + rng.below(300)));
+        match round {
+            0 | 2 => deploy_contacts(&primary, round / 2)?,
+            1 => take_checkpoint(&standbys[0])?,
+            _ => {}
+        }
+        let sites = (1 + rng.below(3)).to_string();
+        let node = rng.below(3);
+        if node == 0 {
+            primary.kill()?;
+            let forms = FORMS[rng.below(FORMS.len() as u64) as usize];
+            primary = Server::start(&cluster.primary(forms, &["--sites", &sites]))?;
+        }
+        // What the primary had sent, and not written, is cut off where a standby is started again.
+        for (number, standby) in standbys.iter_mut().enumerate() {
+            if node == 0 || node == number as u64 + 1 {
+                standby.kill()?;
+                let launch = match (number, rng.below(2)) {
+                    (0, _) => cluster.standby("b", &[]),
+                    (_, 0) => cluster.standby("c", &[]),
+                    (_, _) => cluster.in_nvram("c"),
+                };
+                *standby = Server::start(&launch.args(&["--sites", &sites]))?;
+            }
+        }
+        tallies = load.stop()?;
+        for (name, standby) in ["b", "c"].iter().zip(&standbys) {
+            wait_equal(&primary, name)?;
+            check(standby, &tallies).context(*name)?;
+        }
+        check(&primary, &tallies).context("the primary")?;
+    }
+    let moved = standbys[1].call("contacts/addresses", r#"{"id": 7}"#)?;
+    ensure!(moved.json()["result"] == "2", "{}", moved.text());
+    Ok(())
+}
+
+#[test]
+fn servers_are_killed_in_turn_and_come_back_with_other_forms() -> Result<()> {
+    (0..2).try_for_each(|seed| kill_in_turn(seed).with_context(|| format!("reproduce: kill_in_turn({seed})")))
+}
+
+/// Bytes of memory of its own that the process has.
+fn resident_bytes(server: &mut Server) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.process().id()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    Ok(kib.context("it is told")?.trim().parse::<u64>()? << 10)
+}
+
+/// Contacts of 8 KiB each, in batches of 100.
+fn add_contacts(server: &Server, batches: std::ops::Range<u64>) -> Result<()> {
+    let (mut connection, emails) = (server.connect()?, "a".repeat(8 << 10));
+    for batch in batches {
+        let line = |id| {
+            let args = json!({"id": id, "name": "Ada Lovelace", "emails": emails});
+            format!("{}\n", json!({"module": "contacts", "procedure": "add", "args": args}))
+        };
+        let lines: String = (batch * 100..(batch + 1) * 100).map(line).collect();
+        let answer = connection.request("POST", "/v1/batch", &[], lines.as_bytes());
+        let answer = answer.map_err(|cut| cut.error)?;
+        ensure!(
+            answer.status == 200 && !answer.text().contains("problem"),
+            "{}",
+            answer.text()
+        );
+    }
+    Ok(())
+}
+
+/// It runs for a moment and stands still for nearly a second, so it is heard all the time: what it has no room for waits in the primary's files,
+/// and not in its memory.
+#[test]
+fn a_standby_that_is_too_slow_costs_its_primary_no_memory() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let mut primary = Server::start(&cluster.primary(["command", "changes"], &[]))?;
+    deploy_contacts(&primary, 0)?;
+    let mut standby = Server::start(&cluster.standby("b", &[]))?;
+    add_contacts(&primary, 10..20)?;
+    wait_equal(&primary, "b")?;
+    let used = |server: &Server| -> Result<u64> {
+        let told = server.get("/v1/status")?.json()["memory"]["used_bytes"].as_u64();
+        told.context("it is told")
+    };
+    let before = (resident_bytes(&mut primary)?, used(&primary)?);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| -> Result<()> {
+        let slow = scope.spawn(|| -> Result<()> {
+            while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+                standby.process().signal(libc::SIGSTOP)?;
+                thread::sleep(Duration::from_millis(800));
+                standby.process().signal(libc::SIGCONT)?;
+                thread::sleep(Duration::from_millis(10));
+            }
+            Ok(())
+        });
+        // 160 MiB of commands, and as much of changes.
+        let added = add_contacts(&primary, 20..220);
+        is_over.store(true, std::sync::atomic::Ordering::Release);
+        slow.join().expect("a test's thread")?;
+        added
+    })?;
+    let grown = resident_bytes(&mut primary)?.saturating_sub(before.0);
+    let rows = used(&primary)?.saturating_sub(before.1);
+    ensure!(rows > 160 << 20, "{rows} bytes of rows");
+    ensure!(grown < rows + (80 << 20), "{grown} bytes of memory for {rows} of rows");
+    wait_equal(&primary, "b")
+}
+
+/// What is refused for want of room was shipped to nobody; both go on once there is room, in whichever form the log has what was missed.
+#[test]
+fn a_full_disk_on_either_side_leaves_both_with_the_same() -> Result<()> {
+    for full in ["a", "b"] {
+        let cluster = Cluster::new()?;
+        let Some(mount) = Mount::tmpfs(&cluster.dir.path().join(full), 48 << 20)? else {
+            return Ok(());
+        };
+        let mut primary = Server::start(&cluster.primary(["command", "changes"], &[]))?;
+        prepare(&primary, CLIENTS)?;
+        let standby = Server::start(&cluster.standby("b", &[]))?;
+        wait_equal(&primary, "b")?;
+        let filler = mount.path.join("filler");
+        fill(&filler)?;
+        let load = Load::start(&primary, CLIENTS, 200);
+        match full {
+            "a" => load.wait_refused(PATIENCE)?,
+            _ => wait_full(&standby)?,
+        }
+        let mut tallies = load.stop()?;
+        check(&primary, &tallies)?;
+        fs::remove_file(&filler)?;
+        mount.resize(512 << 20)?;
+        if full == "a" {
+            primary.kill()?;
+            primary = Server::start(&cluster.primary(["command", "changes"], &[]))?;
+        }
+        let load = Load::resume(&primary, tallies, 50);
+        thread::sleep(Duration::from_millis(200));
+        tallies = load.stop()?;
+        wait_equal(&primary, "b").context(full)?;
+        check(&primary, &tallies)?;
+        check(&standby, &tallies)?;
+    }
+    Ok(())
+}
+
+fn wait_full(standby: &Server) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let told = replication(standby, &[])?["standbys"][0].clone();
+        let error = told["error"].as_str().unwrap_or_default();
+        if error.contains("No space left") {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "its disk is never full: {told}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What the primary can't write was on its way to its standby already. Its callers are told that nobody knows; the standby never shows it, and
+/// lets go of it once it is started again.
+#[test]
+fn a_write_that_fails_behind_what_was_shipped_is_shown_nowhere() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let launch = cluster.primary(["physiological", "command"], &[]);
+    let mut primary = Server::start(&launch.clone().survives_file_limit())?;
+    prepare(&primary, CLIENTS)?;
+    let mut standby = Server::start(&cluster.standby("b", &[]))?;
+    wait_equal(&primary, "b")?;
+    let load = Load::start(&primary, CLIENTS, 50);
+    thread::sleep(Duration::from_millis(200));
+    primary.refuse_file_writes()?;
+    load.wait_refused(PATIENCE)?;
+    let tallies = load.stop()?;
+    check(&primary, &tallies).context("the primary that can't write")?;
+    primary.kill()?;
+    let primary = Server::start(&launch)?;
+    check(&primary, &tallies).context("the primary, started again")?;
+    standby.kill()?;
+    let standby = Server::start(&cluster.standby("b", &[]))?;
+    wait_equal(&primary, "b")?;
+    check(&standby, &tallies)
+}
+
+/// A row of a standby is another one than its primary's, under checksums that hold: what it is told by, and the way back.
+#[test]
+fn a_row_that_was_harmed_is_named_everywhere_and_the_standby_begins_anew() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let primary = Server::start(&cluster.primary(["command", "changes"], &[]))?;
+    prepare(&primary, CLIENTS)?;
+    let follow = cluster.standby("b", &[]);
+    let mut standby = Server::start(&follow)?;
+    wait_equal(&primary, "b")?;
+    for account in 0..300 {
+        let opened = primary.call("bank/open", &json!({"account": account, "balance": 10}).to_string())?;
+        ensure!(opened.status == 200, "{}", opened.text());
+    }
+    wait_equal(&primary, "b")?;
+    standby.kill()?;
+    let forged = forge_stand_in(
+        &cluster.dir.path().join("b"),
+        |changes| {
+            changes
+                .changes
+                .ends_with(&[123_i64.to_le_bytes(), 10_i64.to_le_bytes()].concat())
+        },
+        |bytes| {
+            let at = bytes.len() - 8;
+            bytes[at] ^= 1;
+        },
+    )?;
+    let mut standby = Spawned::start(&follow)?.listen()?;
+    let named = "row account=123 (number ";
+    let until = Instant::now() + PATIENCE;
+    let what = loop {
+        let told = replication(&standby, &[])?["standbys"][0]["compared"].clone();
+        let what = told["difference"].as_str().unwrap_or_default().to_owned();
+        if what.contains(named) {
+            ensure!(told["equal"] == false && lsn(&told["lsn"]) > forged, "{told}");
+            break what;
+        }
+        ensure!(Instant::now() < until, "the row is not named: {told}");
+        thread::sleep(Duration::from_millis(20));
+    };
+    ensure!(
+        what.contains("balance") && what.contains("11") && what.contains("10"),
+        "{what}"
+    );
+    // Its readiness, its output, its metrics, the command line on either side, and its primary.
+    let ready = standby.get("/readyz")?;
+    ensure!(ready.status == 503 && ready.text().contains(named), "{}", ready.text());
+    standby.wait_said(named)?;
+    let metrics = standby.get("/metrics")?.text();
+    let differs = metrics
+        .lines()
+        .find(|line| line.starts_with("reprise_standby_differs{"));
+    ensure!(differs.is_some_and(|line| line.ends_with(" 1")), "{differs:?}");
+    while !seen(&primary, "b")?["compared"]["difference"]
+        .as_str()
+        .is_some_and(|what| what.contains(named))
+    {
+        ensure!(
+            Instant::now() < until,
+            "its primary does not know: {}",
+            seen(&primary, "b")?
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    for server in [&primary, &standby] {
+        let url = format!("http://{}", server.address);
+        let told = run_verb(&["replication", "status", "--url", &url])?;
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        ensure!(told.contains(named), "{told}");
+    }
+    // Nothing is shown, it is not promoted, and it goes on receiving.
+    let read = standby.call("bank/balance", r#"{"account": 1}"#)?;
+    ensure!(read.status == 503 && read.text().contains(named), "{}", read.text());
+    let promoted = standby.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
+    ensure!(
+        promoted.status >= 400 && promoted.text().contains(named),
+        "{}",
+        promoted.text()
+    );
+    ensure!(seen(&primary, "b")?["state"] == "streaming", "{}", seen(&primary, "b")?);
+    // A start is refused, with what there is to do; it begins anew as that says.
+    standby.kill()?;
+    let mut refused = Spawned::start(&follow)?;
+    ensure!(!refused.wait()?.success(), "it started");
+    let said = refused.errors();
+    ensure!(said.contains(named) && said.contains("differs.json"), "{said}");
+    for (folder, is_file) in [("log", false), ("checkpoints", false), ("differs.json", true)] {
+        let path = cluster.dir.path().join("b").join(folder);
+        match is_file {
+            true => fs::remove_file(path)?,
+            false => fs::remove_dir_all(path)?,
+        }
+    }
+    let standby = Server::start(&follow)?;
+    wait_equal(&primary, "b")?;
+    let read = standby.call("bank/balance", r#"{"account": 123}"#)?;
+    ensure!(read.json()["result"]["balance"] == "10", "{}", read.text());
+    Ok(())
+}
