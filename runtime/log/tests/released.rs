@@ -101,10 +101,10 @@ fn a_reader_outlives_a_release_of_what_it_has_passed_over() {
         let hooked = Arc::new(Hooked(disk.clone(), hook.clone()));
         let (log, _) = Log::open(hooked, Arc::new(RealClock::new()), config(), complete).expect("open");
         let log = Arc::new(log);
-        let end = (0..blocks)
+        let ends: Vec<_> = (0..blocks)
             .map(|number| append(&log, &format!("w{number}*3000")))
-            .last();
-        let end = end.expect("some");
+            .collect();
+        let end = *ends.last().expect("some");
         let mut reader = log.reader(end).expect("reader");
         let running = log.clone();
         *hook.lock().expect("test") = Some(Box::new(move || {

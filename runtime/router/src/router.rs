@@ -393,7 +393,7 @@ impl Router {
         match &*self.0.phase.read().expect("held for a look") {
             Phase::Ready => None,
             Phase::Recovering { .. } => Some("the node recovers; /readyz shows the progress"),
-            Phase::Failed { .. } => Some("the node could not replay its log; /readyz has the report"),
+            Phase::Failed { .. } => Some("the node serves no tables; /readyz has the report"),
             Phase::Stopping => Some("the node is stopping"),
         }
         .map(|reason| ReplyOutcome::Unavailable(reason.into()))

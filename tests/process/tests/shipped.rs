@@ -302,6 +302,49 @@ fn wait_full(standby: &Server) -> Result<()> {
     }
 }
 
+/// The primary has no room for what its calls want. What it refuses leaves nothing on its standby, which has as much memory: either that is enough,
+/// or it says so, and goes on with more.
+#[test]
+fn a_full_memory_on_either_side_leaves_both_with_the_same() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let little = ["--memory-max", "96MiB"];
+    let launch = cluster.primary(["physiological", "command"], &little);
+    let mut primary = Server::start(&launch)?;
+    prepare(&primary, CLIENTS)?;
+    let mut standby = Server::start(&cluster.standby("b", &little))?;
+    wait_equal(&primary, "b")?;
+    let load = Load::start(&primary, CLIENTS, 2_000);
+    load.wait_refused(PATIENCE)?;
+    let tallies = load.stop()?;
+    check(&primary, &tallies)?;
+    let (durable, until) = (
+        lsn(&replication(&primary, &[])?["durable_lsn"]),
+        Instant::now() + PATIENCE,
+    );
+    loop {
+        let ready = standby.get("/readyz")?;
+        if ready.text().contains("--memory-max") {
+            standby.kill()?;
+            standby = Server::start(&cluster.standby("b", &["--memory-max", "512MiB"]))?;
+        }
+        if lsn(&seen(&primary, "b")?["view_lsn"]) >= durable {
+            break;
+        }
+        ensure!(
+            Instant::now() < until,
+            "it does not come to {durable}: {}",
+            seen(&primary, "b")?
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    check(&standby, &tallies)?;
+    // The primary's next life has no more room, and the other form.
+    primary.kill()?;
+    let primary = Server::start(&cluster.primary(["command", "changes"], &little))?;
+    wait_equal(&primary, "b")?;
+    check(&primary, &tallies)
+}
+
 /// What the primary can't write was on its way to its standby already. Its callers are told that nobody knows; the standby never shows it, and
 /// lets go of it once it is started again.
 #[test]
@@ -399,7 +442,8 @@ fn a_row_that_was_harmed_is_named_everywhere_and_the_standby_begins_anew() -> Re
     }
     // Nothing is shown, it is not promoted, and it goes on receiving.
     let read = standby.call("bank/balance", r#"{"account": 1}"#)?;
-    ensure!(read.status == 503 && read.text().contains(named), "{}", read.text());
+    let says_where = read.text().contains("serves no tables; /readyz has the report");
+    ensure!(read.status == 503 && says_where, "{}", read.text());
     let promoted = standby.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
     ensure!(
         promoted.status >= 400 && promoted.text().contains(named),
