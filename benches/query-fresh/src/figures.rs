@@ -233,8 +233,11 @@ impl Settings {
         chart.notes.push(
             "Freshness: what the standby shows of what the primary committed since the run began, each 20 ms; a point is the median of 0.1 s.".into(),
         );
+        chart
+            .notes
+            .push("query-fresh-reads: the same with Stock-Level and Order-Status on one reader all the time.".into());
         let offered = self.rate.map_or(Offered::All, Offered::Rate);
-        let runs: Vec<_> = (self.ways().into_iter())
+        let mut runs: Vec<_> = (self.ways().into_iter())
             .map(|(name, run)| {
                 let run = Run {
                     standbys: 1,
@@ -244,6 +247,14 @@ impl Settings {
                 (name, 1, run)
             })
             .collect();
+        let with_reads = runs
+            .iter()
+            .find(|(name, ..)| name == "query-fresh")
+            .map(|(_, _, run)| Run {
+                readers: 1,
+                ..run.clone()
+            });
+        runs.extend(with_reads.map(|run| ("query-fresh-reads".to_owned(), 1, run)));
         let measured = self.measure(&runs)?;
         for ((name, _, _), measured) in runs.iter().zip(&measured) {
             chart.points.extend(over_time(name, measured));

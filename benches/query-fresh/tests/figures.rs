@@ -63,7 +63,7 @@ fn freshness_and_processor_time_are_drawn() {
     check_drawn(
         &["7", "processor"],
         &[
-            ("figure-7", &WAYS),
+            ("figure-7", &[&WAYS[..], &["query-fresh-reads"]].concat()),
             ("processor-primary", &["standalone", "query-fresh", "logical"]),
             ("processor-standby", &WAYS),
         ],

@@ -1,6 +1,7 @@
-//! How fresh a standby is under writes at a steady rate: without reports, with a long report all the time on its readers, and with the same report on
-//! its engine threads, one after the other in this process. Prints a line for each.
-//! Command: `cargo run --release -p reprise-database --example reports [SECONDS]`, behind `cargo xtask wasm`.
+//! What reads cost a standby, and what its readers make of it: writes at a steady rate, and beside them no reads, short ones, or a long report all the
+//! time, each without readers and with one, in turn in this process. Prints a line for each: freshness and lag, the standby's processor time a write,
+//! reads and how long they took, and what memory 16 readers take that have nothing to do.
+//! Command: `cargo run --release -p reprise-database --example reports [SECONDS [WRITES-A-BATCH [WAY]]]`, behind `cargo xtask wasm`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -8,6 +9,8 @@ mod common;
 mod following;
 
 use std::{
+    collections::BTreeMap,
+    fs::{self, DirEntry},
     path::Path,
     sync::{
         Arc, Mutex,
@@ -30,6 +33,7 @@ const WRITES: i64 = 20;
 const EVERY: Duration = Duration::from_millis(10);
 /// Rows that a report reads.
 const REPORT_ROWS: i64 = 100_000;
+const PAUSE: Duration = Duration::from_millis(1);
 const SAMPLE: Duration = Duration::from_millis(20);
 
 fn call(database: &Database, procedure: &str, calls: &[Vec<u8>]) {
@@ -72,8 +76,93 @@ fn write(id: i64, value: i64) -> Vec<u8> {
     args
 }
 
-/// Freshness and lag in ms, each 20 ms; and how many reports ran.
-fn measure(dir: &Path, readers: Option<u16>, time: Duration) -> (Vec<f64>, Vec<f64>, usize) {
+/// What is read beside the writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    None,
+    /// One row a call, one call at a time, with a pause behind each.
+    Paced,
+    /// The same without pauses.
+    Short,
+    Report,
+}
+
+/// What was found of one way.
+#[derive(Default)]
+struct Found {
+    freshness: Vec<f64>,
+    lag_ms: Vec<f64>,
+    writes: i64,
+    /// Of the standby's threads but its readers.
+    standby_ns: u64,
+    readers_ns: u64,
+    /// What each read took, in us.
+    reads_us: Vec<f64>,
+}
+
+/// Processor time of each thread of this process, with its name.
+fn threads() -> BTreeMap<String, (String, u64)> {
+    let read = |thread: &DirEntry, name: &str| fs::read_to_string(thread.path().join(name)).ok();
+    let tasks = fs::read_dir("/proc/self/task").expect("this system tells of threads");
+    let ran = tasks.flatten().filter_map(|thread| {
+        let ns = read(&thread, "schedstat")?
+            .split_ascii_whitespace()
+            .next()?
+            .parse()
+            .ok()?;
+        let id = thread.file_name().to_string_lossy().into_owned();
+        Some((id, (read(&thread, "comm")?.trim().to_owned(), ns)))
+    });
+    ran.collect()
+}
+
+fn resident_kib() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").expect("this system tells of memory");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.and_then(|line| line.split_ascii_whitespace().nth(1)?.parse().ok());
+    kib.expect("a number of KiB")
+}
+
+fn readers_config(threads: u16) -> ReadersConfig {
+    ReadersConfig {
+        threads,
+        view_time_max: Duration::from_secs(60),
+        view_bytes_max: 1 << 30,
+    }
+}
+
+fn write_until(primary: &Database, writes: i64, is_over: &AtomicBool) -> i64 {
+    let mut round = 0;
+    while !is_over.load(Ordering::Acquire) {
+        let calls: Vec<_> = (0..writes)
+            .map(|at| write((round * 31 + at * 97) % REGISTERS, round))
+            .collect();
+        call(primary, "write", &calls);
+        round += 1;
+        thread::sleep(EVERY);
+    }
+    round * writes
+}
+
+fn read_until(standby: &Database, reads: Reads, is_over: &AtomicBool) -> Vec<f64> {
+    let mut took = Vec::new();
+    let report = ids((0..REPORT_ROWS).map(|at| at % REGISTERS));
+    while reads != Reads::None && !is_over.load(Ordering::Acquire) {
+        let args = match reads {
+            Reads::Report => report.clone(),
+            _ => ids(std::iter::once(took.len() as i64 * 7 % REGISTERS)),
+        };
+        let begun = Instant::now();
+        call(standby, "read", std::slice::from_ref(&args));
+        took.push(begun.elapsed().as_secs_f64() * 1e6);
+        if reads == Reads::Paced {
+            thread::sleep(PAUSE);
+        }
+    }
+    took
+}
+
+fn measure(dir: &Path, (readers, reads): (u16, Reads), (time, writes): (Duration, i64)) -> Found {
     let primary = Arc::new(Database::open(config(&dir.join("a"), 2)).expect("open"));
     primary.recover().expect("recover");
     primary
@@ -83,49 +172,39 @@ fn measure(dir: &Path, readers: Option<u16>, time: Duration) -> (Vec<f64>, Vec<f
     primary.serve_standbys(serving("http://a:1")).expect("served");
     let of: Primary = Arc::new(Mutex::new(Some(primary.clone())));
     bootstrap(&primary, "b", &dir.join("b"));
+    let others = threads();
     let standby = Arc::new(Database::open_standby(config(&dir.join("b"), 2)).expect("open"));
     standby.recover().expect("recover");
-    let readers_config = ReadersConfig {
-        threads: readers.unwrap_or(0),
-        view_time_max: Duration::from_secs(60),
-        view_bytes_max: 1 << 30,
-    };
-    standby.start_readers(&readers_config).expect("readers");
+    standby.start_readers(&readers_config(readers)).expect("readers");
     standby.follow_primary(follow_primary(&of, "b")).expect("it follows");
     wait_streaming(&primary, "b");
-    let (is_over, begun) = (AtomicBool::new(false), Instant::now());
-    let mut samples = (Vec::new(), Vec::new());
-    let reports = thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut round = 0;
-            while !is_over.load(Ordering::Acquire) {
-                let calls: Vec<_> = (0..WRITES)
-                    .map(|at| write((round * 31 + at * 97) % REGISTERS, round))
-                    .collect();
-                call(&primary, "write", &calls);
-                round += 1;
-                thread::sleep(EVERY);
-            }
-        });
-        let reports = scope.spawn(|| {
-            let (mut count, args) = (0, ids((0..REPORT_ROWS).map(|at| at % REGISTERS)));
-            while readers.is_some() && !is_over.load(Ordering::Acquire) {
-                call(&standby, "read", std::slice::from_ref(&args));
-                count += 1;
-            }
-            count
-        });
+    let before = threads();
+    let (is_over, begun, mut found) = (AtomicBool::new(false), Instant::now(), Found::default());
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(&primary, writes, &is_over));
+        let reader = scope.spawn(|| read_until(&standby, reads, &is_over));
         while begun.elapsed() < time {
             thread::sleep(SAMPLE);
             if let Some(own) = service(&standby).own() {
-                samples.0.push(own.freshness.unwrap_or(0.0));
-                samples.1.push(own.lag_us as f64 / 1e3);
+                found.freshness.push(own.freshness.unwrap_or(0.0));
+                found.lag_ms.push(own.lag_us as f64 / 1e3);
             }
         }
+        let ran = threads().into_iter().filter(|(id, _)| !others.contains_key(id));
+        for (id, (name, ns)) in ran {
+            let of = match &*name {
+                name if name.starts_with("reader") => &mut found.readers_ns,
+                // The primary's end of the connection, and this program's own.
+                name if name.starts_with("ship") || name.starts_with("net-") || name == "reports" => continue,
+                _ => &mut found.standby_ns,
+            };
+            *of += ns.saturating_sub(before.get(&id).map_or(0, |(_, ns)| *ns));
+        }
         is_over.store(true, Ordering::Release);
-        reports.join().expect("reports")
+        found.writes = writer.join().expect("writes");
+        found.reads_us = reader.join().expect("reads");
     });
-    (samples.0, samples.1, reports)
+    found
 }
 
 fn at(samples: &mut [f64], part: f64) -> f64 {
@@ -136,21 +215,58 @@ fn at(samples: &mut [f64], part: f64) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
+/// KiB that a reader takes that has nothing to do.
+fn idle_kib() -> f64 {
+    const COUNT: u16 = 16;
+    let dir = tempfile::tempdir().expect("a directory");
+    let primary = Arc::new(Database::open(config(&dir.path().join("a"), 2)).expect("open"));
+    primary.recover().expect("recover");
+    primary.serve_standbys(serving("http://a:1")).expect("served");
+    bootstrap(&primary, "b", &dir.path().join("b"));
+    let standby = Database::open_standby(config(&dir.path().join("b"), 2)).expect("open");
+    standby.recover().expect("recover");
+    let before = resident_kib();
+    standby.start_readers(&readers_config(COUNT)).expect("readers");
+    thread::sleep(Duration::from_millis(200));
+    (resident_kib() - before) / f64::from(COUNT)
+}
+
 fn main() {
-    let seconds = std::env::args().nth(1).map_or(5, |text| text.parse().expect("seconds"));
-    for (name, readers) in [
-        ("no report", None),
-        ("reports on readers", Some(1)),
-        ("reports on engine threads", Some(0)),
+    let mut args = std::env::args().skip(1);
+    let seconds = args.next().map_or(5, |text| text.parse().expect("seconds"));
+    let writes = args
+        .next()
+        .map_or(WRITES, |text| text.parse().expect("writes of a batch"));
+    let way = args.next().unwrap_or_default();
+    for (name, readers, reads) in [
+        ("no reader, no reads", 0, Reads::None),
+        ("a reader, no reads", 1, Reads::None),
+        ("no reader, 1,000 short reads/s", 0, Reads::Paced),
+        ("a reader, 1,000 short reads/s", 1, Reads::Paced),
+        ("no reader, short reads", 0, Reads::Short),
+        ("a reader, short reads", 1, Reads::Short),
+        ("a reader, reports", 1, Reads::Report),
+        ("no reader, reports", 0, Reads::Report),
     ] {
+        if !name.contains(way.as_str()) {
+            continue;
+        }
         let dir = tempfile::tempdir().expect("a directory");
-        let (mut freshness, mut lag, reports) = measure(dir.path(), readers, Duration::from_secs(seconds));
+        let mut found = measure(dir.path(), (readers, reads), (Duration::from_secs(seconds), writes));
         println!(
-            "{name}: freshness median {:.4}, first percentile {:.4}; lag median {:.2} ms, 99th percentile {:.2} ms; {reports} reports",
-            at(&mut freshness, 0.5),
-            at(&mut freshness, 0.01),
-            at(&mut lag, 0.5),
-            at(&mut lag, 0.99),
+            "{name}: freshness median {:.4}, first percentile {:.4}; lag median {:.2} ms, p99 {:.2} ms; {:.0} writes/s, each {:.2} us of the standby; \
+             {:.0} reads/s, median {:.0} us, p99 {:.0} us, {:.1} us of readers a read",
+            at(&mut found.freshness, 0.5),
+            at(&mut found.freshness, 0.01),
+            at(&mut found.lag_ms, 0.5),
+            at(&mut found.lag_ms, 0.99),
+            found.writes as f64 / seconds as f64,
+            found.standby_ns as f64 / 1e3 / found.writes as f64,
+            found.reads_us.len() as f64 / seconds as f64,
+            at(&mut found.reads_us, 0.5),
+            at(&mut found.reads_us, 0.99),
+            found.readers_ns as f64 / 1e3 / found.reads_us.len() as f64,
         );
     }
+    println!("a reader with nothing to do: {:.0} KiB", idle_kib());
 }

@@ -8,7 +8,7 @@ use reprise_checkpoint::{CheckpointError, Checkpoints};
 use reprise_env::{Disk, DiskError};
 use reprise_log::{EpochStart, LogError, Outline, Position};
 use reprise_router::CutRecords;
-use reprise_ship::{ForkAnswer, committed_by};
+use reprise_ship::{Expected, ForkAnswer, committed_by, waits_for_each};
 use serde::{Deserialize, Serialize};
 
 use crate::{device::RegionNote, expected, small_file, synced};
@@ -33,7 +33,7 @@ pub struct CutInfo {
     pub from: u64,
     /// Behind the last one.
     pub to: u64,
-    /// Some of it may have been answered as committed: under 1-safe, or by a primary alone under 2-safe.
+    /// Some of it may have been answered as committed: under 1-safe, by a primary alone, or with a standby that may not be the promoted one.
     pub acknowledged: bool,
     /// When, in microseconds since 1970.
     pub cut_us: i64,
@@ -198,12 +198,20 @@ struct Level {
     /// From this epoch to the last one every primary was this directory, under this level.
     first_epoch: u32,
     last_epoch: u32,
+    /// Its log's end when a standby was forgotten last, which may have all before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forgot_at: Option<u64>,
 }
 
 impl Level {
     fn load(root: &dyn Disk) -> Option<Self> {
         let bytes = small_file::read(root, LEVEL_NAME).ok().flatten()?;
         serde_json::from_slice(&bytes).ok()
+    }
+
+    fn save(&self, root: &dyn Disk) -> Result<(), DiskError> {
+        let text = serde_json::to_vec(self).expect("a name and numbers");
+        small_file::replace(root, LEVEL_NAME, &text)
     }
 }
 
@@ -219,12 +227,24 @@ pub(crate) fn keep_level(root: &dyn Disk, level: Safety, epoch: Epoch) -> Result
             .filter(|known| goes_on(known))
             .map_or(epoch.0, |known| known.first_epoch),
         last_epoch: epoch.0,
+        forgot_at: known.as_ref().and_then(|known| known.forgot_at),
     };
-    if known.as_ref() == Some(&next) {
-        return Ok(());
+    match known.as_ref() == Some(&next) {
+        true => Ok(()),
+        false => next.save(root),
     }
-    let text = serde_json::to_vec(&next).expect("a name and numbers");
-    small_file::replace(root, LEVEL_NAME, &text)
+}
+
+/// Kept before a standby is forgotten: from then on the primary whose log ends at `end` answers without it.
+pub(crate) fn keep_forgetting(root: &dyn Disk, end: Lsn) -> Result<(), DiskError> {
+    match Level::load(root) {
+        None => Ok(()), // nothing is known of what was answered, either
+        Some(level) => Level {
+            forgot_at: level.forgot_at.max(Some(end.0)),
+            ..level
+        }
+        .save(root),
+    }
 }
 
 /// What is committed for certain of a log that ends in this epoch, where this directory was its primary and callers waited for standbys:
@@ -238,22 +258,19 @@ pub(crate) fn committed_as_primary(root: &dyn Disk, end: Epoch) -> Option<Lsn> {
     }
 }
 
-/// False where this directory was the primary of all of these epochs, callers waited for standbys, and those in sync are not known to have had
-/// more than `from`.
+/// False where this directory was the primary of all of these epochs, and each answer of its waited for every standby that may have been promoted since:
+/// then whoever was has all that was answered. Which one was is not known here; it may have been promoted by force.
 fn may_be_acknowledged(root: &dyn Disk, from: Lsn, (first, last): (Epoch, Epoch)) -> bool {
-    let Some(level) = Level::load(root).filter(|level| level.first_epoch <= first.0 && last.0 <= level.last_epoch)
+    let Some(known) = Level::load(root).filter(|level| level.first_epoch <= first.0 && last.0 <= level.last_epoch)
     else {
         return true;
     };
-    let Some(level) = Safety::from_name(&level.safety).filter(|level| level.asks_standbys()) else {
+    let (Some(level), Ok(standbys)) = (Safety::from_name(&known.safety), expected::load(root)) else {
         return true;
     };
-    let Ok(expected) = expected::load(root) else {
-        return true;
-    };
-    let mut in_sync = expected.iter().filter(|standby| standby.is_in_sync).peekable();
-    let was_alone = level == Safety::TwoSafe && in_sync.peek().is_none();
-    was_alone || in_sync.any(|standby| standby.from > from)
+    let is_known = |standby: &Expected| standby.from <= from;
+    let may_be_a_forgotten_one = known.forgot_at.is_some_and(|lsn| from.0 <= lsn);
+    may_be_a_forgotten_one || !waits_for_each(level, &standbys) || !standbys.iter().all(is_known)
 }
 
 /// All that was ever cut, by name; what can't be read is left out.
@@ -327,14 +344,26 @@ mod tests {
             is_in_sync,
             is_counted: true,
         };
+        let never_in_sync = |from| Expected {
+            is_counted: false,
+            ..standby(false, from)
+        };
         let own = (Epoch(3), Epoch(3));
         assert!(may_be_acknowledged(&disk, Lsn(5), own), "nothing is known");
         for (level, standbys, expected) in [
             (Safety::OneSafe, vec![standby(true, 5)], true),
+            (Safety::TwoSafe, vec![], true),
             (Safety::TwoSafe, vec![standby(true, 5)], false),
             (Safety::TwoSafe, vec![standby(true, 6)], true),
             (Safety::TwoSafe, vec![standby(false, 5)], true),
+            (Safety::TwoSafe, vec![standby(true, 5), standby(true, 4)], false),
+            // The second one may have been promoted by force, and the first one acknowledged what it lacks.
+            (Safety::TwoSafe, vec![standby(true, 5), standby(false, 4)], true),
             (Safety::Quorum, vec![standby(false, 5)], false),
+            (Safety::Quorum, vec![standby(true, 5), standby(true, 5)], true),
+            (Safety::VerySafe, vec![standby(false, 5), standby(true, 5)], false),
+            (Safety::VerySafe, vec![standby(true, 5), never_in_sync(2)], true),
+            (Safety::Quorum, vec![standby(true, 5), never_in_sync(2)], true),
         ] {
             keep_level(&disk, level, Epoch(3)).expect("kept");
             expected::save(&disk, &standbys).expect("saved");
@@ -347,9 +376,35 @@ mod tests {
     }
 
     #[test]
+    fn a_standby_that_was_forgotten_may_have_been_promoted() {
+        let disk = SimDisk::new();
+        keep_forgetting(&disk, Lsn(7)).expect("nothing is to be kept");
+        let standby = Expected {
+            name: "s1".into(),
+            from: Lsn(3),
+            is_in_sync: true,
+            is_counted: true,
+        };
+        expected::save(&disk, &[standby]).expect("saved");
+        keep_level(&disk, Safety::TwoSafe, Epoch(3)).expect("kept");
+        let is_open = |from| may_be_acknowledged(&disk, Lsn(from), (Epoch(3), Epoch(3)));
+        assert!(!is_open(5));
+        keep_forgetting(&disk, Lsn(7)).expect("kept");
+        keep_forgetting(&disk, Lsn(6)).expect("kept");
+        keep_level(&disk, Safety::TwoSafe, Epoch(4)).expect("kept");
+        assert!(is_open(5) && is_open(7) && !is_open(8));
+    }
+
+    #[test]
     fn what_another_primary_may_have_answered_may_have_been_acknowledged() {
         let disk = SimDisk::new();
-        expected::save(&disk, &[]).expect("saved");
+        let standby = Expected {
+            name: "s1".into(),
+            from: Lsn(5),
+            is_in_sync: false,
+            is_counted: true,
+        };
+        expected::save(&disk, &[standby]).expect("saved");
         let is_open = |level, epoch, first, last| {
             keep_level(&disk, level, Epoch(epoch)).expect("kept");
             may_be_acknowledged(&disk, Lsn(5), (Epoch(first), Epoch(last)))

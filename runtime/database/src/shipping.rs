@@ -568,6 +568,8 @@ impl ReplicationService for Replication {
     fn forget(&self, name: &str) -> Result<(), ReplicationError> {
         let serving = self.served()?;
         let missing = || ReplicationError::Name("no standby of that name is lost".into());
+        let kept = cutting::keep_forgetting(&*self.root, self.log.filled());
+        kept.map_err(|error| ReplicationError::Unavailable(error.to_string().into()))?;
         serving.shipper.forget(name).then_some(()).ok_or_else(missing)
     }
 

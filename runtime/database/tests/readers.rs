@@ -17,10 +17,10 @@ use std::{
 
 use common::{config, wasm};
 use following::{Primary, bootstrap, follow_primary, serving, wait_seen, wait_streaming, wait_until};
-use reprise_abi::value::push_varint;
+use reprise_abi::{Field, IndexKind, RowLayout, value::push_varint};
 use reprise_base::{Lsn, MemoryKind};
 use reprise_database::{Database, LogPolicy, ReadersConfig};
-use reprise_router::{BatchBuilder, ReplyOutcome};
+use reprise_router::{BatchBuilder, ReplyOutcome, RowFilter, RowsError, RowsRequest};
 
 const REGISTERS: i64 = 300;
 const READERS: ReadersConfig = ReadersConfig {
@@ -252,6 +252,35 @@ fn read_short(pair: &Pair, is_over: &AtomicBool) -> Vec<(Lsn, BTreeMap<i64, i64>
     seen
 }
 
+/// All registers on one page, and the last record that it shows.
+fn registers_page(database: &Database) -> (Lsn, BTreeMap<i64, i64>) {
+    let request = RowsRequest {
+        limit: 1_000,
+        ..RowsRequest::default()
+    };
+    let page = database.router().table_rows(request).expect("a page");
+    assert_eq!(page.next_cursor, None);
+    let layout = RowLayout::of_table(&page.schema);
+    let number = |row: &[u8], column| match layout.field(row, column) {
+        Field::Int(number) => number,
+        other => panic!("{other:?}"),
+    };
+    let rows = page.rows.iter().map(|row| (number(row, 0), number(row, 1)));
+    (page.lsn, rows.collect())
+}
+
+/// Pages of all registers, as long as the others go on: what was seen, to be compared.
+fn read_pages(pair: &Pair, is_over: &AtomicBool) -> Vec<(Lsn, BTreeMap<i64, i64>)> {
+    let (mut seen, mut last) = (Vec::new(), Lsn(0));
+    while !is_over.load(Ordering::Acquire) || seen.is_empty() {
+        let page = registers_page(&pair.standby);
+        assert!(page.0 >= last, "a later page shows no less");
+        last = page.0;
+        seen.push(page);
+    }
+    seen
+}
+
 #[test]
 fn a_long_read_sees_its_view_to_the_end_and_the_replay_goes_on() {
     for policy in [LogPolicy::Command, LogPolicy::Physiological] {
@@ -261,10 +290,12 @@ fn a_long_read_sees_its_view_to_the_end_and_the_replay_goes_on() {
         let seen = thread::scope(|scope| {
             scope.spawn(|| write_until(&pair, &written, 3_000, &is_over));
             let short = scope.spawn(|| read_short(&pair, &is_over));
+            let pages = scope.spawn(|| read_pages(&pair, &is_over));
             let went_on = (0..TRIES).any(|_| read_long(&pair, &written));
             is_over.store(true, Ordering::Release);
             assert!(went_on, "the replay stood still beneath {TRIES} long reads");
-            short.join().expect("short reads")
+            let pages = pages.join().expect("pages");
+            [short.join().expect("short reads"), pages].concat()
         });
         for (lsn, registers) in seen {
             assert_eq!(registers, written.at(lsn), "at LSN {lsn}");
@@ -371,6 +402,117 @@ fn a_promotion_ends_the_views_and_takes_writes() {
     assert_eq!(values(&answer.result), [Some(77), None, Some(3)]);
 }
 
+/// All pages of a table in the order of an index, each row as it is stored.
+fn pages(database: &Database, request: &RowsRequest) -> Result<Vec<Vec<u8>>, RowsError> {
+    let (mut request, mut rows) = (request.clone(), Vec::new());
+    loop {
+        let page = database.router().table_rows(request.clone())?;
+        rows.extend(page.rows);
+        request.cursor = page.next_cursor;
+        if request.cursor.is_none() {
+            return Ok(rows);
+        }
+    }
+}
+
+/// Every table in the order of every index, from either end, in pages of one row and of some: the same on the standby as on the primary.
+fn check_pages(pair: &Pair, with_filter: bool) {
+    let deployed = pair.primary.router().deployed();
+    for (table, schema) in deployed.tables() {
+        for (index, reverse, limit) in
+            (0..=schema.indexes.len() as u16).flat_map(|index| [(index, false, 1), (index, true, 3), (index, false, 7)])
+        {
+            let [first, second] = [&pair.primary, &pair.standby].map(|database| {
+                let deployed = database.router().deployed();
+                let filter = RowFilter {
+                    schema: deployed.tables[table.0 as usize].clone(),
+                    passes: Arc::new(|row| row.iter().map(|byte| u64::from(*byte)).sum::<u64>() % 2 == 0),
+                };
+                let request = RowsRequest {
+                    table: table.0,
+                    index,
+                    limit,
+                    reverse,
+                    filter: with_filter.then_some(filter),
+                    ..RowsRequest::default()
+                };
+                match pages(database, &request) {
+                    Err(RowsError::Unordered) => Vec::new(),
+                    // As they lie on each server.
+                    Ok(mut rows) if index == 0 && schema.primary_kind != IndexKind::Ordered => {
+                        rows.sort();
+                        rows
+                    }
+                    Ok(rows) => rows,
+                    Err(error) => panic!("{error}"),
+                }
+            });
+            assert_eq!(
+                first,
+                second,
+                "{} by index {index}, {limit} a page, reverse {reverse}",
+                schema.full_name()
+            );
+        }
+    }
+}
+
+#[test]
+fn pages_of_tables_of_each_kind_are_the_same_as_on_the_primary() {
+    for policy in [LogPolicy::Command, LogPolicy::Physiological] {
+        let pair = Pair::new(&["voter"], policy, &READERS);
+        let mut names = vec![5];
+        (0..5).for_each(|name| names.extend([1, b'a' + name]));
+        let initialized = call(&pair.primary, "voter", "initialize", &names);
+        assert_eq!(initialized.outcome, ReplyOutcome::Committed);
+        for vote in 0..300_i64 {
+            let phone = (2_000_000_000 + vote * 77_000_001 % 7_000_000_000).to_le_bytes();
+            let args = [&phone[..], &(1 + vote as i32 % 5).to_le_bytes(), &2_i64.to_le_bytes()].concat();
+            assert_eq!(
+                call(&pair.primary, "voter", "vote", &args).outcome,
+                ReplyOutcome::Committed
+            );
+        }
+        wait_seen(&pair.primary, &pair.standby);
+        check_pages(&pair, false);
+        check_pages(&pair, true);
+        pair.wait_no_views();
+    }
+}
+
+#[test]
+fn pages_of_tables_are_read_by_readers() {
+    let pair = Pair::new(&["registers"], LogPolicy::Physiological, &READERS);
+    let written = Written::default();
+    written.fill(&pair.primary);
+    wait_seen(&pair.primary, &pair.standby);
+    let router = pair.standby.router();
+    wait_until("the last window's view is gone", || router.open_views() == 0);
+    let page = registers_page(&pair.standby);
+    assert_eq!(page.1, written.at(page.0));
+    assert_eq!(router.open_views(), 1, "it is kept until the next window");
+    // Its order is the queue's: a page behind a write that its client saw shows it.
+    written.write(&pair.primary, &[(5, Some(-5))]);
+    wait_seen(&pair.primary, &pair.standby);
+    assert_eq!(registers_page(&pair.standby).1[&5], -5);
+    let bad = |request: RowsRequest| router.table_rows(request).err().expect("refused").to_string();
+    let table = RowsRequest {
+        table: 99,
+        limit: 1,
+        ..RowsRequest::default()
+    };
+    assert!(bad(table).contains("no such table"));
+    let cursor = RowsRequest {
+        cursor: Some(vec![1, 2, 3]),
+        limit: 1,
+        ..RowsRequest::default()
+    };
+    assert!(bad(cursor).contains("cursor"));
+    pair.standby.promote().expect("promoted");
+    assert_eq!(registers_page(&pair.standby).1[&5], -5);
+    assert_eq!(router.open_views(), 0);
+}
+
 /// One step of many of a script: what is done, and with which.
 fn script(random: &mut u64, steps: usize) -> Vec<u8> {
     let mut next = || {
@@ -411,6 +553,9 @@ fn reads_of_scripts_answer_on_the_standby_what_they_answer_on_the_primary() {
                 (second.outcome, second.result),
                 "round {round}"
             );
+        }
+        if round % 10 == 0 {
+            check_pages(&pair, round % 20 == 0);
         }
     }
     pair.wait_no_views();

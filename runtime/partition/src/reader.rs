@@ -1,4 +1,5 @@
-//! A thread that runs read-only calls on a standby, each batch at a view of its own: what the sites replay meanwhile it does not see.
+//! A thread that runs read-only calls and other looks at tables on a standby, each batch at a view of its own: what the sites replay meanwhile it
+//! does not see.
 
 use std::{
     any::Any,
@@ -38,12 +39,39 @@ pub trait OpenViews: Send + Sync {
     fn open(&self) -> Result<OpenedView, Arc<str>>;
 }
 
-/// What a reader is to run, over these partitions, ascending.
+/// What a reader is to do, over these partitions, ascending.
 pub struct Reading {
-    /// Calls that read.
-    pub batch: Box<CallBatch>,
-    /// That they read.
+    /// That.
+    pub work: ReadWork,
+    /// That it reads.
     pub partitions: Vec<PartitionId>,
+}
+
+/// Something to be read.
+pub enum ReadWork {
+    /// Calls that read.
+    Calls(Box<CallBatch>),
+    /// What no procedure reads.
+    Look(Box<dyn LookJob>),
+}
+
+/// Looks at tables as a view shows them, and answers whoever asked for it.
+pub trait LookJob: Send {
+    /// `deployed`: what the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the look with it.
+    fn look(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError>;
+
+    /// Called once. Err: there was no view, or it ended, or the replay has failed.
+    fn answer(self: Box<Self>, looked: Result<(), ReplyOutcome>);
+}
+
+impl Reading {
+    /// Nothing is read.
+    pub fn turn_away(self, outcome: &ReplyOutcome) {
+        match self.work {
+            ReadWork::Calls(batch) => batch.turn_away(outcome),
+            ReadWork::Look(job) => job.answer(Err(outcome.clone())),
+        }
+    }
 }
 
 /// What readers are to run. Views are opened in its order, so of two reads that one client sends the second sees no less.
@@ -148,32 +176,48 @@ impl Reader {
         Step::Done
     }
 
-    fn read(&mut self, (Reading { mut batch, partitions }, opened): Begun) {
+    fn read(&mut self, (reading, opened): Begun) {
         let opened = match opened {
             Ok(opened) => opened,
             Err(reason) => {
-                self.note_waiting(&batch, &partitions);
-                return batch.turn_away(&ReplyOutcome::Unavailable(reason));
+                if let ReadWork::Calls(batch) = &reading.work {
+                    self.note_waiting(batch, &reading.partitions);
+                }
+                return reading.turn_away(&ReplyOutcome::Unavailable(reason));
             }
         };
-        let shared = self.tools.shared.clone();
+        let Reading { work, partitions } = reading;
+        let (lending, clock) = (self.lending.clone(), self.tools.shared.clock.clone());
         let mut stores = Stores {
-            lending: &self.lending,
+            lending: &lending,
             view: opened.id,
             were_open: vec![false; partitions.len()],
             ends: vec![Lsn(0); partitions.len()],
             all: &partitions,
             held: 0..partitions.len(),
-            clock: shared.clock.clone(),
-            until_ns: shared.clock.monotonic_ns() + self.view_time_max.as_nanos() as u64,
+            until_ns: clock.monotonic_ns() + self.view_time_max.as_nanos() as u64,
+            clock,
             time_max: self.view_time_max,
             ended: None,
         };
         // Deployments wait until no view is open: the modules are those of the view once the sites have come to it.
         let is_open = stores.wait_open();
-        let tools = &mut self.tools;
-        tools.refresh_if_due();
-        let deployed = tools.deployed().clone();
+        self.tools.refresh_if_due();
+        match work {
+            ReadWork::Calls(batch) => self.run_calls(batch, is_open, stores, opened),
+            ReadWork::Look(job) => self.run_look(job, is_open, stores, opened),
+        }
+    }
+
+    fn run_calls(
+        &mut self,
+        mut batch: Box<CallBatch>,
+        is_open: Result<(), OpError>,
+        mut stores: Stores<'_>,
+        opened: OpenedView,
+    ) {
+        let (partitions, tools) = (stores.all, &mut self.tools);
+        let (shared, deployed) = (tools.shared.clone(), tools.deployed().clone());
         let started_ns = shared.clock.monotonic_ns();
         let count = batch.calls.len();
         begin_batch(&batch, &shared, &mut tools.frame);
@@ -193,7 +237,7 @@ impl Reader {
             run_call(tools, &deployed, &mut batch, slot, &mut stores);
             batch.calls[slot].lsn = stores.newest_seen();
         }
-        self.note_waiting(&batch, &partitions);
+        self.note_waiting(&batch, partitions);
         let tools = &mut self.tools;
         batch.count_results();
         batch.note_ran();
@@ -204,6 +248,23 @@ impl Reader {
         match shared.replay_failed.load(Ordering::Acquire) {
             true => batch.withdraw(REPLAY_FAILED),
             false => batch.finish(),
+        }
+    }
+
+    fn run_look(
+        &mut self,
+        mut job: Box<dyn LookJob>,
+        is_open: Result<(), OpError>,
+        mut stores: Stores<'_>,
+        opened: OpenedView,
+    ) {
+        let (deployed, seen) = (self.tools.deployed().clone(), stores.newest_seen());
+        let looked = is_open.and_then(|()| job.look(&mut stores, &deployed, seen));
+        let looked = looked.map_err(|_| stores.outcome());
+        drop(opened);
+        match self.tools.shared.replay_failed.load(Ordering::Acquire) {
+            true => job.answer(Err(ReplyOutcome::LogUnavailable(REPLAY_FAILED.into()))),
+            false => job.answer(looked),
         }
     }
 

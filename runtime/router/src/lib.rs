@@ -15,6 +15,7 @@ mod idempotency;
 mod logs;
 mod numbered;
 mod pace;
+mod page;
 mod query;
 mod replication;
 mod router;

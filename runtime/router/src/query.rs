@@ -1,4 +1,4 @@
-//! Looking at tables without a procedure: statistics, rows page by page, the digest of everything.
+//! Looking at tables without a procedure: statistics, rows page by page (`page` reads them), the digest of everything.
 
 use std::{
     fmt,
@@ -6,13 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_abi::{IndexKind, Placement, RowLayout, ScanFlags, TableSchema};
+use reprise_abi::{IndexKind, Placement, TableSchema};
 use reprise_base::{Lsn, PartitionId, SiteId};
-use reprise_partition::{ExclusivePartitions, SiteMessage, Touched};
-use reprise_storage::{Range, Rid, ScanPosition, Store, TableId};
-use reprise_txn::{Deployed, Merge, partition_between};
+use reprise_partition::{SiteMessage, Touched};
+use reprise_txn::{Deployed, partition_between};
 
-use crate::router::{Router, Unavailable};
+use crate::{
+    page::{read_held, split_place},
+    router::{Router, Unavailable},
+};
 
 /// One table over all partitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +60,7 @@ impl fmt::Debug for RowFilter {
     }
 }
 
+/// What was found of a table.
 pub struct RowsPage {
     /// Stored rows; decode them with the `RowLayout` of `schema`.
     pub rows: Vec<Vec<u8>>,
@@ -67,11 +70,6 @@ pub struct RowsPage {
     pub next_cursor: Option<Vec<u8>>,
     /// The last record of the partitions that were read. It was durable before the page was answered.
     pub lsn: Lsn,
-    /// Of all rows.
-    bytes: usize,
-    /// Rows that were looked at, and until when some more may be.
-    looked_at: usize,
-    until: Instant,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +85,9 @@ pub enum RowsError {
     /// What was read is not durable, and never will be.
     #[error("the log can't be written: {0}")]
     LogUnavailable(Arc<str>),
+    /// The view at which it was read is over.
+    #[error("{0}")]
+    TooStale(Arc<str>),
     #[error("{0}")]
     Unavailable(Arc<str>),
 }
@@ -97,41 +98,16 @@ impl From<Unavailable> for RowsError {
     }
 }
 
-/// Bytes of rows after which a page ends before its limit.
-const PAGE_BYTES_MAX: usize = 4 << 20;
-/// Rows that one page looks at, and the time that it takes: a filter that little passes must not hold a partition.
-const LOOKED_AT_MAX: usize = 20_000;
-const LOOK_TIME_MAX: Duration = Duration::from_millis(5);
-/// Rows between two looks at the clock.
-const LOOK_ROWS: usize = 256;
-
-impl RowsPage {
-    fn is_full(&self, limit: u32) -> bool {
-        self.rows.len() as u32 >= limit
-            || self.bytes >= PAGE_BYTES_MAX
-            || self.looked_at >= LOOKED_AT_MAX
-            || self.looked_at > 0 && self.looked_at.is_multiple_of(LOOK_ROWS) && Instant::now() >= self.until
-    }
-
-    fn look_at(&mut self, row: &[u8], request: &RowsRequest) {
-        self.looked_at += 1;
-        if request.filter.as_ref().is_none_or(|filter| (filter.passes)(row)) {
-            self.bytes += row.len();
-            self.rows.push(row.to_vec());
-        }
-    }
-}
-
 impl RowsRequest {
     /// The first and the last key bytes that are wanted.
-    fn bounds(&self) -> (Vec<u8>, Vec<u8>) {
+    pub(crate) fn bounds(&self) -> (Vec<u8>, Vec<u8>) {
         (
             [&self.prefix[..], &self.from].concat(),
             [&self.prefix[..], &self.to].concat(),
         )
     }
 
-    fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.from.is_empty() && self.to.is_empty() && !self.reverse
     }
 }
@@ -184,12 +160,17 @@ impl Router {
 
     /// A page of durable rows in index order, all seen at one moment; only the partitions that are read are held for it. The
     /// primary key of a hash table has no order, and a table may have none: such rows come as they lie, and a prefix has to be
-    /// a whole key.
+    /// a whole key. Where a standby has readers, one of them reads the page at a view, and nothing is held.
     pub fn table_rows(&self, request: RowsRequest) -> Result<RowsPage, RowsError> {
         self.check_ready()?;
         let deployed = self.deployed();
         let touched = self.partitions_of(schema_of(&deployed, &request)?, &request)?;
-        self.run_durably(touched, move |held| read_page(held, &request))
+        if self.is_standby()
+            && let Some(readers) = self.readers()
+        {
+            return self.page_at_view(&readers, touched, request);
+        }
+        self.run_durably(touched, move |held| read_held(held, &request))
     }
 
     /// The partitions that a page is read from.
@@ -255,7 +236,7 @@ impl Router {
     }
 }
 
-fn schema_of<'d>(deployed: &'d Deployed, request: &RowsRequest) -> Result<&'d Arc<TableSchema>, RowsError> {
+pub(crate) fn schema_of<'d>(deployed: &'d Deployed, request: &RowsRequest) -> Result<&'d Arc<TableSchema>, RowsError> {
     let schema = deployed.tables.get(request.table as usize).ok_or(RowsError::NotFound)?;
     match schema.is_dropped() || request.index as usize > schema.indexes.len() {
         true => Err(RowsError::NotFound),
@@ -263,284 +244,7 @@ fn schema_of<'d>(deployed: &'d Deployed, request: &RowsRequest) -> Result<&'d Ar
     }
 }
 
-/// The last record that these partitions' rows show.
-fn newest_seen(held: &ExclusivePartitions<'_>) -> Lsn {
-    let ends = held.partitions.iter().map(|part| part.last_end.0);
-    Lsn(ends.max().unwrap_or_default().saturating_sub(1))
-}
-
 /// Rows without a primary key all have the same, an empty one: that is no order.
-fn is_ordered(schema: &TableSchema, index: u16) -> bool {
+pub(crate) fn is_ordered(schema: &TableSchema, index: u16) -> bool {
     index > 0 || !schema.primary_key.is_empty() && schema.primary_kind == IndexKind::Ordered
-}
-
-fn read_page(held: &mut ExclusivePartitions<'_>, request: &RowsRequest) -> Result<RowsPage, RowsError> {
-    let deployed = held.tools.deployed().clone();
-    let schema = schema_of(&deployed, request)?;
-    if request
-        .filter
-        .as_ref()
-        .is_some_and(|filter| !Arc::ptr_eq(&filter.schema, schema))
-    {
-        return Err(RowsError::Changed);
-    }
-    let mut page = RowsPage {
-        rows: Vec::new(),
-        schema: schema.clone(),
-        next_cursor: None,
-        lsn: newest_seen(held),
-        bytes: 0,
-        looked_at: 0,
-        until: Instant::now() + LOOK_TIME_MAX,
-    };
-    let parts: Vec<(PartitionId, &Store)> = held.partitions.iter().map(|part| (part.id, &part.store)).collect();
-    match is_ordered(schema, request.index) {
-        true => merge_page(&parts, schema, request, &mut page)?,
-        false if !request.is_plain() => return Err(RowsError::Unordered),
-        false => {
-            let count = match schema.placement {
-                Placement::Replicated => parts[0].0.0 + 1,
-                _ => held.tools.shared.partitions_count,
-            };
-            unordered_page(&parts, count, request, &mut page)?;
-        }
-    }
-    Ok(page)
-}
-
-/// The last row that was shown: where a page in order goes on.
-struct Shown<'a> {
-    partition: PartitionId,
-    /// Hidden number, where the table has no primary key.
-    number: u64,
-    /// Bytes of the index's own columns in `key`.
-    own_bytes: usize,
-    /// Of the index, and of the primary key as far as the index lacks it: no two rows of a partition have the same, or they
-    /// differ in their numbers.
-    key: &'a [u8],
-}
-
-const SHOWN_BYTES: usize = 4 + 8 + 2;
-
-impl<'a> Shown<'a> {
-    fn split(cursor: &'a [u8]) -> Result<Self, RowsError> {
-        let (key, [a, b, c, d, number @ .., low, high]) =
-            cursor.split_last_chunk::<SHOWN_BYTES>().ok_or(RowsError::BadCursor)?;
-        let shown = Self {
-            partition: PartitionId(u16::from_be_bytes([*low, *high])),
-            number: u64::from_be_bytes(*number),
-            own_bytes: u32::from_be_bytes([*a, *b, *c, *d]) as usize,
-            key,
-        };
-        match shown.own_bytes <= key.len() {
-            true => Ok(shown),
-            false => Err(RowsError::BadCursor),
-        }
-    }
-
-    fn join(&self) -> Vec<u8> {
-        let own_bytes = (self.own_bytes as u32).to_be_bytes();
-        let (number, partition) = (self.number.to_be_bytes(), self.partition.0.to_be_bytes());
-        [self.key, &own_bytes, &number, &partition].concat()
-    }
-}
-
-/// An index in whose order a page is.
-struct Walk<'a> {
-    table: TableId,
-    schema: &'a TableSchema,
-    index: u16,
-    layout: RowLayout,
-    /// Of its entries, and the primary key's as far as these lack it.
-    columns: Vec<u16>,
-    own_count: usize,
-    /// A unique index's entries are its own columns alone.
-    is_unique: bool,
-}
-
-impl<'a> Walk<'a> {
-    fn new(schema: &'a TableSchema, request: &RowsRequest) -> Self {
-        let secondary = request.index.checked_sub(1).map(|at| &schema.indexes[at as usize]);
-        let own = secondary.map_or(&schema.primary_key, |index| &index.columns);
-        let rest = schema.primary_key.iter().filter(|column| !own.contains(column));
-        Self {
-            table: TableId(request.table),
-            schema,
-            index: request.index,
-            layout: RowLayout::of_table(schema),
-            columns: own.iter().chain(rest).copied().collect(),
-            own_count: own.len(),
-            is_unique: secondary.is_some_and(|index| index.unique),
-        }
-    }
-
-    fn key_of(&self, store: &Store, rid: Rid, columns: usize) -> Vec<u8> {
-        let mut key = Vec::new();
-        let row = store.row(self.table, rid).expect("an index names live rows");
-        self.layout.push_key(row, &self.columns[..columns], &mut key);
-        key
-    }
-
-    fn cursor_behind(&self, partition: PartitionId, store: &Store, rid: Rid) -> Vec<u8> {
-        let own_bytes = self.key_of(store, rid, self.own_count).len();
-        let key = self.key_of(store, rid, self.columns.len());
-        let number = store.row_number(self.table, rid);
-        Shown {
-            partition,
-            number,
-            own_bytes,
-            key: &key,
-        }
-        .join()
-    }
-
-    /// What of a cursor's key every entry that is still to be shown has at least.
-    fn lower<'k>(&self, shown: &Shown<'k>) -> &'k [u8] {
-        match self.is_unique {
-            true => &shown.key[..shown.own_bytes],
-            false => shown.key,
-        }
-    }
-
-    /// Where a partition goes on. Rows with one key come in the order of their partitions.
-    fn position_in(&self, partition: PartitionId, shown: &Shown<'_>) -> ScanPosition {
-        let is_same = partition == shown.partition;
-        if partition > shown.partition || self.is_unique && !is_same {
-            return ScanPosition::default();
-        }
-        let mut key = self.lower(shown).to_vec();
-        if is_same && self.schema.primary_key.is_empty() && !self.is_unique {
-            key.extend_from_slice(&shown.number.to_be_bytes());
-        }
-        ScanPosition::behind(key)
-    }
-
-    /// Passes over what was shown of a unique index: on each other partition one row may have the cursor's key, and its primary
-    /// key says whether it came before.
-    fn pass_over(
-        &self,
-        merge: &mut Merge<'_>,
-        parts: &[(PartitionId, &Store)],
-        shown: &Shown<'_>,
-        reverse: bool,
-    ) -> Result<(), RowsError> {
-        for _ in parts {
-            let Some((at, rid)) = merge.peek() else {
-                break;
-            };
-            let key = self.key_of(parts[at].1, rid, self.columns.len());
-            let (order, is_behind) = (key[..].cmp(shown.key), parts[at].0 > shown.partition);
-            let order = if reverse { order.reverse() } else { order };
-            if order.is_gt() || order.is_eq() && is_behind {
-                break;
-            }
-            merge.advance(at, parts[at].1).map_err(|_| RowsError::NotFound)?;
-        }
-        Ok(())
-    }
-}
-
-fn merge_page(
-    parts: &[(PartitionId, &Store)],
-    schema: &TableSchema,
-    request: &RowsRequest,
-    page: &mut RowsPage,
-) -> Result<(), RowsError> {
-    let walk = Walk::new(schema, request);
-    let stores: Vec<&Store> = parts.iter().map(|(_, store)| *store).collect();
-    let shown = request.cursor.as_deref().map(Shown::split).transpose()?;
-    let (first, last) = request.bounds();
-    let (mut lower, mut upper) = (&first[..], &last[..]);
-    if let Some(shown) = &shown {
-        let reached = walk.lower(shown);
-        if !reached.starts_with(&request.prefix) {
-            return Err(RowsError::BadCursor);
-        }
-        match request.reverse {
-            true => upper = reached,
-            false => lower = reached,
-        }
-    }
-    let flags = if request.reverse {
-        ScanFlags(ScanFlags::REVERSE)
-    } else {
-        ScanFlags::default()
-    };
-    let range = Range::new(lower, upper, flags);
-    let position = |id| {
-        shown
-            .as_ref()
-            .map_or_else(ScanPosition::default, |shown| walk.position_in(id, shown))
-    };
-    let positions = parts.iter().map(|(id, _)| position(*id)).collect();
-    let mut merge = Merge::new(&stores, walk.table, walk.index, range, positions).map_err(|_| RowsError::NotFound)?;
-    if let (Some(shown), true) = (&shown, walk.is_unique) {
-        walk.pass_over(&mut merge, parts, shown, request.reverse)?;
-    }
-    let mut last: Option<(usize, Rid)> = None;
-    while let Some((at, rid)) = merge.peek() {
-        if let (true, Some((at, rid))) = (page.is_full(request.limit), last) {
-            page.next_cursor = Some(walk.cursor_behind(parts[at].0, stores[at], rid));
-            return Ok(());
-        }
-        page.look_at(
-            stores[at].row(walk.table, rid).expect("an index names live rows"),
-            request,
-        );
-        last = Some((at, rid));
-        merge.advance(at, stores[at]).map_err(|_| RowsError::NotFound)?;
-    }
-    Ok(())
-}
-
-/// A table whose primary key is a hash has no order: one row by its whole key, or all rows as they lie.
-fn unordered_page(
-    parts: &[(PartitionId, &Store)],
-    partitions_count: u16,
-    request: &RowsRequest,
-    page: &mut RowsPage,
-) -> Result<(), RowsError> {
-    let table = TableId(request.table);
-    if !request.prefix.is_empty() {
-        for (_, store) in parts {
-            let rid = store.get(table, request.index, &request.prefix);
-            if let Some(row) = rid.and_then(|rid| store.row(table, rid)) {
-                page.look_at(row, request);
-            }
-        }
-        return Ok(());
-    }
-    let mut from = match &request.cursor {
-        None => Rid(0),
-        Some(bytes) => split_place(bytes)?.1,
-    };
-    for (id, store) in parts {
-        for rid in store.rids_from(table, from) {
-            if page.is_full(request.limit) {
-                page.next_cursor = Some(join_place(id.0, rid));
-                return Ok(());
-            }
-            let row = store.row(table, rid).expect("a live row");
-            page.look_at(row, request);
-        }
-        from = Rid(0);
-    }
-    let next = parts.last().map_or(0, |(id, _)| id.0 + 1);
-    if next < partitions_count {
-        page.next_cursor = Some(join_place(next, Rid(0)));
-    }
-    Ok(())
-}
-
-/// A cursor of a table without order: the partition and record id of the next row. It lasts until a restart.
-fn join_place(partition: u16, rid: Rid) -> Vec<u8> {
-    let mut bytes = partition.to_le_bytes().to_vec();
-    bytes.extend_from_slice(&rid.0.to_le_bytes());
-    bytes
-}
-
-fn split_place(bytes: &[u8]) -> Result<(u16, Rid), RowsError> {
-    let bytes: [u8; 6] = bytes.try_into().map_err(|_| RowsError::BadCursor)?;
-    let [a, b, rid @ ..] = bytes;
-    Ok((u16::from_le_bytes([a, b]), Rid(u32::from_le_bytes(rid))))
 }

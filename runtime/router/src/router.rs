@@ -18,7 +18,7 @@ use reprise_base::{
 use reprise_log::{FrontStatus, Log};
 use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Recorder, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, Reading,
+    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadWork,
     RendezvousStats, ReplyOutcome, Shared, SiteMessage, Stream, Touched,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module};
@@ -439,10 +439,12 @@ impl Router {
     /// A batch on a standby: of reads alone.
     #[cold]
     fn enqueue_read(&self, partition: PartitionId, batch: Box<CallBatch>) {
-        let partitions = vec![partition];
-        if let Err(Reading { batch, .. }) = self.read_aside(Reading { batch, partitions }) {
-            let _order = self.in_order();
-            self.send_batch(partition, batch);
+        match self.readers() {
+            Some(readers) => readers.read(ReadWork::Calls(batch), vec![partition]),
+            None => {
+                let _order = self.in_order();
+                self.send_batch(partition, batch);
+            }
         }
     }
 
@@ -480,11 +482,10 @@ impl Router {
         let stream = batch.stream.expect("a batch of several partitions is of a stream");
         let sent_ns = shared.clock.monotonic_ns();
         batch.enter(&shared.calls, sent_ns);
-        if self.is_standby() {
-            match self.read_aside(Reading { batch, partitions }) {
-                Ok(()) => return,
-                Err(reading) => batch = reading.batch,
-            }
+        if self.is_standby()
+            && let Some(readers) = self.readers()
+        {
+            return readers.read(ReadWork::Calls(batch), partitions);
         }
         let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| held.run_calls(batch));
         let count = shared.partitions_count;

@@ -13,8 +13,8 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_base::Lsn;
-use reprise_partition::{OpenViews, OpenedView, Reading, Site, SiteMessage};
+use reprise_base::{Lsn, PartitionId};
+use reprise_partition::{OpenViews, OpenedView, ReadWork, Reading, ReplyOutcome, Site, SiteMessage};
 use reprise_storage::ViewId;
 
 use crate::router::Router;
@@ -44,6 +44,20 @@ struct State {
     /// Where reads go; none where there are no readers.
     readers: Option<Sender<Reading>>,
 }
+
+/// The readers' queue.
+pub(crate) struct ReadAside(Sender<Reading>);
+
+impl ReadAside {
+    pub fn read(&self, work: ReadWork, partitions: Vec<PartitionId>) {
+        if let Err(unsent) = self.0.send(Reading { work, partitions }) {
+            unsent.0.turn_away(&ReplyOutcome::Unavailable(OVER.into()));
+        }
+    }
+}
+
+/// Why there are no views any more.
+const OVER: &str = "views are over: this standby becomes the primary, or stops; ask again";
 
 /// A view, open until it is dropped.
 struct Lease {
@@ -88,13 +102,10 @@ impl Router {
         drop(kept); // its end takes the lock
     }
 
-    /// Hands a read to a reader. Err: there is none.
-    pub(crate) fn read_aside(&self, reading: Reading) -> Result<(), Reading> {
-        let readers = self.0.part.views.state.lock().expect("held for a copy").readers.clone();
-        match readers {
-            None => Err(reading),
-            Some(readers) => readers.send(reading).map_err(|unsent| unsent.0),
-        }
+    /// Where reads go; none where there are no readers.
+    pub(crate) fn readers(&self) -> Option<ReadAside> {
+        let state = self.0.part.views.state.lock().expect("held for a copy");
+        state.readers.clone().map(ReadAside)
     }
 
     /// Lets no view be opened; true once none is open. Until `reopen_views`.
@@ -123,7 +134,7 @@ impl Router {
         let order = self.in_order();
         let mut state = views.state.lock().expect("held for a look");
         if state.readers.is_none() {
-            return Err("views are over: this standby becomes the primary, or stops; ask again".into());
+            return Err(OVER.into());
         }
         if state.is_shut {
             return Ok(None);

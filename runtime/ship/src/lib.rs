@@ -33,7 +33,7 @@ pub use link::{
     Streaming, Taker,
 };
 pub use receive::{Bootstrapped, Bootstrapping};
-pub use safety::{Commits, SafetyHook, Stand, committed_by};
+pub use safety::{Commits, SafetyHook, Stand, committed_by, waits_for_each};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig, Ticket};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
 pub use table::{ComparedStatus, Expected, StandbyState, StandbyStatus};

@@ -99,6 +99,26 @@ pub fn committed_by(level: Safety, standbys: &[Expected]) -> Option<Lsn> {
     stand(level, true, &members).limit
 }
 
+/// Whether a primary of this level that knows these standbys answers nothing that any one of them lacks.
+pub fn waits_for_each(level: Safety, standbys: &[Expected]) -> bool {
+    let counted = standbys.iter().filter(|standby| standby.is_counted).count();
+    match level {
+        Safety::TwoSafe => !standbys.is_empty() && standbys.iter().all(|standby| standby.is_in_sync),
+        Safety::Quorum => counted == standbys.len() && counted == needed_of(level, counted),
+        Safety::VerySafe => counted == standbys.len() && counted > 0,
+        _ => false,
+    }
+}
+
+/// How many of the standbys that count have to have a write.
+fn needed_of(level: Safety, counted: usize) -> usize {
+    match level {
+        // More than half of the nodes, of which the primary is one.
+        Safety::Quorum => counted.div_ceil(2).max(1),
+        _ => counted.max(1),
+    }
+}
+
 fn two_safe(is_servers: bool, members: &[Member]) -> Stand {
     let waited = members.iter().filter(|member| member.sync != SyncState::Out);
     let limit = waited.map(|member| member.persisted).min();
@@ -119,11 +139,7 @@ fn counted(level: Safety, members: &[Member]) -> Stand {
         count += 1;
         here += usize::from(member.is_here());
     }
-    let needed = match level {
-        // More than half of the nodes, of which the primary is one.
-        Safety::Quorum => count.div_ceil(2).max(1),
-        _ => count.max(1),
-    };
+    let needed = needed_of(level, count);
     let persisted = &mut persisted[..count.max(needed)];
     persisted.sort_unstable_by(|a, b| b.cmp(a));
     let refusal = (here < needed).then(|| {

@@ -216,14 +216,6 @@ impl Views {
         }
     }
 
-    fn versions(&self, table: TableId) -> &TableVersions {
-        static NONE: TableVersions = TableVersions {
-            rows: BTreeMap::new(),
-            entries: Vec::new(),
-        };
-        self.tables.get(table.0 as usize).unwrap_or(&NONE)
-    }
-
     /// As of `Watchers`.
     pub fn before_change(&mut self, id: TableId, rid: Rid, table: &Table, touch: Touch) {
         if self.newest <= self.lost {
@@ -405,6 +397,15 @@ impl Store {
         }
     }
 
+    /// The tables as they are, to be read as those at a view are.
+    pub fn as_it_is(&self) -> StoreAtView<'_> {
+        StoreAtView {
+            tables: &self.tables,
+            views: None,
+            view: ViewId(u64::MAX),
+        }
+    }
+
     /// Bytes that versions take, about.
     pub fn version_bytes(&self) -> usize {
         let views = self.watchers.as_ref().and_then(|watchers| watchers.views.as_ref());
@@ -420,7 +421,7 @@ impl Store {
             true => Err(ViewError::Lost { max: views.bytes_max }),
             false => Ok(StoreAtView {
                 tables: &self.tables,
-                views,
+                views: Some(views),
                 view,
             }),
         }
@@ -431,28 +432,70 @@ impl Store {
 #[derive(Clone, Copy)]
 pub struct StoreAtView<'s> {
     tables: &'s [Table],
-    views: &'s Views,
+    /// None: the tables are shown as they are.
+    views: Option<&'s Views>,
     view: ViewId,
 }
 
 impl<'s> StoreAtView<'s> {
     fn table(&self, id: TableId) -> (&'s Table, &'s TableVersions) {
-        (&self.tables[id.0 as usize], self.views.versions(id))
+        static NONE: TableVersions = TableVersions {
+            rows: BTreeMap::new(),
+            entries: Vec::new(),
+        };
+        let versions = self.views.and_then(|views| views.tables.get(id.0 as usize));
+        (&self.tables[id.0 as usize], versions.unwrap_or(&NONE))
     }
 
-    /// What was said of the view when it was opened.
+    /// What was said of the view when it was opened; 0 of tables as they are.
     pub fn mark(&self) -> u64 {
-        self.views.open[&self.view.0]
+        self.views.map_or(0, |views| views.open[&self.view.0])
     }
 
     /// The row of an id that the view saw before.
     pub fn row(&self, id: TableId, rid: Rid) -> Option<&'s [u8]> {
+        self.numbered(id, rid).map(|found| found.row)
+    }
+
+    /// The number of that row.
+    pub fn row_number(&self, id: TableId, rid: Rid) -> Option<u64> {
+        self.numbered(id, rid).map(|found| found.number)
+    }
+
+    fn numbered(&self, id: TableId, rid: Rid) -> Option<RowRef<'s>> {
         let (table, versions) = self.table(id);
         match versions.seen(self.view, rid) {
-            Seen::Live => table.rows.get(rid),
-            Seen::Kept { stored, .. } => Some(split_stored(stored).row),
+            Seen::Live => table
+                .rows
+                .place(rid)
+                .map(|place| split_stored(table.rows.stored(place))),
+            Seen::Kept { stored, .. } => Some(split_stored(stored)),
             Seen::Absent => None,
         }
+    }
+
+    /// Visits rows from `first` on as they lie, by their record ids, until `visit` ends it: rows that are live, and rows that are not any more. Behind
+    /// `ids_max` record ids it ends, too. Where to go on; none behind the last row.
+    pub fn walk(
+        &self,
+        id: TableId,
+        first: Rid,
+        ids_max: u32,
+        mut visit: impl FnMut(Rid, &[u8]) -> Visit,
+    ) -> Option<Rid> {
+        let (table, versions) = self.table(id);
+        let kept = versions.rows.last_key_value().map_or(0, |(rid, _)| rid + 1);
+        let end = table.rows.rids_end().max(kept);
+        let until = end.min(first.0.saturating_add(ids_max));
+        for rid in (first.0..until).map(Rid) {
+            let Some(row) = self.row(id, rid) else { continue };
+            match visit(rid, row) {
+                Visit::Next => {}
+                Visit::Stop => return Some(Rid(rid.0 + 1)),
+                Visit::Again => return Some(rid),
+            }
+        }
+        (until < end).then_some(Rid(until))
     }
 
     /// As `Store::get_row`.

@@ -203,9 +203,42 @@ fn ranges(random: &mut Random, keys: &[Vec<u8>]) -> Vec<(Vec<u8>, Vec<u8>, ScanF
 #[derive(Debug, PartialEq, Eq)]
 struct Answers(Vec<Rows>);
 
+fn numbered(row: &[u8], number: u64) -> Vec<u8> {
+    [row, &number.to_be_bytes()].concat()
+}
+
+/// Record ids are each store's own.
+fn sorted(mut rows: Rows) -> Rows {
+    rows.sort();
+    rows
+}
+
+/// All rows as they lie, in pieces that end as those of `ask_at` do.
+fn walk(at: StoreAtView<'_>, table: TableId, random: &mut Random) -> Rows {
+    let (mut rows, mut from) = (Rows::new(), Some(Rid(0)));
+    while let Some(first) = from {
+        let (said, mut left, ids_max) = (random.next(3), random.next(4), 1 + random.next(9) as u32);
+        from = at.walk(table, first, ids_max, |rid, row| {
+            assert!(rid >= first && at.row(table, rid) == Some(row));
+            if left == 0 && said == 0 {
+                return Visit::Again;
+            }
+            rows.push(numbered(row, at.row_number(table, rid).expect("seen")));
+            if left == 0 {
+                return Visit::Stop;
+            }
+            left -= 1;
+            Visit::Next
+        });
+    }
+    rows
+}
+
 fn ask(store: &Store, seed: u64) -> Answers {
     let mut answers = Vec::new();
     for table in store.table_ids() {
+        let row = |rid| numbered(store.row(table, rid).expect("live"), store.row_number(table, rid));
+        answers.push(sorted(store.rids_from(table, Rid(0)).map(row).collect()));
         for index in 0..store.index_count(table) as u16 {
             let keys = keys(store, table, index);
             let get = |key: &Vec<u8>| store.get_row(table, index, key).map(|(_, row)| row.to_vec());
@@ -230,6 +263,7 @@ fn ask(store: &Store, seed: u64) -> Answers {
 fn ask_at(store: &Store, at: StoreAtView<'_>, seed: u64, random: &mut Random) -> Answers {
     let mut answers = Vec::new();
     for table in store.table_ids() {
+        answers.push(sorted(walk(at, table, random)));
         for index in 0..store.index_count(table) as u16 {
             let keys = keys(store, table, index);
             let get = |key: &Vec<u8>| {

@@ -7,8 +7,8 @@ use crate::{
     kept::{Kept, run_kept},
     module::TableBinding,
     ops::guest,
+    pages::Pages,
     scratch::{Handle, TxnScratch},
-    view::Pages,
 };
 
 /// A scan that may go on.
@@ -259,7 +259,7 @@ const PAGE_ROWS_MAX: usize = 64;
 
 /// Walks one range over several stores in index order; rows with equal keys come in the order of the stores. The stores
 /// must not change while it lives.
-pub struct Merge<'a> {
+pub(crate) struct Merge<'a> {
     table: TableId,
     index: u16,
     range: Range<'a>,
@@ -374,11 +374,6 @@ impl<'a> Merge<'a> {
             }
         }
         best.map(|(at, rid, _)| (at, rid))
-    }
-
-    /// Key bytes of the next row of store `at`, which has one.
-    pub fn key(&self, at: usize) -> &[u8] {
-        self.heads[at].key()
     }
 
     /// Passes over the next row of store `at`. Pages double: a look at the first rows costs no more than these.

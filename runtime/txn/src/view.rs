@@ -4,7 +4,7 @@
 use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{
-    ColumnSet, Handles, HostOps, OpError, Placement, RowHandle, RowLayout, ScanBatch, ScanRequest, TableSchema, Target,
+    ColumnSet, Handles, HostOps, OpError, Placement, RowHandle, ScanBatch, ScanRequest, TableSchema, Target,
     calls::{HANDLE_NONE, Packed},
 };
 use reprise_base::PartitionId;
@@ -14,17 +14,12 @@ use crate::{
     keyplace::partition_between,
     module::{Executor, TableBinding},
     ops::{binding, guest, index_of, limited, may_write, ops_of_any_transaction},
+    pages::{ENTRIES_AT_ONCE, Pages},
     reach::{Look, elsewhere, unplaced},
     run::{Commit, Outcome, TxnInput, judge},
     scan::{Cursor, OwnedRange, range_of, scan_error, show},
     scratch::{Handle, TxnScratch},
 };
-
-/// Rows of a page, and their bytes, behind which it ends.
-const PAGE_ROWS_MAX: usize = 64;
-const PAGE_BYTES_MAX: usize = 32 << 10;
-/// Index entries that are walked over at once, whether the view sees their rows or not.
-const ENTRIES_AT_ONCE: usize = 512;
 
 /// The partitions of a call, as a view shows them.
 pub trait ViewStores {
@@ -65,111 +60,6 @@ pub fn run_at_view(
             bytes_written: 0,
         }),
         Some(failure) => Outcome::Fail(failure),
-    }
-}
-
-/// What a scan has read ahead on each of its stores. The view does not change, so the rows are good as long as it is open.
-pub(crate) struct Pages {
-    heads: Vec<Head>,
-    /// Columns by which rows of several stores are put in order; none where there is one store.
-    columns: Vec<u16>,
-    layout: RowLayout,
-}
-
-/// The next rows of one store.
-struct Head {
-    /// Behind the last one.
-    position: ScanPosition,
-    /// Each with where its key and the row itself end in `bytes`.
-    rows: Vec<(Rid, usize, usize)>,
-    bytes: Vec<u8>,
-    /// Rows that were taken.
-    taken: usize,
-    /// Rows of the next page.
-    rows_max: usize,
-}
-
-impl Head {
-    fn new() -> Self {
-        Self {
-            position: ScanPosition::default(),
-            rows: Vec::new(),
-            bytes: Vec::new(),
-            taken: 0,
-            rows_max: 1,
-        }
-    }
-
-    /// Record id, key and row.
-    fn next(&self) -> Option<(Rid, &[u8], &[u8])> {
-        let (rid, key_end, end) = *self.rows.get(self.taken)?;
-        let start = self.taken.checked_sub(1).map_or(0, |before| self.rows[before].2);
-        Some((rid, &self.bytes[start..key_end], &self.bytes[key_end..end]))
-    }
-}
-
-impl Pages {
-    fn new(schema: &TableSchema, index: u16, stores: usize) -> Self {
-        let mut columns = Vec::new();
-        if stores > 1 {
-            if let Some(secondary) = index.checked_sub(1) {
-                columns.clone_from(&schema.indexes[secondary as usize].columns);
-            }
-            columns.extend_from_slice(&schema.primary_key);
-        }
-        Self {
-            heads: (0..stores).map(|_| Head::new()).collect(),
-            columns,
-            layout: RowLayout::of_table(schema),
-        }
-    }
-
-    /// Sees to a next row on each store that has one.
-    fn fill(&mut self, stores: &mut dyn ViewStores, cursor: &Cursor) -> Result<(), OpError> {
-        let (columns, layout, range) = (&self.columns, &self.layout, cursor.request.range());
-        for (at, head) in self.heads.iter_mut().enumerate() {
-            if head.taken < head.rows.len() {
-                continue;
-            }
-            head.rows.clear();
-            head.bytes.clear();
-            head.taken = 0;
-            let rows_max = head.rows_max;
-            head.rows_max = (2 * rows_max).min(PAGE_ROWS_MAX);
-            while head.rows.is_empty() && !head.position.is_end() {
-                let mut scanned = Ok(());
-                stores.look(cursor.first_store as usize + at, &mut |store| {
-                    let (rows, bytes) = (&mut head.rows, &mut head.bytes);
-                    let on_row = |rid, row: &[u8]| {
-                        layout.push_key(row, columns, bytes);
-                        let key_end = bytes.len();
-                        bytes.extend_from_slice(row);
-                        rows.push((rid, key_end, bytes.len()));
-                        match rows.len() < rows_max && bytes.len() < PAGE_BYTES_MAX {
-                            true => Visit::Next,
-                            false => Visit::Stop,
-                        }
-                    };
-                    let upto = (&mut head.position, ENTRIES_AT_ONCE);
-                    scanned = store.scan(cursor.stored, cursor.index, &range, upto, on_row);
-                })?;
-                scanned.map_err(scan_error)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The store whose row comes next, of rows with equal keys the first one's.
-    fn next(&self, is_reverse: bool) -> Option<usize> {
-        let mut best: Option<(usize, &[u8])> = None;
-        for (at, head) in self.heads.iter().enumerate() {
-            let Some((_, key, _)) = head.next() else { continue };
-            let is_better = best.is_none_or(|(_, other)| if is_reverse { key > other } else { key < other });
-            if is_better {
-                best = Some((at, key));
-            }
-        }
-        best.map(|(at, _)| at)
     }
 }
 
@@ -272,7 +162,11 @@ impl<'a> ViewTxn<'a> {
             positions: Vec::new(),
             opened: 0,
             kept: None,
-            pages: Some(Box::new(Pages::new(self.schema(binding), index, readable.len()))),
+            pages: Some(Box::new(Pages::new(
+                self.schema(binding),
+                (binding.table, index),
+                vec![ScanPosition::default(); readable.len()],
+            ))),
         })
     }
 
@@ -284,19 +178,19 @@ impl<'a> ViewTxn<'a> {
     ) -> Result<Option<bool>, OpError> {
         let binding = binding(self.input, cursor.table)?;
         let mut pages = cursor.pages.take().expect("a scan at a view reads in pages");
-        let filled = pages.fill(self.stores, cursor);
-        let next = filled.map(|()| pages.next(cursor.request.range().is_reverse()));
-        let shown = next.and_then(|next| {
-            let Some(at) = next else { return Ok(None) };
-            let head = &mut pages.heads[at];
-            let (rid, _, row) = head.next().expect("it has the next row");
+        let filled = pages.fill(self.stores, cursor.first_store as usize, &cursor.request.range());
+        let shown = filled.and_then(|()| {
+            let Some(next) = pages.next() else { return Ok(None) };
+            let at = next.at;
             let handle = Handle {
                 table: cursor.table,
                 store: cursor.first_store + at as u16,
-                rid,
+                rid: next.rid,
             };
-            let is_taken = show(self.frame, binding, handle, row, visit)?;
-            head.taken += usize::from(is_taken);
+            let is_taken = show(self.frame, binding, handle, next.row, visit)?;
+            if is_taken {
+                pages.take(at);
+            }
             Ok(Some(is_taken))
         });
         cursor.pages = Some(pages);
@@ -426,7 +320,7 @@ impl HostOps for ViewTxn<'_> {
     ) -> Result<ScanBatch, OpError> {
         self.frame.count_op()?;
         let mut cursor = self.cursor(request)?;
-        let stores = cursor.pages.as_ref().map_or(0, |pages| pages.heads.len());
+        let stores = cursor.pages.as_ref().map_or(0, |pages| pages.stores());
         // As of the ordinary transactions, which look at one row without a cursor.
         if (stores, request.limit) == (1, 1) {
             match self.show_next(&mut cursor, visit)? {

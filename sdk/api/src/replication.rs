@@ -177,7 +177,7 @@ pub struct Cut {
     pub from_lsn: U64,
     /// Behind the last one.
     pub to_lsn: U64,
-    /// Some of it may have been answered as committed: under 1-safe, or by a primary that was alone under 2-safe. False: nothing of it was.
+    /// Some of it may have been answered as committed: under 1-safe, by a primary that was alone, or with a standby that may not be the promoted one. False: nothing of it was.
     pub acknowledged: bool,
     /// When it was cut off, RFC 3339.
     pub at: String,

@@ -80,13 +80,15 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
     }
     let origin = auth.origins().named(request.headers()).cloned();
     let staleness = Staleness::of(&state.router).filter(|_| shows_data(request.uri().path()));
+    let min_lsn = calls::number(request.headers(), headers::MIN_LSN).ok().flatten();
     let mut response = match integers::asked(request.headers()) {
         Ok(false) => route_judged(state, router, request).await,
         Ok(true) => integers::as_numbers(route_judged(state, router, request)).await,
         Err(refusal) => refusal.into_response(),
     };
     if let Some(staleness) = staleness {
-        staleness.tell(&mut response);
+        let waited_for = min_lsn.filter(|_| response.status().is_success());
+        staleness.behind(waited_for).tell(&mut response);
     }
     if let Some(origin) = origin {
         pages::allow(origin, response.headers_mut());

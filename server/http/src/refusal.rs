@@ -414,6 +414,7 @@ impl From<RowsError> for Refusal {
             ),
             RowsError::Changed => Self::unavailable("the table was changed while it was read"),
             RowsError::LogUnavailable(reason) => Self::log_unavailable(&reason),
+            RowsError::TooStale(reason) => Self::new(ProblemKind::TooStale, reason.to_string()),
             RowsError::Unavailable(reason) => Self::unavailable(&reason),
         }
     }

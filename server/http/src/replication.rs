@@ -392,6 +392,15 @@ impl Staleness {
         })
     }
 
+    /// Of an answer that waited until the record at this LSN was shown, if it did.
+    pub fn behind(self, waited_for: Option<u64>) -> Self {
+        let shown = waited_for.map_or(0, |lsn| lsn.saturating_add(1));
+        Self {
+            view: self.view.max(Lsn(shown)),
+            ..self
+        }
+    }
+
     /// The headers that tell it, as names and values.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
         let lag = format!("{:.3}", self.lag_us as f64 / 1e3);

@@ -94,7 +94,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let opening = Opening {
         dir: config.place.data_dir.value,
         read_only: config.read_only,
-        readers: config.replication.readers(),
+        readers: config.replication.readers(sites.value, config.memory.memory_max.value),
         lease: Lease::of(&config.replication, &name, url.clone()),
         primary: primary.map(|primary| primary.told_of(url)),
     };

@@ -186,6 +186,35 @@ fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
     Ok(())
 }
 
+/// A primary at 2-safe answers with one of two standbys. The other one, which lacks that, is promoted by force: what is cut off the old primary was
+/// answered, and is marked so.
+#[test]
+fn what_one_standby_acknowledged_is_marked_where_another_one_was_promoted() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let mut a = cluster.primary("a", "2-safe")?;
+    a.deploy("bank")?;
+    let b = cluster.standby("b", &a, "2-safe")?;
+    let mut c = cluster.standby("c", &a, "2-safe")?;
+    wait_in_sync(&b)?;
+    wait_in_sync(&c)?;
+    ensure!(open(&a, 1, &[])?.0 == 200, "with both");
+    c.kill()?;
+    ensure!(open(&a, 2, &[("reprise-safety", "2-safe")])?.0 == 200, "with one");
+    a.kill()?;
+    let c = cluster.standby("c", &a, "2-safe")?;
+    let path = "/v1/replication/promote?force=true&accept_loss=true";
+    let promoted = c.request("POST", path, &[], b"")?;
+    ensure!(promoted.status == 200, "{}", promoted.text());
+    ensure!(!has_account(&c, 2)?, "it lacks what was answered last");
+    let a = cluster.standby("a", &c, "2-safe")?;
+    wait_streaming(&c, 1)?;
+    let told = replication(&a)?;
+    let cuts = told["cuts"].as_array().cloned().unwrap_or_default();
+    ensure!(cuts.len() == 1 && cuts[0]["acknowledged"] == true, "{told}");
+    drop(b);
+    Ok(())
+}
+
 /// Killed under load; its standby takes over by force; it comes back, and what only it has is kept aside.
 #[test]
 fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -> Result<()> {

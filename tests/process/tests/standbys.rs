@@ -191,9 +191,11 @@ fn standbys_follow_serve_reads_and_one_takes_over_when_the_primary_is_killed() -
         "its own write: {}",
         seen.text()
     );
+    check_fresh_pages(&b, lsn_of_call)?;
     // The primary is gone; what it had shipped is there, and goes on.
     wait_caught_up(&primary, &b)?;
     primary.kill()?;
+    check_stale_pages(&b)?;
     let unasked = b.request("POST", "/v1/replication/promote", &[], b"")?;
     let told = unasked.json();
     ensure!(
@@ -224,6 +226,72 @@ fn standbys_follow_serve_reads_and_one_takes_over_when_the_primary_is_killed() -
 }
 
 /// Its history has seconds, each with all of its figures, and the last ones are fresh.
+const PAGES: [&str; 2] = [
+    "/v1/tables/bank.accounts/rows?limit=1000",
+    "/v1/tables/bank.accounts/groups?by=0",
+];
+
+/// Pages show what their client saw before, say up to where they show all, and are refused where that can't be had.
+fn check_fresh_pages(standby: &Server, seen: u64) -> Result<()> {
+    for path in PAGES {
+        let own = [
+            ("reprise-min-lsn", &*seen.to_string()),
+            ("reprise-max-wait-ms", "20000"),
+        ];
+        let page = standby.request("GET", path, &own, b"")?;
+        let told = page.json();
+        let shows = match &told["rows"] {
+            Value::Array(rows) => rows.len() as u64,
+            _ => lsn(&told["groups"][0]["count"]),
+        };
+        ensure!(page.status == 200 && shows == 152, "its own write: {}", page.text());
+        let header = |name| page.header(name).and_then(|text| text.parse::<f64>().ok());
+        ensure!(header("reprise-view-lsn") > Some(seen as f64), "the view of {path}");
+        ensure!(header("reprise-lag-ms").is_some(), "no lag is told");
+        for (bad, status, what) in [
+            (
+                [("reprise-min-lsn", "900000000"), ("reprise-max-wait-ms", "50")],
+                503,
+                "too-stale",
+            ),
+            (
+                [("reprise-min-lsn", "soon"), ("reprise-max-wait-ms", "50")],
+                400,
+                "malformed-request",
+            ),
+            (
+                [("reprise-max-lag-ms", "-1"), ("reprise-max-wait-ms", "50")],
+                400,
+                "malformed-request",
+            ),
+        ] {
+            let page = standby.request("GET", path, &bad, b"")?;
+            ensure!(
+                page.status == status && page.text().contains(what),
+                "{bad:?}: {}",
+                page.text()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Once the primary is not heard any more, nobody knows how far behind they are.
+fn check_stale_pages(standby: &Server) -> Result<()> {
+    for path in PAGES {
+        let (stale, until) = ([("reprise-max-lag-ms", "1")], Instant::now() + PATIENCE);
+        loop {
+            let page = standby.request("GET", path, &stale, b"")?;
+            if page.status == 503 && page.text().contains("too-stale") {
+                break;
+            }
+            ensure!(page.status == 200, "{path}: {}", page.text());
+            ensure!(Instant::now() < until, "{path} is told to be fresh");
+        }
+    }
+    Ok(())
+}
+
 fn check_freshness(server: &Server, names: &[&str]) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     for bad in ["step=0", "step=3601", "step=x", "from=5&to=4", "since=1"] {

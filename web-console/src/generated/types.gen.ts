@@ -389,7 +389,7 @@ export type ControlEvent = {
  */
 export type Cut = {
     /**
-     * Some of it may have been answered as committed: under 1-safe, or by a primary that was alone under 2-safe. False: nothing of it was.
+     * Some of it may have been answered as committed: under 1-safe, by a primary that was alone, or with a standby that may not be the promoted one. False: nothing of it was.
      */
     acknowledged: boolean;
     /**

@@ -8,7 +8,7 @@ use reprise_database::{LogPolicy, ReadersConfig, ShipForm};
 use super::{
     device::DeviceKind,
     memory::size,
-    setting::{Show, bounded, settings},
+    setting::{Show, Source, bounded, settings},
 };
 use crate::{
     lease::HAS_ETCD,
@@ -26,13 +26,16 @@ const LEASE_TTL_MS_DEFAULT: u64 = 5_000;
 const LEASE_TTL_MS_MIN: u64 = 2_000;
 const LEASE_TTL_MS_MAX: u64 = 60_000;
 
-/// Readers of a standby at most.
+/// Readers of a standby, at least unless configured, and at most.
+const READERS_MIN: u16 = 2;
 const READERS_MAX: u16 = 256;
 /// For how long a view is held, unless configured, and at most.
 const VIEW_TIME_MAX_MS_DEFAULT: u64 = 10_000;
 const VIEW_TIME_MAX_MS_MAX: u64 = 3_600_000;
 /// Bytes that are kept for views, unless configured.
 const VIEW_MEMORY_MAX_DEFAULT: u64 = 1 << 30;
+/// And this part of all memory at most.
+const VIEW_MEMORY_PART: u64 = 8;
 
 /// A secret: never shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,15 +175,15 @@ settings! {
             default: LEASE_TTL_MS_DEFAULT,
             marks: [where_said],
         }
-        /// Threads that run read-only calls on a standby, beside its replay; 0: the engine threads run them, and the replay waits [default: 0]
+        /// Threads that run read-only calls and pages of rows on a standby, beside its replay; 0: the engine threads run them, and the replay waits
+        /// [default: as many as sites, at least 2]
         readers: u16 {
             env: "REPRISE_READERS",
             takes: "N",
             judge: readers,
-            default: 0,
             marks: [where_said],
         }
-        /// Milliseconds for which such a call may hold its view of the tables; a procedure may declare less [default: 10000]
+        /// Milliseconds for which such a read may hold its view of the tables; a procedure may declare less [default: 10000]
         view_time_max_ms: u64 {
             env: "REPRISE_VIEW_TIME_MAX_MS",
             takes: "N",
@@ -188,7 +191,8 @@ settings! {
             default: VIEW_TIME_MAX_MS_DEFAULT,
             marks: [where_said],
         }
-        /// Bytes of rows that are kept at most for the views of such calls, or a number with KiB, MiB or GiB [default: 1 GiB]
+        /// Bytes of rows that are kept at most for the views of such reads, or a number with KiB, MiB or GiB [default: 1 GiB, and an eighth of
+        /// memory-max at most]
         view_memory_max: u64 {
             env: "REPRISE_VIEW_MEMORY_MAX",
             takes: "SIZE",
@@ -216,12 +220,18 @@ settings! {
 }
 
 impl ReplicationSettings {
-    /// How a standby reads beside its replay.
-    pub fn readers(&self) -> ReadersConfig {
+    /// How a standby of so many engine threads reads beside its replay. `memory_max`: bytes that the server may take in all.
+    pub fn readers(&self, sites: u16, memory_max: u64) -> ReadersConfig {
+        let view_bytes_max = self.view_memory_max.value;
+        let is_said = self.view_memory_max.source != Source::Default;
         ReadersConfig {
-            threads: self.readers.value,
+            // As many reads at once as engine threads would run, and one beside a long one: what has nothing to do costs 8 KiB.
+            threads: self.readers.value.unwrap_or(sites.clamp(READERS_MIN, READERS_MAX)),
             view_time_max: Duration::from_millis(self.view_time_max_ms.value),
-            view_bytes_max: self.view_memory_max.value,
+            view_bytes_max: match is_said {
+                true => view_bytes_max,
+                false => view_bytes_max.min(memory_max / VIEW_MEMORY_PART),
+            },
         }
     }
 

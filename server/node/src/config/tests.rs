@@ -8,6 +8,20 @@ fn load(args: ServeArgs, file: &str) -> Result<ServeConfig, String> {
 }
 
 #[test]
+fn a_standby_has_readers_whose_views_keep_a_part_of_the_memory() {
+    let readers_of = |sites: u16, text: &str| {
+        let config = load(ServeArgs::default(), text).expect("valid");
+        let readers = config.replication.readers(sites, config.memory.memory_max.value);
+        (readers.threads, readers.view_bytes_max)
+    };
+    let readers = |text: &str| readers_of(1, text);
+    assert_eq!(readers("memory_max = \"800MiB\""), (2, 100 << 20));
+    assert_eq!(readers_of(7, "memory_max = \"64GiB\""), (7, 1 << 30));
+    let said = "memory_max = \"800MiB\"\nview_memory_max = \"700MiB\"\nreaders = 0";
+    assert_eq!(readers(said), (0, 700 << 20));
+}
+
+#[test]
 fn a_flag_goes_over_the_file_and_the_file_over_the_default() {
     let mut args = ServeArgs::default();
     args.place.sites = Some(3);

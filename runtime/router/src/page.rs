@@ -1,0 +1,465 @@
+//! A page of a table's rows: read from partitions that are held, or by a reader of a standby at a view. Both look at stores in the same way.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use reprise_abi::{OpError, Placement, RowLayout, ScanFlags, TableSchema};
+use reprise_base::{Lsn, PartitionId};
+use reprise_partition::{ExclusivePartitions, LookJob, ReadWork, ReplyOutcome, Touched};
+use reprise_storage::{Range, Rid, ScanPosition, Store, StoreAtView, TableId, Visit};
+use reprise_txn::{Deployed, NextRow, Pages, ViewStores};
+
+use crate::{
+    query::{RowsError, RowsPage, RowsRequest, is_ordered, schema_of},
+    router::Router,
+    views::ReadAside,
+};
+
+/// Bytes of rows after which a page ends before its limit.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Rows that one page looks at: a filter that little passes must end, too.
+const LOOKED_AT_MAX: usize = 20_000;
+/// Time that one takes: it must not hold a partition for longer, nor a reader, which waits for its slices.
+const HELD_TIME_MAX: Duration = Duration::from_millis(5);
+const READER_TIME_MAX: Duration = Duration::from_millis(50);
+/// Rows between two looks at the clock.
+const LOOK_ROWS: usize = 256;
+/// Of rows without an order: record ids that one look passes over, and bytes of rows behind which it ends.
+const IDS_AT_ONCE: u32 = 256;
+const LOOK_BYTES_MAX: usize = 32 << 10;
+
+impl Router {
+    /// A page that a reader reads. What a standby shows is durable.
+    pub(crate) fn page_at_view(
+        &self,
+        readers: &ReadAside,
+        touched: Touched,
+        request: RowsRequest,
+    ) -> Result<RowsPage, RowsError> {
+        let partitions_count = self.partitions_count();
+        let partitions = match touched {
+            Touched::All => (0..partitions_count).map(PartitionId).collect(),
+            Touched::Some(list) => list,
+        };
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        let look = PageLook {
+            request,
+            partitions_count,
+            found: None,
+            answer: sender,
+        };
+        readers.read(ReadWork::Look(Box::new(look)), partitions);
+        let received = self.0.config.shared.threads.receive(&receiver);
+        received.map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
+    }
+}
+
+/// A page on its way through a reader.
+struct PageLook {
+    request: RowsRequest,
+    partitions_count: u16,
+    found: Option<Result<RowsPage, RowsError>>,
+    answer: crossbeam_channel::Sender<Result<RowsPage, RowsError>>,
+}
+
+impl LookJob for PageLook {
+    fn look(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError> {
+        let reading = Reading {
+            request: &self.request,
+            partitions_count: self.partitions_count,
+            time_max: READER_TIME_MAX,
+        };
+        let found = match reading.read(stores, deployed, seen) {
+            Err(NoPage::View(over)) => return Err(over),
+            Err(NoPage::Rows(error)) => Err(error),
+            Ok(page) => Ok(page),
+        };
+        self.found = Some(found);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, looked: Result<(), ReplyOutcome>) {
+        let answer = match (looked, self.found) {
+            (Ok(()), Some(found)) => found,
+            (Err(ReplyOutcome::TooStale(reason)), _) => Err(RowsError::TooStale(reason)),
+            (Err(ReplyOutcome::LogUnavailable(reason)), _) => Err(RowsError::LogUnavailable(reason)),
+            (Err(ReplyOutcome::Unavailable(reason)), _) => Err(RowsError::Unavailable(reason)),
+            (other, _) => Err(RowsError::Unavailable(
+                format!("the page was not read: {other:?}").into(),
+            )),
+        };
+        let _ = self.answer.send(answer); // the caller may have gone
+    }
+}
+
+/// A page from partitions that are held.
+pub(crate) fn read_held(held: &mut ExclusivePartitions<'_>, request: &RowsRequest) -> Result<RowsPage, RowsError> {
+    let deployed = held.tools.deployed().clone();
+    let ends = held.partitions.iter().map(|part| part.last_end.0);
+    let seen = Lsn(ends.max().unwrap_or_default().saturating_sub(1));
+    let mut stores = HeldStores {
+        partitions: held.partitions.iter().map(|part| part.id).collect(),
+        stores: held.partitions.iter().map(|part| &part.store).collect(),
+    };
+    let reading = Reading {
+        request,
+        partitions_count: held.tools.shared.partitions_count,
+        time_max: HELD_TIME_MAX,
+    };
+    reading.read(&mut stores, &deployed, seen).map_err(|error| match error {
+        NoPage::Rows(error) => error,
+        NoPage::View(error) => RowsError::Unavailable(format!("{error:?}").into()),
+    })
+}
+
+/// Stores that are held: each look is at once, at what there is.
+struct HeldStores<'a> {
+    partitions: Vec<PartitionId>,
+    stores: Vec<&'a Store>,
+}
+
+impl ViewStores for HeldStores<'_> {
+    fn partitions(&self) -> &[PartitionId] {
+        &self.partitions
+    }
+
+    fn look(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
+        look(self.stores[at].as_it_is());
+        Ok(())
+    }
+
+    fn go_on(&mut self) -> Result<(), OpError> {
+        Ok(())
+    }
+}
+
+/// Why there is no page.
+enum NoPage {
+    Rows(RowsError),
+    /// The view is over.
+    View(OpError),
+}
+
+impl From<RowsError> for NoPage {
+    fn from(error: RowsError) -> Self {
+        Self::Rows(error)
+    }
+}
+
+impl From<OpError> for NoPage {
+    fn from(error: OpError) -> Self {
+        match error {
+            OpError::Guest(_) => Self::Rows(RowsError::NotFound), // the index has no order
+            over => Self::View(over),
+        }
+    }
+}
+
+/// A page as it grows.
+struct Filling {
+    page: RowsPage,
+    /// Of all rows.
+    bytes: usize,
+    /// Rows that were looked at, and until when some more may be.
+    looked_at: usize,
+    until: Instant,
+}
+
+impl Filling {
+    fn is_full(&self, limit: u32) -> bool {
+        self.page.rows.len() as u32 >= limit
+            || self.bytes >= PAGE_BYTES_MAX
+            || self.looked_at >= LOOKED_AT_MAX
+            || self.looked_at > 0 && self.looked_at.is_multiple_of(LOOK_ROWS) && Instant::now() >= self.until
+    }
+
+    fn look_at(&mut self, row: &[u8], request: &RowsRequest) {
+        self.looked_at += 1;
+        if request.filter.as_ref().is_none_or(|filter| (filter.passes)(row)) {
+            self.bytes += row.len();
+            self.page.rows.push(row.to_vec());
+        }
+    }
+}
+
+/// What is read, and how.
+struct Reading<'a> {
+    request: &'a RowsRequest,
+    partitions_count: u16,
+    time_max: Duration,
+}
+
+impl Reading<'_> {
+    fn read(&self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<RowsPage, NoPage> {
+        let request = self.request;
+        let schema = schema_of(deployed, request)?;
+        let filter = request.filter.as_ref();
+        if filter.is_some_and(|filter| !Arc::ptr_eq(&filter.schema, schema)) {
+            return Err(RowsError::Changed.into());
+        }
+        let mut filling = Filling {
+            page: RowsPage {
+                rows: Vec::new(),
+                schema: schema.clone(),
+                next_cursor: None,
+                lsn: seen,
+            },
+            bytes: 0,
+            looked_at: 0,
+            until: Instant::now() + self.time_max,
+        };
+        match is_ordered(schema, request.index) {
+            true => self.in_order(stores, schema, &mut filling)?,
+            false if !request.is_plain() => return Err(RowsError::Unordered.into()),
+            false if !request.prefix.is_empty() => self.by_key(stores, &mut filling)?,
+            false => self.as_they_lie(stores, schema, &mut filling)?,
+        }
+        Ok(filling.page)
+    }
+
+    fn in_order(&self, stores: &mut dyn ViewStores, schema: &TableSchema, filling: &mut Filling) -> Result<(), NoPage> {
+        let (request, walk) = (self.request, Walk::new(schema, self.request));
+        let shown = request.cursor.as_deref().map(Shown::split).transpose()?;
+        let (first, last) = request.bounds();
+        let (mut lower, mut upper) = (&first[..], &last[..]);
+        if let Some(shown) = &shown {
+            let reached = walk.lower(shown);
+            if !reached.starts_with(&request.prefix) {
+                return Err(RowsError::BadCursor.into());
+            }
+            match request.reverse {
+                true => upper = reached,
+                false => lower = reached,
+            }
+        }
+        let flags = if request.reverse { ScanFlags::REVERSE } else { 0 };
+        let range = Range::new(lower, upper, ScanFlags(flags));
+        let partitions = stores.partitions().to_vec();
+        let position = |id: &PartitionId| shown.as_ref().map(|shown| walk.position_in(*id, shown));
+        let positions = partitions.iter().map(|id| position(id).unwrap_or_default()).collect();
+        let mut pages = Pages::new(schema, (walk.table, request.index), positions);
+        if let (Some(shown), true) = (&shown, walk.is_unique) {
+            walk.pass_over(&mut pages, stores, (&partitions, &range), (shown, request.reverse))?;
+        }
+        loop {
+            pages.fill(stores, 0, &range)?;
+            let Some(next) = pages.next() else { return Ok(()) };
+            filling.look_at(next.row, request);
+            let is_full = filling.is_full(request.limit);
+            let behind = is_full.then(|| walk.cursor_behind(partitions[next.at], &next));
+            let at = next.at;
+            pages.take(at);
+            if let Some(behind) = behind {
+                pages.fill(stores, 0, &range)?;
+                filling.page.next_cursor = pages.next().map(|_| behind);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Of an index without an order, the row with a whole key.
+    fn by_key(&self, stores: &mut dyn ViewStores, filling: &mut Filling) -> Result<(), NoPage> {
+        let (request, table) = (self.request, TableId(self.request.table));
+        for at in 0..stores.partitions().len() {
+            stores.look(at, &mut |store| {
+                if let Some((_, row)) = store.get_row(table, request.index, &request.prefix) {
+                    filling.look_at(row, request);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// All rows of a table whose primary key has no order.
+    fn as_they_lie(
+        &self,
+        stores: &mut dyn ViewStores,
+        schema: &TableSchema,
+        filling: &mut Filling,
+    ) -> Result<(), NoPage> {
+        let (request, table) = (self.request, TableId(self.request.table));
+        let mut from = match &request.cursor {
+            None => Rid(0),
+            Some(bytes) => split_place(bytes)?.1,
+        };
+        let partitions = stores.partitions().to_vec();
+        for (at, id) in partitions.iter().enumerate() {
+            let mut next = Some(from);
+            while let Some(first) = next {
+                let (mut is_full, before) = (false, filling.bytes);
+                stores.look(at, &mut |store| {
+                    next = store.walk(table, first, IDS_AT_ONCE, |_, row| {
+                        if filling.is_full(request.limit) {
+                            is_full = true;
+                            return Visit::Again;
+                        }
+                        filling.look_at(row, request);
+                        match filling.bytes - before < LOOK_BYTES_MAX {
+                            true => Visit::Next,
+                            false => Visit::Stop,
+                        }
+                    });
+                })?;
+                if let (true, Some(rid)) = (is_full, next) {
+                    filling.page.next_cursor = Some(join_place(id.0, rid));
+                    return Ok(());
+                }
+            }
+            from = Rid(0);
+        }
+        let end = match schema.placement {
+            Placement::Replicated => partitions[0].0 + 1,
+            _ => self.partitions_count,
+        };
+        let next = partitions.last().map_or(0, |id| id.0 + 1);
+        if next < end {
+            filling.page.next_cursor = Some(join_place(next, Rid(0)));
+        }
+        Ok(())
+    }
+}
+
+/// The last row that was shown: where a page in order goes on.
+struct Shown<'a> {
+    partition: PartitionId,
+    /// Hidden number, where the table has no primary key.
+    number: u64,
+    /// Bytes of the index's own columns in `key`.
+    own_bytes: usize,
+    /// Of the index, and of the primary key as far as the index lacks it: no two rows of a partition have the same, or they
+    /// differ in their numbers.
+    key: &'a [u8],
+}
+
+const SHOWN_BYTES: usize = 4 + 8 + 2;
+
+impl<'a> Shown<'a> {
+    fn split(cursor: &'a [u8]) -> Result<Self, RowsError> {
+        let (key, [a, b, c, d, number @ .., low, high]) =
+            cursor.split_last_chunk::<SHOWN_BYTES>().ok_or(RowsError::BadCursor)?;
+        let shown = Self {
+            partition: PartitionId(u16::from_be_bytes([*low, *high])),
+            number: u64::from_be_bytes(*number),
+            own_bytes: u32::from_be_bytes([*a, *b, *c, *d]) as usize,
+            key,
+        };
+        match shown.own_bytes <= key.len() {
+            true => Ok(shown),
+            false => Err(RowsError::BadCursor),
+        }
+    }
+
+    fn join(&self) -> Vec<u8> {
+        let own_bytes = (self.own_bytes as u32).to_be_bytes();
+        let (number, partition) = (self.number.to_be_bytes(), self.partition.0.to_be_bytes());
+        [self.key, &own_bytes, &number, &partition].concat()
+    }
+}
+
+/// An index in whose order a page is.
+struct Walk<'a> {
+    table: TableId,
+    schema: &'a TableSchema,
+    layout: RowLayout,
+    /// Of its entries, and the primary key's as far as these lack it.
+    columns: Vec<u16>,
+    own_count: usize,
+    /// A unique index's entries are its own columns alone.
+    is_unique: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(schema: &'a TableSchema, request: &RowsRequest) -> Self {
+        let secondary = request.index.checked_sub(1).map(|at| &schema.indexes[at as usize]);
+        let own = secondary.map_or(&schema.primary_key, |index| &index.columns);
+        let rest = schema.primary_key.iter().filter(|column| !own.contains(column));
+        Self {
+            table: TableId(request.table),
+            schema,
+            layout: RowLayout::of_table(schema),
+            columns: own.iter().chain(rest).copied().collect(),
+            own_count: own.len(),
+            is_unique: secondary.is_some_and(|index| index.unique),
+        }
+    }
+
+    fn key_of(&self, row: &[u8], columns: usize) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.layout.push_key(row, &self.columns[..columns], &mut key);
+        key
+    }
+
+    fn cursor_behind(&self, partition: PartitionId, shown: &NextRow<'_>) -> Vec<u8> {
+        let own_bytes = self.key_of(shown.row, self.own_count).len();
+        let key = self.key_of(shown.row, self.columns.len());
+        Shown {
+            partition,
+            number: shown.number,
+            own_bytes,
+            key: &key,
+        }
+        .join()
+    }
+
+    /// What of a cursor's key every entry that is still to be shown has at least.
+    fn lower<'k>(&self, shown: &Shown<'k>) -> &'k [u8] {
+        match self.is_unique {
+            true => &shown.key[..shown.own_bytes],
+            false => shown.key,
+        }
+    }
+
+    /// Where a partition goes on. Rows with one key come in the order of their partitions.
+    fn position_in(&self, partition: PartitionId, shown: &Shown<'_>) -> ScanPosition {
+        let is_same = partition == shown.partition;
+        if partition > shown.partition || self.is_unique && !is_same {
+            return ScanPosition::default();
+        }
+        let mut key = self.lower(shown).to_vec();
+        if is_same && self.schema.primary_key.is_empty() && !self.is_unique {
+            key.extend_from_slice(&shown.number.to_be_bytes());
+        }
+        ScanPosition::behind(key)
+    }
+
+    /// Passes over what was shown of a unique index: on each other partition one row may have the cursor's key, and its primary
+    /// key says whether it came before.
+    fn pass_over(
+        &self,
+        pages: &mut Pages,
+        stores: &mut dyn ViewStores,
+        (partitions, range): (&[PartitionId], &Range<'_>),
+        (shown, reverse): (&Shown<'_>, bool),
+    ) -> Result<(), NoPage> {
+        for _ in partitions {
+            pages.fill(stores, 0, range)?;
+            let Some(next) = pages.next() else {
+                break;
+            };
+            let key = self.key_of(next.row, self.columns.len());
+            let (order, is_behind) = (key[..].cmp(shown.key), partitions[next.at] > shown.partition);
+            let order = if reverse { order.reverse() } else { order };
+            if order.is_gt() || order.is_eq() && is_behind {
+                break;
+            }
+            let at = next.at;
+            pages.take(at);
+        }
+        Ok(())
+    }
+}
+
+/// A cursor of a table without order: the partition and record id of the next row. It lasts until a restart.
+fn join_place(partition: u16, rid: Rid) -> Vec<u8> {
+    let mut bytes = partition.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&rid.0.to_le_bytes());
+    bytes
+}
+
+pub(crate) fn split_place(bytes: &[u8]) -> Result<(u16, Rid), RowsError> {
+    let bytes: [u8; 6] = bytes.try_into().map_err(|_| RowsError::BadCursor)?;
+    let [a, b, rid @ ..] = bytes;
+    Ok((u16::from_le_bytes([a, b]), Rid(u32::from_le_bytes(rid))))
+}
