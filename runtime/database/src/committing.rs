@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use reprise_base::{Lsn, Role, Safety};
+use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_partition::CommitGate;
 use reprise_ship::{Commits, Stand};
 
-use crate::{database::Database, error::OpenError, expected};
+use crate::{cutting, database::Database, error::OpenError, expected};
 
 /// The gate, as whoever knows the standbys moves it.
 pub(crate) struct Committing(pub Arc<CommitGate>);
@@ -56,7 +56,7 @@ impl Database {
         self.router.safety().0
     }
 
-    /// From here on answers wait. What is there counts as committed. Until standbys are taken there is none.
+    /// From here on answers wait. What is known to be committed may be shown. Until standbys are taken there is none.
     pub(crate) fn keep_commits(&self) {
         let level = self.safety();
         let is_kept = level.asks_standbys() || self.shared.gate.is_leased();
@@ -72,7 +72,21 @@ impl Database {
             let reason = format!("the safety level {level} needs a standby, and none is here");
             gate.set_limit(Some(Lsn(0)), Some(reason.into()));
         }
-        gate.keep(log.durable());
+        gate.keep(self.known_committed(level, log.durable()));
+    }
+
+    /// As far as this server knew before it was the primary: standbys may lack what lies behind.
+    fn known_committed(&self, level: Safety, durable: Lsn) -> Lsn {
+        let known = match (&self.upkeep.standby, self.root()) {
+            _ if !level.asks_standbys() => None,
+            (Some(standby), _) => standby.told_committed(),
+            (None, Some(root)) => {
+                let before = self.log.as_ref().map_or(0, |log| log.epoch().0.saturating_sub(1));
+                cutting::committed_as_primary(root, Epoch(before))
+            }
+            (None, None) => None,
+        };
+        known.unwrap_or(durable).min(durable)
     }
 
     /// A standby was in sync when this database was a primary last.

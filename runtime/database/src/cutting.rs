@@ -11,7 +11,7 @@ use reprise_router::CutRecords;
 use reprise_ship::{Expected, ForkAnswer, committed_by, waits_for_each};
 use serde::{Deserialize, Serialize};
 
-use crate::{device::RegionNote, expected, small_file, synced};
+use crate::{device::RegionNote, expected, shown, small_file, synced};
 
 /// In the directory: its log and checkpoints are of no use, and go before it is bootstrapped.
 pub const BEGINS_ANEW_NAME: &str = "begins-anew";
@@ -140,7 +140,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
         return Ok(CutBack::Nothing);
     }
     let fork = find_fork(&outline, &first, ask)?;
-    // It is behind from here on, whatever it was told.
+    // It is behind from here on, whatever it was told, and has shown nothing of what comes instead.
     synced::forget(&*directory.root)?;
     let checkpoints = Checkpoints::new(directory.checkpoints.clone());
     let stored = checkpoints.list()?;
@@ -151,6 +151,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     });
     let from = fork.unwrap_or(start).max(start);
     let cut = keep(directory, &outline, from, now_us)?;
+    shown::cut_to(&*directory.root, usable.unwrap_or(Lsn(0)))?;
     let Some(fork) = usable else {
         small_file::replace(&*directory.root, BEGINS_ANEW_NAME, b"the log was kept in cuts\n")?;
         return Ok(CutBack::Anew(cut));
@@ -268,7 +269,7 @@ fn may_be_acknowledged(root: &dyn Disk, from: Lsn, (first, last): (Epoch, Epoch)
     let (Some(level), Ok(standbys)) = (Safety::from_name(&known.safety), expected::load(root)) else {
         return true;
     };
-    let is_known = |standby: &Expected| standby.from <= from;
+    let is_known = |standby: &Expected| standby.persisted <= from;
     let may_be_a_forgotten_one = known.forgot_at.is_some_and(|lsn| from.0 <= lsn);
     may_be_a_forgotten_one || !waits_for_each(level, &standbys) || !standbys.iter().all(is_known)
 }
@@ -340,7 +341,8 @@ mod tests {
         let disk = SimDisk::new();
         let standby = |is_in_sync, from| Expected {
             name: "s1".into(),
-            from: Lsn(from),
+            from: Lsn(0),
+            persisted: Lsn(from),
             is_in_sync,
             is_counted: true,
         };
@@ -382,6 +384,7 @@ mod tests {
         let standby = Expected {
             name: "s1".into(),
             from: Lsn(3),
+            persisted: Lsn(3),
             is_in_sync: true,
             is_counted: true,
         };
@@ -401,6 +404,7 @@ mod tests {
         let standby = Expected {
             name: "s1".into(),
             from: Lsn(5),
+            persisted: Lsn(5),
             is_in_sync: false,
             is_counted: true,
         };

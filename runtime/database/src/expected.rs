@@ -2,18 +2,22 @@
 
 use reprise_base::{Lsn, check_node_name};
 use reprise_env::{Disk, DiskError};
+use reprise_router::OutOfSync;
 use reprise_ship::Expected;
 use serde::{Deserialize, Serialize};
 
 use crate::small_file;
 
-const EXPECTED_NAME: &str = "standbys.json";
+pub(crate) const EXPECTED_NAME: &str = "standbys.json";
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
     name: String,
-    /// Its log was durable up to here.
+    /// From here on it needs the log.
     lsn: u64,
+    /// Its log was durable up to here. None: as `lsn`.
+    #[serde(default)]
+    persisted: Option<u64>,
     #[serde(default)]
     in_sync: bool,
     #[serde(default)]
@@ -33,6 +37,7 @@ pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Expected>, String> {
         Ok(Expected {
             name: standby.name.into(),
             from: Lsn(standby.lsn),
+            persisted: Lsn(standby.persisted.unwrap_or(standby.lsn)),
             is_in_sync: standby.in_sync,
             is_counted: standby.counted,
         })
@@ -44,12 +49,42 @@ pub(crate) fn save(root: &dyn Disk, standbys: &[Expected]) -> Result<(), DiskErr
     let expected = standbys.iter().map(|standby| Stored {
         name: standby.name.to_string(),
         lsn: standby.from.0,
+        persisted: Some(standby.persisted.0),
         in_sync: standby.is_in_sync,
         counted: standby.is_counted,
     });
     let expected: Vec<_> = expected.collect();
     let text = serde_json::to_vec(&expected).expect("names and numbers");
     small_file::replace(root, EXPECTED_NAME, &text)
+}
+
+/// Of a server that becomes the primary: they may have gone other ways since it was one. None is in sync, nothing is known of what they have, and the
+/// log is held for them as before. Those that its primary told to be out of sync are expected, too. Before anything is answered: the next start
+/// goes by this.
+pub(crate) fn begin_reign(root: &dyn Disk, laggards: &[OutOfSync]) -> Result<(), DiskError> {
+    // What can't be read is told when standbys are taken.
+    let Ok(mut standbys) = load(root) else {
+        return Ok(());
+    };
+    let before = standbys.clone();
+    for standby in &mut standbys {
+        (standby.is_in_sync, standby.persisted) = (false, Lsn(0));
+    }
+    for laggard in laggards {
+        if standbys.iter().all(|standby| *standby.name != *laggard.name) {
+            standbys.push(Expected {
+                name: (&*laggard.name).into(),
+                from: laggard.from,
+                persisted: Lsn(0),
+                is_in_sync: false,
+                is_counted: false,
+            });
+        }
+    }
+    match standbys == before {
+        true => Ok(()),
+        false => save(root, &standbys),
+    }
 }
 
 #[cfg(test)]
@@ -65,16 +100,29 @@ mod tests {
         let standby = |name: &str, from, is_in_sync| Expected {
             name: name.into(),
             from: Lsn(from),
+            persisted: Lsn(from / 2),
             is_in_sync,
             is_counted: true,
         };
+        begin_reign(&disk, &[]).expect("nobody is expected");
         let standbys = [standby("s1", 7, false), standby("s2", u64::MAX, true)];
         save(&disk, &standbys).expect("saved");
         assert_eq!(load(&disk), Ok(standbys.to_vec()));
+        begin_reign(&disk, &[]).expect("saved");
+        let left = load(&disk).expect("read");
+        assert!(
+            left.iter()
+                .all(|standby| standby.persisted == Lsn(0) && !standby.is_in_sync)
+        );
+        assert_eq!(
+            left.iter().map(|standby| standby.from.0).collect::<Vec<_>>(),
+            [7, u64::MAX]
+        );
         // Of a server that knew of no levels.
         small_file::replace(&disk, EXPECTED_NAME, b"[{\"name\":\"s1\",\"lsn\":7}]").expect("saved");
         let old = load(&disk).expect("read");
         assert!(!old[0].is_in_sync && !old[0].is_counted, "{old:?}");
+        assert_eq!(old[0].persisted, Lsn(7));
         for (garbage, what) in [("[", "EOF"), ("[{\"name\":\"a/b\",\"lsn\":1}]", "letters, digits")] {
             small_file::replace(&disk, EXPECTED_NAME, garbage.as_bytes()).expect("saved");
             let error = load(&disk).expect_err("refused");

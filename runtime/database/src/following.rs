@@ -73,6 +73,12 @@ impl Orders {
         }
     }
 
+    /// As the primary said last. None: there is none that tells it.
+    pub fn told_committed(&self) -> Option<Lsn> {
+        let committed = self.committed.load(Ordering::Acquire);
+        (committed != NEVER).then_some(Lsn(committed))
+    }
+
     /// Everything before it may be replayed. Whoever is promoted decides on what it has itself.
     fn limit(&self) -> Lsn {
         match self.until.load(Ordering::Acquire) {

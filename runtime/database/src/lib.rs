@@ -26,6 +26,7 @@ mod memory;
 mod naming;
 mod opening;
 mod quarantine;
+mod reachable;
 mod reading;
 mod recover;
 mod report;

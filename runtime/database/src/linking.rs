@@ -88,6 +88,8 @@ struct State {
     was_welcome: bool,
     /// It followed, and what is here is not what the primary holds: why.
     parted: Option<Arc<str>>,
+    /// Why nothing is shown, where it can't follow.
+    hidden: Option<String>,
 }
 
 impl Linked {
@@ -103,6 +105,16 @@ impl Linked {
     /// It can't follow any more, where it did before: the primary does not hold what is here. Why.
     pub fn parted(&self) -> Option<Arc<str>> {
         self.lock().parted.clone()
+    }
+
+    /// This server is the primary: that another one does not hold what is here matters no more.
+    pub fn show_again(&self, router: &Router) {
+        let hidden = self.lock().hidden.take();
+        if let (Some(hidden), Phase::Failed { report }) = (hidden, router.phase())
+            && hidden == report
+        {
+            router.set_phase(Phase::Ready);
+        }
     }
 
     /// Has the primary give its place away. Err: it does not, and why.
@@ -374,6 +386,7 @@ impl Following {
         if is_other {
             // What is here may never have been the primary's.
             let report = format!("this standby shows nothing, since it can't follow: {reason}{what_next}");
+            self.linked().lock().hidden = Some(report.clone());
             self.taker.router.set_phase(Phase::Failed { report });
         }
         let mut state = self.linked().lock();

@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Lsn, Role, Safety};
+use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_checkpoint::checkpoint_name;
 use reprise_env::{Disk, DiskError, Net, entropy};
 use reprise_log::{Log, LogError};
@@ -35,6 +34,7 @@ use crate::{
     leasing::{ByHand, Leasing, LeasingCell},
     linking::{self, FollowPrimary, Linked},
     naming::Comparer,
+    reachable::reachable,
     stepping::Stepped,
     synced::{STANDING_NAME, Synced},
 };
@@ -45,6 +45,7 @@ const BEHIND_BYTES_MAX: u64 = 64 << 20;
 const RING_BYTES: usize = 16 << 20;
 
 /// How a primary takes standbys.
+#[derive(Clone)]
 pub struct ServeStandbys {
     pub net: Arc<dyn Net>,
     /// `host:port` to listen at; port 0: any that is free.
@@ -111,6 +112,8 @@ enum State {
     NotServed,
     /// Once this is the primary.
     Waiting(ServeStandbys),
+    /// It is, and can't take them: it is tried again with each that asks.
+    Failing(ServeStandbys),
     Serving(Serving),
 }
 
@@ -216,23 +219,6 @@ impl Database {
     }
 }
 
-/// The address of a listener, as others reach it: at all addresses is at none that could be told.
-fn reachable(address: &str, url: Option<&str>) -> String {
-    let listening: Option<SocketAddr> = address.parse().ok();
-    let everywhere = listening.filter(|at| at.ip().is_unspecified());
-    let host = url.and_then(|url| url.split_once("://")).map(|(_, rest)| {
-        let authority = rest.split('/').next().unwrap_or_default();
-        match authority.rfind(':').filter(|at| !authority[*at..].contains(']')) {
-            Some(port) => &authority[..port],
-            None => authority,
-        }
-    });
-    match (everywhere, host) {
-        (Some(at), Some(host)) if !host.is_empty() => format!("{host}:{}", at.port()),
-        _ => address.to_owned(),
-    }
-}
-
 /// Of no standby in particular.
 fn nobody(what: String) -> Notice {
     let name = String::new();
@@ -263,23 +249,32 @@ impl Replication {
     pub(crate) fn serving(&self) -> Option<Serving> {
         match &*self.lock() {
             State::Serving(serving) => Some(serving.clone()),
-            State::NotServed | State::Waiting(_) => None,
+            State::NotServed | State::Waiting(_) | State::Failing(_) => None,
         }
     }
 
     fn ship_form(&self) -> ShipForm {
         match &*self.lock() {
             State::Serving(serving) => serving.ship,
-            State::Waiting(config) => config.ship,
+            State::Waiting(config) | State::Failing(config) => config.ship,
             State::NotServed => ShipForm::AsLogged,
         }
     }
 
     /// As `serving`, for who comes to be served.
     pub(crate) fn served(&self) -> Result<Serving, ReplicationError> {
-        match &*self.lock() {
+        let mut state = self.lock();
+        let unavailable = |error: &ServeStandbysError| {
+            let reason = format!("this server can't take standbys: {error}");
+            ReplicationError::Unavailable(reason.into())
+        };
+        if let State::Failing(config) = &*state {
+            let serving = self.serve(config.clone(), true).map_err(|error| unavailable(&error))?;
+            *state = State::Serving(serving);
+        }
+        match &*state {
             State::Serving(serving) => Ok(serving.clone()),
-            State::NotServed => Err(ReplicationError::NotServed),
+            State::NotServed | State::Failing(_) => Err(ReplicationError::NotServed),
             // It is the primary already, and begins to take standbys within the same promotion.
             State::Waiting(_) => Err(ReplicationError::Unavailable(
                 "this server becomes the primary, and takes standbys in a moment".into(),
@@ -294,15 +289,23 @@ impl Replication {
             self.tell(format!("no standby is expected: {error}"));
             Vec::new()
         });
-        for standby in expected.iter_mut().filter(|_| is_promoted) {
-            standby.is_in_sync = false;
+        let durable = self.log.durable();
+        for standby in &mut expected {
+            // It may have got more than what is durable here, which others get in its place.
+            standby.persisted = standby.persisted.min(durable);
+            standby.is_in_sync &= !is_promoted;
         }
         expected
     }
 
+    /// Before anything is answered in this epoch.
+    pub(crate) fn keep_level(&self, epoch: Epoch) -> Result<(), DiskError> {
+        cutting::keep_level(&*self.root, self.safety, epoch)
+    }
+
     fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
         self.log.set_hold_bytes_max(config.hold_bytes_max)?;
-        cutting::keep_level(&*self.root, self.safety, self.log.epoch()).map_err(LogError::from)?;
+        self.keep_level(self.log.epoch()).map_err(LogError::from)?;
         let checkpoints = Checkpoints {
             checkpointer: self.checkpointer.clone(),
             disk: self.checkpoints.clone(),
@@ -376,15 +379,20 @@ impl Replication {
     /// It is the primary now: standbys that waited for one are taken.
     fn serve_if_waiting(&self) {
         let mut state = self.lock();
-        let State::Waiting(config) = std::mem::take(&mut *state) else {
+        let State::Waiting(config) = &*state else {
             return;
         };
-        match self.serve(config, true) {
-            Ok(serving) => *state = State::Serving(serving),
-            Err(error) => self.tell(format!(
-                "this server is the primary now, and takes no standbys: {error}"
-            )),
+        let served = self.serve(config.clone(), true);
+        if let Err(error) = &served {
+            self.tell(format!(
+                "this server is the primary now, and takes no standbys yet: {error}. It is tried again with each that asks"
+            ));
         }
+        *state = match (served, std::mem::take(&mut *state)) {
+            (Ok(serving), _) => State::Serving(serving),
+            (Err(_), State::Waiting(config)) => State::Failing(config),
+            (Err(_), other) => other,
+        };
     }
 
     pub(crate) fn tell(&self, what: String) {
@@ -610,7 +618,14 @@ impl ReplicationService for Replication {
 impl Replication {
     /// A standby becomes the primary, whatever others are.
     fn become_primary(&self, database: &Database) -> Result<Promoted, ReplicationError> {
+        let forgotten = expected::begin_reign(&*self.root, &self.synced.laggards());
+        forgotten.map_err(|error| {
+            ReplicationError::Unavailable(format!("that no standby is in sync can't be kept here: {error}").into())
+        })?;
         let promoted = database.promote()?;
+        if let Some(linked) = self.linked.get() {
+            linked.show_again(&self.router);
+        }
         if let Err(error) = self.synced.forget() {
             self.tell(format!("{STANDING_NAME} can't be removed: {error}"));
         }
@@ -747,27 +762,5 @@ impl CheckpointSource for Checkpoints {
         let name = checkpoint_name(lsn);
         let file = self.disk.open_read(&name).map_err(|error| error.to_string())?;
         Ok(Some(ChosenCheckpoint { lsn, name, file, kept }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::reachable;
-
-    #[test]
-    fn who_listens_everywhere_is_found_where_its_clients_find_it() {
-        let cases = [
-            ("127.0.0.1:7", Some("http://db.example:80"), "127.0.0.1:7"),
-            ("0.0.0.0:7", Some("http://db.example:80/x"), "db.example:7"),
-            ("0.0.0.0:7", Some("https://db.example"), "db.example:7"),
-            ("[::]:7", Some("http://[fe80::1]:80"), "[fe80::1]:7"),
-            ("[::]:7", Some("http://[fe80::1]"), "[fe80::1]:7"),
-            ("0.0.0.0:7", Some("nonsense"), "0.0.0.0:7"),
-            ("0.0.0.0:7", None, "0.0.0.0:7"),
-            ("a:1", None, "a:1"),
-        ];
-        for (address, url, expected) in cases {
-            assert_eq!(reachable(address, url), expected);
-        }
     }
 }

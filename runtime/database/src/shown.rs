@@ -47,6 +47,16 @@ impl ShownFile {
     }
 }
 
+/// Nothing is left of what was shown behind `end`: what comes there is another log's, and whole transactions are shown.
+pub(crate) fn cut_to(root: &dyn Disk, end: Lsn) -> Result<(), DiskError> {
+    if load(root)?.is_none_or(|shown| shown <= end) {
+        return Ok(());
+    }
+    let file = ShownFile::open(root)?;
+    file.store(end)?;
+    file.0.sync()
+}
+
 /// This directory is a primary's from now on.
 pub(crate) fn forget(root: &dyn Disk) -> Result<(), DiskError> {
     match root.remove(NAME) {
@@ -77,8 +87,13 @@ mod tests {
         let again = ShownFile::open(&disk).expect("opened");
         again.store(Lsn(9)).expect("stored");
         assert_eq!(load(&disk), Ok(Some(Lsn(9))));
+        for (end, left) in [(12, 9), (4, 4), (7, 4), (0, 0)] {
+            cut_to(&disk, Lsn(end)).expect("cut");
+            assert_eq!(load(&disk), Ok(Some(Lsn(left))), "cut to {end}");
+        }
         forget(&disk).expect("removed");
         forget(&disk).expect("there is none");
+        cut_to(&disk, Lsn(0)).expect("nothing was shown");
         assert_eq!(load(&disk), Ok(None));
     }
 }

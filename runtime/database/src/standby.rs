@@ -138,6 +138,11 @@ impl Standby {
         }
     }
 
+    /// Everything before it is committed, as its primary said. None: it follows none.
+    pub fn told_committed(&self) -> Option<Lsn> {
+        self.orders.told_committed()
+    }
+
     /// Has the replay end where it is, and waits for nobody.
     pub fn give_up(&self) {
         self.orders.stop();
@@ -259,7 +264,7 @@ impl Database {
         Ok(shown::load(root)?.or_else(as_primary))
     }
 
-    fn root(&self) -> Option<&dyn Disk> {
+    pub(crate) fn root(&self) -> Option<&dyn Disk> {
         self.upkeep.folders.as_ref().map(|folders| &*folders.root)
     }
 

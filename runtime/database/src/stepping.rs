@@ -282,6 +282,11 @@ impl Replication {
         }
         forget(&*self.root).map_err(|error| unavailable(format!("{NOTE_NAME} can't be removed: {error}")))?;
         let epoch = self.log.resume(true).map_err(|error| unavailable(error.to_string()))?;
+        if let Err(error) = self.keep_level(epoch) {
+            // A log that has failed tells its own reason.
+            let _ = self.log.pause("its safety level can't be kept");
+            return Err(unavailable(format!("the safety level can't be kept here: {error}")));
+        }
         *self.stepped.lock().expect("held for a store") = None;
         self.router.set_primary_url(None);
         self.router.set_role(Role::Primary);

@@ -9,7 +9,7 @@ use reprise_router::{LostRange, OutOfSync};
 use reprise_ship::StandingSeen;
 use serde::{Deserialize, Serialize};
 
-use crate::small_file;
+use crate::{expected, small_file};
 
 /// In the data directory of a standby, until it is the primary.
 pub const STANDING_NAME: &str = "standing.json";
@@ -40,6 +40,8 @@ struct Kept {
 struct State {
     /// None: no primary told anything.
     kept: Option<Kept>,
+    /// Who was out of sync with this server when it was a primary last.
+    own: Vec<OutOfSync>,
     kept_ns: u64,
 }
 
@@ -73,7 +75,18 @@ impl Synced {
         if let (Some(kept), Some(at)) = (&mut kept, log) {
             kept.in_sync &= at.lsn.0 >= kept.lsn && at.epoch.0 <= kept.epoch;
         }
-        let state = State { kept, kept_ns: 0 };
+        // What can't be read is told when standbys are taken.
+        let expected = expected::load(&*root).unwrap_or_default();
+        let out = expected.into_iter().filter(|standby| !standby.is_in_sync);
+        let own = out.map(|standby| OutOfSync {
+            name: standby.name.to_string(),
+            from: standby.persisted,
+        });
+        let state = State {
+            kept,
+            own: own.collect(),
+            kept_ns: 0,
+        };
         Self {
             root,
             state: Mutex::new(state),
@@ -136,10 +149,13 @@ impl Synced {
         self.lock().kept.as_ref().is_some_and(|kept| kept.in_sync)
     }
 
-    /// Whom the primary told to be out of sync, beside this standby.
+    /// Whom the primary told to be out of sync, beside this standby; where none told anything, who was out of sync with this server itself.
     pub fn laggards(&self) -> Vec<OutOfSync> {
         let state = self.lock();
-        let laggards = state.kept.iter().flat_map(|kept| &kept.laggards);
+        let Some(kept) = &state.kept else {
+            return state.own.clone();
+        };
+        let laggards = kept.laggards.iter();
         laggards
             .map(|laggard| OutOfSync {
                 name: laggard.name.clone(),
@@ -169,7 +185,9 @@ impl Synced {
 
     /// This server is the primary now.
     pub fn forget(&self) -> Result<(), DiskError> {
-        self.lock().kept = None;
+        let mut state = self.lock();
+        (state.kept, state.own) = (None, Vec::new());
+        drop(state);
         forget(&*self.root)
     }
 }
@@ -225,6 +243,36 @@ mod tests {
         assert!(open(at(3, 60)).laggards().is_empty());
         small_file::replace(&disk, STANDING_NAME, b"{}").expect("written");
         assert!(!open(at(3, 60)).is_in_sync(), "garbage tells nothing");
+    }
+
+    #[test]
+    fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_more() {
+        let disk = SimDisk::new();
+        let list = br#"[{"name":"s1","lsn":9,"in_sync":true},{"name":"s2","lsn":7,"persisted":5}]"#;
+        small_file::replace(&disk, expected::EXPECTED_NAME, list).expect("written");
+        let synced = Synced::open(Arc::new(disk.clone()), at(1, 9));
+        let told = |synced: &Synced| -> Vec<(String, u64)> {
+            let laggards = synced.laggards().into_iter();
+            laggards.map(|laggard| (laggard.name, laggard.from.0)).collect()
+        };
+        assert_eq!(told(&synced), [("s2".to_owned(), 5)]);
+        synced.keep(&standing(2, true), Lsn(9)).expect("kept");
+        assert_eq!(told(&synced), [("s2".to_owned(), 40)]);
+        // Whoever becomes the primary goes on to tell it.
+        expected::begin_reign(&disk, &synced.laggards()).expect("saved");
+        let list = expected::load(&disk).expect("read");
+        let found: Vec<_> = list
+            .iter()
+            .map(|standby| (&*standby.name, standby.from.0, standby.persisted.0))
+            .collect();
+        assert_eq!(found, [("s1", 9, 0), ("s2", 7, 0)]);
+        small_file::remove(&disk, expected::EXPECTED_NAME).expect("removed");
+        expected::begin_reign(&disk, &synced.laggards()).expect("saved");
+        let list = expected::load(&disk).expect("read");
+        assert_eq!(
+            (&*list[0].name, list[0].from, list[0].is_in_sync),
+            ("s2", Lsn(40), false)
+        );
     }
 
     #[test]

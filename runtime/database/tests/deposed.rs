@@ -141,8 +141,15 @@ fn one_that_was_a_primary_later_than_the_one_it_is_to_follow_is_not_cut() {
     assert!(list_cuts(&parted.cluster.cuts("p")).is_empty());
 }
 
-#[test]
-fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
+/// A standby that got more than the one that took over, and follows that one.
+struct Beyond {
+    cluster: Cluster,
+    new: Arc<Database>,
+    other: Arc<Database>,
+    fork: Lsn,
+}
+
+fn be_beyond() -> Beyond {
     let cluster = Cluster::new();
     let old = cluster.start("p");
     old.router().deploy("bank", &wasm("bank")).expect("deploy");
@@ -158,25 +165,85 @@ fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
     new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
     fill(&new, 10_000, 10);
     cluster.set_primary(&new);
-    // While it runs it can but say so, and whoever runs it may start it again.
     wait_until("it can't follow any more", || other.parted().is_some());
+    let fork = promoted.lsn;
+    Beyond {
+        cluster,
+        new,
+        other,
+        fork,
+    }
+}
+
+#[test]
+fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
+    let Beyond {
+        cluster,
+        new,
+        other,
+        fork,
+    } = be_beyond();
+    // While it runs it can but say so, and whoever runs it may start it again.
     let phase = other.router().phase();
     assert!(
         matches!(&phase, Phase::Failed { report } if report.contains("start this one again with --standby-of")),
         "it shows nothing, and says what to do: {phase:?}"
     );
     other.close().expect("close");
+    // It has shown all that it had: of what comes instead it has shown nothing.
+    let view = cluster.place("p2").join("view");
+    let shown = u64::MAX / 2;
+    std::fs::write(&view, [shown.to_le_bytes(), (!shown).to_le_bytes()].concat()).expect("written");
     let cut = cluster.cut_back("p2").expect("asked");
-    assert!(
-        matches!(&cut, CutBack::Cut(cut) if Lsn(cut.from) == promoted.lsn),
-        "{cut:?}"
-    );
-    let parted = Parted {
-        cluster,
-        new,
-        fork: promoted.lsn,
+    assert!(matches!(&cut, CutBack::Cut(cut) if Lsn(cut.from) == fork), "{cut:?}");
+    let left = std::fs::read(&view).expect("there");
+    assert_eq!(left[..8], fork.0.to_le_bytes(), "as far as the fork");
+    Parted { cluster, new, fork }.check_follows("p2");
+}
+
+#[test]
+fn a_standby_that_parted_from_the_wrong_primary_shows_all_again_once_it_is_the_primary() {
+    let beyond = be_beyond();
+    let other = &beyond.other;
+    let accepting = PromoteOptions {
+        accepts_loss: true,
+        ..FORCED
     };
-    parted.check_follows("p2");
+    service(other).promote(accepting).expect("promoted");
+    assert_eq!(other.router().phase(), Phase::Ready);
+    let reply = submit(
+        other,
+        &[("balance", None, i64s(&[5_000])), ("open", None, i64s(&[9_999, 1]))],
+    );
+    assert_eq!(
+        *reply.get(0).outcome,
+        ReplyOutcome::Committed,
+        "the new primary lacks it"
+    );
+    assert_eq!(*reply.get(1).outcome, ReplyOutcome::Committed);
+}
+
+#[test]
+fn a_new_primary_whose_disk_does_not_let_it_take_standbys_takes_them_once_it_does() {
+    let parted = part(|_| {});
+    let standby = parted.cluster.standby_of(&parted.new, "s2");
+    standby
+        .serve_standbys(parted.cluster.serving("http://s2:1"))
+        .expect("later");
+    wait_seen(&parted.new, &standby);
+    let blocked = parted.cluster.place("s2").join("safety.json.tmp");
+    std::fs::create_dir(&blocked).expect("made");
+    service(&standby).promote(FORCED).expect("promoted");
+    let refused = service(&standby)
+        .join("s3")
+        .expect_err("its level can't be kept")
+        .to_string();
+    assert!(
+        refused.contains("can't take standbys") && refused.contains("safety.json"),
+        "{refused}"
+    );
+    std::fs::remove_dir(&blocked).expect("removed");
+    service(&standby).join("s3").expect("it is tried again");
 }
 
 #[test]
@@ -211,9 +278,8 @@ fn what_waited_for_a_standby_is_not_marked_as_answered() {
     assert!(kept.contains("quorum"), "{kept}");
 }
 
-#[test]
-fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others() {
-    let cluster = Cluster::new();
+/// A primary at quorum that was ended with a call that nobody else may have, and the end of what is known to be elsewhere.
+fn end_with_one_that_waits(cluster: &Cluster) -> Lsn {
     let old = Database::open(config(&cluster.place("p"), 2)).expect("open");
     old.set_safety(Safety::Quorum).expect("set");
     old.recover().expect("recover");
@@ -235,6 +301,35 @@ fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others()
     let kept = cluster.place("p").join("standbys.json");
     let known = format!(r#"[{{"name":"s1","lsn":{acknowledged},"in_sync":true,"counted":true}}]"#);
     std::fs::write(kept, known).expect("written");
+    acknowledged
+}
+
+#[test]
+fn a_primary_that_is_started_again_shows_nothing_that_waited_for_others_until_they_have_it() {
+    let cluster = Cluster::new();
+    let acknowledged = end_with_one_that_waits(&cluster);
+    let again = Database::open(config(&cluster.place("p"), 2)).expect("open");
+    again.set_safety(Safety::Quorum).expect("set");
+    again.recover().expect("recover");
+    let again = Arc::new(again);
+    again.serve_standbys(cluster.serving("http://p:1")).expect("served");
+    let info = service(&again).info();
+    assert!(info.durable > acknowledged);
+    assert_eq!(info.committed, acknowledged, "nobody else may have more");
+    cluster.set_primary(&again);
+    let standby = cluster.open_standby("s1");
+    wait_in_sync(&standby);
+    wait_until("the standby has it", || {
+        service(&again).info().committed >= info.durable
+    });
+    let reply = submit(&again, &[("balance", None, i64s(&[7_000]))]);
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+}
+
+#[test]
+fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others() {
+    let cluster = Cluster::new();
+    let acknowledged = end_with_one_that_waits(&cluster);
     let again = cluster.open_standby("p");
     let reply = submit(
         &again,
@@ -254,4 +349,10 @@ fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others()
         })
         .expect("promoted");
     assert!(again.router().view() > acknowledged);
+    // Whoever was in sync with it when it was the primary before may have gone another way since: the next start goes by this.
+    let kept = std::fs::read_to_string(cluster.place("p").join("standbys.json")).expect("kept");
+    assert!(
+        kept.contains(r#""in_sync":false"#) && kept.contains(r#""persisted":0"#),
+        "{kept}"
+    );
 }

@@ -253,6 +253,9 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     new.close().expect("close");
     let promoted = service(&old).promote(FORCED).expect("again");
     assert_eq!((promoted.epoch, promoted.lsn), (Epoch(2), stepped.lsn));
+    // Whoever starts it as a standby once knows under which level it answered in that epoch.
+    let level = std::fs::read_to_string(cluster.place("p").join("safety.json")).expect("kept");
+    assert!(level.contains(r#""last_epoch":2"#), "{level}");
     fill(&old, 5_000, 10);
     drop(new);
     let new = cluster.open_standby("s1");

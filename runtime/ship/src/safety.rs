@@ -86,7 +86,7 @@ pub(crate) fn stand(level: Safety, is_servers: bool, members: &[Member]) -> Stan
 /// What was committed for certain by a primary of this level that knew these standbys: everything before it. None: all that was durable there.
 pub fn committed_by(level: Safety, standbys: &[Expected]) -> Option<Lsn> {
     let member = |standby: &Expected| Member {
-        persisted: standby.from,
+        persisted: standby.persisted,
         sync: if standby.is_in_sync {
             SyncState::In
         } else {
@@ -226,7 +226,8 @@ mod tests {
             let all = members(text);
             let standby = |member: &Member| Expected {
                 name: "s".into(),
-                from: member.persisted,
+                from: Lsn(0),
+                persisted: member.persisted,
                 is_in_sync: member.sync == SyncState::In,
                 is_counted: member.is_counted,
             };

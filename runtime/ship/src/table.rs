@@ -80,6 +80,8 @@ pub struct Expected {
     pub name: Arc<str>,
     /// From where on it needs the log.
     pub from: Lsn,
+    /// Of this server's log it has everything before this; 0: that is not known.
+    pub persisted: Lsn,
     pub is_in_sync: bool,
     /// It was in sync once: quorum and very-safe count on it.
     pub is_counted: bool,
@@ -457,8 +459,8 @@ impl Table {
                 .entry(Arc::clone(&expected.name))
                 .or_insert_with(|| Standby {
                     state: StandbyState::Lost,
-                    persisted: expected.from,
-                    lacks_from: expected.from,
+                    persisted: expected.persisted,
+                    lacks_from: expected.persisted,
                     sync: if expected.is_in_sync {
                         SyncState::In
                     } else {
@@ -481,6 +483,7 @@ impl Table {
             Some(Expected {
                 name: Arc::clone(name),
                 from: held.or(standby.is_counted.then_some(standby.persisted))?,
+                persisted: standby.persisted,
                 is_in_sync: standby.sync == SyncState::In,
                 is_counted: standby.is_counted,
             })

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod damage;
+mod failover;
 mod ledger;
 mod model;
 mod module;
@@ -17,6 +18,7 @@ mod schemas;
 mod tree;
 mod world;
 
+pub use failover::{FailoverMutant, FailoverOptions, FailoverStats, run_failovers};
 pub use mutant::Mutant;
 pub use run::{Found, Options, Stats, run};
 pub use schemas::{ChainStats, run_chain};

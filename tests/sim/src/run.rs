@@ -11,10 +11,13 @@ mod end;
 mod harm;
 mod opening;
 mod standby;
-mod stats;
+pub(crate) mod stats;
 mod tables;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use reprise_base::limits::PART_BYTES;
 use reprise_database::{CommitMode, FlushPolicy, LogPolicy, RedoConfig, Sampling};
@@ -40,14 +43,16 @@ pub struct Options {
 pub struct Found {
     pub seed: u64,
     pub what: String,
+    /// Of the command that repeats it.
+    pub flag: &'static str,
 }
 
 impl std::fmt::Display for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { seed, what } = self;
+        let Self { seed, what, flag } = self;
         write!(
             f,
-            "seed {seed}: {what}\nreproduce: cargo xtask sim --from {seed} --seeds 1 --verbose"
+            "seed {seed}: {what}\nreproduce: cargo xtask sim{flag} --from {seed} --seeds 1 --verbose"
         )
     }
 }
@@ -58,13 +63,17 @@ pub fn run(seed: u64, options: Options) -> Result<Stats, Found> {
     let what = match ran {
         Ok(Ok(stats)) => return Ok(stats),
         Ok(Err(what)) => what,
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            format!("panic: {}", text.unwrap_or_default())
-        }
+        Err(panic) => panicked(&*panic),
     };
-    Err(Found { seed, what })
+    let flag = "";
+    Err(Found { seed, what, flag })
+}
+
+/// What a panic said.
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    format!("panic: {}", text.unwrap_or_default())
 }
 
 struct Run {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use clap::Parser;
-use reprise_test_sim::{Options, Stats, run};
+use reprise_test_sim::{FailoverOptions, FailoverStats, Found, Options, Stats, run, run_failovers};
 
 /// Runs seeds of the simulation; the first that finds something is printed, and ends it with status 1.
 #[derive(Parser)]
@@ -26,6 +26,9 @@ struct Cli {
     /// Seeds that run at once, each in one thread
     #[arg(long, default_value_t = 1)]
     threads: u64,
+    /// Three nodes and the network between them instead of one: failovers at every step
+    #[arg(long)]
+    failovers: bool,
     /// Go on after a seed that finds something
     #[arg(long)]
     keep_going: bool,
@@ -36,23 +39,48 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let options = Options {
-        mutant: None,
-        is_verbose: cli.verbose,
-    };
+    match cli.failovers {
+        true => {
+            let options = FailoverOptions {
+                mutant: None,
+                is_verbose: cli.verbose,
+            };
+            let add = |total: &mut FailoverStats, one: &FailoverStats| total.add(one);
+            run_all(&cli, |seed| run_failovers(seed, options), (add, FailoverStats::list))
+        }
+        false => {
+            let options = Options {
+                mutant: None,
+                is_verbose: cli.verbose,
+            };
+            let add = |total: &mut Stats, one: &Stats| total.add(one);
+            run_all(&cli, |seed| run(seed, options), (add, Stats::list))
+        }
+    }
+}
+
+/// Runs the seeds; how what happened in them is added up and listed.
+fn run_all<S: Default + Copy + Send>(
+    cli: &Cli,
+    run: impl Fn(u64) -> Result<S, Found> + Sync,
+    (add, list): (fn(&mut S, &S), fn(&S) -> Vec<(&'static str, u64)>),
+) -> ExitCode {
     let begun = Instant::now();
     let (next, is_over) = (AtomicU64::new(cli.from), AtomicBool::new(false));
-    let total = Mutex::new((Stats::default(), 0u64));
+    let total = Mutex::new((S::default(), 0u64, 0u64));
     let work = || {
         while !is_over.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= cli.from + cli.seeds {
                 return;
             }
-            let ran = run(seed, options);
+            let ran = run(seed);
             let mut total = total.lock().expect("held to count");
             match ran {
-                Ok(stats) => total.0.add(&stats),
+                Ok(stats) => {
+                    add(&mut total.0, &stats);
+                    total.2 += 1;
+                }
                 Err(found) => {
                     println!("{found}");
                     total.1 += 1;
@@ -64,13 +92,13 @@ fn main() -> ExitCode {
     std::thread::scope(|scope| {
         (0..cli.threads.max(1)).for_each(|_| drop(scope.spawn(work)));
     });
-    let (stats, found) = *total.lock().expect("all are over");
+    let (stats, found, whole) = *total.lock().expect("all are over");
     let seconds = begun.elapsed().as_secs_f64();
-    let listed = stats.list().into_iter().map(|(name, count)| format!("{name} {count}"));
+    let listed = list(&stats).into_iter().map(|(name, count)| format!("{name} {count}"));
     println!("{}", listed.collect::<Vec<_>>().join(", "));
     println!(
         "{:.0} seeds a minute, {found} found something",
-        stats.seeds as f64 / seconds * 60.0
+        whole as f64 / seconds * 60.0
     );
     match found {
         0 => ExitCode::SUCCESS,

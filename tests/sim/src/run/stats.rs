@@ -1,17 +1,20 @@
 //! What happened in a run, counted.
 
 macro_rules! stats {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($stats:ident: $($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// What happened, counted.
         #[derive(Clone, Copy, Debug, Default)]
-        pub struct Stats { $($(#[$doc])* pub $name: u64),* }
-        impl Stats {
-            pub fn add(&mut self, other: &Stats) { $(self.$name += other.$name;)* }
+        pub struct $stats { $($(#[$doc])* pub $name: u64),* }
+        impl $stats {
+            pub fn add(&mut self, other: &Self) { $(self.$name += other.$name;)* }
             pub fn list(&self) -> Vec<(&'static str, u64)> { vec![$((stringify!($name), self.$name)),*] }
         }
     };
 }
+pub(crate) use stats;
+
 stats! {
+    Stats:
     seeds, lives, calls, commits, repeats, steps, crashes, closes, checkpoints, loaded_checkpoints, passed_over,
     released_logs, harms, refusals, log_failures, full_disks, refused_calls, checks, upgrades, torn_tails,
     auto_switches, backups, failed_backups, verified_backups, restores, divergences, quarantines,

@@ -1,0 +1,269 @@
+//! What three nodes share: the network, the clock, the store of leases, who can be asked what; and a process among others, which can stand
+//! still and die at any step.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use reprise_database::{Database, SimLeases};
+use reprise_env::{
+    Clock, MakeWork, SimClock, SimDisk, SimNet, Started, Step, Stepper, Threads, Work,
+    sim::{CrashPolicy, FaultPlan, FaultRandom},
+};
+use reprise_router::{ReplicationError, ReplicationService};
+
+use super::{calls::Arrived, history::lock, mutant::FailoverMutant};
+
+pub const NAMES: [&str; 3] = ["a", "b", "c"];
+/// By their places in `NAMES`.
+pub const NODES: [usize; 3] = [0, 1, 2];
+
+/// A process from its start to its end.
+pub struct Life {
+    pub number: u64,
+    pub node: usize,
+    is_dead: AtomicBool,
+    /// It stands still until then.
+    paused_until_ns: AtomicU64,
+}
+
+/// What others know of the process that runs on a node.
+#[derive(Clone)]
+pub struct Peer {
+    pub life: Arc<Life>,
+    pub database: Weak<Database>,
+    disk: SimDisk,
+    /// What a crash left.
+    image: Option<SimDisk>,
+}
+
+pub struct Around {
+    pub net: SimNet,
+    pub clock: Arc<SimClock>,
+    pub stepper: Stepper,
+    pub leases: Arc<SimLeases>,
+    pub arrived: Mutex<Vec<Arrived>>,
+    pub mutant: Option<FailoverMutant>,
+    peers: Mutex<BTreeMap<usize, Peer>>,
+    /// Things may go wrong by themselves.
+    pub is_fateful: AtomicBool,
+}
+
+impl Life {
+    pub fn new(number: u64, node: usize) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            node,
+            is_dead: AtomicBool::new(false),
+            paused_until_ns: AtomicU64::new(0),
+        })
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Relaxed)
+    }
+
+    pub fn pause_until(&self, ns: u64) {
+        self.paused_until_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// By which the store of leases knows the process.
+    pub fn key(&self) -> String {
+        format!("{}-{}", NAMES[self.node], self.number)
+    }
+}
+
+impl Around {
+    pub fn new(seed: u64, mutant: Option<FailoverMutant>) -> Arc<Self> {
+        let clock = Arc::new(SimClock::at_us(1_750_000_000_000_000));
+        let stepper = Stepper::new(seed, clock.clone());
+        Arc::new(Self {
+            net: SimNet::new(seed, clock.clone()),
+            leases: SimLeases::new(clock.clone()),
+            clock,
+            stepper,
+            arrived: Mutex::default(),
+            mutant,
+            peers: Mutex::default(),
+            is_fateful: AtomicBool::new(false),
+        })
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+
+    pub fn is_paused(&self, life: &Life) -> bool {
+        life.paused_until_ns.load(Ordering::Relaxed) > self.now_ns()
+    }
+
+    pub fn set_peer(&self, life: &Arc<Life>, database: &Arc<Database>, disk: &SimDisk) {
+        let peer = Peer {
+            life: life.clone(),
+            database: Arc::downgrade(database),
+            disk: disk.clone(),
+            image: None,
+        };
+        lock(&self.peers).insert(life.node, peer);
+    }
+
+    pub fn peer(&self, node: usize) -> Option<Peer> {
+        lock(&self.peers).get(&node).cloned()
+    }
+
+    /// What the process left that ran last on the node, once it is over.
+    pub fn take_image(&self, node: usize) -> Option<SimDisk> {
+        lock(&self.peers).get_mut(&node)?.image.take()
+    }
+
+    /// Ends the process of a node, at whatever it is. What it does from here on reaches nobody.
+    pub fn kill(&self, node: usize, random: &mut FaultRandom) {
+        let mut peers = lock(&self.peers);
+        let Some(peer) = peers.get_mut(&node).filter(|peer| !peer.life.is_dead()) else {
+            return;
+        };
+        peer.image = Some(peer.disk.crash(&CrashPolicy::Random(random.next_u64())));
+        peer.life.is_dead.store(true, Ordering::Relaxed);
+        peer.life.pause_until(0);
+        peer.disk.set_faults(FaultPlan::default());
+        self.leases.set_away(&peer.life.key(), true);
+        drop(peers);
+        self.net.kill(NAMES[node]);
+    }
+
+    /// Asks a node about replication, as another one reaches it now.
+    pub fn ask<T>(
+        &self,
+        (from, to): (usize, usize),
+        question: impl Fn(&dyn ReplicationService) -> Result<T, ReplicationError>,
+    ) -> Result<T, Refused> {
+        let away = || Refused::Away("it can't be reached".into());
+        let reaches = || self.net.reaches(NAMES[from], NAMES[to]) && self.net.reaches(NAMES[to], NAMES[from]);
+        let peer = self.peer(to).filter(|peer| !peer.life.is_dead() && reaches());
+        let peer = peer.filter(|peer| !self.is_paused(&peer.life)).ok_or_else(away)?;
+        let database = peer.database.upgrade().ok_or_else(away)?;
+        let service = database.router().replication().ok_or_else(away)?;
+        let told = question(&*service);
+        // The answer has to come back.
+        match peer.life.is_dead() || !reaches() {
+            true => Err(away()),
+            false => told.map_err(Refused::Says),
+        }
+    }
+}
+
+pub enum Refused {
+    Away(String),
+    Says(ReplicationError),
+}
+
+impl Refused {
+    pub fn text(&self) -> String {
+        match self {
+            Self::Away(reason) => reason.clone(),
+            Self::Says(error) => error.to_string(),
+        }
+    }
+}
+
+/// The node that a URL names.
+pub fn node_of(url: &str) -> Option<usize> {
+    NAMES.iter().position(|name| url_of(name) == url)
+}
+
+pub fn url_of(name: &str) -> String {
+    format!("http://{name}:1")
+}
+
+/// The threads of one process: they stand still together.
+pub struct NodeThreads {
+    pub around: Arc<Around>,
+    pub life: Arc<Life>,
+}
+
+struct Pausable {
+    work: Box<dyn Work>,
+    around: Arc<Around>,
+    life: Arc<Life>,
+}
+
+impl Work for Pausable {
+    fn run(self: Box<Self>) {
+        unreachable!("a simulated process is stepped");
+    }
+
+    fn step(&mut self) -> Step {
+        match self.around.is_paused(&self.life) {
+            true => Step::Idle,
+            false => self.work.step(),
+        }
+    }
+}
+
+impl Threads for NodeThreads {
+    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+        let (around, life) = (self.around.clone(), self.life.clone());
+        let make = Box::new(move || {
+            let work = make();
+            Box::new(Pausable { work, around, life }) as Box<dyn Work>
+        });
+        let name = format!("{}-{name}", NAMES[self.life.node]);
+        self.around.stepper.start(&name, make)
+    }
+
+    fn cores(&self) -> usize {
+        1
+    }
+
+    fn give_way(&self, let_go: &mut dyn FnMut()) -> bool {
+        self.around.stepper.give_way(let_go)
+    }
+
+    fn look(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
+        self.around.stepper.look(look, is_there)
+    }
+
+    fn beside(&self, every: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut()) {
+        self.around.stepper.beside(every, show, work);
+    }
+}
+
+/// Breaks things between any two steps: also while somebody waits for the end of a promotion.
+pub struct Fate {
+    pub around: Arc<Around>,
+    pub random: FaultRandom,
+    /// One of so many looks breaks something.
+    pub rareness: u64,
+}
+
+impl Work for Fate {
+    fn run(self: Box<Self>) {
+        unreachable!("fate is stepped");
+    }
+
+    fn step(&mut self) -> Step {
+        if self.around.is_fateful.load(Ordering::Relaxed) && self.random.below(self.rareness) == 0 {
+            let (one, other) = (self.random.below(3) as usize, self.random.below(3) as usize);
+            let (net, names) = (&self.around.net, (NAMES[one], NAMES[other]));
+            match self.random.below(4) {
+                0 => {
+                    let others = (0..3).filter(|node| *node != one);
+                    let living = others.filter_map(|node| self.around.peer(node));
+                    if living.filter(|peer| !peer.life.is_dead()).count() == 2 {
+                        self.around.kill(one, &mut self.random);
+                    }
+                }
+                1 => net.cut(names.0, names.1),
+                2 => net.break_between(names.0, names.1),
+                _ => net.heal(names.0, names.1),
+            }
+        }
+        Step::Idle
+    }
+}

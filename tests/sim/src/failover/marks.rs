@@ -1,0 +1,172 @@
+//! What clients rely on: writes that were acknowledged, and what reads have shown. Whoever becomes the primary must have it, but for what its
+//! safety level, or whoever forced it, gives up.
+
+use super::history::{Histories, Path, Place};
+
+/// What a client was told.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    pub place: Place,
+    /// In which the record was written.
+    pub epoch: u32,
+    /// It was told under a level that has a standby have it.
+    pub is_safe: bool,
+    pub what: String,
+}
+
+/// How a node became the primary, and what may be lost by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// The last primary again, a switch-over, or a lease: nothing.
+    Whole,
+    /// By force, as the runbook says: what was answered by the primary alone.
+    Forced,
+    /// By force, without a look at the other nodes, or where another one had lost its disk: whatever is not there.
+    Blindly,
+    /// The product has named the first LSN that may be lost of what the primary of an epoch answered, the last one that it heard; what was
+    /// written in a later one may be lost at any LSN.
+    Accepted { from: u64, epoch: u32 },
+}
+
+/// A primary, from where it began.
+struct Reign {
+    how: How,
+    begun: Path,
+    /// As far as it came.
+    path: Path,
+}
+
+#[derive(Default)]
+pub struct Marks {
+    list: Vec<Mark>,
+    /// What was given up, and by whom.
+    lost: Vec<(Mark, How)>,
+    /// The newest primary's is the last one.
+    reigns: Vec<Reign>,
+    /// Highest epoch of which anything was acknowledged.
+    epoch: u32,
+}
+
+impl How {
+    fn gives_up(self, mark: &Mark) -> bool {
+        match self {
+            Self::Whole => false,
+            Self::Forced => !mark.is_safe,
+            Self::Blindly => true,
+            Self::Accepted { from, epoch } => mark.place.lsn >= from || mark.epoch > epoch,
+        }
+    }
+}
+
+impl Reign {
+    /// Whoever began it gave up what it has not.
+    fn gives_up(&self, mark: &Mark) -> bool {
+        self.how.gives_up(mark) && !self.begun.has(mark.place)
+    }
+}
+
+impl Marks {
+    /// A node is the primary from here on, with this log.
+    pub fn begin(&mut self, how: How, path: Path) -> Result<(), String> {
+        for mark in std::mem::take(&mut self.list) {
+            match path.has(mark.place) {
+                true => self.list.push(mark),
+                false if how.gives_up(&mark) => self.lost.push((mark, how)),
+                false => {
+                    let (what, place, end) = (&mark.what, mark.place, path.end());
+                    return Err(format!(
+                        "lost: {what} at {place:?}; the new primary ({how:?}) begins at LSN {end}"
+                    ));
+                }
+            }
+        }
+        if matches!(how, How::Accepted { .. }) {
+            // Its epoch may be a former one: what was lost may have been a primary's that nobody here has heard of.
+            self.epoch = 0;
+        }
+        let begun = path.clone();
+        self.reigns.push(Reign { how, begun, path });
+        Ok(())
+    }
+
+    /// The newest primary's log has grown.
+    pub fn grow(&mut self, path: Path) {
+        if let Some(reign) = self.reigns.last_mut() {
+            reign.path = path;
+        }
+    }
+
+    /// True where the newest primary's log has it.
+    pub fn has(&self, place: Place) -> bool {
+        self.reigns.last().is_some_and(|reign| reign.path.has(place))
+    }
+
+    /// A write was acknowledged by a primary of this epoch. Nobody of an older epoch may do so any more, unless there `may_be_two`.
+    pub fn acknowledged(&mut self, mark: Mark, epoch: u32, may_be_two: bool) -> Result<(), String> {
+        if epoch < self.epoch && !may_be_two {
+            let Mark { what, place, .. } = &mark;
+            return Err(format!(
+                "two primaries at one time: {what} at {place:?} in epoch {epoch}, and epoch {} has acknowledged before",
+                self.epoch
+            ));
+        }
+        self.epoch = self.epoch.max(epoch);
+        self.shown(mark)
+    }
+
+    /// A client knows of it from here on.
+    pub fn shown(&mut self, mark: Mark) -> Result<(), String> {
+        if self.has(mark.place) {
+            self.list.push(mark);
+            return Ok(());
+        }
+        match self.given_up_by(&mark) {
+            Some(how) => {
+                self.lost.push((mark, how));
+                Ok(())
+            }
+            None => Err(format!(
+                "{} at {:?} is not in the log of the newest primary",
+                mark.what, mark.place
+            )),
+        }
+    }
+
+    /// Somebody who still has it may tell of it, after a primary began without it.
+    fn given_up_by(&self, mark: &Mark) -> Option<How> {
+        let mut since = self.reigns.iter().rev().take_while(|reign| !reign.path.has(mark.place));
+        let found = since.find(|reign| reign.gives_up(mark)).map(|reign| reign.how);
+        found.or((!mark.is_safe).then_some(How::Forced))
+    }
+
+    /// True where a primary began without it, and whoever made it one gave something up: what clients rely on was looked for when it began, and
+    /// this is nothing of that.
+    pub fn is_given_up(&self, place: Place) -> bool {
+        let mark = Mark {
+            place,
+            epoch: 0,
+            is_safe: false,
+            what: String::new(),
+        };
+        let mut since = self.reigns.iter().rev().take_while(|reign| !reign.path.has(place));
+        since.any(|reign| reign.gives_up(&mark))
+    }
+
+    /// True where a client can't rely on it any more.
+    pub fn is_lost(&self, histories: &Histories, place: Place) -> bool {
+        let is_behind = |(lost, _): &(Mark, How)| lost.place == place || histories.is_before(lost.place, place);
+        !self.has(place) && self.lost.iter().any(is_behind)
+    }
+
+    /// What no standby was to have, was given up as the runbook says, and lies in this log from `from` on.
+    pub fn lost_in<'a>(&'a self, path: &'a Path, from: u64) -> impl Iterator<Item = &'a Mark> {
+        let by_the_book = self.lost.iter().filter(|(_, how)| *how == How::Forced);
+        by_the_book
+            .map(|(mark, _)| mark)
+            .filter(move |mark| !mark.is_safe && mark.place.lsn >= from && path.has(mark.place))
+    }
+
+    pub fn lost(&self) -> usize {
+        self.lost.len()
+    }
+}

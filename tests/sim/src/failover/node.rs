@@ -1,0 +1,383 @@
+//! A node: its disk while no process runs there, and the process, opened as the primary's or as a standby's.
+
+use std::{
+    sync::{Arc, Mutex, OnceLock, Weak},
+    time::Duration,
+};
+
+use reprise_base::Safety;
+use reprise_database::{
+    CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
+    Environment, Folders, FollowPrimary, LeaseConfig, LogPolicy, Position, RedoConfig, STANDING_NAME, Sampling,
+    ServeStandbys, ShipForm, TicketError, cut_back,
+};
+use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
+use reprise_router::{JoinTicket, ReplicationError, ReplicationService};
+use reprise_ship::{ForkAnswer, Known, Link, LinkConfig};
+
+use super::{
+    around::{Around, Life, NAMES, NodeThreads, Refused, node_of, url_of},
+    history::{Tape, lock},
+    mutant::{FailoverMutant, store_of},
+};
+use crate::{
+    module::{NativeCompiler, Way},
+    region::SimRegions,
+    tree::{CHECKPOINTS, LOG, ROOT, SimTree},
+};
+
+/// Of a directory in which a standby's first files arrive.
+const ARRIVED: &str = "arrived";
+pub const LEASE_TTL: Duration = Duration::from_secs(4);
+
+/// What all processes of a seed have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub partitions: u16,
+    pub segment_bytes: u64,
+    pub safety: Safety,
+    /// Who is the primary is decided by a lease.
+    pub is_leased: bool,
+    pub hold_bytes_max: u64,
+    /// Somebody promotes by force without a look at the other nodes, now and then.
+    pub is_blind: bool,
+    /// Zero: tables are not compared.
+    pub compare_every: Duration,
+}
+
+/// What a process has of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Own {
+    pub sites: u16,
+    pub log: LogPolicy,
+    pub redo: RedoConfig,
+    pub part_bytes: usize,
+    pub seed: u64,
+}
+
+pub struct Process {
+    pub life: Arc<Life>,
+    pub database: Arc<Database>,
+    pub disk: SimDisk,
+    pub tape: Arc<Tape>,
+    /// It is known that it is the primary.
+    pub is_counted_primary: bool,
+    pub opened_us: i64,
+}
+
+pub struct Node {
+    /// While no process runs.
+    pub disk: Option<SimDisk>,
+    pub process: Option<Process>,
+    /// Whom it is started to follow.
+    pub of: usize,
+    /// It lost what it had, and has not been in sync since.
+    pub is_wiped: bool,
+    pub restarts: u32,
+}
+
+impl Process {
+    pub fn service(&self) -> Arc<dyn ReplicationService> {
+        self.database.router().replication().expect("it serves standbys")
+    }
+}
+
+/// What a process is put into.
+fn environment((around, life): (&Arc<Around>, &Arc<Life>), disk: &SimDisk, own: &Own) -> Environment {
+    let threads: Arc<dyn Threads> = Arc::new(NodeThreads {
+        around: around.clone(),
+        life: life.clone(),
+    });
+    let random = Mutex::new(FaultRandom::new(own.seed));
+    Environment {
+        clock: around.clock.clone(),
+        threads,
+        folders: Some(Folders {
+            root: Arc::new(disk.folder(ROOT)),
+            log: Arc::new(disk.folder(LOG)),
+            checkpoints: Arc::new(disk.folder(CHECKPOINTS)),
+            code: None,
+        }),
+        nvram: Arc::new(SimRegions(disk.clone())),
+        compiler: Arc::new(NativeCompiler {
+            way: Way::Sound,
+            clock: around.clock.clone(),
+            pace_us: Arc::default(),
+        }),
+        sampling: Sampling::default(),
+        part_bytes: own.part_bytes,
+        redo_window_bytes: 1 << 10,
+        entropy: Box::new(move || {
+            let mut random = lock(&random);
+            let words = [random.next_u64(), random.next_u64()];
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+            bytes[8..].copy_from_slice(&words[1].to_le_bytes());
+            Ok(bytes)
+        }),
+    }
+}
+
+/// Opens what lies on a disk, up to where it can be told about its part.
+pub fn open(
+    (around, life): (&Arc<Around>, &Arc<Life>),
+    disk: &SimDisk,
+    (settings, own): (&Settings, &Own),
+    is_standby: bool,
+) -> Result<Arc<Database>, String> {
+    let environment = environment((around, life), disk, own);
+    let config = DatabaseConfig {
+        dir: None,
+        partitions: settings.partitions,
+        sites: own.sites,
+        log: own.log,
+        redo: own.redo,
+        device: DeviceConfig::File,
+        commit: CommitMode::Sync,
+        group_commit_us: 0,
+        segment_bytes: settings.segment_bytes,
+        checkpoints: CheckpointConfig {
+            keep: 2,
+            ..CheckpointConfig::BY_HAND
+        },
+        memory_max_bytes: u64::MAX,
+    };
+    let opened = match is_standby {
+        true => Database::open_standby_in(config, environment),
+        false => Database::open_in(config, environment),
+    };
+    let database = Arc::new(opened.map_err(|error| format!("open: {error}"))?);
+    let name = NAMES[life.node];
+    database
+        .set_safety(settings.safety)
+        .map_err(|error| error.to_string())?;
+    let serving = ServeStandbys {
+        net: Arc::new(around.net.host(name)),
+        listen: format!("{name}:7000"),
+        ship_address: None,
+        url: Some(url_of(name).into()),
+        hold_bytes_max: settings.hold_bytes_max,
+        compare_every: settings.compare_every,
+        ship: ShipForm::AsLogged,
+    };
+    database.serve_standbys(serving).map_err(|error| error.to_string())?;
+    Ok(database)
+}
+
+pub fn lease(around: &Around, life: &Life) -> LeaseConfig {
+    let name = NAMES[life.node];
+    LeaseConfig {
+        store: store_of(around.leases.store(&life.key()), around.mutant),
+        name: name.into(),
+        url: Some(url_of(name).into()),
+        ttl: LEASE_TTL,
+    }
+}
+
+/// Where a standby looks for its primary, as the server does: where the lease says, where it was told to, where that one says.
+struct Asking {
+    around: Arc<Around>,
+    life: Arc<Life>,
+    of: usize,
+    successor: Mutex<Option<usize>>,
+    /// Once it is there.
+    database: OnceLock<Weak<Database>>,
+}
+
+impl Asking {
+    fn ask<T>(&self, question: &dyn Fn(&dyn ReplicationService) -> Result<T, ReplicationError>) -> Result<T, Refused> {
+        let own = self.life.node;
+        if self.life.is_dead() {
+            return Err(Refused::Away("the process has ended".into()));
+        }
+        let ask = |node: usize| self.around.ask((own, node), question);
+        let database = self.database.get().and_then(Weak::upgrade);
+        let leased = database.and_then(|database| database.leased_primary());
+        if let Some(node) = leased.and_then(|url| node_of(&url)).filter(|node| *node != own) {
+            return ask(node);
+        }
+        let told = ask(self.of);
+        if let Err(Refused::Says(ReplicationError::NotPrimary(Some(url)))) = &told {
+            let successor = node_of(url).filter(|node| *node != own && *node != self.of);
+            let mut known = lock(&self.successor);
+            *known = successor.or(*known);
+        }
+        let successor = *lock(&self.successor);
+        match (&told, successor) {
+            (Err(_), Some(node)) => ask(node),
+            _ => told,
+        }
+    }
+
+    fn ticket(&self) -> Result<JoinTicket, Refused> {
+        let name = NAMES[self.life.node];
+        self.ask(&|service| service.join(name))
+    }
+}
+
+/// Has an opened standby follow a node.
+pub fn follow((around, life): (&Arc<Around>, &Arc<Life>), database: &Arc<Database>, of: usize) -> Result<(), String> {
+    let asking = Arc::new(Asking {
+        around: around.clone(),
+        life: life.clone(),
+        of,
+        successor: Mutex::default(),
+        database: OnceLock::new(),
+    });
+    let _ = asking.database.set(Arc::downgrade(database));
+    let (tickets, own) = (asking.clone(), NAMES[life.node]);
+    let config = FollowPrimary {
+        net: Arc::new(around.net.host(own)),
+        name: own.into(),
+        primary: Some(url_of(NAMES[of]).into()),
+        ticket: Box::new(move || {
+            tickets.ticket().map_err(|refused| TicketError {
+                reason: refused.text().into(),
+                is_final: false,
+            })
+        }),
+        step_down: Arc::new(move || {
+            let told = asking.ask(&|service| service.step_down(own, Some(url_of(own).into())));
+            told.map_err(|refused| refused.text().into())
+        }),
+    };
+    database.follow_primary(config).map_err(|error| error.to_string())
+}
+
+/// A disk of a node that no process has open, and whom it is to follow.
+pub struct Closed<'a> {
+    pub around: &'a Arc<Around>,
+    pub node: usize,
+    pub of: usize,
+    pub disk: &'a SimDisk,
+    pub partitions: u16,
+}
+
+impl Closed<'_> {
+    fn link(&self) -> Result<LinkConfig, String> {
+        let name = NAMES[self.node];
+        let ticket = self.around.ask((self.node, self.of), |service| service.join(name));
+        let ticket = ticket.map_err(|refused| refused.text())?;
+        Ok(LinkConfig {
+            net: Arc::new(self.around.net.host(name)),
+            clock: self.around.clock.clone(),
+            address: ticket.ship_address,
+            certificate: None,
+            ticket: ticket.ticket,
+            name: name.into(),
+            connect_time: Duration::from_secs(3),
+        })
+    }
+
+    fn ask_fork(&self, known: &Known, position: Position) -> Result<ForkAnswer, String> {
+        let mut last = String::new();
+        for _ in 0..3 {
+            let asked = Link::ask_fork(&self.link()?, known, position);
+            let mut asking = match asked {
+                Ok(asking) => asking,
+                Err(error) => {
+                    last = error.to_string();
+                    continue;
+                }
+            };
+            let told = loop {
+                match asking.step() {
+                    Ok(None) => self.around.stepper.help(),
+                    told => break told,
+                }
+            };
+            match told {
+                Ok(told) => return told.ok_or_else(|| "no answer".into()),
+                Err(error) if error.is_final() => return Err(error.to_string()),
+                Err(error) => last = error.to_string(),
+            }
+        }
+        Err(last)
+    }
+
+    /// Cuts off what the primary does not have. None: it could not be asked.
+    pub fn cut_back(&self) -> Result<Option<CutBack>, String> {
+        let log: Arc<dyn Disk> = Arc::new(self.disk.folder(LOG));
+        let id = reprise_log::database_id(&*log).map_err(|error| error.to_string())?;
+        let Some(database_id) = id else {
+            return Ok(Some(CutBack::Nothing));
+        };
+        let known = Known {
+            database_id,
+            partitions: self.partitions,
+        };
+        let directory = ClosedDirectory {
+            root: Arc::new(self.disk.folder(ROOT)),
+            log,
+            checkpoints: Arc::new(self.disk.folder(CHECKPOINTS)),
+            cuts: Arc::new(SimTree::new(self.disk)),
+        };
+        let mut ask = |position| self.ask_fork(&known, position).map_err(Arc::from);
+        match cut_back(&directory, &mut ask, 1) {
+            Ok(cut) => Ok(Some(cut)),
+            Err(CutError::Ask(_)) => Ok(None),
+            Err(error) => Err(format!("cut back: {error}")),
+        }
+    }
+
+    /// Removes the log and the checkpoints.
+    pub fn clear(&self) -> Result<(), String> {
+        for folder in [LOG, CHECKPOINTS] {
+            clear(&self.disk.folder(folder)).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Gets the first files of the primary. Some: they did not come, and why.
+    pub fn bootstrap(&self) -> Result<Option<String>, String> {
+        let link = match self.link() {
+            Ok(link) => link,
+            Err(reason) => return Ok(Some(reason)),
+        };
+        let arrival = SimDisk::new();
+        let tree = SimTree::new(&arrival);
+        let place = reprise_backup::Place::new(Arc::new(SimTree::new(&arrival)), ARRIVED);
+        let mut coming = match Link::bootstrap(&link, &place) {
+            Ok(coming) => coming,
+            Err(error) => return Ok(Some(error.to_string())),
+        };
+        while coming.whole().is_none() {
+            match coming.step() {
+                Ok(reprise_env::Step::Idle) => self.around.stepper.help(),
+                Ok(_) => {}
+                Err(error) => return Ok(Some(error.to_string())),
+            }
+        }
+        let come = tree.extract(ARRIVED).map_err(|error| error.to_string())?;
+        for folder in [LOG, CHECKPOINTS] {
+            copy(&come.folder(folder), &self.disk.folder(folder)).map_err(|error| error.to_string())?;
+        }
+        let root = self.disk.folder(ROOT);
+        if root.bytes(STANDING_NAME).is_some() {
+            root.remove(STANDING_NAME).map_err(|error| error.to_string())?;
+        }
+        root.sync_dir().map_err(|error| error.to_string())?;
+        Ok(None)
+    }
+}
+
+fn clear(folder: &SimDisk) -> Result<(), DiskError> {
+    for file in folder.list()? {
+        folder.remove(&file)?;
+    }
+    folder.sync_dir()
+}
+
+fn copy(from: &SimDisk, to: &SimDisk) -> Result<(), DiskError> {
+    for file in from.list()? {
+        let copied = to.create(&file)?;
+        copied.write_at(0, &from.bytes(&file).unwrap_or_default())?;
+        copied.sync()?;
+    }
+    to.sync_dir()
+}
+
+/// Whether a standby's disk does no sync.
+pub fn lies(mutant: Option<FailoverMutant>) -> bool {
+    mutant == Some(FailoverMutant::LyingStandby)
+}

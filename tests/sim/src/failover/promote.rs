@@ -1,0 +1,247 @@
+//! Promotions by hand: switch-overs, and by force, as the runbook says or without a look.
+
+use reprise_base::{Role, Safety};
+use reprise_env::Disk;
+use reprise_log::Outline;
+use reprise_router::{LeaseState, Phase, PromoteOptions, Promoted, ReplicationError};
+use std::sync::Arc;
+
+use super::{
+    Run,
+    around::{NAMES, NODES},
+    marks::How,
+};
+use crate::tree::LOG;
+
+const ASKED: PromoteOptions = PromoteOptions {
+    is_forced: false,
+    accepts_loss: false,
+};
+const FORCED: PromoteOptions = PromoteOptions {
+    is_forced: true,
+    accepts_loss: false,
+};
+const ACCEPTING: PromoteOptions = PromoteOptions {
+    is_forced: true,
+    accepts_loss: true,
+};
+
+/// A node that could take over, as somebody sees it who looks.
+struct Candidate {
+    node: usize,
+    /// Epoch and end of what is durable there.
+    at: (u32, u64),
+    /// By what itself and the others were told.
+    is_in_sync: bool,
+}
+
+impl Run {
+    fn promote(&self, node: usize, options: PromoteOptions) -> Result<Promoted, ReplicationError> {
+        let process = self.nodes[node].process.as_ref();
+        let process = process.ok_or_else(|| ReplicationError::Unavailable("it is gone".into()))?;
+        process.service().promote(options)
+    }
+
+    /// A standby that is no primary, and has not taken a lease by itself.
+    fn some_standby(&mut self) -> Option<usize> {
+        let first = self.below(3) as usize;
+        let mut nodes = (0..3).map(|turn| (first + turn) % 3);
+        nodes.find(|node| {
+            let Some(process) = self.nodes[*node].process.as_ref().filter(|_| self.is_up(*node)) else {
+                return false;
+            };
+            let lease = process.service().info().lease;
+            let holds = lease.is_some_and(|lease| matches!(lease.state, LeaseState::Held | LeaseState::Over));
+            process.database.router().role() == Role::Standby && !holds
+        })
+    }
+
+    pub(super) fn switch_over(&mut self) -> Result<(), String> {
+        let Some(new) = self.some_standby() else { return Ok(()) };
+        self.calm_leases();
+        let promoted = self.promote(new, ASKED);
+        self.note(|| format!("switch-over to {}: {promoted:?}", NAMES[new]));
+        if promoted.is_ok() && self.is_up(new) {
+            self.stats.switch_overs += 1;
+            return self.count_primary(new, How::Whole);
+        }
+        if !self.settings.is_leased && self.primary.is_none_or(|old| self.has_stepped_down(old)) {
+            self.primary = None;
+        }
+        Ok(())
+    }
+
+    /// Nobody loses the lease while he gives it away: whoever was to hear of that would wait for whoever gives it, in one thread.
+    fn calm_leases(&self) {
+        if self.settings.is_leased {
+            self.around.leases.set_all_away(false);
+            for process in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
+                process.life.pause_until(0);
+                if !process.life.is_dead() {
+                    self.around.leases.set_away(&process.life.key(), false);
+                }
+            }
+        }
+    }
+
+    /// It gave its place to somebody, as far as that is known.
+    fn has_stepped_down(&self, node: usize) -> bool {
+        let process = self.nodes[node].process.as_ref().filter(|_| self.is_up(node));
+        process.is_some_and(|process| process.database.router().role() == Role::Standby)
+    }
+
+    pub(super) fn force(&mut self) -> Result<(), String> {
+        if self.settings.is_leased {
+            return self.force_leased();
+        }
+        if self.settings.is_blind && self.below(4) == 0 {
+            return self.force_blindly();
+        }
+        let is_counted = matches!(self.settings.safety, Safety::Quorum | Safety::VerySafe);
+        match self.primary.filter(|primary| self.is_primary(*primary)) {
+            Some(old) if is_counted && self.below(2) == 0 => self.isolate(old),
+            old => {
+                self.end_primaries(old)?;
+                self.force_furthest()
+            }
+        }
+    }
+
+    /// The old primary is stopped first: it may answer.
+    fn end_primaries(&mut self, old: Option<usize>) -> Result<(), String> {
+        for node in NODES {
+            if Some(node) == old || self.is_primary(node) {
+                self.around.kill(node, &mut self.random);
+            }
+        }
+        self.look()
+    }
+
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut called_out = Vec::new();
+        let mut found = Vec::new();
+        for node in NODES {
+            let Some(process) = self.nodes[node].process.as_ref().filter(|_| self.is_up(node)) else {
+                continue;
+            };
+            if matches!(process.database.router().phase(), Phase::Failed { .. }) {
+                continue;
+            }
+            let (info, own) = (process.service().info(), process.service().own());
+            called_out.extend(info.out_of_sync.into_iter().map(|other| other.name));
+            found.push(Candidate {
+                node,
+                at: (info.epoch.0, info.durable.0),
+                is_in_sync: own.is_some_and(|own| own.is_in_sync),
+            });
+        }
+        for candidate in &mut found {
+            candidate.is_in_sync &= !called_out.iter().any(|name| name == NAMES[candidate.node]);
+        }
+        found
+    }
+
+    /// As the runbook says: of all nodes but the lost primary the one that has most. By what it was told, one of an older epoch may be in sync, and
+    /// lack what a later primary answered.
+    fn force_furthest(&mut self) -> Result<(), String> {
+        let mut candidates = self.candidates();
+        let needed = if self.primary.is_some() { 2 } else { 3 };
+        let is_wiped = candidates.iter().any(|candidate| self.nodes[candidate.node].is_wiped);
+        if candidates.len() < needed || is_wiped {
+            return Ok(()); // somebody waits for the others
+        }
+        if self.settings.safety == Safety::TwoSafe {
+            let newest = candidates.iter().map(|candidate| candidate.at.0).max();
+            candidates.retain(|candidate| candidate.is_in_sync && Some(candidate.at.0) == newest);
+        }
+        let Some(best) = candidates.iter().max_by_key(|candidate| candidate.at) else {
+            return Ok(());
+        };
+        self.force_one(best.node, FORCED, Some(How::Forced)).map(drop)
+    }
+
+    /// True where it was promoted.
+    fn force_one(&mut self, node: usize, options: PromoteOptions, how: Option<How>) -> Result<bool, String> {
+        let promoted = self.promote(node, options);
+        self.note(|| format!("{} is forced: {promoted:?}", NAMES[node]));
+        let Ok(promoted) = promoted else { return Ok(false) };
+        if !self.is_up(node) {
+            self.primary = None;
+            return Ok(false);
+        }
+        self.stats.forced += 1;
+        let accepted = promoted.may_be_lost.map(|lost| How::Accepted {
+            from: lost.from.0,
+            epoch: lost.epoch.0,
+        });
+        let known = accepted.or(how).filter(|_| !self.is_torn);
+        let how = known.unwrap_or(How::Blindly);
+        self.count_primary(node, how)?;
+        Ok(true)
+    }
+
+    /// The old primary may go on, and nobody follows it: who else might is stopped, and has no more.
+    fn isolate(&mut self, old: usize) -> Result<(), String> {
+        let mut others = (0..3).filter(|node| *node != old);
+        let (Some(mut new), Some(mut third)) = (others.next(), others.next()) else {
+            return Ok(());
+        };
+        if self.below(2) == 0 {
+            (new, third) = (third, new);
+        }
+        let is_wiped = self.nodes[new].is_wiped || self.nodes[third].is_wiped;
+        if !self.is_up(new) || is_wiped {
+            return Ok(());
+        }
+        self.around.kill(third, &mut self.random);
+        self.look()?;
+        let Some(disk) = &self.nodes[third].disk else {
+            return Ok(());
+        };
+        let log: Arc<dyn Disk> = Arc::new(disk.folder(LOG));
+        let outline = Outline::of(&log).map_err(|error| error.to_string())?;
+        let third_at = outline.map_or((0, 0), |outline| (outline.end.epoch.0, outline.end.lsn.0));
+        // It gets no more from the old one while it is compared, and promoted.
+        self.around.net.part(NAMES[old], NAMES[new]);
+        self.around.net.break_between(NAMES[old], NAMES[new]);
+        let candidates = self.candidates();
+        let own = candidates.iter().find(|candidate| candidate.node == new);
+        if own.is_some_and(|own| own.at >= third_at) && self.force_one(new, FORCED, Some(How::Forced))? {
+            self.stats.isolated += 1;
+        }
+        Ok(())
+    }
+
+    /// Any standby, whatever the others have. The old primary is stopped.
+    fn force_blindly(&mut self) -> Result<(), String> {
+        self.end_primaries(self.primary)?;
+        let Some(node) = self.some_standby() else { return Ok(()) };
+        let accepts = self.below(2) == 0;
+        self.is_torn = true;
+        self.force_one(node, if accepts { ACCEPTING } else { FORCED }, None)
+            .map(drop)
+    }
+
+    fn force_leased(&mut self) -> Result<(), String> {
+        let Some(node) = self.some_standby() else { return Ok(()) };
+        self.calm_leases();
+        let accepts = self.below(4) == 0;
+        let options = if accepts { ACCEPTING } else { FORCED };
+        self.force_one(node, options, Some(How::Whole)).map(drop)
+    }
+
+    /// Somebody is the primary again, whatever is lost by it.
+    pub(super) fn force_somebody(&mut self) -> Result<(), String> {
+        if self.settings.is_leased {
+            let Some(node) = self.some_standby() else { return Ok(()) };
+            self.calm_leases();
+            return self.force_one(node, ACCEPTING, Some(How::Whole)).map(drop);
+        }
+        let mut candidates = self.candidates();
+        candidates.sort_by_key(|candidate| candidate.at);
+        match candidates.last() {
+            Some(best) => self.force_one(best.node, ACCEPTING, None).map(drop),
+            None => Ok(()),
+        }
+    }
+}

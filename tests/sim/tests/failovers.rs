@@ -1,0 +1,77 @@
+//! A bounded run of failovers, and known bugs of replication that it has to catch.
+
+use std::time::{Duration, Instant};
+
+use reprise_test_sim::{FailoverMutant, FailoverOptions, FailoverStats, run_failovers};
+
+const TIME: Duration = Duration::from_secs(20);
+/// However fast the machine is.
+const SEEDS_MAX: u64 = 200;
+/// With fewer something may not have happened yet.
+const SEEDS_TOLD: u64 = 60;
+/// What is not in every such run.
+const RARE: [&str; 2] = ["lease_refused", "deployed_again"];
+/// Within so many seeds each mutant is caught.
+const MUTANT_SEEDS: u64 = 200;
+
+#[test]
+fn no_seed_of_failovers_finds_anything() {
+    let asked = std::env::var("REPRISE_SIM_SEED").ok();
+    let first = asked.and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let begun = Instant::now();
+    let mut total = FailoverStats::default();
+    for seed in first..first + SEEDS_MAX {
+        let stats = run_failovers(seed, FailoverOptions::default()).unwrap_or_else(|found| panic!("{found}"));
+        total.add(&stats);
+        if begun.elapsed() >= TIME {
+            break;
+        }
+    }
+    let listed: Vec<_> = total
+        .list()
+        .iter()
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    println!("{}", listed.join(", "));
+    if total.seeds >= SEEDS_TOLD {
+        let is_missing = |(name, count): &(&str, u64)| *count == 0 && !RARE.contains(name);
+        let never: Vec<_> = total.list().into_iter().filter(is_missing).collect();
+        assert!(never.is_empty(), "never: {never:?}");
+    }
+}
+
+#[test]
+fn a_seed_of_failovers_does_the_same_each_time() {
+    for seed in 1..5 {
+        let stats = || {
+            format!(
+                "{:?}",
+                run_failovers(seed, FailoverOptions::default()).expect("finds nothing")
+            )
+        };
+        assert_eq!(stats(), stats(), "seed {seed}");
+    }
+}
+
+/// By the promise that it breaks.
+#[test]
+fn every_bug_of_replication_is_caught() {
+    let texts = |mutant| match mutant {
+        FailoverMutant::AcknowledgesReceived | FailoverMutant::LyingStandby => {
+            &["lost: ", "not in the log of the newest"][..]
+        }
+        FailoverMutant::TellsUncommitted => &["lost: what a read", "what a read"],
+        FailoverMutant::KeepsLostInSync => &["lost: "],
+        FailoverMutant::LeaseOutlived => &["two primaries at one time", "lost: ", "not in the log of the newest"],
+    };
+    for mutant in FailoverMutant::ALL {
+        let options = FailoverOptions {
+            mutant: Some(mutant),
+            is_verbose: false,
+        };
+        let found = (0..MUTANT_SEEDS).find_map(|seed| run_failovers(seed, options).err());
+        let found = found.unwrap_or_else(|| panic!("{mutant:?} lives"));
+        println!("{mutant:?}: {found}");
+        assert!(texts(mutant).iter().any(|text| found.what.contains(text)), "{found}");
+    }
+}
