@@ -1,6 +1,6 @@
 //! Where standbys find a primary that listens for them.
 
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 
 /// The address of a listener, as others reach it: at all addresses is at none that could be told.
 pub(crate) fn reachable(address: &str, url: Option<&str>) -> String {
