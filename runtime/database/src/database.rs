@@ -287,7 +287,8 @@ impl Database {
         }
         match self.replay(None) {
             Ok(report) => {
-                self.let_calls_in()?;
+                self.make_ready_for_calls()?;
+                self.router.set_phase(Phase::Ready);
                 if self.upkeep.is_quarantine_filed {
                     // Where the log takes nothing now, the file stays for the next opening.
                     let _ = self.keep_quarantine();
@@ -330,7 +331,8 @@ impl Database {
             log.refuse(&reason);
         }
         self.upkeep.is_read_only.store(true, Ordering::Release);
-        self.let_calls_in()?;
+        self.make_ready_for_calls()?;
+        self.router.set_phase(Phase::Ready);
         Ok(ReadOnly { report, divergence })
     }
 
@@ -380,7 +382,8 @@ impl Database {
         error
     }
 
-    pub(crate) fn let_calls_in(&self) -> Result<(), OpenError> {
+    /// Makes all ready for calls. Whoever sets the phase lets them in.
+    pub(crate) fn make_ready_for_calls(&self) -> Result<(), OpenError> {
         self.make_code_ready().map_err(|error| self.fail(error))?;
         let ready_bytes = self.upkeep.memory_ready.load(Ordering::Relaxed);
         let made = keep_memory_ready(ready_bytes);
@@ -402,7 +405,6 @@ impl Database {
                 .send(begin)
                 .map_err(|_| RecoveryError::from(ReplayError::Stopped))?;
         }
-        self.router.set_phase(Phase::Ready);
         if let (Some(checkpointer), Some(begun)) = (&self.checkpointer, self.upkeep.begun) {
             let mut speeds = checkpointer.speeds.lock().expect("held for a store");
             speeds.note_opened(begun.elapsed().as_secs_f64(), self.compiler.taken_up());

@@ -116,6 +116,8 @@ pub(crate) struct Follower {
     pub waiter: Option<Waiter>,
     /// What was fed is not sent yet: it waits until no view is open.
     pub is_cut_due: bool,
+    /// The tables hold what is before it, and not all of that is known to be committed: nobody sees them. None: calls were let in.
+    pub hidden_until: Option<Lsn>,
 }
 
 impl Follower {
@@ -127,6 +129,11 @@ impl Follower {
         self.make_code_ready();
         let mut window = self.replayer.window()?;
         let limit = self.orders.limit();
+        if let Some(end) = self.hidden_until.filter(|end| *end <= limit) {
+            self.hidden_until = None;
+            self.router.raise_view(end);
+            self.router.set_phase(Phase::Ready);
+        }
         let has_more = read_window(&mut self.reader, self.window_bytes, limit, &mut window)?;
         let is_empty = window.is_empty();
         self.replayer.feed(window, None)?;

@@ -160,6 +160,8 @@ struct State {
     recorded: Option<Vec<String>>,
     next_ns: u64,
     error: Option<Arc<str>>,
+    /// What somebody accepted to lose: the record names this server since, whether or not it became the primary then.
+    accepted: Option<LostRange>,
 }
 
 /// This server's part.
@@ -533,6 +535,11 @@ impl Leasing {
         self.promoting.lock().expect("a promotion never panics")
     }
 
+    /// This server is the primary, and whoever promoted it is told what may be lost.
+    pub fn note_promoted(&self) {
+        self.lock().accepted = None;
+    }
+
     /// Takes the lease for a promotion that somebody asked for. Some: what may be lost by it, where everything before `end` is here.
     pub fn take_by_hand(&self, by: ByHand, lost: LostRange) -> Result<Option<LostRange>, ReplicationError> {
         let unavailable =
@@ -554,8 +561,11 @@ impl Leasing {
                 _ => {}
             }
             if self.take(&seen, (self.epoch() + 1, Vec::new())).map_err(unavailable)? {
-                let is_forced = by != ByHand::Given;
-                return Ok((is_forced && may_lose).then_some(lost));
+                let mut state = self.lock();
+                if by != ByHand::Given && may_lose {
+                    state.accepted = Some(lost);
+                }
+                return Ok(state.accepted);
             }
         }
     }

@@ -603,6 +603,9 @@ impl ReplicationService for Replication {
             leasing.give_up(&error.to_string());
         }
         let promoted = promoted?;
+        if let Some(leasing) = leasing {
+            leasing.note_promoted();
+        }
         Ok(Promoted {
             has_stepped_down: !options.is_forced,
             may_be_lost: lost.map(|lost| lost.behind(promoted.lsn)),

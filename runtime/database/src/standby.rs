@@ -13,7 +13,7 @@ use reprise_env::{Disk, DiskError, Started};
 use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
 use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, SiteMessage};
 use reprise_replay::Replayer;
-use reprise_router::{Promoted, ReplicationError};
+use reprise_router::{Phase, Promoted, ReplicationError};
 
 use crate::{
     comparing::Comparison,
@@ -158,6 +158,23 @@ impl Standby {
     }
 }
 
+/// What a directory has shown of its log.
+#[derive(Clone, Copy, Default)]
+struct Shown {
+    /// Everything before it, and no more. None: all of it.
+    limit: Option<Lsn>,
+    /// The log ends with what this directory wrote as the primary.
+    was_primary: bool,
+}
+
+impl Shown {
+    /// A primary's checkpoint has what was durable on it; a standby's has what is committed. Some: this one has more than may be shown.
+    fn hidden_behind(self, checkpoint: Option<Lsn>) -> Option<Lsn> {
+        let limit = self.limit.filter(|_| self.was_primary);
+        limit.filter(|limit| checkpoint.is_some_and(|checkpoint| *limit < checkpoint))
+    }
+}
+
 impl Database {
     /// Opens a directory that was bootstrapped from a primary (a restored backup of it is one) as its standby: the log takes groups
     /// (`place`) and nothing else, in the epochs that they have there. `recover` replays what is there, lets reads in, and goes on
@@ -239,29 +256,40 @@ impl Database {
     pub(crate) fn recover_standby(&self, standby: &Standby) -> Result<RecoveryReport, OpenError> {
         let mut replayer = self.replayer();
         let durable = self.log.as_ref().map(|log| log.durable());
-        let shown = self.root().map_or(Ok(None), |root| self.shown_before(root))?;
-        let until = durable.map(|durable| shown.map_or(durable, |shown| shown.min(durable)));
+        let shown = self
+            .root()
+            .map_or(Ok(Shown::default()), |root| self.shown_before(root))?;
+        let until = durable.map(|durable| shown.limit.map_or(durable, |limit| limit.min(durable)));
         let (report, end) = self
             .replay_with(&mut replayer, until)
             .map_err(|error| self.fail(error))?;
+        let hidden = shown.hidden_behind(report.checkpoint.map(|loaded| loaded.lsn));
         // The log may end between the parts of a transaction, which nobody sees.
-        self.router.raise_view(end.min(replayer.open_since().unwrap_or(end)));
-        if shown.is_some() {
-            standby.orders.begin_commits(end);
+        let whole = end.min(replayer.open_since().unwrap_or(end));
+        self.router.raise_view(hidden.unwrap_or(whole));
+        if shown.limit.is_some() {
+            standby.orders.begin_commits(hidden.unwrap_or(end));
         }
-        self.let_calls_in()?;
-        self.follow(standby, replayer, end).map_err(|error| self.fail(error))?;
+        self.make_ready_for_calls()?;
+        if hidden.is_none() {
+            self.router.set_phase(Phase::Ready);
+        }
+        let hidden_until = hidden.map(|_| end);
+        self.follow(standby, replayer, (end, hidden_until))
+            .map_err(|error| self.fail(error))?;
         if let Some(checkpointer) = &self.checkpointer {
             checkpointer.start_schedule();
         }
         Ok(report)
     }
 
-    /// What this directory has shown, or may show as one that was a primary's: of that, callers may wait for standbys yet. None: all that it has.
-    fn shown_before(&self, root: &dyn Disk) -> Result<Option<Lsn>, DiskError> {
+    /// What this directory has shown, or may show as one that was a primary's: of that, callers may wait for standbys yet.
+    fn shown_before(&self, root: &dyn Disk) -> Result<Shown, DiskError> {
         let end = self.received().map(|received| received.epoch);
-        let as_primary = || cutting::committed_as_primary(root, end?);
-        Ok(shown::load(root)?.or_else(as_primary))
+        let as_primary = end.and_then(|end| cutting::committed_as_primary(root, end));
+        let limit = shown::load(root)?.or(as_primary);
+        let was_primary = as_primary.is_some();
+        Ok(Shown { limit, was_primary })
     }
 
     pub(crate) fn root(&self) -> Option<&dyn Disk> {
@@ -296,8 +324,13 @@ impl Database {
         }
     }
 
-    /// Goes on with what becomes durable from `from` on.
-    fn follow(&self, standby: &Standby, mut replayer: Replayer, from: Lsn) -> Result<(), OpenError> {
+    /// Goes on with what becomes durable from `from` on, and lets calls in once everything before `hidden_until` is committed.
+    fn follow(
+        &self,
+        standby: &Standby,
+        mut replayer: Replayer,
+        (from, hidden_until): (Lsn, Option<Lsn>),
+    ) -> Result<(), OpenError> {
         let log = self.log.clone().expect("a standby has a log");
         let (router, orders) = (self.router.clone(), standby.orders.clone());
         replayer.begin_cuts(Arc::new(move |reached| match reached {
@@ -320,6 +353,7 @@ impl Database {
             generation: self.router.deployed().generation,
             waiter: None,
             is_cut_due: false,
+            hidden_until,
         };
         let thread = self
             .shared

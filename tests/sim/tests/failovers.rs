@@ -60,14 +60,40 @@ fn bugs_of_replication_are_caught() {
     for mutant in [FailoverMutant::LyingStandby, FailoverMutant::KeepsLostInSync] {
         let options = FailoverOptions {
             mutant: Some(mutant),
-            is_verbose: false,
+            ..FailoverOptions::default()
         };
         let found = (0..MUTANT_SEEDS).find_map(|seed| run_failovers(seed, options).err());
         let found = found.unwrap_or_else(|| panic!("{mutant:?} lives"));
         println!("{mutant:?}: {found}");
+        let unarmed = FailoverOptions {
+            as_for: Some(mutant),
+            ..FailoverOptions::default()
+        };
+        let without = run_failovers(found.seed, unarmed);
+        assert!(without.is_ok(), "without {mutant:?}, too: {without:?}");
         // What a disk left that did no sync may be damaged where the log is read.
         let is_damage = mutant == FailoverMutant::LyingStandby && found.what.contains("the log is damaged");
         let is_broken = BROKEN.iter().any(|text| found.what.contains(text));
         assert!(is_broken || is_damage, "{found}");
     }
+}
+
+/// A former primary that has not asked the new one yet loads a checkpoint that holds more than is known to be committed: nobody reads it.
+#[test]
+fn a_former_primarys_checkpoint_is_hidden_until_it_is_committed() {
+    holds(102, FailoverMutant::AcknowledgesReceived);
+}
+
+/// A promotion that accepts a loss fails on its disk, and is asked for again.
+#[test]
+fn a_promotion_that_is_asked_for_again_tells_the_loss_that_was_accepted() {
+    holds(115, FailoverMutant::KeepsLostInSync);
+}
+
+fn holds(seed: u64, as_for: FailoverMutant) {
+    let options = FailoverOptions {
+        as_for: Some(as_for),
+        ..FailoverOptions::default()
+    };
+    run_failovers(seed, options).unwrap_or_else(|found| panic!("{found}"));
 }

@@ -42,8 +42,8 @@ fn main() -> ExitCode {
     match cli.failovers {
         true => {
             let options = FailoverOptions {
-                mutant: None,
                 is_verbose: cli.verbose,
+                ..FailoverOptions::default()
             };
             let add = |total: &mut FailoverStats, one: &FailoverStats| total.add(one);
             run_all(&cli, |seed| run_failovers(seed, options), (add, FailoverStats::list))

@@ -46,6 +46,8 @@ const WAIT_TURNS_MAX: u32 = 20_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FailoverOptions {
     pub mutant: Option<FailoverMutant>,
+    /// The level and the promotions under which this mutant shows, whether or not it is armed.
+    pub as_for: Option<FailoverMutant>,
     pub is_verbose: bool,
 }
 
@@ -95,7 +97,8 @@ impl Run {
         let levels = [Safety::OneSafe, Safety::TwoSafe, Safety::Quorum, Safety::VerySafe];
         let mut safety = levels[one_of(&[0, 1, 1, 2, 2, 3]) as usize];
         let mut is_leased = one_of(&[0, 1]) == 1 && matches!(safety, Safety::TwoSafe | Safety::VerySafe);
-        if let Some(mutant) = options.mutant {
+        let fixed = options.mutant.or(options.as_for);
+        if let Some(mutant) = fixed {
             is_leased = mutant.is_of_leases();
             safety = if is_leased { Safety::TwoSafe } else { Safety::Quorum };
         }
@@ -106,7 +109,7 @@ impl Run {
             is_leased,
             hold_bytes_max: one_of(&[1 << 20, 16 << 10]),
             compare_every: Duration::from_millis(one_of(&[0, 300, 3_000])),
-            is_blind: one_of(&[0, 0, 1]) == 1 && options.mutant.is_none(),
+            is_blind: one_of(&[0, 0, 1]) == 1 && fixed.is_none(),
         };
         let rareness = one_of(&[2_000, 10_000, 100_000]);
         let around = Around::new(seed, options.mutant);
