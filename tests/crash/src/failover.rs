@@ -1,7 +1,8 @@
 //! Three servers, of which the primary is lost again and again under load: a standby takes over by hand or by lease, and the others follow it.
 
+mod report;
+
 use std::{
-    fmt,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -13,12 +14,14 @@ use serde_json::Value;
 use crate::{
     etcd::{Etcd, etcd_server},
     log::{check_digests, check_log},
-    model::{Counts, number},
+    model::number,
     rng::Rng,
     run::{Config, Database, FILE, MIXED, NVRAM, NVRAM_BYTES, check_errors},
     server::{Launch, Server, run_verb},
     verify,
 };
+
+pub use report::FailoverReport;
 
 /// Waits that end only by a mistake.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -60,58 +63,6 @@ pub struct FailoverConfig {
     pub tells: bool,
     /// Keep the directory of a failure.
     pub keeps: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct FailoverReport {
-    pub failovers: u32,
-    pub killed: u32,
-    /// It came to itself again when another one was the primary.
-    pub paused: u32,
-    pub stopped: u32,
-    /// It was asked to step down.
-    pub switched: u32,
-    /// Standbys that were paused when the primary was lost.
-    pub standbys_paused: u32,
-    pub standbys_killed: u32,
-    pub etcd_restarted: u32,
-    /// Logs that were cut back.
-    pub cuts: u64,
-    /// Standbys that ended to be started again, since they were ahead of the one that took over.
-    pub ended_ahead: u64,
-    /// From the command that promotes to the answer of a first write, in seconds.
-    pub promotions_s: Vec<f64>,
-    pub counts: Counts,
-    pub seconds: f64,
-}
-
-impl fmt::Display for FailoverReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "failovers     {} in {:.1} s: {} killed, {} paused, {} stopped, {} switched over",
-            self.failovers, self.seconds, self.killed, self.paused, self.stopped, self.switched
-        )?;
-        writeln!(
-            f,
-            "standbys      {} paused and {} killed meanwhile; {} logs cut back; {} ended ahead; etcd restarted {} times",
-            self.standbys_paused, self.standbys_killed, self.cuts, self.ended_ahead, self.etcd_restarted
-        )?;
-        let mut promotions_s = self.promotions_s.clone();
-        promotions_s.sort_by(f64::total_cmp);
-        if let (Some(longest_s), Some(median_s)) = (promotions_s.last(), promotions_s.get(promotions_s.len() / 2)) {
-            let count = promotions_s.len();
-            writeln!(
-                f,
-                "promotions    {count} asked for: {median_s:.3} s in the median, {longest_s:.3} s at most, up to a first write's answer"
-            )?;
-        }
-        write!(
-            f,
-            "calls         {} acknowledged (each there exactly once), {} unknown of which {} had taken place, {} refused",
-            self.counts.acknowledged, self.counts.unknown, self.counts.found, self.counts.refused
-        )
-    }
 }
 
 /// Somebody else's clients, beside the load.
