@@ -75,7 +75,9 @@ fn functions(text: &str) -> Vec<(String, usize)> {
         if line.trim_end().ends_with([';', '}']) {
             continue;
         }
-        if let Some(length) = lines[start..].iter().position(closes) {
+        let declares = |line: &&str| line.starts_with(&format!("{})", " ".repeat(indent))) && line.ends_with(';');
+        let end = lines[start..].iter().position(|line| closes(line) || declares(line));
+        if let Some(length) = end.filter(|length| closes(&lines[start + length])) {
             found.push((name, length + 1));
         }
     }
@@ -121,6 +123,8 @@ mod tests {
             functions("    fn declared(&self);\nfn a(\n    b: u8,\n) {\n}\n"),
             [("a".to_owned(), 4)]
         );
+        let declared = "    fn declared(\n        &self,\n    ) -> u8;\n    fn b() {\n    }\n";
+        assert_eq!(functions(declared), [("b".to_owned(), 2)]);
     }
 
     #[test]
