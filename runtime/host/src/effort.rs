@@ -170,8 +170,8 @@ impl Effort {
         mut on: impl FnMut(&Operator<'a>),
     ) -> Result<u64, InvalidModule> {
         let at = |reason: String| InvalidModule {
-            reason,
             offset: Some(body.range().start as u64),
+            ..InvalidModule::new(reason)
         };
         let mut locals = own.params as u64;
         for declared in body.get_locals_reader()? {

@@ -130,8 +130,8 @@ const MAGIC: &[u8] = b"\0asm";
 
 fn invalid(reason: impl Into<String>, offset: usize) -> InvalidModule {
     InvalidModule {
-        reason: reason.into(),
         offset: Some(offset as u64),
+        ..InvalidModule::new(reason)
     }
 }
 

@@ -33,6 +33,9 @@ const OUT_OF_BOUNDS: &str = "out_of_bounds";
 pub enum HostError {
     #[error("instantiate module: {0}")]
     Instantiate(String),
+    /// Its memory can't be had from the system now.
+    #[error("instantiate module: {0}")]
+    Room(String),
     #[error("start module: {0}")]
     Start(Box<Fault>),
     #[error("describe module: {0}")]
@@ -280,7 +283,11 @@ fn answer_asks(instance: &wasmtime::Instance, store: &mut Store<HostState>) -> w
 impl Live {
     /// Instantiates a module and runs its start-up, in the time of a call where it is for one.
     pub fn start(code: &Code, ops: Option<&mut dyn HostOps>) -> Result<Self, HostError> {
-        let failed = |error: wasmtime::Error| HostError::Instantiate(format!("{error:#}"));
+        // What it imports was judged before: a module's own doing is a trap.
+        let failed = |error: wasmtime::Error| match error.is::<wasmtime::Trap>() {
+            true => HostError::Instantiate(format!("{error:#}")),
+            false => HostError::Room(format!("{error:#}")),
+        };
         // What is charged for nothing may as well have all of it.
         let allowance = code.engine.allowance().unwrap_or(Allowance {
             fuel_max: u64::MAX,

@@ -25,13 +25,25 @@ pub struct InvalidModule {
     pub reason: String,
     /// Byte in the uploaded module, where the reason has a place.
     pub offset: Option<u64>,
+    /// The machine has no room for an instance of it now; it may be taken later.
+    pub lacks_room: bool,
 }
 
 impl InvalidModule {
-    pub(crate) fn new(reason: impl Into<String>) -> Self {
+    pub fn new(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
             offset: None,
+            lacks_room: false,
+        }
+    }
+}
+
+impl From<HostError> for InvalidModule {
+    fn from(error: HostError) -> Self {
+        Self {
+            lacks_room: matches!(error, HostError::Room(_) | HostError::Protect(_)),
+            ..Self::new(error.to_string())
         }
     }
 }
@@ -87,8 +99,8 @@ impl CompiledModule {
         let described = match found.description {
             Some((json, offset)) => {
                 let schema = parse_description(json, judge).map_err(|reason| InvalidModule {
-                    reason: format!("section {DESCRIBE_SECTION}: {reason}"),
                     offset: Some(offset),
+                    ..InvalidModule::new(format!("section {DESCRIBE_SECTION}: {reason}"))
                 })?;
                 Some((schema, json.to_vec()))
             }
@@ -103,7 +115,7 @@ impl CompiledModule {
             check_procedures(&found, schema)?;
         }
         let code = Code::build(engine, &found)?;
-        let mut live = Live::start(&code, None).map_err(|error| InvalidModule::new(error.to_string()))?;
+        let mut live = Live::start(&code, None)?;
         let (schema, description) = match described {
             Some(described) => described,
             None => {

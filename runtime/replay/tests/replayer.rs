@@ -32,8 +32,7 @@ struct NoCompiler;
 
 impl Compiler for NoCompiler {
     fn compile(&self, _: &str, _: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
-        let (reason, offset) = ("no compiler".into(), None);
-        Err(InvalidModule { reason, offset })
+        Err(InvalidModule::new("no compiler"))
     }
 
     fn settings_hash(&self) -> u64 {

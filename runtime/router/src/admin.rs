@@ -144,9 +144,14 @@ impl Router {
             return Err(DeployError::TooLarge { max: MODULE_BYTES_MAX });
         }
         let compiled = self.0.config.compiler.compile(name, wasm);
-        let candidate = compiled.map_err(|error| DeployError::Invalid {
-            reason: error.reason,
-            offset: error.offset,
+        let candidate = compiled.map_err(|error| match error.lacks_room {
+            true => {
+                DeployError::Unavailable(format!("{}: try again when the machine has more memory", error.reason).into())
+            }
+            false => DeployError::Invalid {
+                reason: error.reason,
+                offset: error.offset,
+            },
         })?;
         judge_texts(&candidate.schema)?;
         Ok(candidate)

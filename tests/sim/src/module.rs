@@ -324,10 +324,7 @@ struct Ways {
 impl Compiler for NativeCompiler {
     fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
         let version = BYTES.iter().position(|bytes| *bytes == &wasm[..]);
-        let version = version.ok_or_else(|| InvalidModule {
-            reason: "no module of the simulation".into(),
-            offset: None,
-        })?;
+        let version = version.ok_or_else(|| InvalidModule::new("no module of the simulation"))?;
         let module: &'static NativeModule = match version {
             0 => &first::MODULE,
             _ => &second::MODULE,

@@ -82,10 +82,7 @@ pub struct DescribedCompiler;
 
 impl Compiler for DescribedCompiler {
     fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
-        let schema = describe::from_json(wasm).map_err(|error| InvalidModule {
-            reason: error.to_string(),
-            offset: None,
-        })?;
+        let schema = describe::from_json(wasm).map_err(|error| InvalidModule::new(error.to_string()))?;
         let mut hash = [0u8; 32];
         for (at, byte) in wasm.iter().enumerate() {
             let place = &mut hash[at % 32];
