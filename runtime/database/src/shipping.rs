@@ -576,6 +576,9 @@ impl ReplicationService for Replication {
     fn forget(&self, name: &str) -> Result<(), ReplicationError> {
         let serving = self.served()?;
         let missing = || ReplicationError::Name("no standby of that name is lost".into());
+        if !serving.shipper.is_lost(name) {
+            return Err(missing());
+        }
         let kept = cutting::keep_forgetting(&*self.root, self.log.filled());
         kept.map_err(|error| ReplicationError::Unavailable(error.to_string().into()))?;
         serving.shipper.forget(name).then_some(()).ok_or_else(missing)

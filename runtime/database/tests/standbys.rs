@@ -364,12 +364,18 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
         standby.router().digest().expect("ready"),
         next.router().digest().expect("ready")
     );
-    let connected = service(&next).forget("s1");
-    assert!(matches!(connected, Err(ReplicationError::Name(_))), "{connected:?}");
+    let level = || std::fs::read(place("p").join("safety.json")).expect("it is kept");
+    let kept = level();
+    for name in ["s1", "nobody"] {
+        let refused = service(&next).forget(name);
+        assert!(matches!(refused, Err(ReplicationError::Name(_))), "{refused:?}");
+    }
+    assert_eq!(level(), kept, "nobody was forgotten");
     let segments = || files(&place("p"), "log").len();
     let before = segments();
     service(&next).forget("s2").expect("it is lost");
     assert!(segments() < before, "what was held for it is gone");
+    assert_ne!(level(), kept);
     assert_eq!(service(&next).info().standbys.len(), 1);
     let late = start_standby(&place("s2"), &primary, "s2");
     wait_until("it is told", || {

@@ -248,6 +248,11 @@ impl Shipper {
         self.inner.table.history(name)
     }
 
+    /// True for a lost standby that can be forgotten.
+    pub fn is_lost(&self, name: &str) -> bool {
+        self.inner.table.is_lost(name)
+    }
+
     /// Forgets a lost standby, and what is held for it. False: there is none of that name.
     pub fn forget(&self, name: &str) -> bool {
         self.inner.table.forget(name)

@@ -157,6 +157,11 @@ impl Standby {
         self.connection != 0 && self.state == StandbyState::Streaming
     }
 
+    /// It is not connected, and still expected.
+    fn is_lost(&self) -> bool {
+        self.connection == 0 && !self.is_forgotten
+    }
+
     /// It gets log, and so it is told who is out of sync.
     fn is_told(&self) -> bool {
         self.connection != 0 && matches!(self.state, StandbyState::CatchingUp | StandbyState::Streaming)
@@ -634,11 +639,15 @@ impl Table {
         self.settle(self.lock());
     }
 
+    /// True where `forget` finds it.
+    pub fn is_lost(&self, name: &str) -> bool {
+        self.lock().standbys.get(name).is_some_and(Standby::is_lost)
+    }
+
     /// The standby is not expected any more; one that commits wait for, once that is kept. False: it is not known, or connected.
     pub fn forget(&self, name: &str) -> bool {
         let mut state = self.lock();
-        let is_there = |standby: &&mut Standby| standby.connection == 0 && !standby.is_forgotten;
-        let Some(standby) = state.standbys.get_mut(name).filter(is_there) else {
+        let Some(standby) = state.standbys.get_mut(name).filter(|standby| standby.is_lost()) else {
             return false;
         };
         let gone = match standby.sync {
