@@ -9,8 +9,9 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::Role;
+use reprise_base::{Epoch, Role};
 use reprise_env::{Started, Step, Work, entropy};
+use reprise_log::LogError;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{LeaseClock, Shared};
 use reprise_router::{LeaseInfo, LeaseState, LostRange, ReplicationError};
@@ -102,8 +103,15 @@ pub enum LeaseError {
          are lost for good, start it so and promote it (--force --accept-loss)"
     )]
     Behind { primary: String },
+    #[error(
+        "this server was the primary last, in epoch {recorded}, and its data directory reaches epoch {found}: it is another one, or an old copy. \
+         Start it with --standby-of, and where the other servers are lost for good, promote it then (--force --accept-loss)"
+    )]
+    Older { recorded: u32, found: u32 },
     #[error("the server stops")]
     Stops,
+    #[error(transparent)]
+    Log(LogError),
     #[error("no number can be drawn: {0}")]
     Entropy(std::io::Error),
     #[error("start a thread: {0}")]
@@ -116,15 +124,29 @@ fn until_ns(asked_ns: u64, ttl: Duration) -> u64 {
     asked_ns + ttl.as_nanos() as u64 / 5 * 4
 }
 
-/// Whether a server may take the lease at its start, which nobody has.
-fn may_begin(seen: &Seen, own: &str) -> Result<(), LeaseError> {
-    match &seen.record {
-        Some(record) if record.primary != own && !record.in_sync.iter().any(|name| name == own) => {
-            Err(LeaseError::Behind {
-                primary: record.primary.clone(),
-            })
-        }
+/// Whether a server may take the lease at its start, which nobody has, with a log that goes on in this epoch.
+fn may_begin(seen: &Seen, own: &str, epoch: u32) -> Result<(), LeaseError> {
+    let Some(record) = &seen.record else {
+        return Ok(());
+    };
+    match record.primary == own {
+        true if epoch < record.epoch => Err(LeaseError::Older {
+            recorded: record.epoch,
+            found: epoch,
+        }),
+        false if !record.in_sync.iter().any(|name| name == own) => Err(LeaseError::Behind {
+            primary: record.primary.clone(),
+        }),
         _ => Ok(()),
+    }
+}
+
+/// The first epoch that no other server had. A standby that is promoted, or a server that begins, may have seen nothing of the last ones.
+fn free_epoch(seen: &Seen, own: &str) -> u32 {
+    match &seen.record {
+        Some(record) if record.primary == own => record.epoch,
+        Some(record) => record.epoch + 1,
+        None => 0,
     }
 }
 
@@ -160,6 +182,8 @@ struct State {
     recorded: Option<Vec<String>>,
     next_ns: u64,
     error: Option<Arc<str>>,
+    /// Of the record that this server asked for last: it is the primary in that epoch at least. No other server's is that late.
+    epoch: u32,
     /// What somebody accepted to lose: the record names this server since, whether or not it became the primary then.
     accepted: Option<LostRange>,
 }
@@ -278,14 +302,16 @@ impl Leasing {
         Ok(seen)
     }
 
-    /// True where this server has the lease now, and these are recorded as in sync.
-    fn take(&self, seen: &Seen, (epoch, in_sync): (u32, Vec<String>)) -> Result<bool, StoreError> {
+    /// True where this server has the lease now, in an epoch that is this one at least, and these are recorded as in sync.
+    fn take(&self, seen: &Seen, (at_least, in_sync): (u32, Vec<String>)) -> Result<bool, StoreError> {
         let record = SyncRecord {
             primary: self.own.name.clone(),
-            epoch,
+            epoch: at_least.max(free_epoch(seen, &self.own.name)),
             in_sync,
         };
         let asked_ns = self.now_ns();
+        // It may be written though the store does not say so.
+        self.lock().epoch = record.epoch;
         let Some(ttl) = self.store().take(&self.own, &record, seen, self.ttl)? else {
             return Ok(false);
         };
@@ -331,8 +357,12 @@ impl Leasing {
             Some(_) => return Ok(Ok(false)),
             None => {}
         }
-        if let Err(error) = may_begin(&seen, &self.own.name) {
+        if let Err(error) = may_begin(&seen, &self.own.name, replication.log.epoch().0) {
             return Ok(Err(error));
+        }
+        let at_least = Epoch(free_epoch(&seen, &self.own.name));
+        if let Err(error) = replication.log.raise_epoch(at_least) {
+            return Ok(Err(LeaseError::Log(error)));
         }
         // What can't be read is told when standbys are taken; nobody is expected then.
         let expected = expected::load(&*replication.root).unwrap_or_default();
@@ -530,6 +560,11 @@ impl Leasing {
         let _ = self.store().release();
     }
 
+    /// In which epoch, at least, this server is the primary once it took the lease.
+    pub fn granted_epoch(&self) -> Epoch {
+        Epoch(self.lock().epoch)
+    }
+
     /// Keeps this server from taking over by itself meanwhile.
     pub fn begin_promotion(&self) -> MutexGuard<'_, ()> {
         self.promoting.lock().expect("a promotion never panics")
@@ -555,7 +590,8 @@ impl Leasing {
                 self.shared.threads.sleep(REST);
                 continue;
             }
-            let may_lose = may_begin(&seen, &self.own.name).is_err();
+            let epoch = self.granted_epoch().0.max(self.epoch() + 1);
+            let may_lose = may_begin(&seen, &self.own.name, epoch).is_err();
             match by {
                 ByHand::Forced { accepts_loss: false } if may_lose => return Err(ReplicationError::OutOfSync(lost)),
                 _ => {}

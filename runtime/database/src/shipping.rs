@@ -628,7 +628,7 @@ impl Replication {
         forgotten.map_err(|error| {
             ReplicationError::Unavailable(format!("that no standby is in sync can't be kept here: {error}").into())
         })?;
-        let promoted = database.promote()?;
+        let promoted = database.promote_in(self.granted_epoch())?;
         if let Some(linked) = self.linked.get() {
             linked.show_again(&self.router);
         }
@@ -673,6 +673,11 @@ impl Replication {
             false => ByHand::Given,
         };
         leasing.take_by_hand(by, self.synced.behind(self.received_end()))
+    }
+
+    /// In which epoch, at least, this server becomes the primary.
+    pub(crate) fn granted_epoch(&self) -> Epoch {
+        self.leasing.get().map_or(Epoch(0), |leasing| leasing.granted_epoch())
     }
 
     fn received_end(&self) -> Lsn {

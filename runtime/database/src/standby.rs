@@ -373,7 +373,9 @@ impl Database {
         if self.router.role() != Role::Standby {
             return Err(ReplicationError::IsPrimary(epoch()));
         }
-        if !self.router.is_recovered() {
+        // One that replays and shows nothing yet, since it waits for a primary's word, needs none to become one.
+        let follows = standby.thread.lock().expect("held for a store").is_some();
+        if !follows && !self.router.is_recovered() {
             return Err(unavailable("this standby is still being opened".into()));
         }
         Ok((log, standby))
@@ -389,6 +391,11 @@ impl Database {
     /// replayed, and then it takes writes. Blocks until then. Err: it goes on as a standby, or, where its replay has ended, shows what it has and takes
     /// nothing more: it is promoted again, or started again.
     pub fn promote(&self) -> Result<Promoted, ReplicationError> {
+        self.promote_in(Epoch(0))
+    }
+
+    /// The same, in an epoch that is this one at least.
+    pub(crate) fn promote_in(&self, at_least: Epoch) -> Result<Promoted, ReplicationError> {
         let (_, standby) = self.promotable()?;
         // Whoever was promoted meanwhile is told by the second look.
         let mut ended = standby.promoting.lock().expect("a promotion never panics");
@@ -401,7 +408,8 @@ impl Database {
         let promoted = replayed.and_then(|lsn| {
             *ended = Some(lsn);
             self.forget_stepping()?;
-            let epoch = log.promote().map_err(|error| unavailable(error.to_string().into()))?;
+            let promoted = log.promote(at_least);
+            let epoch = promoted.map_err(|error| unavailable(error.to_string().into()))?;
             let epoch = epoch.ok_or_else(|| unavailable("its log is no standby's any more".into()))?;
             let has_stepped_down = false;
             Ok(Promoted {

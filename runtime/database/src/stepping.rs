@@ -148,7 +148,7 @@ impl Replication {
             }
             Err(error) => {
                 // The caller hears the first reason; a log that has failed tells its own.
-                let _ = self.log.resume(false);
+                let _ = self.log.resume(None);
                 Err(error)
             }
         }
@@ -281,7 +281,8 @@ impl Replication {
             )?;
         }
         forget(&*self.root).map_err(|error| unavailable(format!("{NOTE_NAME} can't be removed: {error}")))?;
-        let epoch = self.log.resume(true).map_err(|error| unavailable(error.to_string()))?;
+        let resumed = self.log.resume(Some(self.granted_epoch()));
+        let epoch = resumed.map_err(|error| unavailable(error.to_string()))?;
         if let Err(error) = self.keep_level(epoch) {
             // A log that has failed tells its own reason.
             let _ = self.log.pause("its safety level can't be kept");

@@ -11,7 +11,7 @@ use reprise_base::{Lsn, Safety};
 use reprise_database::{CutBack, CutError, CutInfo, Database, list_cuts};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-use reprise_router::{Phase, PromoteOptions, ReplyOutcome};
+use reprise_router::{Phase, PromoteOptions, ReplicationError, ReplyOutcome};
 
 /// A standby that took over by force, of a primary that then went on by itself.
 struct Parted {
@@ -278,8 +278,9 @@ fn what_waited_for_a_standby_is_not_marked_as_answered() {
     assert!(kept.contains("quorum"), "{kept}");
 }
 
-/// A primary at quorum that was ended with a call that nobody else may have, and the end of what is known to be elsewhere.
-fn end_with_one_that_waits(cluster: &Cluster) -> Lsn {
+/// A primary at quorum that was ended with a call that nobody else may have, and the end of what is known to be elsewhere. Its checkpoint may
+/// hold the call, too.
+fn end_with_one_that_waits(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
     let old = Database::open(config(&cluster.place("p"), 2)).expect("open");
     old.set_safety(Safety::Quorum).expect("set");
     old.recover().expect("recover");
@@ -293,6 +294,9 @@ fn end_with_one_that_waits(cluster: &Cluster) -> Lsn {
     fill(&old, 0, 10);
     let acknowledged = old.router().view();
     fill(&old, 7_000, 1);
+    if is_in_checkpoint {
+        take(&old);
+    }
     standby.close().expect("close");
     old.close().expect("close");
     cluster.no_primary();
@@ -307,7 +311,7 @@ fn end_with_one_that_waits(cluster: &Cluster) -> Lsn {
 #[test]
 fn a_primary_that_is_started_again_shows_nothing_that_waited_for_others_until_they_have_it() {
     let cluster = Cluster::new();
-    let acknowledged = end_with_one_that_waits(&cluster);
+    let acknowledged = end_with_one_that_waits(&cluster, false);
     let again = Database::open(config(&cluster.place("p"), 2)).expect("open");
     again.set_safety(Safety::Quorum).expect("set");
     again.recover().expect("recover");
@@ -329,7 +333,7 @@ fn a_primary_that_is_started_again_shows_nothing_that_waited_for_others_until_th
 #[test]
 fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others() {
     let cluster = Cluster::new();
-    let acknowledged = end_with_one_that_waits(&cluster);
+    let acknowledged = end_with_one_that_waits(&cluster, false);
     let again = cluster.open_standby("p");
     let reply = submit(
         &again,
@@ -355,4 +359,26 @@ fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others()
         kept.contains(r#""in_sync":false"#) && kept.contains(r#""persisted":0"#),
         "{kept}"
     );
+}
+
+#[test]
+fn a_former_primary_that_shows_nothing_yet_can_be_promoted() {
+    let cluster = Cluster::new();
+    end_with_one_that_waits(&cluster, true);
+    let again = cluster.open_standby("p");
+    assert!(
+        matches!(again.router().phase(), Phase::Recovering { .. }),
+        "its checkpoint holds what nobody else may have: {:?}",
+        again.router().phase()
+    );
+    let refused = service(&again).promote(FORCED).expect_err("it may lack something");
+    assert!(matches!(refused, ReplicationError::OutOfSync(_)), "{refused:?}");
+    let accepting = PromoteOptions {
+        accepts_loss: true,
+        ..FORCED
+    };
+    service(&again).promote(accepting).expect("promoted");
+    assert_eq!(again.router().phase(), Phase::Ready);
+    let reply = submit(&again, &[("balance", None, i64s(&[7_000]))]);
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
 }

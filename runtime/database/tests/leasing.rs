@@ -3,7 +3,7 @@
 mod common;
 mod following;
 
-use std::{path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{path::PathBuf, process::Command, sync::Arc, thread, time::Duration};
 
 use common::{config, fill, i64s, submit, wasm};
 use following::{FORCED, Primary, bootstrap, follow_primary, nvram, service, serving, wait_in_sync, wait_until};
@@ -12,6 +12,10 @@ use reprise_database::{Database, DatabaseConfig, LeaseConfig, LeaseError, OpenEr
 use reprise_env::RealClock;
 use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome};
 
+const ACCEPTING: PromoteOptions = PromoteOptions {
+    accepts_loss: true,
+    ..FORCED
+};
 /// A machine that is busy prolongs it in time all the same.
 const TTL: Duration = Duration::from_secs(2);
 
@@ -224,11 +228,7 @@ fn answers_without_the_store(on_nvram: bool) {
     );
     let refused = service(&standby).promote(FORCED).expect_err("refused");
     assert!(matches!(refused, ReplicationError::OutOfSync(_)), "{refused:?}");
-    let accepting = PromoteOptions {
-        accepts_loss: true,
-        ..FORCED
-    };
-    let promoted = service(&standby).promote(accepting).expect("promoted");
+    let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
     let lost = promoted.may_be_lost.expect("it lacks what was answered");
     assert_eq!(lost.from, promoted.lsn);
     assert!(has_account(&standby, 1_000) && !has_account(&standby, alone));
@@ -278,4 +278,117 @@ fn begins_with_the_lease_alone(on_nvram: bool) {
     let again = cluster.start("s1");
     assert!(has_account(&again, 1_000));
     again.close().expect("close");
+}
+
+/// A standby takes over then, and shows everything.
+#[test]
+fn the_last_primary_does_not_begin_in_an_old_copy_of_its_directory() {
+    [false, true].into_iter().for_each(begins_in_no_old_copy);
+}
+
+fn copy(from: PathBuf, to: PathBuf) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status().expect("run cp");
+    assert!(copied.success(), "{copied}");
+}
+
+fn begins_in_no_old_copy(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
+    prepared(&cluster).close().expect("close");
+    copy(cluster.place("p"), cluster.place("old"));
+    if on_nvram {
+        copy(cluster.place("p.region"), cluster.place("old.region"));
+    }
+    // What begins with a record is durable with it.
+    let next = cluster.start("p");
+    assert_eq!(open_account(&next, 999), ReplyOutcome::Committed);
+    next.close().expect("close");
+    drop(next);
+    let primary = cluster.start("p");
+    let standby = cluster.standby_of(&primary, "s1");
+    assert_eq!(open_account(&primary, 1_000), ReplyOutcome::Committed);
+    standby.close().expect("close");
+    drop(standby);
+    primary.close().expect("close");
+    drop(primary);
+    let in_sync = cluster.in_sync();
+    std::fs::rename(cluster.place("p"), cluster.place("lost")).expect("renamed");
+    copy(cluster.place("old"), cluster.place("p"));
+    if on_nvram {
+        copy(cluster.place("old.region"), cluster.place("p.region"));
+    }
+    let refused = cluster.try_start("p").err();
+    let older = LeaseError::Older { recorded: 3, found: 2 };
+    assert_eq!(refused.map(|error| error.to_string()), Some(older.to_string()));
+    *cluster.primary.lock().expect("test") = None;
+    let standby = cluster.open_standby("s1");
+    match in_sync.is_empty() {
+        false => wait_until("it takes over", || standby.router().role() == Role::Primary),
+        // The primary went on alone for a moment, once the standby was closed.
+        true => drop(service(&standby).promote(ACCEPTING).expect("promoted")),
+    }
+    assert!(has_account(&standby, 1_000));
+    standby.close().expect("close");
+}
+
+/// It begins behind all epochs that others had, though it saw nothing of them.
+#[test]
+fn a_promoted_server_has_an_epoch_of_its_own() {
+    [false, true].into_iter().for_each(has_its_own_epoch);
+}
+
+fn has_its_own_epoch(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
+    let primary = prepared(&cluster);
+    cluster.standby_of(&primary, "s1").close().expect("close");
+    // Many epochs, of which the standby sees none.
+    primary.close().expect("close");
+    drop(primary);
+    for account in 1_000..1_003 {
+        let primary = cluster.start("p");
+        let mut tries = 0;
+        wait_until("it goes on alone", || {
+            tries += 1;
+            open_account(&primary, 100 * account + tries) == ReplyOutcome::Committed
+        });
+        primary.close().expect("close");
+    }
+    let last = cluster.leases.record().expect("one is there").epoch;
+    assert_eq!(last, 4);
+    *cluster.primary.lock().expect("test") = None;
+    let standby = cluster.open_standby("s1");
+    let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
+    assert_eq!(promoted.epoch.0, last + 1);
+    assert_eq!(open_account(&standby, 5_000), ReplyOutcome::Committed);
+    standby.close().expect("close");
+    drop(standby);
+    let again = cluster.start("s1");
+    assert!(has_account(&again, 5_000));
+    assert_eq!(cluster.leases.record().expect("one is there").epoch, last + 2);
+    again.close().expect("close");
+}
+
+/// A standby in sync that is started as the primary, too.
+#[test]
+fn a_standby_in_sync_begins_as_the_primary_in_an_epoch_of_its_own() {
+    [false, true].into_iter().for_each(begins_in_its_own_epoch);
+}
+
+fn begins_in_its_own_epoch(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
+    let primary = prepared(&cluster);
+    let standby = cluster.standby_of(&primary, "s1");
+    primary.close().expect("close");
+    drop(primary);
+    // The next epochs of the primary stay empty.
+    for _ in 0..2 {
+        cluster.start("p").close().expect("close");
+    }
+    let recorded = cluster.leases.record().expect("one is there");
+    assert_eq!((recorded.in_sync, recorded.epoch), (vec!["s1".to_owned()], 2));
+    standby.close().expect("close");
+    drop(standby);
+    let new = cluster.start("s1");
+    assert_eq!(cluster.leases.record().expect("one is there").epoch, 3);
+    assert_eq!(open_account(&new, 5_000), ReplyOutcome::Committed);
+    new.close().expect("close");
 }

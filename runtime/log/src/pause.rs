@@ -1,10 +1,13 @@
 //! A primary that gives its place away: its log takes no more records, and may take some again where nobody took the place.
 
+use std::sync::MutexGuard;
+
 use reprise_base::{Epoch, Lsn};
 
 use crate::{
     error::{LogError, UnavailableKind},
     log::Log,
+    state::State,
 };
 
 impl<P: Send + 'static> Log<P> {
@@ -31,29 +34,49 @@ impl<P: Send + 'static> Log<P> {
         })
     }
 
-    /// Takes appends again after `pause`; in a new epoch, where somebody may have written under another one meanwhile. Everything that
-    /// was appended is durable then. Returns the epoch.
-    pub fn resume(&self, is_new_epoch: bool) -> Result<Epoch, LogError> {
+    /// Takes appends again after `pause`; in a new epoch, which is `at_least` this one, where somebody may have written under another one
+    /// meanwhile. Everything that was appended is durable then. Returns the epoch.
+    pub fn resume(&self, at_least: Option<Epoch>) -> Result<Epoch, LogError> {
+        let mut state = self.settle(at_least.is_some())?;
         let front = self.front.get();
-        if let Some(front) = front.filter(|_| is_new_epoch) {
-            // A region holds records of one epoch.
-            front.copy_to(&self.shared, front.filled(), self.shared.config.append_wait_max)?;
-        }
-        if !self.wait_durable(self.filled(), self.shared.config.append_wait_max) {
-            let stalled = || LogError::unavailable(UnavailableKind::Stalled, "what was appended is not durable yet");
-            return Err(self.shared.refusal_of_stop().unwrap_or_else(stalled));
-        }
-        let mut state = self.shared.lock();
-        if let Some(error) = &state.stopped {
-            return Err(error.clone());
-        }
-        if is_new_epoch && state.paused.is_some() {
-            state.epoch = state.epoch.next();
+        if let (Some(at_least), Some(_)) = (at_least, &state.paused) {
+            state.epoch = state.epoch.next().max(at_least);
             front.iter().for_each(|front| front.marks.set_epoch(state.epoch));
         }
         state.paused = None;
         self.shared.clear_refusal(&state);
         front.iter().for_each(|front| front.resume());
         Ok(state.epoch)
+    }
+
+    /// Has what is appended from here on be of this epoch at least. Only while nobody appends.
+    pub fn raise_epoch(&self, at_least: Epoch) -> Result<(), LogError> {
+        if self.epoch() >= at_least {
+            return Ok(());
+        }
+        let mut state = self.settle(true)?;
+        state.epoch = state.epoch.max(at_least);
+        self.front
+            .get()
+            .iter()
+            .for_each(|front| front.marks.set_epoch(state.epoch));
+        Ok(())
+    }
+
+    /// Everything that was appended is durable; in the files, where another epoch begins, since a region holds records of one.
+    fn settle(&self, is_new_epoch: bool) -> Result<MutexGuard<'_, State<P>>, LogError> {
+        let wait_max = self.shared.config.append_wait_max;
+        if let Some(front) = self.front.get().filter(|_| is_new_epoch) {
+            front.copy_to(&self.shared, front.filled(), wait_max)?;
+        }
+        if !self.wait_durable(self.filled(), wait_max) {
+            let stalled = || LogError::unavailable(UnavailableKind::Stalled, "what was appended is not durable yet");
+            return Err(self.shared.refusal_of_stop().unwrap_or_else(stalled));
+        }
+        let state = self.shared.lock();
+        match &state.stopped {
+            Some(error) => Err(error.clone()),
+            None => Ok(state),
+        }
     }
 }

@@ -71,9 +71,9 @@ impl<P: Send + 'static> Log<P> {
         self.shared.lock().received
     }
 
-    /// Makes a standby's log a primary's, in a new epoch: it takes appends from here on, and no more groups. Everything that was received
-    /// is durable then. None: it is no standby's.
-    pub fn promote(&self) -> Result<Option<Epoch>, LogError> {
+    /// Makes a standby's log a primary's, in a new epoch, which is this one at least: it takes appends from here on, and no more groups.
+    /// Everything that was received is durable then. None: it is no standby's.
+    pub fn promote(&self, at_least: Epoch) -> Result<Option<Epoch>, LogError> {
         let Some(received) = self.received() else {
             return Ok(None);
         };
@@ -96,7 +96,7 @@ impl<P: Send + 'static> Log<P> {
             return Err(error.clone());
         }
         state.received = None;
-        state.epoch = state.epoch.next();
+        state.epoch = state.epoch.next().max(at_least);
         if let Some((front, _)) = &rings {
             front.marks.set_epoch(state.epoch);
         }

@@ -264,8 +264,11 @@ fn a_standby_takes_no_appends_until_it_is_promoted() {
     assert!(refused.to_string().contains("standby"), "{refused}");
     assert_eq!(given_back.as_deref(), Some("x"));
     assert!(log.refusal().is_some());
-    assert_eq!(log.promote(), Ok(Some(Epoch(2))));
-    assert_eq!((log.promote(), log.received(), log.refusal()), (Ok(None), None, None));
+    assert_eq!(log.promote(Epoch(2)), Ok(Some(Epoch(2))));
+    assert_eq!(
+        (log.promote(Epoch(5)), log.received(), log.refusal()),
+        (Ok(None), None, None)
+    );
     append(&log, &["own"]);
     let late = log.receiver().place(&groups[0].get());
     assert!(

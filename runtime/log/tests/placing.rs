@@ -271,7 +271,7 @@ fn a_standby_is_promoted_on_its_rings() {
     assert!(refused.to_string().contains("standby"), "{refused}");
     groups.iter().for_each(|group| place(&log, group));
     let receiver = log.receiver();
-    assert_eq!(log.promote(), Ok(Some(Epoch(3))));
+    assert_eq!(log.promote(Epoch(0)), Ok(Some(Epoch(3))));
     let end = groups.last().expect("some").end.lsn;
     assert_eq!((log.copied(), log.received()), (end, None));
     let late = receiver.place(&groups[0].get());

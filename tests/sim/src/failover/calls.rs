@@ -206,6 +206,7 @@ impl Run {
         let mark = Mark {
             place,
             epoch: lock(&self.histories).epoch_of(place),
+            by: Some(answer.life.node),
             is_safe: is_safe || self.settings.is_leased,
             what: format!("call {call}, which {name} acknowledged as {}", answer.reached.name()),
         };
@@ -278,6 +279,7 @@ impl Run {
             self.marks.shown(Mark {
                 place,
                 epoch,
+                by: self.primary,
                 is_safe: is_counted || self.settings.is_leased,
                 what: format!("what a read on {name} showed"),
             })?;

@@ -9,6 +9,8 @@ pub struct Mark {
     pub place: Place,
     /// In which the record was written.
     pub epoch: u32,
+    /// The node that was the primary when it was told: what it takes for committed, others may show on its word.
+    pub by: Option<usize>,
     /// It was told under a level that has a standby have it.
     pub is_safe: bool,
     pub what: String,
@@ -145,6 +147,7 @@ impl Marks {
         let mark = Mark {
             place,
             epoch: 0,
+            by: None,
             is_safe: false,
             what: String::new(),
         };
@@ -158,12 +161,13 @@ impl Marks {
         !self.has(place) && self.lost.iter().any(is_behind)
     }
 
-    /// What no standby was to have, was given up as the runbook says, and lies in this log from `from` on.
-    pub fn lost_in<'a>(&'a self, path: &'a Path, from: u64) -> impl Iterator<Item = &'a Mark> {
+    /// What was told by this node's word, no standby was to have, was given up as the runbook says, and lies in its log from `from` on.
+    pub fn lost_in<'a>(&'a self, node: usize, path: &'a Path, from: u64) -> impl Iterator<Item = &'a Mark> {
         let by_the_book = self.lost.iter().filter(|(_, how)| *how == How::Forced);
         by_the_book
             .map(|(mark, _)| mark)
-            .filter(move |mark| !mark.is_safe && mark.place.lsn >= from && path.has(mark.place))
+            .filter(move |mark| mark.by == Some(node) && !mark.is_safe)
+            .filter(move |mark| mark.place.lsn >= from && path.has(mark.place))
     }
 
     pub fn lost(&self) -> usize {

@@ -193,7 +193,7 @@ impl Run {
                 drop(database);
                 self.nodes[node].disk = Some(disk);
                 return match error {
-                    LeaseError::Held(_) | LeaseError::Behind { .. } => Ok(()),
+                    LeaseError::Held(_) | LeaseError::Behind { .. } | LeaseError::Older { .. } => Ok(()),
                     error => Err(format!("{} takes no lease: {error}", NAMES[node])),
                 };
             }
@@ -265,7 +265,7 @@ impl Run {
 
     /// What a primary alone acknowledged, and what is lost by this, must be said to be what clients may have been told.
     fn judge_cut(&self, node: usize, before: &super::history::Path, cut: &CutInfo) -> Result<(), String> {
-        let lost = self.marks.lost_in(before, cut.from).next();
+        let lost = self.marks.lost_in(node, before, cut.from).next();
         match lost.filter(|_| !cut.acknowledged) {
             Some(lost) => Err(format!(
                 "{} says of {cut:?} that nothing of it was acknowledged: {lost:?}",
