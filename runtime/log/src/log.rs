@@ -369,6 +369,8 @@ fn first_epoch(config: &LogConfig) -> Epoch {
 /// A log that was checked, on the way to its threads.
 struct Opened {
     scan: Scan,
+    /// Of the last block, or of the segment that begins.
+    block_epoch: Epoch,
     report: OpenReport,
     segment: Arc<dyn DiskFile>,
     segment_start: u64,
@@ -405,6 +407,7 @@ impl Opened {
                 epoch: header.epoch,
             },
             scan,
+            block_epoch: header.epoch,
             segment,
             segment_start: 0,
             room,
@@ -425,7 +428,8 @@ impl Opened {
         // The name of the newest segment may have been given by a process that did not live to make it durable.
         disk.sync_dir()?;
         let database_id = scan.report.database_id.expect("every segment has one");
-        // Durable with the first block that is written, and so before anything of it is acknowledged.
+        let block_epoch = scan.next.epoch;
+        // Durable with the first record that is written, and so before anything of it is acknowledged.
         if config.role != Role::Standby {
             scan.next.epoch = scan.next.epoch.next();
         }
@@ -444,6 +448,7 @@ impl Opened {
                 other_settings_hash: (newest.settings_hash != config.settings_hash).then_some(newest.settings_hash),
                 epoch: scan.next.epoch,
             },
+            block_epoch,
             segment,
             segment_start: newest.place,
             room: if is_continued {
@@ -472,6 +477,7 @@ impl Opened {
         };
         let epoch = self.report.epoch;
         let mut state = State::new((end, epoch), self.room, self.segment_room, segment_bytes, last_kind);
+        state.block_epoch = self.block_epoch;
         state.received = (config.role == Role::Standby).then_some(Position {
             epoch,
             lsn: end.lsn,

@@ -82,6 +82,8 @@ pub(crate) struct State<P> {
     pub fill_pending: Vec<(Lsn, P)>,
     /// Of the block being filled.
     pub epoch: Epoch,
+    /// Of the last block.
+    pub block_epoch: Epoch,
     /// How far a standby's log has received: appends are refused. None for a primary's.
     pub received: Option<Position>,
     pub flight_pending: Vec<(Lsn, P)>,
@@ -228,6 +230,7 @@ impl<P> State<P> {
             fill_start: end.lsn,
             fill_pending: Vec::new(),
             epoch,
+            block_epoch: epoch,
             received: None,
             flight_pending: Vec::new(),
             idle_buffer: Some(buffer()),
@@ -373,9 +376,13 @@ impl<P> State<P> {
         self.room -= bytes as u64;
         let next = self.idle_buffer.take().expect("one block in flight at most");
         let filled = self.filled();
+        // A block without records belongs to those before it: an epoch is durable with its first record.
+        if kind == BlockKind::Data {
+            self.block_epoch = self.epoch;
+        }
         let block = Block {
             kind,
-            epoch: self.epoch,
+            epoch: self.block_epoch,
             place: self.fill_place,
             lsn: self.fill_start,
             buffer: std::mem::replace(&mut self.fill, next),

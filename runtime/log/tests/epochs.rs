@@ -4,9 +4,9 @@ mod common;
 
 use common::{append, encode, open, segments, words_on};
 use reprise_base::{Epoch, Lsn};
-use reprise_env::SimDisk;
+use reprise_env::{SimDisk, sim::CrashPolicy};
 use reprise_log::{LogError, verify};
-use reprise_wire::{BlockHeader, History, SEGMENT_HEADER_BYTES, SegmentHeader};
+use reprise_wire::{BlockHeader, BlockKind, History, SEGMENT_HEADER_BYTES, SegmentHeader};
 
 fn header_of(disk: &SimDisk, name: &str) -> SegmentHeader {
     SegmentHeader::decode(&disk.bytes(name).expect("bytes")).expect("a segment")
@@ -39,6 +39,27 @@ fn each_opening_that_writes_is_an_epoch_and_no_segment_of_its_own() {
     drop(log);
     assert_eq!(segments(&disk).len(), 1);
     assert_eq!(words_on(&disk), ["a", "b"]);
+}
+
+/// A server that is not let be the primary after all changes nothing: what closes the log in order belongs to the epoch before.
+#[test]
+fn an_opening_that_writes_no_record_is_no_epoch() {
+    let disk = SimDisk::new();
+    let (log, _, _) = open(&disk).expect("open");
+    append(&log, &["a"]);
+    let disk = disk.crash(&CrashPolicy::LoseAll);
+    drop(log);
+    let (log, report, _) = open(&disk).expect("open");
+    assert_eq!((report.epoch, report.found.last_block), (Epoch(2), Some(BlockKind::Data)));
+    log.close().expect("close");
+    drop(log);
+    let (log, report, _) = open(&disk).expect("open");
+    assert_eq!((report.found.epoch, report.found.last_block), (Epoch(1), Some(BlockKind::Close)));
+    assert_eq!(log.epoch(), Epoch(2));
+    append(&log, &["b"]);
+    drop(log);
+    let found = verify(&disk).expect("verify");
+    assert_eq!((found.epoch, found.last_block), (Epoch(2), Some(BlockKind::Close)));
 }
 
 #[test]
