@@ -11,6 +11,11 @@ pub trait Around {
     /// Before the database is opened: puts something else in the place of what it is to run in.
     fn change(&self, _around: &mut Environment) {}
 
+    /// Threads that work all the time beside the engine's own: where there is no core left, the generator of the load spins for nothing.
+    fn busy_threads(&self) -> usize {
+        0
+    }
+
     /// The database is open, and not recovered.
     fn opened(&self, _database: &Arc<Database>) -> Result<(), BenchError> {
         Ok(())

@@ -59,7 +59,7 @@ pub(crate) fn run<W: Workload>(
     make_ready(router, process, on_progress)?;
     around.filled(&database)?;
 
-    let mut load = Load::new(&workload, router, options, process)?;
+    let mut load = Load::new(&workload, router, options, (process, around.busy_threads()))?;
     let ran_before = engine::ran_ns();
     load.run(options, process, on_progress)?;
     let ran = engine::ran_ns().zip(ran_before).map(|(after, before)| after - before);
@@ -305,7 +305,7 @@ impl<'a, W: Workload> Load<'a, W> {
         workload: &'a W,
         router: &'a Router,
         options: &Options,
-        process: &ProcessOptions,
+        (process, busy_threads): (&ProcessOptions, usize),
     ) -> Result<Self, BenchError> {
         let deployed = router.deployed();
         let module = deployed.current[W::NAME].clone();
@@ -313,6 +313,7 @@ impl<'a, W: Workload> Load<'a, W> {
         let procedures: Option<Vec<usize>> = W::PROCEDURES.iter().map(of_name).collect();
         let (batch, in_flight_max) = shape(process);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let has_free_core = cores > process.sites as usize + busy_threads;
         let meter = Meter::new::<W>(options);
         let during = process.checkpoint_during;
         Ok(Self {
@@ -326,14 +327,14 @@ impl<'a, W: Workload> Load<'a, W> {
             random: Random::new(options.seed),
             told_at: meter.begun,
             meter,
-            handover: Arc::new(Handover::new(cores > process.sites as usize)),
+            handover: Arc::new(Handover::new(has_free_core)),
             arrived: Vec::new(),
             batch,
             in_flight_max,
             in_flight: 0,
             results_bytes: 0,
             spare: Vec::new(),
-            has_free_core: cores > process.sites as usize,
+            has_free_core,
             log_span: LogSpan::default(),
         })
     }

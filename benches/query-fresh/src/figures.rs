@@ -6,8 +6,10 @@ use anyhow::Result;
 use reprise_bench_figures::{Chart, Claim, Point, bounds};
 
 use crate::{
-    bootstrap, replay,
-    ways::{Measured, Offered, Run, StandbyLog, Way},
+    bootstrap,
+    quota::Quotas,
+    replay,
+    ways::{Measured, Offered, Run, Sample, StandbyLog, Way},
 };
 
 /// How the figures are measured.
@@ -22,6 +24,8 @@ pub struct Settings {
     /// Engine threads, growing.
     pub sites: Vec<u16>,
     pub rate: Option<f64>,
+    /// In figure 7.
+    pub quotas: Option<Quotas>,
     /// Of each run; none: two, or one for each partition.
     pub warehouses: Option<u32>,
     pub conditions: String,
@@ -68,6 +72,7 @@ impl Settings {
             readers: 0,
             log: StandbyLog::Beside,
             offered: Offered::All,
+            quotas: None,
             seconds: self.seconds,
             warmup_s: self.seconds / 10.0,
             seed: 1,
@@ -242,6 +247,7 @@ impl Settings {
                 let run = Run {
                     standbys: 1,
                     offered,
+                    quotas: self.quotas,
                     ..run
                 };
                 (name, 1, run)
@@ -258,17 +264,19 @@ impl Settings {
         let measured = self.measure(&runs)?;
         for ((name, _, _), measured) in runs.iter().zip(&measured) {
             chart.points.extend(over_time(name, measured));
-            let scores = |which: fn(&(f64, f64, f64)) -> f64| {
-                measured.iter().flat_map(move |run| run.freshness.iter().map(which))
-            };
-            let (score, plain) = (scores(|sample| sample.1), scores(|sample| sample.2));
+            let scores = |which: fn(&Sample) -> f64| measured.iter().flat_map(move |run| run.samples.iter().map(which));
+            let (score, plain) = (scores(|sample| sample.score), scores(|sample| sample.plain));
             let caught_up = Point::of(name, 0.0, measured.iter().map(|run| run.catch_up_s));
             chart.notes.push(format!(
-                "{name}: median {:.2} %, first percentile {:.2} %; by the paper's plain ratio of LSNs {:.2} %; {:.2} s to catch up at the end.",
+                "{name}: median {:.2} %, first percentile {:.2} %; by the paper's plain ratio of LSNs {:.2} %; lag of 99 of 100 samples {:.1} ms; \
+                 {:.2} s to catch up at the end; {:.0} reads a second; {:.0} transactions a second.",
                 100.0 * quantile(score.clone(), 0.5),
                 100.0 * quantile(score, 0.01),
                 100.0 * quantile(plain, 0.5),
+                1e3 * quantile(scores(|sample| sample.lag_s), 0.99),
                 caught_up.median(),
+                Point::of(name, 0.0, measured.iter().map(|run| run.reads_per_s)).median(),
+                Point::of(name, 0.0, measured.iter().map(|run| run.report.txn_per_s)).median(),
             ));
         }
         let ours = runs
@@ -278,7 +286,7 @@ impl Settings {
         let medians = ours
             .into_iter()
             .flat_map(|(_, measured)| measured)
-            .map(|run| 100.0 * quantile(run.freshness.iter().map(|sample| sample.1), 0.5));
+            .map(|run| 100.0 * quantile(run.samples.iter().map(|sample| sample.score), 0.5));
         chart.paper = vec![Claim {
             text: "query-fresh, median, percent",
             paper: (99.0, 100.0),
@@ -698,11 +706,11 @@ fn of_alone(chart: &Chart, text: &'static str, paper: (f64, f64), series: &str) 
 
 /// Freshness in percent, in steps.
 fn over_time(name: &str, measured: &[Measured]) -> Vec<Point> {
-    let samples = || measured.iter().flat_map(|run| &run.freshness);
-    let last = samples().map(|sample| sample.0).fold(0.0, f64::max);
+    let samples = || measured.iter().flat_map(|run| &run.samples);
+    let last = samples().map(|sample| sample.at_s).fold(0.0, f64::max);
     let steps = (0..=(last / STEP_S) as usize).map(|step| {
-        let of_step = samples().filter(|sample| (sample.0 / STEP_S) as usize == step);
-        Point::of(name, step as f64 * STEP_S, of_step.map(|sample| 100.0 * sample.1))
+        let of_step = samples().filter(|sample| (sample.at_s / STEP_S) as usize == step);
+        Point::of(name, step as f64 * STEP_S, of_step.map(|sample| 100.0 * sample.score))
     });
     steps.filter(|point| !point.y.is_empty()).collect()
 }

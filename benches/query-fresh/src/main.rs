@@ -8,6 +8,7 @@
 mod arrays;
 mod bootstrap;
 mod figures;
+mod quota;
 mod readers;
 mod replay;
 mod standby;
@@ -54,6 +55,10 @@ struct Args {
     /// Transactions a second in figure 7 [default: as many as the engine takes]
     #[arg(long)]
     rate: Option<f64>,
+    /// Cores of the primary and of each standby in figure 7, by a quota with a period of 5 ms: needs root and Linux's control groups [default: all
+    /// share all]
+    #[arg(long, value_name = "P,S", value_parser = quota::parse)]
+    quotas: Option<quota::Quotas>,
     /// One short run a point: whether it works, and no figure
     #[arg(long)]
     short: bool,
@@ -152,6 +157,7 @@ fn settings(args: &Args, (dir, disk): (PathBuf, PathBuf), cores: u16) -> Setting
         warehouses: args.short.then(|| sites.last().copied().unwrap_or(1).into()),
         sites,
         rate: args.rate,
+        quotas: args.quotas,
         conditions: format!(
             "{} with {cores} processors; {}; files on {}; {runs} runs of {seconds} s, {what}",
             processor(),

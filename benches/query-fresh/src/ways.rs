@@ -12,13 +12,15 @@ use anyhow::{Context, Result, anyhow};
 use crossbeam_channel::{Sender, bounded};
 use reprise_base::{Lsn, Safety};
 use reprise_database::{
-    COPY_AT_ENTRIES_DEFAULT, CommitMode, Database, DeviceConfig, FlushPolicy, LogPolicy, NvramConfig, RedoConfig,
-    ServeStandbys, ShipForm,
+    COPY_AT_ENTRIES_DEFAULT, CommitMode, Database, DeviceConfig, Environment, FlushPolicy, LogPolicy, NvramConfig,
+    RedoConfig, ServeStandbys, ShipForm,
 };
 use reprise_driver::{Around, BenchError, Options, ProcessOptions, Report, Target, run_in};
 use reprise_env::RealNet;
+use reprise_router::ReplicationInfo;
 
 use crate::{
+    quota::{Group, Quotas},
     readers::Readers,
     standby::{Standby, StandbyConfig, rest},
     taker::{Acknowledges, Replays},
@@ -133,6 +135,8 @@ pub struct Run<'a> {
     pub readers: u16,
     pub log: StandbyLog,
     pub offered: Offered,
+    /// Shares of the processors; none: all share all of them.
+    pub quotas: Option<Quotas>,
     pub seconds: f64,
     pub warmup_s: f64,
     pub seed: u64,
@@ -142,11 +146,24 @@ pub struct Run<'a> {
     pub modules: Option<PathBuf>,
 }
 
+/// What is seen of a standby at one time.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Seconds from the run's beginning.
+    pub at_s: f64,
+    /// Freshness from the run's beginning on, as part of 1.
+    pub score: f64,
+    /// The paper's ratio.
+    pub plain: f64,
+    /// How far it is behind, in seconds, as the primary tells.
+    pub lag_s: f64,
+}
+
 /// What a run came to.
 pub struct Measured {
     pub report: Report,
-    /// Seconds from its beginning, and freshness of the first standby as part of 1 (from the run's beginning; the paper's ratio).
-    pub freshness: Vec<(f64, f64, f64)>,
+    /// Of the first standby.
+    pub samples: Vec<Sample>,
     /// Of all standbys.
     pub reads_per_s: f64,
     pub spent: Spent,
@@ -199,11 +216,15 @@ const WAREHOUSES_MIN: u32 = 2;
 /// What is around a run: the standbys, whoever reads there, whoever looks at freshness.
 struct Cluster<'a> {
     run: &'a Run<'a>,
+    /// Of the primary, and of each standby, where they have shares of the processors.
+    groups: Vec<Group>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
+    /// Whether the primary's threads have its share of the processors.
+    entered: Option<Result<()>>,
     standbys: Vec<Arc<Standby>>,
     readers: Vec<Readers>,
     sampler: Option<Sampler>,
@@ -212,7 +233,7 @@ struct State {
     /// What came of it.
     spent: Spent,
     records: u64,
-    freshness: Vec<(f64, f64, f64)>,
+    samples: Vec<Sample>,
     reads_per_s: f64,
     catch_up_s: f64,
 }
@@ -220,28 +241,31 @@ struct State {
 /// The thread that looks at freshness.
 struct Sampler {
     over: Sender<()>,
-    thread: JoinHandle<Vec<(f64, f64, f64)>>,
+    thread: JoinHandle<Vec<Sample>>,
 }
 
 impl Sampler {
     fn begin(primary: Arc<Database>, standby: Arc<Standby>) -> Result<Self> {
         let (over, is_over) = bounded::<()>(1);
         let sample = move || {
-            let committed = || {
-                primary
-                    .router()
-                    .replication()
-                    .map_or(0, |service| service.info().committed.0)
-            };
-            let (begun, start, mut samples) = (Instant::now(), committed(), Vec::new());
+            let told = || primary.router().replication().map(|service| service.info());
+            let committed = |info: &Option<ReplicationInfo>| info.as_ref().map_or(0, |info| info.committed.0);
+            let (begun, start, mut samples) = (Instant::now(), committed(&told()), Vec::new());
             while !rest(&is_over, SAMPLE) {
                 // The standby first: what it is found to lack may be a little more than it lacks.
-                let (view, now) = (standby.view().0, committed());
+                let (view, info) = (standby.view().0, told());
+                let now = committed(&info);
+                let lag_us = info.and_then(|info| info.standbys.first().map(|standby| standby.lag_us));
                 let part = |from: u64| match now.saturating_sub(from) {
                     0 => 1.0,
                     all => view.saturating_sub(from) as f64 / all as f64,
                 };
-                samples.push((begun.elapsed().as_secs_f64(), part(start).min(1.0), part(0).min(1.0)));
+                samples.push(Sample {
+                    at_s: begun.elapsed().as_secs_f64(),
+                    score: part(start).min(1.0),
+                    plain: part(0).min(1.0),
+                    lag_s: lag_us.unwrap_or(0) as f64 / 1e6,
+                });
             }
             samples
         };
@@ -249,7 +273,7 @@ impl Sampler {
         Ok(Self { over, thread })
     }
 
-    fn finish(self) -> Result<Vec<(f64, f64, f64)>> {
+    fn finish(self) -> Result<Vec<Sample>> {
         drop(self.over);
         self.thread.join().map_err(|_| anyhow!("the sampler ended early"))
     }
@@ -291,9 +315,12 @@ impl Cluster<'_> {
         if self.run.standbys > 0 {
             primary.serve_standbys(serving())?;
         }
+        self.groups.first().map_or(Ok(()), Group::leave)?;
         for number in 0..self.run.standbys {
-            let name = format!("standby{number}");
+            let (name, group) = (format!("standby{number}"), self.groups.get(number + 1));
+            group.map_or(Ok(()), Group::enter)?;
             let (standby, _) = Standby::begin(primary, &name, &self.config(&name))?;
+            group.map_or(Ok(()), Group::leave)?;
             state.standbys.push(Arc::new(standby));
         }
         let default = WAREHOUSES_MIN.max(self.run.partitions.into());
@@ -315,7 +342,7 @@ impl Cluster<'_> {
         state.spent = spent().since(&state.before);
         state.records = primary.router().durable().0 - state.begin.0;
         if let Some(sampler) = state.sampler.take() {
-            state.freshness = sampler.finish()?;
+            state.samples = sampler.finish()?;
         }
         for readers in std::mem::take(&mut state.readers) {
             state.reads_per_s += readers.finish()?;
@@ -330,6 +357,12 @@ impl Cluster<'_> {
         }
         Ok(())
     }
+}
+
+fn groups(quotas: Quotas, standbys: usize) -> Result<Vec<Group>> {
+    let standby = |number| Group::new(&format!("standby{number}"), quotas.standby);
+    let primary = Group::new("primary", quotas.primary);
+    std::iter::once(primary).chain((0..standbys).map(standby)).collect()
 }
 
 /// How a primary of a run takes standbys.
@@ -350,7 +383,17 @@ fn failed(error: anyhow::Error) -> BenchError {
 }
 
 impl Around for Cluster<'_> {
+    fn busy_threads(&self) -> usize {
+        self.run.standbys * usize::from(self.run.replay_sites + self.run.readers)
+    }
+
+    /// The primary's threads start from here on.
+    fn change(&self, _: &mut Environment) {
+        self.lock().entered = self.groups.first().map(Group::enter);
+    }
+
     fn opened(&self, primary: &Arc<Database>) -> Result<(), BenchError> {
+        self.lock().entered.take().unwrap_or(Ok(())).map_err(failed)?;
         if self.run.standbys > 0 && self.run.way.safety.asks_standbys() {
             let set = primary.set_safety(self.run.way.safety);
             set.map_err(|error| failed(error.into()))?;
@@ -371,8 +414,10 @@ impl Run<'_> {
     /// Runs it on folders that are emptied before and after.
     pub fn measure(&self) -> Result<Measured> {
         self.clear()?;
+        let groups = self.quotas.map(|quotas| groups(quotas, self.standbys)).transpose()?;
         let cluster = Cluster {
             run: self,
+            groups: groups.unwrap_or_default(),
             state: Mutex::default(),
         };
         let report = run_in(&options(self, Some(self.dir.join("primary"))), &cluster, &|_| {});
@@ -391,7 +436,7 @@ impl Run<'_> {
         ended?;
         Ok(Measured {
             report,
-            freshness: state.freshness,
+            samples: state.samples,
             reads_per_s: state.reads_per_s,
             spent: state.spent,
             records: state.records,
