@@ -328,7 +328,17 @@ impl Following {
             .tell(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
+    /// Err: no group would be taken, so nobody is to count on this standby.
+    fn judge(&self) -> Result<(), Failure> {
+        let database = self.taker.database.upgrade();
+        match database.is_some_and(|database| database.is_left_over()) {
+            true => Err(Failure::LeftOver),
+            false => Ok(()),
+        }
+    }
+
     fn connect(&mut self) -> Result<Streaming, Failure> {
+        self.judge()?;
         let ticket = (self.config.ticket)()?;
         self.linked().lock().is_encrypted = ticket.certificate.is_some();
         let link = LinkConfig {
@@ -346,6 +356,7 @@ impl Following {
 
     /// Places what has come; the first answer is told.
     fn go_on(&mut self, mut streaming: Streaming) -> Result<Step, Failure> {
+        self.judge()?;
         let was_welcome = streaming.is_welcome();
         let step = streaming.step()?;
         if streaming.is_welcome() && !was_welcome {
@@ -420,6 +431,8 @@ enum Failure {
     Ticket(#[from] TicketError),
     #[error(transparent)]
     Link(#[from] LinkError),
+    #[error("its promotion failed, so it takes no more log: promote it again, or start it again")]
+    LeftOver,
 }
 
 impl Failure {
@@ -434,7 +447,7 @@ impl Failure {
     /// What a primary says to who asks for a ticket can change there: a token that is entered, `--ship-listen`, a promotion that ends.
     fn is_final(&self) -> bool {
         match self {
-            Self::Ticket(_) => false,
+            Self::Ticket(_) | Self::LeftOver => false,
             Self::Link(error) => error.is_final(),
         }
     }

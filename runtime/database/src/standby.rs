@@ -211,11 +211,16 @@ impl Database {
         };
         let placing = standby.placing();
         match placing.is_closed {
-            true => Err(closed(
-                "this standby becomes the primary, or is it already; where its promotion failed, promote it again or start it again",
-            )),
+            true => Err(closed("this standby becomes the primary, or is it already")),
             false => placing.receiver.place(group),
         }
+    }
+
+    /// True where its replay has ended for a promotion that failed then: it takes no groups until it is started again.
+    pub(crate) fn is_left_over(&self) -> bool {
+        let promoting = self.upkeep.standby.as_ref().map(|standby| standby.promoting.try_lock());
+        let has_ended = promoting.is_some_and(|promoting| promoting.is_ok_and(|ended| ended.is_some()));
+        has_ended && self.router.role() == Role::Standby
     }
 
     /// From the next group on, `sink` gets all that are written here, as long as the database is open. Nothing without a log.

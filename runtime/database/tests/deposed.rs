@@ -11,7 +11,7 @@ use reprise_base::{Lsn, Safety};
 use reprise_database::{CutBack, CutError, CutInfo, Database, list_cuts};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-use reprise_router::{Phase, PromoteOptions, ReplicationError, ReplyOutcome};
+use reprise_router::{Phase, PromoteOptions, ReplicationError, ReplyOutcome, StandbyState};
 
 /// A standby that took over by force, of a primary that then went on by itself.
 struct Parted {
@@ -381,4 +381,25 @@ fn a_former_primary_that_shows_nothing_yet_can_be_promoted() {
     assert_eq!(again.router().phase(), Phase::Ready);
     let reply = submit(&again, &[("balance", None, i64s(&[7_000]))]);
     assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+}
+
+#[test]
+fn a_standby_whose_promotion_failed_is_counted_on_by_nobody() {
+    let cluster = Cluster::new();
+    let primary = cluster.start("p");
+    let standby = cluster.standby_of(&primary, "s1");
+    let blocked = cluster.place("s1").join("stepped-down.json");
+    std::fs::create_dir(&blocked).expect("made");
+    let failed = service(&standby).promote(FORCED).expect_err("no note can be removed");
+    assert!(matches!(failed, ReplicationError::Unavailable(_)), "{failed:?}");
+    wait_until("it says why", || {
+        let error = service(&standby).own().and_then(|own| own.error);
+        error.is_some_and(|error| error.contains("its promotion failed"))
+    });
+    wait_until("it is lost", || {
+        let all = service(&primary).info().standbys;
+        all.iter().all(|standby| standby.state == StandbyState::Lost)
+    });
+    std::fs::remove_dir(&blocked).expect("removed");
+    service(&standby).promote(FORCED).expect("promoted");
 }
