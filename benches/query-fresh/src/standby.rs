@@ -38,6 +38,10 @@ impl Threads for StandbyThreads {
         RealThreads.start(&format!("{PREFIX}{name}"), make)
     }
 
+    fn start_prompt(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+        RealThreads.start_prompt(&format!("{PREFIX}{name}"), make)
+    }
+
     fn cores(&self) -> usize {
         RealThreads.cores()
     }

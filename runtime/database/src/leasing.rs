@@ -241,7 +241,7 @@ impl Database {
         }
         let keeping = Keeping(leasing.clone());
         let make = Box::new(move || Box::new(keeping) as Box<dyn Work>);
-        let thread = shared.threads.start("lease", make).map_err(LeaseError::Thread)?;
+        let thread = shared.threads.start_prompt("lease", make).map_err(LeaseError::Thread)?;
         *leasing.thread.lock().expect("held for a store") = Some(thread);
         Ok(())
     }

@@ -312,7 +312,7 @@ pub(crate) fn follow(
         rests_until_ns: 0,
     };
     let make = Box::new(move || Box::new(following) as Box<dyn Work>);
-    *linked.thread.lock().expect("held for a store") = Some(shared.threads.start("standby-link", make)?);
+    *linked.thread.lock().expect("held for a store") = Some(shared.threads.start_prompt("standby-link", make)?);
     Ok(linked)
 }
 

@@ -304,7 +304,7 @@ pub(crate) fn start_sites(
         let (shared, recorder) = (shared.clone(), registry.recorder());
         let around_threads = shared.threads.clone();
         let make = SiteWork::make(SiteId(id), shared, sink, recorder, inbox);
-        let thread = around_threads.start(&format!("site-{id}"), make);
+        let thread = around_threads.start_prompt(&format!("site-{id}"), make);
         inboxes.push(sender);
         threads.push(thread.map_err(OpenError::Thread)?);
     }

@@ -363,7 +363,7 @@ impl Database {
         let thread = self
             .shared
             .threads
-            .start("standby-replay", Box::new(move || Box::new(follower)));
+            .start_prompt("standby-replay", Box::new(move || Box::new(follower)));
         let thread = thread.map_err(OpenError::Thread)?;
         *standby.thread.lock().expect("held for a store") = Some(thread);
         Ok(())

@@ -1,7 +1,7 @@
 //! The effects that code below the router may have: time, files, threads and connections.
 //! Owns: the traits `Clock`, `Disk`, `Threads` and `Net`, the real ones, and simulated ones with faults (`sim`, `stepper`, `simnet`).
 //! Does not: know what is stored or done, retry anything.
-//! Invariants: no unsafe code; a write that was reported durable is in every crash image of `SimDisk`.
+//! Invariants: no unsafe code but for calls of the system; a write that was reported durable is in every crash image of `SimDisk`.
 //! Called by: `host`, `log`, `txn`, `checkpoint`, `partition`, `replay`, `recovery`, `router`, `database`, `backup`, `ship`, `net-rdma`, `net-tls`, `node`.
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
@@ -15,6 +15,7 @@ mod real;
 mod shared;
 pub mod sim;
 mod simnet;
+mod slice;
 pub mod stepper;
 mod threads;
 
@@ -27,5 +28,6 @@ pub use real::{PRIVATE_FILE_MODE, RealDisk, make_private_dir, make_private_dirs}
 pub use shared::{FrameBuffer, FrameMemory, FramePoster, SHARED_FRAMES_MAX, SharedFrame};
 pub use sim::{SimClock, SimDisk};
 pub use simnet::{NetFaults, SimHost, SimNet, Tampering};
+pub use slice::ask_for_short_slices;
 pub use stepper::Stepper;
 pub use threads::{MakeWork, RealThreads, Started, Step, Threads, Work};

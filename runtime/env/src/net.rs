@@ -16,7 +16,10 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::shared::{FrameBuffer, FrameMemory, FramePoster, SharedFrame};
+use crate::{
+    shared::{FrameBuffer, FrameMemory, FramePoster, SharedFrame},
+    slice::ask_for_short_slices,
+};
 
 /// Before each frame on a stream: its length, 4 bytes, little-endian.
 const PREFIX_BYTES: usize = 4;
@@ -249,7 +252,10 @@ fn connection_of(stream: TcpStream, peer: SocketAddr, limits: NetLimits) -> Resu
     stream.set_write_timeout(Some(limits.send_time))?;
     let reading = stream.try_clone()?;
     let (sender, frames) = bounded(limits.frames_waiting);
-    let read = move || read_frames(reading, limits.frame_bytes, &sender);
+    let read = move || {
+        ask_for_short_slices();
+        read_frames(reading, limits.frame_bytes, &sender);
+    };
     thread::Builder::new().name("net-read".into()).spawn(read)?;
     let sender = TcpSender {
         stream,

@@ -11,6 +11,8 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Select, TryRecvError};
 
+use crate::slice::ask_for_short_slices;
+
 /// What came of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -45,6 +47,11 @@ pub trait Started: Send {
 pub trait Threads: Send + Sync {
     /// Starts a work that `make` makes where it will run, under this name. Err: the system has no thread for it.
     fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>>;
+
+    /// As `start`, of work for which others wait: it runs soon after it is woken, also where others keep the processors busy.
+    fn start_prompt(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+        self.start(name, make)
+    }
 
     /// Threads that can work at the same time.
     fn cores(&self) -> usize;
@@ -186,6 +193,14 @@ impl Threads for RealThreads {
     fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
         let thread = thread::Builder::new().name(name.to_owned());
         Ok(Box::new(RealThread(thread.spawn(move || make().run())?)))
+    }
+
+    fn start_prompt(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+        let prompt = move || {
+            ask_for_short_slices();
+            make()
+        };
+        self.start(name, Box::new(prompt))
     }
 
     fn cores(&self) -> usize {

@@ -525,7 +525,7 @@ impl Opened {
 
 impl<P: Send + 'static> Log<P> {
     fn start_thread(&self, name: &str, make: MakeWork) -> Result<(), LogError> {
-        let thread = self.shared.threads.start(name, make).map_err(|error| {
+        let thread = self.shared.threads.start_prompt(name, make).map_err(|error| {
             let reason = format!("start thread {name}: {error}");
             LogError::unavailable(UnavailableKind::Failed, reason)
         })?;

@@ -50,11 +50,17 @@ fn an_opening_that_writes_no_record_is_no_epoch() {
     let disk = disk.crash(&CrashPolicy::LoseAll);
     drop(log);
     let (log, report, _) = open(&disk).expect("open");
-    assert_eq!((report.epoch, report.found.last_block), (Epoch(2), Some(BlockKind::Data)));
+    assert_eq!(
+        (report.epoch, report.found.last_block),
+        (Epoch(2), Some(BlockKind::Data))
+    );
     log.close().expect("close");
     drop(log);
     let (log, report, _) = open(&disk).expect("open");
-    assert_eq!((report.found.epoch, report.found.last_block), (Epoch(1), Some(BlockKind::Close)));
+    assert_eq!(
+        (report.found.epoch, report.found.last_block),
+        (Epoch(1), Some(BlockKind::Close))
+    );
     assert_eq!(log.epoch(), Epoch(2));
     append(&log, &["b"]);
     drop(log);

@@ -136,7 +136,7 @@ pub(crate) fn connection(
     let (frames_in, frames) = bounded(limits.frames_waiting);
     let sizes = (own_ring_bytes, limits.frame_bytes);
     let reader = Reader::new(shared.clone(), frames_in, sizes, polls);
-    threads.start("rdma-read", Box::new(move || Box::new(reader)))?;
+    threads.start_prompt("rdma-read", Box::new(move || Box::new(reader)))?;
     let theirs_bytes = theirs.ring_bytes as usize;
     let ring = Outgoing::new(theirs_bytes, theirs.pieces_max);
     let sender = RdmaSender::new(shared, ring, theirs_bytes, (limits.sent_bytes, limits.send_time));

@@ -11,7 +11,10 @@ use std::{
 };
 
 use crossbeam_channel::{Sender, bounded};
-use reprise_env::{Connection, FrameSender, Listener, Net, NetError, NetLimits, RealNet, frame_prefix, read_frame};
+use reprise_env::{
+    Connection, FrameSender, Listener, Net, NetError, NetLimits, RealNet, ask_for_short_slices, frame_prefix,
+    read_frame,
+};
 use rustls::{ClientConnection, ServerConnection, pki_types::ServerName};
 
 use crate::{
@@ -180,7 +183,10 @@ fn connection_of(
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(limits.send_time))?;
     let (sender, frames) = bounded(limits.frames_waiting);
-    let read = move || read_frames(reader, limits.frame_bytes, &sender);
+    let read = move || {
+        ask_for_short_slices();
+        read_frames(reader, limits.frame_bytes, &sender);
+    };
     thread::Builder::new().name("tls-read".into()).spawn(read)?;
     Ok(Connection {
         peer: peer.to_string(),

@@ -357,7 +357,7 @@ impl Accepting {
         let shipper = Arc::clone(inner);
         let make = Box::new(move || Box::new(Session::new(shipper, number, connection)) as Box<dyn Work>);
         // Without a thread it ends, too.
-        if let Ok(started) = inner.threads.start(&format!("ship-{number}"), make) {
+        if let Ok(started) = inner.threads.start_prompt(&format!("ship-{number}"), make) {
             sessions.insert(number, started);
         }
     }
