@@ -305,7 +305,7 @@ impl Run {
         };
         let is_kept = head.is_some_and(|head| all.is_before(visible, head));
         let there = answer.path.place_at(seen.lsn);
-        let is_given_up = there.is_some_and(|there| self.marks.is_given_up(there));
+        let is_given_up = there.is_some_and(|there| self.marks.is_given_up(there, all.epoch_of(there)));
         if is_kept || is_given_up || self.marks.is_lost(&all, seen) {
             return Ok(());
         }

@@ -142,11 +142,11 @@ impl Marks {
     }
 
     /// True where a primary began without it, and whoever made it one gave something up: what clients rely on was looked for when it began, and
-    /// this is nothing of that.
-    pub fn is_given_up(&self, place: Place) -> bool {
+    /// this, which was written in that epoch, is nothing of that.
+    pub fn is_given_up(&self, place: Place, epoch: u32) -> bool {
         let mark = Mark {
             place,
-            epoch: 0,
+            epoch,
             by: None,
             is_safe: false,
             what: String::new(),
