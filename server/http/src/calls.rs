@@ -285,7 +285,7 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
         Ok(_) => Ok(()),
         Err(_) => {
             let detail = format!(
-                "the read view is at {}, asked was {min_lsn}; wait longer (Reprise-Max-Wait-Ms) or read from the primary",
+                "the read view shows every record before LSN {}, and {min_lsn} was asked; wait longer (Reprise-Max-Wait-Ms) or read from the primary",
                 router.view()
             );
             Err(Refusal::new(ProblemKind::TooStale, detail))
