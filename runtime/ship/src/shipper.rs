@@ -201,6 +201,7 @@ impl Shipper {
             sampled_ns: 0,
             keep: config.keep,
             kept: config.expected,
+            is_certain: true,
             kept_ns: 0,
             came: None,
         };
@@ -340,7 +341,10 @@ struct Accepting {
     views: Views,
     sampled_ns: u64,
     keep: Keep,
+    /// As it was said to be kept last.
     kept: Vec<Expected>,
+    /// Nothing else was asked for since.
+    is_certain: bool,
     kept_ns: u64,
     came: Option<Connection>,
 }
@@ -366,14 +370,15 @@ impl Accepting {
     fn keep_if_changed(&mut self, now_ns: u64) -> bool {
         self.kept_ns = now_ns;
         let expected = self.inner.table.expected();
-        if expected == self.kept {
+        if self.is_certain && expected == self.kept {
             return true;
         }
-        let is_kept = (self.keep)(&expected);
-        if is_kept {
+        // What is not said to be kept may be kept all the same, or come to be.
+        self.is_certain = (self.keep)(&expected);
+        if self.is_certain {
             self.kept = expected;
         }
-        is_kept
+        self.is_certain
     }
 
     /// Who is in sync is kept at once, and before a commit goes on without one that was.
@@ -381,7 +386,7 @@ impl Accepting {
         let inner = Arc::clone(&self.inner);
         let is_leaving = inner.table.tick(now_ns, &self.views, &*inner.log);
         let mut is_kept = true;
-        if is_leaving || !are_alike(&inner.table.expected(), &self.kept) {
+        if is_leaving || !self.is_certain || !are_alike(&inner.table.expected(), &self.kept) {
             is_kept = self.keep_if_changed(now_ns);
         }
         if is_leaving && is_kept {

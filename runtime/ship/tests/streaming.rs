@@ -142,6 +142,26 @@ fn two_standbys_get_what_was_written_and_what_is() {
     primary.log.close().expect("close");
 }
 
+/// Whoever keeps it may have done so though it did not say so in time: a commit that goes on without the standby waits until the opposite is kept.
+#[test]
+fn a_standby_that_may_be_kept_as_in_sync_is_let_go_once_it_is_kept_that_it_left() {
+    let around = around();
+    let primary = Primary::start_at(Safety::TwoSafe, &SimDisk::new(), &around, 1 << 20);
+    append_all(&primary.log, "before", 5);
+    let log = standby(&SimDisk::new());
+    let taker = LogTaker::new(&log);
+    let last_asked = || primary.kept.asked.lock().expect("test").last().copied();
+    for is_late in [false, true] {
+        primary.kept.is_late.store(is_late, Ordering::Relaxed);
+        let running = Running::start(&primary.link(&around, "s1"), &taker);
+        wait_until("it is to be kept that it is in sync", || last_asked() == Some(true));
+        running.stop().expect("no error");
+        wait_until("it is to be kept that it left", || last_asked() == Some(false));
+    }
+    primary.shipper.stop();
+    primary.log.close().expect("close");
+}
+
 /// What it was told last: whether it is in sync, and who is not.
 fn told_last(taker: &LogTaker) -> Option<(bool, Vec<String>)> {
     let standings = taker.standings.lock().expect("test");

@@ -15,8 +15,9 @@ use reprise_base::{Lsn, PartitionId, Role, Safety, TxnId, Waiter};
 use reprise_env::{Clock, Disk, Net, SimDisk, Threads};
 use reprise_log::{Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, Receiver};
 use reprise_ship::{
-    BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Link, LinkConfig, LinkError, PersistedHook, ShipEvent,
-    ShippedLog, Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen, Streaming, Taker,
+    BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Expected, Link, LinkConfig, LinkError, PersistedHook,
+    ShipEvent, ShippedLog, Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen, Streaming,
+    Taker,
 };
 use reprise_wire::{Change, ChangesRef, CommandRef, DeployRef, PartitionSet, RecordBatch, RecordRef, TwoForms};
 
@@ -170,6 +171,24 @@ pub struct Primary {
     pub shipper: Shipper,
     pub events: Arc<Mutex<Vec<ShipEvent>>>,
     pub commits: Arc<Told>,
+    pub kept: Arc<KeptSync>,
+}
+
+/// Where it is kept who is in sync.
+#[derive(Default)]
+pub struct KeptSync {
+    /// Whether anybody was, each time that it was to be kept.
+    pub asked: Mutex<Vec<bool>>,
+    /// That somebody is in sync comes to be kept later: nobody says so in time.
+    pub is_late: AtomicBool,
+}
+
+impl KeptSync {
+    fn keep(&self, expected: &[Expected]) -> bool {
+        let is_any_in = expected.iter().any(|standby| standby.is_in_sync);
+        self.asked.lock().expect("test").push(is_any_in);
+        !is_any_in || !self.is_late.load(Ordering::Relaxed)
+    }
 }
 
 pub struct Around {
@@ -212,6 +231,8 @@ impl Primary {
         let events: Arc<Mutex<Vec<ShipEvent>>> = Arc::default();
         let told = events.clone();
         let (drawn, commits) = (AtomicU64::new(1), Arc::<Told>::default());
+        let kept = Arc::<KeptSync>::default();
+        let keeping = kept.clone();
         let shipper = Shipper::start(ShipperConfig {
             net: around.net.clone(),
             clock: around.clock.clone(),
@@ -226,7 +247,7 @@ impl Primary {
             safety,
             commits: commits.clone(),
             expected: Vec::new(),
-            keep: Box::new(|_| true),
+            keep: Box::new(move |expected| keeping.keep(expected)),
             entropy: Box::new(move || -> io::Result<[u8; 16]> {
                 Ok([drawn.fetch_add(1, Ordering::Relaxed) as u8; 16])
             }),
@@ -239,6 +260,7 @@ impl Primary {
             shipper: shipper.expect("start"),
             events,
             commits,
+            kept,
         }
     }
 
