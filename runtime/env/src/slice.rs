@@ -25,16 +25,38 @@ pub fn ask_for_short_slices() {
 mod tests {
     use super::*;
 
-    #[test]
+    /// Of the calling thread.
     #[allow(unsafe_code)]
-    fn a_prompt_thread_keeps_its_priority() {
-        // SAFETY: no memory is touched.
-        let priority = || unsafe { libc::getpriority(libc::PRIO_PROCESS as _, 0) };
-        let before = priority();
-        let after = std::thread::spawn(move || {
+    fn attributes() -> libc::sched_attr {
+        // SAFETY: as above.
+        let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+        let bytes = size_of::<libc::sched_attr>();
+        // SAFETY: as above.
+        let told = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, bytes, 0) };
+        assert_eq!(told, 0);
+        attributes
+    }
+
+    fn gives_slices() -> bool {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0_u32));
+        (numbers.next(), numbers.next()) >= (Some(6), Some(12))
+    }
+
+    #[test]
+    fn a_prompt_thread_has_short_slices_and_keeps_its_priority() {
+        let before = attributes();
+        let after = std::thread::spawn(|| {
             ask_for_short_slices();
-            priority()
+            attributes()
         });
-        assert_eq!(after.join().expect("no panic"), before);
+        let after = after.join().expect("no panic");
+        assert_eq!(
+            (after.sched_policy, after.sched_nice),
+            (before.sched_policy, before.sched_nice)
+        );
+        if gives_slices() {
+            assert_eq!(after.sched_runtime, SLICE_NS);
+        }
     }
 }
