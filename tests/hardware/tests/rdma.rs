@@ -3,10 +3,17 @@
 use std::{
     path::Path,
     process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use reprise_test_crash::{procedure_wasm, skip};
 use reprise_test_hardware::{is_available, rdma_server, rdma_server_leases};
+
+/// One test at a time: machines beside each other are too slow, and each takes gigabytes.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn a_standby_follows_over_rdma_is_cut_off_killed_and_takes_over() {
@@ -18,12 +25,13 @@ fn a_standby_follows_over_rdma_is_cut_off_killed_and_takes_over() {
     if let Err(why) = is_available() {
         return skip(NAME, &why);
     }
+    let _alone = alone();
     let dir = tempfile::tempdir().expect("a directory");
     let wasm = dir.path().join("bank.wasm");
     std::fs::write(&wasm, procedure_wasm("bank").expect("a module")).expect("written");
     let tools = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut vm = Command::new(tools.join("boot-vm"));
-    vm.args(["--timeout", "400", "--mem", "2G", "--rdma", "--"]);
+    vm.args(["--timeout", "600", "--mem", "2G", "--rdma", "--"]);
     vm.arg(tools.join("rdma-guest")).arg(reprise).arg(&wasm);
     let output = vm.stdin(Stdio::null()).output().expect("boot-vm");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -59,6 +67,7 @@ fn two_machines_lose_their_power_one_after_the_other() {
     if let Err(why) = is_available() {
         return skip(NAME, &why);
     }
+    let _alone = alone();
     // A socket's path is short.
     let dir = tempfile::Builder::new()
         .prefix("rdma")
@@ -69,7 +78,7 @@ fn two_machines_lose_their_power_one_after_the_other() {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR"));
     let start = |side: &str, kill_on: Option<&str>, role: &str, last: &str| {
         let mut vm = Command::new(tools.join("boot-vm"));
-        vm.args(["--timeout", "420", "--mem", "1G", "--cpus", "1", "--rdma"]);
+        vm.args(["--timeout", "900", "--mem", "1G", "--cpus", "1", "--rdma"]);
         let path = |name: String| dir.path().join(name).display().to_string();
         vm.args(["--link", &path(format!("link:{side}"))]);
         vm.args(["--pmem", &path(format!("{side}.img:256M"))]);
@@ -111,6 +120,7 @@ fn nothing_answered_is_lost_by_failovers_over_rdma() {
     if let Err(why) = rdma_server_leases().and_then(|()| is_available()) {
         return skip(NAME, &why);
     }
+    let _alone = alone();
     let mut failovers = Command::new(env!("CARGO_BIN_EXE_rdma-failover"));
     failovers.args(["--by-hand", "2", "--by-lease", "2", "--seed", "2"]);
     let output = failovers.stdin(Stdio::null()).output().expect("rdma-failover");
