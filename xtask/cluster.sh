@@ -3,7 +3,6 @@
 set -eu
 
 reprise=target/release/reprise
-data=${DATA_DIR:-$(mktemp -d)}
 port=${PORT:-8080}
 ship=$((port + 100))
 second=$((port + 1))
@@ -25,6 +24,22 @@ start() {
     servers="$servers $server"
 }
 
+# is_free PORT...: ends with a line where something takes connections there.
+is_free() {
+    for taken in "$@"; do
+        # 7: refused. Whatever else comes of it, a server is there.
+        code=0
+        curl --silent --output /dev/null --max-time 2 --noproxy '*' "http://127.0.0.1:$taken/" 2>/dev/null || code=$?
+        case $code in
+        7 | 127) ;;
+        *)
+            echo "port $taken is taken: stop the server there, or choose others with PORT=N (N to N+2 and N+100 to N+102)." >&2
+            exit 1
+            ;;
+        esac
+    done
+}
+
 # answers URL: waits until a server is ready, or has ended.
 answers() {
     until "$reprise" module list --url "$1" >/dev/null 2>&1; do
@@ -33,6 +48,8 @@ answers() {
     done
 }
 
+is_free "$port" "$second" "$third" "$ship" $((ship + 1)) $((ship + 2))
+data=${DATA_DIR:-$(mktemp -d)}
 start a --listen 127.0.0.1:"$port" --ship-listen 127.0.0.1:"$ship" --advertise "$primary"
 answers "$primary"
 for module in voter bank tpcc tickets; do
@@ -51,13 +68,18 @@ A primary serves $primary, standbys http://127.0.0.1:$second and http://127.0.0.
 
 Try in another terminal:
   curl $primary/v1/call/bank/open --json '{"account": 1, "balance": 100}'
-  curl -i http://127.0.0.1:$second/v1/call/bank/balance --json '{"account": 1}'     a standby answers, and says how old it is
-  curl http://127.0.0.1:$second/v1/call/bank/open --json '{"account": 2, "balance": 0}'    and refuses what writes
+  curl -i http://127.0.0.1:$second/v1/call/bank/balance --json '{"account": 1}'    # a standby answers, and says how old it is
+  curl http://127.0.0.1:$second/v1/call/bank/open --json '{"account": 2, "balance": 0}'    # and refuses what writes
   $reprise replication status --url $primary
 Kill the primary, and make a standby take over:
   kill -9 $(echo "$servers" | awk '{ print $1 }')
   $reprise replication promote --force --url http://127.0.0.1:$second
   curl http://127.0.0.1:$second/v1/call/bank/open --json '{"account": 3, "balance": 5}'
+The other standby does not follow the new primary by itself. Start it again, with --standby-of that one:
+  kill $server; while kill -0 $server 2>/dev/null; do sleep 0.2; done
+  $reprise serve --name c --data-dir $data/c --listen 127.0.0.1:$third --standby-of http://127.0.0.1:$second \\
+    --ship-listen 127.0.0.1:$((ship + 2)) --advertise http://127.0.0.1:$third
+Start the old primary in the same way, as a standby (--name a, --data-dir $data/a, --listen 127.0.0.1:$port, --ship-listen 127.0.0.1:$ship).
 
 The consoles are at $primary/console/#/replication and http://127.0.0.1:$second/console/#/replication.
 EOT

@@ -21,7 +21,7 @@ use reprise_database::{
 };
 use reprise_env::{MakeWork, RealClock, RealNet, RealThreads, Started, Threads, Work};
 use reprise_router::{ReplicationService, StandbyState};
-use reprise_ship::{Bootstrapped, Link, LinkConfig};
+use reprise_ship::{Bootstrapped, Link, LinkConfig, LogBeside};
 
 use crate::taker::{Acknowledges, Replays, Taking, WayTaker};
 
@@ -137,7 +137,12 @@ fn link(primary: &Database, name: &str) -> Result<LinkConfig> {
 
 fn bootstrap(primary: &Database, name: &str, dir: &Path) -> Result<Bootstrapped> {
     let place = Place::beside(dir).context("a place for the standby's files")?;
-    let coming = Link::bootstrap(&link(primary, name)?, &place)?;
+    let beside = LogBeside {
+        threads: Arc::new(RealThreads),
+        // A way of its own replays what is durable: nobody tells it what is committed.
+        keep_committed: |_, _| Ok(()),
+    };
+    let coming = Link::bootstrap(&link(primary, name)?, &place, beside)?;
     coming.run(&|| true)?.context("the first files did not come")
 }
 

@@ -1,23 +1,17 @@
 //! A standby whose replay and acknowledgements are other than the product's; the connection, the log and its device are the product's.
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, Waiter};
 use reprise_database::{Database, Group, PlaceError, Placed, Position};
 use reprise_env::{Step, Work};
-use reprise_ship::{BeatSeen, PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker};
+use reprise_ship::{BeatSeen, OnTheWay, PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker};
 
 use crate::arrays::ReplayArrays;
-
-/// Bytes of records that may be on their way to the log here, before the primary waits.
-const ROOM_BYTES: u64 = 6 << 20;
 
 /// When a standby tells its primary that it has a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +56,7 @@ pub struct WayTaker {
     /// For replay arrays.
     pieces: Option<Sender<Piece>>,
     noted: Arc<Noted>,
-    /// What was placed, as far as it may not be durable: ends and bytes.
-    on_the_way: Mutex<VecDeque<(Lsn, u64)>>,
+    on_the_way: Mutex<OnTheWay>,
 }
 
 impl WayTaker {
@@ -131,7 +124,7 @@ impl Taker for WayTaker {
         if placed == Placed::New {
             let bytes = group.records.len() as u64;
             let mut on_the_way = self.on_the_way.lock().expect("held to count");
-            on_the_way.push_back((group.end.lsn, bytes));
+            on_the_way.note(group.end.lsn, bytes);
             drop(on_the_way);
             if let Some(pieces) = &self.pieces {
                 let _ = pieces.send(Piece {
@@ -147,10 +140,6 @@ impl Taker for WayTaker {
     fn progress(&self) -> StandbyProgress {
         let (view, durable) = (self.view(), self.durable());
         let mut on_the_way = self.on_the_way.lock().expect("held to count");
-        while on_the_way.front().is_some_and(|(end, _)| *end <= durable) {
-            on_the_way.pop_front();
-        }
-        let bytes: u64 = on_the_way.iter().map(|(_, bytes)| bytes).sum();
         StandbyProgress {
             persisted: match self.acknowledges {
                 Acknowledges::Received => self.position().lsn,
@@ -159,7 +148,7 @@ impl Taker for WayTaker {
             },
             replayed: view,
             view,
-            room_bytes: ROOM_BYTES.saturating_sub(bytes),
+            room_bytes: on_the_way.room_bytes(durable, None),
         }
     }
 

@@ -368,6 +368,7 @@ fn groups(quotas: Quotas, standbys: usize) -> Result<Vec<Group>> {
 /// How a primary of a run takes standbys.
 pub fn serving() -> ServeStandbys {
     ServeStandbys {
+        name: "primary".into(),
         net: Arc::new(RealNet),
         listen: "127.0.0.1:0".into(),
         ship_address: None,

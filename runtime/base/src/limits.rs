@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const PARTITIONS_MAX: u16 = 1_000;
 /// Engine threads at most.
 pub const SITES_MAX: u16 = 256;
+/// Standbys that a primary knows at most, lost ones included.
+pub const STANDBYS_MAX: usize = 16;
 
 /// Longest wasm binary that is taken, in bytes.
 pub const MODULE_BYTES_MAX: usize = 16 << 20;

@@ -13,8 +13,8 @@ pub(crate) struct Committing(pub Arc<CommitGate>);
 
 impl Commits for Committing {
     fn set(&self, stand: &Stand) {
-        self.0.set_limit(stand.limit, stand.refusal.clone());
-        self.0.set_backed(stand.reached.asks_standbys());
+        let is_backed = stand.reached.asks_standbys();
+        self.0.set_limit(stand.limit, is_backed, stand.refusal.clone());
     }
 
     fn release(&self) {
@@ -66,11 +66,11 @@ impl Database {
         let gate = &self.shared.gate;
         if self.upkeep.standby.is_none() && self.awaits_somebody() {
             // They may come back; whoever takes them knows for how long they are waited for.
-            gate.set_limit(Some(Lsn(0)), None);
+            gate.set_limit(Some(Lsn(0)), false, None);
         }
         if level.asks_standbys() && level != Safety::TwoSafe {
             let reason = format!("the safety level {level} needs a standby, and none is here");
-            gate.set_limit(Some(Lsn(0)), Some(reason.into()));
+            gate.set_limit(Some(Lsn(0)), false, Some(reason.into()));
         }
         gate.keep(self.known_committed(level, log.durable()));
     }

@@ -427,6 +427,33 @@ impl State {
         }
     }
 
+    fn note_named(&mut self, named: &Named, now_ns: u64) {
+        self.give_up_untold(now_ns);
+        let is_wanted = match (&self.search, named.sought) {
+            (None, None) => !self.is_over,
+            (Some(search), Some(sought)) => search.sought == sought,
+            _ => false,
+        };
+        let is_later = self.pending.back().is_none_or(|last| last.named.lsn < named.lsn);
+        if is_wanted && is_later && self.pending.len() < PENDING_MAX {
+            self.pending.push_back(Pending {
+                named: *named,
+                own: Own::Waiting,
+                theirs: Theirs::Waiting(Vec::new()),
+            });
+        }
+    }
+
+    /// The primary tells what it found at the newest LSN alone: what has not come for those before will not.
+    fn give_up_untold(&mut self, now_ns: u64) {
+        let before = self.pending.len();
+        self.pending
+            .retain(|pending| !matches!(pending.theirs, Theirs::Waiting(_)));
+        if let Some(search) = self.search.as_mut().filter(|_| self.pending.len() < before) {
+            search.again_ns = Some(now_ns);
+        }
+    }
+
     fn go_on_searching(&mut self, now_ns: u64) -> Option<Difference> {
         let search = self.search.as_ref()?;
         if now_ns >= search.until_ns {
@@ -453,20 +480,8 @@ impl Compares for Comparison {
     }
 
     fn note_named(&self, named: &Named) {
-        let mut state = self.lock();
-        let is_wanted = match (&state.search, named.sought) {
-            (None, None) => !state.is_over,
-            (Some(search), Some(sought)) => search.sought == sought,
-            _ => false,
-        };
-        let is_later = state.pending.back().is_none_or(|last| last.named.lsn < named.lsn);
-        if is_wanted && is_later && state.pending.len() < PENDING_MAX {
-            state.pending.push_back(Pending {
-                named: *named,
-                own: Own::Waiting,
-                theirs: Theirs::Waiting(Vec::new()),
-            });
-        }
+        let now_ns = self.shared.clock.monotonic_ns();
+        self.lock().note_named(named, now_ns);
     }
 
     fn note_tables(&self, found: &TableDigests<'_>) -> bool {
@@ -668,6 +683,17 @@ mod tests {
         assert_eq!(state.go_on_searching(10 + SILENCE_NS - 1), None);
         assert!(state.told.is_empty());
         assert_eq!(state.go_on_searching(10 + SILENCE_NS), None);
+        assert_eq!(state.told.pop_front().expect("asked").sought, Some(sought));
+        // It named the LSN that was asked for, and then another one before it told what was found at the first.
+        let asked_for = Named {
+            sought: Some(sought),
+            ..named
+        };
+        state.note_named(&asked_for, 20 + SILENCE_NS);
+        assert_eq!(state.pending.len(), 1);
+        state.note_named(&named, 20 + SILENCE_NS);
+        assert!(state.pending.is_empty());
+        assert_eq!(state.go_on_searching(20 + SILENCE_NS), None);
         assert_eq!(state.told.pop_front().expect("asked").sought, Some(sought));
         let ended = state.go_on_searching(10 + SEARCH_NS_MAX).expect("its time is over");
         assert!(ended.is_final && state.is_over && ended.what.contains("was not found in time"));

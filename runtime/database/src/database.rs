@@ -100,6 +100,7 @@ pub struct Database {
     pub(crate) recover_from: RecoverFrom,
     /// See `Environment`.
     pub(crate) redo_window_bytes: usize,
+    pub(crate) file_part_bytes: usize,
     pub(crate) upkeep: Upkeep,
     pub(crate) sites: Mutex<Vec<Box<dyn Started>>>,
 }
@@ -193,6 +194,7 @@ impl Database {
             files,
             recover_from: config.redo.from,
             redo_window_bytes: around.redo_window_bytes,
+            file_part_bytes: around.file_part_bytes,
             upkeep: Upkeep {
                 folders: around.folders,
                 is_quarantine_filed: !quarantine.is_empty(),

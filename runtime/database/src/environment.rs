@@ -14,6 +14,7 @@ use reprise_observe::Recorder;
 use reprise_partition::{ExecContext, LogPolicy, Sampling, Shared, Sink, Site, SiteMessage};
 use reprise_replay::WINDOW_BYTES;
 use reprise_txn::Compiler;
+use reprise_wire::FILE_CHUNK_BYTES_MAX;
 
 use crate::{config::DatabaseConfig, device::DeviceConfig, error::OpenError};
 
@@ -42,6 +43,8 @@ pub struct Environment {
     pub part_bytes: usize,
     /// Bytes of log that are read and handed to the engine threads at once when it is opened.
     pub redo_window_bytes: usize,
+    /// A standby's first files are sent in parts of so many bytes.
+    pub file_part_bytes: usize,
     /// For the identity and the secret of a new database.
     pub entropy: Box<dyn Fn() -> std::io::Result<[u8; 16]>>,
 }
@@ -71,6 +74,7 @@ impl Environment {
             sampling: Sampling::default(),
             part_bytes: PART_BYTES,
             redo_window_bytes: WINDOW_BYTES,
+            file_part_bytes: FILE_CHUNK_BYTES_MAX,
             entropy: Box::new(entropy),
         })
     }

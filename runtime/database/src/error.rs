@@ -37,7 +37,7 @@ pub enum OpenError {
     NotBootstrapped(String),
     #[error(
         "this server stepped down for {successor}, at LSN {lsn}, and is no primary any more: start it with --standby-of {}. Where {successor} \
-         did not take over, that start and `reprise replication promote --force` make it the primary again",
+         did not take over, that start and `reprise replication promote --force --accept-loss` make it the primary again",
         .url.as_deref().unwrap_or("URL")
     )]
     SteppedDown {

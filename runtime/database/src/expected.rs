@@ -1,5 +1,7 @@
 //! The standbys that a primary expects, beside its log: what they lack is held for them after a restart, too.
 
+use std::sync::{Arc, Mutex};
+
 use reprise_base::{Lsn, check_node_name};
 use reprise_env::{Disk, DiskError};
 use reprise_router::OutOfSync;
@@ -56,6 +58,39 @@ pub(crate) fn save(root: &dyn Disk, standbys: &[Expected]) -> Result<(), DiskErr
     let expected: Vec<_> = expected.collect();
     let text = serde_json::to_vec(&expected).expect("names and numbers");
     small_file::replace(root, EXPECTED_NAME, &text)
+}
+
+/// What was saved last, of a primary. Who may take over looks elsewhere first, where there is a lease.
+pub(crate) struct Keeping {
+    root: Arc<dyn Disk>,
+    saved: Mutex<Vec<Expected>>,
+}
+
+impl Keeping {
+    /// `saved`: as it was read.
+    pub fn new(root: Arc<dyn Disk>, saved: Vec<Expected>) -> Self {
+        let saved = Mutex::new(saved);
+        Self { root, saved }
+    }
+
+    /// `is_recorded`: those who may take over know it. Until then a standby that leaves has not left, and callers wait already for one that comes: a
+    /// start after this one is to know of both.
+    pub fn save(&self, standbys: &[Expected], is_recorded: bool) -> Result<(), DiskError> {
+        let mut saved = self.saved.lock().expect("nothing panics under this lock");
+        let mut next = standbys.to_vec();
+        if !is_recorded {
+            let was_in = |name: &str| saved.iter().any(|before| *before.name == *name && before.is_in_sync);
+            next.iter_mut()
+                .for_each(|standby| standby.is_in_sync |= was_in(&standby.name));
+            let comes = |standby: &&Expected| standby.is_in_sync && !was_in(&standby.name);
+            if next.iter().find(comes).is_none() {
+                return Ok(());
+            }
+        }
+        save(&*self.root, &next)?;
+        *saved = next;
+        Ok(())
+    }
 }
 
 /// Of a server that becomes the primary: they may have gone other ways since it was one. None is in sync, nothing is known of what they have, and the
@@ -127,6 +162,32 @@ mod tests {
             small_file::replace(&disk, EXPECTED_NAME, garbage.as_bytes()).expect("saved");
             let error = load(&disk).expect_err("refused");
             assert!(error.contains(what) && error.contains(EXPECTED_NAME), "{error}");
+        }
+    }
+
+    #[test]
+    fn until_it_is_recorded_who_leaves_is_in_sync_and_so_is_who_comes() {
+        let disk = SimDisk::new();
+        let list = |words: &str| -> Vec<Expected> {
+            let standby = |word: &str| Expected {
+                name: word.trim_start_matches('+').into(),
+                from: Lsn(1),
+                persisted: Lsn(1),
+                is_in_sync: word.starts_with('+'),
+                is_counted: true,
+            };
+            words.split_whitespace().map(standby).collect()
+        };
+        let keeping = Keeping::new(Arc::new(disk.clone()), list("s1 s2"));
+        for (told, is_recorded, kept) in [
+            ("+s1 s2", false, "+s1 s2"),
+            ("+s1 +s2", true, "+s1 +s2"),
+            ("s1 +s2", false, "+s1 +s2"),
+            ("s1 +s2 +s3", false, "+s1 +s2 +s3"),
+            ("s1 +s2", true, "s1 +s2"),
+        ] {
+            keeping.save(&list(told), is_recorded).expect("saved");
+            assert_eq!(load(&disk), Ok(list(kept)), "{told}");
         }
     }
 }

@@ -19,6 +19,8 @@ use reprise_recovery::{RecoveryError, make_ready, read_window};
 use reprise_replay::Replayer;
 use reprise_router::{Phase, Router};
 
+use crate::standby::Hiding;
+
 /// Bytes of log that are replayed between two cuts at most: a read waits for some of these, and not longer.
 pub(crate) const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
 /// How often a thread that is woken by whatever it waits for looks by itself.
@@ -61,9 +63,15 @@ impl Orders {
         self.wake();
     }
 
-    /// From now on nothing is replayed that the primary does not say to be committed; everything before `shown` was replayed.
+    /// From now on nothing is replayed that the primary does not say to be committed, or said since this was called first; everything before `shown`
+    /// was replayed.
     pub fn begin_commits(&self, shown: Lsn) {
-        self.committed.store(shown.0, Ordering::Release);
+        let began = self
+            .committed
+            .compare_exchange(NEVER, shown.0, Ordering::AcqRel, Ordering::Acquire);
+        if began.is_err() {
+            self.committed.fetch_max(shown.0, Ordering::AcqRel);
+        }
     }
 
     /// The primary says so.
@@ -118,6 +126,7 @@ pub(crate) struct Follower {
     pub is_cut_due: bool,
     /// The tables hold what is before it, and not all of that is known to be committed: nobody sees them. None: calls were let in.
     pub hidden_until: Option<Lsn>,
+    pub hiding: Arc<Hiding>,
 }
 
 impl Follower {
@@ -132,7 +141,7 @@ impl Follower {
         if let Some(end) = self.hidden_until.filter(|end| *end <= limit) {
             self.hidden_until = None;
             self.router.raise_view(end);
-            self.router.set_phase(Phase::Ready);
+            self.hiding.let_in(&self.router);
         }
         let has_more = read_window(&mut self.reader, self.window_bytes, limit, &mut window)?;
         let is_empty = window.is_empty();

@@ -150,6 +150,11 @@ fn free_epoch(seen: &Seen, own: &str) -> u32 {
     }
 }
 
+/// Why nothing comes of a question.
+fn away(kind: &str, error: &StoreError) -> String {
+    format!("{kind} does not tell who is the primary: {error}")
+}
+
 /// True where a standby of this name takes over by itself.
 fn may_take_over(seen: &Seen, own: &str) -> bool {
     let is_in_sync = |in_sync: &Vec<String>| in_sync.iter().any(|name| name == own);
@@ -164,12 +169,21 @@ fn may_take_again(seen: &Seen, own: &Holder) -> bool {
 
 /// How somebody has a standby promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ByHand {
-    /// The old primary gave its place to this one.
-    Given,
-    Forced {
-        accepts_loss: bool,
-    },
+pub(crate) struct ByHand {
+    /// The epoch of the old primary, which gave its place to this one; none: by force.
+    pub given: Option<Epoch>,
+    pub accepts_loss: bool,
+}
+
+impl ByHand {
+    /// Whether the old primary had the place that it gave: since then another server may have been promoted by force, and have answered.
+    fn is_given(&self, seen: &Seen, own: &str) -> bool {
+        let is_last = |given: Epoch| {
+            let record = seen.record.as_ref();
+            record.is_none_or(|record| record.primary == own || record.epoch <= given.0)
+        };
+        self.given.is_some_and(is_last)
+    }
 }
 
 #[derive(Default)]
@@ -209,7 +223,7 @@ pub(crate) type LeasingCell = Arc<OnceLock<Arc<Leasing>>>;
 
 impl Database {
     /// Has the part of this server in its database decided by a lease, from now on. A primary takes it first, which blocks until it has it: before
-    /// `recover`. A standby takes over by itself, after `follow_primary`. Once, behind `set_safety`.
+    /// `recover`. A standby looks who was the primary last: before `follow_primary`. It takes over by itself once it is recovered. Once, behind `set_safety`.
     pub fn keep_lease(self: &Arc<Self>, config: LeaseConfig) -> Result<(), LeaseError> {
         let replication = self.replication().map_err(|_| LeaseError::NoLog)?;
         let shared = &replication.shared;
@@ -238,6 +252,8 @@ impl Database {
         if self.router.role() == Role::Primary {
             self.keep_commits();
             leasing.begin(replication)?;
+        } else if let Err(error) = leasing.look() {
+            leasing.note_error(&error);
         }
         let keeping = Keeping(leasing.clone());
         let make = Box::new(move || Box::new(keeping) as Box<dyn Work>);
@@ -285,14 +301,14 @@ impl Leasing {
         state.next_ns = self.now_ns() + REST.as_nanos() as u64;
         drop(state);
         if is_new {
-            self.tell(format!("{kind} is not reached: {error}"));
+            self.tell(away(kind, error));
         }
     }
 
     fn note_success(&self) {
         let was_away = self.lock().error.take().is_some();
         if was_away {
-            self.tell(format!("{} is reached again", self.kind));
+            self.tell(format!("{} answers again", self.kind));
         }
     }
 
@@ -560,6 +576,25 @@ impl Leasing {
         let _ = self.store().release();
     }
 
+    fn unavailable(&self, error: &StoreError) -> ReplicationError {
+        ReplicationError::Unavailable(away(self.kind, error).into())
+    }
+
+    /// Whether the store tells who is the primary, before that one is asked to step down.
+    pub fn judge_store(&self) -> Result<(), ReplicationError> {
+        self.look().map(drop).map_err(|error| self.unavailable(&error))
+    }
+
+    /// Whether this server, as the primary, can give the lease away.
+    pub fn judge_hand_over(&self) -> Result<(), ReplicationError> {
+        match self.clock.is_valid() {
+            true => Ok(()),
+            false => Err(ReplicationError::Unavailable(
+                "the lease of this server is over, so it can't be given away".into(),
+            )),
+        }
+    }
+
     /// In which epoch, at least, this server is the primary once it took the lease.
     pub fn granted_epoch(&self) -> Epoch {
         Epoch(self.lock().epoch)
@@ -577,8 +612,7 @@ impl Leasing {
 
     /// Takes the lease for a promotion that somebody asked for. Some: what may be lost by it, where everything before `end` is here.
     pub fn take_by_hand(&self, by: ByHand, lost: LostRange) -> Result<Option<LostRange>, ReplicationError> {
-        let unavailable =
-            |error: StoreError| ReplicationError::Unavailable(format!("{} is not reached: {error}", self.kind).into());
+        let unavailable = |error: StoreError| self.unavailable(&error);
         let until_ns = self.now_ns() + 2 * self.ttl.as_nanos() as u64;
         loop {
             let seen = self.look().map_err(unavailable)?;
@@ -591,14 +625,13 @@ impl Leasing {
                 continue;
             }
             let epoch = self.granted_epoch().0.max(self.epoch() + 1);
-            let may_lose = may_begin(&seen, &self.own.name, epoch).is_err();
-            match by {
-                ByHand::Forced { accepts_loss: false } if may_lose => return Err(ReplicationError::OutOfSync(lost)),
-                _ => {}
+            let is_sure = by.is_given(&seen, &self.own.name) || may_begin(&seen, &self.own.name, epoch).is_ok();
+            if !is_sure && !by.accepts_loss {
+                return Err(ReplicationError::OutOfSync(lost));
             }
             if self.take(&seen, (self.epoch() + 1, Vec::new())).map_err(unavailable)? {
                 let mut state = self.lock();
-                if by != ByHand::Given && may_lose {
+                if !is_sure {
                     state.accepted = Some(lost);
                 }
                 return Ok(state.accepted);
@@ -611,6 +644,13 @@ impl Leasing {
         let state = self.lock();
         let holder = state.seen.as_ref()?.holder.as_ref()?;
         holder.url.clone().filter(|_| *holder != self.own)
+    }
+
+    /// The last primary, as it was seen last, where its epoch is later than this one.
+    pub fn later_primary(&self, epoch: Epoch) -> Option<(Epoch, String)> {
+        let state = self.lock();
+        let record = state.seen.as_ref()?.record.as_ref()?;
+        (record.epoch > epoch.0).then(|| (Epoch(record.epoch), record.primary.clone()))
     }
 
     pub fn info(&self) -> LeaseInfo {

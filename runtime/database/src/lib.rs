@@ -57,6 +57,7 @@ pub use reading::ReadersConfig;
 pub use report::{LoadedCheckpoint, ReadOnly, RecoveryReport};
 pub use reprise_nvram::FlushPolicy;
 pub use shipping::{ServeStandbys, ServeStandbysError};
+pub use shown::{NAME as VIEW_NAME, keep_committed};
 pub use simlease::SimLeases;
 pub use standby::StandbyPositions;
 pub use synced::STANDING_NAME;

@@ -1,7 +1,6 @@
 //! Keeps a standby connected to its primary: asks for a ticket, connects, places what comes, and begins again when it breaks.
 
 use std::{
-    collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering},
@@ -9,22 +8,20 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Lsn, Waiter};
+use reprise_base::{Epoch, Lsn, Waiter};
 use reprise_env::{Clock, Net, Started, Step, Work};
 use reprise_log::{Group, Log, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
-use reprise_router::{JoinTicket, Phase, Router, StandbyInfo, StandbyState, SteppedDown};
+use reprise_router::{JoinTicket, Router, StandbyInfo, StandbyState, SteppedDown};
 use reprise_ship::{
-    BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LinkError, OwnFreshness, PersistedHook,
-    StandbyProgress, StandingSeen, Streaming, Taker,
+    BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LinkError, OnTheWay, OwnFreshness,
+    PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker,
 };
 use reprise_wire::Refusal;
 
-use crate::{comparing::Comparison, database::Database, synced::Synced};
+use crate::{comparing::Comparison, database::Database, standby::Hiding, synced::Synced};
 
-/// Bytes of records that may be on their way to the disk here, before the primary waits.
-const ROOM_BYTES: u64 = 6 << 20;
 /// Further behind than so many bytes of log, a standby catches up.
 const BEHIND_BYTES_MAX: u64 = 16 << 20;
 /// Longest time for a connection to come about.
@@ -70,6 +67,8 @@ pub(crate) struct Linked {
     net: Arc<dyn Net>,
     clock: Arc<dyn Clock>,
     step_down: AskStepDown,
+    /// When it began to follow.
+    since_ns: u64,
     is_stopping: AtomicBool,
     state: Mutex<State>,
     freshness: OwnFreshness,
@@ -88,8 +87,6 @@ struct State {
     was_welcome: bool,
     /// It followed, and what is here is not what the primary holds: why.
     parted: Option<Arc<str>>,
-    /// Why nothing is shown, where it can't follow.
-    hidden: Option<String>,
 }
 
 impl Linked {
@@ -105,16 +102,6 @@ impl Linked {
     /// It can't follow any more, where it did before: the primary does not hold what is here. Why.
     pub fn parted(&self) -> Option<Arc<str>> {
         self.lock().parted.clone()
-    }
-
-    /// This server is the primary: that another one does not hold what is here matters no more.
-    pub fn show_again(&self, router: &Router) {
-        let hidden = self.lock().hidden.take();
-        if let (Some(hidden), Phase::Failed { report }) = (hidden, router.phase())
-            && hidden == report
-        {
-            router.set_phase(Phase::Ready);
-        }
     }
 
     /// Has the primary give its place away. Err: it does not, and why.
@@ -138,7 +125,8 @@ impl Linked {
     pub fn info(&self, (received, persisted, view): (Lsn, Lsn, Lsn)) -> StandbyInfo {
         let state = self.lock();
         let durable = state.beat.map_or(view, |beat| beat.durable);
-        let (freshness, lag_us) = self.freshness.now(self.clock.monotonic_ns(), view);
+        let now_ns = self.clock.monotonic_ns();
+        let (freshness, lag_us) = self.freshness.now(now_ns, view);
         StandbyInfo {
             name: self.name.clone(),
             state: match (state.is_connected, state.has_caught_up) {
@@ -156,7 +144,9 @@ impl Linked {
             // Whoever keeps what the primary told knows.
             is_in_sync: false,
             freshness,
-            lag_us,
+            // Where nothing is known, it is this at least.
+            lag_us: lag_us.unwrap_or_else(|| now_ns.saturating_sub(self.since_ns) / 1_000),
+            is_lag_known: lag_us.is_some(),
             lag_bytes: match view < durable {
                 true => state.beat.map_or(0, |beat| beat.behind_bytes),
                 false => 0,
@@ -189,8 +179,8 @@ struct DatabaseTaker {
     linked: Arc<Linked>,
     synced: Arc<Synced>,
     comparison: Option<Arc<Comparison>>,
-    /// What was placed, as far as it may not be durable: ends and bytes.
-    on_the_way: Mutex<VecDeque<(Lsn, u64)>>,
+    hiding: Arc<Hiding>,
+    on_the_way: Mutex<OnTheWay>,
 }
 
 impl Taker for DatabaseTaker {
@@ -209,7 +199,7 @@ impl Taker for DatabaseTaker {
         if placed == Placed::New {
             let bytes = group.records.len() as u64;
             let mut on_the_way = self.on_the_way.lock().expect("held to count");
-            on_the_way.push_back((group.end.lsn, bytes));
+            on_the_way.note(group.end.lsn, bytes);
         }
         Ok(placed)
     }
@@ -217,20 +207,11 @@ impl Taker for DatabaseTaker {
     fn progress(&self) -> StandbyProgress {
         let (view, persisted) = (self.router.view(), self.log.durable());
         let mut on_the_way = self.on_the_way.lock().expect("held to count");
-        while on_the_way.front().is_some_and(|(end, _)| *end <= persisted) {
-            on_the_way.pop_front();
-        }
-        let bytes: u64 = on_the_way.iter().map(|(_, bytes)| bytes).sum();
         StandbyProgress {
             persisted,
             replayed: view,
             view,
-            room_bytes: self
-                .log
-                .receive_room()
-                .unwrap_or(ROOM_BYTES)
-                .min(ROOM_BYTES)
-                .saturating_sub(bytes),
+            room_bytes: on_the_way.room_bytes(persisted, self.log.receive_room()),
         }
     }
 
@@ -249,6 +230,16 @@ impl Taker for DatabaseTaker {
                 self.linked.lock().error = Some(format!("who is in sync can't be kept here: {error}").into());
                 false
             }
+        }
+    }
+
+    fn judge_primary(&self, epoch: Epoch) -> Result<(), String> {
+        let database = self.database.upgrade();
+        match database.and_then(|database| database.later_leased(epoch)) {
+            None => Ok(()),
+            Some((later, name)) => Err(format!(
+                "that primary is of epoch {epoch}, and as the lease tells, {name} has been the primary in epoch {later} since: follow that one, or promote this one"
+            )),
         }
     }
 
@@ -287,6 +278,7 @@ pub(crate) fn follow(
         net: config.net.clone(),
         clock: shared.clock.clone(),
         step_down: config.step_down.clone(),
+        since_ns: shared.clock.monotonic_ns(),
         is_stopping: AtomicBool::new(false),
         state: Mutex::default(),
         freshness: OwnFreshness::default(),
@@ -301,6 +293,7 @@ pub(crate) fn follow(
             linked: linked.clone(),
             synced: synced.clone(),
             comparison: database.comparison(),
+            hiding: database.hiding().unwrap_or_default(),
             on_the_way: Mutex::default(),
         }),
         shared: shared.clone(),
@@ -328,17 +321,7 @@ impl Following {
             .tell(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
-    /// Err: no group would be taken, so nobody is to count on this standby.
-    fn judge(&self) -> Result<(), Failure> {
-        let database = self.taker.database.upgrade();
-        match database.is_some_and(|database| database.is_left_over()) {
-            true => Err(Failure::LeftOver),
-            false => Ok(()),
-        }
-    }
-
     fn connect(&mut self) -> Result<Streaming, Failure> {
-        self.judge()?;
         let ticket = (self.config.ticket)()?;
         self.linked().lock().is_encrypted = ticket.certificate.is_some();
         let link = LinkConfig {
@@ -356,7 +339,6 @@ impl Following {
 
     /// Places what has come; the first answer is told.
     fn go_on(&mut self, mut streaming: Streaming) -> Result<Step, Failure> {
-        self.judge()?;
         let was_welcome = streaming.is_welcome();
         let step = streaming.step()?;
         if streaming.is_welcome() && !was_welcome {
@@ -397,8 +379,12 @@ impl Following {
         if is_other {
             // What is here may never have been the primary's.
             let report = format!("this standby shows nothing, since it can't follow: {reason}{what_next}");
-            self.linked().lock().hidden = Some(report.clone());
-            self.taker.router.set_phase(Phase::Failed { report });
+            self.taker.hiding.hide(&self.taker.router, report);
+        }
+        let is_connected = self.linked().lock().is_connected;
+        if failure.is_refusal(is_connected) {
+            // Where it can't be kept, it holds as long as this process runs, and the next one hears the same.
+            let _ = self.taker.synced.lose();
         }
         let mut state = self.linked().lock();
         state.is_connected = false;
@@ -431,8 +417,6 @@ enum Failure {
     Ticket(#[from] TicketError),
     #[error(transparent)]
     Link(#[from] LinkError),
-    #[error("its promotion failed, so it takes no more log: promote it again, or start it again")]
-    LeftOver,
 }
 
 impl Failure {
@@ -444,10 +428,23 @@ impl Failure {
         matches!(refusal, Refusal::Diverged | Refusal::Database)
     }
 
+    /// The primary was reached, and does not take this standby: what it answers from then on may not come here. One that stops, or gives its place
+    /// away, says so to those that it took, and answers nothing more.
+    fn is_refusal(&self, was_taken: bool) -> bool {
+        match self {
+            Self::Link(LinkError::Refused { refusal, .. }) => match refusal {
+                Refusal::Ticket => false,
+                Refusal::Unavailable => !was_taken,
+                _ => true,
+            },
+            _ => false,
+        }
+    }
+
     /// What a primary says to who asks for a ticket can change there: a token that is entered, `--ship-listen`, a promotion that ends.
     fn is_final(&self) -> bool {
         match self {
-            Self::Ticket(_) | Self::LeftOver => false,
+            Self::Ticket(_) => false,
             Self::Link(error) => error.is_final(),
         }
     }

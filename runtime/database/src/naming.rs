@@ -23,6 +23,9 @@ use crate::comparing::{gather, on, part_of};
 /// How often it is looked whether there is something to do.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// A standby that searches has so long to be told what was found, in nanoseconds: then another LSN may be named.
+const OWED_NS_MAX: u64 = 1_000_000_000;
+
 /// Names LSNs until it is stopped.
 pub(crate) struct Comparer {
     is_stopping: Arc<AtomicBool>,
@@ -46,6 +49,7 @@ impl Comparer {
             is_stopping: is_stopping.clone(),
             every_ns: every.as_nanos().min(u128::from(u64::MAX)) as u64,
             last_ns: shared.clock.monotonic_ns(),
+            found_ns: 0,
             running: None,
         };
         let make = Box::new(move || Box::new(naming) as Box<dyn Work>);
@@ -73,6 +77,8 @@ struct Naming {
     every_ns: u64,
     /// When all tables were compared last, or this began.
     last_ns: u64,
+    /// When the last digests were there.
+    found_ns: u64,
     running: Option<Running>,
 }
 
@@ -167,6 +173,7 @@ impl Work for Naming {
         if self.is_stopping.load(Ordering::Acquire) {
             return Step::Over;
         }
+        let now_ns = self.shared.clock.monotonic_ns();
         if let Some(running) = &mut self.running {
             let Some(all) = gather(&running.from, &mut running.found, running.wanted) else {
                 return Step::Idle;
@@ -174,10 +181,12 @@ impl Work for Naming {
             if let Ok(found) = all {
                 self.comparisons.tell(running.number, told(found));
             }
-            self.running = None;
+            (self.running, self.found_ns) = (None, now_ns);
             return Step::Done;
         }
-        let now_ns = self.shared.clock.monotonic_ns();
+        if self.comparisons.is_owed() && now_ns.saturating_sub(self.found_ns) < OWED_NS_MAX {
+            return Step::Idle;
+        }
         if let Some(search) = self.comparisons.next_search() {
             self.begin(Some(search));
             return Step::Done;

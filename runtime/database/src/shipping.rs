@@ -30,8 +30,8 @@ use crate::{
     committing::Committing,
     cutting::{self, CutInfo},
     database::Database,
-    expected,
-    leasing::{ByHand, Leasing, LeasingCell},
+    expected::{self, Keeping},
+    leasing::{ByHand, LeasingCell},
     linking::{self, FollowPrimary, Linked},
     naming::Comparer,
     reachable::reachable,
@@ -47,6 +47,8 @@ const RING_BYTES: usize = 16 << 20;
 /// How a primary takes standbys.
 #[derive(Clone)]
 pub struct ServeStandbys {
+    /// Of this server.
+    pub name: String,
     pub net: Arc<dyn Net>,
     /// `host:port` to listen at; port 0: any that is free.
     pub listen: String,
@@ -69,6 +71,8 @@ pub enum ServeStandbysError {
     NoLog,
     #[error("standbys are served already")]
     Served,
+    #[error("{0}: who is waited for is not known. Where every standby may be taken for out of sync, remove that file")]
+    Expected(String),
     #[error("{0}")]
     Form(&'static str),
     #[error("this server follows a primary already, or is none's standby")]
@@ -104,6 +108,8 @@ pub(crate) struct Replication {
     /// What a primary told this one as its standby.
     synced: Arc<Synced>,
     safety: Safety,
+    /// See `Environment`.
+    file_part_bytes: usize,
 }
 
 #[derive(Default)]
@@ -125,6 +131,7 @@ pub(crate) struct Serving {
     ship: ShipForm,
     ship_address: String,
     net: Arc<dyn Net>,
+    name: String,
     url: Option<Arc<str>>,
 }
 
@@ -132,6 +139,11 @@ impl Database {
     /// Where clients reach the primary, as the lease tells it; none where nobody has it, this server has, or there is no lease.
     pub fn leased_primary(&self) -> Option<String> {
         self.upkeep.replication.get()?.leasing.get()?.primary_url()
+    }
+
+    /// Who was the primary after this epoch, as the lease tells, and in which one at least.
+    pub(crate) fn later_leased(&self, epoch: Epoch) -> Option<(Epoch, String)> {
+        self.upkeep.replication.get()?.leasing.get()?.later_primary(epoch)
     }
 
     /// Why this standby, which followed a primary, can't follow the one of now: that does not hold what is here. Nothing is shown then; a start
@@ -161,6 +173,7 @@ impl Database {
                 leasing: LeasingCell::default(),
                 synced: Arc::new(Synced::open(folders.root.clone(), log.received())),
                 safety: self.safety(),
+                file_part_bytes: self.file_part_bytes,
             });
             let service: Arc<dyn ReplicationService> = replication.clone();
             self.router.set_replication(Arc::downgrade(&service));
@@ -204,13 +217,14 @@ impl Database {
         Ok(())
     }
 
-    /// Follows a primary from now on, as its standby, until this one is promoted. Once, after `recover`.
+    /// Follows a primary from now on, as its standby, until this one is promoted. Once, best before `recover`: then it takes the primary's log while it
+    /// replays its own, and what came is replayed behind that.
     pub fn follow_primary(self: &Arc<Self>, config: FollowPrimary) -> Result<(), ServeStandbysError> {
         let replication = self.replication()?;
         if self.router.role() != Role::Standby || replication.linked.get().is_some() {
             return Err(ServeStandbysError::NoStandby);
         }
-        self.begin_commits().map_err(ServeStandbysError::View)?;
+        self.begin_following().map_err(ServeStandbysError::View)?;
         let log = (&replication.log, &self.router);
         let linked = linking::follow(self, log, (&self.shared, &replication.synced), config);
         let linked = linked.map_err(ServeStandbysError::Thread)?;
@@ -283,19 +297,23 @@ impl Replication {
     }
 
     /// The standbys that this server knew last; once it is promoted, none of them as in sync: they were when it was the primary last.
-    fn expected(&self, is_promoted: bool) -> Vec<Expected> {
-        let mut expected = expected::load(&*self.root).unwrap_or_else(|error| {
-            // They are told that their log is gone, if it is.
-            self.tell(format!("no standby is expected: {error}"));
-            Vec::new()
-        });
+    /// Err: it can't be read, where callers wait for standbys. A server that is promoted is in sync with nobody, and expects nobody then.
+    fn expected(&self, is_promoted: bool) -> Result<Vec<Expected>, ServeStandbysError> {
+        let mut expected = match expected::load(&*self.root) {
+            Err(error) if is_promoted || !self.safety.asks_standbys() => {
+                // They are told that their log is gone, if it is.
+                self.tell(format!("no standby is expected: {error}"));
+                Vec::new()
+            }
+            loaded => loaded.map_err(ServeStandbysError::Expected)?,
+        };
         let durable = self.log.durable();
         for standby in &mut expected {
             // It may have got more than what is durable here, which others get in its place.
             standby.persisted = standby.persisted.min(durable);
             standby.is_in_sync &= !is_promoted;
         }
-        expected
+        Ok(expected)
     }
 
     /// Before anything is answered in this epoch.
@@ -312,24 +330,23 @@ impl Replication {
             awaited: Mutex::default(),
         };
         let shared = self.shared.clone();
-        let expected = self.expected(is_promoted);
-        let (root, telling) = (self.root.clone(), self.shared.clone());
+        let expected = self.expected(is_promoted)?;
+        let telling = self.shared.clone();
+        let keeping = Keeping::new(self.root.clone(), expected.clone());
         let leasing = self.leasing.clone();
         let is_told = AtomicBool::new(false);
         let keep = move |standbys: &[Expected]| {
             let in_sync = standbys.iter().filter(|standby| standby.is_in_sync);
             let names = in_sync.map(|standby| standby.name.to_string()).collect();
             // First where those look who may take over.
-            if leasing.get().is_some_and(|leasing| !leasing.record(names)) {
-                return false;
-            }
-            let saved = expected::save(&*root, standbys);
+            let is_recorded = leasing.get().is_none_or(|leasing| leasing.record(names));
+            let saved = keeping.save(standbys, is_recorded);
             // It is tried again and again: one line for all.
             if let (Err(error), false) = (&saved, is_told.swap(saved.is_err(), Ordering::Relaxed)) {
                 let what = format!("who is expected can't be kept, so nobody is let go: {error}");
                 telling.notices.tell(NoticeKind::Standby, || nobody(what));
             }
-            saved.is_ok()
+            saved.is_ok() && is_recorded
         };
         let (net, every) = (config.net.clone(), config.compare_every);
         let capturing = shared.clone();
@@ -343,6 +360,7 @@ impl Replication {
             primary: config.url.as_deref().unwrap_or_default().to_owned(),
             partitions: shared.partitions_count,
             ring_bytes: RING_BYTES,
+            file_part_bytes: self.file_part_bytes,
             following: Box::new(move |is_followed| {
                 let form = if is_followed { config.ship } else { ShipForm::AsLogged };
                 capturing.logging.set_shipped(form);
@@ -364,6 +382,7 @@ impl Replication {
                 .unwrap_or_else(|| reachable(shipper.address(), config.url.as_deref())),
             shipper,
             net,
+            name: config.name,
             url: config.url,
         })
     }
@@ -429,7 +448,7 @@ impl Replication {
             self.shared.clock.monotonic_ns().saturating_sub(stepped.since_ns),
         );
         Some(StandbyInfo {
-            name: String::new(),
+            name: self.serving().map(|serving| serving.name).unwrap_or_default(),
             state: StandbyState::Lost,
             transport: "",
             path: None,
@@ -441,6 +460,7 @@ impl Replication {
             is_in_sync: false,
             freshness: None,
             lag_us: age_ns / 1000,
+            is_lag_known: true,
             lag_bytes: 0,
             lag_records: 0,
             compared: None,
@@ -470,7 +490,7 @@ impl ReplicationService for Replication {
         let (role, durable) = (self.router.role(), self.log.durable());
         let serving = self.serving();
         let own_url = serving.as_ref().and_then(|serving| serving.url.clone());
-        let standbys = match (&serving, self.standby_info()) {
+        let standbys = match (&serving, self.own()) {
             (_, Some(own)) => vec![own],
             (Some(serving), None) => serving
                 .shipper
@@ -498,10 +518,12 @@ impl ReplicationService for Replication {
         };
         ReplicationInfo {
             role,
-            epoch: self
-                .log
-                .received()
-                .map_or_else(|| self.log.epoch(), |received| received.epoch),
+            epoch: match (self.log.received(), role) {
+                (Some(received), _) => received.epoch,
+                // One that stepped down: an epoch in which it wrote nothing does not make it the one that has most.
+                (None, Role::Standby) => self.log.written_epoch(),
+                (None, Role::Primary | Role::ReadOnly) => self.log.epoch(),
+            },
             safety: self.safety,
             reached: self.router.safety().1,
             primary: match role {
@@ -574,6 +596,9 @@ impl ReplicationService for Replication {
     }
 
     fn forget(&self, name: &str) -> Result<(), ReplicationError> {
+        if self.router.role() == Role::Standby {
+            return Err(ReplicationError::NotPrimary(self.router.primary_url()));
+        }
         let serving = self.served()?;
         let missing = || ReplicationError::Name("no standby of that name is lost".into());
         if !serving.shipper.is_lost(name) {
@@ -588,20 +613,30 @@ impl ReplicationService for Replication {
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
         if let Some(stepped) = self.stepped() {
-            return self.take_place_again(&stepped, options.is_forced);
+            return self.take_place_again(&stepped, options);
         }
         database.judge_promotion()?;
         let leasing = self.leasing.get();
         let _promoting = leasing.map(|leasing| leasing.begin_promotion());
+        // Whatever is known of an epoch, the new one is behind it.
+        let (mut heard, mut given) = (self.synced.epoch(), None);
         if !options.is_forced {
-            self.succeed(self.linked.get().map(|linked| &**linked))?;
+            // Else nobody could be the primary once the old one stepped down.
+            leasing.map_or(Ok(()), |leasing| leasing.judge_store())?;
+            let stepped = self.succeed(self.linked.get().map(|linked| &**linked))?;
+            heard = heard.max(stepped.epoch);
+            given = Some(stepped.epoch);
         }
+        let accepts_loss = options.accepts_loss;
         let lost = match leasing {
-            Some(leasing) => self.take_lease(leasing, options)?,
-            None if options.is_forced => self.judge_loss(options.accepts_loss)?,
+            Some(leasing) => {
+                let lost = self.synced.behind(self.received_end());
+                leasing.take_by_hand(ByHand { given, accepts_loss }, lost)?
+            }
+            None if options.is_forced => self.judge_loss(accepts_loss)?,
             None => None,
         };
-        let promoted = self.become_primary(&database);
+        let promoted = self.become_primary(&database, heard.next());
         if let (Err(error), Some(leasing)) = (&promoted, leasing) {
             leasing.give_up(&error.to_string());
         }
@@ -622,15 +657,15 @@ impl ReplicationService for Replication {
 }
 
 impl Replication {
-    /// A standby becomes the primary, whatever others are.
-    fn become_primary(&self, database: &Database) -> Result<Promoted, ReplicationError> {
+    /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
+    fn become_primary(&self, database: &Database, at_least: Epoch) -> Result<Promoted, ReplicationError> {
         let forgotten = expected::begin_reign(&*self.root, &self.synced.laggards());
         forgotten.map_err(|error| {
             ReplicationError::Unavailable(format!("that no standby is in sync can't be kept here: {error}").into())
         })?;
-        let promoted = database.promote_in(self.granted_epoch())?;
-        if let Some(linked) = self.linked.get() {
-            linked.show_again(&self.router);
+        let promoted = database.promote_in(self.granted_epoch().max(at_least))?;
+        if let Some(hiding) = database.hiding() {
+            hiding.show_again(&self.router);
         }
         if let Err(error) = self.synced.forget() {
             self.tell(format!("{STANDING_NAME} can't be removed: {error}"));
@@ -657,22 +692,7 @@ impl Replication {
         self.judge_takeover()?;
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
-        self.become_primary(&database)
-    }
-
-    /// For a promotion that somebody asked for. Some: what may be lost.
-    pub(crate) fn take_lease(
-        &self,
-        leasing: &Leasing,
-        options: PromoteOptions,
-    ) -> Result<Option<LostRange>, ReplicationError> {
-        let by = match options.is_forced {
-            true => ByHand::Forced {
-                accepts_loss: options.accepts_loss,
-            },
-            false => ByHand::Given,
-        };
-        leasing.take_by_hand(by, self.synced.behind(self.received_end()))
+        self.become_primary(&database, self.synced.epoch().next())
     }
 
     /// In which epoch, at least, this server becomes the primary.
@@ -707,6 +727,7 @@ fn info_of(status: StandbyStatus, net: &dyn Net) -> StandbyInfo {
         is_in_sync: status.is_in_sync,
         freshness: status.freshness,
         lag_us: status.lag_us,
+        is_lag_known: true,
         lag_bytes: status.lag_bytes,
         lag_records: status.lag_records,
         compared: status.compared.map(|compared| ComparedInfo {

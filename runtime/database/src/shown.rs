@@ -7,7 +7,7 @@ use reprise_base::Lsn;
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile};
 
 /// An LSN and its complement, each of 8 bytes: a write that was cut is known by them.
-const NAME: &str = "view";
+pub const NAME: &str = "view";
 const BYTES: usize = 16;
 
 /// None: this directory follows no primary yet. What can't be read was nothing.
@@ -47,14 +47,19 @@ impl ShownFile {
     }
 }
 
+/// For a new directory, before it is opened: everything before an LSN may be shown, and the rest once a primary says that it is committed.
+pub fn keep_committed(root: &dyn Disk, committed: Lsn) -> Result<(), DiskError> {
+    let file = ShownFile::open(root)?;
+    file.store(committed)?;
+    file.0.sync()
+}
+
 /// Nothing is left of what was shown behind `end`: what comes there is another log's, and whole transactions are shown.
 pub(crate) fn cut_to(root: &dyn Disk, end: Lsn) -> Result<(), DiskError> {
     if load(root)?.is_none_or(|shown| shown <= end) {
         return Ok(());
     }
-    let file = ShownFile::open(root)?;
-    file.store(end)?;
-    file.0.sync()
+    keep_committed(root, end)
 }
 
 /// This directory is a primary's from now on.

@@ -3,7 +3,10 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,7 +16,7 @@ use reprise_env::{Disk, DiskError, Started};
 use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
 use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, SiteMessage};
 use reprise_replay::Replayer;
-use reprise_router::{Phase, Promoted, ReplicationError};
+use reprise_router::{Phase, Promoted, ReplicationError, Router};
 
 use crate::{
     comparing::Comparison,
@@ -61,8 +64,13 @@ pub(crate) struct Standby {
     thread: Mutex<Option<Box<dyn Started>>>,
     /// Held for a whole promotion. Once its replay has ended: where.
     promoting: Mutex<Option<Lsn>>,
+    /// As it was opened: what comes from a primary since is not in it.
+    found: OnceLock<(Shown, Option<Lsn>)>,
+    /// It follows a primary, or will once it is recovered: no more is replayed than that says to be committed.
+    is_following: AtomicBool,
     /// Once it follows a primary.
     shown: Mutex<Option<Showing>>,
+    pub hiding: Arc<Hiding>,
     /// Of its tables with its primary's.
     pub comparison: Arc<Comparison>,
     readers: ReadersSlot,
@@ -94,7 +102,10 @@ impl Standby {
             failure: Mutex::default(),
             thread: Mutex::default(),
             promoting: Mutex::default(),
+            found: OnceLock::new(),
+            is_following: AtomicBool::new(false),
             shown: Mutex::default(),
+            hiding: Arc::default(),
             comparison: Comparison::new(shared.clone()),
             readers: ReadersSlot::default(),
         }
@@ -158,6 +169,42 @@ impl Standby {
     }
 }
 
+/// Whether what is replayed may be read. A primary that does not hold what is here says so at any time, also while this is recovered.
+#[derive(Default)]
+pub(crate) struct Hiding(Mutex<Option<String>>);
+
+impl Hiding {
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.lock().expect("held for a store")
+    }
+
+    /// Nobody reads from now on, for this reason.
+    pub fn hide(&self, router: &Router, report: String) {
+        let mut hidden = self.lock();
+        *hidden = Some(report.clone());
+        router.set_phase(Phase::Failed { report });
+    }
+
+    /// What is replayed may be read, if nothing is said against it.
+    pub fn let_in(&self, router: &Router) {
+        let hidden = self.lock();
+        router.set_phase(match hidden.clone() {
+            None => Phase::Ready,
+            Some(report) => Phase::Failed { report },
+        });
+    }
+
+    /// This server is the primary: that another one does not hold what is here matters no more.
+    pub fn show_again(&self, router: &Router) {
+        let mut hidden = self.lock();
+        if let (Some(hidden), Phase::Failed { report }) = (hidden.take(), router.phase())
+            && hidden == report
+        {
+            router.set_phase(Phase::Ready);
+        }
+    }
+}
+
 /// What a directory has shown of its log.
 #[derive(Clone, Copy, Default)]
 struct Shown {
@@ -201,6 +248,11 @@ impl Database {
         }
         let database = Self::open_as(config, around, Role::Standby)?;
         database.router.set_role(Role::Standby);
+        if let (Some(standby), Some(root)) = (&database.upkeep.standby, database.root()) {
+            let durable = database.log.as_ref().map(|log| log.durable());
+            let found = (database.shown_before(root)?, durable);
+            assert!(standby.found.set(found).is_ok(), "it is opened once");
+        }
         Ok(database)
     }
 
@@ -214,13 +266,6 @@ impl Database {
             true => Err(closed("this standby becomes the primary, or is it already")),
             false => placing.receiver.place(group),
         }
-    }
-
-    /// True where its replay has ended for a promotion that failed then: it takes no groups until it is started again.
-    pub(crate) fn is_left_over(&self) -> bool {
-        let promoting = self.upkeep.standby.as_ref().map(|standby| standby.promoting.try_lock());
-        let has_ended = promoting.is_some_and(|promoting| promoting.is_ok_and(|ended| ended.is_some()));
-        has_ended && self.router.role() == Role::Standby
     }
 
     /// From the next group on, `sink` gets all that are written here, as long as the database is open. Nothing without a log.
@@ -260,10 +305,7 @@ impl Database {
     /// As `recover`, of a standby.
     pub(crate) fn recover_standby(&self, standby: &Standby) -> Result<RecoveryReport, OpenError> {
         let mut replayer = self.replayer();
-        let durable = self.log.as_ref().map(|log| log.durable());
-        let shown = self
-            .root()
-            .map_or(Ok(Shown::default()), |root| self.shown_before(root))?;
+        let (shown, durable) = standby.found.get().copied().unwrap_or_default();
         let until = durable.map(|durable| shown.limit.map_or(durable, |limit| limit.min(durable)));
         let (report, end) = self
             .replay_with(&mut replayer, until)
@@ -275,9 +317,12 @@ impl Database {
         if shown.limit.is_some() {
             standby.orders.begin_commits(hidden.unwrap_or(end));
         }
+        if standby.is_following.load(Ordering::Acquire) {
+            self.begin_commits()?;
+        }
         self.make_ready_for_calls()?;
         if hidden.is_none() {
-            self.router.set_phase(Phase::Ready);
+            standby.hiding.let_in(&self.router);
         }
         let hidden_until = hidden.map(|_| end);
         self.follow(standby, replayer, (end, hidden_until))
@@ -301,8 +346,24 @@ impl Database {
         self.upkeep.folders.as_ref().map(|folders| &*folders.root)
     }
 
+    /// A primary is followed: from now on, or from the end of the recovery on, no more is replayed than it says to be committed.
+    pub(crate) fn begin_following(&self) -> Result<(), DiskError> {
+        let Some(standby) = &self.upkeep.standby else {
+            return Ok(());
+        };
+        standby.is_following.store(true, Ordering::Release);
+        let is_recovered = standby.thread.lock().expect("held for a look").is_some();
+        match is_recovered {
+            true => self.begin_commits(),
+            false => {
+                standby.orders.begin_commits(Lsn(0));
+                Ok(())
+            }
+        }
+    }
+
     /// From now on no more is replayed than the primary says to be committed, and that is kept.
-    pub(crate) fn begin_commits(&self) -> Result<(), DiskError> {
+    fn begin_commits(&self) -> Result<(), DiskError> {
         let (Some(standby), Some(root)) = (&self.upkeep.standby, self.root()) else {
             return Ok(());
         };
@@ -359,6 +420,7 @@ impl Database {
             waiter: None,
             is_cut_due: false,
             hidden_until,
+            hiding: standby.hiding.clone(),
         };
         let thread = self
             .shared
@@ -367,6 +429,10 @@ impl Database {
         let thread = thread.map_err(OpenError::Thread)?;
         *standby.thread.lock().expect("held for a store") = Some(thread);
         Ok(())
+    }
+
+    pub(crate) fn hiding(&self) -> Option<Arc<Hiding>> {
+        self.upkeep.standby.as_ref().map(|standby| standby.hiding.clone())
     }
 
     /// What becomes the primary. Err: it is no standby, or not yet.
@@ -393,8 +459,8 @@ impl Database {
     }
 
     /// Makes this standby the primary, in a new epoch, whatever the old one does: it takes no more groups, what it received is made durable and
-    /// replayed, and then it takes writes. Blocks until then. Err: it goes on as a standby, or, where its replay has ended, shows what it has and takes
-    /// nothing more: it is promoted again, or started again.
+    /// replayed, and then it takes writes. Blocks until then. Err: it goes on as a standby; where its log has failed, too, it takes nothing more, and is
+    /// promoted again, or started again.
     pub fn promote(&self) -> Result<Promoted, ReplicationError> {
         self.promote_in(Epoch(0))
     }
@@ -408,11 +474,11 @@ impl Database {
         standby.placing().is_closed = true;
         let replayed = match *ended {
             Some(end) => Ok(end),
-            None => self.finish_replay(standby, log),
+            // What may fail comes first: what is replayed is shown, and nobody but a primary may show it.
+            None => self.forget_stepping().and_then(|()| self.finish_replay(standby, log)),
         };
         let promoted = replayed.and_then(|lsn| {
             *ended = Some(lsn);
-            self.forget_stepping()?;
             let promoted = log.promote(at_least);
             let epoch = promoted.map_err(|error| unavailable(error.to_string().into()))?;
             let epoch = epoch.ok_or_else(|| unavailable("its log is no standby's any more".into()))?;

@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::{Disk, DiskError};
-use reprise_router::{OutOfSync, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown};
+use reprise_router::{LostRange, OutOfSync, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown};
 use reprise_ship::{StandbyState, StandbyStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::OpenError,
-    leasing::Holder,
+    leasing::{ByHand, Holder},
     linking::Linked,
     shipping::{Replication, Serving},
     small_file,
@@ -131,6 +131,7 @@ impl Replication {
                 .find(|status| &*status.name == name)
         };
         judge_successor(status(name).as_ref(), name)?;
+        self.leasing.get().map_or(Ok(()), |leasing| leasing.judge_hand_over())?;
         let paused = self.log.pause(&format!("this server gives its place to {name}"));
         let end = paused.map_err(|error| unavailable(error.to_string()))?;
         let given = self
@@ -257,31 +258,67 @@ impl Replication {
     }
 
     /// Nobody took the place: this server takes it again, in a new epoch.
-    pub(crate) fn take_place_again(&self, stepped: &Stepped, is_forced: bool) -> Result<Promoted, ReplicationError> {
+    /// What the successor answered, if it took over, is not here.
+    pub(crate) fn take_place_again(
+        &self,
+        stepped: &Stepped,
+        options: PromoteOptions,
+    ) -> Result<Promoted, ReplicationError> {
         let successor = &stepped.note.successor;
-        if !is_forced {
+        let SteppedDown { epoch, lsn } = stepped.told();
+        if !options.is_forced {
             return Err(not_stopped(format!(
                 "this server stepped down for {successor}, which may be the primary: start this one with --standby-of it. Where {successor} did \
-                 not take over, or is stopped for good, promote with force (--force)"
+                 not take over, or is stopped for good, promote with force (--force; without a lease --accept-loss, too)"
             )));
         }
         let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
+        if self.stepped().is_none_or(|now| now.note != stepped.note) {
+            // Somebody else was faster.
+            return Err(ReplicationError::IsPrimary(self.log.epoch()));
+        }
         if matches!(self.router.phase(), Phase::Failed { .. }) {
             return Err(unavailable(format!(
                 "{successor} took the place of this server: start it again"
             )));
         }
+        let lost = LostRange {
+            epoch,
+            from: lsn,
+            known_to: lsn,
+        };
+        let lost = match self.leasing.get() {
+            Some(leasing) => {
+                let by = ByHand {
+                    given: None,
+                    accepts_loss: options.accepts_loss,
+                };
+                leasing.take_by_hand(by, lost)?
+            }
+            // Nobody but the successor knows whether it took over.
+            None if !options.accepts_loss => return Err(ReplicationError::OutOfSync(lost)),
+            None => Some(lost),
+        };
+        // The successor's epoch, if it took over, was the next one.
+        let begun = self.begin_again(self.granted_epoch().max(epoch.next().next()));
         if let Some(leasing) = self.leasing.get() {
-            self.take_lease(
-                leasing,
-                PromoteOptions {
-                    is_forced,
-                    accepts_loss: false,
-                },
-            )?;
+            match &begun {
+                Ok(_) => leasing.note_promoted(),
+                Err(error) => leasing.give_up(&error.to_string()),
+            }
         }
+        Ok(Promoted {
+            epoch: begun?,
+            lsn: self.log.filled(),
+            has_stepped_down: false,
+            may_be_lost: lost,
+        })
+    }
+
+    /// A server that stepped down is the primary from here on, in an epoch that is this one at least.
+    fn begin_again(&self, at_least: Epoch) -> Result<Epoch, ReplicationError> {
         forget(&*self.root).map_err(|error| unavailable(format!("{NOTE_NAME} can't be removed: {error}")))?;
-        let resumed = self.log.resume(Some(self.granted_epoch()));
+        let resumed = self.log.resume(Some(at_least));
         let epoch = resumed.map_err(|error| unavailable(error.to_string()))?;
         if let Err(error) = self.keep_level(epoch) {
             // A log that has failed tells its own reason.
@@ -294,12 +331,7 @@ impl Replication {
         if let Some(serving) = self.serving() {
             serving.shipper.dismiss(false);
         }
-        Ok(Promoted {
-            epoch,
-            lsn: self.log.filled(),
-            has_stepped_down: false,
-            may_be_lost: None,
-        })
+        Ok(epoch)
     }
 
     /// Asks the primary that this standby follows to step down, and waits until everything is here.

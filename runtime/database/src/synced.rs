@@ -7,6 +7,7 @@ use reprise_env::{Disk, DiskError};
 use reprise_log::Position;
 use reprise_router::{LostRange, OutOfSync};
 use reprise_ship::StandingSeen;
+use reprise_wire::InSync;
 use serde::{Deserialize, Serialize};
 
 use crate::{expected, small_file};
@@ -30,6 +31,9 @@ struct Kept {
     /// Of the primary that told it.
     epoch: u32,
     in_sync: bool,
+    /// In sync, as one of those of whom a quorum is waited for: others may have more.
+    #[serde(default)]
+    of_quorum: bool,
     /// What was durable here by then.
     lsn: u64,
     /// What was durable there, as far as it told.
@@ -107,7 +111,8 @@ impl Synced {
         let mut state = self.lock();
         let kept = Kept {
             epoch: standing.epoch.0,
-            in_sync: standing.is_in_sync,
+            in_sync: standing.in_sync != InSync::No,
+            of_quorum: standing.in_sync == InSync::OfQuorum,
             lsn: persisted.0,
             primary_lsn: state.kept.as_ref().map_or(0, |kept| kept.primary_lsn),
             laggards: standing
@@ -122,6 +127,7 @@ impl Synced {
         // From here on this one counts where it is the worse: what becomes of the write is not known.
         if let Some(before) = &mut state.kept {
             before.in_sync &= kept.in_sync;
+            before.of_quorum |= kept.of_quorum;
         }
         self.save(&kept)?;
         state.kept = Some(kept);
@@ -164,12 +170,32 @@ impl Synced {
             .collect()
     }
 
-    /// What was answered, perhaps, and is not here, where everything before `end` is. None: nothing, since this standby is in sync.
+    /// Of the last primary that told anything; 0: none did.
+    pub fn epoch(&self) -> Epoch {
+        let state = self.lock();
+        state.kept.as_ref().map_or(Epoch(0), |kept| Epoch(kept.epoch))
+    }
+
+    /// What was answered, perhaps, and is not here, where everything before `end` is. None: nothing, since this standby is in sync with a primary
+    /// that waits for each one that is.
     pub fn may_be_lost(&self, end: Lsn) -> Option<LostRange> {
-        match self.is_in_sync() {
-            true => None,
-            false => Some(self.behind(end)),
-        }
+        let has_all = self
+            .lock()
+            .kept
+            .as_ref()
+            .is_some_and(|kept| kept.in_sync && !kept.of_quorum);
+        (!has_all).then(|| self.behind(end))
+    }
+
+    /// The primary was reached, and turned this standby away: it may answer what does not come here. Err: that can't be kept.
+    pub fn lose(&self) -> Result<(), DiskError> {
+        let mut state = self.lock();
+        let Some(kept) = state.kept.as_mut().filter(|kept| kept.in_sync) else {
+            return Ok(());
+        };
+        kept.in_sync = false;
+        let kept = kept.clone();
+        self.save(&kept)
     }
 
     /// The same, whether it is in sync or not.
@@ -207,10 +233,10 @@ mod tests {
         })
     }
 
-    fn standing(epoch: u32, is_in_sync: bool) -> StandingSeen {
+    fn standing(epoch: u32, in_sync: InSync) -> StandingSeen {
         StandingSeen {
             epoch: Epoch(epoch),
-            is_in_sync,
+            in_sync,
             laggards: vec![("s2".into(), Lsn(40))],
         }
     }
@@ -223,7 +249,7 @@ mod tests {
         assert!(!first.is_in_sync(), "nothing was told");
         let lost = first.may_be_lost(Lsn(50)).expect("out of sync");
         assert_eq!((lost.epoch, lost.from, lost.known_to), (Epoch(0), Lsn(50), Lsn(50)));
-        first.keep(&standing(2, true), Lsn(50)).expect("kept");
+        first.keep(&standing(2, InSync::Yes), Lsn(50)).expect("kept");
         assert!(first.is_in_sync() && first.may_be_lost(Lsn(50)).is_none());
         for (log, is_in_sync) in [
             (at(2, 50), true),
@@ -235,7 +261,19 @@ mod tests {
             assert_eq!(again.is_in_sync(), is_in_sync, "{log:?}");
             assert_eq!(again.laggards()[0].from, Lsn(40));
         }
-        first.keep(&standing(3, false), Lsn(60)).expect("kept");
+        // At quorum others may have more.
+        first.keep(&standing(3, InSync::OfQuorum), Lsn(60)).expect("kept");
+        assert!(first.is_in_sync() && open(at(3, 60)).is_in_sync());
+        for synced in [&first, &open(at(3, 60))] {
+            let lost = synced.may_be_lost(Lsn(60)).expect("it can't know");
+            assert_eq!((lost.epoch, lost.from), (Epoch(3), Lsn(60)));
+        }
+        // Its primary had to turn it away.
+        first.keep(&standing(3, InSync::Yes), Lsn(60)).expect("kept");
+        assert!(open(at(3, 60)).may_be_lost(Lsn(60)).is_none());
+        first.lose().expect("kept");
+        assert!(!first.is_in_sync() && !open(at(3, 60)).is_in_sync());
+        first.keep(&standing(3, InSync::No), Lsn(60)).expect("kept");
         first.note_primary(Lsn(75), 2_000_000_000);
         let lost = open(at(3, 60)).may_be_lost(Lsn(60)).expect("out of sync");
         assert_eq!((lost.epoch, lost.from, lost.known_to), (Epoch(3), Lsn(60), Lsn(75)));
@@ -256,7 +294,7 @@ mod tests {
             laggards.map(|laggard| (laggard.name, laggard.from.0)).collect()
         };
         assert_eq!(told(&synced), [("s2".to_owned(), 5)]);
-        synced.keep(&standing(2, true), Lsn(9)).expect("kept");
+        synced.keep(&standing(2, InSync::Yes), Lsn(9)).expect("kept");
         assert_eq!(told(&synced), [("s2".to_owned(), 40)]);
         // Whoever becomes the primary goes on to tell it.
         expected::begin_reign(&disk, &synced.laggards()).expect("saved");
@@ -279,14 +317,18 @@ mod tests {
     fn one_that_can_t_keep_what_it_is_told_is_out_of_sync_where_either_says_so() {
         let disk = SimDisk::new();
         let synced = Synced::open(Arc::new(disk.clone()), at(1, 5));
-        synced.keep(&standing(1, true), Lsn(5)).expect("kept");
+        synced.keep(&standing(1, InSync::Yes), Lsn(5)).expect("kept");
         disk.set_faults(FaultPlan {
             read_only: true,
             ..FaultPlan::default()
         });
-        synced.keep(&standing(1, false), Lsn(6)).expect_err("the disk is full");
+        synced
+            .keep(&standing(1, InSync::No), Lsn(6))
+            .expect_err("the disk is full");
         assert!(!synced.is_in_sync());
-        synced.keep(&standing(1, true), Lsn(7)).expect_err("the disk is full");
+        synced
+            .keep(&standing(1, InSync::Yes), Lsn(7))
+            .expect_err("the disk is full");
         assert!(!synced.is_in_sync());
     }
 }

@@ -19,7 +19,7 @@ use reprise_backup::{
 };
 use reprise_base::{Lsn, TxnId};
 use reprise_database::Database;
-use reprise_env::{Disk, DiskError, DiskFile, DiskLock};
+use reprise_env::{Disk, DiskError, DiskFile, DiskFilter, FilteredDisk};
 use reprise_router::{ArchiveStatus, BackupError, BackupService, BackupState};
 
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -398,18 +398,17 @@ fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directo
 }
 
 /// A tree whose files take nothing while they hang, as those of a network disk whose server is gone.
-struct HangingTree(RealTree, Arc<AtomicBool>);
+struct HangingTree(RealTree, Arc<Hanging>);
 
-struct HangingDisk(Arc<dyn Disk>, Arc<AtomicBool>);
-
-struct HangingFile(Arc<dyn DiskFile>, Arc<AtomicBool>);
+#[derive(Default)]
+struct Hanging(AtomicBool);
 
 impl Tree for HangingTree {
     fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
-        Ok(Arc::new(HangingDisk(self.0.open(path)?, self.1.clone())))
+        self.hang(self.0.open(path))
     }
     fn make(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
-        Ok(Arc::new(HangingDisk(self.0.make(path)?, self.1.clone())))
+        self.hang(self.0.make(path))
     }
     fn is_free(&self, name: &str) -> Result<bool, DiskError> {
         self.0.is_free(name)
@@ -434,75 +433,36 @@ impl Tree for HangingTree {
     }
 }
 
-fn wait_while(hangs: &AtomicBool) {
-    while hangs.load(Ordering::Relaxed) {
-        thread::sleep(Duration::from_millis(1));
+impl HangingTree {
+    fn hang(&self, disk: Result<Arc<dyn Disk>, DiskError>) -> Result<Arc<dyn Disk>, DiskError> {
+        Ok(Arc::new(FilteredDisk::new(disk?, self.1.clone())))
     }
 }
 
-impl HangingDisk {
-    fn file(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(HangingFile(file, self.1.clone()))
+impl Hanging {
+    fn wait(&self) {
+        while self.0.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
-impl Disk for HangingDisk {
-    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        Ok(self.file(self.0.create(name)?))
+impl DiskFilter for Hanging {
+    fn list(&self, disk: &dyn Disk) -> Result<Vec<String>, DiskError> {
+        self.wait();
+        disk.list()
     }
-    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        Ok(self.file(self.0.open(name)?))
-    }
-    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        Ok(self.file(self.0.open_read(name)?))
-    }
-    fn list(&self) -> Result<Vec<String>, DiskError> {
-        wait_while(&self.1);
-        self.0.list()
-    }
-    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.0.rename(from, to)
-    }
-    fn remove(&self, name: &str) -> Result<(), DiskError> {
-        self.0.remove(name)
-    }
-    fn sync_dir(&self) -> Result<(), DiskError> {
-        self.0.sync_dir()
-    }
-    fn lock(&self) -> Result<DiskLock, DiskError> {
-        self.0.lock()
-    }
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-}
 
-impl DiskFile for HangingFile {
-    fn len(&self) -> Result<u64, DiskError> {
-        self.0.len()
-    }
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
-        self.0.read_at(offset, buffer)
-    }
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        wait_while(&self.1);
-        self.0.write_at(offset, bytes)
-    }
-    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.0.write_durable_at(offset, bytes)
-    }
-    fn sync(&self) -> Result<(), DiskError> {
-        self.0.sync()
-    }
-    fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
-        self.0.preallocate(bytes)
+    fn write_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.wait();
+        file.write_at(offset, bytes)
     }
 }
 
 #[test]
 fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
     let Dirs { root, data, archive } = dirs();
-    let hangs = Arc::new(AtomicBool::new(false));
+    let hangs = Arc::new(Hanging::default());
     let bounds = ArchiveBounds {
         keep: None,
         held_bytes_max: 400 << 10,
@@ -516,7 +476,7 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
     database.recover().expect("recover");
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     let moments = history(&database, &data, 1, 3);
-    hangs.store(true, Ordering::Relaxed);
+    hangs.0.store(true, Ordering::Relaxed);
     let end = (0..100).find_map(|round| {
         fill(&database, 1_000_000 + round * 10_000, 4_000);
         take(&database);
@@ -544,7 +504,7 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
         begun.elapsed() < WAIT_MAX / 2,
         "a stop waits for it no longer than it must"
     );
-    hangs.store(false, Ordering::Relaxed);
+    hangs.0.store(false, Ordering::Relaxed);
     drop(database);
     for (at, found) in moments.iter().enumerate().filter(|(_, found)| found.lsn < end) {
         let target = root.path().join(format!("restored-{at}"));
@@ -556,7 +516,7 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
 #[test]
 fn an_archive_whose_disk_hangs_at_the_start_is_told() {
     let Dirs { data, archive, .. } = dirs();
-    let hangs = Arc::new(AtomicBool::new(true));
+    let hangs = Arc::new(Hanging(AtomicBool::new(true)));
     let bounds = ArchiveBounds {
         keep: None,
         held_bytes_max: 1 << 20,
@@ -580,7 +540,7 @@ fn an_archive_whose_disk_hangs_at_the_start_is_told() {
     database.recover().expect("recover");
     database.close().expect("close");
     drop(database);
-    hangs.store(false, Ordering::Relaxed);
+    hangs.0.store(false, Ordering::Relaxed);
     let until = Instant::now() + WAIT_MAX;
     let database = loop {
         match open_with(&data, &archive, None) {

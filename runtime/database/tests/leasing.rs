@@ -10,7 +10,7 @@ use following::{FORCED, Primary, bootstrap, follow_primary, nvram, service, serv
 use reprise_base::{Role, Safety};
 use reprise_database::{Database, DatabaseConfig, LeaseConfig, LeaseError, OpenError, SimLeases};
 use reprise_env::RealClock;
-use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome};
+use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome, StandbyState};
 
 const ACCEPTING: PromoteOptions = PromoteOptions {
     accepts_loss: true,
@@ -87,11 +87,11 @@ impl Cluster {
         standby
             .serve_standbys(serving(&format!("http://{name}:1")))
             .expect("once it is promoted");
-        standby.recover().expect("recover");
+        standby.keep_lease(self.lease(name)).expect("once");
         standby
             .follow_primary(follow_primary(&self.primary, name))
             .expect("it follows");
-        standby.keep_lease(self.lease(name)).expect("once");
+        standby.recover().expect("recover");
         standby
     }
 
@@ -186,11 +186,31 @@ fn answers_without_the_store(on_nvram: bool) {
     let lease = service(&primary).info().lease.expect("it takes part");
     assert!(lease.error.is_some() && lease.left_us == 0, "{lease:?}");
     assert_eq!(open_account(&primary, 1_000), ReplyOutcome::Committed);
-    // The standby goes: that can't be recorded, so it is waited for.
+    // A lease that is over is nobody's to give: whoever asks, it stays the primary.
+    let refused = service(&primary).step_down("s1", None).expect_err("refused");
+    assert!(
+        refused.to_string().contains("lease of this server is over"),
+        "{refused}"
+    );
+    let refused = service(&standby).promote(PromoteOptions::default());
+    assert!(matches!(&refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
+    assert_eq!(primary.router().role(), Role::Primary);
+    // The standby goes: that can't be recorded, so nothing is begun that nobody else would know of.
     standby.close().expect("close");
     drop(standby);
-    let left_open = open_account(&primary, 1_001);
-    assert!(matches!(left_open, ReplyOutcome::Unconfirmed(_)), "{left_open:?}");
+    let is_lost = || {
+        service(&primary)
+            .info()
+            .standbys
+            .iter()
+            .all(|standby| standby.state == StandbyState::Lost)
+    };
+    wait_until("it is lost", is_lost);
+    let refused = open_account(&primary, 1_001);
+    assert!(
+        matches!(&refused, ReplyOutcome::LogUnavailable(reason) if reason.contains("lease is over")),
+        "{refused:?}"
+    );
     assert_eq!(cluster.in_sync(), ["s1"]);
     cluster.leases.set_all_away(false);
     wait_until("that is recorded", || cluster.in_sync().is_empty());
@@ -391,4 +411,60 @@ fn begins_in_its_own_epoch(on_nvram: bool) {
     assert_eq!(cluster.leases.record().expect("one is there").epoch, 3);
     assert_eq!(open_account(&new, 5_000), ReplyOutcome::Committed);
     new.close().expect("close");
+}
+
+#[test]
+fn a_place_that_was_given_counts_no_more_once_another_server_had_the_lease() {
+    let cluster = Cluster::new(false);
+    let first = prepared(&cluster);
+    let given = cluster.standby_of(&first, "s1");
+    let other = cluster.standby_of(&first, "s2");
+    let asked = PromoteOptions {
+        is_forced: false,
+        accepts_loss: false,
+    };
+    service(&given).promote(asked).expect("the primary gives its place");
+    given.close().expect("close");
+    drop(given);
+    // By force, and it answers alone.
+    service(&other).promote(ACCEPTING).expect("promoted");
+    wait_until("it answers alone", || {
+        open_account(&other, 3_000) == ReplyOutcome::Committed
+    });
+    other.close().expect("close");
+    drop(other);
+    // Whoever gave its place says so again. It was another one's since.
+    let given = cluster.open_standby("s1");
+    let refused = service(&given).promote(asked);
+    assert!(matches!(refused, Err(ReplicationError::OutOfSync(_))), "{refused:?}");
+    service(&given).promote(ACCEPTING).expect("whoever asks knows");
+    assert!(!has_account(&given, 3_000));
+    given.close().expect("close");
+    first.close().expect("close");
+}
+
+#[test]
+fn a_standby_acknowledges_nothing_to_a_primary_that_another_one_followed() {
+    let cluster = Cluster::new(false);
+    let first = prepared(&cluster);
+    let other = cluster.standby_of(&first, "s1");
+    let third = cluster.standby_of(&first, "s2");
+    third.close().expect("close");
+    drop(third);
+    // The first one does not hear of it, and its lease ends.
+    cluster.leases.set_away("p", true);
+    wait_until("its lease is over", || state(&first) == LeaseState::Over);
+    wait_until("the other one takes over", || other.router().role() == Role::Primary);
+    assert_eq!(open_account(&other, 3_000), ReplyOutcome::Committed);
+    other.close().expect("close");
+    drop(other);
+    let third = cluster.open_standby("s2");
+    wait_until("it knows better", || {
+        let own = service(&third).own().expect("a standby");
+        own.error
+            .is_some_and(|error| error.contains("s1 has been the primary in epoch 2 since"))
+    });
+    assert_ne!(open_account(&first, 4_000), ReplyOutcome::Committed);
+    third.close().expect("close");
+    first.close().expect("close");
 }

@@ -14,7 +14,7 @@ use std::{
 
 use common::{config, i64s, submit, wasm};
 use reprise_database::{Database, Environment};
-use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
+use reprise_env::{DiskError, DiskErrorKind, DiskFile, DiskFilter, FilteredDisk};
 use reprise_router::{BatchBuilder, ReplyOutcome, RowsError, RowsPage, RowsRequest};
 
 /// What writes to the log meet.
@@ -27,63 +27,17 @@ enum Gate {
 
 type Shared = Arc<(Mutex<Gate>, Condvar)>;
 
-/// A disk whose durable writes wait at a gate.
-struct GatedDisk(Arc<dyn Disk>, Shared);
-struct GatedFile(Arc<dyn DiskFile>, Shared);
+/// Durable writes wait at a gate.
+struct Gated(Shared);
 
-impl Disk for GatedDisk {
-    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        Ok(Arc::new(GatedFile(self.0.create(name)?, self.1.clone())))
-    }
-    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        Ok(Arc::new(GatedFile(self.0.open(name)?, self.1.clone())))
-    }
-    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.0.open_read(name)
-    }
-    fn list(&self) -> Result<Vec<String>, DiskError> {
-        self.0.list()
-    }
-    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.0.rename(from, to)
-    }
-    fn remove(&self, name: &str) -> Result<(), DiskError> {
-        self.0.remove(name)
-    }
-    fn sync_dir(&self) -> Result<(), DiskError> {
-        self.0.sync_dir()
-    }
-    fn lock(&self) -> Result<DiskLock, DiskError> {
-        self.0.lock()
-    }
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-}
-
-impl DiskFile for GatedFile {
-    fn len(&self) -> Result<u64, DiskError> {
-        self.0.len()
-    }
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
-        self.0.read_at(offset, buffer)
-    }
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.0.write_at(offset, bytes)
-    }
-    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        let (gate, moved) = &*self.1;
+impl DiskFilter for Gated {
+    fn write_durable_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let (gate, moved) = &*self.0;
         let waited = moved.wait_while(gate.lock().expect("the gate"), |gate| *gate == Gate::Closed);
         match *waited.expect("the gate") {
             Gate::Failing => Err(DiskError::new("write", "segment", DiskErrorKind::Io, "the test's gate")),
-            _ => self.0.write_durable_at(offset, bytes),
+            _ => file.write_durable_at(offset, bytes),
         }
-    }
-    fn sync(&self) -> Result<(), DiskError> {
-        self.0.sync()
-    }
-    fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
-        self.0.preallocate(bytes)
     }
 }
 
@@ -92,7 +46,7 @@ fn open(dir: &Path) -> (Arc<Database>, Shared) {
     let (config, gate) = (config(dir, 2), Shared::new((Mutex::new(Gate::Open), Condvar::new())));
     let mut around = Environment::real(&config).expect("a directory");
     let folders = around.folders.as_mut().expect("there is a log");
-    folders.log = Arc::new(GatedDisk(folders.log.clone(), gate.clone()));
+    folders.log = Arc::new(FilteredDisk::new(folders.log.clone(), Arc::new(Gated(gate.clone()))));
     let database = Database::open_in(config, around).expect("open");
     database.recover().expect("recover");
     database.router().deploy("bank", &wasm("bank")).expect("deploy");

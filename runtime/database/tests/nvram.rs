@@ -18,7 +18,7 @@ use reprise_database::{
     AfterImage, CommitMode, Database, DatabaseConfig, DeviceConfig, DeviceError, Environment, FlushPolicy, LogPolicy,
     NvramConfig, OpenError, RegionNote, bring_home_in,
 };
-use reprise_env::{Disk, DiskError, DiskFile, DiskLock, RealDisk};
+use reprise_env::{Disk, DiskError, DiskFilter, FilteredDisk, RealDisk};
 use reprise_router::{DeployError, LogQuery, ReplyOutcome};
 use reprise_test_crash::copy_dir;
 
@@ -523,52 +523,17 @@ fn what_can_not_be_is_said() {
     assert!(error.contains("too small"), "{error}");
 }
 
-/// A folder that says what a region held at each sync of it.
+/// What a region held at each sync of a folder.
 struct Watched {
-    disk: RealDisk,
     region: PathBuf,
     held: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Disk for Watched {
-    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.disk.create(name)
-    }
-
-    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.disk.open(name)
-    }
-
-    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.disk.open_read(name)
-    }
-
-    fn list(&self) -> Result<Vec<String>, DiskError> {
-        self.disk.list()
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> Result<(), DiskError> {
-        self.disk.remove(name)
-    }
-
-    fn sync_dir(&self) -> Result<(), DiskError> {
-        self.held
-            .lock()
-            .expect("held")
-            .push(fs::read(&self.region).expect("a region"));
-        self.disk.sync_dir()
-    }
-
-    fn lock(&self) -> Result<DiskLock, DiskError> {
-        self.disk.lock()
-    }
-
-    fn describe(&self) -> String {
-        self.disk.describe()
+impl DiskFilter for Watched {
+    fn sync_dir(&self, disk: &dyn Disk) -> Result<(), DiskError> {
+        let held = fs::read(&self.region).expect("a region");
+        self.held.lock().expect("held").push(held);
+        disk.sync_dir()
     }
 }
 
@@ -590,11 +555,11 @@ fn a_region_is_overwritten_only_once_the_removal_of_its_note_is_durable() {
         let mut around = Environment::real(&config).expect("surroundings");
         let folders = around.folders.as_mut().expect("folders");
         let watched = Arc::new(Watched {
-            disk: RealDisk::create(place.data()).expect("a folder"),
             region: place.region(),
             held: Mutex::default(),
         });
-        folders.root = watched.clone();
+        let root = RealDisk::create(place.data()).expect("a folder");
+        folders.root = Arc::new(FilteredDisk::new(Arc::new(root), watched.clone()));
         match brings_home {
             true => drop(bring_home_in(&config, &around).expect("brought home")),
             false => Database::open_in(config, around).expect("open").close().expect("close"),

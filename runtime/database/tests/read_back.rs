@@ -14,95 +14,28 @@ use std::{
 
 use common::{config, files, fill, open, take, wasm};
 use reprise_database::{Database, Environment};
-use reprise_env::{Disk, DiskError, DiskFile, DiskLock};
+use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk};
 use reprise_router::{CheckpointInfo, CheckpointState, DeployError};
 
 const HONEST: u8 = 0;
 const FLIPS_A_BIT: u8 = 1;
 const PANICS: u8 = 2;
 
-/// A folder whose files are written as `how` says.
-struct Folder {
-    inner: Arc<dyn Disk>,
-    how: Arc<AtomicU8>,
-}
+/// Files are written as it says.
+struct Written(AtomicU8);
 
-struct File {
-    inner: Arc<dyn DiskFile>,
-    how: Arc<AtomicU8>,
-}
-
-impl Disk for Folder {
-    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let (inner, how) = (self.inner.create(name)?, self.how.clone());
-        Ok(Arc::new(File { inner, how }))
-    }
-
-    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.inner.open(name)
-    }
-
-    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.inner.open_read(name)
-    }
-
-    fn list(&self) -> Result<Vec<String>, DiskError> {
-        self.inner.list()
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> Result<(), DiskError> {
-        self.inner.remove(name)
-    }
-
-    fn sync_dir(&self) -> Result<(), DiskError> {
-        self.inner.sync_dir()
-    }
-
-    fn lock(&self) -> Result<DiskLock, DiskError> {
-        self.inner.lock()
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-}
-
-impl DiskFile for File {
-    fn len(&self) -> Result<u64, DiskError> {
-        self.inner.len()
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
-        self.inner.read_at(offset, buffer)
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        match self.how.load(Ordering::Acquire) {
-            HONEST => self.inner.write_at(offset, bytes),
+impl DiskFilter for Written {
+    fn write_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        match self.0.load(Ordering::Acquire) {
+            HONEST => file.write_at(offset, bytes),
             FLIPS_A_BIT => {
                 let mut bytes = bytes.to_vec();
                 let middle = bytes.len() / 2;
                 bytes[middle] ^= 4;
-                self.inner.write_at(offset, &bytes)
+                file.write_at(offset, &bytes)
             }
             _ => panic!("the disk is out of its mind"),
         }
-    }
-
-    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.inner.write_durable_at(offset, bytes)
-    }
-
-    fn sync(&self) -> Result<(), DiskError> {
-        self.inner.sync()
-    }
-
-    fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
-        self.inner.preallocate(bytes)
     }
 }
 
@@ -124,14 +57,10 @@ fn failed(database: &Database) -> CheckpointInfo {
 fn what_can_t_be_read_back_replaces_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let config = config(dir.path(), 2);
-    let how = Arc::new(AtomicU8::new(HONEST));
+    let how = Arc::new(Written(AtomicU8::new(HONEST)));
     let mut around = Environment::real(&config).expect("folders");
     let folders = around.folders.as_mut().expect("folders");
-    let inner = folders.checkpoints.clone();
-    folders.checkpoints = Arc::new(Folder {
-        inner,
-        how: how.clone(),
-    });
+    folders.checkpoints = Arc::new(FilteredDisk::new(folders.checkpoints.clone(), how.clone()));
     let database = Database::open_in(config, around).expect("open");
     database.recover().expect("recover");
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
@@ -149,7 +78,7 @@ fn what_can_t_be_read_back_replaces_nothing() {
         (PANICS, "out of its mind"),
         (FLIPS_A_BIT, "checksum"),
     ] {
-        how.store(bad, Ordering::Release);
+        how.0.store(bad, Ordering::Release);
         fill(&database, 100 * database.router().checkpoints().len() as i64 + 1000, 10);
         let told = failed(&database).error.expect("a reason");
         assert!(told.contains(reason), "{told}");
@@ -157,7 +86,7 @@ fn what_can_t_be_read_back_replaces_nothing() {
         assert_eq!(last.error, told);
         assert_eq!(names(), kept, "older ones stay, and nothing is beside them");
     }
-    how.store(HONEST, Ordering::Release);
+    how.0.store(HONEST, Ordering::Release);
     let next = take(&database);
     assert!(next.lsn > good[1].lsn);
     let digest = database.router().digest().expect("ready");

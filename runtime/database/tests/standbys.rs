@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{config, files, fill, open, take, transfer, wasm};
 use following::{
-    Cluster, FORCED, Primary, bootstrap, follow_primary, link, service, serving, start_primary, start_standby,
+    Cluster, FORCED, Primary, beside, bootstrap, follow_primary, link, service, serving, start_primary, start_standby,
     wait_seen, wait_until,
 };
 use reprise_backup::Place;
@@ -51,7 +51,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     transfer(&database, 1);
     bootstrap(&database, "s2", &to.path().join("s2"));
     assert_eq!(database.router().checkpoints().len(), 1);
-    let used = Link::bootstrap(&link(&database, "s1"), &Place::beside(&own).expect("a name")).err();
+    let used = Link::bootstrap(&link(&database, "s1"), &Place::beside(&own).expect("a name"), beside()).err();
     assert!(matches!(used, Some(LinkError::Staging(_))), "{used:?}");
     // What was taken lies behind the log that is held: checkpoints let go of none of it.
     (0..3).for_each(|round| {
@@ -192,7 +192,7 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
 fn check_own(standby: &Database) {
     wait_until("it is fresh", || {
         let own = service(standby).own().expect("a standby");
-        let is_fresh = (own.freshness, own.lag_us) == (Some(1.0), 0);
+        let is_fresh = own.freshness == Some(1.0) && own.is_lag_known && own.lag_us < 1_000_000;
         own.state == StandbyState::Streaming && is_fresh && own.is_in_sync
     });
     let info = service(standby).info();
@@ -395,4 +395,12 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
         .any(|notice| matches!(notice, Notice::Standby { what, .. } if what.contains("standbys.json")));
     assert!(is_said && service(&again).info().standbys.is_empty(), "{told:?}");
     again.close().expect("close");
+    drop(again);
+    // Where callers wait for standbys, it is not known for whom.
+    std::fs::write(place("p").join("standbys.json"), "garbage").expect("written");
+    let again = Database::open(config(&place("p"), 2)).expect("open");
+    again.set_safety(Safety::VerySafe).expect("set");
+    again.recover().expect("recover");
+    let refused = Arc::new(again).serve_standbys(serving("")).expect_err("refused");
+    assert!(refused.to_string().contains("remove that file"), "{refused}");
 }

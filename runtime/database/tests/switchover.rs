@@ -12,11 +12,15 @@ use common::{fill, i64s, submit, transfer, wasm};
 use following::{Cluster, FORCED, service, wait_seen, wait_streaming, wait_until};
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_database::{Database, OpenError};
-use reprise_router::{PromoteOptions, ReplicationError, ReplyOutcome};
+use reprise_router::{LostRange, PromoteOptions, ReplicationError, ReplyOutcome};
 
 const ASKED: PromoteOptions = PromoteOptions {
     is_forced: false,
     accepts_loss: false,
+};
+const ACCEPTING: PromoteOptions = PromoteOptions {
+    is_forced: true,
+    accepts_loss: true,
 };
 
 /// Opens accounts one by one until the server takes no more; those that were answered.
@@ -251,11 +255,27 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     wait_seen(&old, &new);
     let stepped = service(&old).step_down("s1", None).expect("stepped down");
     new.close().expect("close");
-    let promoted = service(&old).promote(FORCED).expect("again");
-    assert_eq!((promoted.epoch, promoted.lsn), (Epoch(2), stepped.lsn));
+    // Nothing tells whether it took over.
+    let lost = LostRange {
+        epoch: stepped.epoch,
+        from: stepped.lsn,
+        known_to: stepped.lsn,
+    };
+    let refused = service(&old).promote(FORCED);
+    assert!(
+        matches!(refused, Err(ReplicationError::OutOfSync(range)) if range == lost),
+        "{refused:?}"
+    );
+    assert_eq!(old.router().role(), Role::Standby);
+    let promoted = service(&old).promote(ACCEPTING).expect("again");
+    // Behind the one in which its successor would have been the primary.
+    assert_eq!(
+        (promoted.epoch, promoted.lsn, promoted.may_be_lost),
+        (Epoch(3), stepped.lsn, Some(lost))
+    );
     // Whoever starts it as a standby once knows under which level it answered in that epoch.
     let level = std::fs::read_to_string(cluster.place("p").join("safety.json")).expect("kept");
-    assert!(level.contains(r#""last_epoch":2"#), "{level}");
+    assert!(level.contains(r#""last_epoch":3"#), "{level}");
     fill(&old, 5_000, 10);
     drop(new);
     let new = cluster.open_standby("s1");
@@ -267,7 +287,24 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     new.close().expect("close");
     old.close().expect("close");
     drop(old);
-    assert_eq!(service(&cluster.start("p")).info().epoch, Epoch(3));
+    assert_eq!(service(&cluster.start("p")).info().epoch, Epoch(4));
+}
+
+#[test]
+fn whoever_a_primary_steps_down_for_begins_behind_its_epoch() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 10);
+    let new = cluster.standby_of(&old, "s1");
+    wait_seen(&old, &new);
+    // An epoch of which no record tells.
+    service(&old).step_down("s1", None).expect("stepped down");
+    let again = service(&old).promote(ACCEPTING).expect("again");
+    wait_streaming(&old, "s1");
+    let promoted = service(&new).promote(ASKED).expect("promoted");
+    assert!(promoted.has_stepped_down, "{promoted:?}");
+    assert!(promoted.epoch > again.epoch, "{promoted:?} behind {again:?}");
 }
 
 #[test]

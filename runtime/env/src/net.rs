@@ -19,6 +19,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::{
     shared::{FrameBuffer, FrameMemory, FramePoster, SharedFrame},
     slice::ask_for_short_slices,
+    socket::{DroppedMark, OpenSocket, OpenSockets, SocketReader},
 };
 
 /// Before each frame on a stream: its length, 4 bytes, little-endian.
@@ -186,6 +187,7 @@ pub struct RealNet;
 
 struct TcpSender {
     stream: TcpStream,
+    is_dropped: DroppedMark,
     sent_bytes: usize,
     is_broken: bool,
 }
@@ -223,7 +225,7 @@ impl Net for RealNet {
         let mut last = unreachable("no such name".into());
         for address in addresses {
             match TcpStream::connect_timeout(&address, time) {
-                Ok(stream) => return connection_of(stream, address, limits),
+                Ok(stream) => return connection_of(stream, address, (limits, None)),
                 Err(error) => last = unreachable(error.to_string()),
             }
         }
@@ -232,12 +234,17 @@ impl Net for RealNet {
 }
 
 fn accept_all(listener: &TcpListener, limits: NetLimits, sender: &Sender<Connection>, is_closed: &AtomicBool) {
+    let open = OpenSockets::default();
     while !is_closed.load(Ordering::Acquire) {
+        let Some(place) = open.take() else {
+            thread::sleep(ACCEPT_LOOK);
+            continue;
+        };
         match listener.accept() {
             Ok((stream, peer)) => {
                 // One that can't be set up is gone; whoever connected notices.
                 let connection = stream.set_nonblocking(false).map_err(NetError::from);
-                let connection = connection.and_then(|()| connection_of(stream, peer, limits));
+                let connection = connection.and_then(|()| connection_of(stream, peer, (limits, Some(place))));
                 if connection.is_ok_and(|connection| sender.send(connection).is_err()) {
                     return;
                 }
@@ -247,18 +254,25 @@ fn accept_all(listener: &TcpListener, limits: NetLimits, sender: &Sender<Connect
     }
 }
 
-fn connection_of(stream: TcpStream, peer: SocketAddr, limits: NetLimits) -> Result<Connection, NetError> {
+/// `place` is its own at its listener.
+fn connection_of(
+    stream: TcpStream,
+    peer: SocketAddr,
+    (limits, place): (NetLimits, Option<OpenSocket>),
+) -> Result<Connection, NetError> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(limits.send_time))?;
-    let reading = stream.try_clone()?;
+    let (reader, is_dropped) = SocketReader::new(&stream)?;
     let (sender, frames) = bounded(limits.frames_waiting);
     let read = move || {
         ask_for_short_slices();
-        read_frames(reading, limits.frame_bytes, &sender);
+        read_frames(reader, limits.frame_bytes, &sender);
+        drop(place);
     };
     thread::Builder::new().name("net-read".into()).spawn(read)?;
     let sender = TcpSender {
         stream,
+        is_dropped,
         sent_bytes: limits.sent_bytes,
         is_broken: false,
     };
@@ -270,14 +284,13 @@ fn connection_of(stream: TcpStream, peer: SocketAddr, limits: NetLimits) -> Resu
 }
 
 /// Until the connection ends, breaks, or nobody wants more of it.
-fn read_frames(mut stream: TcpStream, frame_bytes: usize, sender: &Sender<Vec<u8>>) {
-    while let Ok(frame) = read_frame(&mut stream, frame_bytes) {
+fn read_frames(mut reader: SocketReader, frame_bytes: usize, sender: &Sender<Vec<u8>>) {
+    while let Ok(frame) = read_frame(&mut reader, frame_bytes) {
         if sender.send(frame).is_err() {
             break;
         }
     }
-    // Nothing more is read: the peer is to notice rather than to fill the kernel's buffers.
-    let _ = stream.shutdown(Shutdown::Both);
+    reader.shutdown();
 }
 
 /// Reads a frame with its length before it from a stream of bytes. A longer one than `frame_bytes` is an error.
@@ -332,6 +345,7 @@ impl FrameSender for TcpSender {
 impl Drop for TcpSender {
     fn drop(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
+        self.is_dropped.set();
     }
 }
 

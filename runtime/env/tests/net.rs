@@ -1,6 +1,12 @@
 //! The same promises of both networks, and the faults of the simulated one.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use crossbeam_channel::{RecvTimeoutError, TryRecvError};
 use reprise_env::{Connection, Net, NetError, NetFaults, NetLimits, RealNet, SimClock, SimNet};
@@ -83,6 +89,48 @@ fn listening() -> String {
         drop(taken);
     });
     address
+}
+
+/// A stranger who connects and says nothing, whatever he is told.
+#[test]
+fn a_connection_that_is_dropped_ends_though_its_peer_stays() {
+    let listener = RealNet.listen("127.0.0.1:0", LIMITS).expect("a port is free");
+    let mut peer = TcpStream::connect(&listener.address).expect("somebody listens");
+    let mut taken = listener.accepted.recv_timeout(LONG).expect("a connection");
+    taken.sender.send(&[b"the last word"]).expect("it is there");
+    drop(taken);
+    // What was sent last still comes.
+    let mut told = Vec::new();
+    peer.read_to_end(&mut told).expect("up to the end");
+    assert!(told.ends_with(b"the last word"), "{told:?}");
+    let until = Instant::now() + LONG;
+    while peer.write_all(b"x").is_ok() {
+        assert!(Instant::now() < until, "somebody still reads");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_listener_takes_so_many_connections_at_once_and_others_when_they_end() {
+    let listener = RealNet.listen("127.0.0.1:0", LIMITS).expect("a port is free");
+    let address = listener.address.clone();
+    let connecting = thread::spawn(move || {
+        let connect = |_| TcpStream::connect(&address).expect("the kernel keeps it");
+        (0..200).map(connect).collect::<Vec<_>>()
+    });
+    let mut taken = Vec::new();
+    while let Ok(connection) = listener.accepted.recv_timeout(SECOND) {
+        taken.push(connection);
+    }
+    assert!((1..200).contains(&taken.len()), "{} at once", taken.len());
+    let first = taken.len();
+    drop(taken);
+    let more = (first..200).map(|_| listener.accepted.recv_timeout(LONG).map(drop));
+    assert!(
+        more.into_iter().all(|taken| taken.is_ok()),
+        "others wait for their turn"
+    );
+    connecting.join().expect("no panic");
 }
 
 #[test]

@@ -290,6 +290,11 @@ impl<P: Send + 'static> Log<P> {
         self.shared.lock().epoch
     }
 
+    /// Of the last record that is written, or of the one before anything was.
+    pub fn written_epoch(&self) -> Epoch {
+        self.shared.lock().block_epoch
+    }
+
     /// Takes no more appends, for this reason. What was appended before is written; reading goes on.
     pub fn refuse(&self, reason: &str) {
         // What can't be written is refused for that reason.

@@ -6,81 +6,20 @@ use std::sync::{Arc, Mutex};
 
 use common::{WAIT_MAX, config, encode, words_in};
 use reprise_base::Lsn;
-use reprise_env::{Disk, DiskError, DiskFile, DiskLock, RealClock, SimDisk};
+use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk, RealClock, SimDisk};
 use reprise_log::{Log, LogError};
 
 type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-/// A disk on which something happens behind the next read of a file that is opened to be read.
-struct Hooked(SimDisk, Hook);
+/// Something happens behind the next read.
+struct BehindRead(Hook);
 
-struct HookedFile(Arc<dyn DiskFile>, Hook);
-
-impl Disk for Hooked {
-    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.0.create(name)
-    }
-
-    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.0.open(name)
-    }
-
-    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let file = self.0.open_read(name)?;
-        Ok(Arc::new(HookedFile(file, self.1.clone())))
-    }
-
-    fn list(&self) -> Result<Vec<String>, DiskError> {
-        self.0.list()
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.0.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> Result<(), DiskError> {
-        self.0.remove(name)
-    }
-
-    fn sync_dir(&self) -> Result<(), DiskError> {
-        self.0.sync_dir()
-    }
-
-    fn lock(&self) -> Result<DiskLock, DiskError> {
-        self.0.lock()
-    }
-
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-}
-
-impl DiskFile for HookedFile {
-    fn len(&self) -> Result<u64, DiskError> {
-        self.0.len()
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
-        let read = self.0.read_at(offset, buffer);
-        let hook = self.1.lock().expect("test").take();
+impl DiskFilter for BehindRead {
+    fn read_at(&self, file: &dyn DiskFile, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let read = file.read_at(offset, buffer);
+        let hook = self.0.lock().expect("test").take();
         hook.into_iter().for_each(|hook| hook());
         read
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.0.write_at(offset, bytes)
-    }
-
-    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.0.write_durable_at(offset, bytes)
-    }
-
-    fn sync(&self) -> Result<(), DiskError> {
-        self.0.sync()
-    }
-
-    fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
-        self.0.preallocate(bytes)
     }
 }
 
@@ -98,7 +37,10 @@ fn a_reader_outlives_a_release_of_what_it_has_passed_over() {
     for blocks in 1..10 {
         let (disk, hook) = (SimDisk::new(), Hook::default());
         let complete = Box::new(|_: Lsn, _: Result<(), &LogError>, ()| {});
-        let hooked = Arc::new(Hooked(disk.clone(), hook.clone()));
+        let hooked = Arc::new(FilteredDisk::new(
+            Arc::new(disk.clone()),
+            Arc::new(BehindRead(hook.clone())),
+        ));
         let (log, _) = Log::open(hooked, Arc::new(RealClock::new()), config(), complete).expect("open");
         let log = Arc::new(log);
         let ends: Vec<_> = (0..blocks)

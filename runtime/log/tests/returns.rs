@@ -9,78 +9,18 @@ use std::{
 
 use common::{config, encode};
 use reprise_base::Lsn;
-use reprise_env::{Clock, Disk, DiskError, DiskFile, DiskLock, SimClock, SimDisk, Stepper};
+use reprise_env::{Clock, DiskError, DiskFile, DiskFilter, FilteredDisk, SimClock, SimDisk, Stepper};
 use reprise_log::{Log, LogConfig, LogError};
 
 const WRITE_US: i64 = 120;
 
-/// A simulated disk each of whose durable writes takes `WRITE_US`.
-struct Slow {
-    disk: SimDisk,
-    clock: Arc<SimClock>,
-}
+/// Each durable write takes `WRITE_US`.
+struct Slow(Arc<SimClock>);
 
-struct SlowFile {
-    file: Arc<dyn DiskFile>,
-    clock: Arc<SimClock>,
-}
-
-impl Slow {
-    fn slow(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        let clock = self.clock.clone();
-        Arc::new(SlowFile { file, clock })
-    }
-}
-
-impl Disk for Slow {
-    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        Ok(self.slow(self.disk.create(name)?))
-    }
-    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        Ok(self.slow(self.disk.open(name)?))
-    }
-    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.disk.open_read(name)
-    }
-    fn list(&self) -> Result<Vec<String>, DiskError> {
-        self.disk.list()
-    }
-    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, name: &str) -> Result<(), DiskError> {
-        self.disk.remove(name)
-    }
-    fn sync_dir(&self) -> Result<(), DiskError> {
-        self.disk.sync_dir()
-    }
-    fn lock(&self) -> Result<DiskLock, DiskError> {
-        self.disk.lock()
-    }
-    fn describe(&self) -> String {
-        self.disk.describe()
-    }
-}
-
-impl DiskFile for SlowFile {
-    fn len(&self) -> Result<u64, DiskError> {
-        self.file.len()
-    }
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
-        self.file.read_at(offset, buffer)
-    }
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.file.write_at(offset, bytes)
-    }
-    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.clock.advance_us(WRITE_US);
-        self.file.write_durable_at(offset, bytes)
-    }
-    fn sync(&self) -> Result<(), DiskError> {
-        self.file.sync()
-    }
-    fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
-        self.file.preallocate(bytes)
+impl DiskFilter for Slow {
+    fn write_durable_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.0.advance_us(WRITE_US);
+        file.write_durable_at(offset, bytes)
     }
 }
 
@@ -98,10 +38,7 @@ impl Bench {
     fn open(clients: usize) -> Self {
         let clock = Arc::new(SimClock::at_us(0));
         let stepper = Stepper::new(7, clock.clone());
-        let disk = Slow {
-            disk: SimDisk::new(),
-            clock: clock.clone(),
-        };
+        let disk = FilteredDisk::new(Arc::new(SimDisk::new()), Arc::new(Slow(clock.clone())));
         let told = Arc::new(Mutex::new(Vec::new()));
         let teller = told.clone();
         let complete = Box::new(move |_: Lsn, outcome: Result<(), &LogError>, client| {

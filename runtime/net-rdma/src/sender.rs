@@ -211,8 +211,8 @@ impl Out {
             let max = self.sent_bytes_max;
             return Err(NetError::TooLarge { bytes, max });
         }
-        self.shared.check()?;
         self.shared.poll_sent()?;
+        self.shared.check()?;
         let (mut left, mut until) = (bytes, None);
         loop {
             let piece = self.piece(left);
@@ -237,8 +237,8 @@ impl Out {
 
     fn try_post(&mut self, frame: &SharedFrame) -> Result<bool, NetError> {
         self.check_shared(frame)?;
-        self.shared.check()?;
         self.shared.poll_sent()?;
+        self.shared.check()?;
         self.note_taken()?;
         let (bytes, piece) = (frame.bytes(), self.piece(frame.bytes()));
         if piece.is_more || bytes > self.sent_bytes_max || !self.ring.has_room(bytes) {

@@ -169,7 +169,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// Looks at what became of own writes. True: none is on its way, as far as they tell.
+    /// Looks at what became of own writes. True: none is on its way, as far as they tell. The other half may have found a failure just
+    /// before: `check` behind it knows.
     pub fn poll_sent(&self) -> Result<bool, NetError> {
         let mut queue = self.writes.lock().expect("nothing panics under this lock");
         self.poll_into(&mut queue)?;

@@ -12,8 +12,8 @@ use std::{
 
 use crossbeam_channel::{Sender, bounded};
 use reprise_env::{
-    Connection, FrameSender, Listener, Net, NetError, NetLimits, RealNet, ask_for_short_slices, frame_prefix,
-    read_frame,
+    Connection, FrameSender, Listener, Net, NetError, NetLimits, OpenSocket, OpenSockets, RealNet,
+    ask_for_short_slices, frame_prefix, read_frame,
 };
 use rustls::{ClientConnection, ServerConnection, pki_types::ServerName};
 
@@ -130,14 +130,19 @@ fn greet(
         )),
         _ => NetError::from(error),
     })?;
-    connection_of(ends, socket, peer, limits)
+    connection_of(ends, socket, peer, (limits, None))
 }
 
 fn accept_all(listener: &TcpListener, accepting: &Arc<Accepting>, is_closed: &AtomicBool) {
+    let open = OpenSockets::default();
     while !is_closed.load(Ordering::Acquire) {
         let Ok((socket, peer)) = listener.accept() else {
             thread::sleep(ACCEPT_LOOK);
             continue;
+        };
+        let Some(place) = open.take() else {
+            thread::sleep(ACCEPT_LOOK);
+            continue; // dropped, it ends
         };
         if accepting.under_way.fetch_add(1, Ordering::AcqRel) >= ACCEPTED_MAX {
             accepting.under_way.fetch_sub(1, Ordering::AcqRel);
@@ -145,7 +150,7 @@ fn accept_all(listener: &TcpListener, accepting: &Arc<Accepting>, is_closed: &At
         }
         let own = accepting.clone();
         let take = move || {
-            own.take(&socket, peer);
+            own.take(&socket, peer, place);
             own.under_way.fetch_sub(1, Ordering::AcqRel);
         };
         // Without a thread it ends; whoever connected notices.
@@ -157,7 +162,7 @@ fn accept_all(listener: &TcpListener, accepting: &Arc<Accepting>, is_closed: &At
 
 impl Accepting {
     /// One that can't be set up is gone; whoever connected notices.
-    fn take(&self, socket: &TcpStream, peer: SocketAddr) {
+    fn take(&self, socket: &TcpStream, peer: SocketAddr, place: OpenSocket) {
         let until = Instant::now() + HANDSHAKE_TIME;
         let Ok(state) = ServerConnection::new(self.own.frames()) else {
             return;
@@ -167,7 +172,7 @@ impl Accepting {
             .and_then(|()| shake(socket, state.into(), until));
         let connection = ends
             .map_err(NetError::from)
-            .and_then(|ends| connection_of(ends, socket, peer, self.limits));
+            .and_then(|ends| connection_of(ends, socket, peer, (self.limits, Some(place))));
         if let Ok(connection) = connection {
             let _ = self.accepted.send(connection); // nobody listens any more
         }
@@ -178,7 +183,7 @@ fn connection_of(
     (reader, writer): (TlsReader, TlsWriter),
     socket: &TcpStream,
     peer: SocketAddr,
-    limits: NetLimits,
+    (limits, place): (NetLimits, Option<OpenSocket>),
 ) -> Result<Connection, NetError> {
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(limits.send_time))?;
@@ -186,6 +191,7 @@ fn connection_of(
     let read = move || {
         ask_for_short_slices();
         read_frames(reader, limits.frame_bytes, &sender);
+        drop(place);
     };
     thread::Builder::new().name("tls-read".into()).spawn(read)?;
     Ok(Connection {

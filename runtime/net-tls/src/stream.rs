@@ -7,6 +7,7 @@ use std::{
     time::Instant,
 };
 
+use reprise_env::{DroppedMark, SocketReader};
 use rustls::Connection;
 
 /// What is read from the socket, and encrypted, at once.
@@ -65,22 +66,22 @@ pub(crate) fn shake(
             return Err(io::Error::new(ErrorKind::InvalidData, error));
         }
     }
-    socket.set_read_timeout(None)?;
+    let (reader, is_dropped) = SocketReader::new(socket)?;
     let ends = Arc::new(Ends {
         out: Mutex::new(socket.try_clone()?),
         state: Mutex::new(state),
     });
     let reader = TlsReader {
-        socket: socket.try_clone()?,
+        socket: reader,
         ends: ends.clone(),
         raw: vec![0; CHUNK_BYTES],
         left: 0..0,
     };
-    Ok((reader, TlsWriter { ends }))
+    Ok((reader, TlsWriter { ends, is_dropped }))
 }
 
 pub(crate) struct TlsReader {
-    socket: TcpStream,
+    socket: SocketReader,
     ends: Arc<Ends>,
     raw: Vec<u8>,
     /// Of `raw`: came, and was not decrypted yet.
@@ -89,7 +90,7 @@ pub(crate) struct TlsReader {
 
 impl TlsReader {
     pub fn shutdown(&self) {
-        let _ = self.socket.shutdown(Shutdown::Both); // it may have ended before
+        self.socket.shutdown();
     }
 
     /// What has been decrypted. None: nothing yet.
@@ -135,6 +136,7 @@ impl Read for TlsReader {
 
 pub(crate) struct TlsWriter {
     ends: Arc<Ends>,
+    is_dropped: DroppedMark,
 }
 
 impl TlsWriter {
@@ -150,5 +152,6 @@ impl TlsWriter {
         }
         let out = self.ends.out.lock().expect("no code panics under this lock");
         let _ = out.shutdown(how); // it may have ended before
+        self.is_dropped.set();
     }
 }

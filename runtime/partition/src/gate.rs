@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// Why nothing is answered.
-const LEASE_OVER: &str = "this server's lease is over, and no standby is in sync: another server may be the primary";
+const LEASE_OVER: &str =
+    "this server's lease is over, and too few standbys are in sync: another server may be the primary";
 /// Everything is where it is wanted.
 const EVERYTHING: Lsn = Lsn(u64::MAX);
 
@@ -58,7 +59,7 @@ pub struct CommitGate {
     is_kept: AtomicBool,
     /// Writes are refused; the state says why.
     refuses: AtomicBool,
-    /// A standby has what is answered now.
+    /// Standbys have what is answered now, as the level asks for. Changes under the state's lock.
     is_backed: AtomicBool,
     /// Of the server, where one was asked for.
     level: OnceLock<Safety>,
@@ -127,14 +128,15 @@ impl CommitGate {
         self.lease.get().is_some()
     }
 
-    /// Looked at just before an answer.
-    fn may_be_alone(&self) -> bool {
-        self.lease.get().is_none_or(|lease| lease.is_valid())
+    /// Looked at just before an answer: this server's lease is over, and no standbys are known, beyond it, to have what it answers. One that
+    /// is lost, or comes to be in sync, may have it: whoever takes over is not told of that.
+    fn is_silent(&self) -> bool {
+        !self.is_backed.load(Ordering::Acquire) && self.lease.get().is_some_and(|lease| !lease.is_valid())
     }
 
     /// Everything before it is committed.
     fn committed_of(&self, state: &State) -> Lsn {
-        match state.limit == EVERYTHING && !self.may_be_alone() {
+        match self.is_silent() {
             true => state.passed,
             false => state.passed.max(state.limit),
         }
@@ -147,11 +149,6 @@ impl CommitGate {
         Some(if is_backed { level } else { Safety::OneSafe })
     }
 
-    /// Whether a standby has what is answered now, as the level asks for.
-    pub fn set_backed(&self, is_backed: bool) {
-        self.is_backed.store(is_backed, Ordering::Release);
-    }
-
     /// From here on what is behind `committed` waits for `set_limit`.
     pub fn keep(&self, committed: Lsn) {
         let mut state = self.lock();
@@ -159,18 +156,20 @@ impl CommitGate {
         self.is_kept.store(true, Ordering::Release);
     }
 
-    /// Everything before `limit` is where it is wanted; None: nothing is wanted beyond the disk here. Whoever may go does so at `release`.
-    /// It may fall, when a standby comes that is behind: what passed stays committed.
-    pub fn set_limit(&self, limit: Option<Lsn>, refusal: Option<Arc<str>>) {
+    /// Everything before `limit` is where it is wanted; None: nothing is wanted beyond the disk here. `is_backed`: standbys have what is
+    /// answered from here on, as the level asks for. Whoever may go does so at `release`. The limit may fall, when a standby comes that is
+    /// behind: what passed stays committed.
+    pub fn set_limit(&self, limit: Option<Lsn>, is_backed: bool, refusal: Option<Arc<str>>) {
         let mut state = self.lock();
         state.limit = limit.unwrap_or(EVERYTHING);
+        self.is_backed.store(is_backed, Ordering::Release);
         self.refuses.store(refusal.is_some(), Ordering::Release);
         state.refusal = refusal;
     }
 
     /// Why writes are refused before they run.
     pub fn refusal(&self) -> Option<Unlogged> {
-        if !self.may_be_alone() && self.lock().limit == EVERYTHING {
+        if self.is_silent() {
             return Some(Unlogged::Unavailable(LEASE_OVER.into()));
         }
         if !self.refuses.load(Ordering::Acquire) {
@@ -179,9 +178,14 @@ impl CommitGate {
         self.lock().refusal.clone().map(Unlogged::Unavailable)
     }
 
-    /// True where the record at `lsn` is durable here and not yet where it is wanted.
+    /// True where nobody is told that the record at `lsn`, which is durable here, is committed: it is not yet where it is wanted, or this server
+    /// answers nothing.
     pub fn is_beyond(&self, lsn: Lsn) -> bool {
-        self.is_kept.load(Ordering::Acquire) && self.committed_of(&self.lock()) <= lsn
+        if !self.is_kept.load(Ordering::Acquire) {
+            return false;
+        }
+        let state = self.lock();
+        self.is_silent() || self.committed_of(&state) <= lsn
     }
 
     /// Everything before it is committed, of what is `durable` here.
@@ -300,15 +304,21 @@ mod tests {
         gate.release();
         assert!(waits.try_recv().is_err(), "another server may be the primary");
         assert_eq!(gate.committed(Lsn(9)), Lsn(7), "what was answered is");
-        assert!(gate.is_beyond(Lsn(8)) && !gate.is_beyond(Lsn(6)));
+        // Whoever repeats a call is not told that it committed.
+        assert!(gate.is_beyond(Lsn(8)) && gate.is_beyond(Lsn(6)));
         // A standby in sync has it: that needs no lease.
-        gate.set_limit(Some(Lsn(9)), None);
+        gate.set_limit(Some(Lsn(9)), true, None);
+        assert!(gate.is_beyond(Lsn(9)) && !gate.is_beyond(Lsn(8)));
         assert!(gate.refusal().is_none());
         gate.release();
         assert!(waits.try_recv().is_ok_and(|outcome| outcome.is_ok()));
-        gate.set_limit(None, None);
+        gate.set_limit(None, false, None);
         let waits = wait_for(&gate, 11);
         assert!(waits.try_recv().is_err());
+        // One that is lost, or comes to be in sync, has it: whoever takes over does not know of that.
+        gate.set_limit(Some(Lsn(12)), false, None);
+        gate.release();
+        assert!(waits.try_recv().is_err() && gate.refusal().is_some() && gate.is_beyond(Lsn(10)));
         lease.set_until(clock.monotonic_ns() + 1_000_000);
         gate.release();
         assert!(waits.try_recv().is_ok_and(|outcome| outcome.is_ok()));

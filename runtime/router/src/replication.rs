@@ -46,6 +46,8 @@ pub struct StandbyInfo {
     pub freshness: Option<f64>,
     /// Age of the oldest record of the primary that readers there do not see; 0: they see all.
     pub lag_us: u64,
+    /// False on a standby that has not heard of its primary since it was started: it lags so much at least.
+    pub is_lag_known: bool,
     /// Bytes of log that readers there do not see.
     pub lag_bytes: u64,
     /// Records that readers there do not see.
@@ -71,6 +73,7 @@ pub struct ComparedInfo {
 #[derive(Clone, Debug)]
 pub struct ReplicationInfo {
     pub role: Role,
+    /// In which a primary writes; elsewhere that of the last record.
     pub epoch: Epoch,
     /// What is waited for: `LocalSync` or `LocalAsync` where no level was asked for.
     pub safety: Safety,
@@ -206,7 +209,7 @@ pub struct Promoted {
 pub struct PromoteOptions {
     /// The old primary is not asked to step down: somebody has stopped it.
     pub is_forced: bool,
-    /// Also where this standby is out of sync.
+    /// Also where this server is out of sync.
     pub accepts_loss: bool,
 }
 
@@ -232,8 +235,8 @@ pub enum ReplicationError {
     PrimaryNotStopped(Arc<str>),
     /// What was answered may be lost.
     #[error(
-        "this standby is out of sync: what was answered from LSN {} on may be lost (the old primary is known to have had everything before LSN {}). \
-         Promote one that is in sync, or accept the loss (--accept-loss)", .0.from, .0.known_to
+        "this server may lack what was answered from LSN {} on: it is out of sync, or at quorum others may have more (the old primary is known \
+         to have had everything before LSN {}). Promote the one that has most, or accept the loss (--accept-loss)", .0.from, .0.known_to
     )]
     OutOfSync(LostRange),
     #[error("{0}")]

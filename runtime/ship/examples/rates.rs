@@ -19,7 +19,7 @@ use reprise_ship::{
     BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Link, LinkConfig, PersistedHook, Shipper, ShipperConfig,
     Stand, StandbyProgress, StandingSeen, Taker,
 };
-use reprise_wire::{DeployRef, RecordBatch, RecordRef};
+use reprise_wire::{DeployRef, FILE_CHUNK_BYTES_MAX, RecordBatch, RecordRef};
 
 const DATABASE: [u8; 16] = *b"rates of a ship!";
 const ROOM_BYTES: u64 = 6 << 20;
@@ -128,6 +128,7 @@ fn start(primary: &Arc<Log<()>>, clock: &Arc<dyn Clock>) -> Shipper {
         listen: "127.0.0.1:0".into(),
         primary: String::new(),
         partitions: 1,
+        file_part_bytes: FILE_CHUNK_BYTES_MAX,
         ring_bytes: 16 << 20,
         following: Box::new(|_| ()),
         safety: Safety::OneSafe,

@@ -44,6 +44,8 @@ struct State {
     number: u64,
     /// Only this connection hears of it.
     is_for: Option<u64>,
+    /// It has not heard of all yet.
+    is_owed: bool,
     found: Option<Arc<Found>>,
     /// A mark is being written, and everything before this lies before it.
     floor: Option<Lsn>,
@@ -84,6 +86,7 @@ impl Comparisons {
         state.floor = None;
         state.found = None;
         state.is_for = search.map(|search| search.connection);
+        state.is_owed = search.is_some();
         state.named = Some(Named {
             number: state.number,
             lsn,
@@ -103,6 +106,11 @@ impl Comparisons {
         if state.number == number {
             state.found = Some(Arc::new(found));
         }
+    }
+
+    /// A standby that searches waits for what was found at the newest LSN: another one takes its place.
+    pub fn is_owed(&self) -> bool {
+        self.lock().is_owed
     }
 
     /// The next thing that a standby wants to be looked for.
@@ -128,8 +136,15 @@ impl Comparisons {
         true
     }
 
+    /// The connection is over, or has heard of all.
+    fn owe_no_more(&self, connection: u64) {
+        let mut state = self.lock();
+        state.is_owed &= state.is_for != Some(connection);
+    }
+
     /// The connection is over.
     pub(crate) fn forget(&self, connection: u64) {
+        self.owe_no_more(connection);
         self.lock().searches.retain(|search| search.connection != connection);
     }
 
@@ -166,9 +181,10 @@ impl Comparisons {
                 send(connection, &Frame::Named(named))?;
                 telling.named = named.number;
             }
-            Untold::Found(number, found) => {
-                send_found(connection, number, &found)?;
-                telling.found = number;
+            Untold::Found(of, found) => {
+                send_found(connection, of, &found)?;
+                telling.found = of;
+                self.owe_no_more(number);
             }
         }
         Ok(true)
@@ -256,6 +272,11 @@ mod tests {
             "it is told who asked"
         );
         assert!(comparisons.untold(1, &TellingOf::default()).is_some());
+        assert!(comparisons.is_owed());
+        comparisons.owe_no_more(2);
+        assert!(comparisons.is_owed(), "it is another one that waits");
+        comparisons.owe_no_more(1);
+        assert!(!comparisons.is_owed());
         comparisons.forget(2);
         assert_eq!(comparisons.next_search(), None);
         let asked = (0..2 * SEARCHES_MAX).filter(|_| comparisons.ask(1, sought(0, 0), 4, &mut telling));

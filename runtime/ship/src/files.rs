@@ -8,7 +8,7 @@ use std::{
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Connection, Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 use reprise_log::{CopyRange, Hold, LogError};
-use reprise_wire::{FILE_CHUNK_BYTES_MAX, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Refusal, SegmentHeader};
+use reprise_wire::{FORMAT_VERSION, FileChunk, FilesEnd, Frame, Refusal, SegmentHeader};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
 pub(crate) struct Sending {
     /// None until a checkpoint is there.
     files: Option<Files>,
+    part_bytes: usize,
 }
 
 struct Files {
@@ -43,12 +44,17 @@ pub(crate) enum Sent {
     /// There is no checkpoint yet.
     Nothing,
     Part,
+    /// All files; what ends them is not sent yet.
+    Files,
     All,
 }
 
 impl Sending {
-    pub fn new() -> Self {
-        Self { files: None }
+    pub fn new(part_bytes: usize) -> Self {
+        Self {
+            files: None,
+            part_bytes,
+        }
     }
 
     /// There is a checkpoint.
@@ -56,11 +62,16 @@ impl Sending {
         self.files.is_some()
     }
 
-    /// Chooses the files, or sends a part of one. `keep` is told what must be held for the standby.
+    /// Behind the log's files among them, once they are chosen.
+    pub fn log_end(&self) -> Option<Lsn> {
+        self.files.as_ref().map(|files| files.end.1)
+    }
+
+    /// Chooses the files, or sends a part of one. What ends them is sent once the standby `takes_log`. `keep` is told what must be held for the standby.
     pub fn step(
         &mut self,
         (log, checkpoints): (&dyn ShippedLog, &dyn CheckpointSource),
-        (name, connection): (&str, &mut Connection),
+        (name, connection, takes_log): (&str, &mut Connection, bool),
         keep: impl FnOnce(Arc<Hold>, Lsn),
     ) -> Result<Sent, End> {
         let Some(files) = &mut self.files else {
@@ -72,12 +83,15 @@ impl Sending {
             return Ok(Sent::Part);
         };
         let Some(outgoing) = files.waiting.last_mut() else {
+            if !takes_log {
+                return Ok(Sent::Files);
+            }
             let (epoch, lsn) = files.end;
             let count = files.count;
             send(connection, &Frame::FilesEnd(FilesEnd { count, epoch, lsn }))?;
             return Ok(Sent::All);
         };
-        if outgoing.send_part(connection)? {
+        if outgoing.send_part(connection, self.part_bytes)? {
             files.waiting.pop();
         }
         Ok(Sent::Part)
@@ -104,7 +118,7 @@ impl Files {
         let stub = stub(log, chosen.lsn)?;
         hold.advance(chosen.lsn)?;
         keep(Arc::new(hold), chosen.lsn);
-        // An open file can be read to its end, also once others have removed it.
+        // An open file can be read to its end, also once others have removed it. The last one goes first: the log's, so that it can go on.
         let checkpoint = Outgoing::new(format!("checkpoints/{}", chosen.name), chosen.file)?;
         let mut waiting = vec![checkpoint];
         for (name, file) in stub.files {
@@ -165,9 +179,9 @@ impl Outgoing {
     }
 
     /// True behind the last one.
-    fn send_part(&mut self, connection: &mut Connection) -> Result<bool, End> {
+    fn send_part(&mut self, connection: &mut Connection, part_bytes: usize) -> Result<bool, End> {
         let left = self.bytes - self.offset;
-        let mut part = vec![0; left.min(FILE_CHUNK_BYTES_MAX as u64) as usize];
+        let mut part = vec![0; left.min(part_bytes as u64) as usize];
         let read = self.file.read_at(self.offset, &mut part)?;
         if read < part.len() {
             return Err(unavailable(&format!("{} became shorter", self.path)));

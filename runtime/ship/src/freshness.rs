@@ -92,6 +92,8 @@ pub(crate) struct Freshness {
     seen: Option<(u64, Lsn)>,
     heard_ns: Option<u64>,
     now: Option<Sample>,
+    /// Where somebody samples whenever something is heard.
+    due_ns: u64,
     samples: VecDeque<Sample>,
     /// Of the second that has begun.
     second: Vec<Sample>,
@@ -136,7 +138,7 @@ impl Freshness {
         };
         let lag_us = match view >= primary {
             true => 0,
-            false => views.last_at(view).map_or(0, |at| moment.saturating_sub(at) / 1_000),
+            false => views.when(view).map_or(0, |at| moment.saturating_sub(at) / 1_000),
         };
         let lag_bytes = if view >= primary { 0 } else { bytes_behind(view) };
         self.keep(
@@ -148,6 +150,15 @@ impl Freshness {
             now_ns,
             now_us,
         );
+    }
+
+    /// A sample's time has passed since the last one.
+    fn is_due(&mut self, now_ns: u64) -> bool {
+        let is_due = now_ns >= self.due_ns;
+        if is_due {
+            self.due_ns = now_ns + SAMPLE_NS;
+        }
+        is_due
     }
 
     fn keep(&mut self, sample: Sample, now_ns: u64, now_us: i64) {
@@ -243,12 +254,14 @@ impl OwnFreshness {
         views.note(beat.came_ns, beat.durable);
         freshness.seen = Some((beat.came_ns, view));
         freshness.heard_ns = Some(beat.came_ns);
-        freshness.sample((beat.came_ns, now_us), views, |_| beat.behind_bytes);
+        if freshness.is_due(beat.came_ns) {
+            freshness.sample((beat.came_ns, now_us), views, |_| beat.behind_bytes);
+        }
     }
 
-    /// The score of this view, where the primary was heard within a second; and for how many microseconds it may have had something that
-    /// this view does not show.
-    pub fn now(&self, now_ns: u64, view: Lsn) -> (Option<f64>, u64) {
+    /// The score of this view, where the primary was heard within a second; and for how many microseconds at most it may have had something
+    /// that this view does not show: since it was heard last, where that was all. None: nothing was heard of it.
+    pub fn now(&self, now_ns: u64, view: Lsn) -> (Option<f64>, Option<u64>) {
         let both = self.0.lock().expect("nothing panics under this lock");
         let (views, freshness) = &*both;
         // What the primary showed when it was heard, and what it showed before.
@@ -256,10 +269,7 @@ impl OwnFreshness {
             .heard_ns
             .filter(|heard| now_ns.saturating_sub(*heard) <= HEARD_NS)
             .and_then(|heard| Some((views.at(heard)?, views.at(heard.saturating_sub(LOOK_BACK_NS))?)));
-        let lag_us = match heard {
-            Some((primary, _)) if view >= primary => 0,
-            _ => views.last_at(view).map_or(0, |at| now_ns.saturating_sub(at) / 1_000),
-        };
+        let lag_us = views.last_at(view).map(|at| now_ns.saturating_sub(at) / 1_000);
         let fresh = heard
             .map(|(primary, before)| f64::from(score(view, primary, before).unwrap_or_else(|| idle(view, primary))));
         (fresh, lag_us)
@@ -395,14 +405,19 @@ mod tests {
             committed: Lsn(durable),
             behind_bytes: 7,
         };
-        assert_eq!(own.now(5, Lsn(0)), (None, 0));
+        assert_eq!(own.now(5, Lsn(0)), (None, None));
         own.note(&beat(1_000, 100), 0, Lsn(100));
-        assert_eq!(own.now(1_010 * MS, Lsn(100)), (Some(1.0), 0));
+        // Nobody knows what the primary did since.
+        assert_eq!(own.now(1_010 * MS, Lsn(100)), (Some(1.0), Some(10_000)));
         own.note(&beat(1_020, 150), 0, Lsn(100));
-        assert_eq!(own.now(1_030 * MS, Lsn(100)), (Some(0.0), 30_000));
+        assert_eq!(own.now(1_030 * MS, Lsn(100)), (Some(0.0), Some(30_000)));
         // A read has the freshness of its own view, not that of the last heartbeat's.
-        assert_eq!(own.now(1_030 * MS, Lsn(150)), (Some(1.0), 0));
+        assert_eq!(own.now(1_030 * MS, Lsn(150)), (Some(1.0), Some(10_000)));
         assert_eq!(own.now(1_030 * MS, Lsn(125)).0, Some(0.5));
-        assert_eq!(own.now(5_000 * MS, Lsn(150)), (None, 3_980_000));
+        assert_eq!(own.now(5_000 * MS, Lsn(150)), (None, Some(3_980_000)));
+        // Two heartbeats within a sample's time, and one more: as many samples as there were times.
+        own.note(&beat(1_021, 150), 0, Lsn(150));
+        own.note(&beat(1_041, 150), 0, Lsn(150));
+        assert_eq!(own.history().1.map(|minute| minute.count), Some(3));
     }
 }

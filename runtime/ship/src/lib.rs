@@ -6,6 +6,7 @@
 //! Called by: `router` (what is told of freshness), `database`, `node` (a standby's first files).
 #![forbid(unsafe_code)]
 
+mod beside;
 mod comparing;
 mod connection;
 mod files;
@@ -24,6 +25,7 @@ mod table;
 mod tickets;
 mod views;
 
+pub use beside::{KeepCommitted, LogBeside, OnTheWay};
 pub use comparing::{Comparisons, Found, Search};
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
 pub use fork::{AskingFork, ForkAnswer};

@@ -8,14 +8,14 @@ use reprise_base::{Epoch, Lsn, Waiter};
 use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
 use reprise_log::{Group, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_wire::{
-    Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Named, Outcome, Progress, RangesFound, Refusal,
-    SHIP_PROTOCOL, Sought, Standing, TableDigests, Wants, Welcome, WireError,
+    Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, InSync, Named, Outcome, Progress, RangesFound,
+    Refusal, SHIP_PROTOCOL, Sought, Standing, TableDigests, Wants, Welcome, WireError,
 };
 
 use crate::connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait};
 
 /// Between two reports at least that tell of nothing more on the disk.
-const REPORT_NS: u64 = 1_000_000;
+pub(crate) const REPORT_NS: u64 = 1_000_000;
 /// Frames that one step takes at most.
 const STEP_FRAMES_MAX: usize = 64;
 
@@ -33,6 +33,10 @@ pub trait Taker: Send + Sync {
     fn note_heartbeat(&self, beat: &BeatSeen);
     /// The primary tells who is in sync. True once that is kept on the disk; false where it can't be.
     fn keep_standing(&self, standing: &StandingSeen) -> bool;
+    /// Whether a primary of this epoch may be told anything: it may answer what is acknowledged to it. Err: why not.
+    fn judge_primary(&self, _: Epoch) -> Result<(), String> {
+        Ok(())
+    }
     /// Whoever has tables compares them. None: nothing is compared.
     fn compares(&self) -> Option<&dyn Compares> {
         None
@@ -98,8 +102,8 @@ pub struct BeatSeen {
 pub struct StandingSeen {
     /// Of the primary.
     pub epoch: Epoch,
-    /// This standby has everything that was answered.
-    pub is_in_sync: bool,
+    /// Of this standby.
+    pub in_sync: InSync,
     /// Standbys that may lack something, and what they have: everything before this.
     pub laggards: Vec<(String, Lsn)>,
 }
@@ -126,6 +130,9 @@ pub enum LinkError {
     Refused { refusal: Refusal, reason: String },
     #[error("connect to the primary: {0}")]
     Net(#[from] NetError),
+    /// The primary is not the one that is to be followed now.
+    #[error("{0}")]
+    Superseded(String),
     #[error("the primary was not heard for too long")]
     Silent,
     #[error("a frame of the primary is damaged: {0}")]
@@ -134,6 +141,8 @@ pub enum LinkError {
     Turn(&'static str),
     #[error("a group is not placed: {0}")]
     Place(#[from] PlaceError),
+    #[error("the log among the first files: {0}")]
+    Log(#[from] LogError),
     #[error("the file {path}: {what}")]
     File { path: String, what: String },
     #[error(transparent)]
@@ -156,11 +165,14 @@ impl LinkError {
                 | Refusal::Diverged => true,
             },
             // Closed: a promotion begins or the node stops, and either may fail.
-            Self::Place(PlaceError::Log(LogError::Unavailable { kind, .. })) => !matches!(
-                kind,
-                UnavailableKind::Full | UnavailableKind::Stalled | UnavailableKind::Closed
-            ),
-            Self::Place(PlaceError::Log(_) | PlaceError::Version { .. }) | Self::Staging(_) | Self::Disk(_) => true,
+            Self::Place(PlaceError::Log(error)) | Self::Log(error) => match error {
+                LogError::Unavailable { kind, .. } => !matches!(
+                    kind,
+                    UnavailableKind::Full | UnavailableKind::Stalled | UnavailableKind::Closed
+                ),
+                _ => true,
+            },
+            Self::Place(PlaceError::Version { .. }) | Self::Staging(_) | Self::Disk(_) => true,
             _ => false,
         }
     }
@@ -244,6 +256,20 @@ impl Link {
                 false => Ok(None),
             },
         }
+    }
+}
+
+/// As whoever places it takes it.
+pub(crate) fn group_of<'a>(frame: &GroupFrame<'a>) -> Group<'a> {
+    Group {
+        first: frame.first,
+        end: Position {
+            epoch: frame.epoch,
+            lsn: frame.end,
+            history: frame.history,
+        },
+        version: frame.format,
+        records: frame.records,
     }
 }
 
@@ -357,17 +383,7 @@ impl Streaming {
     }
 
     fn place(&mut self, group: &GroupFrame<'_>) -> Result<(), LinkError> {
-        let placed = self.taker.place(&Group {
-            first: group.first,
-            end: Position {
-                epoch: group.epoch,
-                lsn: group.end,
-                history: group.history,
-            },
-            version: group.format,
-            records: group.records,
-        })?;
-        match placed {
+        match self.taker.place(&group_of(group))? {
             Placed::New | Placed::Known => Ok(()),
         }
     }
@@ -396,7 +412,7 @@ impl Streaming {
         let laggards = standing.laggards().map(|seen| (seen.name.to_owned(), seen.from));
         let is_kept = self.taker.keep_standing(&StandingSeen {
             epoch: welcome.epoch,
-            is_in_sync: standing.is_in_sync,
+            in_sync: standing.in_sync,
             laggards: laggards.collect(),
         });
         if is_kept {
@@ -445,6 +461,9 @@ impl Streaming {
     }
 
     fn report(&mut self) -> Result<(), LinkError> {
+        if let Some(welcome) = &self.welcome {
+            self.taker.judge_primary(welcome.epoch).map_err(LinkError::Superseded)?;
+        }
         let now_ns = self.link.clock.monotonic_ns();
         let progress = self.progress(now_ns);
         send(&mut self.link.connection, &Frame::Progress(progress))?;

@@ -1,4 +1,4 @@
-//! A standby's first files: received into a new directory, which appears whole or not at all.
+//! A standby's first files: received into a new directory, which appears whole or not at all. What the primary logs meanwhile comes beside them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,20 +6,22 @@ use crossbeam_channel::never;
 use reprise_backup::{Place, Staging};
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Disk, DiskFile, Step};
-use reprise_wire::{FileChunk, FilesEnd, Frame, Progress, Wants};
+use reprise_wire::{FileChunk, FilesEnd, Frame, Heartbeat, Progress, Wants};
 use sha2::{Digest, Sha256};
 
 use crate::{
+    beside::{LogBeside, LogComing},
     connection::{HEARTBEAT, send, wait},
-    link::{Link, LinkConfig, LinkError},
+    link::{Link, LinkConfig, LinkError, REPORT_NS, group_of},
 };
 
 /// A primary that looks for a checkpoint may be silent for longer.
 const FILES_SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Files that come, at most.
 const FILES_MAX: usize = 16;
-/// Where they go.
-const FOLDERS: [&str; 2] = ["checkpoints", "log"];
+/// Where they go; those of the log come first.
+const CHECKPOINTS: &str = "checkpoints";
+const LOG: &str = "log";
 
 /// What a new directory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,17 +32,25 @@ pub struct Bootstrapped {
     pub epoch: Epoch,
     /// The log goes on here.
     pub lsn: Lsn,
+    /// Records of it that came beside the files.
+    pub live: u64,
 }
 
 /// Files of a primary, coming in.
 pub struct Bootstrapping {
     link: Link,
+    beside: LogBeside,
+    /// Before what it lies in: dropped, it is closed first.
+    log: Option<LogComing>,
     staging: Option<Staging>,
     incoming: Option<Incoming>,
     done: Vec<Arc<dyn DiskFile>>,
     paths: Vec<String>,
     bytes: u64,
-    is_welcome: bool,
+    /// Of the primary, once it took this standby.
+    epoch: Option<Epoch>,
+    told: Progress,
+    told_ns: u64,
     whole: Option<Bootstrapped>,
 }
 
@@ -53,17 +63,21 @@ struct Incoming {
 
 impl Link {
     /// Connects, to have the files to begin with put into `place`: a directory that is not there yet, or empty.
-    pub fn bootstrap(config: &LinkConfig, place: &Place) -> Result<Bootstrapping, LinkError> {
+    pub fn bootstrap(config: &LinkConfig, place: &Place, beside: LogBeside) -> Result<Bootstrapping, LinkError> {
         let staging = Staging::begin(place)?;
         let link = Self::connect(config, Wants::Files, None)?;
         Ok(Bootstrapping {
             link,
+            beside,
+            log: None,
             staging: Some(staging),
             incoming: None,
             done: Vec::new(),
             paths: Vec::new(),
             bytes: 0,
-            is_welcome: false,
+            epoch: None,
+            told: Progress::default(),
+            told_ns: 0,
             whole: None,
         })
     }
@@ -95,17 +109,20 @@ impl Bootstrapping {
                     reason: refused.reason.to_owned(),
                 });
             }
-            Frame::Welcome(_) if !self.is_welcome => self.is_welcome = true,
-            Frame::File(chunk) if self.is_welcome => self.take(&chunk)?,
-            Frame::Heartbeat(_) if self.is_welcome => {
-                send(&mut self.link.connection, &Frame::Progress(Progress::default()))?;
-            }
-            Frame::FilesEnd(end) if self.is_welcome && self.incoming.is_none() => {
+            Frame::Welcome(welcome) if self.epoch.is_none() => self.epoch = Some(welcome.epoch),
+            Frame::File(chunk) if self.epoch.is_some() => self.take(&chunk)?,
+            Frame::Heartbeat(beat) if self.epoch.is_some() => self.note_beat(&beat)?,
+            Frame::Group(group) => match &mut self.log {
+                Some(log) => log.place(&group_of(&group))?,
+                None => return Err(LinkError::Turn("a group")),
+            },
+            Frame::FilesEnd(end) if self.epoch.is_some() && self.incoming.is_none() => {
                 self.whole = Some(self.publish(&end)?);
                 return Ok(Step::Over);
             }
             _ => return Err(LinkError::Turn("a frame")),
         }
+        self.report_if_due()?;
         Ok(Step::Done)
     }
 
@@ -141,8 +158,57 @@ impl Bootstrapping {
             return Err(refused(chunk.path, "its checksum is not that of what was sent"));
         }
         self.done.push(incoming.file);
-        send(&mut self.link.connection, &Frame::Progress(Progress::default()))?;
+        self.report()
+    }
+
+    fn note_beat(&mut self, beat: &Heartbeat) -> Result<(), LinkError> {
+        if let Some(log) = &mut self.log {
+            log.note_committed(beat.committed);
+        }
+        self.report()
+    }
+
+    /// As of now. Nothing is received before the log is open. Clocks are compared once it follows.
+    fn progress(&mut self) -> Progress {
+        let Some(log) = &mut self.log else {
+            return Progress::default();
+        };
+        let (persisted, room_bytes) = (log.persisted(), log.room_bytes());
+        Progress {
+            received: log.received().lsn,
+            persisted,
+            room_bytes,
+            epoch: self.epoch.unwrap_or_default(),
+            ..Progress::default()
+        }
+    }
+
+    fn report(&mut self) -> Result<(), LinkError> {
+        let now_ns = self.link.clock.monotonic_ns();
+        let progress = self.progress();
+        send(&mut self.link.connection, &Frame::Progress(progress))?;
+        (self.told, self.told_ns) = (progress, now_ns);
         Ok(())
+    }
+
+    /// Nobody waits for what is durable here; the primary may wait for room.
+    fn report_if_due(&mut self) -> Result<(), LinkError> {
+        let now_ns = self.link.clock.monotonic_ns();
+        if now_ns.saturating_sub(self.told_ns) < REPORT_NS {
+            return Ok(());
+        }
+        let now = self.progress();
+        match (now.received, now.room_bytes) == (self.told.received, self.told.room_bytes) {
+            true => Ok(()),
+            false => self.report(),
+        }
+    }
+
+    /// The log has come as far as there are files of it: what is logged meanwhile is placed behind it.
+    fn open_log(&mut self) -> Result<(), LinkError> {
+        let (disk, clock) = (self.folder(LOG)?, Arc::clone(&self.link.clock));
+        self.log = Some(LogComing::open(disk, clock, Arc::clone(&self.beside.threads))?);
+        self.report()
     }
 
     fn begin(&mut self, chunk: &FileChunk<'_>) -> Result<Incoming, LinkError> {
@@ -150,11 +216,16 @@ impl Bootstrapping {
         let (folder, name) = path.split_once('/').unwrap_or_default();
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
         let is_name = name.bytes().all(is_plain) && !name.is_empty() && !name.starts_with('.');
-        if !FOLDERS.contains(&folder) || !is_name || self.paths.iter().any(|known| known == path) {
+        if ![CHECKPOINTS, LOG].contains(&folder) || !is_name || self.paths.iter().any(|known| known == path) {
             return Err(refused(path, "no such file belongs to a database"));
         }
         if self.paths.len() == FILES_MAX {
             return Err(refused(path, "too many files"));
+        }
+        match (folder, self.log.is_some()) {
+            (CHECKPOINTS, false) => self.open_log()?,
+            (LOG, true) => return Err(refused(path, "the log had come whole before it")),
+            _ => {}
         }
         self.paths.push(path.to_owned());
         let file = self.folder(folder)?.create(name)?;
@@ -172,21 +243,24 @@ impl Bootstrapping {
 
     /// Makes all of it durable, then gives the directory its name.
     fn publish(&mut self, end: &FilesEnd) -> Result<Bootstrapped, LinkError> {
-        if end.count as usize != self.done.len() {
-            return Err(refused("", "not all files have come"));
-        }
+        let log = self.log.take().filter(|_| end.count as usize == self.done.len());
+        let log = log.ok_or_else(|| refused("", "not all files have come"))?;
+        let (received, committed) = log.close()?;
         for file in &self.done {
             file.sync()?;
         }
-        for folder in FOLDERS {
+        for folder in [CHECKPOINTS, LOG] {
             self.folder(folder)?.sync_dir()?;
         }
-        self.staging.take().expect("until it is published").publish()?;
+        let staging = self.staging.take().expect("until it is published");
+        (self.beside.keep_committed)(&*staging.place().root()?, committed)?;
+        staging.publish()?;
         Ok(Bootstrapped {
             files: end.count,
             bytes: self.bytes,
             epoch: end.epoch,
-            lsn: end.lsn,
+            lsn: received.lsn,
+            live: received.lsn.0 - end.lsn.0.min(received.lsn.0),
         })
     }
 }

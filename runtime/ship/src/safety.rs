@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use reprise_base::{Lsn, Safety};
+use reprise_base::{Lsn, Safety, limits::STANDBYS_MAX};
 
-use crate::table::{Expected, STANDBYS_MAX};
+use crate::table::Expected;
 
 /// A standby that has persisted nothing of what was there so long ago is not waited for any more, and nor is a call that waited so long.
 pub(crate) const ACK_WAIT_NS: u64 = 5_000_000_000;
@@ -142,12 +142,13 @@ fn counted(level: Safety, members: &[Member]) -> Stand {
     let needed = needed_of(level, count);
     let persisted = &mut persisted[..count.max(needed)];
     persisted.sort_unstable_by(|a, b| b.cmp(a));
-    let refusal = (here < needed).then(|| {
-        format!(
+    let refusal = (here < needed).then(|| match count {
+        0 => format!("the safety level {level} needs a standby, and none has been in sync here").into(),
+        _ => format!(
             "the safety level {level} needs {needed} of {count} standbys, and {here} are in sync: start those that are lost, or forget those \
              that will not come back (reprise replication forget NAME)"
         )
-        .into()
+        .into(),
     });
     Stand {
         limit: Some(persisted[needed - 1]),

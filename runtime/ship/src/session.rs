@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
-use reprise_base::Epoch;
+use reprise_base::{Epoch, Lsn};
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
 use reprise_log::{Following, LogError, Position};
 use reprise_wire::{
@@ -89,6 +89,8 @@ enum Stage {
     Files {
         sending: Sending,
         beaten_ns: u64,
+        /// What is logged meanwhile, once the standby takes it.
+        live: Option<Live>,
     },
     Log {
         stream: Stream,
@@ -102,6 +104,12 @@ enum Stage {
     Leaving {
         until_ns: u64,
     },
+}
+
+/// The log behind its files, sent beside the checkpoint.
+struct Live {
+    stream: Stream,
+    _following: Option<Following>,
 }
 
 /// A standing that was sent.
@@ -168,6 +176,9 @@ impl Session {
             return Err(End::Refused(verdict));
         }
         let is_heard = self.take_frames(now_ns)?;
+        if matches!(self.stage, Stage::Greeting) && self.shipper.gives_way(self.number) {
+            return Err(End::Silent);
+        }
         let silence_max = match self.stage {
             Stage::Files { .. } => FILES_SILENCE_MAX,
             Stage::Greeting | Stage::Log { .. } | Stage::Leaving { .. } => SILENCE_MAX,
@@ -191,7 +202,7 @@ impl Session {
             self.heard_ns = now_ns;
             match (Frame::decode(&bytes)?, &mut self.stage) {
                 (Frame::Hello(hello), Stage::Greeting) => self.greet(&hello, now_ns)?,
-                (Frame::Progress(_), Stage::Files { .. }) => {}
+                (Frame::Progress(progress), Stage::Files { .. }) => self.note_joining(&progress)?,
                 (Frame::Progress(progress), Stage::Log { stream, told, .. }) => {
                     judge_epoch(&progress, self.shipper.log.epoch())?;
                     let shipped = stream.take_posted(&self.shipper.ring);
@@ -216,6 +227,72 @@ impl Session {
         Ok(())
     }
 
+    /// What a standby says that gets its first files. It counts for nothing yet: it has log, and no rows.
+    fn note_joining(&mut self, progress: &Progress) -> Result<(), End> {
+        // It only says that it is there: the log's files have not come.
+        if progress.received == Lsn(0) {
+            return Ok(());
+        }
+        judge_epoch(progress, self.shipper.log.epoch())?;
+        let end = match &self.stage {
+            Stage::Files {
+                sending, live: None, ..
+            } => Some(sending.log_end()),
+            _ => None,
+        };
+        let begun = match end {
+            Some(end) => Some(self.begin_live(progress.received, end)?),
+            None => None,
+        };
+        let Stage::Files { live, .. } = &mut self.stage else {
+            return Err(End::Turn);
+        };
+        if begun.is_some() {
+            *live = begun;
+        }
+        let (shipper, name) = (&*self.shipper, self.name.as_deref().unwrap_or_default());
+        if let Some(live) = live {
+            let shipped = live.stream.take_posted(&shipper.ring);
+            live.stream.note(progress)?;
+            shipper.table.note_shipped(name, self.number, shipped);
+        }
+        if let Some(hold) = shipper.table.note_joining(name, self.number, progress.persisted) {
+            hold.advance(progress.persisted)?;
+        }
+        Ok(())
+    }
+
+    /// The standby has the log up to where its files end.
+    fn begin_live(&mut self, received: Lsn, end: Option<Lsn>) -> Result<Live, End> {
+        if end != Some(received) {
+            let reason = format!("the standby tells of LSN {received}, where the files that it was sent do not end");
+            return Err(End::Refused(Verdict::new(Refusal::Diverged, reason)));
+        }
+        let log = Arc::clone(&self.shipper.log);
+        let history = log.history_at(received)?;
+        let position = Position {
+            epoch: log.epoch(),
+            lsn: received,
+            history: history.ok_or_else(|| End::Refused(gone(received)))?,
+        };
+        self.read_ring()?;
+        Ok(Live {
+            stream: Stream::new(position, self.number),
+            _following: log.follow(),
+        })
+    }
+
+    /// It gets groups as they are sealed.
+    fn read_ring(&mut self) -> Result<(), End> {
+        let ring = &self.shipper.ring;
+        let poster = match ring.buffer() {
+            Some(buffer) => Some(self.connection.sender.share(buffer)?),
+            None => None,
+        };
+        ring.add_reader(self.number, self.woken.0.clone(), poster);
+        Ok(())
+    }
+
     fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }
@@ -223,6 +300,7 @@ impl Session {
     fn greet(&mut self, hello: &Hello<'_>, now_ns: u64) -> Result<(), End> {
         let shipper = Arc::clone(&self.shipper);
         judge_greeting(hello, &shipper.tickets, now_ns).map_err(End::Refused)?;
+        shipper.note_greeted(self.number);
         if hello.wants == Wants::Fork {
             return self.tell_fork(hello);
         }
@@ -241,8 +319,9 @@ impl Session {
         send(&mut self.connection, &Frame::Welcome(welcome))?;
         self.stage = match position {
             None => Stage::Files {
-                sending: Sending::new(),
+                sending: Sending::new(shipper.file_part_bytes),
                 beaten_ns: 0,
+                live: None,
             },
             Some(position) => Stage::Log {
                 stream: Stream::new(position, self.number),
@@ -289,16 +368,12 @@ impl Session {
 
     /// The log behind its position is kept from here on.
     fn keep_log(&mut self, position: Position) -> Result<(), End> {
-        let (shipper, lsn) = (&self.shipper, position.lsn);
-        let poster = match shipper.ring.buffer() {
-            Some(buffer) => Some(self.connection.sender.share(buffer)?),
-            None => None,
-        };
+        let (shipper, lsn) = (Arc::clone(&self.shipper), position.lsn);
         let hold = match shipper.log.hold(self.name(), lsn) {
             Err(LogError::OutOfRange { .. }) => return Err(End::Refused(gone(lsn))),
             hold => Arc::new(hold?),
         };
-        shipper.ring.add_reader(self.number, self.woken.0.clone(), poster);
+        self.read_ring()?;
         shipper.table.begin_log(self.name(), self.number, lsn);
         shipper.table.set_hold(self.name(), self.number, hold, lsn);
         Ok(())
@@ -310,15 +385,27 @@ impl Session {
         let number = self.number;
         match &mut self.stage {
             Stage::Greeting | Stage::Leaving { .. } => Ok(false),
-            Stage::Files { sending, beaten_ns } => {
+            Stage::Files {
+                sending,
+                beaten_ns,
+                live,
+            } => {
                 let is_due = now_ns.saturating_sub(*beaten_ns) >= HEARTBEAT.as_nanos() as u64;
                 if !is_due && !sending.has_begun() {
                     return Ok(false);
                 }
                 let (log, checkpoints) = (&*shipper.log, &*shipper.checkpoints);
                 let keep = |hold, from| shipper.table.set_hold(name, number, hold, from);
-                match sending.step((log, checkpoints), (name, &mut self.connection), keep)? {
+                if let Some(live) = live {
+                    let beat = || shipper.beat(now_ns);
+                    let sent = live.stream.step((log, &shipper.ring), &mut self.connection, beat)?;
+                    shipper.table.note_shipped(name, number, sent.shipped);
+                }
+                // It tells of nothing where there is nothing before its files' end.
+                let takes_log = live.is_some() || sending.log_end() == Some(Lsn(0));
+                match sending.step((log, checkpoints), (name, &mut self.connection, takes_log), keep)? {
                     Sent::Part => Ok(true),
+                    Sent::Files => Ok(false),
                     Sent::All => Err(End::Done),
                     Sent::Nothing => {
                         // The other end waits, and is to know for whom.
@@ -444,7 +531,7 @@ fn tell_standing(
             .iter()
             .map(|(name, from)| LaggardSeen { name, from: *from });
         let packed = Standing::pack(laggards);
-        let standing = Standing::new(now.number, now.is_in_sync, &packed);
+        let standing = Standing::new(now.number, now.in_sync, &packed);
         send(connection, &Frame::Standing(standing))?;
         told.number = now.number;
         told.since_ns.get_or_insert(now_ns);

@@ -1,7 +1,7 @@
 //! The primary's side: takes connections of standbys, and knows how far each is.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     sync::{
         Arc, Mutex,
@@ -13,6 +13,7 @@ use std::{
 use crossbeam_channel::RecvTimeoutError;
 use reprise_base::{Lsn, Safety, Watermark, check_node_name};
 use reprise_env::{Clock, Connection, FrameBuffer, Listener, Net, NetError, Started, Step, Threads, Work};
+use reprise_wire::FILE_CHUNK_BYTES_MAX;
 
 use crate::{
     comparing::Comparisons,
@@ -27,7 +28,7 @@ use crate::{
     views::{SAMPLE_NS, Views},
 };
 
-/// Connections at most, greeted or not: further ones are closed at once.
+/// Connections at most. With so many the oldest that has not greeted gives way to a new one, which else is closed at once.
 const CONNECTIONS_MAX: usize = 32;
 /// How often it is kept who is expected, in nanoseconds.
 const KEEP_EVERY_NS: u64 = 10_000_000_000;
@@ -72,6 +73,8 @@ pub struct ShipperConfig {
     pub partitions: u16,
     /// Groups that are kept for standbys that are not far behind: their bytes.
     pub ring_bytes: usize,
+    /// A standby's first files are sent in parts of so many bytes, at most `FILE_CHUNK_BYTES_MAX`: what is logged meanwhile is sent between two of them.
+    pub file_part_bytes: usize,
     /// Told whether any standby gets groups.
     pub following: Following,
     /// Of the server.
@@ -118,6 +121,8 @@ pub(crate) struct Inner {
     pub checkpoints: Arc<dyn CheckpointSource>,
     pub primary: String,
     pub partitions: u16,
+    /// Of a standby's first files.
+    pub file_part_bytes: usize,
     pub tell: Box<dyn Fn(ShipEvent) + Send + Sync>,
     pub ring: Arc<Ring>,
     pub tickets: Tickets,
@@ -127,12 +132,26 @@ pub(crate) struct Inner {
     is_dismissed: AtomicBool,
     commits: Arc<dyn Commits>,
     sessions: Mutex<BTreeMap<u64, Box<dyn Started>>>,
+    /// Sessions that have not greeted yet.
+    silent: Mutex<BTreeSet<u64>>,
+    /// Those of them up to this one give way to others.
+    gives_way: AtomicU64,
     next_number: AtomicU64,
 }
 
 impl Inner {
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// It has greeted.
+    pub fn note_greeted(&self, number: u64) {
+        self.silent.lock().expect("held to count").remove(&number);
+    }
+
+    /// A session that has not greeted gives way to another one.
+    pub fn gives_way(&self, number: u64) -> bool {
+        number <= self.gives_way.load(Ordering::Acquire)
     }
 
     /// Another server is the primary.
@@ -171,6 +190,7 @@ impl Shipper {
             checkpoints: config.checkpoints,
             primary: config.primary,
             partitions: config.partitions,
+            file_part_bytes: config.file_part_bytes.min(FILE_CHUNK_BYTES_MAX),
             tell: config.tell,
             ring: Arc::new(Ring::new(config.ring_bytes, buffer.map(Arc::new), config.following)),
             tickets: Tickets::default(),
@@ -180,6 +200,8 @@ impl Shipper {
             is_dismissed: AtomicBool::new(false),
             commits: config.commits,
             sessions: Mutex::default(),
+            silent: Mutex::default(),
+            gives_way: AtomicU64::new(0),
             // 0 is nobody.
             next_number: AtomicU64::new(1),
         });
@@ -206,7 +228,10 @@ impl Shipper {
             came: None,
         };
         let make = Box::new(move || Box::new(accepting) as Box<dyn Work>);
-        let thread = inner.threads.start("ship-accept", make).map_err(ShipError::Thread)?;
+        let thread = inner
+            .threads
+            .start_prompt("ship-accept", make)
+            .map_err(ShipError::Thread)?;
         Ok(Self {
             inner,
             address,
@@ -354,10 +379,17 @@ impl Accepting {
         let inner = &self.inner;
         let mut sessions = inner.sessions.lock().expect("held to count");
         sessions.retain(|_, session| !session.is_over());
+        let mut silent = inner.silent.lock().expect("held to count");
+        silent.retain(|number| sessions.contains_key(number));
         if sessions.len() >= CONNECTIONS_MAX {
-            return; // dropped, it ends
+            let Some(oldest) = silent.pop_first() else {
+                return; // dropped, it ends
+            };
+            inner.gives_way.store(oldest, Ordering::Release);
         }
         let number = inner.next_number.fetch_add(1, Ordering::Relaxed);
+        silent.insert(number);
+        drop(silent);
         let shipper = Arc::clone(inner);
         let make = Box::new(move || Box::new(Session::new(shipper, number, connection)) as Box<dyn Work>);
         // Without a thread it ends, too.
@@ -369,6 +401,10 @@ impl Accepting {
     /// False where it can't be kept: it is tried again.
     fn keep_if_changed(&mut self, now_ns: u64) -> bool {
         self.kept_ns = now_ns;
+        // Whether one left for which it waited as the primary is for nobody to say any more.
+        if self.inner.is_dismissed() && self.inner.table.is_any_leaving() {
+            return false;
+        }
         let expected = self.inner.table.expected();
         if self.is_certain && expected == self.kept {
             return true;
@@ -384,6 +420,11 @@ impl Accepting {
     /// Who is in sync is kept at once, and before a commit goes on without one that was.
     fn tick(&mut self, now_ns: u64) {
         let inner = Arc::clone(&self.inner);
+        inner.table.expire(now_ns);
+        // Whom it sent away has what it had then.
+        if inner.is_dismissed() {
+            return;
+        }
         let is_leaving = inner.table.tick(now_ns, &self.views, &*inner.log);
         let mut is_kept = true;
         if is_leaving || !self.is_certain || !are_alike(&inner.table.expected(), &self.kept) {

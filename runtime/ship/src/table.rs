@@ -5,9 +5,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use reprise_base::{Lsn, Safety, Watermark};
+use reprise_base::{Lsn, Safety, Watermark, limits::STANDBYS_MAX};
 use reprise_log::Hold;
-use reprise_wire::{Progress, Refusal, STANDING_MAX};
+use reprise_wire::{InSync, Progress, Refusal, STANDING_MAX};
 
 use crate::{
     freshness::{Freshness, FreshnessPoint, FreshnessSummary},
@@ -16,9 +16,6 @@ use crate::{
     source::ShippedLog,
     views::Views,
 };
-
-/// Standbys that a primary knows, connected or lost.
-pub(crate) const STANDBYS_MAX: usize = 16;
 
 // All of them fit into a frame.
 const _: () = assert!(STANDBYS_MAX <= STANDING_MAX);
@@ -178,6 +175,13 @@ impl Standby {
         self.sync == SyncState::In
     }
 
+    /// The log before it needs not be held; by which hold it was.
+    fn let_go_before(&mut self, lsn: Lsn) -> Option<Arc<Hold>> {
+        let (hold, from) = self.hold.as_mut().filter(|(_, from)| *from < lsn)?;
+        *from = lsn;
+        Some(Arc::clone(hold))
+    }
+
     /// It may lack what is answered from here on.
     fn leave(&mut self) {
         (self.sync, self.lacks_from) = (SyncState::Leaving, self.persisted);
@@ -196,7 +200,7 @@ struct Wait {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub number: u64,
-    pub is_in_sync: bool,
+    pub in_sync: InSync,
     /// Who is out of sync, and what it has: everything before this.
     pub laggards: Vec<(Arc<str>, Lsn)>,
 }
@@ -281,6 +285,16 @@ impl Table {
         }
     }
 
+    /// Of a call that asks for a level. Whoever is in sync has what was answered, unless the server's own level is quorum.
+    fn stand_of_call(&self, level: Safety, members: &[Member]) -> Stand {
+        let mut asked = stand(level, false, members);
+        if level == Safety::Quorum && self.level != Safety::Quorum {
+            let in_sync = stand(Safety::TwoSafe, true, members).limit;
+            asked.limit = asked.limit.min(in_sync.or(asked.limit));
+        }
+        asked
+    }
+
     /// After a change: whoever waited for it hears of it, outside of the lock.
     fn settle(&self, mut state: MutexGuard<'_, State>) {
         let given_up = self.set(&mut state);
@@ -288,7 +302,7 @@ impl Table {
         if !state.waits.is_empty() {
             let members = state.members();
             for wait in std::mem::take(&mut state.waits) {
-                let stand = stand(wait.level, false, &members);
+                let stand = self.stand_of_call(wait.level, &members);
                 match stand.refusal {
                     _ if stand.limit.is_none_or(|limit| limit >= wait.end) => told.push((wait.told, Ok(()))),
                     Some(reason) => told.push((wait.told, Err(reason))),
@@ -315,7 +329,7 @@ impl Table {
 
     /// Whether calls can have a level now. Err: why not.
     pub fn judge(&self, level: Safety) -> Result<(), Arc<str>> {
-        let now = stand(level, false, &self.lock().members());
+        let now = self.stand_of_call(level, &self.lock().members());
         now.refusal.map_or(Ok(()), Err)
     }
 
@@ -342,14 +356,27 @@ impl Table {
         self.lock().stand.limit
     }
 
-    /// Lets standbys come to be in sync; ends waits that took too long. True where one is to leave: `end_leaving` follows once that is
-    /// recorded.
-    pub fn tick(&self, now_ns: u64, views: &Views, log: &dyn ShippedLog) -> bool {
+    /// Ends waits that took too long.
+    pub fn expire(&self, now_ns: u64) {
         let reason: Arc<str> = "its standbys did not say in time that they have it".into();
-        let before_ns = now_ns.saturating_sub(ACK_WAIT_NS);
-        self.commits.expire(now_ns, before_ns, &reason);
+        self.commits.expire(now_ns, now_ns.saturating_sub(ACK_WAIT_NS), &reason);
         let mut state = self.lock();
-        let (enters, patience) = (views.at(now_ns.saturating_sub(ENTER_LAG_NS)), views.at(before_ns));
+        let (late, waits) = std::mem::take(&mut state.waits)
+            .into_iter()
+            .partition(|wait| wait.until_ns <= now_ns);
+        state.waits = waits;
+        drop(state);
+        let late: Vec<Wait> = late;
+        for wait in late {
+            (wait.told)(Err(reason.clone()));
+        }
+    }
+
+    /// Lets standbys come to be in sync. True where one is to leave: `end_leaving` follows once that is recorded.
+    pub fn tick(&self, now_ns: u64, views: &Views, log: &dyn ShippedLog) -> bool {
+        let mut state = self.lock();
+        let enters = views.at(now_ns.saturating_sub(ENTER_LAG_NS));
+        let patience = views.at(now_ns.saturating_sub(ACK_WAIT_NS));
         let (mut is_leaving, mut is_entering, mut is_new) = (false, false, false);
         for standby in state.standbys.values_mut() {
             let is_away = standby.connection == 0 && standby.awaited_until_ns <= now_ns;
@@ -385,15 +412,7 @@ impl Table {
             }
             state.standing += u64::from(has_entered);
         }
-        let (late, waits) = std::mem::take(&mut state.waits)
-            .into_iter()
-            .partition(|wait| wait.until_ns <= now_ns);
-        state.waits = waits;
         self.settle(state);
-        let late: Vec<Wait> = late;
-        for wait in late {
-            (wait.told)(Err(reason.clone()));
-        }
         is_leaving
     }
 
@@ -408,7 +427,11 @@ impl Table {
         let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
         Some(Told {
             number: state.standing,
-            is_in_sync: own.sync == SyncState::In,
+            in_sync: match own.sync {
+                SyncState::In if self.level == Safety::Quorum => InSync::OfQuorum,
+                SyncState::In => InSync::Yes,
+                SyncState::Out | SyncState::Entering(_) | SyncState::Leaving => InSync::No,
+            },
             laggards: state.laggards(name),
         })
     }
@@ -550,6 +573,7 @@ impl Table {
     pub fn begin_files(&self, name: &str, connection: u64) {
         let has_left = self.with(name, connection, |standby| {
             (standby.persisted, standby.lacks_from) = (Lsn(0), Lsn(0));
+            (standby.shipped, standby.progress) = (Lsn(0), Progress::default());
             standby.compared = None;
             match standby.sync {
                 SyncState::In | SyncState::Leaving => {
@@ -593,14 +617,7 @@ impl Table {
         standby.persisted = standby.persisted.max(persisted);
         standby.noted = standby.noted.max(progress.noted);
         let has_entered = standby.enter_if_there();
-        let hold = standby
-            .hold
-            .as_mut()
-            .filter(|(_, from)| *from < persisted)
-            .map(|(hold, from)| {
-                *from = persisted;
-                Arc::clone(hold)
-            });
+        let hold = standby.let_go_before(persisted);
         state.standing += u64::from(has_entered);
         let mut all = [Lsn(0); STANDBYS_MAX];
         for (at, standby) in state.standbys.values().enumerate() {
@@ -617,8 +634,21 @@ impl Table {
         hold
     }
 
+    /// It has the log before `persisted`, and no rows yet. What needs no longer be held, and by which hold, is all that this tells.
+    pub fn note_joining(&self, name: &str, connection: u64, persisted: Lsn) -> Option<Arc<Hold>> {
+        self.with(name, connection, |standby| standby.let_go_before(persisted))?
+    }
+
     pub fn note_compared(&self, name: &str, connection: u64, compared: ComparedStatus) {
         self.with(name, connection, |standby| standby.compared = Some(compared));
+    }
+
+    pub fn is_any_leaving(&self) -> bool {
+        let state = self.lock();
+        state
+            .standbys
+            .values()
+            .any(|standby| standby.sync == SyncState::Leaving)
     }
 
     pub fn is_followed(&self) -> bool {

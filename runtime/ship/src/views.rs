@@ -7,8 +7,10 @@ use reprise_base::Lsn;
 /// Between two samples, in nanoseconds.
 pub(crate) const SAMPLE_NS: u64 = 20_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Samples that are kept: 12 s. The score looks back 10 s.
-const RECENT_MAX: usize = 600;
+/// Samples are no closer to each other, in nanoseconds: a heartbeat comes so often where commits wait.
+const APART_NS: u64 = 2_000_000;
+/// Samples that are kept: 12 s at least. The score looks back 10 s.
+const RECENT_MAX: usize = 6_000;
 /// One a second is kept for an hour.
 const COARSE_MAX: usize = 3_600;
 
@@ -28,6 +30,11 @@ pub(crate) struct Views {
 impl Views {
     pub fn note(&mut self, at_ns: u64, lsn: Lsn) {
         let sample = Sample { at_ns, lsn };
+        // The newest is always there.
+        let last_but_one = self.recent.len().checked_sub(2).map(|at| self.recent[at]);
+        if last_but_one.is_some_and(|before| at_ns < before.at_ns + APART_NS) {
+            self.recent.pop_back();
+        }
         let is_second = self.coarse.back().is_none_or(|last| at_ns >= last.at_ns + SECOND_NS);
         push(&mut self.recent, sample, RECENT_MAX);
         if is_second {
@@ -35,10 +42,28 @@ impl Views {
         }
     }
 
-    /// The view at a time of the last seconds; of an earlier one, where the samples begin.
+    /// The view at a time of the last seconds, in proportion between two samples; of an earlier one, where the samples begin.
     pub fn at(&self, at_ns: u64) -> Option<Lsn> {
         let after = self.recent.partition_point(|sample| sample.at_ns <= at_ns);
-        Some(self.recent.get(after.saturating_sub(1))?.lsn)
+        let before = self.recent.get(after.saturating_sub(1))?;
+        let Some(next) = self.recent.get(after).filter(|_| after > 0) else {
+            return Some(before.lsn);
+        };
+        let (passed, all) = (at_ns - before.at_ns, next.at_ns - before.at_ns);
+        Some(Lsn(
+            before.lsn.0 + portion(next.lsn.0.saturating_sub(before.lsn.0), passed, all)
+        ))
+    }
+
+    /// When the view was `lsn`, in proportion between two samples; the oldest time that is known where it was further by then.
+    pub fn when(&self, lsn: Lsn) -> Option<u64> {
+        let after = self.recent.partition_point(|sample| sample.lsn <= lsn);
+        let before = after.checked_sub(1).map(|at| self.recent[at]);
+        let (Some(before), Some(next)) = (before, self.recent.get(after)) else {
+            return self.last_at(lsn);
+        };
+        let (passed, all) = (lsn.0 - before.lsn.0, next.lsn.0 - before.lsn.0);
+        Some(before.at_ns + portion(next.at_ns.saturating_sub(before.at_ns), passed, all))
     }
 
     /// When the view was last no further than `lsn`, by the samples; the oldest of them where it was further by then.
@@ -50,6 +75,10 @@ impl Views {
         let oldest = self.coarse.front().map(|sample| sample.at_ns);
         last_in(&self.recent).or_else(|| last_in(&self.coarse)).or(oldest)
     }
+}
+
+fn portion(of: u64, passed: u64, all: u64) -> u64 {
+    (u128::from(of) * u128::from(passed) / u128::from(all.max(1))) as u64
 }
 
 fn push(samples: &mut VecDeque<Sample>, sample: Sample, max: usize) {
@@ -77,10 +106,27 @@ mod tests {
             Some(Lsn(2 * (samples - 1 - 500)))
         );
         assert_eq!(views.last_at(Lsn(2 * samples - 7)), Some(now_ns - 3 * SAMPLE_NS));
+        // Half way between two samples.
+        assert_eq!(views.when(Lsn(2 * samples - 7)), Some(now_ns - 5 * SAMPLE_NS / 2));
+        assert_eq!(views.at(now_ns - 5 * SAMPLE_NS / 2), Some(Lsn(2 * samples - 7)));
         // Ten minutes behind: to the second. Three hours: as far as it is known.
         let behind = now_ns - views.last_at(Lsn(2 * samples - 60_000)).expect("known");
         assert!((599 * SECOND_NS..=601 * SECOND_NS).contains(&behind), "{behind}");
         assert_eq!(views.last_at(Lsn(0)), views.coarse.front().map(|sample| sample.at_ns));
         assert_eq!((views.recent.len(), views.coarse.len()), (RECENT_MAX, COARSE_MAX));
+    }
+
+    #[test]
+    fn heartbeats_that_come_faster_do_not_shorten_what_is_known() {
+        let mut views = Views::default();
+        let step_ns = APART_NS / 10;
+        let steps = 12 * SECOND_NS / step_ns;
+        for n in 0..=steps {
+            views.note(n * step_ns, Lsn(n));
+            assert_eq!(views.at(n * step_ns), Some(Lsn(n)), "the newest");
+        }
+        let before = views.at((steps * step_ns).saturating_sub(10 * SECOND_NS));
+        assert_eq!(before, Some(Lsn(steps / 6)), "10 of 12 s back");
+        assert!(views.recent.len() <= RECENT_MAX);
     }
 }

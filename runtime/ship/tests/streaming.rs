@@ -3,33 +3,20 @@
 mod common;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    net::TcpStream,
+    sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
 };
 
 use common::{
-    Around, DATABASE, LogTaker, PARTITIONS, Primary, TestLog, append, append_with, open_log, stream, wait_until,
-    words_of,
+    Around, DATABASE, LogTaker, PARTITIONS, Primary, Running, TestLog, append, append_all, append_with, around,
+    open_log, wait_until, words_of,
 };
-use reprise_backup::Place;
 use reprise_base::{Epoch, Lsn, Role, Safety};
-use reprise_env::{Clock, Connection, Disk, RealClock, RealDisk, RealNet, RealThreads, SimDisk, Threads};
-use reprise_log::{Log, LogConfig, Position};
-use reprise_ship::{Link, LinkConfig, LinkError, STANDBY_LIMITS, ShipEvent, StandbyState};
-use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Hello, History, Refusal, SHIP_PROTOCOL, Wants};
-
-fn around() -> Around {
-    Around {
-        net: Arc::new(RealNet),
-        clock: Arc::new(RealClock::new()),
-        threads: Arc::new(RealThreads),
-        listen: "127.0.0.1:0",
-    }
-}
+use reprise_env::{Clock, Connection, SimDisk, Threads};
+use reprise_ship::{LinkConfig, LinkError, STANDBY_LIMITS, ShipEvent, StandbyState};
+use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Hello, History, InSync, Refusal, SHIP_PROTOCOL, Wants};
 
 fn both(around: &Around) -> (Arc<dyn Clock>, Arc<dyn Threads>) {
     (around.clock.clone(), around.threads.clone())
@@ -37,33 +24,6 @@ fn both(around: &Around) -> (Arc<dyn Clock>, Arc<dyn Threads>) {
 
 fn standby(disk: &SimDisk) -> Arc<TestLog> {
     open_log(disk, Role::Standby, both(&around()))
-}
-
-/// Streams on a thread of its own until told to stop.
-struct Running {
-    goes_on: Arc<AtomicBool>,
-    thread: thread::JoinHandle<Result<(), LinkError>>,
-}
-
-impl Running {
-    fn start(link: &LinkConfig, taker: &Arc<LogTaker>) -> Self {
-        let mut streaming = stream(link, taker).expect("connect");
-        let goes_on = Arc::new(AtomicBool::new(true));
-        let flag = goes_on.clone();
-        let thread = thread::spawn(move || streaming.run(&|| flag.load(Ordering::Acquire)));
-        Self { goes_on, thread }
-    }
-
-    fn stop(self) -> Result<(), LinkError> {
-        self.goes_on.store(false, Ordering::Release);
-        self.thread.join().expect("no panic")
-    }
-}
-
-fn append_all(log: &TestLog, word: &str, count: u32) {
-    for n in 0..count {
-        append(log, &format!("{word}{n}"));
-    }
 }
 
 fn refusal_of(ended: Result<(), LinkError>) -> (Refusal, String, bool) {
@@ -167,7 +127,7 @@ fn told_last(taker: &LogTaker) -> Option<(bool, Vec<String>)> {
     let standings = taker.standings.lock().expect("test");
     let last = standings.last()?;
     let names = last.laggards.iter().map(|(name, _)| name.clone());
-    Some((last.is_in_sync, names.collect()))
+    Some((last.in_sync != InSync::No, names.collect()))
 }
 
 #[test]
@@ -185,7 +145,7 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
         });
         let standings = taker.standings.lock().expect("test");
         assert!(
-            !standings[0].is_in_sync && standings[0].epoch == Epoch(1),
+            standings[0].in_sync == InSync::No && standings[0].epoch == Epoch(1),
             "at first it is not"
         );
     }
@@ -208,7 +168,7 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
             told_last(taker) == Some((true, Vec::new()))
         });
     }
-    assert!(!returning.standings.lock().expect("test")[0].is_in_sync);
+    assert_eq!(returning.standings.lock().expect("test")[0].in_sync, InSync::No);
     // One that is reached and keeps nothing holds the others up, until it is not reached any more.
     takers[1].is_forgetful.store(true, Ordering::Relaxed);
     first.stop().expect("no error");
@@ -364,7 +324,7 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
         (
             Box::new(|hello| hello.protocol = 9),
             Refusal::Version,
-            "speaks protocol 5, the standby 9",
+            "speaks protocol 6, the standby 9",
         ),
         (
             Box::new(|hello| hello.ticket = [0xaa; 16]),
@@ -422,6 +382,44 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
     wait_until("all are over", || {
         primary.shipper.standbys().iter().all(|s| s.state == StandbyState::Lost)
     });
+}
+
+/// A stranger who connects again and again, and says nothing.
+#[test]
+fn those_who_say_nothing_give_way_to_a_standby() {
+    let around = around();
+    let primary = Primary::start(&SimDisk::new(), &around, 1 << 20);
+    let link = primary.link(&around, "s1");
+    let strangers: Vec<_> = (0..40)
+        .map(|_| TcpStream::connect(&link.address).expect("it listens"))
+        .collect();
+    let log = standby(&SimDisk::new());
+    let running = Running::start(&link, &LogTaker::new(&log));
+    let end = append(&primary.log, "a");
+    wait_until("the standby has it", || log.durable() == end);
+    running.stop().expect("no error");
+    drop(strangers);
+}
+
+/// At quorum none of two standbys knows by itself whether the other one has more.
+#[test]
+fn a_standby_is_told_when_it_is_one_of_a_quorum() {
+    for (level, expected) in [
+        (Safety::TwoSafe, InSync::Yes),
+        (Safety::VerySafe, InSync::Yes),
+        (Safety::Quorum, InSync::OfQuorum),
+    ] {
+        let around = around();
+        let primary = Primary::start_at(level, &SimDisk::new(), &around, 1 << 20);
+        let log = standby(&SimDisk::new());
+        let taker = LogTaker::new(&log);
+        let running = Running::start(&primary.link(&around, "s1"), &taker);
+        wait_until("it is in sync", || {
+            let standings = taker.standings.lock().expect("test");
+            standings.last().is_some_and(|told| told.in_sync == expected)
+        });
+        running.stop().expect("no error");
+    }
 }
 
 #[test]
@@ -533,67 +531,4 @@ fn hello_of_nobody() -> Hello<'static> {
         ticket: [0; 16],
         name: "x",
     }
-}
-
-#[test]
-fn a_new_standby_gets_its_files_and_goes_on_behind_them() {
-    let around = around();
-    let primary = Primary::start(&SimDisk::new(), &around, 1 << 20);
-    let bytes: Vec<u8> = (0..3_500_000u32).map(|n| (n / 7) as u8).collect();
-    let file = primary
-        .checkpoints
-        .disk
-        .create("checkpoint-of-words.ckpt")
-        .expect("create");
-    file.write_at(0, &bytes).expect("write");
-    append_all(&primary.log, "w", 30);
-    assert!(primary.log.wait_durable(Lsn(30), common::WAIT_MAX));
-    let place = tempfile::tempdir().expect("make directory");
-    let target = Place::beside(&place.path().join("s1")).expect("a name");
-    let mut coming = Link::bootstrap(&primary.link(&around, "s1"), &target).expect("connect");
-    // There is no checkpoint yet: it waits, longer than a peer is silent.
-    let until = std::time::Instant::now() + Duration::from_millis(3_500);
-    while std::time::Instant::now() < until {
-        coming.step().expect("no error");
-        thread::sleep(Duration::from_millis(2));
-    }
-    assert_eq!(primary.status("s1").state, StandbyState::Joining);
-    primary.checkpoints.lsn.store(20, Ordering::Release);
-    let whole = coming.run(&|| true).expect("no error").expect("whole");
-    assert_eq!((whole.files, whole.epoch), (2, Epoch(1)));
-    assert!(whole.bytes > bytes.len() as u64 && whole.lsn == Lsn(20));
-    let dir = place.path().join("s1");
-    assert_eq!(
-        std::fs::read(dir.join("checkpoints/checkpoint-of-words.ckpt")).expect("read"),
-        bytes
-    );
-    // What it lacks is held for it, by its name.
-    wait_until("it is held", || primary.status("s1").held_from == Some(Lsn(20)));
-    assert_eq!(primary.log.holds()[0].from, Lsn(20));
-    let disk = Arc::new(RealDisk::open(dir.join("log")).expect("open"));
-    let config = LogConfig {
-        role: Role::Standby,
-        expected_database_id: Some(DATABASE),
-        replay_from: vec![Lsn(20)],
-        ..LogConfig::new(DATABASE)
-    };
-    let opened = Log::open(disk, around.clock.clone(), config, Box::new(|_, _, ()| {}));
-    let log = Arc::new(opened.expect("it opens").0);
-    let history = primary.log.history_at(Lsn(20)).expect("read").expect("held");
-    let expected = Position {
-        epoch: Epoch(1),
-        lsn: Lsn(20),
-        history,
-    };
-    assert_eq!(log.received(), Some(expected));
-    let running = Running::start(&primary.link(&around, "s1"), &LogTaker::new(&log));
-    let end = append(&primary.log, "last");
-    wait_until("it has all", || log.durable() == end);
-    assert_eq!(words_of(&log, Lsn(20)), words_of(&primary.log, Lsn(20)));
-    running.stop().expect("no error");
-    // A directory that holds something is left alone.
-    let again = Link::bootstrap(&primary.link(&around, "s1"), &target)
-        .err()
-        .expect("refused");
-    assert!(matches!(again, LinkError::Staging(_)) && again.is_final(), "{again}");
 }

@@ -13,10 +13,10 @@ pub use comparison::{
     RangesFound, Sought, TableDigests,
 };
 pub use epochs::{EpochSeen, Epochs};
-pub use standing::{LaggardSeen, STANDING_MAX, Standing};
+pub use standing::{InSync, LaggardSeen, STANDING_MAX, Standing};
 
 /// Both sides speak the same one.
-pub const SHIP_PROTOCOL: u16 = 5;
+pub const SHIP_PROTOCOL: u16 = 6;
 /// Before the body of each frame: checksum and kind.
 pub const FRAME_HEADER_BYTES: usize = 8;
 /// Longest name of a standby, in bytes.

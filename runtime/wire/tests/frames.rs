@@ -63,7 +63,7 @@ fn golden_greetings() {
     check_golden(
         Frame::Hello(hello("s1")),
         expect![[r#"
-            a3 5c e2 e0 01 00 00 00 05 00 00 00 06 00 00 00
+            49 40 f2 f5 01 00 00 00 06 00 00 00 06 00 00 00
             30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
             ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
             03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00
@@ -292,7 +292,7 @@ fn golden_streams() {
     );
     let packed = packed_laggards(&[("s2", 9), ("s3", 0x1122)]);
     check_golden(
-        Frame::Standing(Standing::new(6, true, &packed)),
+        Frame::Standing(Standing::new(6, InSync::Yes, &packed)),
         expect![[r#"
         e0 8b 11 ee 0a 00 00 00 06 00 00 00 00 00 00 00
         01 00 02 00 00 00 00 00 09 00 00 00 00 00 00 00
@@ -349,15 +349,15 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(epochs, 24, 3), "a list of epochs");
     refused(with(Frame::Progress(progress()), 76, 1), "behind a progress's epoch");
     let packed = packed_laggards(&[("s2", 9)]);
-    let standing = Frame::Standing(Standing::new(6, true, &packed));
-    refused(with(standing, 16, 2), "whether a standby is in sync");
+    let standing = Frame::Standing(Standing::new(6, InSync::Yes, &packed));
+    refused(with(standing, 16, 3), "whether a standby is in sync");
     refused(with(standing, 18, 2), "number of a standing's standbys");
     refused(with(standing, 20, 1), "bytes before a standing's standbys");
     refused(with(standing, 32, 0), "length of a name");
     refused(with(standing, 32, 3), "length of a standing's standby");
     let many = packed_laggards(&[("s2", 9); 17]).repeat(2);
     refused(
-        with(Frame::Standing(Standing::new(6, true, &many)), 18, 17),
+        with(Frame::Standing(Standing::new(6, InSync::Yes, &many)), 18, 17),
         "at most 16",
     );
     let chunk = FileChunk {
@@ -382,7 +382,7 @@ fn packed_laggards(laggards: &[(&str, u64)]) -> Vec<u8> {
 #[test]
 fn laggards_come_back_in_their_order() {
     let packed = packed_laggards(&[("s2", 9), ("s1", 0)]);
-    let bytes = Frame::Standing(Standing::new(1, false, &packed)).encode();
+    let bytes = Frame::Standing(Standing::new(1, InSync::No, &packed)).encode();
     let Ok(Frame::Standing(read)) = Frame::decode(&bytes) else {
         panic!("it is a standing");
     };
@@ -481,7 +481,11 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             committed: Lsn(n[3]),
             behind_bytes: n[4],
         }),
-        Frame::Standing(Standing::new(n[0], n[1].is_multiple_of(2), &parts.laggards)),
+        Frame::Standing(Standing::new(
+            n[0],
+            [InSync::No, InSync::Yes, InSync::OfQuorum][(n[1] % 3) as usize],
+            &parts.laggards,
+        )),
         Frame::Progress(Progress {
             at_ns: n[6],
             echo_ns: n[7],

@@ -42,12 +42,13 @@ pub struct Standby {
     pub replayed_lsn: U64,
     /// Readers on the standby see every record before it, and none behind it.
     pub view_lsn: U64,
-    /// It has everything that was answered under a level that waits for standbys; on the standby itself, as its primary told last: where that
-    /// is lost, it may have gone on alone since.
+    /// It has everything that was answered under a level that waits for standbys; at quorum it is one of those that are asked, and others may
+    /// have more. On the standby itself, as its primary told last: where that is lost, it may have gone on alone since.
     pub in_sync: bool,
     /// Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null until it was measured.
     pub freshness: Option<f64>,
-    /// Milliseconds since readers on the standby saw all that was committed; 0 where they do now.
+    /// Milliseconds since readers on the standby saw all that was durable on the primary. On the primary 0 where they did when they were heard last; on
+    /// the standby since it heard that: at most some 20 while it hears its primary.
     pub lag_ms: f64,
     /// Bytes of log that readers on the standby do not see yet.
     pub lag_bytes: u64,
@@ -78,7 +79,8 @@ pub struct Comparison {
 pub struct Replication {
     /// `primary`, `standby` or `read-only`.
     pub role: String,
-    /// Counts the openings of this database as primary, on whichever node; 0 without a log.
+    /// Counts the openings of this database as primary, on whichever node; 0 without a log. On a primary the one in which it writes, else
+    /// that of the last record here.
     pub epoch: u32,
     /// What an answered write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or `quorum`.
     pub safety: String,

@@ -26,6 +26,8 @@ use crate::{
 };
 
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
+/// A primary that can say something says it at once.
+const JOIN_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// A server, by its URL.
 #[derive(Clone, Debug)]
@@ -338,7 +340,8 @@ impl Client {
     /// Asks a primary to let a standby of this name connect.
     pub fn join(&self, name: &str) -> Result<JoinTicket, ClientError> {
         let asked = JoinRequest { name: name.to_owned() };
-        self.json(self.http.post(self.at(&["v1", "replication", "join"])).json(&asked))
+        let request = self.http.post(self.at(&["v1", "replication", "join"]));
+        self.json(request.timeout(JOIN_WAIT_MAX).json(&asked))
     }
 
     /// Begins a backup on the server, or finds the one under way.

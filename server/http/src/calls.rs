@@ -174,8 +174,8 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
     };
     let (target, reply) = call.answer(slot).map_err(Refusal::clone)?;
     let mut response = respond(state, target, &reply, asked.answer, room)?;
-    if let Some(level) = call.reached(state).filter(|_| !target.schema().read_only) {
-        let (name, value) = safety::header(level);
+    if !target.schema().read_only {
+        let (name, value) = safety::header(call.reached(state));
         response.headers_mut().insert(name, value);
     }
     Ok(response)
@@ -310,9 +310,18 @@ pub fn is_in_view(state: &AppState, headers: &HeaderMap) -> bool {
     }
 }
 
+/// A header that stands once, if it does.
+pub fn single<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h HeaderValue>, Refusal> {
+    let mut values = headers.get_all(name).into_iter();
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value),
+        _ => Err(Refusal::malformed(format!("the header {name} stands more than once"))),
+    }
+}
+
 /// The number in a header; none without it.
 pub fn number(headers: &HeaderMap, name: &'static str) -> Result<Option<u64>, Refusal> {
-    let Some(value) = headers.get(name) else {
+    let Some(value) = single(headers, name)? else {
         return Ok(None);
     };
     match value.to_str().ok().and_then(|text| parse_digits(text.trim())) {

@@ -79,16 +79,16 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
         return answer;
     }
     let origin = auth.origins().named(request.headers()).cloned();
-    let staleness = Staleness::of(&state.router).filter(|_| shows_data(request.uri().path()));
+    let mut staleness = Staleness::of(&state.router).filter(|_| shows_data(request.uri().path()));
     let min_lsn = calls::number(request.headers(), headers::MIN_LSN).ok().flatten();
     let mut response = match integers::asked(request.headers()) {
-        Ok(false) => route_judged(state, router, request).await,
-        Ok(true) => integers::as_numbers(route_judged(state, router, request)).await,
+        Ok(false) => route_judged(state, router, request, &mut staleness).await,
+        Ok(true) => integers::as_numbers(route_judged(state, router, request, &mut staleness)).await,
         Err(refusal) => refusal.into_response(),
     };
     if let Some(staleness) = staleness {
         let waited_for = min_lsn.filter(|_| response.status().is_success());
-        staleness.behind(waited_for).tell(&mut response);
+        staleness.behind(waited_for).tell(response.headers_mut());
     }
     if let Some(origin) = origin {
         pages::allow(origin, response.headers_mut());
@@ -101,7 +101,13 @@ fn shows_data(path: &str) -> bool {
     path == batch::PATH || path.starts_with(calls::PATH_PREFIX) || path.starts_with("/v1/tables")
 }
 
-async fn route_judged(state: &AppState, router: &Router, mut request: Request) -> Response {
+/// `staleness` is what the answer tells, on a standby.
+async fn route_judged(
+    state: &AppState,
+    router: &Router,
+    mut request: Request,
+    staleness: &mut Option<Staleness>,
+) -> Response {
     let (method, path) = (request.method(), request.uri().path());
     let principal = match state.auth().check(request.version(), method, path, request.headers()) {
         Ok(principal) => principal,
@@ -117,10 +123,15 @@ async fn route_judged(state: &AppState, router: &Router, mut request: Request) -
     {
         return refusal.into_response();
     }
-    if shows_data(path)
-        && let Err(refusal) = wait_for_max_lag(state, request.headers()).await
-    {
-        return refusal.into_response();
+    if shows_data(path) {
+        let waited = wait_for_max_lag(state, request.headers()).await;
+        if request.headers().contains_key(headers::MAX_LAG_MS) {
+            // As it is behind the wait.
+            *staleness = staleness.and_then(|_| Staleness::of(&state.router));
+        }
+        if let Err(refusal) = waited {
+            return refusal.into_response();
+        }
     }
     if *method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
         return calls::answer(state, &principal, request).await;

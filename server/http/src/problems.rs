@@ -266,10 +266,11 @@ fn guide_of_server(kind: ProblemKind) -> Guide {
             "Safe.",
         ),
         ProblemKind::LogUnavailable => (
-            "The log can't be written: the disk is full or failed; or standbys are missing that the safety level asks for. Writes are refused, \
-             reads go on.",
+            "The log can't be written: the disk is full or failed; or standbys are missing that the safety level asks for; or the lease of \
+             this server is over, and another one may be the primary. Writes are refused, reads go on.",
             "Whoever runs the server removes the cause and starts it again; <code>log_error</code> of /v1/status names it. Missing standbys: \
-             GET /v1/replication tells which; start or forget them, or ask for less by <code>Reprise-Safety</code>.",
+             GET /v1/replication tells which; start or forget them, or ask for less by <code>Reprise-Safety</code>. A lease comes back by \
+             itself once etcd does (<code>lease</code> there says why not).",
             "Safe: it is known that nothing of the call is kept.",
         ),
         ProblemKind::OutcomeUnknown => (
@@ -295,8 +296,8 @@ fn guide_of_server(kind: ProblemKind) -> Guide {
             "Safe: nothing was begun.",
         ),
         ProblemKind::Unavailable => (
-            "The server stops, or could not open its log, or its engine ended.",
-            "GET /readyz says which, with the report where there is one.",
+            "The server stops, or could not open its log, or its engine ended; or others on which this depends do not answer: standbys, etcd.",
+            "<code>detail</code> says which. GET /readyz tells of the server, with the report where there is one; GET /v1/replication of the others.",
             SAFE_LATER,
         ),
         ProblemKind::DeadlineExceeded => (

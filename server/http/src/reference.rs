@@ -13,8 +13,8 @@ use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CALL_TIME_MAX_MS, CURSORS_MAX, DEPLOY_TIME_MAX_S, FUEL_MAX,
     GUEST_LOG_BYTES_MAX, GUEST_MEMORY_BYTES_MAX, GUEST_STACK_BYTES_MAX, GUEST_TABLE_ELEMENTS_MAX, HANDLES_MAX,
     IDEMPOTENCY_KEEP_DEFAULT, IDEMPOTENCY_KEY_BYTES_MAX, INDEXES_MAX, MIGRATION_HANDLES_MAX, MODULE_BYTES_MAX,
-    MODULES_MAX, PARTITIONS_MAX, PROCEDURES_MAX, ROW_OPS_MAX, SAVEPOINTS_MAX, SITES_MAX, TABLES_MAX, WAITING_TXNS_MAX,
-    WRITE_SET_BYTES_MAX,
+    MODULES_MAX, PARTITIONS_MAX, PROCEDURES_MAX, ROW_OPS_MAX, SAVEPOINTS_MAX, SITES_MAX, STANDBYS_MAX, TABLES_MAX,
+    WAITING_TXNS_MAX, WRITE_SET_BYTES_MAX,
 };
 
 use crate::{
@@ -80,6 +80,7 @@ fn limits() -> Vec<(&'static str, &'static str, String)> {
         ("", "digits behind a decimal's point", count(DECIMAL_SCALE_MAX.into())),
         ("Server", "partitions", count(PARTITIONS_MAX.into())),
         ("", "engine threads", count(SITES_MAX.into())),
+        ("", "standbys that a primary knows, lost ones included", count(STANDBYS_MAX as u64)),
         ("", "calls that wait for one partition", count(WAITING_TXNS_MAX as u64)),
         ("", "bytes of an idempotency key", bytes(IDEMPOTENCY_KEY_BYTES_MAX)),
         ("", "time for which an outcome is kept under it, unless `--idempotency-keep-s` says another", seconds(IDEMPOTENCY_KEEP_DEFAULT)),

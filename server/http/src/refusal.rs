@@ -47,9 +47,9 @@ impl Refusal {
         problem.into()
     }
 
-    /// The server stops, or could not open its log.
+    /// The server stops, or could not open its log, or others do not answer on which this depends.
     pub fn unavailable(reason: &str) -> Self {
-        let detail = format!("{reason}; try again once GET /readyz answers 200");
+        let detail = format!("{reason}; GET /readyz and GET /v1/replication tell how the server is");
         let mut problem = Problem::new(ProblemKind::Unavailable, detail);
         problem.retry_after_s = Some(1);
         problem.into()

@@ -6,7 +6,6 @@ use axum::{
     Json,
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
-    response::Response,
 };
 use reprise_api::{
     Comparison, Cut, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OutOfSync, Problem, ProblemKind, Promotion,
@@ -68,7 +67,8 @@ pub struct PromoteParams {
 ///
 /// The old primary is asked to step down first: it writes nothing more, and this standby gets its last records. What is here is replayed;
 /// then it takes writes, in a new epoch, and nothing of an older one any more. Where the old primary can't be reached it is refused, unless
-/// `force` is given; and by force, where this standby is out of sync, unless `accept_loss` is given, too.
+/// `force` is given; and by force, where this standby is out of sync, unless `accept_loss` is given, too. A server that stepped down takes its
+/// place again in the same way, by force; without a lease nothing tells whether its successor took over, so that it is out of sync.
 #[utoipa::path(
     post,
     path = "/v1/replication/promote",
@@ -378,6 +378,8 @@ fn standby(info: StandbyInfo) -> Standby {
 pub struct Staleness {
     pub view: Lsn,
     pub lag_us: u64,
+    /// False: it is so much at least.
+    pub is_lag_known: bool,
     pub freshness: Option<f64>,
 }
 
@@ -388,6 +390,7 @@ impl Staleness {
         Some(Self {
             view: own.view,
             lag_us: own.lag_us,
+            is_lag_known: own.is_lag_known,
             freshness: own.freshness,
         })
     }
@@ -410,10 +413,10 @@ impl Staleness {
             .chain(freshness.map(|freshness| (headers::FRESHNESS, freshness)))
     }
 
-    pub fn tell(&self, response: &mut Response) {
+    pub fn tell(&self, answer: &mut HeaderMap) {
         for (name, value) in self.headers() {
             if let Ok(value) = HeaderValue::try_from(value) {
-                response.headers_mut().insert(name, value);
+                answer.insert(name, value);
             }
         }
     }
@@ -427,14 +430,17 @@ pub async fn wait_for_max_lag(state: &AppState, headers: &HeaderMap) -> Result<(
     };
     let (wait_max, begun) = (read_wait_max(headers)?, Instant::now());
     loop {
-        let lag_us = Staleness::of(&state.router).map_or(0, |own| own.lag_us);
-        if lag_us <= max_ms.saturating_mul(1000) {
+        let Some(own) = Staleness::of(&state.router) else {
+            return Ok(());
+        };
+        if own.is_lag_known && own.lag_us <= max_ms.saturating_mul(1000) {
             return Ok(());
         }
         if begun.elapsed() >= wait_max {
+            let least = if own.is_lag_known { "" } else { "at least " };
             let detail = format!(
-                "this standby is {:.3} ms behind, asked was {max_ms} at most; wait longer (Reprise-Max-Wait-Ms) or read from the primary",
-                lag_us as f64 / 1e3
+                "this standby is {least}{:.3} ms behind, asked was {max_ms} at most; wait longer (Reprise-Max-Wait-Ms) or read from the primary",
+                own.lag_us as f64 / 1e3
             );
             return Err(Refusal::new(ProblemKind::TooStale, detail));
         }

@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use crate::{refusal::Refusal, state::AppState};
+use crate::{calls::single, refusal::Refusal, state::AppState};
 
 /// Why no level is to be had that asks for standbys.
 const NO_STANDBYS: &str = "this server has no standbys";
@@ -147,7 +147,7 @@ impl Confirmation {
 
 /// The level that a head names.
 fn asked(headers: &HeaderMap) -> Result<Option<Safety>, Refusal> {
-    let Some(value) = headers.get(headers::SAFETY) else {
+    let Some(value) = single(headers, headers::SAFETY)? else {
         return Ok(None);
     };
     let level = value.to_str().ok().and_then(|name| Safety::from_name(name.trim()));

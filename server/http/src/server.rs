@@ -1,6 +1,13 @@
 //! Connections: accepted, served, drained.
 
-use std::{convert::Infallible, future::Future, io, pin::pin, sync::atomic::Ordering, time::Duration};
+use std::{
+    convert::Infallible,
+    future::Future,
+    io,
+    pin::pin,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Router,
@@ -38,6 +45,8 @@ pub enum ServeError {
 
 /// Pause after a failed accept: out of file descriptors, most likely, and trying at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// It is told once in so long.
+const ACCEPT_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// Serves until `shutdown` ends, then finishes the requests under way, for at most ten seconds.
 pub async fn serve(
@@ -49,6 +58,7 @@ pub async fn serve(
     let limits = state.limits;
     let places = Places::new(limits.connections_max, limits.connections_per_peer_max);
     let mut shutdown = pin!(shutdown);
+    let mut told = None;
     loop {
         let next = async {
             places.until_free().await;
@@ -69,7 +79,10 @@ pub async fn serve(
             },
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) if is_passing(&error) => {
-                tracing::warn!(%error, "accept connection");
+                if told.is_none_or(|told: Instant| told.elapsed() >= ACCEPT_TOLD_EVERY) {
+                    tracing::warn!(%error, "accept connection");
+                    told = Some(Instant::now());
+                }
                 sleep(ACCEPT_PAUSE).await;
             }
             Err(error) => return Err(ServeError::Accept(error)),

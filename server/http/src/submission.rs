@@ -184,6 +184,7 @@ impl<F> Submission<F> {
         }
         if let Some(asked) = &self.safety
             && self.rounds.is_empty()
+            && self.writes()
             && let Err(reason) = asked.judge(state)
         {
             self.refuse_all(|| Refusal::no_safety(&reason));
@@ -254,10 +255,19 @@ impl<F> Submission<F> {
         polled
     }
 
-    /// What its writes have, where the server has a level or one was asked for.
-    pub fn reached(&self, state: &AppState) -> Option<Safety> {
+    /// What its writes have.
+    pub fn reached(&self, state: &AppState) -> Safety {
         let asked = self.safety.as_ref().and_then(Confirmation::reached);
-        asked.or_else(|| named_safety(state))
+        asked.unwrap_or_else(|| named_safety(state))
+    }
+
+    /// Some of its calls may write.
+    fn writes(&self) -> bool {
+        let may_write = |slot: &Slot<F>| match &slot.state {
+            SlotState::Called { target, .. } => !self.targets[*target as usize].schema().read_only,
+            _ => false,
+        };
+        self.slots.iter().any(may_write)
     }
 
     fn has_written(&self, slot: &Slot<F>) -> bool {
@@ -390,10 +400,12 @@ impl<F> Submission<F> {
     }
 }
 
-/// What writes have, where the server was given a level.
-pub fn named_safety(state: &AppState) -> Option<Safety> {
-    let (level, reached) = state.router.safety();
-    (level >= Safety::OneSafe).then_some(reached)
+/// What writes have that were answered. At quorum and very-safe none is without it, whoever is lost by now.
+pub fn named_safety(state: &AppState) -> Safety {
+    match state.router.safety() {
+        (level @ (Safety::Quorum | Safety::VerySafe), _) => level,
+        (_, reached) => reached,
+    }
 }
 
 impl CallText {

@@ -45,20 +45,25 @@ pub fn finish(outcome: Outcome, is_json: bool) -> ExitCode {
         Ok(()) => return ExitCode::SUCCESS,
         Err(failure) => failure,
     };
-    match &failure {
+    ExitCode::from(tell(&failure, is_json))
+}
+
+/// Prints a failure; the exit status.
+pub fn tell(failure: &Failure, is_json: bool) -> u8 {
+    match failure {
         Failure::No => {}
         Failure::Problem(problem) if is_json => {
             // A reader that went away has its answer: there is nobody to tell.
             let _ = print_json(problem);
         }
-        Failure::Other(error) if is_closed_pipe(error) => return ExitCode::SUCCESS,
+        Failure::Other(error) if is_closed_pipe(error) => return 0,
         Failure::Other(error) => eprintln!("error: {}", chain(error)),
         other => eprintln!("error: {other}"),
     }
     match failure {
-        Failure::Usage(_) => ExitCode::from(2),
-        Failure::Again(_) => ExitCode::from(75),
-        _ => ExitCode::from(1),
+        Failure::Usage(_) => 2,
+        Failure::Again(_) => 75,
+        _ => 1,
     }
 }
 

@@ -134,9 +134,13 @@ fn lease_text(lease: &Lease) -> String {
         LeaseState::Free => "nobody has it".to_owned(),
         LeaseState::Unknown => format!("not known; {holder} had it last"),
     };
-    let in_sync = match lease.in_sync.is_empty() {
-        true => "nobody".to_owned(),
-        false => lease.in_sync.join(", "),
+    let in_sync = match (lease.in_sync.is_empty(), lease.state) {
+        (false, _) => lease.in_sync.join(", "),
+        // The last primary may have what nobody else has.
+        (true, LeaseState::Free) => {
+            "nobody by itself (the last primary: promote it by force, or start it without --standby-of)".to_owned()
+        }
+        (true, _) => "nobody".to_owned(),
     };
     let error = lease.error.as_ref().map(|error| format!("; {}: {error}", lease.store));
     format!("{state}; may take it over: {in_sync}{}", error.unwrap_or_default())

@@ -37,7 +37,7 @@ use crate::{
     divergence,
     lease::Lease,
     logfile,
-    output::{Failure, Outcome, ProgressLine, bytes, grouped, print_text},
+    output::{self, Failure, Outcome, ProgressLine, bytes, grouped, print_text},
     reload::{Notes, Reloader, Reloading},
     spans::Spans,
     standby::{self, Primary},
@@ -85,7 +85,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let address = listener.local_addr().context("ask for the address")?;
     let url = own_url(&config, address, identity.is_some());
     database.set_cuts(list_cuts(&standby::cuts_of(&config.place.data_dir.value)));
-    standby::serve_standbys(&database, (&config.replication, net), url.clone())?;
+    standby::serve_standbys(&database, (&config.replication, net), (&name, url.clone()))?;
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config, identity.clone())?;
     let activity = Activity::start(database.router().clone()).context("start a thread")?;
@@ -125,7 +125,8 @@ fn hide_hashes() -> Outcome {
 fn wind_up(database: &Database, outcome: &Outcome, recovering: JoinHandle<()>, activity: Activity) -> Outcome {
     if matches!(database.router().phase(), Phase::Recovering { .. }) {
         // Nothing was written yet, and the replay can't be interrupted: leave it.
-        std::process::exit(if outcome.is_ok() { 0 } else { 1 });
+        let failure = outcome.as_ref().err();
+        std::process::exit(failure.map_or(0, |failure| output::tell(failure, false)).into());
     }
     if matches!(outcome, Ok(()) | Err(Failure::Again(_))) {
         // It may still be at the catalog, which would be left half made.
@@ -356,17 +357,15 @@ fn recover(
     Ok((receiver, spawned.context("start the recovery thread")?))
 }
 
-/// A primary has the lease before anything is replayed; a standby takes part in it once it follows.
+/// A primary has the lease before anything is replayed. A standby knows who had it last before it follows anybody, and follows while it replays.
 fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: Opening) -> anyhow::Result<()> {
-    let (primary, lease) = (opening.primary.take(), opening.lease.take());
-    let Some(primary) = primary else {
-        lease.map_or(Ok(()), |lease| lease.keep(database))?;
+    opening.lease.take().map_or(Ok(()), |lease| lease.keep(database))?;
+    let Some(primary) = opening.primary.take() else {
         return replay(database, catalog, &opening);
     };
-    replay(database, catalog, &opening)?;
-    database.start_readers(&opening.readers).context("start the readers")?;
     primary.follow(database)?;
-    lease.map_or(Ok(()), |lease| lease.keep(database))
+    replay(database, catalog, &opening)?;
+    database.start_readers(&opening.readers).context("start the readers")
 }
 
 /// What is opened, and for what.

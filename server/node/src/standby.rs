@@ -15,14 +15,14 @@ use reprise_base::{Epoch, Lsn};
 use reprise_client::{Client, ClientError};
 use reprise_database::{
     BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, DIFFERS_NAME, Database, FollowPrimary, Position,
-    STANDING_NAME, ServeStandbys, TicketError, cut_back,
+    STANDING_NAME, ServeStandbys, TicketError, VIEW_NAME, cut_back, keep_committed,
 };
-use reprise_env::{Clock, DiskError, Net, RealClock, RealDisk};
+use reprise_env::{Clock, DiskError, Net, RealClock, RealDisk, RealThreads};
 use reprise_log::database_id;
 use reprise_net_rdma::RdmaNet;
 use reprise_net_tls::{Identity, TlsNet};
 use reprise_router::{JoinTicket as Ticket, SteppedDown};
-use reprise_ship::{ForkAnswer, Known, Link, LinkConfig, LinkError};
+use reprise_ship::{Bootstrapped, ForkAnswer, Known, Link, LinkConfig, LinkError, LogBeside};
 
 use crate::{
     config::replication::{ReplicationSettings, Transport},
@@ -202,7 +202,7 @@ impl Primary {
         successor.clone()
     }
 
-    /// Has the database receive and replay what the primary ships, until it is promoted. After its recovery.
+    /// Has the database receive and replay what the primary ships, until it is promoted. Before its recovery: records come meanwhile.
     pub fn follow(self, database: &Arc<Database>) -> anyhow::Result<()> {
         let (name, url) = (self.name.clone(), self.url.clone());
         let net = self.net.clone();
@@ -242,9 +242,13 @@ impl Primary {
         let progress = ProgressLine::new();
         loop {
             let why = match self.try_bootstrap(dir)? {
-                Ok(bytes_come) => {
+                Ok(come) => {
                     progress.clear();
-                    eprintln!("{} came from the primary at {}", bytes(bytes_come), self.url);
+                    let live = match come.live {
+                        0 => String::new(),
+                        live => format!(", and {live} records that it logged meanwhile"),
+                    };
+                    eprintln!("{} came from the primary at {}{live}", bytes(come.bytes), self.url);
                     return Ok(());
                 }
                 Err(why) => why,
@@ -259,7 +263,7 @@ impl Primary {
     }
 
     /// The inner error may pass.
-    fn try_bootstrap(&self, dir: &Path) -> Result<Result<u64, String>, Failure> {
+    fn try_bootstrap(&self, dir: &Path) -> Result<Result<Bootstrapped, String>, Failure> {
         let ticket = match self.ticket() {
             Ok(ticket) => ticket,
             Err(ClientError::Problem(problem)) if problem.status < 500 => return Err(Failure::Problem(problem)),
@@ -269,7 +273,7 @@ impl Primary {
             Err(error) => return Ok(Err(error.to_string())),
         };
         match self.receive(&ticket, dir) {
-            Ok(bytes_come) => Ok(Ok(bytes_come)),
+            Ok(come) => Ok(Ok(come)),
             Err(error) => match error.downcast_ref::<LinkError>() {
                 Some(passing) if !passing.is_final() => Ok(Err(passing.to_string())),
                 _ => Err(error.into()),
@@ -346,14 +350,18 @@ impl Primary {
         Ok(())
     }
 
-    fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<u64> {
+    fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<Bootstrapped> {
         let config = self.link(ticket)?;
         let place = Place::new(Arc::new(RealTree(dir.to_owned())), ARRIVED);
-        let come = Link::bootstrap(&config, &place)?.run(&|| true)?;
+        let beside = LogBeside {
+            threads: Arc::new(RealThreads),
+            keep_committed,
+        };
+        let come = Link::bootstrap(&config, &place, beside)?.run(&|| true)?;
         // What an earlier log of this directory was told is nothing to this one.
         remove_if_there(&dir.join(STANDING_NAME))?;
         settle(dir)?;
-        Ok(come.context("the primary sent nothing")?.bytes)
+        come.context("the primary sent nothing")
     }
 }
 
@@ -410,16 +418,17 @@ fn clear_useless(dir: &Path) -> io::Result<()> {
     fs::File::open(dir)?.sync_all()
 }
 
-/// Takes standbys, where the settings say so: at once, or once this server is the primary. `url`: under which clients reach it.
+/// Takes standbys, where the settings say so: at once, or once this server is the primary. By its name, and its URL for clients.
 pub fn serve_standbys(
     database: &Arc<Database>,
     (settings, net): (&ReplicationSettings, Arc<dyn Net>),
-    url: Option<Arc<str>>,
+    (name, url): (&str, Option<Arc<str>>),
 ) -> Outcome {
     let Some(listen) = settings.ship_listen.value.clone() else {
         return Ok(());
     };
     let served = database.serve_standbys(ServeStandbys {
+        name: name.to_owned(),
         net,
         listen: listen.clone(),
         ship_address: None,
@@ -486,8 +495,8 @@ fn settle(dir: &Path) -> io::Result<()> {
     if !arrived.exists() {
         return Ok(());
     }
-    for folder in FOLDERS {
-        let (from, to) = (arrived.join(folder), dir.join(folder));
+    for name in [VIEW_NAME].into_iter().chain(FOLDERS) {
+        let (from, to) = (arrived.join(name), dir.join(name));
         if from.exists() {
             fs::rename(from, to)?;
             fs::File::open(dir)?.sync_all()?;
@@ -559,9 +568,11 @@ mod tests {
         for made in ["bootstrap/checkpoints", "bootstrap/log"] {
             fs::create_dir_all(at(made)).expect("make");
         }
+        fs::write(at("bootstrap/view"), [0; 16]).expect("write");
         // The first folder has its place, then the machine stops.
         fs::rename(at("bootstrap/checkpoints"), at("checkpoints")).expect("rename");
         settle(dir.path()).expect("it goes on");
         assert!(at("checkpoints").exists() && at("log").exists() && !at("bootstrap").exists());
+        assert!(at("view").exists(), "else what is not committed would be shown");
     }
 }

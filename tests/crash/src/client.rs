@@ -127,7 +127,7 @@ fn take_line(model: &mut Model, call: &Call, answer: &Value) -> Result<bool> {
         return Ok(true);
     }
     ensure!(
-        problem["status"] == 503 || problem["status"] == 421,
+        problem["status"] == 503 || problem["status"] == 421 || is_out_of_time(problem),
         "{call:?} failed: {problem}"
     );
     model.counts.refused += 1;
@@ -141,9 +141,14 @@ pub(crate) fn is_open(problem: &Value) -> bool {
         .is_some_and(|kind| kind.ends_with("outcome-unknown"))
 }
 
+/// The server stood still for longer than a call may take: nothing of the call stays.
+pub(crate) fn is_out_of_time(problem: &Value) -> bool {
+    problem["limit"] == "time"
+}
+
 /// A refused call left nothing: the model is not touched, and the next check sees to it. True: the server is no primary any more.
 fn refused(model: &mut Model, answer: &Answer) -> Result<bool> {
-    if answer.status != 503 && answer.status != 421 {
+    if answer.status != 503 && answer.status != 421 && !is_out_of_time(&answer.json()) {
         bail!("a call was answered {}: {}", answer.status, answer.text());
     }
     model.counts.refused += 1;

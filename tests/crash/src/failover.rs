@@ -698,9 +698,11 @@ impl Nodes {
 
     /// Since when it was promoted.
     fn promote(&self, node: usize, is_forced: bool) -> Result<Instant> {
-        let path = match is_forced {
-            true => "/v1/replication/promote?force=true",
-            false => "/v1/replication/promote",
+        let path = match (is_forced, self.safety == QUORUM) {
+            (false, _) => "/v1/replication/promote",
+            (true, false) => "/v1/replication/promote?force=true",
+            // It has most of those that were looked at.
+            (true, true) => "/v1/replication/promote?force=true&accept_loss=true",
         };
         let until = Instant::now() + PATIENCE;
         loop {

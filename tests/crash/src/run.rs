@@ -635,7 +635,7 @@ impl Checkpoints {
 fn look(connection: &mut Connection, clients: usize) -> Result<Option<(i64, i64)>> {
     let mut read = |path: &str| match connection.request("POST", path, &[], b"{}") {
         Ok(answer) if answer.status == 200 => Ok(Some(answer.json()["result"].clone())),
-        Ok(answer) if answer.status == 503 => Ok(None),
+        Ok(answer) if answer.status == 503 || client::is_out_of_time(&answer.json()) => Ok(None),
         Ok(answer) => anyhow::bail!("{path}: {} {}", answer.status, answer.text()),
         Err(_) => Ok(None),
     };

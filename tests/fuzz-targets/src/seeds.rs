@@ -10,8 +10,8 @@ use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
     CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CommandRef, Compared, ComparedTable, DeployRef,
-    DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef,
-    LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef,
+    DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, InSync,
+    KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef,
     RangesFound, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Sought, Standing,
     TableDigests, TwoForms, Wants, Welcome, push_checkpoint_row,
 };
@@ -122,7 +122,7 @@ fn frames() -> Vec<Vec<u8>> {
         Frame::Group(group),
         Frame::Heartbeat(Heartbeat::default()),
         Frame::Progress(Progress::default()),
-        Frame::Standing(Standing::new(2, true, &laggards)),
+        Frame::Standing(Standing::new(2, InSync::Yes, &laggards)),
         Frame::Named(Named {
             number: 1,
             lsn: Lsn(9),

@@ -76,6 +76,23 @@ fn who_would_join_is_judged_first() {
 }
 
 #[test]
+fn a_write_names_the_level_that_it_has_and_a_level_is_asked_for_once() {
+    let server = Server::start();
+    server.put_module("probe", probe()).ok(201);
+    let written = server.call("put", json!({"id": 1, "amount": 5}));
+    written.ok(200);
+    assert_eq!(written.header("reprise-safety"), Some("local-sync"));
+    let twice = [("reprise-safety", "1-safe"), ("reprise-safety", "2-safe")];
+    let refused = server.call_with("put", json!({"id": 2, "amount": 5}), &twice);
+    refused.problem("malformed-request", 400);
+    let beyond = [("reprise-safety", "2-safe")];
+    let refused = server.call_with("put", json!({"id": 2, "amount": 5}), &beyond);
+    refused.problem("log-unavailable", 503);
+    // Nothing is written, so no level is asked for.
+    server.call_with("echo", json!({"id": 1}), &beyond).ok(200);
+}
+
+#[test]
 fn a_primary_is_never_behind_itself() {
     let server = Server::start();
     server.put_module("probe", probe()).ok(201);

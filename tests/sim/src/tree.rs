@@ -77,7 +77,7 @@ impl SimTree {
     pub fn extract(&self, name: &str) -> Result<SimDisk, DiskError> {
         let number = self.number(name)?;
         let extracted = SimDisk::new();
-        for folder in [LOG, CHECKPOINTS] {
+        for folder in [ROOT, LOG, CHECKPOINTS] {
             let from = self.folder(&number, folder);
             let to = extracted.folder(folder);
             for file in from.list()? {

@@ -267,6 +267,7 @@ fn surroundings(
         sampling: settings.sampling,
         part_bytes: settings.part_bytes,
         redo_window_bytes: 1 << 10,
+        file_part_bytes: 1 << 10,
         entropy: Box::new(move || {
             let mut random = random.lock().expect("one thread");
             let words = [random.next_u64(), random.next_u64()];

@@ -57,7 +57,11 @@ fn a_seed_of_failovers_does_the_same_each_time() {
 #[test]
 fn bugs_of_replication_are_caught() {
     const BROKEN: [&str; 3] = ["lost: ", "not in the log of the newest", "two primaries at one time"];
-    for mutant in [FailoverMutant::LyingStandby, FailoverMutant::KeepsLostInSync] {
+    for mutant in [
+        FailoverMutant::LyingStandby,
+        FailoverMutant::KeepsLostInSync,
+        FailoverMutant::LeaseOutlived,
+    ] {
         let options = FailoverOptions {
             mutant: Some(mutant),
             ..FailoverOptions::default()

@@ -14,6 +14,9 @@ export type Slug =
   | 'too-large'
   | 'unsupported-media-type'
   | 'not-primary'
+  | 'not-standby'
+  | 'primary-not-stopped'
+  | 'out-of-sync'
   | 'invalid-module'
   | 'migration-failed'
   | 'procedure-aborted'
@@ -46,6 +49,9 @@ export const slugs: Slug[] = [
   'too-large',
   'unsupported-media-type',
   'not-primary',
+  'not-standby',
+  'primary-not-stopped',
+  'out-of-sync',
   'invalid-module',
   'migration-failed',
   'procedure-aborted',
@@ -141,6 +147,8 @@ function explainProblem(problem: ProblemError): Explanation {
       return { ...plain, facts: factsOf(fields, ['limit', 'max']) };
     case 'not-primary':
       return { ...plain, facts: factsOf(fields, ['primary']) };
+    case 'out-of-sync':
+      return { ...plain, facts: factsOf(isFields(fields.may_be_lost) ? fields.may_be_lost : {}, ['from_lsn', 'known_to_lsn']) };
     case 'log-released':
       return { ...plain, facts: factsOf(fields, ['oldest']) };
     case 'outcome-unknown':
@@ -155,6 +163,8 @@ function explainProblem(problem: ProblemError): Explanation {
       return { ...plain, facts: factsOf(fields, ['limit', 'max']) };
     case 'malformed-request':
     case 'migration-failed':
+    case 'not-standby':
+    case 'primary-not-stopped':
     case 'unauthorized':
     case 'forbidden':
     case 'not-found':
@@ -185,7 +195,7 @@ function hintFor(slug: Slug | null): string | null {
     case 'procedure-trapped':
       return 'The procedure failed inside; nothing of the transaction stays. The backtrace names its functions.';
     case 'log-unavailable':
-      return 'Reads go on. Make space or mend the device that holds the data directory, then restart the server.';
+      return 'Reads go on. The detail names what is missing: space or the device of the data directory, where a restart is needed, or standbys.';
     case 'overloaded':
       return 'Try again in a moment.';
     case 'schema-conflict':
@@ -205,6 +215,9 @@ function hintFor(slug: Slug | null): string | null {
     case 'too-large':
     case 'unsupported-media-type':
     case 'not-primary':
+    case 'not-standby':
+    case 'primary-not-stopped':
+    case 'out-of-sync':
     case 'invalid-module':
     case 'migration-failed':
     case 'limit-exceeded':

@@ -1645,7 +1645,8 @@ export type Replication = {
      */
     durable_lsn: U64;
     /**
-     * Counts the openings of this database as primary, on whichever node; 0 without a log.
+     * Counts the openings of this database as primary, on whichever node; 0 without a log. On a primary the one in which it writes, else
+     * that of the last record here.
      */
     epoch: number;
     lease?: Lease | null;
@@ -1919,8 +1920,8 @@ export type Standby = {
      */
     freshness?: number | null;
     /**
-     * It has everything that was answered under a level that waits for standbys; on the standby itself, as its primary told last: where that
-     * is lost, it may have gone on alone since.
+     * It has everything that was answered under a level that waits for standbys; at quorum it is one of those that are asked, and others may
+     * have more. On the standby itself, as its primary told last: where that is lost, it may have gone on alone since.
      */
     in_sync: boolean;
     /**
@@ -1928,7 +1929,8 @@ export type Standby = {
      */
     lag_bytes: number;
     /**
-     * Milliseconds since readers on the standby saw all that was committed; 0 where they do now.
+     * Milliseconds since readers on the standby saw all that was durable on the primary. On the primary 0 where they did when they were heard last; on
+     * the standby since it heard that: at most some 20 while it hears its primary.
      */
     lag_ms: number;
     /**

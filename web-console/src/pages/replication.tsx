@@ -2,6 +2,7 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useRef, useState } from 'react';
 import { promote } from '../api/commands';
+import { ProblemError } from '../api/problem';
 import { freshnessQuery, replicationQuery } from '../api/queries';
 import { formatBytes, formatCount, formatMicros, formatTime, plural } from '../format';
 import type { Comparison, Cut, FreshnessHistory, Lease, LeaseState, Promotion, Replication, Standby } from '../generated/types.gen';
@@ -107,7 +108,9 @@ function Node({ node }: { node: Replication }) {
 }
 
 function leaseText({ state, holder, in_sync, left_ms, error }: Lease): string {
-  const may = in_sync.length === 0 ? 'nobody may take it over' : `${in_sync.join(', ')} may take it over`;
+  // The last primary may have what nobody else has.
+  const nobody = state === 'free' ? 'the last primary takes it over by force alone' : 'nobody may take it over';
+  const may = in_sync.length === 0 ? nobody : `${in_sync.join(', ')} may take it over`;
   const why = error == null ? '' : `; ${error}`;
   return `${leaseState(state, holder ?? 'nobody', left_ms)}; ${may}${why}`;
 }
@@ -298,6 +301,8 @@ function Promote({ node, onClose, onPromoted }: PromoteProps) {
   const own = node.standbys[0];
   const [force, setForce] = useState(false);
   const [acceptLoss, setAcceptLoss] = useState(false);
+  // At quorum no standby knows by itself whether others have more: the server says so.
+  const isRefused = promoting.error instanceof ProblemError && promoting.error.slug === 'out-of-sync';
   return (
     <div className="dialog-body">
       <h2 id="promote-title">Make this server the primary?</h2>
@@ -320,10 +325,10 @@ function Promote({ node, onClose, onPromoted }: PromoteProps) {
           what it answers.
         </p>
       )}
-      {force && own?.in_sync === false && (
+      {force && own !== undefined && (!own.in_sync || isRefused) && (
         <label className="inline-field">
           <input type="checkbox" checked={acceptLoss} onChange={(event) => setAcceptLoss(event.target.checked)} />
-          It is out of sync: lose what the old primary answered and is not here, from LSN {formatCount(own.persisted_lsn)} on
+          It may lack what the old primary answered from LSN {formatCount(own.persisted_lsn)} on: lose what is not here
         </label>
       )}
       {promoting.isError && <ProblemNotice error={promoting.error} />}

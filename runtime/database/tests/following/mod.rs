@@ -11,11 +11,11 @@ use std::{
 use reprise_backup::{Place, RealTree, Tree};
 use reprise_database::{
     ClosedDirectory, CutBack, CutError, Database, DatabaseConfig, DeviceConfig, FlushPolicy, FollowPrimary,
-    NvramConfig, ServeStandbys, ShipForm, TicketError, cut_back,
+    NvramConfig, ServeStandbys, ShipForm, TicketError, cut_back, keep_committed,
 };
-use reprise_env::{RealClock, RealDisk, RealNet};
+use reprise_env::{RealClock, RealDisk, RealNet, RealThreads};
 use reprise_router::{PromoteOptions, ReplicationService, StandbyState, SteppedDown};
-use reprise_ship::{Known, Link, LinkConfig};
+use reprise_ship::{Known, Link, LinkConfig, LogBeside};
 
 use crate::common::config;
 
@@ -27,6 +27,7 @@ pub const FORCED: PromoteOptions = PromoteOptions {
 
 pub fn serving(url: &str) -> ServeStandbys {
     ServeStandbys {
+        name: "s".into(),
         net: Arc::new(RealNet),
         listen: "127.0.0.1:0".into(),
         ship_address: None,
@@ -54,9 +55,16 @@ pub fn link(database: &Database, name: &str) -> LinkConfig {
     }
 }
 
+pub fn beside() -> LogBeside {
+    LogBeside {
+        threads: Arc::new(RealThreads),
+        keep_committed,
+    }
+}
+
 pub fn bootstrap(primary: &Database, name: &str, dir: &Path) {
     let place = Place::beside(dir).expect("a name");
-    let coming = Link::bootstrap(&link(primary, name), &place).expect("connect");
+    let coming = Link::bootstrap(&link(primary, name), &place, beside()).expect("connect");
     let whole = coming.run(&|| true).expect("no error").expect("whole");
     assert_eq!(whole.files, 2);
 }
@@ -112,12 +120,11 @@ pub fn start_standby(dir: &Path, primary: &Primary, name: &str) -> Arc<Database>
 }
 
 pub fn start_standby_with(config: DatabaseConfig, primary: &Primary, name: &str) -> Arc<Database> {
-    let standby = Database::open_standby(config).expect("open");
-    standby.recover().expect("recover");
-    let standby = Arc::new(standby);
+    let standby = Arc::new(Database::open_standby(config).expect("open"));
     standby
         .follow_primary(follow_primary(primary, name))
-        .expect("a standby follows");
+        .expect("it follows");
+    standby.recover().expect("recover");
     standby
 }
 

@@ -12,14 +12,16 @@ use std::{
 };
 
 use reprise_base::{Lsn, PartitionId, Role, Safety, TxnId, Waiter};
-use reprise_env::{Clock, Disk, Net, SimDisk, Threads};
+use reprise_env::{Clock, Disk, Net, RealClock, RealNet, RealThreads, SimDisk, Threads};
 use reprise_log::{Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, Receiver};
 use reprise_ship::{
     BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Expected, Link, LinkConfig, LinkError, PersistedHook,
     ShipEvent, ShippedLog, Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen, Streaming,
     Taker,
 };
-use reprise_wire::{Change, ChangesRef, CommandRef, DeployRef, PartitionSet, RecordBatch, RecordRef, TwoForms};
+use reprise_wire::{
+    Change, ChangesRef, CommandRef, DeployRef, FILE_CHUNK_BYTES_MAX, PartitionSet, RecordBatch, RecordRef, TwoForms,
+};
 
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 pub const DATABASE: [u8; 16] = *b"a log in a test!";
@@ -243,6 +245,7 @@ impl Primary {
             primary: "http://primary:1".into(),
             partitions: PARTITIONS,
             ring_bytes,
+            file_part_bytes: FILE_CHUNK_BYTES_MAX,
             following: Box::new(|_| ()),
             safety,
             commits: commits.clone(),
@@ -353,4 +356,41 @@ impl Taker for LogTaker {
 
 pub fn stream(link: &LinkConfig, taker: &Arc<LogTaker>) -> Result<Streaming, LinkError> {
     Link::stream(link, DATABASE, PARTITIONS, taker.clone())
+}
+
+/// Over TCP on this machine.
+pub fn around() -> Around {
+    Around {
+        net: Arc::new(RealNet),
+        clock: Arc::new(RealClock::new()),
+        threads: Arc::new(RealThreads),
+        listen: "127.0.0.1:0",
+    }
+}
+
+/// Streams on a thread of its own until told to stop.
+pub struct Running {
+    pub goes_on: Arc<AtomicBool>,
+    pub thread: thread::JoinHandle<Result<(), LinkError>>,
+}
+
+impl Running {
+    pub fn start(link: &LinkConfig, taker: &Arc<LogTaker>) -> Self {
+        let mut streaming = stream(link, taker).expect("connect");
+        let goes_on = Arc::new(AtomicBool::new(true));
+        let flag = goes_on.clone();
+        let thread = thread::spawn(move || streaming.run(&|| flag.load(Ordering::Acquire)));
+        Self { goes_on, thread }
+    }
+
+    pub fn stop(self) -> Result<(), LinkError> {
+        self.goes_on.store(false, Ordering::Release);
+        self.thread.join().expect("no panic")
+    }
+}
+
+pub fn append_all(log: &TestLog, word: &str, count: u32) {
+    for n in 0..count {
+        append(log, &format!("{word}{n}"));
+    }
 }

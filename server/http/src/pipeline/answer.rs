@@ -34,7 +34,7 @@ pub struct Answers<'a> {
     pub room: &'a mut Option<Room>,
     /// On a standby.
     pub staleness: Option<Staleness>,
-    /// What writes have, where it is told.
+    /// What writes have; none where nothing but refusals is told.
     pub safety: Option<Safety>,
 }
 
@@ -84,6 +84,9 @@ impl Answers<'_> {
     /// The answer to a call that did not commit; its status.
     pub fn push_refusal(&mut self, refusal: &Refusal, trace: Option<&CallTrace>, closes: bool) -> u16 {
         let mut answer = refusal.answer();
+        if let Some(staleness) = &self.staleness {
+            staleness.tell(answer.headers_mut());
+        }
         if let Some(trace) = trace {
             answer.headers_mut().insert(headers::TRACEPARENT, trace.header.clone());
             if let Some(span) = &trace.span {

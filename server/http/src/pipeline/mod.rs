@@ -389,7 +389,7 @@ impl Pipeline {
     fn take_answers(&mut self, cx: &mut Context<'_>) -> bool {
         let mut left = self.runs.len();
         let staleness = Staleness::of(&self.state.router);
-        let safety = named_safety(&self.state);
+        let safety = Some(named_safety(&self.state));
         while let Some(run) = self.runs.front_mut() {
             let is_last = left == 1 && self.intake == Intake::Closed;
             let mut answers = Answers {

@@ -249,7 +249,7 @@ impl ServeConfig {
             self.memory.entries(),
             self.checkpoints.entries(),
             self.backup.entries(),
-            self.replication.entries(),
+            self.replication.shown_entries(),
             self.tls.entries(),
             self.telemetry.entries(),
             self.http.entries(),

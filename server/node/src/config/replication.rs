@@ -8,7 +8,7 @@ use reprise_database::{LogPolicy, ReadersConfig, ShipForm};
 use super::{
     device::DeviceKind,
     memory::size,
-    setting::{Show, Source, bounded, settings},
+    setting::{Entry, Show, Source, bounded, settings},
 };
 use crate::{
     lease::HAS_ETCD,
@@ -220,6 +220,16 @@ settings! {
 }
 
 impl ReplicationSettings {
+    /// Where there are standbys, or this is one, all that is in effect is shown.
+    pub fn shown_entries(&self) -> Vec<Entry> {
+        let replicates = self.ship_listen.value.is_some() || self.standby_of.value.is_some();
+        let mut entries = self.entries();
+        for entry in &mut entries {
+            entry.is_shown |= replicates && entry.value != None::<String>.shown();
+        }
+        entries
+    }
+
     /// How a standby of so many engine threads reads beside its replay. `memory_max`: bytes that the server may take in all.
     pub fn readers(&self, sites: u16, memory_max: u64) -> ReadersConfig {
         let view_bytes_max = self.view_memory_max.value;

@@ -205,13 +205,14 @@ impl Run {
         self.stats.alone += u64::from(self.settings.safety.asks_standbys() && !is_safe);
         let mark = Mark {
             place,
-            epoch: lock(&self.histories).epoch_of(place),
+            epoch: lock(&self.histories).epoch_of(place).max(answer.epoch),
             by: Some(answer.life.node),
             is_safe: is_safe || self.settings.is_leased,
             what: format!("call {call}, which {name} acknowledged as {}", answer.reached.name()),
         };
-        // By hand two primaries can't see each other; what is safe is looked for in the newest one's log.
-        let may_be_two = !self.settings.is_leased;
+        // By hand two primaries can't see each other; what is safe is looked for in the newest one's log. A repeat of what that one has, too, is true
+        // whoever tells it.
+        let may_be_two = !self.settings.is_leased || (reply.replayed && self.marks.has(place));
         self.marks.acknowledged(mark, answer.epoch, may_be_two)?;
         self.see(session, place);
         Ok(())
@@ -275,7 +276,7 @@ impl Run {
         self.note(|| format!("{name}: session {session} reads up to {head:?}"));
         if let Some(place) = head {
             let is_counted = matches!(self.settings.safety, Safety::Quorum | Safety::VerySafe);
-            let epoch = lock(&self.histories).epoch_of(place);
+            let epoch = lock(&self.histories).epoch_of(place).max(answer.epoch);
             self.marks.shown(Mark {
                 place,
                 epoch,

@@ -7,7 +7,7 @@ use super::history::{Histories, Path, Place};
 #[derive(Clone, Debug)]
 pub struct Mark {
     pub place: Place,
-    /// In which the record was written.
+    /// In which it was told: that of the record, or a later one. Of what the newest primary has, that one's.
     pub epoch: u32,
     /// The node that was the primary when it was told: what it takes for committed, others may show on its word.
     pub by: Option<usize>,
@@ -26,13 +26,14 @@ pub enum How {
     /// By force, without a look at the other nodes, or where another one had lost its disk: whatever is not there.
     Blindly,
     /// The product has named the first LSN that may be lost of what the primary of an epoch answered, the last one that it heard; what was
-    /// written in a later one may be lost at any LSN.
+    /// told in a later one may be lost at any LSN.
     Accepted { from: u64, epoch: u32 },
 }
 
 /// A primary, from where it began.
 struct Reign {
     how: How,
+    epoch: u32,
     begun: Path,
     /// As far as it came.
     path: Path,
@@ -69,7 +70,7 @@ impl Reign {
 
 impl Marks {
     /// A node is the primary from here on, with this log.
-    pub fn begin(&mut self, how: How, path: Path) -> Result<(), String> {
+    pub fn begin(&mut self, how: How, epoch: u32, path: Path) -> Result<(), String> {
         for mark in std::mem::take(&mut self.list) {
             match path.has(mark.place) {
                 true => self.list.push(mark),
@@ -87,7 +88,12 @@ impl Marks {
             self.epoch = 0;
         }
         let begun = path.clone();
-        self.reigns.push(Reign { how, begun, path });
+        self.reigns.push(Reign {
+            how,
+            epoch,
+            begun,
+            path,
+        });
         Ok(())
     }
 
@@ -118,8 +124,9 @@ impl Marks {
 
     /// A client knows of it from here on.
     pub fn shown(&mut self, mark: Mark) -> Result<(), String> {
-        if self.has(mark.place) {
-            self.list.push(mark);
+        if let Some(reign) = self.reigns.last().filter(|reign| reign.path.has(mark.place)) {
+            let epoch = mark.epoch.max(reign.epoch);
+            self.list.push(Mark { epoch, ..mark });
             return Ok(());
         }
         match self.given_up_by(&mark) {

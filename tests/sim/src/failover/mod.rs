@@ -99,8 +99,7 @@ impl Run {
         let mut is_leased = one_of(&[0, 1]) == 1 && matches!(safety, Safety::TwoSafe | Safety::VerySafe);
         let fixed = options.mutant.or(options.as_for);
         if let Some(mutant) = fixed {
-            is_leased = mutant.is_of_leases();
-            safety = if is_leased { Safety::TwoSafe } else { Safety::Quorum };
+            (safety, is_leased) = mutant.shows_under();
         }
         let settings = Settings {
             partitions: one_of(&[1, 2, 3]) as u16,
@@ -240,6 +239,7 @@ impl Run {
             64..70 => self.start_any()?,
             70..73 => self.switch_over()?,
             73..77 => self.force()?,
+            77 if self.below(4) == 0 => self.fail_power()?,
             77 => {
                 let node = self.below(3) as usize;
                 self.note(|| format!("{} is killed", NAMES[node]));
@@ -251,6 +251,26 @@ impl Run {
             _ => self.deploy_if_missing(),
         }
         Ok(())
+    }
+
+    /// Of all nodes at once, while calls are on their way. The primary may not come back.
+    fn fail_power(&mut self) -> Result<(), String> {
+        for _ in 0..1 + self.below(3) {
+            self.write();
+        }
+        for _ in 0..self.below(60) {
+            self.turn();
+        }
+        self.note(|| "the power fails".to_owned());
+        self.stats.power_failures += 1;
+        for node in NODES {
+            self.around.kill(node, &mut self.random);
+        }
+        self.look()?;
+        match self.below(2) {
+            0 => Ok(()),
+            _ => self.go_on_without_primary(),
+        }
     }
 
     fn disturb(&mut self) {
@@ -377,7 +397,8 @@ impl Run {
         process.is_counted_primary = true;
         self.newest = Some(process.life.number);
         let path = process.tape.path();
+        let epoch = process.database.router().status().epoch.unwrap_or_default().0;
         self.primary = Some(node);
-        self.marks.begin(how, path)
+        self.marks.begin(how, epoch, path)
     }
 }

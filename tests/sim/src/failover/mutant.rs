@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use reprise_base::Safety;
 use reprise_database::{Holder, LeaseStore, Seen, StoreError, SyncRecord};
 use reprise_wire::Frame;
 
@@ -29,9 +30,13 @@ impl FailoverMutant {
         Self::LeaseOutlived,
     ];
 
-    /// It shows with a lease alone.
-    pub fn is_of_leases(self) -> bool {
-        matches!(self, Self::KeepsLostInSync | Self::LeaseOutlived)
+    /// The level, and whether there is a lease.
+    pub fn shows_under(self) -> (Safety, bool) {
+        match self {
+            // By hand whoever has most takes over.
+            Self::TellsUncommitted | Self::KeepsLostInSync | Self::LeaseOutlived => (Safety::TwoSafe, true),
+            Self::AcknowledgesReceived | Self::LyingStandby => (Safety::Quorum, false),
+        }
     }
 
     /// Of a node's frames: what arrives instead.
@@ -52,7 +57,9 @@ impl FailoverMutant {
 
 /// The store of leases, as far as it is not sound.
 pub fn store_of(store: Box<dyn LeaseStore>, mutant: Option<FailoverMutant>) -> Box<dyn LeaseStore> {
-    match mutant.filter(|mutant| mutant.is_of_leases()) {
+    let is_of_leases =
+        |mutant: &FailoverMutant| matches!(mutant, FailoverMutant::KeepsLostInSync | FailoverMutant::LeaseOutlived);
+    match mutant.filter(is_of_leases) {
         Some(mutant) => Box::new(ForgingStore { store, mutant }),
         None => store,
     }

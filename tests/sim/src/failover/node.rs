@@ -9,11 +9,11 @@ use reprise_base::Safety;
 use reprise_database::{
     CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
     Environment, Folders, FollowPrimary, LeaseConfig, LogPolicy, Position, RedoConfig, STANDING_NAME, Sampling,
-    ServeStandbys, ShipForm, TicketError, cut_back,
+    ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, keep_committed,
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
 use reprise_router::{JoinTicket, ReplicationError, ReplicationService};
-use reprise_ship::{ForkAnswer, Known, Link, LinkConfig};
+use reprise_ship::{ForkAnswer, Known, Link, LinkConfig, LogBeside};
 
 use super::{
     around::{Around, Life, NAMES, NodeThreads, Refused, node_of, url_of},
@@ -28,6 +28,8 @@ use crate::{
 
 /// Of a directory in which a standby's first files arrive.
 const ARRIVED: &str = "arrived";
+/// So few that a standby's first files take their time, and what is logged meanwhile comes beside them.
+const FILE_PART_BYTES: usize = 64;
 pub const LEASE_TTL: Duration = Duration::from_secs(4);
 
 /// What all processes of a seed have in common.
@@ -107,6 +109,7 @@ fn environment((around, life): (&Arc<Around>, &Arc<Life>), disk: &SimDisk, own: 
         sampling: Sampling::default(),
         part_bytes: own.part_bytes,
         redo_window_bytes: 1 << 10,
+        file_part_bytes: FILE_PART_BYTES,
         entropy: Box::new(move || {
             let mut random = lock(&random);
             let words = [random.next_u64(), random.next_u64()];
@@ -152,6 +155,7 @@ pub fn open(
         .set_safety(settings.safety)
         .map_err(|error| error.to_string())?;
     let serving = ServeStandbys {
+        name: name.into(),
         net: Arc::new(around.net.host(name)),
         listen: format!("{name}:7000"),
         ship_address: None,
@@ -328,36 +332,54 @@ impl Closed<'_> {
         Ok(())
     }
 
-    /// Gets the first files of the primary. Some: they did not come, and why.
-    pub fn bootstrap(&self) -> Result<Option<String>, String> {
+    /// Gets the first files of the primary; the records that came beside them. The inner error: they did not come, and why.
+    pub fn bootstrap(&self, meanwhile: &mut dyn FnMut()) -> Result<Result<u64, String>, String> {
         let link = match self.link() {
             Ok(link) => link,
-            Err(reason) => return Ok(Some(reason)),
+            Err(reason) => return Ok(Err(reason)),
         };
         let arrival = SimDisk::new();
         let tree = SimTree::new(&arrival);
         let place = reprise_backup::Place::new(Arc::new(SimTree::new(&arrival)), ARRIVED);
-        let mut coming = match Link::bootstrap(&link, &place) {
-            Ok(coming) => coming,
-            Err(error) => return Ok(Some(error.to_string())),
+        let beside = LogBeside {
+            threads: Arc::new(self.around.stepper.clone()),
+            keep_committed,
         };
-        while coming.whole().is_none() {
-            match coming.step() {
-                Ok(reprise_env::Step::Idle) => self.around.stepper.help(),
-                Ok(_) => {}
-                Err(error) => return Ok(Some(error.to_string())),
+        let mut coming = match Link::bootstrap(&link, &place, beside) {
+            Ok(coming) => coming,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let whole = loop {
+            if let Some(whole) = coming.whole() {
+                break whole;
             }
-        }
+            match coming.step() {
+                Ok(reprise_env::Step::Idle) => {
+                    meanwhile();
+                    self.around.stepper.help();
+                }
+                Ok(_) => {}
+                Err(error) => return Ok(Err(error.to_string())),
+            }
+        };
         let come = tree.extract(ARRIVED).map_err(|error| error.to_string())?;
         for folder in [LOG, CHECKPOINTS] {
             copy(&come.folder(folder), &self.disk.folder(folder)).map_err(|error| error.to_string())?;
         }
         let root = self.disk.folder(ROOT);
+        let view = come
+            .folder(ROOT)
+            .bytes(VIEW_NAME)
+            .ok_or("what is committed is not kept")?;
+        if root.bytes(VIEW_NAME).is_some() {
+            root.remove(VIEW_NAME).map_err(|error| error.to_string())?;
+        }
+        copy_file(&root, VIEW_NAME, &view).map_err(|error| error.to_string())?;
         if root.bytes(STANDING_NAME).is_some() {
             root.remove(STANDING_NAME).map_err(|error| error.to_string())?;
         }
         root.sync_dir().map_err(|error| error.to_string())?;
-        Ok(None)
+        Ok(Ok(whole.live))
     }
 }
 
@@ -370,11 +392,15 @@ fn clear(folder: &SimDisk) -> Result<(), DiskError> {
 
 fn copy(from: &SimDisk, to: &SimDisk) -> Result<(), DiskError> {
     for file in from.list()? {
-        let copied = to.create(&file)?;
-        copied.write_at(0, &from.bytes(&file).unwrap_or_default())?;
-        copied.sync()?;
+        copy_file(to, &file, &from.bytes(&file).unwrap_or_default())?;
     }
     to.sync_dir()
+}
+
+fn copy_file(to: &SimDisk, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
+    let copied = to.create(name)?;
+    copied.write_at(0, bytes)?;
+    copied.sync()
 }
 
 /// Whether a standby's disk does no sync.

@@ -236,10 +236,18 @@ impl Run {
         }
         if disk.folder(LOG).list().unwrap_or_default().is_empty() {
             self.nodes[node].is_wiped = true;
-            if let Some(reason) = closed.bootstrap()? {
-                self.note(|| format!("{} gets no first files: {reason}", NAMES[node]));
-                self.nodes[node].disk = Some(disk);
-                return Ok(());
+            let come = closed.bootstrap(&mut || {
+                if self.below(16) == 0 {
+                    self.write();
+                }
+            });
+            match come? {
+                Ok(live) => self.stats.live_records += live,
+                Err(reason) => {
+                    self.note(|| format!("{} gets no first files: {reason}", NAMES[node]));
+                    self.nodes[node].disk = Some(disk);
+                    return Ok(());
+                }
             }
         }
         let (life, own) = self.live(node);
@@ -249,17 +257,17 @@ impl Run {
         let opened = open((&around, &life), &disk, (&self.settings, &own), true);
         let database = opened.map_err(|error| wrong(&error))?;
         database.add_group_sink(tape.clone());
+        if self.settings.is_leased {
+            let kept = database.keep_lease(lease(&around, &life));
+            kept.map_err(|error| wrong(&error))?;
+        }
+        follow((&around, &life), &database, of).map_err(|error| wrong(&error))?;
         database.recover().map_err(|error| wrong(&error))?;
         disk.set_faults(FaultPlan {
             lies: lies(self.options.mutant),
             ..FaultPlan::default()
         });
-        follow((&around, &life), &database, of).map_err(|error| wrong(&error))?;
-        self.settle_in(node, (life.clone(), own), database.clone(), (disk, tape));
-        if self.settings.is_leased {
-            let kept = database.keep_lease(lease(&around, &life));
-            kept.map_err(|error| wrong(&error))?;
-        }
+        self.settle_in(node, (life, own), database, (disk, tape));
         Ok(())
     }
 

@@ -58,6 +58,9 @@ impl Run {
 
     pub(super) fn switch_over(&mut self) -> Result<(), String> {
         let Some(new) = self.some_standby() else { return Ok(()) };
+        if self.is_behind_the_newest(new) {
+            return Ok(());
+        }
         self.calm_leases();
         let promoted = self.promote(new, ASKED);
         self.note(|| format!("switch-over to {}: {promoted:?}", NAMES[new]));
@@ -69,6 +72,13 @@ impl Run {
             self.primary = None;
         }
         Ok(())
+    }
+
+    /// It follows another one than the newest primary, which is lost: who once gave it its place, and says so again, knows of no later one. Without a
+    /// lease only whoever promoted that one by force knows.
+    fn is_behind_the_newest(&self, standby: usize) -> bool {
+        let is_lost = |primary: usize| self.nodes[standby].of != primary && !self.is_up(primary);
+        !self.settings.is_leased && self.primary.is_some_and(is_lost)
     }
 
     /// Nobody loses the lease while he gives it away: whoever was to hear of that would wait for whoever gives it, in one thread.
@@ -97,9 +107,8 @@ impl Run {
         if self.settings.is_blind && self.below(4) == 0 {
             return self.force_blindly();
         }
-        let is_counted = matches!(self.settings.safety, Safety::Quorum | Safety::VerySafe);
         match self.primary.filter(|primary| self.is_primary(*primary)) {
-            Some(old) if is_counted && self.below(2) == 0 => self.isolate(old),
+            Some(old) if self.is_counted() && self.below(2) == 0 => self.isolate(old),
             old => {
                 self.end_primaries(old)?;
                 self.force_furthest()
@@ -157,7 +166,28 @@ impl Run {
         let Some(best) = candidates.iter().max_by_key(|candidate| candidate.at) else {
             return Ok(());
         };
-        self.force_one(best.node, FORCED, Some(How::Forced)).map(drop)
+        let node = best.node;
+        self.force_one(node, self.looked(node), Some(How::Forced)).map(drop)
+    }
+
+    /// By whoever looked at all of them. At quorum no standby knows whether others have more; one that stepped down does not know whether somebody took
+    /// over and wrote.
+    fn looked(&self, node: usize) -> PromoteOptions {
+        let process = self.nodes[node].process.as_ref();
+        let own = process.and_then(|process| process.service().own());
+        let followed = own.as_ref().is_some_and(|own| own.is_in_sync);
+        let gave_place = own.is_some_and(|own| own.error.as_deref() == Some("it stepped down"));
+        let is_known = match self.settings.safety {
+            Safety::Quorum => followed || gave_place,
+            Safety::VerySafe => gave_place,
+            _ => false,
+        };
+        if is_known { ACCEPTING } else { FORCED }
+    }
+
+    /// Where whoever has most has all that was answered.
+    fn is_counted(&self) -> bool {
+        matches!(self.settings.safety, Safety::Quorum | Safety::VerySafe)
     }
 
     /// True where it was promoted.
@@ -170,7 +200,8 @@ impl Run {
             return Ok(false);
         }
         self.stats.forced += 1;
-        let accepted = promoted.may_be_lost.map(|lost| How::Accepted {
+        let accepted = promoted.may_be_lost.filter(|_| how != Some(How::Forced));
+        let accepted = accepted.map(|lost| How::Accepted {
             from: lost.from.0,
             epoch: lost.epoch.0,
         });
@@ -206,7 +237,7 @@ impl Run {
         self.around.net.break_between(NAMES[old], NAMES[new]);
         let candidates = self.candidates();
         let own = candidates.iter().find(|candidate| candidate.node == new);
-        if own.is_some_and(|own| own.at >= third_at) && self.force_one(new, FORCED, Some(How::Forced))? {
+        if own.is_some_and(|own| own.at >= third_at) && self.force_one(new, self.looked(new), Some(How::Forced))? {
             self.stats.isolated += 1;
         }
         Ok(())
@@ -226,8 +257,43 @@ impl Run {
         let Some(node) = self.some_standby() else { return Ok(()) };
         self.calm_leases();
         let accepts = self.below(4) == 0;
+        if accepts && self.below(2) == 0 {
+            self.cut_off_holder(node);
+        }
         let options = if accepts { ACCEPTING } else { FORCED };
         self.force_one(node, options, Some(How::Whole)).map(drop)
+    }
+
+    /// The old primary goes on, and hears nothing of a new one: only its lease tells it when to end.
+    fn cut_off_holder(&mut self, new: usize) {
+        let Some(old) = NODES.into_iter().find(|node| *node != new && self.is_primary(*node)) else {
+            return;
+        };
+        self.note(|| format!("{} is cut off", NAMES[old]));
+        self.stats.isolated += 1;
+        let process = self.nodes[old].process.as_ref();
+        let key = process.map(|process| process.life.key());
+        key.iter().for_each(|key| self.around.leases.set_away(key, true));
+        for other in NODES.into_iter().filter(|node| *node != old) {
+            self.around.net.part(NAMES[old], NAMES[other]);
+            self.around.net.break_between(NAMES[old], NAMES[other]);
+        }
+    }
+
+    /// All are down: the standbys are started, and one of them takes over.
+    pub(super) fn go_on_without_primary(&mut self) -> Result<(), String> {
+        let old = self.primary;
+        for node in NODES.into_iter().filter(|node| Some(*node) != old) {
+            self.start(node)?;
+        }
+        for _ in 0..self.below(200) {
+            self.turn();
+        }
+        self.look()?;
+        match self.settings.is_leased {
+            true => Ok(()), // somebody takes the lease
+            false => self.force_furthest(),
+        }
     }
 
     /// Somebody is the primary again, whatever is lost by it.

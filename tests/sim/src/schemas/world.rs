@@ -45,6 +45,7 @@ impl Life {
             sampling: Sampling::default(),
             part_bytes: 40,
             redo_window_bytes: 1 << 10,
+            file_part_bytes: 1 << 10,
             entropy: Box::new(|| Ok([7; 16])),
         };
         let config = DatabaseConfig {
