@@ -46,7 +46,8 @@ pub struct StandbyInfo {
     pub freshness: Option<f64>,
     /// Age of the oldest record of the primary that readers there do not see; 0: they see all.
     pub lag_us: u64,
-    /// False on a standby that has not heard of its primary since it was started: it lags so much at least.
+    /// False on a standby that has not heard of its primary since it was started, and on a primary of one that was not measured: it lags so much at
+    /// least.
     pub is_lag_known: bool,
     /// Bytes of log that readers there do not see.
     pub lag_bytes: u64,

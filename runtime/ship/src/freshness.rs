@@ -91,7 +91,11 @@ pub(crate) struct Freshness {
     /// The newest progress: its moment on the primary's clock, and the view then.
     seen: Option<(u64, Lsn)>,
     heard_ns: Option<u64>,
+    /// What readers there saw when it was heard last, on an earlier connection, too.
+    view: Lsn,
     now: Option<Sample>,
+    /// As long as there is no newest sample: how much it lags at least, in microseconds.
+    lag_us_min: u64,
     /// Where somebody samples whenever something is heard.
     due_ns: u64,
     samples: VecDeque<Sample>,
@@ -108,15 +112,31 @@ impl Freshness {
         self.seen = None;
     }
 
+    /// What it had is gone.
+    pub fn begin_anew(&mut self) {
+        self.begin();
+        self.view = Lsn(0);
+    }
+
     pub fn note(&mut self, now_ns: u64, progress: &Progress) {
         self.clocks.note(now_ns, progress);
         self.heard_ns = Some(now_ns);
         let moment = self.clocks.moment(progress.at_ns, now_ns).unwrap_or(now_ns);
         self.seen = Some((moment, progress.view));
+        self.view = progress.view;
     }
 
     /// One sample: the standby's view against the primary's at the same moment.
-    pub fn sample(&mut self, (now_ns, now_us): (u64, i64), views: &Views, bytes_behind: impl Fn(Lsn) -> u64) {
+    pub fn sample(&mut self, now: (u64, i64), views: &Views, bytes_behind: impl Fn(Lsn) -> u64) {
+        self.measure(now, views, bytes_behind);
+        if self.now.is_none() {
+            let is_behind = views.at(now.0).is_some_and(|primary| self.view < primary);
+            let since_ns = views.last_at(self.view).filter(|_| is_behind);
+            self.lag_us_min = since_ns.map_or(0, |since_ns| now.0.saturating_sub(since_ns) / 1_000);
+        }
+    }
+
+    fn measure(&mut self, (now_ns, now_us): (u64, i64), views: &Views, bytes_behind: impl Fn(Lsn) -> u64) {
         let Some((moment, view)) = self.seen else {
             self.now = None;
             return;
@@ -182,9 +202,14 @@ impl Freshness {
         self.points.push_back(point);
     }
 
-    /// The newest score, and the lag in microseconds.
-    pub fn now(&self) -> Option<(f64, u64)> {
-        self.now.map(|sample| (f64::from(sample.score), sample.lag_us))
+    /// The newest score.
+    pub fn score(&self) -> Option<f64> {
+        self.now.map(|sample| f64::from(sample.score))
+    }
+
+    /// The newest lag in microseconds; so much at least where there is no score.
+    pub fn lag_us(&self) -> u64 {
+        self.now.map_or(self.lag_us_min, |sample| sample.lag_us)
     }
 
     /// One point a second, the oldest first, and the last minute in one.
@@ -302,8 +327,8 @@ mod tests {
         }
     }
 
-    fn check_close(found: Option<(f64, u64)>, score: f64, lag_us: std::ops::RangeInclusive<u64>) {
-        let (found_score, found_lag) = found.expect("measured");
+    fn check_close(found: &Freshness, score: f64, lag_us: std::ops::RangeInclusive<u64>) {
+        let (found_score, found_lag) = (found.score().expect("measured"), found.lag_us());
         assert!((found_score - score).abs() < 1e-4, "score {found_score}, not {score}");
         assert!(lag_us.contains(&found_lag), "lag {found_lag} us");
     }
@@ -322,10 +347,10 @@ mod tests {
             // It had all but 50,000 of them a sample ago, when there were 598,000.
             fresh.note(now_ns, &told(now_ns, 40, ahead_ns, 548_000));
             fresh.sample((now_ns, 5), &views, |lsn| 10 * lsn.0);
-            check_close(fresh.now(), 450_000.0 / 500_000.0, 1_000_000..=1_000_000);
+            check_close(&fresh, 450_000.0 / 500_000.0, 1_000_000..=1_000_000);
             fresh.note(now_ns, &told(now_ns, 40, ahead_ns, 598_000));
             fresh.sample((now_ns, 5), &views, |_| 0);
-            check_close(fresh.now(), 1.0, 0..=0);
+            check_close(&fresh, 1.0, 0..=0);
         }
     }
 
@@ -336,7 +361,25 @@ mod tests {
         views.note(now_ns, Lsn(500));
         fresh.note(now_ns, &told(now_ns, 2, 3, 400));
         fresh.sample((now_ns, 0), &views, |_| 77);
-        assert_eq!(fresh.now().map(|(score, _)| score), Some(0.0));
+        assert_eq!(fresh.score(), Some(0.0));
+    }
+
+    #[test]
+    fn one_that_was_not_heard_lags_since_the_primary_was_where_it_is() {
+        let (mut views, mut fresh) = (Views::default(), Freshness::default());
+        let now_ns = 1_000 * MS;
+        views.note(now_ns, Lsn(0));
+        views.note(now_ns + 400 * MS, Lsn(500));
+        fresh.sample((now_ns + 1_000 * MS, 0), &views, |_| 0);
+        assert_eq!((fresh.score(), fresh.lag_us()), (None, 1_000_000));
+        fresh.note(now_ns + 1_000 * MS, &told(now_ns + 1_000 * MS, 0, 0, 500));
+        // What it showed before is known until another connection tells more.
+        fresh.begin();
+        fresh.sample((now_ns + 1_000 * MS, 0), &views, |_| 0);
+        assert_eq!((fresh.score(), fresh.lag_us()), (None, 0));
+        fresh.begin_anew();
+        fresh.sample((now_ns + 1_000 * MS, 0), &views, |_| 0);
+        assert_eq!((fresh.score(), fresh.lag_us()), (None, 1_000_000));
     }
 
     #[test]
@@ -345,18 +388,22 @@ mod tests {
         let mut now_ns = 1_000 * MS;
         views.note(now_ns, Lsn(500));
         fresh.sample((now_ns, 0), &views, |_| 0);
-        assert_eq!(fresh.now(), None, "nothing was heard of it");
+        assert_eq!(fresh.score(), None, "nothing was heard of it");
         fresh.note(now_ns, &told(now_ns, 2, 3, 500));
         fresh.sample((now_ns, 0), &views, |_| 0);
-        check_close(fresh.now(), 1.0, 0..=0);
+        check_close(&fresh, 1.0, 0..=0);
         now_ns += 1_100 * MS;
         views.note(now_ns, Lsn(500));
         fresh.sample((now_ns, 0), &views, |_| 0);
-        assert_eq!(fresh.now(), None, "nothing was heard of it for more than a second");
+        assert_eq!(
+            (fresh.score(), fresh.lag_us()),
+            (None, 0),
+            "nothing was heard of it for more than a second"
+        );
         // It is lost, and the primary goes on: less and less is seen.
         views.note(now_ns + 20 * MS, Lsn(1_000));
         fresh.sample((now_ns + 20 * MS, 0), &views, |_| 77);
-        check_close(fresh.now(), 0.0, 20_000..=20_000);
+        check_close(&fresh, 0.0, 20_000..=20_000);
     }
 
     #[test]

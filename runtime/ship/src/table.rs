@@ -48,7 +48,7 @@ pub struct StandbyStatus {
     pub is_in_sync: bool,
     /// From 0 to 1; None: not measured.
     pub freshness: Option<f64>,
-    /// Age of the oldest record of the primary that readers there do not see; 0: they see all.
+    /// Age of the oldest record of the primary that readers there do not see, or more where there is no freshness; 0: they see all.
     pub lag_us: u64,
     pub lag_bytes: u64,
     pub lag_records: u64,
@@ -575,6 +575,7 @@ impl Table {
             (standby.persisted, standby.lacks_from) = (Lsn(0), Lsn(0));
             (standby.shipped, standby.progress) = (Lsn(0), Progress::default());
             standby.compared = None;
+            standby.freshness.begin_anew();
             match standby.sync {
                 SyncState::In | SyncState::Leaving => {
                     standby.leave();
@@ -732,7 +733,6 @@ impl Table {
     pub fn statuses(&self, log: &dyn ShippedLog) -> Vec<StandbyStatus> {
         let durable = log.durable();
         let status = |(name, standby): (&Arc<str>, &Standby)| {
-            let now = standby.freshness.now();
             let view = standby.progress.view;
             StandbyStatus {
                 name: Arc::clone(name),
@@ -742,8 +742,8 @@ impl Table {
                 replayed: standby.progress.replayed,
                 view,
                 is_in_sync: standby.sync == SyncState::In,
-                freshness: now.map(|(score, _)| score),
-                lag_us: now.map_or(0, |(_, lag_us)| lag_us),
+                freshness: standby.freshness.score(),
+                lag_us: standby.freshness.lag_us(),
                 lag_bytes: if view < durable {
                     log.bytes_between(view, durable)
                 } else {

@@ -47,8 +47,8 @@ pub struct Standby {
     pub in_sync: bool,
     /// Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null until it was measured.
     pub freshness: Option<f64>,
-    /// Milliseconds since readers on the standby saw all that was durable on the primary. On the primary 0 where they did when they were heard last; on
-    /// the standby since it heard that: at most some 20 while it hears its primary.
+    /// Milliseconds since readers on the standby saw all that was durable on the primary. On the primary 0 where they did when they were heard last, and where
+    /// `freshness` is null so much at least; on the standby since it heard that: at most some 20 while it hears its primary.
     pub lag_ms: f64,
     /// Bytes of log that readers on the standby do not see yet.
     pub lag_bytes: u64,

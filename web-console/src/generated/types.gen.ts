@@ -1929,8 +1929,8 @@ export type Standby = {
      */
     lag_bytes: number;
     /**
-     * Milliseconds since readers on the standby saw all that was durable on the primary. On the primary 0 where they did when they were heard last; on
-     * the standby since it heard that: at most some 20 while it hears its primary.
+     * Milliseconds since readers on the standby saw all that was durable on the primary. On the primary 0 where they did when they were heard last, and where
+     * `freshness` is null so much at least; on the standby since it heard that: at most some 20 while it hears its primary.
      */
     lag_ms: number;
     /**
