@@ -216,6 +216,11 @@ impl Level {
     }
 }
 
+/// Behind every epoch in which this directory was that of a primary with standbys. Of the last one they may have what was never written here.
+pub(crate) fn unused_epoch(root: &dyn Disk) -> Epoch {
+    Level::load(root).map_or(Epoch(0), |level| Epoch(level.last_epoch).next())
+}
+
 /// Kept before anything is answered under it.
 pub(crate) fn keep_level(root: &dyn Disk, level: Safety, epoch: Epoch) -> Result<(), DiskError> {
     let known = Level::load(root);

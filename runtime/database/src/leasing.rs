@@ -155,10 +155,17 @@ fn away(kind: &str, error: &StoreError) -> String {
     format!("{kind} does not tell who is the primary: {error}")
 }
 
-/// True where a standby of this name takes over by itself.
-fn may_take_over(seen: &Seen, own: &str) -> bool {
-    let is_in_sync = |in_sync: &Vec<String>| in_sync.iter().any(|name| name == own);
-    seen.holder.is_none() && seen.record.as_ref().is_some_and(|record| is_in_sync(&record.in_sync))
+/// True where a standby takes over by itself. `tried`: of the record by which it did so already, and which the store may have written without
+/// saying so; who was in sync before is not known from that one.
+fn may_take_over(seen: &Seen, own: &Holder, tried: Option<u32>) -> bool {
+    let Some(record) = &seen.record else {
+        return false;
+    };
+    let is_written = record.primary == own.name && Some(record.epoch) == tried;
+    match &seen.holder {
+        Some(holder) => is_written && holder == own,
+        None => is_written || record.in_sync.contains(&own.name),
+    }
 }
 
 /// True where a primary whose lease ran out may have it again: nobody else had it meanwhile.
@@ -198,6 +205,10 @@ struct State {
     error: Option<Arc<str>>,
     /// Of the record that this server asked for last: it is the primary in that epoch at least. No other server's is that late.
     epoch: u32,
+    /// Of the record by which this server tried to take over last.
+    tried: Option<u32>,
+    /// The record before this server was to be promoted.
+    before: Option<SyncRecord>,
     /// What somebody accepted to lose: the record names this server since, whether or not it became the primary then.
     accepted: Option<LostRange>,
 }
@@ -377,7 +388,9 @@ impl Leasing {
             return Ok(Err(error));
         }
         let at_least = Epoch(free_epoch(&seen, &self.own.name));
-        if let Err(error) = replication.log.raise_epoch(at_least) {
+        let raised = replication.log.raise_epoch(at_least);
+        let kept = raised.and_then(|()| Ok(replication.keep_level(replication.log.epoch())?));
+        if let Err(error) = kept {
             return Ok(Err(LeaseError::Log(error)));
         }
         // What can't be read is told when standbys are taken; nobody is expected then.
@@ -497,7 +510,8 @@ impl Leasing {
         match self.look() {
             Ok(seen) => {
                 self.note_success();
-                if may_take_over(&seen, &self.own.name)
+                let tried = self.lock().tried;
+                if may_take_over(&seen, &self.own, tried)
                     && let Err(error) = self.take_over(&seen)
                 {
                     self.note_error(&error);
@@ -522,8 +536,13 @@ impl Leasing {
             return Ok(());
         }
         // Nobody else is in sync with this one as the primary: what is here may be more than others have.
-        let is_taken = self.take(seen, (self.epoch() + 1, Vec::new()))?;
+        let taken = self.take(seen, (self.epoch() + 1, Vec::new()));
+        let mut state = self.lock();
+        state.tried = Some(state.epoch);
+        state.before.clone_from(&seen.record);
+        drop(state);
         drop(promoting);
+        let is_taken = taken?;
         if is_taken {
             self.tell("this standby has the lease, and takes over".into());
             self.start_takeover(&replication);
@@ -543,9 +562,13 @@ impl Leasing {
         }
     }
 
-    /// This server does not become the primary after all.
+    /// This server does not become the primary after all, and wrote nothing in its new epoch: whoever may take over is who might before.
     pub fn give_up(&self, reason: &str) {
         self.tell(format!("this standby did not take over: {reason}"));
+        let before = self.lock().before.take();
+        if let Some(before) = before.filter(|_| self.lock().holds) {
+            let _ = self.store().record(&before); // else the record names this server, which may try again
+        }
         self.let_go();
         // Others first.
         self.lock().next_ns = self.now_ns() + self.ttl.as_nanos() as u64;
@@ -629,12 +652,21 @@ impl Leasing {
             if !is_sure && !by.accepts_loss {
                 return Err(ReplicationError::OutOfSync(lost));
             }
+            // It may be written though the store does not say so, and is told once this server is the primary.
+            let is_own = seen
+                .record
+                .as_ref()
+                .is_some_and(|record| record.primary == self.own.name);
+            let accepted = match is_sure {
+                true => self.lock().accepted.filter(|_| is_own),
+                false => Some(lost),
+            };
+            let mut state = self.lock();
+            state.accepted = accepted;
+            state.before.clone_from(&seen.record);
+            drop(state);
             if self.take(&seen, (self.epoch() + 1, Vec::new())).map_err(unavailable)? {
-                let mut state = self.lock();
-                if !is_sure {
-                    state.accepted = Some(lost);
-                }
-                return Ok(state.accepted);
+                return Ok(accepted);
             }
         }
     }

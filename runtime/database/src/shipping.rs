@@ -107,7 +107,7 @@ pub(crate) struct Replication {
     pub(crate) leasing: LeasingCell,
     /// What a primary told this one as its standby.
     synced: Arc<Synced>,
-    safety: Safety,
+    pub(crate) safety: Safety,
     /// See `Environment`.
     file_part_bytes: usize,
 }
@@ -316,14 +316,9 @@ impl Replication {
         Ok(expected)
     }
 
-    /// Before anything is answered in this epoch.
-    pub(crate) fn keep_level(&self, epoch: Epoch) -> Result<(), DiskError> {
-        cutting::keep_level(&*self.root, self.safety, epoch)
-    }
-
     fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
         self.log.set_hold_bytes_max(config.hold_bytes_max)?;
-        self.keep_level(self.log.epoch()).map_err(LogError::from)?;
+        self.begin_epoch(is_promoted)?;
         let checkpoints = Checkpoints {
             checkpointer: self.checkpointer.clone(),
             disk: self.checkpoints.clone(),
@@ -663,6 +658,7 @@ impl Replication {
         forgotten.map_err(|error| {
             ReplicationError::Unavailable(format!("that no standby is in sync can't be kept here: {error}").into())
         })?;
+        let at_least = at_least.max(cutting::unused_epoch(&*self.root));
         let promoted = database.promote_in(self.granted_epoch().max(at_least))?;
         if let Some(hiding) = database.hiding() {
             hiding.show_again(&self.router);
@@ -727,7 +723,7 @@ fn info_of(status: StandbyStatus, net: &dyn Net) -> StandbyInfo {
         is_in_sync: status.is_in_sync,
         freshness: status.freshness,
         lag_us: status.lag_us,
-        is_lag_known: true,
+        is_lag_known: status.freshness.is_some(),
         lag_bytes: status.lag_bytes,
         lag_records: status.lag_records,
         compared: status.compared.map(|compared| ComparedInfo {

@@ -24,6 +24,8 @@ struct State {
     /// Keys of stores that do not reach it.
     away: BTreeSet<String>,
     is_all_away: bool,
+    /// Keys of stores that do not hear of the next lease that they take.
+    unanswered: BTreeSet<String>,
 }
 
 struct Held {
@@ -73,9 +75,18 @@ impl SimLeases {
         };
     }
 
-    /// For all servers at once.
+    /// For all servers at once. Where it is there for all, no answer is lost.
     pub fn set_all_away(&self, is_away: bool) {
-        self.state().is_all_away = is_away;
+        let mut state = self.state();
+        state.is_all_away = is_away;
+        if !is_away {
+            state.unanswered.clear();
+        }
+    }
+
+    /// The next lease that is taken by this key is had, and the answer lost.
+    pub fn lose_answer(&self, key: &str) {
+        self.state().unanswered.insert(key.to_owned());
     }
 
     pub fn holder(&self) -> Option<Holder> {
@@ -151,6 +162,9 @@ impl LeaseStore for SimStore {
             until_ns,
         });
         state.record = Some((record.clone(), number));
+        if state.unanswered.remove(&self.key) {
+            return Err(StoreError("no answer".into()));
+        }
         drop(state);
         (self.lease, self.written, self.ttl) = (number, number, ttl);
         Ok(Some(ttl))

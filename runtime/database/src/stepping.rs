@@ -5,11 +5,13 @@ use std::{sync::Arc, time::Duration};
 
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::{Disk, DiskError};
+use reprise_log::LogError;
 use reprise_router::{LostRange, OutOfSync, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown};
 use reprise_ship::{StandbyState, StandbyStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    cutting,
     error::OpenError,
     leasing::{ByHand, Holder},
     linking::Linked,
@@ -22,7 +24,7 @@ const NOTE_NAME: &str = "stepped-down.json";
 /// Longest time in which a successor has to get the last records. Its caller waits longer.
 const HAND_OVER_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for other standbys that are in sync, so that what waits for them is answered.
-const OTHERS_MAX: Duration = Duration::from_secs(1);
+const OTHERS_MAX: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// To whom the place was given.
@@ -313,6 +315,19 @@ impl Replication {
             has_stepped_down: false,
             may_be_lost: lost,
         })
+    }
+
+    /// Before anything is answered in this epoch.
+    pub(crate) fn keep_level(&self, epoch: Epoch) -> Result<(), DiskError> {
+        cutting::keep_level(&*self.root, self.safety, epoch)
+    }
+
+    /// Before anything is shipped. An opening as primary has an epoch that none before it had, whether or not it wrote any of what it shipped.
+    pub(crate) fn begin_epoch(&self, is_promoted: bool) -> Result<(), LogError> {
+        if !is_promoted {
+            self.log.raise_epoch(cutting::unused_epoch(&*self.root))?;
+        }
+        Ok(self.keep_level(self.log.epoch())?)
     }
 
     /// A server that stepped down is the primary from here on, in an epoch that is this one at least.

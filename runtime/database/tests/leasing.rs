@@ -172,6 +172,73 @@ fn takes_over(on_nvram: bool) {
 }
 
 #[test]
+fn a_lease_that_was_taken_and_not_told_of_is_taken_again() {
+    let cluster = Cluster::new(false);
+    let old = prepared(&cluster);
+    let new = cluster.standby_of(&old, "s1");
+    cluster.leases.lose_answer("s1");
+    cluster.leases.set_away("p", true);
+    wait_until("the standby takes over", || new.router().role() == Role::Primary);
+    assert_eq!(cluster.leases.record().expect("one is there").primary, "s1");
+    wait_until("it answers", || open_account(&new, 2_000) == ReplyOutcome::Committed);
+    new.close().expect("close");
+    old.close().expect("close");
+}
+
+#[test]
+fn who_fails_to_take_over_leaves_the_place_to_whom_it_was() {
+    let cluster = Cluster::new(false);
+    let old = prepared(&cluster);
+    let new = cluster.standby_of(&old, "s1");
+    let gone = cluster.standby_of(&old, "s2");
+    gone.close().expect("close");
+    drop(gone);
+    wait_until("it is told who left", || {
+        open_account(&old, 1_000);
+        service(&new)
+            .info()
+            .out_of_sync
+            .iter()
+            .any(|standby| standby.name == "s2")
+    });
+    // A directory has the place of the file that is to be written.
+    let in_the_way = cluster.place("s1").join("standbys.json.tmp");
+    std::fs::create_dir(&in_the_way).expect("made");
+    *cluster.primary.lock().expect("test") = None;
+    old.close().expect("close");
+    drop(old);
+    let failed = service(&new).promote(FORCED).expect_err("nothing can be kept");
+    assert!(failed.to_string().contains("can't be kept here"), "{failed}");
+    wait_until("the record is as before", || {
+        let record = cluster.leases.record().expect("one is there");
+        cluster.leases.holder().is_none() && record.primary == "p" && record.in_sync == ["s1"]
+    });
+    std::fs::remove_dir(&in_the_way).expect("removed");
+    wait_until("it takes over", || new.router().role() == Role::Primary);
+    new.close().expect("close");
+}
+
+#[test]
+fn a_loss_is_told_where_the_store_did_not_answer_first() {
+    let cluster = Cluster::new(false);
+    let old = prepared(&cluster);
+    let new = cluster.standby_of(&old, "s1");
+    new.close().expect("close");
+    drop(new);
+    wait_until("it goes on alone", || cluster.in_sync().is_empty());
+    old.close().expect("close");
+    drop(old);
+    *cluster.primary.lock().expect("test") = None;
+    let new = cluster.open_standby("s1");
+    cluster.leases.lose_answer("s1");
+    let refused = service(&new).promote(ACCEPTING).expect_err("no answer");
+    assert!(matches!(refused, ReplicationError::Unavailable(_)), "{refused:?}");
+    let promoted = service(&new).promote(FORCED).expect("the record names it");
+    assert!(promoted.may_be_lost.is_some(), "{promoted:?}");
+    new.close().expect("close");
+}
+
+#[test]
 fn a_primary_without_the_store_answers_with_its_standbys_and_alone_while_its_lease_lasts() {
     [false, true].into_iter().for_each(answers_without_the_store);
 }
@@ -206,11 +273,14 @@ fn answers_without_the_store(on_nvram: bool) {
             .all(|standby| standby.state == StandbyState::Lost)
     };
     wait_until("it is lost", is_lost);
-    let refused = open_account(&primary, 1_001);
-    assert!(
-        matches!(&refused, ReplyOutcome::LogUnavailable(reason) if reason.contains("lease is over")),
-        "{refused:?}"
-    );
+    // Who asks while it is found to be lost hears that.
+    let mut account = 1_100;
+    wait_until("nobody is answered", || {
+        account += 1;
+        let refused = open_account(&primary, account);
+        assert_ne!(refused, ReplyOutcome::Committed);
+        matches!(refused, ReplyOutcome::LogUnavailable(reason) if reason.contains("lease is over"))
+    });
     assert_eq!(cluster.in_sync(), ["s1"]);
     cluster.leases.set_all_away(false);
     wait_until("that is recorded", || cluster.in_sync().is_empty());
@@ -397,18 +467,21 @@ fn begins_in_its_own_epoch(on_nvram: bool) {
     let cluster = Cluster::new(on_nvram);
     let primary = prepared(&cluster);
     let standby = cluster.standby_of(&primary, "s1");
+    // It would take over between two of them.
+    cluster.leases.set_away("s1", true);
     primary.close().expect("close");
     drop(primary);
-    // The next epochs of the primary stay empty.
+    // The next epochs of the primary stay empty, and are not used again: what was shipped and not written may be in a standby's log.
     for _ in 0..2 {
         cluster.start("p").close().expect("close");
     }
     let recorded = cluster.leases.record().expect("one is there");
-    assert_eq!((recorded.in_sync, recorded.epoch), (vec!["s1".to_owned()], 2));
+    assert_eq!((recorded.in_sync, recorded.epoch), (vec!["s1".to_owned()], 3));
     standby.close().expect("close");
     drop(standby);
+    cluster.leases.set_away("s1", false);
     let new = cluster.start("s1");
-    assert_eq!(cluster.leases.record().expect("one is there").epoch, 3);
+    assert_eq!(cluster.leases.record().expect("one is there").epoch, 4);
     assert_eq!(open_account(&new, 5_000), ReplyOutcome::Committed);
     new.close().expect("close");
 }

@@ -308,7 +308,11 @@ impl Run {
                     .as_ref()
                     .filter(|process| !process.life.is_dead())
                 {
-                    self.around.leases.set_away(&process.life.key(), is_away);
+                    let (leases, key) = (&self.around.leases, process.life.key());
+                    leases.set_away(&key, is_away);
+                    if !is_away {
+                        leases.lose_answer(&key);
+                    }
                 }
             }
             14 if self.settings.is_leased => {
