@@ -161,8 +161,9 @@ impl Chart {
     }
 }
 
-/// Least and most; none of no value.
+/// Least and most; none of no value. What is nothing to nothing is none.
 pub fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    let values = values.filter(|value| value.is_finite());
     values.fold(None, |bounds: Option<(f64, f64)>, value| {
         Some(bounds.map_or((value, value), |(least, most)| (least.min(value), most.max(value))))
     })

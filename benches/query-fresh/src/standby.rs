@@ -256,6 +256,14 @@ impl Standby {
                     && standby.state == StandbyState::Streaming
                     && (standby.is_in_sync || !asks_standbys)
             }))
+        })?;
+        if self.taker.is_some() || !asks_standbys {
+            return Ok(());
+        }
+        // Where it takes long to keep that, it is cut off.
+        let own = self::service(&self.database)?;
+        wait_until("it keeps that it is in sync", || {
+            Ok(own.own().is_some_and(|own| own.is_in_sync))
         })
     }
 

@@ -10,6 +10,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use common::{config, fill, i64s, submit, take, transfer, wasm};
@@ -126,6 +127,8 @@ fn has_note(place: &Place) -> bool {
 
 #[test]
 fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
+    // What lay in a region alone; on a slow disk one may have been emptied before it was copied.
+    let mut drained = 0;
     for (log, flush) in WAYS {
         let place = Place::new();
         let database = open(place.flushed(2, log, flush));
@@ -151,10 +154,8 @@ fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
         for (number, config) in again.into_iter().enumerate() {
             let is_on_files = config.device == DeviceConfig::File;
             let database = open(DatabaseConfig { log, ..config });
-            assert!(
-                database.drained().records > 0 && database.drained().void == 0,
-                "{log:?}, {number}"
-            );
+            drained += database.drained().records;
+            assert_eq!(database.drained().void, 0, "{log:?}, {number}");
             assert_eq!(database.router().digest().expect("ready"), digest, "{log:?}, {number}");
             assert_eq!(database.router().status().durable_lsn, durable);
             assert_ne!(has_note(&killed[number]), is_on_files);
@@ -163,6 +164,7 @@ fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
             assert!(!has_note(&killed[number]), "the files have all");
         }
     }
+    assert!(drained > 0);
 }
 
 #[test]
@@ -431,13 +433,23 @@ fn a_copy_of_a_region_without_its_note_is_not_overwritten() {
     let place = Place::new();
     let database = open(place.on_nvram(1));
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    let killed = place.killed();
+    // Copied before it was emptied, which it is when nothing came for a second.
+    let mut round = 0;
+    let killed = loop {
+        let begun = Instant::now();
+        fill(&database, 10_000 * round, 1);
+        let killed = place.killed();
+        if begun.elapsed() < Duration::from_millis(700) || round == 50 {
+            break killed;
+        }
+        round += 1;
+    };
     database.close().expect("close");
     fs::remove_file(killed.data().join("nvram.json")).expect("removed");
     let before = fs::read(killed.region()).expect("a region");
     let error = refusal(killed.on_nvram(1));
     assert!(
-        matches!(error, OpenError::Device(DeviceError::NotOurs { records: 1, .. })),
+        matches!(error, OpenError::Device(DeviceError::NotOurs { records: 1.., .. })),
         "{error}"
     );
     assert_eq!(fs::read(killed.region()).expect("a region"), before);

@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use common::{config, fill, transfer, wasm};
@@ -25,6 +25,9 @@ use reprise_database::{
 };
 use reprise_router::Phase;
 use reprise_test_crash::copy_dir;
+
+/// How long the disk may stand still.
+const LATER_MAX: Duration = Duration::from_secs(60);
 
 /// A standby's directory and region, as its machine would find them if the process ended now.
 struct Killed {
@@ -102,7 +105,12 @@ fn what_a_standby_acknowledged_is_there_after_a_kill_whatever_it_is_started_with
             thread::sleep(Duration::from_millis(30));
             Killed::of(&cluster, &primary, "s1")
         });
-        let killed = killed.collect();
+        let mut killed: Vec<_> = killed.collect();
+        let (first, until) = (killed[0].acknowledged, Instant::now() + LATER_MAX);
+        let is_later = |killed: &[Killed]| killed.last().is_some_and(|last| last.acknowledged > first);
+        while !is_later(&killed) && Instant::now() < until {
+            killed[8] = Killed::of(&cluster, &primary, "s1");
+        }
         is_over.store(true, Ordering::Release);
         killed
     });

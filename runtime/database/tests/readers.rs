@@ -12,7 +12,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use common::{config, wasm};
@@ -30,8 +30,19 @@ const READERS: ReadersConfig = ReadersConfig {
 };
 /// Reads of one call that takes long.
 const LONG: usize = 100_000;
-/// How often something is tried that time decides.
-const TRIES: usize = 40;
+/// How long something is tried that time decides.
+const TRIED: Duration = Duration::from_secs(60);
+
+/// True once it holds.
+fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + TRIED;
+    while Instant::now() < until {
+        if holds() {
+            return true;
+        }
+    }
+    false
+}
 
 struct Pair {
     _dir: tempfile::TempDir,
@@ -291,9 +302,9 @@ fn a_long_read_sees_its_view_to_the_end_and_the_replay_goes_on() {
             scope.spawn(|| write_until(&pair, &written, 3_000, &is_over));
             let short = scope.spawn(|| read_short(&pair, &is_over));
             let pages = scope.spawn(|| read_pages(&pair, &is_over));
-            let went_on = (0..TRIES).any(|_| read_long(&pair, &written));
+            let went_on = comes_true(|| read_long(&pair, &written));
             is_over.store(true, Ordering::Release);
-            assert!(went_on, "the replay stood still beneath {TRIES} long reads");
+            assert!(went_on, "the replay stood still beneath long reads");
             let pages = pages.join().expect("pages");
             [short.join().expect("short reads"), pages].concat()
         });
@@ -326,7 +337,7 @@ fn a_view_ends_by_its_time_or_its_bytes_and_answers_nothing_wrong() {
             .into_iter());
         thread::scope(|scope| {
             scope.spawn(|| write_until(&pair, &written, 100, &is_over));
-            let is_ended = (0..TRIES).any(|_| {
+            let is_ended = comes_true(|| {
                 let answer = call(&pair.standby, "registers", "read", &args);
                 match &answer.outcome {
                     ReplyOutcome::TooStale(reason) => {

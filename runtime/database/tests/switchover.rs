@@ -6,6 +6,7 @@ mod following;
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
+    time::{Duration, Instant},
 };
 
 use common::{fill, i64s, submit, transfer, wasm};
@@ -77,6 +78,7 @@ fn switches_over(on_nvram: &[&str]) {
     let other = cluster.standby_of(&old, "s2");
     wait_seen(&old, &new);
     let is_over = AtomicBool::new(false);
+    let seen = old.router().view();
     let (answered, promoted) = thread::scope(|scope| {
         let writers: Vec<_> = (1..4)
             .map(|writer| {
@@ -84,7 +86,12 @@ fn switches_over(on_nvram: &[&str]) {
                 scope.spawn(move || open_until_refused(old, writer * 1_000_000, is_over))
             })
             .collect();
-        thread::sleep(std::time::Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(300));
+        // The disk may stand still for some time.
+        let until = Instant::now() + Duration::from_secs(60);
+        while old.router().view().0 <= seen.0 + 20 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
         let promoted = service(&new).promote(ASKED).expect("promoted");
         let answered = writers
             .into_iter()
@@ -105,7 +112,7 @@ fn switches_over(on_nvram: &[&str]) {
         new.router().digest().expect("ready")
     );
     let own = service(&old).own().expect("it says how old it is");
-    thread::sleep(std::time::Duration::from_millis(5));
+    thread::sleep(Duration::from_millis(5));
     assert!(service(&old).own().expect("older").lag_us > own.lag_us);
     // Asked once more, it says the same; it steps down for nobody else, and is not the primary again by itself.
     let again = service(&old).step_down("s1", None).expect("said once more");

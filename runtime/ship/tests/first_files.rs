@@ -116,6 +116,22 @@ fn start(around: &Around) -> Primary {
     primary
 }
 
+/// Between two parts: the longer, the more have come, so that a slow disk is done with the log before the last one.
+struct Pause(Duration);
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(Duration::from_millis(1))
+    }
+}
+
+impl Pause {
+    fn take(&mut self) {
+        thread::sleep(self.0);
+        self.0 = (2 * self.0).min(Duration::from_millis(200));
+    }
+}
+
 #[test]
 fn what_is_logged_while_the_files_come_comes_beside_them() {
     let around = around();
@@ -136,9 +152,10 @@ fn what_is_logged_while_the_files_come_comes_beside_them() {
     append_all(&primary.log, "live", 10);
     assert!(primary.log.wait_durable(Lsn(40), common::WAIT_MAX));
     // The primary need not keep it any more, before the checkpoint has come.
+    let mut pause = Pause::default();
     while primary.status("s1").held_from != Some(Lsn(40)) {
         take(&mut coming);
-        thread::sleep(Duration::from_millis(1));
+        pause.take();
     }
     let status = primary.status("s1");
     assert_eq!((status.state, status.shipped), (StandbyState::Joining, Lsn(40)));
@@ -165,8 +182,11 @@ fn what_breaks_off_leaves_nothing() {
     let target = Place::beside(&place.path().join("s1")).expect("a name");
     let mut coming = Link::bootstrap(&primary.link(&around, "s1"), &target, beside()).expect("connect");
     let held_from = || primary.find("s1").and_then(|status| status.held_from);
+    let mut pause = Pause::default();
     while held_from() != Some(Lsn(30)) {
         coming.step().expect("no error");
+        assert_eq!(coming.whole(), None, "the checkpoint is still on its way");
+        pause.take();
     }
     drop(coming);
     assert_eq!(std::fs::read_dir(place.path()).expect("a folder").count(), 0);

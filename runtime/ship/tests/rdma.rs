@@ -374,7 +374,7 @@ fn a_standby_that_is_gone_between_the_write_and_its_word_gets_it_again() {
     let running = Running::start(&primary, &around, "s", &taker);
     wait_streaming(&primary, "s");
     wait_until("it has it", || primary.status("s").persisted >= first);
-    *taker.slow.lock().expect("test") = Duration::from_millis(300);
+    *taker.slow.lock().expect("test") = Duration::from_millis(1_500);
     let second = append(&primary.log, "second");
     wait_until("it is in its memory", || primary.status("s").shipped >= second);
     let crash = disk.crash(&CrashPolicy::LoseAll);

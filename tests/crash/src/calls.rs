@@ -1,11 +1,15 @@
 //! The calls of TPC-C, TPC-B and TATP that are made under kill -9, and the counters that they raise by one each.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::{model::number, rng::Rng, server::Server};
@@ -16,6 +20,10 @@ const ITEMS: u64 = 100_000;
 const SUBSCRIBERS: u64 = 100_000;
 /// Subscribers whose location one client alone notes.
 const OWN_SUBSCRIBERS: u64 = 20;
+
+/// Between two tellings of a table's rows.
+const TOLD_APART: Duration = Duration::from_millis(150);
+const TELLINGS_MAX: u32 = 400;
 
 /// What the driver is told of the size of the data.
 pub fn sizes(workload: &str) -> &'static [&'static str] {
@@ -289,7 +297,21 @@ fn branches(server: &Server) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
+/// While nobody writes: what is told may be older than what was answered, and is asked for until it stays.
 fn rows(server: &Server, table: &str) -> Result<u64> {
+    let mut before = told_rows(server, table)?;
+    for _ in 0..TELLINGS_MAX {
+        thread::sleep(TOLD_APART);
+        let now = told_rows(server, table)?;
+        if now == before {
+            return Ok(now);
+        }
+        before = now;
+    }
+    bail!("{table}: its rows change, and nobody writes")
+}
+
+fn told_rows(server: &Server, table: &str) -> Result<u64> {
     let answer = server.get(&format!("/v1/tables/{table}"))?;
     let rows = number(&answer.json()["rows"]);
     rows.map(|rows| rows as u64)

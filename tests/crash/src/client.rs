@@ -1,5 +1,7 @@
 //! One client thread: requests until the connection dies, with a note of what was acknowledged and what is unknown.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
@@ -8,6 +10,10 @@ use crate::{
     model::{CALLS_MAX, Call, Model},
     rng::Rng,
 };
+
+/// A call is sent again for so long, and so often, where standbys are missing.
+pub(crate) const KNOWN_WAIT_MAX: Duration = Duration::from_secs(180);
+pub(crate) const KNOWN_REST: Duration = Duration::from_millis(50);
 
 /// Runs until the server is gone. Err: the server broke a promise.
 pub fn run(model: &mut Model, address: &str, rng: &mut Rng) -> Result<()> {
@@ -139,6 +145,15 @@ pub(crate) fn is_open(problem: &Value) -> bool {
     problem["type"]
         .as_str()
         .is_some_and(|kind| kind.ends_with("outcome-unknown"))
+}
+
+/// It is open, or nothing was run, since standbys are missing: on a busy machine they may be late. It may be sent again under its key.
+pub(crate) fn misses_standbys(answer: &Answer) -> bool {
+    let problem = answer.json();
+    let is_refused = problem["type"]
+        .as_str()
+        .is_some_and(|kind| kind.ends_with("log-unavailable"));
+    answer.status == 503 && (is_open(&problem) || is_refused)
 }
 
 /// The server stood still for longer than a call may take: nothing of the call stays.

@@ -2,7 +2,6 @@
 
 use std::{
     env,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -10,6 +9,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+
+use crate::ports::free_port;
 
 /// Waits that end only by a mistake.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,10 +38,6 @@ pub fn etcd_server() -> Result<PathBuf, String> {
     let path = env::var_os("REPRISE_ETCD_BIN").map_or(built, PathBuf::from);
     path.canonicalize()
         .map_err(|_| "no server with etcd is built: cargo xtask etcd".to_owned())
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 impl Etcd {

@@ -1,6 +1,7 @@
 //! Three servers, of which the primary is lost again and again under load: a standby takes over by hand or by lease, and the others follow it.
 
 mod report;
+mod waits;
 
 use std::{
     path::{Path, PathBuf},
@@ -344,6 +345,7 @@ impl Cluster {
                 if loses_etcd {
                     nodes.restart_etcd(report)?;
                 }
+                nodes.wait_backed(troubled)?;
                 nodes.lose(loss, report)
             })
         })?;
@@ -511,35 +513,6 @@ impl Nodes {
         server.process().signal(signal)
     }
 
-    fn wait_in_sync(&self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let told = replication(self.node(self.primary)?)?;
-            let standbys = told["standbys"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let count = standbys
-                .iter()
-                .filter(|standby| standby["state"] == "streaming" && standby["in_sync"] == true)
-                .count();
-            let recorded = told["lease"]["in_sync"].as_array().map_or(0, Vec::len);
-            let is_recorded = self.leased.is_none() || recorded == 2;
-            if count == 2 && is_recorded && told["reached"] == self.safety.as_str() && self.know_it()? {
-                return Ok(());
-            }
-            ensure!(Instant::now() < until, "the standbys are not in sync: {told}");
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// The standbys were told that they are in sync.
-    fn know_it(&self) -> Result<bool> {
-        for standby in self.standbys() {
-            if replication(self.node(standby)?)?["standbys"][0]["in_sync"] != true {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     fn trouble(&mut self, trouble: Trouble, standby: usize, report: &mut FailoverReport) -> Result<()> {
         if self.safety == "1-safe" {
             return self
@@ -586,8 +559,7 @@ impl Nodes {
             return self.lose_by_lease(loss);
         }
         if loss == Loss::Paused {
-            // What it sent before arrives.
-            thread::sleep(Duration::from_millis(200));
+            self.wait_arrived()?;
         }
         let new = self.furthest()?;
         if loss == Loss::Paused {
@@ -667,8 +639,8 @@ impl Nodes {
             let verified = run_verb(&["log", "verify", &dir.display().to_string(), "--output", "json"])?;
             let told: Value = serde_json::from_slice(&verified.stdout).context("the answer of log verify")?;
             let end = number(&told["end"]).with_context(|| format!("an LSN: {told}"))?;
-            let own = number(&replication(self.node(new)?)?["durable_lsn"]).context("an LSN")?;
-            ensure!(end <= own, "{} has {end}, {} has {own}", NAMES[other], NAMES[new]);
+            self.wait_durable(new, end)
+                .with_context(|| format!("{} has {end}", NAMES[other]))?;
         }
         Ok(())
     }
@@ -682,15 +654,18 @@ impl Nodes {
         Ok(())
     }
 
-    /// As the runbook says: of the standbys that are left, the one that has persisted most.
+    /// As the runbook says: of the standbys that are left, the one that has persisted most. Where all are waited for, one that knows that it is out of
+    /// sync is the last choice: what it may have beyond the others was not answered.
     fn furthest(&self) -> Result<usize> {
         let mut best = None;
         for standby in self.standbys() {
             let Some(server) = &self.servers[standby] else { continue };
             let told = replication(server)?;
             let persisted = number(&told["durable_lsn"]).context("an LSN")?;
-            if best.is_none_or(|(most, _)| persisted > most) {
-                best = Some((persisted, standby));
+            let is_preferred = self.safety == QUORUM || told["standbys"][0]["in_sync"] == true;
+            let reached = (is_preferred, persisted);
+            if best.is_none_or(|(most, _)| reached > most) {
+                best = Some((reached, standby));
             }
         }
         best.map(|(_, standby)| standby).context("no standby is left")
@@ -723,8 +698,8 @@ impl Nodes {
         }
     }
 
-    /// A transfer of nothing, which changes no sum. How long after `promoting` it was answered; a quorum answers none before others follow, so
-    /// there it is the promotion alone.
+    /// A transfer of nothing, which changes no sum, however often it takes place. How long after `promoting` it was answered; a quorum answers none
+    /// before others follow, so there it is the promotion alone.
     fn first_write(&self, node: usize, promoting: Instant) -> Result<Duration> {
         if self.safety == QUORUM {
             return Ok(promoting.elapsed());
@@ -733,7 +708,7 @@ impl Nodes {
         let args = serde_json::json!({"from": from, "to": to, "amount": 0}).to_string();
         let answer = self
             .node(node)?
-            .request("POST", "/v1/call/bank/transfer", &[], args.as_bytes())?;
+            .until_known("POST", "/v1/call/bank/transfer", &[], args.as_bytes())?;
         ensure!(
             answer.status == 200,
             "a first write: {} {}",

@@ -1,6 +1,6 @@
 //! The kill -9 test: the real server under load, killed at random moments, and every promise checked after each restart.
 //! Owns: the server's process (`Server`), a small HTTP client (`Connection`), the clients' model of what must be there, the count of
-//! skipped tests (`skip`).
+//! skipped tests (`skip`), ports that nobody listens on (`free_address`).
 //! Does not: link any crate of the server; everything goes through HTTP, files and signals.
 //! Invariants: only processes that were started here are signalled, by their id; a failure names the seed and the directory.
 //! Called by: the binary `crash` (`cargo xtask crash`), the test beside it, the process tests.
@@ -12,6 +12,7 @@ mod failover;
 mod http;
 mod log;
 mod model;
+mod ports;
 mod rng;
 mod run;
 mod schemas;
@@ -24,6 +25,7 @@ mod workload;
 pub use etcd::{Etcd, etcd_server};
 pub use failover::{By, FailoverConfig, FailoverReport, Witness, run_failovers, run_failovers_before};
 pub use http::{Answer, Connection, Cut};
+pub use ports::free_address;
 pub use rng::Rng;
 pub use run::{Config, MIXED, Report, run};
 pub use schemas::{SCHEMAS, SchemasReport, run_schemas};

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -44,8 +44,6 @@ pub struct Config {
     pub keeps: bool,
 }
 
-/// How often a call of the making is sent whose outcome is unknown.
-const MAKE_TRIES: usize = 60;
 /// A check that takes longer hangs.
 const CHECK_WAIT_MAX: Duration = Duration::from_secs(600);
 
@@ -227,15 +225,9 @@ const MODULES: [&str; 2] = ["bank", "voter"];
 /// Standbys on a busy machine may be late: what is unknown then is asked again, under its key.
 fn call_until_known(server: &Server, procedure: &str, key: &str, args: &Value) -> Result<()> {
     let (path, args) = (format!("/v1/call/{procedure}"), args.to_string());
-    for _ in 0..MAKE_TRIES {
-        let answer = server.request("POST", &path, &[("idempotency-key", key)], args.as_bytes())?;
-        match answer.status {
-            200 => return Ok(()),
-            503 if answer.text().contains("outcome-unknown") => thread::sleep(Duration::from_millis(500)),
-            status => bail!("{procedure}: {status} {}", answer.text()),
-        }
-    }
-    bail!("{procedure}: its outcome is unknown after {MAKE_TRIES} tries")
+    let answer = server.until_known("POST", &path, &[("idempotency-key", key)], args.as_bytes())?;
+    ensure!(answer.status == 200, "{procedure}: {} {}", answer.status, answer.text());
+    Ok(())
 }
 
 impl Database {
@@ -414,7 +406,7 @@ impl Database {
 
     fn make(&mut self, server: &Server) -> Result<()> {
         for (name, versions) in MODULES.iter().zip(&mut self.modules) {
-            server.deploy(name)?;
+            server.deploy_until_known(name)?;
             *versions = Versions {
                 acknowledged: version(server, name)?,
                 unknown: 0,

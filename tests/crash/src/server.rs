@@ -13,7 +13,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::http::{Answer, Connection};
+use crate::{
+    client::{KNOWN_REST, KNOWN_WAIT_MAX, misses_standbys},
+    http::{Answer, Connection},
+};
 
 /// Waits that end only by a mistake: long enough for a machine that is busy with other things.
 const START_WAIT_MAX: Duration = Duration::from_secs(180);
@@ -282,6 +285,18 @@ impl Server {
             .with_context(|| format!("{method} {path}"))
     }
 
+    /// Sends it again while it is open or refused because standbys are missing. It has an idempotency key, or may take place more than once.
+    pub fn until_known(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer> {
+        let until = Instant::now() + KNOWN_WAIT_MAX;
+        loop {
+            let answer = self.request(method, path, headers, body)?;
+            if !misses_standbys(&answer) || Instant::now() >= until {
+                return Ok(answer);
+            }
+            thread::sleep(KNOWN_REST);
+        }
+    }
+
     /// Runs one transaction.
     pub fn call(&self, procedure: &str, args: &str) -> Result<Answer> {
         self.request("POST", &format!("/v1/call/{procedure}"), &[], args.as_bytes())
@@ -290,13 +305,13 @@ impl Server {
     /// Installs a sample module.
     pub fn deploy(&self, name: &str) -> Result<()> {
         let answer = self.request("PUT", &format!("/v1/modules/{name}"), &[], &procedure_wasm(name)?)?;
-        ensure!(
-            matches!(answer.status, 200 | 201),
-            "deploy {name}: {} {}",
-            answer.status,
-            answer.text()
-        );
-        Ok(())
+        check_deployed(name, &answer)
+    }
+
+    /// As `deploy`, where standbys may be late: a module that is there is not installed again.
+    pub fn deploy_until_known(&self, name: &str) -> Result<()> {
+        let answer = self.until_known("PUT", &format!("/v1/modules/{name}"), &[], &procedure_wasm(name)?)?;
+        check_deployed(name, &answer)
     }
 
     /// Waits until it has written this to standard error: what recovery found is told a little after it is ready.
@@ -344,6 +359,16 @@ impl Server {
     pub fn process(&mut self) -> &mut Spawned {
         &mut self.process
     }
+}
+
+fn check_deployed(name: &str, answer: &Answer) -> Result<()> {
+    ensure!(
+        matches!(answer.status, 200 | 201),
+        "deploy {name}: {} {}",
+        answer.status,
+        answer.text()
+    );
+    Ok(())
 }
 
 fn limit_files(command: &mut Command, files_max: u64) {

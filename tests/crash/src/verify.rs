@@ -1,12 +1,12 @@
 //! After a restart: what is there against what must be there.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, thread, time::Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    client::ask,
+    client::{KNOWN_REST, KNOWN_WAIT_MAX, ask, is_open, misses_standbys},
     http::{Answer, Connection},
     model::{Call, Effect, FIRST_BALANCE, Model, PAIRS_COUNT, Pair, amount, ids, number},
     rng::Rng,
@@ -114,6 +114,21 @@ fn vote_was_there(connection: &mut Connection, phone: i64) -> Result<bool> {
     }
 }
 
+/// Sends it again while standbys are missing. True: it was left open meanwhile, and so it took place by then.
+fn ask_until_known(model: &Model, connection: &mut Connection, call: &Call) -> Result<(Answer, bool)> {
+    let (until, mut was_open) = (Instant::now() + KNOWN_WAIT_MAX, false);
+    loop {
+        let answer = ask(model, connection, call)
+            .map_err(|cut| cut.error)
+            .context("ask again")?;
+        if !misses_standbys(&answer) || Instant::now() >= until {
+            return Ok((answer, was_open));
+        }
+        was_open |= is_open(&answer.json());
+        thread::sleep(KNOWN_REST);
+    }
+}
+
 /// Sends an unknown call with its key again: it must be answered as a repeat exactly when it had taken place.
 fn ask_again(
     model: &mut Model,
@@ -123,9 +138,7 @@ fn ask_again(
     floor: (u64, u64),
 ) -> Result<()> {
     model.counts.repeated += 1;
-    let answer = ask(model, connection, call)
-        .map_err(|cut| cut.error)
-        .context("ask again")?;
+    let (answer, was_open) = ask_until_known(model, connection, call)?;
     ensure!(
         answer.status == 200,
         "{call:?} again: {} {}",
@@ -134,7 +147,7 @@ fn ask_again(
     );
     let is_replayed = answer.header("idempotent-replayed") == Some("true");
     ensure!(
-        is_replayed == was_there,
+        is_replayed == (was_there || was_open),
         "{call:?} {}, but its repeat was {}: {}",
         if was_there {
             "had taken place"

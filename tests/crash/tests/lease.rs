@@ -16,7 +16,8 @@ impl Nodes<'_> {
     fn launch(&self, name: &str, primary: Option<&Server>) -> Launch {
         let mut args = vec!["--name", name, "--safety", "2-safe", "--ship-listen", "127.0.0.1:0"];
         let etcd = self.etcd.url();
-        args.extend(["--lease-etcd", &etcd, "--lease-ttl-ms", "2000", "--partitions", "1"]);
+        // Long enough for what is to be done while etcd is away.
+        args.extend(["--lease-etcd", &etcd, "--lease-ttl-ms", "10000", "--partitions", "1"]);
         let url = primary.map(|primary| format!("http://{}", primary.address));
         args.extend(url.iter().flat_map(|url| ["--standby-of", url]));
         let launch = Launch::new(&self.root.join(name)).args(&args);
@@ -38,9 +39,22 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()>
     anyhow::bail!("waited in vain: {what}")
 }
 
-fn open_account(server: &Server, account: u32) -> Result<u16> {
-    let args = format!("{{\"account\": {account}, \"balance\": 1}}");
-    Ok(server.call("bank/open", &args)?.status)
+const OPEN: &str = "/v1/call/bank/open";
+
+fn args_of(account: u32) -> String {
+    format!("{{\"account\": {account}, \"balance\": 1}}")
+}
+
+/// Under a key, if one is given.
+fn open_account(server: &Server, account: u32, key: &[(&str, &str)]) -> Result<u16> {
+    Ok(server.request("POST", OPEN, key, args_of(account).as_bytes())?.status)
+}
+
+/// The same, again while standbys or the lease are missing.
+fn open_until_known(server: &Server, account: u32, key: &[(&str, &str)]) -> Result<u16> {
+    Ok(server
+        .until_known("POST", OPEN, key, args_of(account).as_bytes())?
+        .status)
 }
 
 fn run(program: &Path, root: &Path) -> Result<()> {
@@ -50,19 +64,30 @@ fn run(program: &Path, root: &Path) -> Result<()> {
     a.deploy("bank")?;
     let b = Server::start(&nodes.launch("b", Some(&a)))?;
     // Only what etcd knows lets it take over.
-    wait_until("it is recorded as in sync", || {
-        Ok(replication(&a)?["lease"]["in_sync"][0] == "b")
+    wait_until("it is recorded as in sync, and knows it", || {
+        let knows_it = replication(&b)?["standbys"][0]["in_sync"] == true;
+        Ok(knows_it && replication(&a)?["lease"]["in_sync"][0] == "b")
     })?;
     // Nobody could have the lease behind the one that gives it away.
     nodes.etcd.kill()?;
     let refused = b.request("POST", "/v1/replication/promote", &[], b"")?;
     let text = refused.text();
     ensure!(refused.status == 503 && text.contains("etcd does not tell"), "{text}");
-    ensure!(open_account(&a, 1)? == 200, "it is the primary as before");
+    let first = [("idempotency-key", "first")];
+    let status = open_account(&a, 1, &first)?;
     nodes.etcd.go_on()?;
+    // Where its lease ended meanwhile, it has it again.
+    ensure!(
+        status == 200 || open_until_known(&a, 1, &first)? == 200,
+        "it is the primary as before"
+    );
     a.kill()?;
-    wait_until("it takes over", || Ok(replication(&b)?["role"] == "primary"))?;
-    ensure!(open_account(&b, 2)? == 200 && open_account(&b, 1)? != 200);
+    wait_until("it takes over, and has the lease", || {
+        let told = replication(&b)?;
+        Ok(told["role"] == "primary" && told["lease"]["state"] == "held")
+    })?;
+    ensure!(open_until_known(&b, 2, &[("idempotency-key", "second")])? == 200);
+    ensure!(open_account(&b, 1, &[])? != 200, "it has what was answered");
     // With the flags that it had.
     let mut again = Spawned::start(&nodes.launch("a", None))?;
     let (status, told) = (again.wait()?, again.errors());

@@ -14,8 +14,8 @@ use crate::vm::{rdma_server, script};
 /// Addresses of the machine's cards, which `boot-vm --rdma` makes. A connection to one of them goes out at the other.
 const CARDS: [&str; 2] = ["10.77.1.1", "10.77.1.2"];
 /// Of one failover at most, and of all that is beside them.
-const SECONDS_EACH: u32 = 90;
-const SECONDS_BESIDE: u32 = 300;
+const SECONDS_EACH: u32 = 240;
+const SECONDS_BESIDE: u32 = 900;
 
 /// What is to be lost.
 #[derive(Clone, Debug)]

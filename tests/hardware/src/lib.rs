@@ -26,4 +26,4 @@ pub use failover::{
 pub use guest::{GuestConfig, run as run_guest};
 pub use nvdimm::{NvdimmConfig, NvdimmGuestConfig, NvdimmReport, run as run_nvdimm, run_guest as run_nvdimm_guest};
 pub use power::{Config, Report, run};
-pub use vm::{is_available, rdma_server};
+pub use vm::{alone, is_available, rdma_server};

@@ -3,12 +3,19 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::{Context, Result};
 
 pub fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("boot-vm")
+}
+
+/// One test of a program at a time: machines beside each other are too slow, and each takes gigabytes.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Err: why no virtual machine can be started here.

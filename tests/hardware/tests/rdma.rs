@@ -3,17 +3,10 @@
 use std::{
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use reprise_test_crash::{procedure_wasm, skip};
-use reprise_test_hardware::{is_available, rdma_server, rdma_server_leases};
-
-/// One test at a time: machines beside each other are too slow, and each takes gigabytes.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use reprise_test_hardware::{alone, is_available, rdma_server, rdma_server_leases};
 
 #[test]
 fn a_standby_follows_over_rdma_is_cut_off_killed_and_takes_over() {
@@ -31,7 +24,7 @@ fn a_standby_follows_over_rdma_is_cut_off_killed_and_takes_over() {
     std::fs::write(&wasm, procedure_wasm("bank").expect("a module")).expect("written");
     let tools = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut vm = Command::new(tools.join("boot-vm"));
-    vm.args(["--timeout", "600", "--mem", "2G", "--rdma", "--"]);
+    vm.args(["--timeout", "1800", "--mem", "2G", "--rdma", "--"]);
     vm.arg(tools.join("rdma-guest")).arg(reprise).arg(&wasm);
     let output = vm.stdin(Stdio::null()).output().expect("boot-vm");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -78,7 +71,7 @@ fn two_machines_lose_their_power_one_after_the_other() {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR"));
     let start = |side: &str, kill_on: Option<&str>, role: &str, last: &str| {
         let mut vm = Command::new(tools.join("boot-vm"));
-        vm.args(["--timeout", "900", "--mem", "1G", "--cpus", "1", "--rdma"]);
+        vm.args(["--timeout", "1800", "--mem", "1G", "--cpus", "1", "--rdma"]);
         let path = |name: String| dir.path().join(name).display().to_string();
         vm.args(["--link", &path(format!("link:{side}"))]);
         vm.args(["--pmem", &path(format!("{side}.img:256M"))]);

@@ -1,12 +1,12 @@
 //! Short runs of what `cargo xtask power` does for long.
 
 use reprise_test_crash::skip;
-use reprise_test_hardware::{Config, is_available, run};
+use reprise_test_hardware::{Config, alone, is_available, run};
 
-fn config(commit: &str, points: usize, seed: u64) -> Config {
+fn config(commit: &str, seconds: u64, points: usize, seed: u64) -> Config {
     Config {
         seed,
-        seconds: 4,
+        seconds,
         points,
         log: None,
         commit: commit.into(),
@@ -18,7 +18,8 @@ fn power_failures_lose_nothing_that_was_acknowledged() {
     if let Err(why) = is_available() {
         return skip("power_failures_lose_nothing_that_was_acknowledged", &why);
     }
-    match run(&config("sync", 10, 1)) {
+    let _alone = alone();
+    match run(&config("sync", 4, 10, 1)) {
         Ok(report) => println!("{report}"),
         Err(error) => panic!("{error:#}"),
     }
@@ -30,10 +31,11 @@ fn a_loss_is_noticed() {
     if let Err(why) = is_available() {
         return skip("a_loss_is_noticed", &why);
     }
+    let _alone = alone();
     // On a slow machine a run may answer so seldom that all of it is durable by chance.
-    let found = (1..=4).find_map(|seed| run(&config("async", 40, seed)).err());
+    let found = (1..=8).find_map(|seed| run(&config("async", 12, 40, seed)).err());
     let error = match found {
-        None => panic!("a server that acknowledges too early passed four times"),
+        None => panic!("a server that acknowledges too early passed eight times"),
         Some(error) => format!("{error:#}"),
     };
     assert!(

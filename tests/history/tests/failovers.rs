@@ -300,7 +300,7 @@ impl Registers {
 
 impl Witness for Registers {
     fn begin(&mut self, primary: &Server) -> Result<()> {
-        primary.deploy("registers")
+        primary.deploy_until_known("registers")
     }
 
     fn watch(&mut self, addresses: &[String], failover: &mut dyn FnMut() -> Result<()>) -> Result<()> {

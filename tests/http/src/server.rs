@@ -19,6 +19,7 @@ use crate::wire::Answer;
 /// Waits that end only by a mistake: long enough for a machine that is busy with other things.
 const START_WAIT_MAX: Duration = Duration::from_secs(180);
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(180);
+const ROWS_WAIT_MAX: Duration = Duration::from_secs(180);
 /// Less than any server of these tests keeps a silent connection: what it is about to close is not used again.
 const IDLE_MAX: Duration = Duration::from_millis(500);
 /// Cores of a server whose memory is measured, or fewer: each has a thread with memory of its own.
@@ -186,6 +187,20 @@ impl Server {
 
     pub fn get(&self, path: &str) -> Answer {
         self.send(Method::GET, path, &[], Vec::new())
+    }
+
+    /// What is told of a table, once it has so many rows: a count may be older than what was answered.
+    #[track_caller]
+    pub fn wait_rows(&self, table: &str, rows: u64) -> Value {
+        let started = Instant::now();
+        loop {
+            let told = self.get(&format!("/v1/tables/{table}")).ok(200);
+            if told["rows"] == rows {
+                return told;
+            }
+            assert!(started.elapsed() < ROWS_WAIT_MAX, "not {rows} rows: {told}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub fn put_module(&self, name: &str, wasm: Vec<u8>) -> Answer {

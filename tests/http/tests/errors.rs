@@ -226,7 +226,7 @@ fn idempotency_conflict_after_a_repeat() {
     server
         .call_with("put", json!({"id": 1, "amount": 11}), &key)
         .problem("idempotency-conflict", 409);
-    assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 1);
+    server.wait_rows("items", 1);
 }
 
 #[test]

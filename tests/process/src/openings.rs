@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Connection, Server};
+use reprise_test_crash::{Answer, Connection, Server};
 use serde_json::Value;
 
 /// A wait that ends only by a mistake.
@@ -87,17 +87,48 @@ pub fn replication(server: &Server, headers: Headers) -> Result<Value> {
     Ok(server.request("GET", "/v1/replication", headers, b"")?.json())
 }
 
-/// Waits until the server says that its writes have this level, with so many standbys in sync.
-pub fn wait_reached(server: &Server, headers: Headers, (level, in_sync): (&str, usize)) -> Result<()> {
+/// All before it is on the server's disk.
+pub fn durable_lsn(server: &Server, headers: Headers) -> Result<u64> {
+    let told = replication(server, headers)?;
+    Ok(told["durable_lsn"].as_str().unwrap_or_default().parse()?)
+}
+
+/// The standby is connected to this server and in sync, so that commits wait for it.
+pub fn is_awaited(server: &Server, name: &str) -> Result<bool> {
+    let told = replication(server, &[])?;
+    let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
+    let is_there = |one: &Value| one["name"] == name && one["state"] == "streaming" && one["in_sync"] == true;
+    Ok(standbys.iter().any(is_there))
+}
+
+/// Opens an account under a key of its own, again while standbys are missing: on a busy machine they may be late.
+pub fn open_until_known(server: &Server, account: u64, headers: &[(&str, &str)]) -> Result<Answer> {
+    let body = format!(r#"{{"account": {account}, "balance": 1}}"#);
+    let key = format!("open-{account}");
+    let headers = [headers, &[("idempotency-key", &*key)]].concat();
+    server.until_known("POST", "/v1/call/bank/open", &headers, body.as_bytes())
+}
+
+/// Waits until the server says that its writes have this level, with these standbys in sync and no others, and each of them was told so.
+pub fn wait_reached(server: &Server, headers: Headers, (level, in_sync): (&str, &[&Server])) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {
         let told = replication(server, headers)?;
         let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
         let count = standbys.iter().filter(|standby| standby["in_sync"] == true).count();
-        if told["reached"] == level && count == in_sync {
+        if told["reached"] == level && count == in_sync.len() && know_it(in_sync, headers)? {
             return Ok(());
         }
         ensure!(Instant::now() < until, "not {level}: {told}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn know_it(standbys: &[&Server], headers: Headers) -> Result<bool> {
+    for standby in standbys {
+        if replication(standby, headers)?["standbys"][0]["in_sync"] != true {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

@@ -1,10 +1,16 @@
 //! The binary's verbs, with what they printed.
 
-use std::process::Output;
+use std::{
+    process::Output,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::run_verb;
 use serde_json::Value;
+
+use crate::openings::PATIENCE;
 
 /// A verb that did what was asked; what it printed with `--output json`.
 pub fn json_of(args: &[&str]) -> Result<Value> {
@@ -31,4 +37,18 @@ pub fn refused(args: &[&str], status: i32, words: &str) -> Result<()> {
     ensure!(found == status, "{args:?} ended with {found}: {errors}");
     ensure!(errors.contains(words), "{args:?} does not say {words:?}: {errors}");
     Ok(())
+}
+
+/// `reprise replication promote` at a standby, again while it is not near enough to its primary: on a busy machine it may be cut off for a moment.
+pub fn switch_over(url: &str) -> Result<Output> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let promoted = run_verb(&["replication", "promote", "--url", url])?;
+        let errors = String::from_utf8_lossy(&promoted.stderr).into_owned();
+        let is_late = errors.contains("has not caught up") || errors.contains("is lost");
+        if !is_late || Instant::now() >= until {
+            return Ok(promoted);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
 }

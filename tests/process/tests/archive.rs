@@ -1,10 +1,14 @@
 //! Back to points of days ago: the server is killed, and its archive and what is left of its directory are gone back in.
 
-use std::{path::Path, thread, time::Duration};
+use std::{
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Launch, Server, run_verb};
-use reprise_test_process::{balance, prepare};
+use reprise_test_process::{PATIENCE, balance, prepare};
 use serde_json::{Value, json};
 
 /// More than the first file of the log holds, in calls of which each is told where it lies.
@@ -84,10 +88,17 @@ fn a_killed_servers_archive_leads_back_to_before_what_its_directory_still_has() 
             server = Server::start(&launch)?;
         }
     }
-    let told = status(&server)?;
-    ensure!(told["error"].is_null() && told["files"].as_u64() > Some(1), "{told}");
-    let gone = server.get("/v1/log?from=0")?;
-    ensure!(gone.status == 410, "{}", gone.text());
+    // Both may come a little behind the last checkpoint.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (told, gone) = (status(&server)?, server.get("/v1/log?from=0")?);
+        ensure!(told["error"].is_null(), "{told}");
+        if told["files"].as_u64() > Some(1) && gone.status == 410 {
+            break;
+        }
+        ensure!(Instant::now() < until, "{told}, and {}", gone.text());
+        thread::sleep(Duration::from_millis(20));
+    }
     // While it runs, and after it was killed.
     for (at, is_alive) in [(1, true), (2, true), (3, false)] {
         if !is_alive {

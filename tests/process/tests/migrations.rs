@@ -1,11 +1,14 @@
 //! What a module runs when it is deployed: killed in the middle, and diverging at a replay.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, procedure_wasm, run_verb};
 use reprise_test_http::{probe, probe_grown};
-use reprise_test_process::forge_migration;
+use reprise_test_process::{PATIENCE, forge_migration};
 use serde_json::json;
 
 const CONTACTS: &str = "/v1/modules/contacts";
@@ -51,14 +54,22 @@ fn killed_in_the_middle_the_version_before_serves_and_the_next_one_goes_through(
     fill(&server)?;
     let mut connection = server.connect()?;
     connection.send("PUT", CONTACTS, &[], &endless()?)?;
-    thread::sleep(Duration::from_millis(700));
     // Who looks does not wait, and sees what the others wait for.
-    let status = server.get("/v1/status")?.json();
+    let until = Instant::now() + PATIENCE;
+    let status = loop {
+        let status = server.get("/v1/status")?.json();
+        if !status["deployment"].is_null() || Instant::now() > until {
+            break status;
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
     let deployment = &status["deployment"];
     ensure!(
         deployment["module"] == "contacts" && deployment["seconds_max"] == 0,
         "{status}"
     );
+    // It is in the middle of what it runs, and never ends.
+    thread::sleep(Duration::from_millis(100));
     server.kill()?;
     let server = Server::start(&launch)?;
     answers(&server, "contacts/name", json!("Ada Lovelace"))?;

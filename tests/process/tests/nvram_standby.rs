@@ -12,10 +12,8 @@ use std::{
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Connection, Launch, Server, Spawned, run_verb};
+use reprise_test_process::{PATIENCE, switch_over};
 use serde_json::Value;
-
-/// A wait that ends only by a mistake.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Cluster {
     dir: tempfile::TempDir,
@@ -63,12 +61,15 @@ fn wait_for(what: &str, server: &Server, holds: impl Fn(&Value) -> bool) -> Resu
     }
 }
 
-/// Until so many standbys are in sync.
-fn wait_in_sync(server: &Server, count: usize) -> Result<()> {
-    wait_for("in sync", server, |told| {
-        let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
-        standbys.iter().filter(|standby| standby["in_sync"] == true).count() == count
-    })
+/// Until the only standby is in sync, and was told so.
+fn wait_in_sync(server: &Server, standby: &Server) -> Result<()> {
+    for told_by in [server, standby] {
+        wait_for("in sync", told_by, |told| {
+            let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
+            standbys.iter().filter(|standby| standby["in_sync"] == true).count() == 1
+        })?;
+    }
+    Ok(())
 }
 
 fn open(server: &Server, account: u64) -> Result<(u16, Value)> {
@@ -140,7 +141,7 @@ fn a_standby_that_is_killed_has_what_it_acknowledged() -> Result<()> {
     let mut a = cluster.primary("a", "2-safe")?;
     a.deploy("bank")?;
     let mut b = cluster.standby("b", &a, "2-safe")?;
-    wait_in_sync(&a, 1)?;
+    wait_in_sync(&a, &b)?;
     let mut answered = Vec::new();
     for round in 0..4 {
         let load = Load::start(&a.address, round * 100_000_000);
@@ -152,7 +153,7 @@ fn a_standby_that_is_killed_has_what_it_acknowledged() -> Result<()> {
                 "its region is not named"
             );
             b = cluster.standby("b", &a, "2-safe")?;
-            wait_in_sync(&a, 1)?;
+            wait_in_sync(&a, &b)?;
             answered.extend(load.end());
         } else {
             // Both, the standby first: its acknowledgements are all that it leaves.
@@ -167,7 +168,7 @@ fn a_standby_that_is_killed_has_what_it_acknowledged() -> Result<()> {
     // The primary first: what is nowhere else comes to the standby again.
     let mut a = cluster.primary("a", "2-safe")?;
     let b = cluster.standby("b", &a, "2-safe")?;
-    wait_in_sync(&a, 1)?;
+    wait_in_sync(&a, &b)?;
     let load = Load::start(&a.address, 900_000_000);
     thread::sleep(Duration::from_millis(300));
     a.kill()?;
@@ -185,7 +186,7 @@ fn a_standby_that_is_killed_has_what_it_acknowledged() -> Result<()> {
     ensure_has(&b, &answered)?;
     // And the old one follows it, in its own region.
     let a = cluster.standby("a", &b, "2-safe")?;
-    wait_in_sync(&b, 1)?;
+    wait_in_sync(&b, &a)?;
     let end = replication(&b)?["durable_lsn"]
         .as_str()
         .unwrap_or_default()
@@ -212,11 +213,11 @@ fn a_switch_over_in_nvram_loses_nothing() -> Result<()> {
     let a = cluster.primary("a", "1-safe")?;
     a.deploy("bank")?;
     let b = cluster.standby("b", &a, "1-safe")?;
-    wait_in_sync(&a, 1)?;
+    wait_in_sync(&a, &b)?;
     let load = Load::start(&a.address, 0);
     thread::sleep(Duration::from_millis(500));
     let url = format!("http://{}", b.address);
-    let promoted = run_verb(&["replication", "promote", "--url", &url])?;
+    let promoted = switch_over(&url)?;
     let said = String::from_utf8_lossy(&promoted.stdout).into_owned();
     ensure!(
         promoted.status.success() && said.contains("nothing is lost"),
@@ -235,11 +236,11 @@ fn a_switch_over_in_nvram_loses_nothing() -> Result<()> {
     ensure!(!mistake.wait()?.success(), "it started");
     ensure!(mistake.errors().contains("stepped down for b"), "{}", mistake.errors());
     let a = cluster.standby("a", &b, "1-safe")?;
-    wait_in_sync(&b, 1)?;
+    wait_in_sync(&b, &a)?;
     ensure!(open(&b, 7_000_001)?.0 == 200, "it takes writes");
     // And back.
     let url = format!("http://{}", a.address);
-    let promoted = run_verb(&["replication", "promote", "--url", &url])?;
+    let promoted = switch_over(&url)?;
     ensure!(promoted.status.success(), "{promoted:?}");
     ensure!(open(&a, 7_000_002)?.0 == 200, "it takes writes");
     ensure_has(&a, &[answered, vec![7_000_001, 7_000_002]].concat())
@@ -251,7 +252,7 @@ fn a_standby_tells_its_region_and_what_it_can_not_begin_with() -> Result<()> {
     let a = cluster.primary("a", "1-safe")?;
     a.deploy("bank")?;
     let mut b = cluster.standby("b", &a, "1-safe")?;
-    wait_in_sync(&a, 1)?;
+    wait_in_sync(&a, &b)?;
     let status = b.get("/v1/status")?.json();
     ensure!(status["device"] == "nvram" && status["role"] == "standby", "{status}");
     ensure!(status["nvram"]["persistence"] == "assumed", "{status}");
@@ -285,7 +286,7 @@ fn a_standby_tells_its_region_and_what_it_can_not_begin_with() -> Result<()> {
     ensure!(told.contains("nvram.json") && !log.exists(), "{told}");
     fs::rename(&aside, &log)?;
     let b = cluster.standby("b", &a, "1-safe")?;
-    wait_in_sync(&a, 1)?;
+    wait_in_sync(&a, &b)?;
     let (status, errors) = b.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
     ensure!(!cluster.dir.path().join("b/nvram.json").exists(), "the files have all");

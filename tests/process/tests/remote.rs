@@ -3,14 +3,31 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use reprise_test_crash::{Launch, Server, binary};
 use serde_json::Value;
 
-fn bench(server: &Server, args: &[&str]) -> Result<Value> {
+/// A machine may stand still for as long as a short run takes: then a longer one tells.
+const SECONDS: [&str; 3] = ["1", "5", "25"];
+
+const COMMITTED: &str = "/committed";
+
+/// A run in which this figure of the report is not 0.
+fn bench(server: &Server, args: &[&str], figure: &str) -> Result<Value> {
+    let mut report = Value::Null;
+    for seconds in SECONDS {
+        report = bench_for(server, args, seconds)?;
+        if report.pointer(figure).and_then(Value::as_f64) > Some(0.0) {
+            return Ok(report);
+        }
+    }
+    bail!("{args:?}: no {figure}: {report}")
+}
+
+fn bench_for(server: &Server, args: &[&str], seconds: &str) -> Result<Value> {
     let url = format!("http://{}", server.address);
     let mut command = Command::new(binary()?);
-    let short = ["--seconds", "1", "--warmup", "0.3", "--output", "json"];
+    let short = ["--seconds", seconds, "--warmup", "0.3", "--output", "json"];
     command.arg("bench").args(args).args(short);
     let output = command.args(["--url", &url]).output().context("run the load")?;
     ensure!(
@@ -20,7 +37,6 @@ fn bench(server: &Server, args: &[&str]) -> Result<Value> {
     );
     let report: Value = serde_json::from_slice(&output.stdout).context("the report")?;
     ensure!(report["checks"] == "passed", "{args:?}: {report}");
-    ensure!(report["committed"].as_u64() > Some(0), "{args:?}: {report}");
     Ok(report)
 }
 
@@ -40,7 +56,7 @@ fn votes_come_in_alone_ahead_and_in_batches() -> Result<()> {
         &["--via", "single", "--connections", "4", "--pipeline", "16"],
         &["--via", "batch"],
     ] {
-        bench(&server, &[&["voter"][..], way].concat())?;
+        bench(&server, &[&["voter"][..], way].concat(), COMMITTED)?;
     }
     Ok(())
 }
@@ -53,11 +69,12 @@ fn tpcc_holds_its_conditions_over_http() -> Result<()> {
         &["--via", "single", "--connections", "20"],
         &["--via", "single", "--connections", "4", "--pipeline", "8"],
     ] {
-        let report = bench(&server, &[&["tpcc"][..], way].concat())?;
-        ensure!(
-            report["figures"]["new_orders_per_minute"].as_f64() > Some(0.0),
-            "{report}"
-        );
+        let report = bench(
+            &server,
+            &[&["tpcc"][..], way].concat(),
+            "/figures/new_orders_per_minute",
+        )?;
+        ensure!(report["committed"].as_u64() > Some(0), "{report}");
         let liberties = report["liberties"].to_string();
         ensure!(liberties.contains("no keying and think times"), "{report}");
     }
@@ -68,7 +85,7 @@ fn tpcc_holds_its_conditions_over_http() -> Result<()> {
 #[test]
 fn a_database_is_checked_by_itself() -> Result<()> {
     let (_dir, server) = server("1")?;
-    let report = bench(&server, &["tpcb", "--scale", "1", "--via", "batch"])?;
+    let report = bench(&server, &["tpcb", "--scale", "1", "--via", "batch"], COMMITTED)?;
     let checked = report["checked"].to_string();
     ensure!(checked.contains("its history adds up to"), "{report}");
     let url = format!("http://{}", server.address);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use reprise_test_crash::{Launch, Rng, Server, Spawned, procedure_wasm, run_verb};
+use reprise_test_crash::{Launch, Rng, Server, Spawned, free_address, procedure_wasm, run_verb};
 use reprise_test_process::{Load, Mount, PATIENCE, Tally, check, fill, forge_stand_in, prepare, replication};
 use serde_json::{Value, json};
 
@@ -27,11 +27,6 @@ struct Cluster {
     dir: tempfile::TempDir,
     listen: String,
     ship: String,
-}
-
-fn free_address() -> Result<String> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    Ok(listener.local_addr()?.to_string())
 }
 
 fn lsn(value: &Value) -> u64 {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Launch, Server, Spawned, run_verb};
+use reprise_test_crash::{Launch, Server, Spawned, free_address, run_verb};
 use reprise_test_process::{Mount, check_by_promtool, fill};
 use serde_json::Value;
 
@@ -482,11 +482,6 @@ fn refused_later(launch: &Launch, part: &str) -> Result<()> {
     let read = server.call("bank/total", "{}")?;
     ensure!(matches!(read.status, 404 | 503), "{}", read.text());
     Ok(())
-}
-
-fn free_address() -> Result<String> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    Ok(listener.local_addr()?.to_string())
 }
 
 #[test]
