@@ -678,7 +678,7 @@ const THREADS: &str = "The number behind a series is that of threads that replay
 const WAYS_NOTES: [&str; 6] = [
     SHARED,
     ALONE,
-    "query-fresh: the product at 2-safe: changes are shipped as they are written, and put in place behind the acknowledgement; its replay builds rows, and the paper's replay arrays are the series replay-arrays.",
+    "query-fresh: the product at 2-safe: changes are shipped as they are written, and put in place behind the acknowledgement; its replay builds rows while nobody reads, and the paper's replay arrays are the series replay-arrays.",
     "sync: as query-fresh, but the standby acknowledges what it has replayed. The paper's Sync replays behind its acknowledgement over slower Ethernet, which over one network is query-fresh with rows built.",
     "async: 1-safe, changes; logical: 2-safe, commands that the standby runs again.",
     "replay-arrays: 2-safe, and the standby notes where each row's newest change lies; it serves no reads, and does no index work.",

@@ -123,7 +123,7 @@ impl Lending {
         let shows = |id: &PartitionId| {
             let lent = self.slots[id.index()].lock();
             let store = lent.store.as_ref();
-            store.is_some_and(|store| store.at_view(view).err() != Some(ViewError::NotOpen))
+            store.is_some_and(|store| store.has_view(view) != Err(ViewError::NotOpen))
         };
         self.is_over() || partitions.iter().all(shows)
     }
@@ -140,12 +140,13 @@ impl Lending {
         let mut lent = slot.lock();
         let mut wants = false;
         let found = loop {
-            if let (false, Some(store)) = (slot.is_recalled.load(Ordering::Acquire), &lent.store) {
+            let Lent { store, looks } = &mut *lent;
+            if let (false, Some(store)) = (slot.is_recalled.load(Ordering::Acquire), store) {
                 match store.at_view(view) {
                     Ok(at) => {
                         *was_open = true;
                         look(at);
-                        lent.looks += 1;
+                        *looks += 1;
                         break Ok(());
                     }
                     Err(ViewError::NotOpen) if !*was_open => {} // the site comes to it

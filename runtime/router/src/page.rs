@@ -101,7 +101,7 @@ pub(crate) fn read_held(held: &mut ExclusivePartitions<'_>, request: &RowsReques
     let seen = Lsn(ends.max().unwrap_or_default().saturating_sub(1));
     let mut stores = HeldStores {
         partitions: held.partitions.iter().map(|part| part.id).collect(),
-        stores: held.partitions.iter().map(|part| &part.store).collect(),
+        stores: held.partitions.iter_mut().map(|part| &mut part.store).collect(),
     };
     let reading = Reading {
         request,
@@ -117,7 +117,7 @@ pub(crate) fn read_held(held: &mut ExclusivePartitions<'_>, request: &RowsReques
 /// Stores that are held: each look is at once, at what there is.
 struct HeldStores<'a> {
     partitions: Vec<PartitionId>,
-    stores: Vec<&'a Store>,
+    stores: Vec<&'a mut Store>,
 }
 
 impl ViewStores for HeldStores<'_> {
@@ -263,7 +263,7 @@ impl Reading<'_> {
     fn by_key(&self, stores: &mut dyn ViewStores, filling: &mut Filling) -> Result<(), NoPage> {
         let (request, table) = (self.request, TableId(self.request.table));
         for at in 0..stores.partitions().len() {
-            stores.look(at, &mut |store| {
+            stores.look(at, &mut |mut store| {
                 if let Some((_, row)) = store.get_row(table, request.index, &request.prefix) {
                     filling.look_at(row, request);
                 }
@@ -289,13 +289,13 @@ impl Reading<'_> {
             let mut next = Some(from);
             while let Some(first) = next {
                 let (mut is_full, before) = (false, filling.bytes);
-                stores.look(at, &mut |store| {
-                    next = store.walk(table, first, IDS_AT_ONCE, |_, row| {
+                stores.look(at, &mut |mut store| {
+                    next = store.walk(table, first, IDS_AT_ONCE, |shown| {
                         if filling.is_full(request.limit) {
                             is_full = true;
                             return Visit::Again;
                         }
-                        filling.look_at(row, request);
+                        filling.look_at(shown.row, request);
                         match filling.bytes - before < LOOK_BYTES_MAX {
                             true => Visit::Next,
                             false => Visit::Stop,

@@ -228,7 +228,8 @@ impl Router {
     /// process, not for clients.
     pub fn digest(&self) -> Result<u64, Unavailable> {
         self.run_on_all(|held| {
-            held.partitions.iter().fold(0u64, |digest, partition| {
+            held.partitions.iter_mut().fold(0u64, |digest, partition| {
+                partition.store.build_noted();
                 let mixed = digest.rotate_left(17).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 mixed ^ partition.store.digest()
             })

@@ -1,12 +1,13 @@
 //! Redo of votes on one thread, without log and threads:
-//! `cargo run --release -p reprise-storage --example redo [MiB of a window [votes]]`.
+//! `cargo run --release -p reprise-storage --example redo [MiB of a window [votes [counts [windows of a view]]]]`.
 //!
-//! Nanoseconds a vote: demultiplexing its changes by table, applying them; and how many writes of counts are left.
+//! Nanoseconds a vote: demultiplexing its changes by table, applying them; and how many writes of counts are left. With views one is opened
+//! before each window, and the one closed that was opened so many windows before.
 
 use std::time::Instant;
 
 use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ScalarType, TableSchema};
-use reprise_storage::{LastWrites, PartitionRedo, Store, TableId};
+use reprise_storage::{LastWrites, PartitionRedo, Store, TableId, ViewId};
 use reprise_wire::{Change, PatchWriter, RowName};
 
 use ScalarType::{I32, I64, Text};
@@ -43,7 +44,7 @@ fn schema(name: &str, columns: &[(&str, ScalarType)], kind: IndexKind) -> TableS
     }
 }
 
-fn store() -> Store {
+fn store(counted: u64) -> Store {
     let mut store = Store::new();
     let votes = [("phone", I64), ("number", I32), ("contestant", I32), ("state", Text)];
     let counts = [("contestant", I32), ("area", I32), ("state", Text), ("votes", I64)];
@@ -55,7 +56,7 @@ fn store() -> Store {
         store.create_table(schema).expect("a table");
     }
     store.begin();
-    for n in 0..COUNTS {
+    for n in 0..counted {
         let row = store.layout(TableId(1)).build(&[
             Field::Int((n % 6) as i64),
             Field::Int((200 + n / 6) as i64),
@@ -69,7 +70,7 @@ fn store() -> Store {
 }
 
 /// The changes of a vote behind a record's head; where they begin.
-fn push_vote(store: &Store, window: &mut Vec<u8>, n: u64) -> usize {
+fn push_vote(store: &Store, window: &mut Vec<u8>, n: u64, counts: u64) -> usize {
     window.resize(window.len() + HEAD_BYTES, 0);
     let start = window.len();
     let phone = 20_000_000_000 + (spread(n) % 80_000_000_000) as i64;
@@ -85,7 +86,7 @@ fn push_vote(store: &Store, window: &mut Vec<u8>, n: u64) -> usize {
         row: &row,
     };
     insert.encode(window);
-    let count = spread(n + 7) % COUNTS;
+    let count = spread(n + 7) % counts;
     let mut patch = PatchWriter::begin(window, 1, RowName::Number(count), 1);
     patch.column(3, Some(&n.to_le_bytes()));
     patch.finish();
@@ -97,13 +98,17 @@ fn main() {
     let window_bytes = window_bytes.unwrap_or(4) << 20;
     let votes_max = std::env::args().nth(2).and_then(|votes| votes.parse().ok());
     let votes_max = votes_max.unwrap_or(VOTES);
-    let mut store = store();
+    let counts = std::env::args().nth(3).and_then(|counts| counts.parse().ok());
+    let counts = counts.unwrap_or(COUNTS);
+    let windows = std::env::args().nth(4).and_then(|windows| windows.parse::<u64>().ok());
+    let mut view = 0;
+    let mut store = store(counts);
     let (mut last, mut redo) = (LastWrites::default(), PartitionRedo::default());
     let (mut told, mut applied, mut left, mut votes) = (0, 0, 0, 0);
     while votes < votes_max {
         let (mut window, mut starts) = (Vec::with_capacity(window_bytes + 128), Vec::new());
         while window.len() < window_bytes {
-            starts.push(push_vote(&store, &mut window, (votes + starts.len()) as u64));
+            starts.push(push_vote(&store, &mut window, (votes + starts.len()) as u64, counts));
         }
         let begun = Instant::now();
         last.begin(window.len());
@@ -116,6 +121,13 @@ fn main() {
         told += begun.elapsed().as_nanos();
         left += redo.len() - starts.len();
         let begun = Instant::now();
+        if let Some(windows) = windows {
+            view += 1;
+            store.open_view(ViewId(view), 0, 1 << 30);
+            if view > windows {
+                store.close_view(ViewId(view - windows));
+            }
+        }
         let growth_times = (votes_max - votes) as f64 / starts.len() as f64;
         redo.apply(&mut store, &window, growth_times.max(1.0)).expect("fits");
         applied += begun.elapsed().as_nanos();

@@ -5,9 +5,11 @@ use reprise_wire::{Change, PatchColumns, RowName, WireError};
 
 use crate::{
     changelog::column_value,
+    index::Index,
     indirection::Rid,
     keyplan::{RowRef, Scratch},
     numbers::NUMBER_MAX,
+    rows::Rows,
     store::Store,
     table::{Table, WriteError, relink, unlink},
 };
@@ -63,6 +65,49 @@ pub(crate) enum Target {
     Row(Rid),
     /// A row that came and went within its transaction.
     Passed,
+}
+
+/// Rows whose plain columns are written where they lie: no index and no length depends on them.
+pub(crate) struct PlainRows<'t> {
+    pub rows: &'t mut Rows,
+    pub layout: &'t RowLayout,
+    plain_columns: u64,
+}
+
+impl<'t> PlainRows<'t> {
+    /// The row, if it is live.
+    pub fn into_live(self, rid: Rid) -> Option<RowRef<'t>> {
+        self.rows.live(rid)
+    }
+
+    /// Writes columns. False where the row is not live, or some can't be written so; those before it are written then, as they will be again with
+    /// the whole row.
+    #[inline]
+    pub fn put(&mut self, rid: Rid, columns: PatchColumns<'_>) -> bool {
+        let Some(place) = self.rows.place(rid) else {
+            return false;
+        };
+        let row = self.rows.bytes_mut(place);
+        columns.iter().all(|(column, value)| {
+            let slot = plain_slot(self.layout, self.plain_columns, column, value);
+            slot.inspect(|slot| put_fixed(row, slot, value)).is_some()
+        })
+    }
+}
+
+/// Where the column lies, if its value is written there and nothing else depends on it.
+#[inline]
+fn plain_slot<'l>(layout: &'l RowLayout, plain: u64, column: u16, value: Option<&[u8]>) -> Option<&'l ColumnSlot> {
+    if column >= 64 || plain >> column & 1 == 0 {
+        return None;
+    }
+    let slot = &layout.columns[column as usize];
+    let fits = match value {
+        None => slot.is_nullable(),
+        Some(value) if slot.ty == ScalarType::Bool => matches!(value, [0 | 1]),
+        Some(value) => value.len() == slot.ty.slot_bytes(),
+    };
+    fits.then_some(slot)
 }
 
 impl Store {
@@ -364,41 +409,34 @@ impl Table {
         columns: PatchColumns<'_>,
         scratch: &mut Scratch,
     ) -> Result<(), ApplyError> {
-        if self.put_plain(rid, columns) {
+        if self.plain_rows().put(rid, columns) {
             return Ok(());
         }
         let row = self.patched(self.rows.at(rid).row, columns)?;
         self.put(rid, &row, scratch).map_err(|error| self.unfit(error))
     }
 
-    /// Writes columns where they lie. False where some can't be written so; those before it are written then, as they will be
-    /// again with the whole row.
+    /// True where `PlainRows::put` writes the columns of any row of the table.
     #[inline]
-    fn put_plain(&mut self, rid: Rid, columns: PatchColumns<'_>) -> bool {
-        let plain = self.plain_columns;
-        let Some(place) = self.rows.place(rid) else {
-            return false;
+    pub fn fits_plain(&self, columns: PatchColumns<'_>) -> bool {
+        let mut columns = columns.iter();
+        columns.all(|(column, value)| plain_slot(&self.layout, self.plain_columns, column, value).is_some())
+    }
+
+    #[inline]
+    pub fn plain_rows(&mut self) -> PlainRows<'_> {
+        self.split().0
+    }
+
+    /// Its rows, and the indexes that lead to them.
+    #[inline]
+    pub fn split(&mut self) -> (PlainRows<'_>, &[Index]) {
+        let rows = PlainRows {
+            rows: &mut self.rows,
+            layout: &self.layout,
+            plain_columns: self.plain_columns,
         };
-        let row = self.rows.bytes_mut(place);
-        for (column, value) in columns.iter() {
-            if column >= 64 || plain >> column & 1 == 0 {
-                return false;
-            }
-            let slot = &self.layout.columns[column as usize];
-            let (at, width) = (slot.offset as usize, slot.ty.slot_bytes());
-            if slot.ty == ScalarType::Bool || value.is_some_and(|value| value.len() != width) {
-                return false;
-            }
-            if slot.is_nullable() {
-                put_null_bit(row, slot, value.is_none());
-            }
-            match value {
-                Some(value) => row[at..at + width].copy_from_slice(value),
-                None if slot.is_nullable() => row[at..at + width].fill(0),
-                None => return false,
-            }
-        }
-        true
+        (rows, &self.indexes)
     }
 
     /// The row with these columns in place of its own.
@@ -439,24 +477,33 @@ fn put_null_bit(row: &mut [u8], slot: &ColumnSlot, is_null: bool) {
     *byte = if is_null { *byte | bit } else { *byte & !bit };
 }
 
-/// Puts the value of the next column into a row that is being built: its slot, its null bit, its data at the end.
-fn put_value(layout: &RowLayout, row: &mut Vec<u8>, column: usize, value: Option<&[u8]>) {
-    let slot = &layout.columns[column];
+/// Puts a value of a fixed length in its place.
+#[inline]
+fn put_fixed(row: &mut [u8], slot: &ColumnSlot, value: Option<&[u8]>) {
     if slot.is_nullable() {
         put_null_bit(row, slot, value.is_none());
     }
-    let at = slot.offset as usize;
+    let place = &mut row[slot.offset as usize..][..slot.ty.slot_bytes()];
+    match value {
+        Some(value) => place.copy_from_slice(value),
+        None => place.fill(0),
+    }
+}
+
+/// Puts the value of the next column into a row that is being built: its slot, its null bit, its data at the end.
+fn put_value(layout: &RowLayout, row: &mut Vec<u8>, column: usize, value: Option<&[u8]>) {
+    let slot = &layout.columns[column];
     if slot.ty.is_variable() {
+        if slot.is_nullable() {
+            put_null_bit(row, slot, value.is_none());
+        }
+        let at = slot.offset as usize;
         row.extend_from_slice(value.unwrap_or_default());
         let end = (row.len() - layout.fixed_bytes()) as u32;
         row[at..at + 4].copy_from_slice(&end.to_le_bytes());
         return;
     }
-    let slot = &mut row[at..at + slot.ty.slot_bytes()];
-    match value {
-        Some(value) => slot.copy_from_slice(value),
-        None => slot.fill(0),
-    }
+    put_fixed(row, slot, value);
 }
 
 /// A row's name for people.

@@ -10,6 +10,8 @@
 
 mod apply;
 mod arena;
+mod arrays;
+mod at_view;
 mod bulk;
 mod changelog;
 mod charge;
@@ -47,6 +49,7 @@ mod views;
 mod watchers;
 
 pub use apply::{ApplyError, PrefetchStep};
+pub use at_view::{ShownRow, StoreAtView};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
 pub use changelog::AfterImage;
 pub use compare::{
@@ -69,7 +72,7 @@ pub use snapshot::{SnapshotPage, SnapshotTable};
 pub use store::{Replaced, Store, TableId};
 pub use table::{ColumnProblem, TableStats, WriteError};
 pub use tag::set_hash_secret;
-pub use views::{StoreAtView, ViewError, ViewId};
+pub use views::{ViewError, ViewId};
 
 const _: fn() = || {
     fn is_send<T: Send>() {}

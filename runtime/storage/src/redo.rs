@@ -182,6 +182,9 @@ impl PartitionRedo {
             failed = earlier(failed, redo.apply(window, list, growth_times));
             list.clear();
         }
+        if store.watchers.is_some() {
+            store.build_some();
+        }
         failed
     }
 }
@@ -287,7 +290,7 @@ impl Store {
 }
 
 impl TableRedo<'_> {
-    /// Who watches keeps the row as it is, or passes over one that is new.
+    /// Who watches keeps the row as it is.
     #[inline]
     fn keep_before(&mut self, rid: Rid, touch: Touch) {
         if let Some(watchers) = &mut self.watchers {
@@ -295,15 +298,28 @@ impl TableRedo<'_> {
         }
     }
 
-    /// As `keep_before`, of a row of which these columns change.
+    /// Who watches passes over a row that came.
     #[inline]
-    fn keep_before_patch(&mut self, rid: Rid, columns: PatchColumns<'_>) {
-        if self.watchers.is_some() {
-            let plain = self.table.plain_columns;
-            let mut changed = columns.iter().map(|(column, _)| column);
-            let is_plain = changed.all(|column| column < 64 && plain >> column & 1 == 1);
-            self.keep_before(rid, if is_plain { Touch::Plain } else { Touch::Any });
+    fn pass_over(&mut self, rid: Rid) {
+        if let Some(watchers) = &mut self.watchers
+            && !watchers.note(TableId(self.id), rid, None, self.table)
+        {
+            watchers.before_change(TableId(self.id), rid, self.table, Touch::New);
         }
+    }
+
+    /// True where a patch of these columns is noted, and the row built once it is needed. Else who watches keeps the row as it is.
+    #[cold]
+    fn note_or_keep(&mut self, rid: Rid, columns: PatchColumns<'_>) -> bool {
+        let Some(watchers) = &mut self.watchers else {
+            return false;
+        };
+        let is_plain = self.table.fits_plain(columns);
+        if is_plain && watchers.note(TableId(self.id), rid, Some(columns), self.table) {
+            return true;
+        }
+        self.keep_before(rid, if is_plain { Touch::Plain } else { Touch::Any });
+        false
     }
 
     /// Applies the changes that a window holds of this table. `growth_times`: as of `PartitionRedo::apply`.
@@ -387,7 +403,7 @@ impl TableRedo<'_> {
         let rid = self.table.rows.next_rid();
         let loaded = self.table.load(row, number, self.scratch);
         loaded.map_err(|error| self.table.unfit(error))?;
-        self.keep_before(rid, Touch::New);
+        self.pass_over(rid);
         Ok(())
     }
 
@@ -455,7 +471,9 @@ impl TableRedo<'_> {
             true => Rid(hint),
             false => self.table.named(name)?,
         };
-        self.keep_before_patch(rid, columns);
+        if self.watchers.is_some() && self.note_or_keep(rid, columns) {
+            return Ok(());
+        }
         self.table.put_columns(rid, columns, self.scratch)
     }
 
@@ -469,7 +487,7 @@ impl TableRedo<'_> {
             self.keep_before(rid, Touch::Any);
         }
         if let Some(rid) = self.table.carry_out(change, target, self.scratch)? {
-            self.keep_before(rid, Touch::New);
+            self.pass_over(rid);
         }
         Ok(())
     }
@@ -477,11 +495,16 @@ impl TableRedo<'_> {
     /// Applies changes of one transaction with all its rows out of the indexes first.
     #[cold]
     fn apply_at_once(&mut self, changes: &[Change<'_>]) -> Result<(), ApplyError> {
-        let again = changes.iter().map(|change| self.table.last_state(change));
-        let again = again.collect::<Result<Vec<_>, _>>()?;
+        let mut again = Vec::with_capacity(changes.len());
+        for change in changes {
+            // What the change leaves is made of what the row is.
+            if let Target::Row(rid) = self.table.target(change)? {
+                self.keep_before(rid, Touch::Any);
+            }
+            again.push(self.table.last_state(change)?);
+        }
         for rid in again.iter().filter_map(|entry| entry.rid) {
             self.table.check_live(rid)?;
-            self.keep_before(rid, Touch::Any);
             self.table.take_out(rid, self.scratch);
         }
         for entry in &again {
@@ -489,7 +512,7 @@ impl TableRedo<'_> {
             let number = entry.number.unwrap_or_else(|| self.table.next_number());
             let put = self.table.put_new(row, number, self.scratch);
             let rid = put.map_err(|error| self.table.unfit(error))?;
-            self.keep_before(rid, Touch::New);
+            self.pass_over(rid);
         }
         Ok(())
     }

@@ -203,6 +203,7 @@ impl Store {
     /// Takes this moment, between two transactions, as the one that is copied. One snapshot at a time.
     pub fn begin_snapshot(&mut self) -> Vec<SnapshotTable> {
         assert!(!self.in_txn(), "a snapshot is taken between transactions");
+        self.build_noted();
         let budget = self.snapshot_budget();
         let mut copies = Copies {
             budget,
@@ -279,6 +280,7 @@ impl Store {
     /// Takes this moment, between two transactions, as the one whose digests are made. One at a time.
     pub fn begin_digest(&mut self, plan: DigestPlan) {
         assert!(!self.in_txn(), "digests are of a moment between transactions");
+        self.build_noted();
         let mut digests = Digests::new(plan, &self.tables);
         digests.count_in(self.snapshot_budget().as_ref());
         let snapshot = self.watch().snapshot.get_or_insert_default();

@@ -85,6 +85,13 @@ impl Store {
         &self.tables[id.0 as usize]
     }
 
+    /// A table whose rows are looked at without a view.
+    #[inline(always)]
+    fn built_table(&self, id: TableId) -> &Table {
+        debug_assert!(self.notes() == 0, "notes of rows are not in place");
+        self.table(id)
+    }
+
     #[inline]
     pub(crate) fn writable(&mut self, id: TableId) -> (&mut Table, &mut Journal) {
         assert!(self.journal.is_active, "writes need a transaction");
@@ -96,6 +103,9 @@ impl Store {
     /// Begins a transaction. Panics while one is running.
     #[inline]
     pub fn begin(&mut self) {
+        if self.watchers.is_some() {
+            self.build_noted();
+        }
         self.journal.begin();
     }
 
@@ -298,7 +308,7 @@ impl Store {
     /// As `get`, with the row's bytes.
     #[inline]
     pub fn get_row(&self, table: TableId, index: u16, key: &[u8]) -> Option<(Rid, &[u8])> {
-        let table = self.table(table);
+        let table = self.built_table(table);
         let (rid, row) = table.indexes[index as usize].get(&table.rows, key)?;
         Some((rid, row.row))
     }
@@ -306,7 +316,7 @@ impl Store {
     /// A row's bytes; none when it is not live.
     #[inline]
     pub fn row(&self, table: TableId, rid: Rid) -> Option<&[u8]> {
-        self.table(table).rows.get(rid)
+        self.built_table(table).rows.get(rid)
     }
 
     /// The number of a live row, on this partition.
@@ -314,11 +324,11 @@ impl Store {
         self.table(table).rows.at(rid).number
     }
 
-    /// The live row with a number, on this partition.
+    /// The live row with a number, on this partition. Changes that replay noted may be missing; none of them is of a key.
     pub fn numbered_row(&self, id: TableId, number: u64) -> Option<&[u8]> {
         let table = self.table(id);
         match table.has_number() {
-            true => Some(self.get_row(id, 0, &number.to_be_bytes())?.1),
+            true => Some(table.indexes[0].get(&table.rows, &number.to_be_bytes())?.1.row),
             false => table.rows.get(table.rows.by_number(number)?),
         }
     }
@@ -339,7 +349,7 @@ impl Store {
         position: &mut ScanPosition,
         mut visit: impl FnMut(Rid, &[u8]) -> Visit,
     ) -> Result<(), NotOrdered> {
-        let table = self.table(table);
+        let table = self.built_table(table);
         let on_entry = |rid| visit(rid, table.rows.at(rid).row);
         table.indexes[index as usize].scan(range, position, on_entry)
     }
@@ -490,13 +500,13 @@ impl Store {
 
     /// A digest of a table's rows, whatever their order. Walks all of them.
     pub fn rows_digest(&self, table: TableId) -> u64 {
-        self.table(table).rows_digest()
+        self.built_table(table).rows_digest()
     }
 
     /// A digest of everything that is observable: names, columns, keys, rows. Walks all rows.
     pub fn digest(&self) -> u64 {
         self.by_name.values().fold(0, |digest, id| {
-            let table = self.table(*id);
+            let table = self.built_table(*id);
             fold(
                 fold(digest, schema::digest(&table.schema), &[]),
                 table.rows_digest(),
@@ -600,7 +610,7 @@ impl Store {
 
     /// Makes the changed table beside the stored one. Err: why it could not be; nothing is kept.
     pub fn prepare(&self, table: TableId, change: TableChange, go_on: GoOn<'_>) -> Result<Prepared, Unprepared> {
-        Prepared::new(table, self.table(table), change, go_on)
+        Prepared::new(table, self.built_table(table), change, go_on)
     }
 
     /// Puts a changed table in its place, with the rows that there were when it was prepared. What was there before, unless rows or

@@ -1,5 +1,7 @@
-//! Rows as open views see them (Query Fresh, section 3.4, with the versions made by whoever changes a row): before a row changes that an open
-//! view sees, it is kept as it is, once for all views that are open. A reader takes the version of its view, or else the row itself.
+//! Rows as open views see them (Query Fresh, section 3.4). Replay notes patches in an array (`arrays`), and so rows that came. A reader builds a row
+//! from the notes that its view sees, in place, for itself and whoever reads after it. Before anything else changes a row that an open view sees, it
+//! is kept as it is, once for all views that are open; so it is where a row is built beyond what an older view sees. A reader takes the version of
+//! its view, or else the row itself.
 //!
 //! A row is found by a version's keys, too. As long as no index entry of a row has changed since a version was kept, the row's own entries
 //! lead to the version. From then on the version's entries lie beside each index, and the row's own lead past it.
@@ -12,12 +14,15 @@ use std::{
 
 use reprise_base::MemoryKind;
 use reprise_pages::drop_aside;
+use reprise_wire::PatchColumns;
 
 use crate::{
+    apply::PlainRows,
+    arrays::{ReplayArray, put},
+    at_view::StoreAtView,
     charge::Charge,
-    index::{Index, NotOrdered, Range, ScanPosition, Visit},
     indirection::Rid,
-    keyplan::{RowRef, Scratch},
+    keyplan::Scratch,
     rows::{Rows, split_stored},
     store::{Store, TableId},
     table::Table,
@@ -56,6 +61,9 @@ const ENTRY_BYTES: usize = 80;
 const COLLECTED_AT_ONCE: usize = 4 << 10;
 /// Bytes of versions from which on they are dropped aside.
 const DROP_BYTES_MIN: usize = 1 << 20;
+/// Of what views may take, one part in so many is for notes; beyond that, and beyond so many bytes, replay builds the rows of the oldest ones.
+const NOTES_SHARE: usize = 4;
+const NOTES_BYTES_MAX: usize = 16 << 20;
 
 /// Views from `since` to `until` see it.
 #[derive(Clone, Copy)]
@@ -84,18 +92,26 @@ struct KeptEntry {
     span: Span,
 }
 
+/// By record id; those of one row in the order of their spans.
+type RowVersions = BTreeMap<u32, Vec<Version>>;
+
 #[derive(Default)]
 struct TableVersions {
-    /// By record id; those of one row in the order of their spans.
-    rows: BTreeMap<u32, Vec<Version>>,
-    /// By index, then by the whole entry key. Those of one key have spans that do not meet.
-    entries: Vec<BTreeMap<Box<[u8]>, Vec<KeptEntry>>>,
+    rows: RowVersions,
+    entries: Entries,
+    array: ReplayArray,
 }
+
+/// By index, then by the whole entry key. Those of one key have spans that do not meet.
+#[derive(Default)]
+pub(crate) struct Entries(Vec<BTreeMap<Box<[u8]>, Vec<KeptEntry>>>);
 
 /// What is kept for the views that are open.
 pub(crate) struct Views {
     /// With what whoever opened them says of them.
     open: BTreeMap<u64, u64>,
+    /// The oldest one; behind all where none is.
+    oldest: u64,
     newest: u64,
     /// Views up to this one are given up: their versions took too much.
     lost: u64,
@@ -108,56 +124,146 @@ pub(crate) struct Views {
 }
 
 /// How a view sees a row.
-enum Seen<'s> {
+pub(crate) enum Seen {
     /// As it is.
     Live,
-    /// So, and where `by_entries`, not through the row's own index entries.
-    Kept { stored: &'s [u8], by_entries: bool },
+    /// As its version is; where `by_entries`, not through the row's own index entries.
+    Kept { by_entries: bool },
     /// Not at all.
     Absent,
 }
 
-impl TableVersions {
-    fn seen(&self, view: ViewId, rid: Rid) -> Seen<'_> {
-        let versions = self.rows.get(&rid.0).map_or(&[][..], Vec::as_slice);
-        match versions.iter().find(|version| version.span.until >= view.0) {
+/// The first version that reaches to the view.
+fn version_for(rows: &RowVersions, view: ViewId, rid: Rid) -> Option<&Version> {
+    let versions = rows.get(&rid.0)?;
+    versions.iter().find(|version| version.span.until >= view.0)
+}
+
+fn stored_for(rows: &RowVersions, view: ViewId, rid: Rid) -> &[u8] {
+    let stored = version_for(rows, view, rid).and_then(|version| version.stored.as_deref());
+    stored.expect("a version of the row is kept for the view")
+}
+
+/// What is kept of one table's rows.
+pub(crate) struct Shown<'v> {
+    id: TableId,
+    keeper: Keeper<'v>,
+    rows: &'v mut RowVersions,
+    array: &'v mut ReplayArray,
+}
+
+/// Whoever keeps rows.
+struct Keeper<'v> {
+    open: &'v BTreeMap<u64, u64>,
+    oldest: u64,
+    lost: u64,
+    kept: &'v mut BTreeMap<u64, Vec<(TableId, Rid)>>,
+    charge: &'v mut Charge,
+}
+
+impl Keeper<'_> {
+    /// Keeps the row as it is for the open views up to `until` that see it so, unless it is kept already.
+    fn keep(&mut self, versions: &mut RowVersions, (id, rid): (TableId, Rid), rows: &Rows, until: u64, is_new: bool) {
+        if until < self.oldest {
+            return;
+        }
+        let last = versions.get(&rid.0).and_then(|versions| versions.last());
+        let since = last.map_or(0, |last| last.span.until + 1);
+        let seeing = since.max(self.lost + 1);
+        if seeing > until || self.open.range(seeing..=until).next().is_none() {
+            return;
+        }
+        let live = (!is_new).then(|| rows.place(rid)).flatten();
+        let stored: Option<Box<[u8]>> = live.map(|place| rows.stored(place).into());
+        let bytes = VERSION_BYTES + stored.as_ref().map_or(0, |stored| stored.len());
+        versions.entry(rid.0).or_default().push(Version {
+            span: Span { since, until },
+            stored,
+            has_entries: false,
+        });
+        self.kept.entry(until).or_default().push((id, rid));
+        self.charge.grow(bytes);
+    }
+}
+
+impl<'v> Shown<'v> {
+    /// How the view sees the row. What it sees of the row's notes is in place then.
+    #[inline]
+    pub fn see(&mut self, view: ViewId, rid: Rid, table: &mut PlainRows<'_>) -> Seen {
+        let is_live = self.rows.is_empty() || version_for(self.rows, view, rid).is_none();
+        if is_live && self.array.has(rid) {
+            self.build(rid, table, view.0);
+            if self.array.hides(rid, view.0) {
+                return Seen::Absent;
+            }
+        }
+        match version_for(self.rows, view, rid) {
             None => Seen::Live,
             Some(Version { stored: None, .. }) => Seen::Absent,
-            Some(Version {
-                stored: Some(stored),
-                has_entries,
-                ..
-            }) => Seen::Kept {
-                stored,
+            Some(Version { has_entries, .. }) => Seen::Kept {
                 by_entries: *has_entries,
             },
         }
     }
 
-    /// The stored row under an entry key that lies beside the index.
-    fn entry(&self, view: ViewId, index: u16, key: &[u8]) -> Option<(Rid, &[u8])> {
-        let entries = self.entries.get(index as usize)?.get(key)?;
-        let entry = entries.iter().find(|entry| entry.span.holds(view))?;
-        Some((entry.rid, self.stored(view, entry.rid)))
+    /// Puts the row's notes in place that views from `upto` on see, and keeps the row before it for older ones that are open.
+    fn build(&mut self, rid: Rid, table: &mut PlainRows<'_>, upto: u64) {
+        let chain = self.array.chain(rid);
+        let mut count = 0;
+        for number in chain.numbers() {
+            let note = self.array.note(*number);
+            if note.hidden_from >= upto {
+                break;
+            }
+            let row = (self.id, rid);
+            self.keeper
+                .keep(self.rows, row, table.rows, note.hidden_from, note.is_new_row());
+            if let Some(columns) = self.array.columns(*number) {
+                put(table, rid, columns);
+            }
+            count += 1;
+        }
+        self.array.set_built(rid, &chain, count);
     }
 
-    fn stored(&self, view: ViewId, rid: Rid) -> &[u8] {
-        match self.seen(view, rid) {
-            Seen::Kept { stored, .. } => stored,
-            Seen::Live | Seen::Absent => unreachable!("an entry beside an index is of a kept version"),
-        }
+    /// Beyond the greatest record id that has a version.
+    pub fn end(&self) -> u32 {
+        self.rows.last_key_value().map_or(0, |(rid, _)| rid + 1)
+    }
+
+    /// The stored row that is kept for the view.
+    pub fn stored(&self, view: ViewId, rid: Rid) -> &[u8] {
+        stored_for(self.rows, view, rid)
+    }
+
+    /// As `stored`.
+    pub fn into_stored(self, view: ViewId, rid: Rid) -> &'v [u8] {
+        stored_for(self.rows, view, rid)
+    }
+}
+
+impl Entries {
+    /// What is between any two edges of none.
+    pub fn nothing<'v>() -> Box<dyn Iterator<Item = (&'v [u8], Rid)> + 'v> {
+        Box::new(std::iter::empty())
+    }
+
+    /// The row under an entry key that lies beside the index.
+    pub fn get(&self, view: ViewId, index: u16, key: &[u8]) -> Option<Rid> {
+        let entries = self.0.get(index as usize)?.get(key)?;
+        Some(entries.iter().find(|entry| entry.span.holds(view))?.rid)
     }
 
     /// Entries beside an index that the view sees, between two edges, in the direction of the range.
-    fn entries_between<'v>(
+    pub fn between<'v>(
         &'v self,
         view: ViewId,
         index: u16,
         edges: Edges<'v>,
         is_reverse: bool,
     ) -> Box<dyn Iterator<Item = (&'v [u8], Rid)> + 'v> {
-        let Some(map) = self.entries.get(index as usize).filter(|map| !map.is_empty()) else {
-            return Box::new(std::iter::empty());
+        let Some(map) = self.0.get(index as usize).filter(|map| !map.is_empty()) else {
+            return Self::nothing();
         };
         let visible = move |key: &'v [u8], entries: &'v [KeptEntry]| {
             let entry = entries.iter().find(|entry| entry.span.holds(view))?;
@@ -185,9 +291,9 @@ impl TableVersions {
 }
 
 #[derive(Clone, Copy)]
-struct Edges<'a> {
-    lower: Edge<'a>,
-    upper: Edge<'a>,
+pub(crate) struct Edges<'a> {
+    pub lower: Edge<'a>,
+    pub upper: Edge<'a>,
 }
 
 /// The least bytes behind all that begin with these; none where there are none.
@@ -206,6 +312,7 @@ impl Views {
         }
         Self {
             open: BTreeMap::new(),
+            oldest: u64::MAX,
             newest: 0,
             lost: 0,
             tables: Vec::new(),
@@ -216,53 +323,156 @@ impl Views {
         }
     }
 
-    /// As of `Watchers`.
-    pub fn before_change(&mut self, id: TableId, rid: Rid, table: &Table, touch: Touch) {
-        if self.newest <= self.lost {
+    /// What is kept of a table, and what lies beside its indexes.
+    pub fn shown(&mut self, id: TableId) -> (Shown<'_>, &Entries) {
+        let at = id.0 as usize;
+        if self.tables.len() <= at {
+            self.tables.resize_with(at + 1, TableVersions::default);
+        }
+        let TableVersions { rows, entries, array } = &mut self.tables[at];
+        let keeper = Keeper {
+            open: &self.open,
+            oldest: self.oldest,
+            lost: self.lost,
+            kept: &mut self.kept,
+            charge: &mut self.charge,
+        };
+        let shown = Shown {
+            id,
+            keeper,
+            rows,
+            array,
+        };
+        (shown, entries)
+    }
+
+    /// As of `Watchers`. The row's notes are in place then.
+    pub fn before_change(&mut self, id: TableId, rid: Rid, table: &mut Table, touch: Touch) {
+        let newest = self.newest;
+        let (mut shown, _) = self.shown(id);
+        if shown.array.has(rid) {
+            shown.build(rid, &mut table.plain_rows(), u64::MAX);
+        }
+        if newest <= shown.keeper.lost {
             return; // nobody can see it any more
         }
-        self.keep(id, rid, &table.rows, touch == Touch::New);
+        let is_new = touch == Touch::New;
+        shown.keeper.keep(shown.rows, (id, rid), &table.rows, newest, is_new);
         if touch == Touch::Any {
             self.add_entries(id, rid, table);
         }
         self.judge_bytes();
     }
 
-    /// As of `Watchers`.
+    /// As of `Watchers`, of a transaction: no row has notes then.
     pub fn before_patch(&mut self, id: TableId, rid: Rid, rows: &Rows) {
-        if self.newest > self.lost {
-            self.keep(id, rid, rows, false);
+        let newest = self.newest;
+        if newest > self.lost {
+            let (mut shown, _) = self.shown(id);
+            shown.keeper.keep(shown.rows, (id, rid), rows, newest, false);
             self.judge_bytes();
         }
     }
 
-    /// Keeps the row as it is for the views that see it so, unless it is kept already.
-    fn keep(&mut self, id: TableId, rid: Rid, rows: &Rows, is_new: bool) {
-        let (at, until) = (id.0 as usize, self.newest);
-        if self.tables.len() <= at {
-            self.tables.resize_with(at + 1, TableVersions::default);
+    /// Notes a patch that fits, or a row that came; false, and nothing noted, where nobody can see the row as it was.
+    #[inline]
+    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut Table) -> bool {
+        let newest = self.newest;
+        if newest <= self.lost {
+            return false;
         }
-        let versions = self.tables[at].rows.entry(rid.0).or_default();
-        let last = versions.last().map(|version| version.span.until);
-        if last == Some(until) {
-            return;
+        let (mut shown, _) = self.shown(id);
+        if !shown.array.has_room(rid) {
+            shown.build(rid, &mut table.plain_rows(), u64::MAX);
         }
-        let live = (!is_new).then(|| rows.place(rid)).flatten();
-        let stored: Option<Box<[u8]>> = live.map(|place| rows.stored(place).into());
-        let bytes = VERSION_BYTES + stored.as_ref().map_or(0, |stored| stored.len());
-        let since = last.map_or(0, |last| last + 1);
-        versions.push(Version {
-            span: Span { since, until },
-            stored,
-            has_entries: false,
-        });
-        self.kept.entry(until).or_default().push((id, rid));
-        self.charge.grow(bytes);
+        shown.array.push(rid, columns, newest);
+        let grown = shown.array.take_growth();
+        if grown != 0 {
+            self.count(grown);
+            self.make_room(id, table);
+            self.judge_bytes();
+        }
+        true
+    }
+
+    /// Builds rows of the table whose notes grew, as long as they take too much.
+    #[cold]
+    fn make_room(&mut self, id: TableId, table: &mut Table) {
+        let at = id.0 as usize;
+        while self.tables[at].array.left() > 0 && self.tables[at].array.bytes() > self.notes_max() {
+            self.build_oldest(at, table);
+        }
+    }
+
+    /// Bytes of notes from which on rows are built.
+    fn notes_max(&self) -> usize {
+        NOTES_BYTES_MAX.min(self.bytes_max / NOTES_SHARE)
+    }
+
+    fn count(&mut self, grown: isize) {
+        self.charge.resize(self.charge.bytes().saturating_add_signed(grown));
+    }
+
+    /// Puts all notes in place.
+    fn build_all(&mut self, tables: &mut [Table]) {
+        let has_views = self.oldest <= self.newest && self.newest > self.lost;
+        for at in 0..self.tables.len() {
+            if !has_views {
+                self.tables[at].array.put_all(&mut tables[at].plain_rows());
+            }
+            while self.tables[at].array.left() > 0 {
+                self.build_oldest(at, &mut tables[at]);
+            }
+            self.let_go(at);
+        }
+    }
+
+    /// Puts the notes of the rows in place that have the oldest ones of a table.
+    fn build_oldest(&mut self, at: usize, table: &mut Table) {
+        let (mut shown, _) = self.shown(TableId(at as u16));
+        let mut table = table.plain_rows();
+        for rid in shown.array.oldest_rows() {
+            if shown.array.has(rid) {
+                shown.build(rid, &mut table, u64::MAX);
+            }
+        }
+        self.let_go(at);
+    }
+
+    fn let_go(&mut self, at: usize) {
+        let array = &mut self.tables[at].array;
+        array.let_go();
+        let grown = array.take_growth();
+        self.count(grown);
+    }
+
+    fn notes_bytes(&self) -> usize {
+        self.tables.iter().map(|table| table.array.bytes()).sum()
+    }
+
+    /// Builds rows as long as notes take too much, or all of them where no view sees them any more: between two windows.
+    fn build_some(&mut self, tables: &mut [Table]) {
+        let is_lost = self.newest <= self.lost;
+        if is_lost || self.tables.iter().any(|table| !table.array.has_numbers()) {
+            return self.build_all(tables);
+        }
+        while self.notes_bytes() > self.notes_max() {
+            let most = self
+                .tables
+                .iter()
+                .enumerate()
+                .max_by_key(|(_, table)| table.array.left());
+            let Some((at, _)) = most.filter(|(_, table)| table.array.left() > 0) else {
+                return;
+            };
+            self.build_oldest(at, &mut tables[at]);
+        }
     }
 
     /// An index entry of the row may go: from now on its versions are found by entries of their own.
     fn add_entries(&mut self, id: TableId, rid: Rid, table: &Table) {
-        let TableVersions { rows, entries } = &mut self.tables[id.0 as usize];
+        let TableVersions { rows, entries, .. } = &mut self.tables[id.0 as usize];
+        let entries = &mut entries.0;
         let versions = rows.get_mut(&rid.0).map_or(&mut [][..], Vec::as_mut_slice);
         let mut bytes = 0;
         for version in versions.iter_mut().filter(|version| !version.has_entries) {
@@ -294,12 +504,31 @@ impl Views {
         }
     }
 
+    /// Notes stay: they are part of their rows.
     fn forget_versions(&mut self) {
-        let versions = (mem::take(&mut self.tables), mem::take(&mut self.kept));
-        if self.charge.bytes() >= DROP_BYTES_MIN {
+        let mut versions = Vec::new();
+        for TableVersions { rows, entries, .. } in &mut self.tables {
+            versions.push((mem::take(rows), mem::take(entries)));
+        }
+        let versions = (versions, mem::take(&mut self.kept));
+        let notes = self.notes_bytes();
+        if self.charge.bytes() >= notes + DROP_BYTES_MIN {
             drop_aside(versions);
         }
-        self.charge.resize(0);
+        self.charge.resize(notes);
+    }
+
+    fn judge(&self, view: ViewId) -> Result<(), ViewError> {
+        match (self.open.contains_key(&view.0), view.0 <= self.lost) {
+            (false, _) => Err(ViewError::NotOpen),
+            (true, true) => Err(ViewError::Lost { max: self.bytes_max }),
+            (true, false) => Ok(()),
+        }
+    }
+
+    /// What was said of an open view when it was opened.
+    pub fn mark(&self, view: ViewId) -> u64 {
+        self.open[&view.0]
     }
 
     /// Drops some versions that no open view sees.
@@ -320,7 +549,9 @@ impl Views {
     }
 
     fn drop_version(&mut self, until: u64, id: TableId, rid: Rid, table: &Table) {
-        let TableVersions { rows, entries } = &mut self.tables[id.0 as usize];
+        let Some(TableVersions { rows, entries, .. }) = self.tables.get_mut(id.0 as usize) else {
+            return;
+        };
         let MapEntry::Occupied(mut row) = rows.entry(rid.0) else {
             return;
         };
@@ -334,7 +565,7 @@ impl Views {
         }
         let mut bytes = VERSION_BYTES + gone.stored.as_ref().map_or(0, |stored| stored.len());
         if let (true, Some(stored)) = (gone.has_entries, &gone.stored) {
-            for (index, entries) in table.indexes.iter().zip(entries) {
+            for (index, entries) in table.indexes.iter().zip(&mut entries.0) {
                 let key = index
                     .plan
                     .encode(&table.layout, split_stored(stored), &mut self.scratch);
@@ -365,6 +596,7 @@ impl Store {
         views.newest = view.0;
         views.bytes_max = bytes_max;
         views.open.insert(view.0, mark);
+        views.oldest = views.oldest.min(view.0);
         self.collect_versions();
     }
 
@@ -374,7 +606,9 @@ impl Store {
             return;
         };
         views.open.remove(&view.0);
+        views.oldest = views.open.first_key_value().map_or(u64::MAX, |(view, _)| *view);
         if views.open.is_empty() {
+            views.build_all(&mut self.tables);
             views.forget_versions();
             self.watch().views = None;
             self.forget_idle_watchers();
@@ -392,268 +626,56 @@ impl Store {
     /// A table is about to be changed or dropped whole: no view that is open sees anything after that.
     pub(crate) fn give_views_up(&mut self) {
         if let Some(views) = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut()) {
+            views.build_all(&mut self.tables);
             views.lost = views.newest;
             views.forget_versions();
         }
     }
 
-    /// The tables as they are, to be read as those at a view are.
-    pub fn as_it_is(&self) -> StoreAtView<'_> {
-        StoreAtView {
-            tables: &self.tables,
-            views: None,
-            view: ViewId(u64::MAX),
+    /// Puts all changes in place that replay noted: before rows are looked at without a view and outside of a transaction.
+    #[inline]
+    pub fn build_noted(&mut self) {
+        if let Some(views) = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut()) {
+            views.build_all(&mut self.tables);
         }
     }
 
-    /// Bytes that versions take, about.
+    /// As `Views::build_some`.
+    pub(crate) fn build_some(&mut self) {
+        if let Some(views) = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut()) {
+            views.build_some(&mut self.tables);
+        }
+    }
+
+    /// Changes that replay noted and that are not in place.
+    pub fn notes(&self) -> usize {
+        let views = self.watchers.as_ref().and_then(|watchers| watchers.views.as_ref());
+        views.map_or(0, |views| views.tables.iter().map(|table| table.array.left()).sum())
+    }
+
+    /// The tables as they are, to be read as those at a view are.
+    pub fn as_it_is(&mut self) -> StoreAtView<'_> {
+        self.build_noted();
+        StoreAtView::new(&mut self.tables, None, ViewId(u64::MAX))
+    }
+
+    /// Bytes that versions and notes take, about.
     pub fn version_bytes(&self) -> usize {
         let views = self.watchers.as_ref().and_then(|watchers| watchers.views.as_ref());
         views.map_or(0, |views| views.charge.bytes())
     }
 
-    /// The tables as a view sees them.
-    pub fn at_view(&self, view: ViewId) -> Result<StoreAtView<'_>, ViewError> {
+    /// Whether the view is open, and everything that it sees is there.
+    pub fn has_view(&self, view: ViewId) -> Result<(), ViewError> {
         let views = self.watchers.as_ref().and_then(|watchers| watchers.views.as_ref());
-        let views = views.filter(|views| views.open.contains_key(&view.0));
+        views.ok_or(ViewError::NotOpen)?.judge(view)
+    }
+
+    /// The tables as a view sees them.
+    pub fn at_view(&mut self, view: ViewId) -> Result<StoreAtView<'_>, ViewError> {
+        let views = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut());
         let views = views.ok_or(ViewError::NotOpen)?;
-        match view.0 <= views.lost {
-            true => Err(ViewError::Lost { max: views.bytes_max }),
-            false => Ok(StoreAtView {
-                tables: &self.tables,
-                views: Some(views),
-                view,
-            }),
-        }
-    }
-}
-
-/// A store's tables as an open view sees them. As of `Store`, methods panic on a table or an index that there is not.
-#[derive(Clone, Copy)]
-pub struct StoreAtView<'s> {
-    tables: &'s [Table],
-    /// None: the tables are shown as they are.
-    views: Option<&'s Views>,
-    view: ViewId,
-}
-
-impl<'s> StoreAtView<'s> {
-    fn table(&self, id: TableId) -> (&'s Table, &'s TableVersions) {
-        static NONE: TableVersions = TableVersions {
-            rows: BTreeMap::new(),
-            entries: Vec::new(),
-        };
-        let versions = self.views.and_then(|views| views.tables.get(id.0 as usize));
-        (&self.tables[id.0 as usize], versions.unwrap_or(&NONE))
-    }
-
-    /// What was said of the view when it was opened; 0 of tables as they are.
-    pub fn mark(&self) -> u64 {
-        self.views.map_or(0, |views| views.open[&self.view.0])
-    }
-
-    /// The row of an id that the view saw before.
-    pub fn row(&self, id: TableId, rid: Rid) -> Option<&'s [u8]> {
-        self.numbered(id, rid).map(|found| found.row)
-    }
-
-    /// The number of that row.
-    pub fn row_number(&self, id: TableId, rid: Rid) -> Option<u64> {
-        self.numbered(id, rid).map(|found| found.number)
-    }
-
-    fn numbered(&self, id: TableId, rid: Rid) -> Option<RowRef<'s>> {
-        let (table, versions) = self.table(id);
-        match versions.seen(self.view, rid) {
-            Seen::Live => table
-                .rows
-                .place(rid)
-                .map(|place| split_stored(table.rows.stored(place))),
-            Seen::Kept { stored, .. } => Some(split_stored(stored)),
-            Seen::Absent => None,
-        }
-    }
-
-    /// Visits rows from `first` on as they lie, by their record ids, until `visit` ends it: rows that are live, and rows that are not any more. Behind
-    /// `ids_max` record ids it ends, too. Where to go on; none behind the last row.
-    pub fn walk(
-        &self,
-        id: TableId,
-        first: Rid,
-        ids_max: u32,
-        mut visit: impl FnMut(Rid, &[u8]) -> Visit,
-    ) -> Option<Rid> {
-        let (table, versions) = self.table(id);
-        let kept = versions.rows.last_key_value().map_or(0, |(rid, _)| rid + 1);
-        let end = table.rows.rids_end().max(kept);
-        let until = end.min(first.0.saturating_add(ids_max));
-        for rid in (first.0..until).map(Rid) {
-            let Some(row) = self.row(id, rid) else { continue };
-            match visit(rid, row) {
-                Visit::Next => {}
-                Visit::Stop => return Some(Rid(rid.0 + 1)),
-                Visit::Again => return Some(rid),
-            }
-        }
-        (until < end).then_some(Rid(until))
-    }
-
-    /// As `Store::get_row`.
-    pub fn get_row(&self, id: TableId, index: u16, key: &[u8]) -> Option<(Rid, &'s [u8])> {
-        let (table, versions) = self.table(id);
-        let found = &table.indexes[index as usize];
-        if !found.is_whole(key) {
-            return None;
-        }
-        if !found.is_unique {
-            return self.first_of(id, index, key);
-        }
-        if let Some((rid, stored)) = versions.entry(self.view, index, key) {
-            return Some((rid, split_stored(stored).row));
-        }
-        let (rid, row) = found.get(&table.rows, key)?;
-        match versions.seen(self.view, rid) {
-            Seen::Live => Some((rid, row.row)),
-            Seen::Kept {
-                stored,
-                by_entries: false,
-            } => Some((rid, split_stored(stored).row)),
-            Seen::Kept { .. } | Seen::Absent => None,
-        }
-    }
-
-    fn first_of(&self, id: TableId, index: u16, key: &[u8]) -> Option<(Rid, &'s [u8])> {
-        let range = Range::new(key, key, Default::default());
-        let (mut position, mut first) = (ScanPosition::default(), None);
-        while first.is_none() && !position.is_end() {
-            let on_row = |rid, _: &[u8]| {
-                first = Some(rid);
-                Visit::Stop
-            };
-            self.scan(id, index, &range, (&mut position, ENTRIES_MAX), on_row)
-                .ok()?;
-        }
-        let rid = first?;
-        Some((rid, self.row(id, rid)?))
-    }
-
-    /// As `Store::scan`, which also ends behind `entries_max` index entries, whether the view sees their rows or not.
-    pub fn scan(
-        &self,
-        id: TableId,
-        index: u16,
-        range: &Range<'_>,
-        (position, entries_max): (&mut ScanPosition, usize),
-        mut visit: impl FnMut(Rid, &[u8]) -> Visit,
-    ) -> Result<(), NotOrdered> {
-        let (table, versions) = self.table(id);
-        if position.is_end() {
-            return Ok(());
-        }
-        let from = position.clone();
-        let (lower, upper) = from.edges(range);
-        let edges = Edges { lower, upper };
-        let is_reverse = range.is_reverse();
-        let mut walk = Walk {
-            table,
-            versions,
-            index: &table.indexes[index as usize],
-            view: self.view,
-            is_reverse,
-            kept: versions.entries_between(self.view, index, edges, is_reverse).peekable(),
-            scratch: Scratch::default(),
-            looked_at: 0,
-            entries_max,
-            stopped: None,
-            visit: &mut visit,
-        };
-        let mut live = from.clone();
-        let found = walk.index;
-        found.scan(range, &mut live, |rid| walk.on_entry(rid))?;
-        if walk.stopped.is_none() {
-            walk.show_kept(None);
-        }
-        match walk.stopped {
-            Some((key, is_taken)) => position.stop_at(key, is_taken),
-            None => position.end(),
-        }
-        Ok(())
-    }
-}
-
-/// Index entries that a look-up walks over at once.
-const ENTRIES_MAX: usize = 1 << 10;
-
-/// A scan of an index and of what lies beside it.
-struct Walk<'w, K: Iterator<Item = (&'w [u8], Rid)>, V> {
-    table: &'w Table,
-    versions: &'w TableVersions,
-    index: &'w Index,
-    view: ViewId,
-    is_reverse: bool,
-    kept: std::iter::Peekable<K>,
-    scratch: Scratch,
-    looked_at: usize,
-    entries_max: usize,
-    /// The key where it stopped, and whether it goes on behind that.
-    stopped: Option<(Vec<u8>, bool)>,
-    visit: V,
-}
-
-impl<'w, K: Iterator<Item = (&'w [u8], Rid)>, V: FnMut(Rid, &[u8]) -> Visit> Walk<'w, K, V> {
-    /// The next entry of the index itself.
-    fn on_entry(&mut self, rid: Rid) -> Visit {
-        let live = self.table.rows.at(rid);
-        if self.kept.peek().is_some() {
-            let key = self.key_of(live);
-            if !self.show_kept(Some(&key)) {
-                return Visit::Again;
-            }
-        }
-        self.looked_at += 1;
-        let seen = match self.versions.seen(self.view, rid) {
-            Seen::Live => Some(live.row),
-            Seen::Kept {
-                stored,
-                by_entries: false,
-            } => Some(split_stored(stored).row),
-            Seen::Kept { .. } | Seen::Absent => None,
-        };
-        let said = seen.map_or(Visit::Next, |row| (self.visit)(rid, row));
-        match said {
-            Visit::Next if self.looked_at < self.entries_max => return Visit::Next,
-            Visit::Next | Visit::Stop => self.stopped = Some((self.key_of(live), true)),
-            Visit::Again => self.stopped = Some((self.key_of(live), false)),
-        }
-        Visit::Stop
-    }
-
-    fn key_of(&mut self, row: RowRef<'_>) -> Vec<u8> {
-        let key = self.index.plan.encode(&self.table.layout, row, &mut self.scratch);
-        key.bytes.to_vec()
-    }
-
-    /// Shows what lies beside the index and comes before a key, or all of it. False: it stopped.
-    fn show_kept(&mut self, before: Option<&[u8]>) -> bool {
-        while let Some((key, rid)) = self.kept.peek().copied() {
-            // With the key of an entry that the view does not see, or else it would be passed over with that.
-            let comes_later = before.is_some_and(|before| match self.is_reverse {
-                true => key < before,
-                false => key > before,
-            });
-            if comes_later {
-                return true;
-            }
-            let row = split_stored(self.versions.stored(self.view, rid)).row;
-            self.looked_at += 1;
-            let said = (self.visit)(rid, row);
-            if said == Visit::Next && self.looked_at < self.entries_max {
-                self.kept.next();
-                continue;
-            }
-            self.stopped = Some((key.to_vec(), said != Visit::Again));
-            return false;
-        }
-        true
+        views.judge(view)?;
+        Ok(StoreAtView::new(&mut self.tables, Some(views), view))
     }
 }

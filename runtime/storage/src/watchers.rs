@@ -1,6 +1,8 @@
 //! Who is to see rows as they were: a checkpoint that is being copied, and views that are open. While there is nobody a change pays one
 //! comparison for both.
 
+use reprise_wire::PatchColumns;
+
 use crate::{
     indirection::Rid,
     rows::Rows,
@@ -19,12 +21,21 @@ pub(crate) struct Watchers {
 impl Watchers {
     /// A row is about to change, or its id has just been given out.
     #[cold]
-    pub fn before_change(&mut self, id: TableId, rid: Rid, table: &Table, touch: Touch) {
+    pub fn before_change(&mut self, id: TableId, rid: Rid, table: &mut Table, touch: Touch) {
+        if let Some(views) = &mut self.views {
+            views.before_change(id, rid, table, touch);
+        }
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.before_change(id, rid, &table.rows, touch == Touch::New);
         }
-        if let Some(views) = &mut self.views {
-            views.before_change(id, rid, table, touch);
+    }
+
+    /// As `Views::note`. A checkpoint and digests look at the rows themselves, so nothing is noted while one is made.
+    #[inline]
+    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut Table) -> bool {
+        match (&self.snapshot, &mut self.views) {
+            (None, Some(views)) => views.note(id, rid, columns, table),
+            _ => false,
         }
     }
 
@@ -45,7 +56,7 @@ impl Store {
     #[inline]
     pub(crate) fn keep_before(&mut self, id: TableId, rid: Rid, touch: Touch) {
         if let Some(watchers) = &mut self.watchers {
-            watchers.before_change(id, rid, &self.tables[id.0 as usize], touch);
+            watchers.before_change(id, rid, &mut self.tables[id.0 as usize], touch);
         }
     }
 

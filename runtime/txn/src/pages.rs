@@ -1,7 +1,7 @@
 //! Rows of several partitions in the order of an index, read ahead from stores that are looked at for a short time each.
 
 use reprise_abi::{OpError, RowLayout, TableSchema};
-use reprise_storage::{Range, Rid, ScanPosition, TableId, Visit};
+use reprise_storage::{Range, Rid, ScanPosition, ShownRow, TableId, Visit};
 
 use crate::{scan::scan_error, view::ViewStores};
 
@@ -122,16 +122,15 @@ impl Pages {
             head.rows_max = (2 * rows_max).min(PAGE_ROWS_MAX);
             while head.rows.is_empty() && !head.position.is_end() {
                 let mut scanned = Ok(());
-                stores.look(first_store + at, &mut |store| {
+                stores.look(first_store + at, &mut |mut store| {
                     let (rows, bytes) = (&mut head.rows, &mut head.bytes);
-                    let number = |rid| self.is_numbered.then(|| store.row_number(table, rid)).flatten();
-                    let on_row = |rid, row: &[u8]| {
+                    let on_row = |ShownRow { rid, number, row }: ShownRow<'_>| {
                         layout.push_key(row, columns, bytes);
                         let key_end = bytes.len();
                         bytes.extend_from_slice(row);
                         rows.push(ReadAhead {
                             rid,
-                            number: number(rid).unwrap_or(0),
+                            number: if self.is_numbered { number } else { 0 },
                             key_end,
                             end: bytes.len(),
                         });

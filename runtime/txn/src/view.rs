@@ -8,7 +8,7 @@ use reprise_abi::{
     calls::{HANDLE_NONE, Packed},
 };
 use reprise_base::PartitionId;
-use reprise_storage::{Rid, ScanPosition, StoreAtView, TableId, Visit, result_digest};
+use reprise_storage::{Rid, ScanPosition, ShownRow, StoreAtView, TableId, Visit, result_digest};
 
 use crate::{
     keyplace::partition_between,
@@ -112,7 +112,7 @@ impl<'a> ViewTxn<'a> {
     ) -> Result<Option<(u16, Rid)>, OpError> {
         for at in readable {
             let (buffer, mut found) = (&mut self.frame.row, None);
-            self.stores.look(at, &mut |store| {
+            self.stores.look(at, &mut |mut store| {
                 if let Some((rid, row)) = store.get_row(table, index, key) {
                     buffer.clear();
                     buffer.extend_from_slice(row);
@@ -272,7 +272,7 @@ impl HostOps for ViewTxn<'_> {
         let Handle { table, store, rid } = self.frame.handle(handle)?;
         let binding = binding(self.input, table)?;
         let (buffer, mut is_there) = (&mut self.frame.row, false);
-        self.stores.look(store as usize, &mut |store| {
+        self.stores.look(store as usize, &mut |mut store| {
             if let Some(row) = store.row(binding.table, rid) {
                 buffer.clear();
                 buffer.extend_from_slice(row);
@@ -343,8 +343,8 @@ impl HostOps for ViewTxn<'_> {
             let mut position = ScanPosition::default();
             while !position.is_end() {
                 let (mut rows, mut scanned) = (0, Ok(()));
-                self.stores.look(at, &mut |store| {
-                    let on_row = |_, _: &[u8]| {
+                self.stores.look(at, &mut |mut store| {
+                    let on_row = |_: ShownRow<'_>| {
                         rows += 1;
                         Visit::Next
                     };

@@ -151,6 +151,16 @@ impl<'a> PatchColumns<'a> {
         self.count as usize
     }
 
+    /// For `again`: how many columns, and their bytes.
+    pub fn parts(self) -> (u16, &'a [u8]) {
+        (self.count, self.bytes)
+    }
+
+    /// Columns that `parts` told of, from a copy of their bytes.
+    pub fn again(count: u16, bytes: &'a [u8]) -> Self {
+        Self { count, bytes }
+    }
+
     /// Position and value (as in a row's slot, or the data of a text or bytes column), None for null.
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = (u16, Option<&'a [u8]>)> {
