@@ -202,6 +202,10 @@ struct State {
     wanted: Vec<String>,
     recorded: Option<Vec<String>>,
     next_ns: u64,
+    /// When `seen` was asked for.
+    looked_ns: u64,
+    /// Somebody waits for a look.
+    is_asked: bool,
     error: Option<Arc<str>>,
     /// Of the record that this server asked for last: it is the primary in that epoch at least. No other server's is that late.
     epoch: u32,
@@ -324,9 +328,19 @@ impl Leasing {
     }
 
     fn look(&self) -> Result<Seen, StoreError> {
+        let asked_ns = self.now_ns();
         let seen = self.store().look()?;
-        self.lock().seen = Some(seen.clone());
+        let mut state = self.lock();
+        (state.seen, state.looked_ns) = (Some(seen.clone()), asked_ns);
         Ok(seen)
+    }
+
+    /// Whether the store was looked at since, or does not answer; else a standby looks at once.
+    pub fn has_looked(&self, since_ns: u64) -> bool {
+        let mut state = self.lock();
+        let has_looked = state.looked_ns >= since_ns || state.error.is_some();
+        state.is_asked = !has_looked;
+        has_looked
     }
 
     /// True where this server has the lease now, in an epoch that is this one at least, and these are recorded as in sync.
@@ -503,21 +517,28 @@ impl Leasing {
 
     /// Of a standby: takes over where nobody is the primary.
     fn watch(self: &Arc<Self>) -> Step {
-        if self.now_ns() < self.lock().next_ns {
+        let mut state = self.lock();
+        let is_due = self.now_ns() >= state.next_ns;
+        if !(std::mem::take(&mut state.is_asked) || is_due) {
             return Step::Idle;
         }
-        self.lock().next_ns = self.now_ns() + self.every_ns();
+        if is_due {
+            state.next_ns = self.now_ns() + self.every_ns();
+        }
+        drop(state);
         match self.look() {
             Ok(seen) => {
                 self.note_success();
                 let tried = self.lock().tried;
-                if may_take_over(&seen, &self.own, tried)
+                if is_due
+                    && may_take_over(&seen, &self.own, tried)
                     && let Err(error) = self.take_over(&seen)
                 {
                     self.note_error(&error);
                 }
             }
-            Err(error) => self.note_error(&error),
+            Err(error) if is_due => self.note_error(&error),
+            Err(_) => {} // told where it is due
         }
         Step::Done
     }

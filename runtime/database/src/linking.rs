@@ -243,6 +243,11 @@ impl Taker for DatabaseTaker {
         }
     }
 
+    fn knows_since(&self, since_ns: u64) -> bool {
+        let database = self.database.upgrade();
+        database.is_none_or(|database| database.knows_lease_since(since_ns))
+    }
+
     fn compares(&self) -> Option<&dyn Compares> {
         let comparison = self.comparison.as_deref();
         comparison.map(|comparison| comparison as &dyn Compares)

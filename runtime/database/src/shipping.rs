@@ -146,6 +146,12 @@ impl Database {
         self.upkeep.replication.get()?.leasing.get()?.later_primary(epoch)
     }
 
+    /// As of `Taker::knows_since`.
+    pub(crate) fn knows_lease_since(&self, since_ns: u64) -> bool {
+        let leasing = self.upkeep.replication.get().and_then(|own| own.leasing.get());
+        leasing.is_none_or(|leasing| leasing.has_looked(since_ns))
+    }
+
     /// Why this standby, which followed a primary, can't follow the one of now: that does not hold what is here. Nothing is shown then; a start
     /// as a standby cuts it off (`cut_back`), where that primary is of no earlier epoch. None: nothing like it.
     pub fn parted(&self) -> Option<Arc<str>> {

@@ -18,6 +18,8 @@ use crate::connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait};
 pub(crate) const REPORT_NS: u64 = 1_000_000;
 /// Frames that one step takes at most.
 const STEP_FRAMES_MAX: usize = 64;
+/// For so long a new primary is told nothing where it is not known whether there is a later one.
+const KNOWN_WAIT_NS: u64 = 1_000_000_000;
 
 /// Runs once something is durable.
 pub type PersistedHook = Box<dyn FnOnce() + Send>;
@@ -36,6 +38,10 @@ pub trait Taker: Send + Sync {
     /// Whether a primary of this epoch may be told anything: it may answer what is acknowledged to it. Err: why not.
     fn judge_primary(&self, _: Epoch) -> Result<(), String> {
         Ok(())
+    }
+    /// Whether what `judge_primary` knows is of `since_ns` or later, by the taker's clock, or can't be. Asking has it look.
+    fn knows_since(&self, _since_ns: u64) -> bool {
+        true
     }
     /// Whoever has tables compares them. None: nothing is compared.
     fn compares(&self) -> Option<&dyn Compares> {
@@ -237,7 +243,8 @@ impl Link {
             welcome: None,
             beat: None,
             told: Progress::default(),
-            told_ns: 0,
+            told_ns: None,
+            welcome_ns: 0,
             noted: 0,
         })
     }
@@ -299,7 +306,9 @@ pub struct Streaming {
     /// `sent_ns` of the newest, and when it came.
     beat: Option<(u64, u64)>,
     told: Progress,
-    told_ns: u64,
+    /// None: nothing was told.
+    told_ns: Option<u64>,
+    welcome_ns: u64,
     /// Of the newest standing that is kept.
     noted: u64,
 }
@@ -365,10 +374,11 @@ impl Streaming {
                 let Welcome { epoch, primary, .. } = welcome;
                 let primary = primary.to_owned();
                 self.welcome = Some(Welcomed { epoch, primary });
+                self.welcome_ns = self.link.clock.monotonic_ns();
                 if let Some(compares) = self.taker.compares() {
                     compares.begin();
                 }
-                self.report()
+                self.report().map(drop)
             }
             Frame::Group(group) if self.welcome.is_some() => self.place(&group),
             Frame::Heartbeat(beat) => self.note_beat(&beat),
@@ -402,7 +412,7 @@ impl Streaming {
             committed: beat.committed,
             behind_bytes: beat.behind_bytes,
         });
-        self.report()
+        self.report().map(drop)
     }
 
     fn note_standing(&mut self, standing: &Standing<'_>) -> Result<(), LinkError> {
@@ -419,7 +429,7 @@ impl Streaming {
             self.noted = standing.number;
         }
         // Where it is not, the primary ends the connection, and tells it again.
-        self.report()
+        self.report().map(drop)
     }
 
     fn note_comparison(&mut self, frame: Frame<'_>) -> Result<(), LinkError> {
@@ -460,15 +470,20 @@ impl Streaming {
         }
     }
 
-    fn report(&mut self) -> Result<(), LinkError> {
+    /// False, and nothing told, before it is known whether the primary still is one.
+    fn report(&mut self) -> Result<bool, LinkError> {
+        let now_ns = self.link.clock.monotonic_ns();
         if let Some(welcome) = &self.welcome {
+            let is_first = self.told_ns.is_none();
+            if is_first && now_ns < self.welcome_ns + KNOWN_WAIT_NS && !self.taker.knows_since(self.welcome_ns) {
+                return Ok(false);
+            }
             self.taker.judge_primary(welcome.epoch).map_err(LinkError::Superseded)?;
         }
-        let now_ns = self.link.clock.monotonic_ns();
         let progress = self.progress(now_ns);
         send(&mut self.link.connection, &Frame::Progress(progress))?;
-        (self.told, self.told_ns) = (progress, now_ns);
-        Ok(())
+        (self.told, self.told_ns) = (progress, Some(now_ns));
+        Ok(true)
     }
 
     /// True where something was to tell.
@@ -478,12 +493,14 @@ impl Streaming {
         // Somebody may wait for what is on the disk here.
         let is_awaited = now.persisted > told.persisted;
         let is_more = (now.received, now.view, now.room_bytes) != (told.received, told.view, told.room_bytes);
-        let is_time = now_ns.saturating_sub(self.told_ns) >= REPORT_NS;
-        let is_due = self.welcome.is_some() && (is_awaited || is_more && is_time);
-        if is_due {
-            self.report()?;
+        let is_time = self
+            .told_ns
+            .is_none_or(|told_ns| now_ns.saturating_sub(told_ns) >= REPORT_NS);
+        let is_due = self.welcome.is_some() && (is_awaited || is_more && is_time || self.told_ns.is_none());
+        match is_due {
+            true => self.report(),
+            false => Ok(false),
         }
-        Ok(is_due)
     }
 
     /// True where something was to tell.

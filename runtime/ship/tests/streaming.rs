@@ -203,6 +203,26 @@ fn who_is_waited_for_is_forgotten_once_that_is_kept() {
 }
 
 #[test]
+fn a_primary_is_told_nothing_before_it_is_known_that_no_other_one_followed() {
+    let around = around();
+    let primary = Primary::start(&SimDisk::new(), &around, 1 << 20);
+    append_all(&primary.log, "before", 10);
+    let log = standby(&SimDisk::new());
+    let taker = LogTaker::new(&log);
+    taker.has_later.store(true, Ordering::Relaxed);
+    let running = Running::start(&primary.link(&around, "s1"), &taker);
+    wait_until("it ends", || running.thread.is_finished());
+    let ended = running.stop();
+    assert!(matches!(ended, Err(LinkError::Superseded(_))), "{ended:?}");
+    wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
+    assert_eq!(
+        primary.status("s1").persisted,
+        Lsn(0),
+        "it was told how far the standby is"
+    );
+}
+
+#[test]
 fn a_slow_standby_is_read_for_from_files_and_comes_back_to_the_ring() {
     let around = around();
     // Room for a few groups alone.

@@ -11,7 +11,7 @@ use reprise_wire::PatchColumns;
 use crate::{apply::PlainRows, indirection::Rid};
 
 /// Record ids of a page of the array.
-const PAGE_RIDS: usize = 1 << 10;
+const PAGE_RIDS: usize = 1 << 6;
 /// Notes that are let go together.
 const PIECE_NOTES: usize = 1 << 10;
 /// Notes ahead of which a row is asked for that is to be built.
@@ -79,6 +79,8 @@ pub(crate) struct ReplayArray {
     gone: u32,
     left: usize,
     bytes: usize,
+    /// Of them, those of notes.
+    notes_bytes: usize,
     /// As of the last `take_growth`.
     bytes_told: usize,
 }
@@ -105,6 +107,11 @@ impl ReplayArray {
     /// Memory that it takes, about.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Of that, what notes take.
+    pub fn notes_bytes(&self) -> usize {
+        self.notes_bytes
     }
 
     /// By how many bytes that grew since it was asked for last.
@@ -238,7 +245,8 @@ impl ReplayArray {
         });
         let room = piece.columns.capacity();
         piece.columns.extend_from_slice(patch);
-        self.bytes += piece.columns.capacity() - room;
+        let grown = piece.columns.capacity() - room;
+        (self.bytes, self.notes_bytes) = (self.bytes + grown, self.notes_bytes + grown);
         piece.left += 1;
         self.left += 1;
     }
@@ -254,6 +262,7 @@ impl ReplayArray {
             self.bytes += piece.bytes();
             piece
         });
+        self.notes_bytes += piece.bytes();
         self.pieces.push_back(piece);
     }
 
@@ -297,6 +306,11 @@ impl ReplayArray {
         }
     }
 
+    /// Views behind this one see all notes of the oldest piece; none where there is no piece.
+    pub fn oldest_hidden_from(&self) -> Option<u64> {
+        Some(self.pieces.front()?.notes.last()?.hidden_from)
+    }
+
     /// Rows with notes in the oldest piece, as far as they are not built. Twice those of which there are two.
     pub fn oldest_rows(&self) -> Vec<Rid> {
         let notes = self.pieces.front().map_or(&[][..], |piece| &piece.notes[..]);
@@ -332,6 +346,7 @@ impl ReplayArray {
     pub fn let_go(&mut self) {
         while let Some(mut piece) = self.pieces.pop_front_if(|piece| piece.left == 0) {
             self.gone += piece.notes.len() as u32;
+            self.notes_bytes -= piece.bytes();
             if self.spare.is_some() {
                 self.bytes -= piece.bytes();
                 continue;

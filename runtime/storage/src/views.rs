@@ -61,9 +61,9 @@ const ENTRY_BYTES: usize = 80;
 const COLLECTED_AT_ONCE: usize = 4 << 10;
 /// Bytes of versions from which on they are dropped aside.
 const DROP_BYTES_MIN: usize = 1 << 20;
-/// Of what views may take, one part in so many is for notes; beyond that, and beyond so many bytes, replay builds the rows of the oldest ones.
+/// Of what views may take, one part in so many is for notes; beyond that, and beyond so many bytes, the oldest ones are put in place.
 const NOTES_SHARE: usize = 4;
-const NOTES_BYTES_MAX: usize = 16 << 20;
+const NOTES_BYTES_MAX: usize = 8 << 20;
 
 /// Views from `since` to `until` see it.
 #[derive(Clone, Copy)]
@@ -120,6 +120,8 @@ pub(crate) struct Views {
     kept: BTreeMap<u64, Vec<(TableId, Rid)>>,
     charge: Charge,
     bytes_max: usize,
+    /// Notes take too much, and views are open that do not see the oldest ones: until they are closed rows are kept and put in place.
+    is_full: bool,
     scratch: Scratch,
 }
 
@@ -319,6 +321,7 @@ impl Views {
             kept: BTreeMap::new(),
             charge,
             bytes_max,
+            is_full: false,
             scratch: Scratch::default(),
         }
     }
@@ -378,7 +381,7 @@ impl Views {
     #[inline]
     pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut Table) -> bool {
         let newest = self.newest;
-        if newest <= self.lost {
+        if newest <= self.lost || self.is_full {
             return false;
         }
         let (mut shown, _) = self.shown(id);
@@ -395,18 +398,28 @@ impl Views {
         true
     }
 
-    /// Builds rows of the table whose notes grew, as long as they take too much.
+    /// The notes of the table grew.
     #[cold]
     fn make_room(&mut self, id: TableId, table: &mut Table) {
-        let at = id.0 as usize;
-        while self.tables[at].array.left() > 0 && self.tables[at].array.bytes() > self.notes_max() {
-            self.build_oldest(at, table);
+        while self.notes_bytes() > self.notes_max() && self.has_old_notes(id.0 as usize) {
+            self.build_oldest(id.0 as usize, table, self.oldest);
         }
+        self.is_full = self.notes_bytes() > self.notes_max();
     }
 
-    /// Bytes of notes from which on rows are built.
+    /// True where the oldest notes of a table can be put in place and no row kept for it: every open view sees them.
+    fn has_old_notes(&self, at: usize) -> bool {
+        let hidden_from = self.tables[at].array.oldest_hidden_from();
+        hidden_from.is_some_and(|hidden_from| hidden_from < self.oldest)
+    }
+
+    /// Bytes of notes behind which none is made.
     fn notes_max(&self) -> usize {
         NOTES_BYTES_MAX.min(self.bytes_max / NOTES_SHARE)
+    }
+
+    fn notes_bytes(&self) -> usize {
+        self.tables.iter().map(|table| table.array.notes_bytes()).sum()
     }
 
     fn count(&mut self, grown: isize) {
@@ -421,19 +434,20 @@ impl Views {
                 self.tables[at].array.put_all(&mut tables[at].plain_rows());
             }
             while self.tables[at].array.left() > 0 {
-                self.build_oldest(at, &mut tables[at]);
+                self.build_oldest(at, &mut tables[at], u64::MAX);
             }
             self.let_go(at);
         }
+        self.is_full = false;
     }
 
-    /// Puts the notes of the rows in place that have the oldest ones of a table.
-    fn build_oldest(&mut self, at: usize, table: &mut Table) {
+    /// Of the rows that have the oldest notes of a table, puts those in place that views from `upto` on see.
+    fn build_oldest(&mut self, at: usize, table: &mut Table, upto: u64) {
         let (mut shown, _) = self.shown(TableId(at as u16));
         let mut table = table.plain_rows();
         for rid in shown.array.oldest_rows() {
             if shown.array.has(rid) {
-                shown.build(rid, &mut table, u64::MAX);
+                shown.build(rid, &mut table, upto);
             }
         }
         self.let_go(at);
@@ -446,26 +460,27 @@ impl Views {
         self.count(grown);
     }
 
-    fn notes_bytes(&self) -> usize {
+    /// What all notes take, and where they are found.
+    fn arrays_bytes(&self) -> usize {
         self.tables.iter().map(|table| table.array.bytes()).sum()
     }
 
-    /// Builds rows as long as notes take too much, or all of them where no view sees them any more: between two windows.
+    /// Builds rows as long as notes take too much, and all of them where no view sees them any more: between two windows.
     fn build_some(&mut self, tables: &mut [Table]) {
         let is_lost = self.newest <= self.lost;
         if is_lost || self.tables.iter().any(|table| !table.array.has_numbers()) {
-            return self.build_all(tables);
+            self.build_all(tables);
         }
-        while self.notes_bytes() > self.notes_max() {
-            let most = self
-                .tables
-                .iter()
-                .enumerate()
-                .max_by_key(|(_, table)| table.array.left());
-            let Some((at, _)) = most.filter(|(_, table)| table.array.left() > 0) else {
-                return;
-            };
-            self.build_oldest(at, &mut tables[at]);
+        for at in 0..self.tables.len() {
+            self.let_go(at);
+        }
+        // Half of it becomes free, or else it would be full again with the next window.
+        for at in 0..self.tables.len() {
+            self.is_full &= self.notes_bytes() > self.notes_max() / 2;
+            while self.is_full && self.has_old_notes(at) {
+                self.build_oldest(at, &mut tables[at], self.oldest);
+                self.is_full = self.notes_bytes() > self.notes_max() / 2;
+            }
         }
     }
 
@@ -511,7 +526,7 @@ impl Views {
             versions.push((mem::take(rows), mem::take(entries)));
         }
         let versions = (versions, mem::take(&mut self.kept));
-        let notes = self.notes_bytes();
+        let notes = self.arrays_bytes();
         if self.charge.bytes() >= notes + DROP_BYTES_MIN {
             drop_aside(versions);
         }

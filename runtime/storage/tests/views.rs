@@ -545,3 +545,75 @@ fn notes_take_a_part_of_what_views_may_take_and_no_view_is_lost_for_them() {
     store.close_view(ViewId(2));
     assert_eq!(store.version_bytes(), 0);
 }
+
+/// Of all rows, by record id.
+fn sums_at(store: &mut Store, view: ViewId, table: TableId) -> Vec<i64> {
+    let layout = store.layout(table).clone();
+    let mut at = store.at_view(view).expect("it is open");
+    let (mut sums, mut from) = (Vec::new(), Some(Rid(0)));
+    while let Some(first) = from {
+        from = at.walk(table, first, 100, |shown| {
+            if let Field::Int(sum) = layout.field(shown.row, 1) {
+                sums.push(sum);
+            }
+            Visit::Next
+        });
+    }
+    sums
+}
+
+#[test]
+fn a_view_shows_the_same_where_notes_take_too_much_and_where_they_do_again() {
+    const MAX: usize = 2 << 20;
+    const ROWS: i64 = 1_000;
+    let mut was_full = false;
+    for seed in 0..8 {
+        let mut random = Random(seed);
+        let ((mut source, table), (mut store, _)) = (filled(ROWS), filled(ROWS));
+        let mut open: Vec<(ViewId, Vec<i64>)> = Vec::new();
+        for number in 1..40 {
+            let before = store.notes();
+            for _ in 0..random.next(4) {
+                source.begin();
+                let rids = source.sorted_rids(table);
+                for _ in 0..ROWS {
+                    let rid = rids[random.next(ROWS as u64) as usize];
+                    source.add(table, rid, 1, 1).expect("live");
+                }
+                let mut changes = Vec::new();
+                source.write_set(AfterImage::Changed, &mut changes);
+                source.commit();
+                store.apply(&changes).expect("fits");
+                was_full |= before > 5_000 && store.notes() <= before;
+            }
+            if random.next(3) > 0 {
+                let view = ViewId(number);
+                store.open_view(view, 0, MAX);
+                source.open_view(view, 0, MAX);
+                open.push((view, sums_at(&mut source, view, table)));
+                source.close_view(view);
+            }
+            for (view, expected) in open.iter().filter(|_| random.next(4) == 0) {
+                assert_eq!(
+                    &sums_at(&mut store, *view, table),
+                    expected,
+                    "seed {seed}, {view:?} of {number}"
+                );
+            }
+            // A long read, and then none for a while.
+            if open.len() > 6 || number % 20 == 0 {
+                for (view, expected) in open.drain(..random.next(open.len() as u64 + 1) as usize) {
+                    assert_eq!(
+                        sums_at(&mut store, view, table),
+                        expected,
+                        "seed {seed}, {view:?} of {number}"
+                    );
+                    store.close_view(view);
+                }
+            }
+        }
+        open.into_iter().for_each(|(view, _)| store.close_view(view));
+        assert_eq!((store.notes(), store.digest()), (0, source.digest()));
+    }
+    assert!(was_full);
+}

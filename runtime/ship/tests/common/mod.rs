@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_base::{Lsn, PartitionId, Role, Safety, TxnId, Waiter};
+use reprise_base::{Epoch, Lsn, PartitionId, Role, Safety, TxnId, Waiter};
 use reprise_env::{Clock, Disk, Net, RealClock, RealNet, RealThreads, SimDisk, Threads};
 use reprise_log::{Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, Receiver};
 use reprise_ship::{
@@ -301,6 +301,9 @@ pub struct LogTaker {
     pub standings: Mutex<Vec<StandingSeen>>,
     /// It keeps no standing.
     pub is_forgetful: AtomicBool,
+    /// There is a later primary: it is seen by who looks, and not before.
+    pub has_later: AtomicBool,
+    sees_later: AtomicBool,
 }
 
 impl LogTaker {
@@ -313,6 +316,8 @@ impl LogTaker {
             beats: Mutex::default(),
             standings: Mutex::default(),
             is_forgetful: AtomicBool::new(false),
+            has_later: AtomicBool::new(false),
+            sees_later: AtomicBool::new(false),
         })
     }
 }
@@ -347,6 +352,20 @@ impl Taker for LogTaker {
     fn keep_standing(&self, standing: &StandingSeen) -> bool {
         self.standings.lock().expect("test").push(standing.clone());
         !self.is_forgetful.load(Ordering::Relaxed)
+    }
+
+    fn judge_primary(&self, _: Epoch) -> Result<(), String> {
+        match self.sees_later.load(Ordering::Relaxed) {
+            true => Err("another one followed".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn knows_since(&self, _: u64) -> bool {
+        let has_later = self.has_later.load(Ordering::Relaxed);
+        // The look takes until the next time that it is asked for.
+        let had_looked = self.sees_later.swap(has_later, Ordering::Relaxed);
+        had_looked == has_later
     }
 
     fn when_persisted(&self, _: Lsn, _: PersistedHook) -> Option<Waiter> {
