@@ -2,18 +2,20 @@
 //! row's newest note, and each note where the row's previous one is, so that a reader finds what its view sees. Whoever builds a row puts its notes
 //! in place, the oldest first.
 //!
-//! A note holds a copy of the patch's columns: the window that they came in goes with its replay.
+//! A note holds a copy of the patch's columns: the window that they came in goes with its replay. Views come and go, and few rows have notes at one
+//! time, so the array is a hash table.
 
-use std::collections::VecDeque;
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    hash::{BuildHasherDefault, Hasher},
+};
 
 use reprise_wire::PatchColumns;
 
 use crate::{apply::PlainRows, indirection::Rid};
 
-/// Record ids of a page of the array.
-const PAGE_RIDS: usize = 1 << 6;
 /// Notes that are let go together.
-const PIECE_NOTES: usize = 1 << 10;
+const PIECE_NOTES: usize = 1 << 7;
 /// Notes ahead of which a row is asked for that is to be built.
 const AHEAD: usize = 16;
 /// Bytes of a patch, about.
@@ -22,9 +24,10 @@ const PATCH_BYTES: usize = 16;
 pub(crate) const ROW_NOTES_MAX: usize = 16;
 /// Notes are numbered anew, once all are built, behind this number.
 const NUMBER_MAX: u32 = u32::MAX / 2;
-
-/// Bytes from which on pages without notes are let go.
-const KEPT_BYTES: usize = 1 << 20;
+/// Bytes of an empty array that are kept for the next notes.
+const KEPT_BYTES: usize = 1 << 14;
+/// Of the hash table, for a row that it has room for.
+const ENTRY_BYTES: usize = 2 * size_of::<u32>() + 1;
 
 /// No note has this number.
 const NONE: u32 = 0;
@@ -40,6 +43,8 @@ pub(crate) struct Note {
     /// The patch's columns in the bytes of the piece.
     start: u32,
     bytes: u32,
+    /// Of the row, where this is its first note: what a copy of it takes.
+    row_bytes: u32,
     /// Columns; 0: the row came.
     count: u16,
     /// Of the row, this one included, as many as there were when it came.
@@ -53,13 +58,6 @@ impl Note {
     }
 }
 
-struct Page {
-    /// By record id: the number of the newest note that is not built; `NONE`.
-    newest: [u32; PAGE_RIDS],
-    /// Rows that have one.
-    rows: usize,
-}
-
 struct Piece {
     notes: Vec<Note>,
     columns: Vec<u8>,
@@ -67,22 +65,54 @@ struct Piece {
     left: usize,
 }
 
+impl Piece {
+    fn new() -> Self {
+        Self {
+            notes: Vec::with_capacity(PIECE_NOTES),
+            columns: Vec::with_capacity(PIECE_NOTES * PATCH_BYTES),
+            left: 0,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.notes.capacity() * size_of::<Note>() + self.columns.capacity()
+    }
+}
+
 /// Of one table.
 #[derive(Default)]
 pub(crate) struct ReplayArray {
-    /// By record id, in pages that are made when they are needed.
-    pages: Vec<Option<Box<Page>>>,
+    /// By record id: the number of the newest note, where some are not built.
+    newest: HashMap<u32, u32, BuildHasherDefault<RidHasher>>,
     pieces: VecDeque<Piece>,
-    /// An empty one, for the next.
-    spare: Option<Piece>,
     /// Numbers of the pieces that went, in notes.
     gone: u32,
     left: usize,
+    /// Of the pieces.
     bytes: usize,
-    /// Of them, those of notes.
-    notes_bytes: usize,
-    /// As of the last `take_growth`.
+    /// What copies of the rows take that have notes, about.
+    rows_bytes: usize,
+    /// Bytes as of the last `take_growth`.
     bytes_told: usize,
+}
+
+/// Record ids are dense and nobody chooses them.
+#[derive(Default)]
+struct RidHasher(u64);
+
+impl Hasher for RidHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+
+    fn write_u32(&mut self, rid: u32) {
+        let mixed = (self.0 ^ u64::from(rid)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// Puts a noted patch in place.
@@ -106,22 +136,24 @@ impl Chain {
 impl ReplayArray {
     /// Memory that it takes, about.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.newest.capacity() * ENTRY_BYTES
     }
 
-    /// Of that, what notes take.
-    pub fn notes_bytes(&self) -> usize {
-        self.notes_bytes
+    /// What would be copied, were all of its rows kept for a view.
+    pub fn rows_bytes(&self) -> usize {
+        self.rows_bytes
     }
 
-    /// By how many bytes that grew since it was asked for last.
+    /// By how many bytes its memory grew since it was asked for last.
     #[inline]
     pub fn take_growth(&mut self) -> isize {
-        let before = std::mem::replace(&mut self.bytes_told, self.bytes);
-        self.bytes as isize - before as isize
+        let bytes = self.bytes();
+        let before = std::mem::replace(&mut self.bytes_told, bytes);
+        bytes as isize - before as isize
     }
 
     /// Notes that are not built.
+    #[inline]
     pub fn left(&self) -> usize {
         self.left
     }
@@ -129,8 +161,7 @@ impl ReplayArray {
     /// The row's newest note.
     #[inline]
     fn newest(&self, rid: Rid) -> u32 {
-        let page = self.pages.get(rid.0 as usize / PAGE_RIDS).and_then(Option::as_deref);
-        page.map_or(NONE, |page| page.newest[rid.0 as usize % PAGE_RIDS])
+        self.newest.get(&rid.0).copied().unwrap_or(NONE)
     }
 
     /// True where something of the row is to be built.
@@ -153,43 +184,6 @@ impl ReplayArray {
         self.gone < NUMBER_MAX
     }
 
-    /// Sets the row's newest note, of which there is one; what it was before.
-    #[inline]
-    fn put_newest(&mut self, rid: Rid, number: u32) -> u32 {
-        let at = rid.0 as usize / PAGE_RIDS;
-        if self.pages.get(at).is_none_or(Option::is_none) {
-            self.make_page(at);
-        }
-        let page = self.pages[at].as_deref_mut().expect("it was just seen to");
-        let before = std::mem::replace(&mut page.newest[rid.0 as usize % PAGE_RIDS], number);
-        page.rows += (before == NONE) as usize;
-        before
-    }
-
-    #[cold]
-    fn make_page(&mut self, at: usize) {
-        if self.pages.len() <= at {
-            self.pages.resize_with(at + 1, || None);
-        }
-        self.pages[at] = Some(Box::new(Page {
-            newest: [NONE; PAGE_RIDS],
-            rows: 0,
-        }));
-        self.bytes += size_of::<Page>();
-    }
-
-    /// The row has no note that is not built. Pages are kept for the next ones, unless all of it takes much.
-    fn forget_newest(&mut self, rid: Rid) {
-        let at = rid.0 as usize / PAGE_RIDS;
-        let Some(page) = &mut self.pages[at] else { return };
-        page.newest[rid.0 as usize % PAGE_RIDS] = NONE;
-        page.rows -= 1;
-        if page.rows == 0 && self.bytes > KEPT_BYTES {
-            self.pages[at] = None;
-            self.bytes -= size_of::<Page>();
-        }
-    }
-
     #[inline]
     fn place(&self, number: u32) -> (usize, usize) {
         let at = (number - 1 - self.gone) as usize;
@@ -202,12 +196,6 @@ impl ReplayArray {
         &self.pieces[piece].notes[at]
     }
 
-    #[inline]
-    fn note_mut(&mut self, number: u32) -> &mut Note {
-        let (piece, at) = self.place(number);
-        &mut self.pieces[piece].notes[at]
-    }
-
     /// The columns that the patch of a note writes; none of a row that came.
     pub fn columns(&self, number: u32) -> Option<PatchColumns<'_>> {
         let (piece, at) = self.place(number);
@@ -218,19 +206,22 @@ impl ReplayArray {
     }
 
     /// Adds the row's next note, where there is room for it: a patch of these columns, or none of a row that came. This view and older ones do
-    /// not see it.
+    /// not see it. A copy of the row takes `row_bytes`.
     #[inline]
-    pub fn push(&mut self, rid: Rid, columns: Option<PatchColumns<'_>>, hidden_from: u64) {
+    pub fn push(&mut self, (rid, row_bytes): (Rid, u32), columns: Option<PatchColumns<'_>>, hidden_from: u64) {
         if self.pieces.back().is_none_or(|piece| piece.notes.len() == PIECE_NOTES) {
-            self.begin_piece();
+            let piece = Piece::new();
+            self.bytes += piece.bytes();
+            self.pieces.push_back(piece);
         }
         let (count, patch) = columns.map_or((0, &[][..]), PatchColumns::parts);
         let full = (self.pieces.len() - 1) * PIECE_NOTES;
         let in_last = self.pieces.back().map_or(0, |piece| piece.notes.len());
-        let before = self.put_newest(rid, self.gone + (full + in_last) as u32 + 1);
-        let depth = match before {
-            NONE => 1,
-            before => self.note(before).depth + 1,
+        let number = self.gone + (full + in_last) as u32 + 1;
+        let before = self.newest.insert(rid.0, number).unwrap_or(NONE);
+        let (depth, row_bytes) = match before {
+            NONE => (1, row_bytes),
+            before => (self.note(before).depth + 1, 0),
         };
         let piece = self.pieces.back_mut().expect("it was just seen to");
         piece.notes.push(Note {
@@ -239,31 +230,17 @@ impl ReplayArray {
             hidden_from,
             start: piece.columns.len() as u32,
             bytes: patch.len() as u32,
+            row_bytes,
             count,
             depth,
             is_built: false,
         });
         let room = piece.columns.capacity();
         piece.columns.extend_from_slice(patch);
-        let grown = piece.columns.capacity() - room;
-        (self.bytes, self.notes_bytes) = (self.bytes + grown, self.notes_bytes + grown);
+        self.bytes += piece.columns.capacity() - room;
         piece.left += 1;
         self.left += 1;
-    }
-
-    #[cold]
-    fn begin_piece(&mut self) {
-        let piece = self.spare.take().unwrap_or_else(|| {
-            let piece = Piece {
-                notes: Vec::with_capacity(PIECE_NOTES),
-                columns: Vec::with_capacity(PIECE_NOTES * PATCH_BYTES),
-                left: 0,
-            };
-            self.bytes += piece.bytes();
-            piece
-        });
-        self.notes_bytes += piece.bytes();
-        self.pieces.push_back(piece);
+        self.rows_bytes += row_bytes as usize;
     }
 
     /// The row's notes.
@@ -284,25 +261,32 @@ impl ReplayArray {
     /// True where the row came and this view does not see that, once what the view sees of it is built.
     #[inline]
     pub fn hides(&self, rid: Rid, view: u64) -> bool {
-        if !self.has(rid) {
-            return false;
-        }
-        let oldest = self.note(self.chain(rid).numbers()[0]);
-        oldest.is_new_row() && oldest.hidden_from >= view
+        let chain = self.chain(rid);
+        let oldest = chain.numbers().first().map(|number| self.note(*number));
+        oldest.is_some_and(|oldest| oldest.is_new_row() && oldest.hidden_from >= view)
     }
 
     /// The first `count` notes of the row's chain are in place.
     pub fn set_built(&mut self, rid: Rid, chain: &Chain, count: usize) {
         let (built, rest) = chain.numbers().split_at(count);
         for number in built {
-            let (piece, _) = self.place(*number);
-            self.note_mut(*number).is_built = true;
-            self.pieces[piece].left -= 1;
+            let (piece, at) = self.place(*number);
+            let piece = &mut self.pieces[piece];
+            piece.notes[at].is_built = true;
+            piece.left -= 1;
+            self.rows_bytes -= piece.notes[at].row_bytes as usize;
         }
         self.left -= count;
         match rest.first() {
-            None => self.forget_newest(rid),
-            Some(oldest) => self.note_mut(*oldest).before = NONE,
+            None => {
+                if let Entry::Occupied(entry) = self.newest.entry(rid.0) {
+                    entry.remove();
+                }
+            }
+            Some(oldest) => {
+                let (piece, at) = self.place(*oldest);
+                self.pieces[piece].notes[at].before = NONE;
+            }
         }
     }
 
@@ -331,38 +315,23 @@ impl ReplayArray {
                 }
             }
         }
-        for page in self.pages.iter_mut().flatten().filter(|page| page.rows > 0) {
-            page.newest.fill(NONE);
-            page.rows = 0;
-        }
-        for piece in &mut self.pieces {
-            piece.left = 0;
-        }
-        self.left = 0;
+        self.pieces.iter_mut().for_each(|piece| piece.left = 0);
+        self.newest.clear();
+        (self.left, self.rows_bytes) = (0, 0);
         self.let_go();
     }
 
     /// Lets go of the oldest pieces of which all notes are built.
     pub fn let_go(&mut self) {
-        while let Some(mut piece) = self.pieces.pop_front_if(|piece| piece.left == 0) {
+        while let Some(piece) = self.pieces.pop_front_if(|piece| piece.left == 0) {
             self.gone += piece.notes.len() as u32;
-            self.notes_bytes -= piece.bytes();
-            if self.spare.is_some() {
-                self.bytes -= piece.bytes();
-                continue;
-            }
-            piece.notes.clear();
-            piece.columns.clear();
-            self.spare = Some(piece);
+            self.bytes -= piece.bytes();
         }
         if self.pieces.is_empty() {
             self.gone = 0;
+            if self.bytes() > KEPT_BYTES {
+                self.newest = HashMap::default();
+            }
         }
-    }
-}
-
-impl Piece {
-    fn bytes(&self) -> usize {
-        self.notes.capacity() * size_of::<Note>() + self.columns.capacity()
     }
 }

@@ -295,7 +295,8 @@ impl Store {
     /// The row under a whole key; of several (a non-unique index) the first in primary key order.
     #[inline]
     pub fn get(&self, table: TableId, index: u16, key: &[u8]) -> Option<Rid> {
-        Some(self.get_row(table, index, key)?.0)
+        let table = self.table(table);
+        Some(table.indexes[index as usize].get(&table.rows, key)?.0)
     }
 
     /// As `get`, where that can be without a look at the row.

@@ -63,7 +63,9 @@ const COLLECTED_AT_ONCE: usize = 4 << 10;
 const DROP_BYTES_MIN: usize = 1 << 20;
 /// Of what views may take, one part in so many is for notes; beyond that, and beyond so many bytes, the oldest ones are put in place.
 const NOTES_SHARE: usize = 4;
-const NOTES_BYTES_MAX: usize = 8 << 20;
+const NOTES_BYTES_MAX: usize = 16 << 20;
+/// As many bytes of rows may have to be copied when notes are put in place: whoever does so takes some 10 ms.
+const ROWS_BYTES_MAX: usize = 32 << 20;
 
 /// Views from `since` to `until` see it.
 #[derive(Clone, Copy)]
@@ -118,11 +120,39 @@ pub(crate) struct Views {
     tables: Vec<TableVersions>,
     /// By the last view that sees them, which rows have versions, as far as they were not looked at.
     kept: BTreeMap<u64, Vec<(TableId, Rid)>>,
-    charge: Charge,
+    taken: Taken,
     bytes_max: usize,
+    /// Some may not be in place.
+    has_notes: bool,
     /// Notes take too much, and views are open that do not see the oldest ones: until they are closed rows are kept and put in place.
     is_full: bool,
     scratch: Scratch,
+}
+
+/// Bytes that are kept.
+#[derive(Default)]
+struct Taken {
+    versions: usize,
+    notes: usize,
+    charge: Charge,
+}
+
+impl Taken {
+    fn bytes(&self) -> usize {
+        self.versions + self.notes
+    }
+
+    fn set_versions(&mut self, bytes: usize) {
+        self.versions = bytes;
+        self.charge.resize(self.bytes());
+    }
+
+    fn add_notes(&mut self, grown: isize) {
+        if grown != 0 {
+            self.notes = self.notes.saturating_add_signed(grown);
+            self.charge.resize(self.bytes());
+        }
+    }
 }
 
 /// How a view sees a row.
@@ -158,33 +188,40 @@ pub(crate) struct Shown<'v> {
 struct Keeper<'v> {
     open: &'v BTreeMap<u64, u64>,
     oldest: u64,
-    lost: u64,
+    newest: u64,
+    lost: &'v mut u64,
     kept: &'v mut BTreeMap<u64, Vec<(TableId, Rid)>>,
-    charge: &'v mut Charge,
+    taken: &'v mut Taken,
+    bytes_max: usize,
 }
 
 impl Keeper<'_> {
-    /// Keeps the row as it is for the open views up to `until` that see it so, unless it is kept already.
+    /// Keeps the row as it is for the open views up to `until` that see it so, unless it is kept already. Where that takes too much all views that are
+    /// open are lost: whoever looks at one of them just now goes on, for what it sees is in place.
     fn keep(&mut self, versions: &mut RowVersions, (id, rid): (TableId, Rid), rows: &Rows, until: u64, is_new: bool) {
         if until < self.oldest {
             return;
         }
         let last = versions.get(&rid.0).and_then(|versions| versions.last());
         let since = last.map_or(0, |last| last.span.until + 1);
-        let seeing = since.max(self.lost + 1);
+        let seeing = since.max(*self.lost + 1);
         if seeing > until || self.open.range(seeing..=until).next().is_none() {
             return;
         }
         let live = (!is_new).then(|| rows.place(rid)).flatten();
+        let bytes = VERSION_BYTES + live.map_or(0, |place| rows.stored(place).len());
+        if self.taken.bytes() + bytes > self.bytes_max {
+            *self.lost = self.newest;
+            return;
+        }
         let stored: Option<Box<[u8]>> = live.map(|place| rows.stored(place).into());
-        let bytes = VERSION_BYTES + stored.as_ref().map_or(0, |stored| stored.len());
         versions.entry(rid.0).or_default().push(Version {
             span: Span { since, until },
             stored,
             has_entries: false,
         });
         self.kept.entry(until).or_default().push((id, rid));
-        self.charge.grow(bytes);
+        self.taken.set_versions(self.taken.versions + bytes);
     }
 }
 
@@ -308,9 +345,9 @@ fn successor(bytes: &[u8]) -> Option<Vec<u8>> {
 
 impl Views {
     fn new(store: &Store, bytes_max: usize) -> Self {
-        let mut charge = Charge::default();
+        let mut taken = Taken::default();
         if let Some(memory) = &store.memory {
-            charge.count_in(memory.kind(MemoryKind::Views));
+            taken.charge.count_in(memory.kind(MemoryKind::Views));
         }
         Self {
             open: BTreeMap::new(),
@@ -319,8 +356,9 @@ impl Views {
             lost: 0,
             tables: Vec::new(),
             kept: BTreeMap::new(),
-            charge,
+            taken,
             bytes_max,
+            has_notes: false,
             is_full: false,
             scratch: Scratch::default(),
         }
@@ -336,9 +374,11 @@ impl Views {
         let keeper = Keeper {
             open: &self.open,
             oldest: self.oldest,
-            lost: self.lost,
+            newest: self.newest,
+            lost: &mut self.lost,
             kept: &mut self.kept,
-            charge: &mut self.charge,
+            taken: &mut self.taken,
+            bytes_max: self.bytes_max,
         };
         let shown = Shown {
             id,
@@ -356,7 +396,7 @@ impl Views {
         if shown.array.has(rid) {
             shown.build(rid, &mut table.plain_rows(), u64::MAX);
         }
-        if newest <= shown.keeper.lost {
+        if newest <= *shown.keeper.lost {
             return; // nobody can see it any more
         }
         let is_new = touch == Touch::New;
@@ -388,10 +428,12 @@ impl Views {
         if !shown.array.has_room(rid) {
             shown.build(rid, &mut table.plain_rows(), u64::MAX);
         }
-        shown.array.push(rid, columns, newest);
-        let grown = shown.array.take_growth();
-        if grown != 0 {
-            self.count(grown);
+        let row_bytes = table.rows.place(rid).map_or(0, |place| place.len() as u32);
+        shown.array.push((rid, row_bytes), columns, newest);
+        let (grown, rows_bytes) = (shown.array.take_growth(), shown.array.rows_bytes());
+        self.has_notes = true;
+        if grown != 0 || rows_bytes > ROWS_BYTES_MAX {
+            self.taken.add_notes(grown);
             self.make_room(id, table);
             self.judge_bytes();
         }
@@ -401,10 +443,17 @@ impl Views {
     /// The notes of the table grew.
     #[cold]
     fn make_room(&mut self, id: TableId, table: &mut Table) {
-        while self.notes_bytes() > self.notes_max() && self.has_old_notes(id.0 as usize) {
+        while self.has_many_notes(1) && self.has_old_notes(id.0 as usize) {
             self.build_oldest(id.0 as usize, table, self.oldest);
         }
-        self.is_full = self.notes_bytes() > self.notes_max();
+        self.is_full = self.has_many_notes(1);
+    }
+
+    /// True where notes, or the rows that may have to be kept when they are put in place, take more than such a part of what they may.
+    fn has_many_notes(&self, part: usize) -> bool {
+        let notes_max = NOTES_BYTES_MAX.min(self.bytes_max / NOTES_SHARE);
+        let rows = self.tables.iter().map(|table| table.array.rows_bytes());
+        self.taken.notes > notes_max / part || rows.sum::<usize>() > ROWS_BYTES_MAX / part
     }
 
     /// True where the oldest notes of a table can be put in place and no row kept for it: every open view sees them.
@@ -413,32 +462,25 @@ impl Views {
         hidden_from.is_some_and(|hidden_from| hidden_from < self.oldest)
     }
 
-    /// Bytes of notes behind which none is made.
-    fn notes_max(&self) -> usize {
-        NOTES_BYTES_MAX.min(self.bytes_max / NOTES_SHARE)
-    }
-
-    fn notes_bytes(&self) -> usize {
-        self.tables.iter().map(|table| table.array.notes_bytes()).sum()
-    }
-
-    fn count(&mut self, grown: isize) {
-        self.charge.resize(self.charge.bytes().saturating_add_signed(grown));
-    }
-
     /// Puts all notes in place.
     fn build_all(&mut self, tables: &mut [Table]) {
-        let has_views = self.oldest <= self.newest && self.newest > self.lost;
-        for at in 0..self.tables.len() {
-            if !has_views {
-                self.tables[at].array.put_all(&mut tables[at].plain_rows());
+        if !self.has_notes {
+            return;
+        }
+        for (at, table) in tables.iter_mut().enumerate().take(self.tables.len()) {
+            while self.tables[at].array.left() > 0 && self.is_seen() {
+                self.build_oldest(at, table, u64::MAX);
             }
-            while self.tables[at].array.left() > 0 {
-                self.build_oldest(at, &mut tables[at], u64::MAX);
-            }
+            self.tables[at].array.put_all(&mut table.plain_rows());
             self.let_go(at);
         }
-        self.is_full = false;
+        (self.has_notes, self.is_full) = (false, false);
+        self.judge_bytes();
+    }
+
+    /// False where no view that is open is still shown.
+    fn is_seen(&self) -> bool {
+        self.oldest <= self.newest && self.newest > self.lost
     }
 
     /// Of the rows that have the oldest notes of a table, puts those in place that views from `upto` on see.
@@ -457,31 +499,24 @@ impl Views {
         let array = &mut self.tables[at].array;
         array.let_go();
         let grown = array.take_growth();
-        self.count(grown);
-    }
-
-    /// What all notes take, and where they are found.
-    fn arrays_bytes(&self) -> usize {
-        self.tables.iter().map(|table| table.array.bytes()).sum()
+        self.taken.add_notes(grown);
     }
 
     /// Builds rows as long as notes take too much, and all of them where no view sees them any more: between two windows.
     fn build_some(&mut self, tables: &mut [Table]) {
-        let is_lost = self.newest <= self.lost;
-        if is_lost || self.tables.iter().any(|table| !table.array.has_numbers()) {
+        if !self.is_seen() || self.tables.iter().any(|table| !table.array.has_numbers()) {
             self.build_all(tables);
         }
-        for at in 0..self.tables.len() {
+        let noted = if self.has_notes { self.tables.len() } else { 0 };
+        for (at, table) in tables.iter_mut().enumerate().take(noted) {
             self.let_go(at);
-        }
-        // Half of it becomes free, or else it would be full again with the next window.
-        for at in 0..self.tables.len() {
-            self.is_full &= self.notes_bytes() > self.notes_max() / 2;
-            while self.is_full && self.has_old_notes(at) {
-                self.build_oldest(at, &mut tables[at], self.oldest);
-                self.is_full = self.notes_bytes() > self.notes_max() / 2;
+            // Half of it becomes free, or else it would be full again with the next window.
+            while self.is_full && self.has_old_notes(at) && self.has_many_notes(2) {
+                self.build_oldest(at, table, self.oldest);
             }
         }
+        self.is_full &= self.has_many_notes(2);
+        self.judge_bytes();
     }
 
     /// An index entry of the row may go: from now on its versions are found by entries of their own.
@@ -508,13 +543,15 @@ impl Views {
                 bytes += ENTRY_BYTES + key.bytes.len();
             }
         }
-        self.charge.grow(bytes);
+        self.taken.set_versions(self.taken.versions + bytes);
     }
 
-    /// All views that are open are given up where their versions take too much: none of them ever sees something else instead.
+    /// All views that are open are given up where what is kept takes too much: none of them ever sees something else instead.
     fn judge_bytes(&mut self) {
-        if self.charge.bytes() > self.bytes_max {
+        if self.taken.bytes() > self.bytes_max {
             self.lost = self.newest;
+        }
+        if self.newest <= self.lost && self.taken.versions > 0 {
             self.forget_versions();
         }
     }
@@ -526,11 +563,10 @@ impl Views {
             versions.push((mem::take(rows), mem::take(entries)));
         }
         let versions = (versions, mem::take(&mut self.kept));
-        let notes = self.arrays_bytes();
-        if self.charge.bytes() >= notes + DROP_BYTES_MIN {
+        if self.taken.versions >= DROP_BYTES_MIN {
             drop_aside(versions);
         }
-        self.charge.resize(notes);
+        self.taken.set_versions(0);
     }
 
     fn judge(&self, view: ViewId) -> Result<(), ViewError> {
@@ -593,7 +629,7 @@ impl Views {
                 bytes += ENTRY_BYTES + key.bytes.len();
             }
         }
-        self.charge.resize(self.charge.bytes() - bytes);
+        self.taken.set_versions(self.taken.versions.saturating_sub(bytes));
     }
 }
 
@@ -677,7 +713,7 @@ impl Store {
     /// Bytes that versions and notes take, about.
     pub fn version_bytes(&self) -> usize {
         let views = self.watchers.as_ref().and_then(|watchers| watchers.views.as_ref());
-        views.map_or(0, |views| views.charge.bytes())
+        views.map_or(0, |views| views.taken.bytes())
     }
 
     /// Whether the view is open, and everything that it sees is there.

@@ -617,3 +617,62 @@ fn a_view_shows_the_same_where_notes_take_too_much_and_where_they_do_again() {
     }
     assert!(was_full);
 }
+
+/// Tables of wide rows, filled.
+fn wide(tables: usize, rows: i64, bytes: usize) -> (Store, Vec<TableId>) {
+    let mut store = Store::new();
+    let columns = [("id", I64, false), ("sum", I64, false), ("text", Text, false)];
+    let text = "x".repeat(bytes);
+    let ids = (0..tables).map(|at| {
+        let table = table(&format!("t{at}"), &columns, &[0], &[]);
+        let table = store.create_table(table).expect("a table");
+        store.begin();
+        for id in 0..rows {
+            let row = [Field::Int(id), Field::Int(0), Field::Text(&text)];
+            let row = store.layout(table).build(&row);
+            store.insert(table, &row).expect("another key");
+        }
+        store.commit();
+        table
+    });
+    let ids = ids.collect();
+    (store, ids)
+}
+
+#[test]
+fn a_reader_that_builds_rows_keeps_no_more_for_older_views_than_they_may_take() {
+    const MAX: usize = 8 << 20;
+    let ((mut source, ids), (mut store, _)) = (wide(1, 1_000, 10_000), wide(1, 1_000, 10_000));
+    store.open_view(ViewId(1), 0, MAX);
+    store.apply(&logged_adding(&mut source, ids[0])).expect("fits");
+    assert_eq!(store.notes(), 1_000);
+    store.open_view(ViewId(2), 0, MAX);
+    assert_eq!(sums_at(&mut store, ViewId(2), ids[0]), [1; 1_000]);
+    assert!(store.version_bytes() <= MAX, "{} bytes", store.version_bytes());
+    for view in [ViewId(1), ViewId(2)] {
+        assert_eq!(store.has_view(view), Err(ViewError::Lost { max: MAX }));
+    }
+    store.apply(&logged_adding(&mut source, ids[0])).expect("fits");
+    assert!(
+        store.notes() == 0 && store.version_bytes() < 20_000,
+        "what is lost is let go"
+    );
+    assert_eq!(store.digest(), source.digest());
+}
+
+#[test]
+fn views_of_a_few_changes_in_each_of_many_tables_are_not_lost() {
+    const MAX: usize = 1 << 20;
+    let ((mut source, ids), (mut store, _)) = (wide(40, 10, 0), wide(40, 10, 0));
+    for view in 1..20 {
+        store.open_view(ViewId(view), 0, MAX);
+        if view > 1 {
+            store.close_view(ViewId(view - 1));
+        }
+        for table in &ids {
+            store.apply(&logged_adding(&mut source, *table)).expect("fits");
+        }
+        assert_eq!(store.has_view(ViewId(view)), Ok(()));
+        assert!(store.version_bytes() < MAX / 2, "{} bytes", store.version_bytes());
+    }
+}
