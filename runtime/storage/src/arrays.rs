@@ -6,10 +6,11 @@
 //! time, so the array is a hash table.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
+    collections::VecDeque,
     hash::{BuildHasherDefault, Hasher},
 };
 
+use hashbrown::HashMap;
 use reprise_wire::PatchColumns;
 
 use crate::{apply::PlainRows, indirection::Rid};
@@ -278,11 +279,7 @@ impl ReplayArray {
         }
         self.left -= count;
         match rest.first() {
-            None => {
-                if let Entry::Occupied(entry) = self.newest.entry(rid.0) {
-                    entry.remove();
-                }
-            }
+            None => _ = self.newest.remove(&rid.0),
             Some(oldest) => {
                 let (piece, at) = self.place(*oldest);
                 self.pieces[piece].notes[at].before = NONE;

@@ -502,7 +502,8 @@ impl Views {
         self.taken.add_notes(grown);
     }
 
-    /// Builds rows as long as notes take too much, and all of them where no view sees them any more: between two windows.
+    /// Puts notes in place that every open view sees, but for some that may be overwritten, and all of them where no view is shown any more: between two
+    /// windows.
     fn build_some(&mut self, tables: &mut [Table]) {
         if !self.is_seen() || self.tables.iter().any(|table| !table.array.has_numbers()) {
             self.build_all(tables);
@@ -510,8 +511,8 @@ impl Views {
         let noted = if self.has_notes { self.tables.len() } else { 0 };
         for (at, table) in tables.iter_mut().enumerate().take(noted) {
             self.let_go(at);
-            // Half of it becomes free, or else it would be full again with the next window.
-            while self.is_full && self.has_old_notes(at) && self.has_many_notes(2) {
+            // Few notes stay in the processor's caches.
+            while self.has_old_notes(at) && self.has_many_notes(8) {
                 self.build_oldest(at, table, self.oldest);
             }
         }
