@@ -21,7 +21,7 @@ export function Topology({ node }: { node: Replication }) {
               <strong>{isPrimary ? standby.name : `this server, ${standby.name}`}</strong>
               <Badge tone={toneOf(standby.state)}>{standby.in_sync ? 'in sync' : 'out of sync'}</Badge>
               <span className="muted">
-                {freshText(standby.freshness)} fresh, {formatMicros(standby.lag_ms * 1000)} behind
+                freshness {freshText(standby.freshness)}, {formatMicros(standby.lag_ms * 1000)} behind
               </span>
             </div>
           </li>

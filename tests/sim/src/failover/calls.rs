@@ -305,8 +305,9 @@ impl Run {
             return Ok(());
         };
         let is_kept = head.is_some_and(|head| all.is_before(visible, head));
-        let there = answer.path.place_at(seen.lsn);
-        let is_given_up = there.is_some_and(|there| self.marks.is_given_up(there, all.epoch_of(there)));
+        let there = answer.path.place_at(seen.lsn).or(head);
+        let epoch = |place| all.epoch_of(place).max(answer.epoch);
+        let is_given_up = there.is_some_and(|there| self.marks.is_given_up(there, epoch(there)));
         if is_kept || is_given_up || self.marks.is_lost(&all, seen) {
             return Ok(());
         }
