@@ -6,6 +6,8 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,6 +15,9 @@ use reprise_test_crash::{Server, run_verb};
 use serde_json::{Value, json};
 
 use crate::load::{FIRST_BALANCE, Tally};
+
+/// A server that is too busy for longer stands still for another reason than its disk.
+const BUSY_MAX: Duration = Duration::from_secs(60);
 
 fn number(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
@@ -81,9 +86,8 @@ fn accounts(server: &Server) -> Result<BTreeSet<i64>> {
     let mut accounts = BTreeSet::new();
     let mut cursor = String::new();
     loop {
-        let answer = server.get(&format!("/v1/tables/accounts/rows?limit=1000{cursor}"))?;
-        let page = answer.json();
-        for row in page["rows"].as_array().with_context(|| answer.text())? {
+        let page = accounts_page(server, &cursor)?;
+        for row in page["rows"].as_array().with_context(|| page.to_string())? {
             let account = number(&row["account"]).with_context(|| format!("a row without its account: {row}"))?;
             ensure!(accounts.insert(account), "account {account} is listed twice");
         }
@@ -91,6 +95,20 @@ fn accounts(server: &Server) -> Result<BTreeSet<i64>> {
             Some(next) => cursor = format!("&cursor={next}"),
             None => return Ok(accounts),
         }
+    }
+}
+
+/// Asks again as it is told to while the server is too busy: a page waits 10 s at most for the disk, which may stand still for longer.
+fn accounts_page(server: &Server, cursor: &str) -> Result<Value> {
+    let begun = Instant::now();
+    loop {
+        let page = server
+            .get(&format!("/v1/tables/accounts/rows?limit=1000{cursor}"))?
+            .json();
+        let Some(seconds) = page["retry_after_s"].as_u64().filter(|_| begun.elapsed() < BUSY_MAX) else {
+            return Ok(page);
+        };
+        thread::sleep(Duration::from_secs(seconds));
     }
 }
 
