@@ -195,6 +195,7 @@ impl Taker for DatabaseTaker {
             let reason = "the server stops".into();
             return Err(LogError::Unavailable { kind, reason }.into());
         };
+        self.synced.end_reign().map_err(LogError::from)?;
         let placed = database.place(group)?;
         if placed == Placed::New {
             let bytes = group.records.len() as u64;

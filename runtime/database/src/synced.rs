@@ -1,6 +1,9 @@
 //! What a standby was told of who is in sync, beside its log: one that may lack what was answered is not promoted unawares.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicBool, Ordering},
+};
 
 use reprise_base::{Epoch, Lsn, check_node_name};
 use reprise_env::{Disk, DiskError};
@@ -53,6 +56,8 @@ struct State {
 pub(crate) struct Synced {
     root: Arc<dyn Disk>,
     state: Mutex<State>,
+    /// Somebody is kept as in sync with this server itself.
+    has_led: AtomicBool,
 }
 
 /// None: there is no such file, or one that can't be read, which is the same: a standby that was told nothing is out of sync.
@@ -81,6 +86,7 @@ impl Synced {
         }
         // What can't be read is told when standbys are taken.
         let expected = expected::load(&*root).unwrap_or_default();
+        let has_led = expected.iter().any(|standby| standby.is_in_sync);
         let out = expected.into_iter().filter(|standby| !standby.is_in_sync);
         let own = out.map(|standby| OutOfSync {
             name: standby.name.to_string(),
@@ -94,6 +100,7 @@ impl Synced {
         Self {
             root,
             state: Mutex::new(state),
+            has_led: AtomicBool::new(has_led),
         }
     }
 
@@ -209,6 +216,16 @@ impl Synced {
         }
     }
 
+    /// Before a record of another primary is taken: whoever was in sync with this server may lack it, also where this one is started as the primary
+    /// again, and not promoted. Err: that can't be kept, and nothing may be taken.
+    pub fn end_reign(&self) -> Result<(), DiskError> {
+        if self.has_led.load(Ordering::Relaxed) {
+            expected::begin_reign(&*self.root, &[])?;
+            self.has_led.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// This server is the primary now.
     pub fn forget(&self) -> Result<(), DiskError> {
         let mut state = self.lock();
@@ -311,6 +328,34 @@ mod tests {
             (&*list[0].name, list[0].from, list[0].is_in_sync),
             ("s2", Lsn(40), false)
         );
+    }
+
+    #[test]
+    fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
+        let disk = SimDisk::new();
+        let list = br#"[{"name":"s1","lsn":9,"in_sync":true}]"#;
+        small_file::replace(&disk, expected::EXPECTED_NAME, list).expect("written");
+        let are_in_sync = || {
+            expected::load(&disk)
+                .expect("read")
+                .iter()
+                .any(|standby| standby.is_in_sync)
+        };
+        let synced = Synced::open(Arc::new(disk.clone()), at(1, 9));
+        synced.keep(&standing(2, InSync::No), Lsn(9)).expect("kept");
+        assert!(are_in_sync(), "nothing of it is here");
+        let full = FaultPlan {
+            read_only: true,
+            ..FaultPlan::default()
+        };
+        disk.set_faults(full.clone());
+        synced.end_reign().expect_err("the disk is full");
+        disk.set_faults(FaultPlan::default());
+        assert!(are_in_sync());
+        synced.end_reign().expect("kept");
+        assert!(!are_in_sync());
+        disk.set_faults(full);
+        synced.end_reign().expect("it is kept already");
     }
 
     #[test]

@@ -487,6 +487,41 @@ fn begins_in_its_own_epoch(on_nvram: bool) {
 }
 
 #[test]
+fn who_was_in_sync_in_an_earlier_reign_is_not_in_sync_with_a_standby_that_begins_as_the_primary() {
+    let cluster = Cluster::new(false);
+    let first = prepared(&cluster);
+    let second = cluster.standby_of(&first, "s1");
+    // Its lease ends, and nobody tells it that the other one is the primary.
+    cluster.leases.set_away("p", true);
+    wait_until("the other one takes over", || second.router().role() == Role::Primary);
+    first.close().expect("close");
+    drop(first);
+    cluster.leases.set_away("p", false);
+    cluster.set_primary(&second);
+    let first = cluster.open_standby("p");
+    wait_until("it is recorded as in sync", || {
+        cluster.in_sync().contains(&"p".to_owned())
+    });
+    wait_until("it is answered", || {
+        open_account(&second, 3_000) == ReplyOutcome::Committed
+    });
+    cluster.leases.set_away("s1", true);
+    first.close().expect("close");
+    second.close().expect("close");
+    drop((first, second));
+    cluster.leases.set_away("s1", false);
+    wait_until("its lease is over", || cluster.leases.holder().is_none());
+    let first = cluster.start("p");
+    assert_eq!(
+        cluster.in_sync(),
+        Vec::<String>::new(),
+        "they were in its earlier reign"
+    );
+    assert!(has_account(&first, 3_000));
+    first.close().expect("close");
+}
+
+#[test]
 fn a_place_that_was_given_counts_no_more_once_another_server_had_the_lease() {
     let cluster = Cluster::new(false);
     let first = prepared(&cluster);
