@@ -74,11 +74,13 @@ impl Run {
         Ok(())
     }
 
-    /// It follows another one than the newest primary, which is lost: who once gave it its place, and says so again, knows of no later one. Without a
-    /// lease only whoever promoted that one by force knows.
+    /// It follows another one than the newest primary, which is lost, or one that stepped down: who once gave it its place, and says so again, knows of no
+    /// later one. Without a lease only whoever promoted that one by force knows.
     fn is_behind_the_newest(&self, standby: usize) -> bool {
-        let is_lost = |primary: usize| self.nodes[standby].of != primary && !self.is_up(primary);
-        !self.settings.is_leased && self.primary.is_some_and(is_lost)
+        let followed = self.nodes[standby].of;
+        let is_later =
+            |primary: usize| primary != followed && (!self.is_up(primary) || self.has_stepped_down(followed));
+        !self.settings.is_leased && self.primary.is_some_and(is_later)
     }
 
     /// Nobody loses the lease while he gives it away: whoever was to hear of that would wait for whoever gives it, in one thread.
