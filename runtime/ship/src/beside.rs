@@ -74,7 +74,8 @@ impl LogComing {
         Ok(Self {
             receiver: log.receiver(),
             on_the_way: OnTheWay::default(),
-            committed: found.end,
+            // A primary's checkpoint has what is durable there: only that one says what of it is committed.
+            committed: Lsn(0),
             log,
         })
     }

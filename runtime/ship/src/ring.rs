@@ -88,7 +88,18 @@ impl Kept {
             Bytes::Shared(frame) => frame.bytes() - GROUP_HEAD_BYTES,
         }
     }
+
+    /// Of what the ring may hold. The number of shared ones has a bound of its own.
+    fn held_bytes(&self) -> usize {
+        match &self.bytes {
+            Bytes::Own(_) => self.records_bytes() + OWN_GROUP_BYTES,
+            Bytes::Shared(_) => self.records_bytes(),
+        }
+    }
 }
+
+/// What a group of its own takes beside its records: its head, its place in the ring, and what the allocator adds.
+const OWN_GROUP_BYTES: usize = 256;
 
 /// What the ring has for who has everything before an LSN.
 pub(crate) enum Found {
@@ -188,17 +199,20 @@ impl Ring {
     }
 
     pub fn remove_reader(&self, number: u64) {
+        let mut given_up = VecDeque::new();
         let mut state = self.lock();
         state.readers.retain(|known| known.number != number);
         if state.readers.is_empty() {
             self.has_readers.store(false, Ordering::SeqCst);
             (self.following)(false);
-            state.groups.clear();
-            if self.buffer.is_none() {
-                state.groups.shrink_to_fit();
+            match self.buffer {
+                Some(_) => state.groups.clear(), // its room stays: sealing asks for no memory
+                None => given_up = std::mem::take(&mut state.groups),
             }
             state.bytes = 0;
         }
+        drop(state);
+        drop(given_up); // memory is given back outside of the lock
     }
 
     pub fn wake_all(&self) {
@@ -305,7 +319,7 @@ impl State {
     /// The oldest group gives way.
     fn give_up(&mut self) -> Option<Kept> {
         let oldest = self.groups.pop_front()?;
-        self.bytes -= oldest.records_bytes();
+        self.bytes -= oldest.held_bytes();
         Some(oldest)
     }
 }
@@ -353,12 +367,13 @@ impl GroupSink for Ring {
         if state.readers.is_empty() {
             return;
         }
-        state.bytes += sealed.records.len();
-        state.groups.push_back(Kept {
+        let kept = Kept {
             first: group.first,
             end: group.end,
             bytes: Bytes::Own(sealed),
-        });
+        };
+        state.bytes += kept.held_bytes();
+        state.groups.push_back(kept);
         while state.bytes > self.bytes_max {
             given_up.push(state.give_up().expect("it has bytes"));
         }
@@ -401,17 +416,18 @@ mod tests {
 
     #[test]
     fn the_oldest_groups_give_way_and_nothing_is_kept_for_nobody() {
-        let ring = Ring::new(1_000, None, Box::new(|_| ()));
-        check_oldest_give_way(&ring);
+        let ring = Ring::new(1_000 + 3 * OWN_GROUP_BYTES, None, Box::new(|_| ()));
+        check_oldest_give_way(&ring, OWN_GROUP_BYTES);
     }
 
     #[test]
     fn in_shared_memory_the_oldest_groups_give_way_too() {
         let ring = Ring::new(1_000, Some(buffer(4_000)), Box::new(|_| ()));
-        check_oldest_give_way(&ring);
+        check_oldest_give_way(&ring, 0);
     }
 
-    fn check_oldest_give_way(ring: &Ring) {
+    /// Each group takes so much beside its records.
+    fn check_oldest_give_way(ring: &Ring, each: usize) {
         take(ring, 0, 5, 100);
         assert_eq!((ring.bytes(), found(ring, 0)), (0, "nothing"));
         let (wake, woken) = crossbeam_channel::bounded(1);
@@ -419,14 +435,14 @@ mod tests {
         for first in 1..5 {
             take(ring, first * 5, first * 5 + 5, 300);
         }
-        assert_eq!((ring.bytes(), woken.len()), (900, 1));
+        assert_eq!((ring.bytes(), woken.len()), (900 + 3 * each, 1));
         let at = |from| found(ring, from);
         assert_eq!(
             [at(5), at(10), at(12), at(20), at(25)],
             ["missing", "group", "missing", "group", "nothing"]
         );
         // One that is too large for it leaves nothing in it.
-        take(ring, 25, 30, 1_001);
+        take(ring, 25, 30, 1_001 + 3 * each);
         assert_eq!((ring.bytes(), at(20), at(25)), (0, "nothing", "nothing"));
         take(ring, 30, 31, 10);
         assert_eq!((at(25), at(30)), ("missing", "group"));

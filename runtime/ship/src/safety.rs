@@ -130,6 +130,14 @@ fn two_safe(is_servers: bool, members: &[Member]) -> Stand {
     }
 }
 
+/// What whoever comes to be very-safe has: it is waited for before it counts, since it is told then that it has all that was answered. At quorum others may
+/// have more.
+fn entering(level: Safety, members: &[Member]) -> Option<Lsn> {
+    let comes = |member: &&Member| !member.is_counted && matches!(member.sync, SyncState::Entering(_));
+    let coming = members.iter().filter(|_| level == Safety::VerySafe).filter(comes);
+    coming.map(|member| member.persisted).min()
+}
+
 /// Quorum and very-safe: standbys count also while they are away.
 fn counted(level: Safety, members: &[Member]) -> Stand {
     let mut persisted = [Lsn(0); STANDBYS_MAX];
@@ -150,8 +158,9 @@ fn counted(level: Safety, members: &[Member]) -> Stand {
         )
         .into(),
     });
+    let limit = persisted[needed - 1];
     Stand {
-        limit: Some(persisted[needed - 1]),
+        limit: Some(entering(level, members).map_or(limit, |entering| limit.min(entering))),
         reached: if refusal.is_none() { level } else { Safety::OneSafe },
         refusal,
     }
@@ -216,6 +225,12 @@ mod tests {
             (VerySafe, true, "+ci7 +ci9", "7 very-safe"),
             (VerySafe, true, "+ci7 -co9", "7 1-safe refused"),
             (VerySafe, false, "+ci7 +o3", "7 very-safe"),
+            // Who comes is waited for before it counts.
+            (VerySafe, true, "+ci7 +e5", "5 very-safe"),
+            (VerySafe, false, "+ci7 +e9", "7 very-safe"),
+            (VerySafe, true, "+e5", "0 1-safe refused"),
+            (VerySafe, true, "+ci7 +ce5", "5 1-safe refused"),
+            (Quorum, true, "+ci7 +e5", "7 quorum"),
         ] {
             assert_eq!(shown(level, is_servers, text), expected, "{level} {text:?}");
         }

@@ -412,6 +412,7 @@ impl Accepting {
         // What is not said to be kept may be kept all the same, or come to be.
         self.is_certain = (self.keep)(&expected);
         if self.is_certain {
+            self.inner.table.note_kept(&expected);
             self.kept = expected;
         }
         self.is_certain

@@ -18,6 +18,9 @@ use crate::{
 /// Groups that one step sends at most, before it looks at what came.
 const STEP_GROUPS_MAX: usize = 16;
 
+/// On the way to a standby at most, whatever it says that it has room for: what it did not tell to be received is known until then.
+const ROOM_BYTES_MAX: u64 = 64 << 20;
+
 pub(crate) struct Stream {
     /// Of the connection, as the ring knows its reader.
     number: u64,
@@ -92,7 +95,7 @@ impl Stream {
             self.on_the_way.pop_front();
             self.on_the_way_bytes -= bytes as u64;
         }
-        self.room_bytes = progress.room_bytes;
+        self.room_bytes = progress.room_bytes.min(ROOM_BYTES_MAX);
         self.view = progress.view;
         Ok(())
     }

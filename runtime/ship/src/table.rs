@@ -105,6 +105,8 @@ struct Standby {
     /// Also while it is away.
     persisted: Lsn,
     sync: SyncState,
+    /// That it is in sync is kept: before that it is not told so.
+    is_kept_in: bool,
     /// While it is out of sync: it has everything before this, and may lack what was answered behind it.
     lacks_from: Lsn,
     /// Number of the newest standing that it keeps, as far as it said so on this connection.
@@ -129,6 +131,7 @@ impl Standby {
             progress: Progress::default(),
             persisted: Lsn(0),
             sync: SyncState::Out,
+            is_kept_in: false,
             lacks_from: Lsn(0),
             noted: 0,
             is_forgotten: false,
@@ -154,6 +157,11 @@ impl Standby {
         self.connection != 0 && self.state == StandbyState::Streaming
     }
 
+    /// It is in sync, and that is kept.
+    fn is_told_in(&self) -> bool {
+        self.sync == SyncState::In && self.is_kept_in
+    }
+
     /// It is not connected, and still expected.
     fn is_lost(&self) -> bool {
         self.connection == 0 && !self.is_forgotten
@@ -164,15 +172,11 @@ impl Standby {
         self.connection != 0 && matches!(self.state, StandbyState::CatchingUp | StandbyState::Streaming)
     }
 
-    /// It has what was answered before commits waited for it. True where that is new.
-    fn enter_if_there(&mut self) -> bool {
-        let SyncState::Entering(end) = self.sync else {
-            return false;
-        };
-        if self.persisted >= end {
+    /// Perhaps it has what was answered before commits waited for it.
+    fn enter_if_there(&mut self) {
+        if matches!(self.sync, SyncState::Entering(end) if self.persisted >= end) {
             (self.sync, self.is_counted) = (SyncState::In, true);
         }
-        self.sync == SyncState::In
     }
 
     /// The log before it needs not be held; by which hold it was.
@@ -185,6 +189,7 @@ impl Standby {
     /// It may lack what is answered from here on.
     fn leave(&mut self) {
         (self.sync, self.lacks_from) = (SyncState::Leaving, self.persisted);
+        self.is_kept_in = false;
     }
 }
 
@@ -223,7 +228,7 @@ impl State {
 
     /// Who is out of sync, beside this one, and what it has: everything before an LSN.
     fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
-        let is_out = |(other, standby): &(&Arc<str>, &Standby)| &***other != name && standby.sync != SyncState::In;
+        let is_out = |(other, standby): &(&Arc<str>, &Standby)| &***other != name && !standby.is_told_in();
         let laggards = self.standbys.iter().filter(is_out);
         laggards
             .map(|(name, standby)| (Arc::clone(name), standby.lacks_from))
@@ -403,14 +408,12 @@ impl Table {
             self.set(&mut state);
             // From here on nobody is told of more before these have it.
             let answered = log.answered_max();
-            let mut has_entered = false;
             for standby in state.standbys.values_mut() {
                 if standby.sync == SyncState::Entering(Lsn(u64::MAX)) {
                     standby.sync = SyncState::Entering(answered);
-                    has_entered |= standby.enter_if_there();
+                    standby.enter_if_there();
                 }
             }
-            state.standing += u64::from(has_entered);
         }
         self.settle(state);
         is_leaving
@@ -427,10 +430,10 @@ impl Table {
         let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
         Some(Told {
             number: state.standing,
-            in_sync: match own.sync {
-                SyncState::In if self.level == Safety::Quorum => InSync::OfQuorum,
-                SyncState::In => InSync::Yes,
-                SyncState::Out | SyncState::Entering(_) | SyncState::Leaving => InSync::No,
+            in_sync: match own.is_told_in() {
+                true if self.level == Safety::Quorum => InSync::OfQuorum,
+                true => InSync::Yes,
+                false => InSync::No,
             },
             laggards: state.laggards(name),
         })
@@ -439,6 +442,19 @@ impl Table {
     /// Who is out of sync, beside this one.
     pub fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
         self.lock().laggards(name)
+    }
+
+    /// This was kept for certain. Whoever is in sync by it is told so from now on: after a start of the primary it is still waited for, or called out.
+    pub fn note_kept(&self, kept: &[Expected]) {
+        let mut state = self.lock();
+        let mut is_new = false;
+        for kept in kept.iter().filter(|kept| kept.is_in_sync) {
+            let standby = state.standbys.get_mut(&kept.name);
+            if let Some(standby) = standby.filter(|standby| standby.sync == SyncState::In && !standby.is_kept_in) {
+                (standby.is_kept_in, is_new) = (true, true);
+            }
+        }
+        state.standing += u64::from(is_new);
     }
 
     /// Commits wait no longer for those that leave, as `kept` says, once each standby that is reached keeps that they do.
@@ -494,6 +510,7 @@ impl Table {
                     } else {
                         SyncState::Out
                     },
+                    is_kept_in: expected.is_in_sync,
                     is_counted: expected.is_counted,
                     awaited_until_ns: now_ns + RETURN_WAIT_NS,
                     hold,
@@ -617,9 +634,8 @@ impl Table {
         let is_more = persisted > standby.persisted;
         standby.persisted = standby.persisted.max(persisted);
         standby.noted = standby.noted.max(progress.noted);
-        let has_entered = standby.enter_if_there();
+        standby.enter_if_there();
         let hold = standby.let_go_before(persisted);
-        state.standing += u64::from(has_entered);
         let mut all = [Lsn(0); STANDBYS_MAX];
         for (at, standby) in state.standbys.values().enumerate() {
             all[at] = standby.progress.persisted;
@@ -760,3 +776,6 @@ impl Table {
         known.map(status).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;
