@@ -6,7 +6,7 @@ use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_partition::CommitGate;
 use reprise_ship::{Commits, Stand};
 
-use crate::{cutting, database::Database, error::OpenError, expected};
+use crate::{cutting, database::Database, error::OpenError, expected, shown};
 
 /// The gate, as whoever knows the standbys moves it.
 pub(crate) struct Committing(pub Arc<CommitGate>);
@@ -81,8 +81,12 @@ impl Database {
             _ if !level.asks_standbys() => None,
             (Some(standby), _) => standby.told_committed(),
             (None, Some(root)) => {
-                let before = self.log.as_ref().map_or(0, |log| log.epoch().0.saturating_sub(1));
-                cutting::committed_as_primary(root, Epoch(before))
+                let before = Epoch(self.log.as_ref().map_or(0, |log| log.epoch().0.saturating_sub(1)));
+                match cutting::was_primary(root, before) || level == Safety::TwoSafe {
+                    true => cutting::committed_as_primary(root, before),
+                    // It was a standby last; what can't be read is shown by nobody.
+                    false => shown::load(root).map_or(Some(Lsn(0)), |shown| shown.map(|shown| shown.limit)),
+                }
             }
             (None, None) => None,
         };

@@ -253,6 +253,11 @@ pub(crate) fn keep_forgetting(root: &dyn Disk, end: Lsn) -> Result<(), DiskError
     }
 }
 
+/// Whether this directory was the primary of the log's epoch `end`, as far as it kept that.
+pub(crate) fn was_primary(root: &dyn Disk, end: Epoch) -> bool {
+    Level::load(root).is_some_and(|level| end.0 <= level.last_epoch)
+}
+
 /// What is committed for certain of a log that ends in this epoch, where this directory was its primary and callers waited for standbys:
 /// everything before it. None: all that is durable here, or nothing is known.
 pub(crate) fn committed_as_primary(root: &dyn Disk, end: Epoch) -> Option<Lsn> {
@@ -274,7 +279,8 @@ fn may_be_acknowledged(root: &dyn Disk, from: Lsn, (first, last): (Epoch, Epoch)
     let (Some(level), Ok(standbys)) = (Safety::from_name(&known.safety), expected::load(root)) else {
         return true;
     };
-    let is_known = |standby: &Expected| standby.persisted <= from;
+    // 0: what it has is not known.
+    let is_known = |standby: &Expected| (Lsn(1)..=from).contains(&standby.persisted);
     let may_be_a_forgotten_one = known.forgot_at.is_some_and(|lsn| from.0 <= lsn);
     may_be_a_forgotten_one || !waits_for_each(level, &standbys) || !standbys.iter().all(is_known)
 }

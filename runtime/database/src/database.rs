@@ -13,7 +13,7 @@ use crossbeam_channel::Sender;
 use reprise_backup::{Archive, ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, RealTree, Tree};
 use reprise_base::{MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
-use reprise_env::Started;
+use reprise_env::{DiskError, Started};
 use reprise_log::{Drained, FrontStatus, Log, LogError, OpenReport};
 use reprise_observe::Registry;
 use reprise_partition::{CallBatch, LogPolicy, Shared, Site, SiteMessage};
@@ -37,7 +37,7 @@ use crate::{
     report::{ReadOnly, RecoveryReport},
     shipping::Replication,
     standby::Standby,
-    stepping,
+    stepping, synced,
     timed::TimedCompiler,
 };
 
@@ -287,6 +287,7 @@ impl Database {
         if let Some(standby) = &self.upkeep.standby {
             return self.recover_standby(standby);
         }
+        self.open_reign().map_err(|error| self.fail(error.into()))?;
         match self.replay(None) {
             Ok(report) => {
                 self.make_ready_for_calls()?;
@@ -301,6 +302,15 @@ impl Database {
                 Ok(report)
             }
             Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// Where standbys are taken that was done before they were.
+    fn open_reign(&self) -> Result<(), DiskError> {
+        let is_served = self.upkeep.replication.get().is_some_and(|own| own.serving().is_some());
+        match self.root().filter(|_| !is_served) {
+            None => Ok(()),
+            Some(root) => synced::open_reign(root),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::small_file;
 
 pub(crate) const EXPECTED_NAME: &str = "standbys.json";
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Stored {
     name: String,
     /// From here on it needs the log.
@@ -24,27 +24,52 @@ struct Stored {
     in_sync: bool,
     #[serde(default)]
     counted: bool,
+    /// In sync when the reign that the list is of ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    was_in_sync: bool,
+}
+
+/// The list, or why what is there is none. Nobody where there is no such file.
+fn read(root: &dyn Disk) -> Result<Result<Vec<Stored>, String>, DiskError> {
+    let Some(bytes) = small_file::read(root, EXPECTED_NAME)? else {
+        return Ok(Ok(Vec::new()));
+    };
+    let wrong = |error: String| format!("{EXPECTED_NAME} can't be read: {error}");
+    let standbys = serde_json::from_slice::<Vec<Stored>>(&bytes).map_err(|error| wrong(error.to_string()));
+    Ok(standbys.and_then(|standbys| {
+        let names = standbys.iter().try_for_each(|standby| check_node_name(&standby.name));
+        names.map_err(wrong).map(|()| standbys)
+    }))
+}
+
+fn write(root: &dyn Disk, standbys: &[Stored]) -> Result<(), DiskError> {
+    let text = serde_json::to_vec(standbys).expect("names and numbers");
+    small_file::replace(root, EXPECTED_NAME, &text)
 }
 
 /// Nobody where there is no such file. Err: why it can't be read.
 pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Expected>, String> {
-    let read = small_file::read(root, EXPECTED_NAME).map_err(|error| error.to_string())?;
-    let Some(bytes) = read else {
-        return Ok(Vec::new());
-    };
-    let wrong = |error: String| format!("{EXPECTED_NAME} can't be read: {error}");
-    let expected: Vec<Stored> = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
-    let standbys = expected.into_iter().map(|standby| {
-        check_node_name(&standby.name).map_err(wrong)?;
-        Ok(Expected {
-            name: standby.name.into(),
-            from: Lsn(standby.lsn),
-            persisted: Lsn(standby.persisted.unwrap_or(standby.lsn)),
-            is_in_sync: standby.in_sync,
-            is_counted: standby.counted,
-        })
+    let read = read(root).map_err(|error| error.to_string())??;
+    let standbys = read.into_iter().map(|standby| Expected {
+        name: standby.name.into(),
+        from: Lsn(standby.lsn),
+        persisted: Lsn(standby.persisted.unwrap_or(standby.lsn)),
+        is_in_sync: standby.in_sync,
+        is_counted: standby.counted,
     });
-    standbys.collect()
+    Ok(standbys.collect())
+}
+
+/// Who was out of sync with this server when it was the primary last, and from which LSN on; nobody where the list can't be read.
+pub(crate) fn laggards(root: &dyn Disk) -> Vec<OutOfSync> {
+    // What can't be read is told when standbys are taken.
+    let standbys = read(root).unwrap_or(Ok(Vec::new())).unwrap_or_default().into_iter();
+    let out = standbys.filter(|standby| !standby.in_sync && !standby.was_in_sync);
+    out.map(|standby| OutOfSync {
+        from: Lsn(standby.persisted.unwrap_or(standby.lsn)),
+        name: standby.name,
+    })
+    .collect()
 }
 
 pub(crate) fn save(root: &dyn Disk, standbys: &[Expected]) -> Result<(), DiskError> {
@@ -54,10 +79,9 @@ pub(crate) fn save(root: &dyn Disk, standbys: &[Expected]) -> Result<(), DiskErr
         persisted: Some(standby.persisted.0),
         in_sync: standby.is_in_sync,
         counted: standby.is_counted,
+        was_in_sync: false,
     });
-    let expected: Vec<_> = expected.collect();
-    let text = serde_json::to_vec(&expected).expect("names and numbers");
-    small_file::replace(root, EXPECTED_NAME, &text)
+    write(root, &expected.collect::<Vec<_>>())
 }
 
 /// What was saved last, of a primary. Who may take over looks elsewhere first, where there is a lease.
@@ -97,28 +121,57 @@ impl Keeping {
 /// log is held for them as before. Those that its primary told to be out of sync are expected, too. Before anything is answered: the next start
 /// goes by this.
 pub(crate) fn begin_reign(root: &dyn Disk, laggards: &[OutOfSync]) -> Result<(), DiskError> {
-    // What can't be read is told when standbys are taken.
-    let Ok(mut standbys) = load(root) else {
+    change(root, |standbys| {
+        for standby in &mut *standbys {
+            standby.end();
+            standby.was_in_sync = false;
+        }
+        for laggard in laggards {
+            if standbys.iter().all(|standby| standby.name != laggard.name) {
+                standbys.push(Stored {
+                    name: laggard.name.clone(),
+                    lsn: laggard.from.0,
+                    persisted: Some(0),
+                    in_sync: false,
+                    counted: false,
+                    was_in_sync: false,
+                });
+            }
+        }
+    })
+}
+
+/// Of a server that takes the log of another primary: they may lack what that one answered. None is in sync, and nothing is known of what they have of
+/// it; whoever was in sync is no laggard of this server's.
+pub(crate) fn end_reign(root: &dyn Disk) -> Result<(), DiskError> {
+    change(root, |standbys| standbys.iter_mut().for_each(Stored::end))
+}
+
+/// Of a server that is opened as the primary: nobody is in sync because of an earlier reign, and who is not is a laggard.
+pub(crate) fn open_reign(root: &dyn Disk) -> Result<(), DiskError> {
+    change(root, |standbys| {
+        standbys.iter_mut().for_each(|standby| standby.was_in_sync = false);
+    })
+}
+
+impl Stored {
+    /// The reign ends in which it was in sync.
+    fn end(&mut self) {
+        self.was_in_sync |= self.in_sync;
+        (self.in_sync, self.persisted) = (false, Some(0));
+    }
+}
+
+/// Writes the list where `change` makes another one of it. Garbage stays: it is told when standbys are taken.
+fn change(root: &dyn Disk, change: impl FnOnce(&mut Vec<Stored>)) -> Result<(), DiskError> {
+    let Ok(mut standbys) = read(root)? else {
         return Ok(());
     };
     let before = standbys.clone();
-    for standby in &mut standbys {
-        (standby.is_in_sync, standby.persisted) = (false, Lsn(0));
-    }
-    for laggard in laggards {
-        if standbys.iter().all(|standby| *standby.name != *laggard.name) {
-            standbys.push(Expected {
-                name: (&*laggard.name).into(),
-                from: laggard.from,
-                persisted: Lsn(0),
-                is_in_sync: false,
-                is_counted: false,
-            });
-        }
-    }
+    change(&mut standbys);
     match standbys == before {
         true => Ok(()),
-        false => save(root, &standbys),
+        false => write(root, &standbys),
     }
 }
 
@@ -163,6 +216,49 @@ mod tests {
             let error = load(&disk).expect_err("refused");
             assert!(error.contains(what) && error.contains(EXPECTED_NAME), "{error}");
         }
+    }
+
+    #[test]
+    fn who_was_in_sync_in_a_reign_that_ended_is_neither_in_sync_nor_a_laggard_until_the_next_one() {
+        let disk = SimDisk::new();
+        end_reign(&disk).expect("there is no list");
+        open_reign(&disk).expect("there is no list");
+        let list = br#"[{"name":"s1","lsn":9,"in_sync":true,"counted":true},{"name":"s2","lsn":7,"persisted":5}]"#;
+        small_file::replace(&disk, EXPECTED_NAME, list).expect("written");
+        let out = || -> Vec<(String, u64)> {
+            let out = laggards(&disk).into_iter();
+            out.map(|laggard| (laggard.name, laggard.from.0)).collect()
+        };
+        assert_eq!(out(), [("s2".to_owned(), 5)]);
+        open_reign(&disk).expect("nothing is to be done");
+        assert!(load(&disk).expect("read")[0].is_in_sync, "its own reign goes on");
+        for again in [false, true] {
+            end_reign(&disk).expect("saved");
+            assert_eq!(out(), [("s2".to_owned(), 0)], "{again}");
+            let left = load(&disk).expect("read");
+            let is_ended = |standby: &Expected| !standby.is_in_sync && standby.persisted == Lsn(0);
+            assert!(left.iter().all(is_ended) && left[0].is_counted, "{left:?}");
+            assert_eq!(
+                (left[0].from, left[1].from),
+                (Lsn(9), Lsn(7)),
+                "the log is held as before"
+            );
+        }
+        let both = [("s1".to_owned(), 0), ("s2".to_owned(), 0)];
+        let ended = small_file::read(&disk, EXPECTED_NAME).expect("read").expect("there");
+        open_reign(&disk).expect("saved");
+        assert_eq!(out(), both);
+        // Also where it is promoted.
+        small_file::replace(&disk, EXPECTED_NAME, &ended).expect("written");
+        begin_reign(&disk, &[]).expect("saved");
+        assert_eq!(out(), both);
+        small_file::replace(&disk, EXPECTED_NAME, b"[").expect("written");
+        end_reign(&disk).expect("told when standbys are taken");
+        open_reign(&disk).expect("told when standbys are taken");
+        assert_eq!(
+            small_file::read(&disk, EXPECTED_NAME).expect("read").as_deref(),
+            Some(&b"["[..])
+        );
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub use shipping::{ServeStandbys, ServeStandbysError};
 pub use shown::{NAME as VIEW_NAME, keep_committed};
 pub use simlease::SimLeases;
 pub use standby::StandbyPositions;
-pub use synced::STANDING_NAME;
+pub use synced::{STANDING_NAME, forget_earlier_log};
 
 pub use reprise_log::{Group, GroupSink, PlaceError, Placed, Position};
 pub use reprise_partition::LogPolicy;

@@ -5,13 +5,13 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use crossbeam_channel::RecvTimeoutError;
-use reprise_base::{Epoch, Lsn, OnReached, Role, Waiter};
+use reprise_base::{Epoch, Lsn, OnReached, Role, Safety, Waiter};
 use reprise_env::{Disk, DiskError, Started};
 use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
 use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, SiteMessage};
@@ -28,7 +28,7 @@ use crate::{
     following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
     reading::{Readers, ReadersSlot},
     report::RecoveryReport,
-    shown::{self, ShownFile},
+    shown::{self, Shown, ShownFile},
     stepping,
 };
 
@@ -65,7 +65,9 @@ pub(crate) struct Standby {
     /// Held for a whole promotion. Once its replay has ended: where.
     promoting: Mutex<Option<Lsn>>,
     /// As it was opened: what comes from a primary since is not in it.
-    found: OnceLock<(Shown, Option<Lsn>)>,
+    found: OnceLock<(Option<Shown>, Option<Lsn>)>,
+    /// Nobody sees the tables before everything before it is committed; 0: they do. What is kept of the view stays as it is until then.
+    hidden_until: AtomicU64,
     /// It follows a primary, or will once it is recovered: no more is replayed than that says to be committed.
     is_following: AtomicBool,
     /// Once it follows a primary.
@@ -103,6 +105,7 @@ impl Standby {
             thread: Mutex::default(),
             promoting: Mutex::default(),
             found: OnceLock::new(),
+            hidden_until: AtomicU64::new(0),
             is_following: AtomicBool::new(false),
             shown: Mutex::default(),
             hiding: Arc::default(),
@@ -139,12 +142,17 @@ impl Standby {
 
     /// Keeps the view, where it is more than what is kept. An error leaves that, which shows less after a restart.
     fn keep_view(&self, view: Lsn, now_ns: u64) {
+        let is_hidden = view.0 < self.hidden_until.load(Ordering::Acquire);
         let mut shown = self.shown();
-        let Some(showing) = shown.as_mut().filter(|showing| showing.kept < view) else {
+        let Some(showing) = shown.as_mut().filter(|showing| showing.kept < view && !is_hidden) else {
             return;
         };
         showing.kept_ns = now_ns;
-        if showing.file.store(view).is_ok() {
+        let shown = Shown {
+            limit: view,
+            hides_checkpoint: false,
+        };
+        if showing.file.store(shown).is_ok() {
             showing.kept = view;
         }
     }
@@ -205,20 +213,11 @@ impl Hiding {
     }
 }
 
-/// What a directory has shown of its log.
-#[derive(Clone, Copy, Default)]
-struct Shown {
-    /// Everything before it, and no more. None: all of it.
-    limit: Option<Lsn>,
-    /// The log ends with what this directory wrote as the primary.
-    was_primary: bool,
-}
-
 impl Shown {
-    /// A primary's checkpoint has what was durable on it; a standby's has what is committed. Some: this one has more than may be shown.
+    /// Some: this checkpoint has more than may be shown.
     fn hidden_behind(self, checkpoint: Option<Lsn>) -> Option<Lsn> {
-        let limit = self.limit.filter(|_| self.was_primary);
-        limit.filter(|limit| checkpoint.is_some_and(|checkpoint| *limit < checkpoint))
+        let is_beyond = checkpoint.is_some_and(|checkpoint| self.limit < checkpoint);
+        (self.hides_checkpoint && is_beyond).then_some(self.limit)
     }
 }
 
@@ -306,15 +305,20 @@ impl Database {
     pub(crate) fn recover_standby(&self, standby: &Standby) -> Result<RecoveryReport, OpenError> {
         let mut replayer = self.replayer();
         let (shown, durable) = standby.found.get().copied().unwrap_or_default();
-        let until = durable.map(|durable| shown.limit.map_or(durable, |limit| limit.min(durable)));
+        let until = durable.map(|durable| shown.map_or(durable, |shown| shown.limit.min(durable)));
         let (report, end) = self
             .replay_with(&mut replayer, until)
             .map_err(|error| self.fail(error))?;
-        let hidden = shown.hidden_behind(report.checkpoint.map(|loaded| loaded.lsn));
+        let checkpoint = report.checkpoint.map(|loaded| loaded.lsn);
+        let hidden = shown.and_then(|shown| shown.hidden_behind(checkpoint));
         // The log may end between the parts of a transaction, which nobody sees.
         let whole = end.min(replayer.open_since().unwrap_or(end));
         self.router.raise_view(hidden.unwrap_or(whole));
-        if shown.limit.is_some() {
+        let hidden_until = hidden.map(|_| end);
+        standby
+            .hidden_until
+            .store(hidden_until.unwrap_or_default().0, Ordering::Release);
+        if shown.is_some() {
             standby.orders.begin_commits(hidden.unwrap_or(end));
         }
         if standby.is_following.load(Ordering::Acquire) {
@@ -324,7 +328,6 @@ impl Database {
         if hidden.is_none() {
             standby.hiding.let_in(&self.router);
         }
-        let hidden_until = hidden.map(|_| end);
         self.follow(standby, replayer, (end, hidden_until))
             .map_err(|error| self.fail(error))?;
         if let Some(checkpointer) = &self.checkpointer {
@@ -333,20 +336,27 @@ impl Database {
         Ok(report)
     }
 
-    /// What this directory has shown, or may show as one that was a primary's: of that, callers may wait for standbys yet.
-    fn shown_before(&self, root: &dyn Disk) -> Result<Shown, DiskError> {
+    /// What this directory has shown, or may show as one that was a primary's: of that, callers may wait for standbys yet. None: all of it.
+    fn shown_before(&self, root: &dyn Disk) -> Result<Option<Shown>, DiskError> {
         let end = self.received().map(|received| received.epoch);
         let as_primary = end.and_then(|end| cutting::committed_as_primary(root, end));
-        let limit = shown::load(root)?.or(as_primary);
-        let was_primary = as_primary.is_some();
-        Ok(Shown { limit, was_primary })
+        let hidden = as_primary.map(|limit| Shown {
+            limit,
+            hides_checkpoint: true,
+        });
+        let kept = shown::load(root)?.map(|shown| Shown {
+            hides_checkpoint: shown.hides_checkpoint || hidden.is_some(),
+            ..shown
+        });
+        Ok(kept.or(hidden))
     }
 
     pub(crate) fn root(&self) -> Option<&dyn Disk> {
         self.upkeep.folders.as_ref().map(|folders| &*folders.root)
     }
 
-    /// A primary is followed: from now on, or from the end of the recovery on, no more is replayed than it says to be committed.
+    /// A primary is followed: from now on, or from the end of the recovery on, no more is replayed than it says to be committed. What may be shown of
+    /// what is here is kept before anything of it comes: after that, nothing else tells.
     pub(crate) fn begin_following(&self) -> Result<(), DiskError> {
         let Some(standby) = &self.upkeep.standby else {
             return Ok(());
@@ -357,9 +367,24 @@ impl Database {
             true => self.begin_commits(),
             false => {
                 standby.orders.begin_commits(Lsn(0));
-                Ok(())
+                self.keep_found(standby)
             }
         }
+    }
+
+    /// What this directory may show by itself, where that is not kept yet.
+    fn keep_found(&self, standby: &Standby) -> Result<(), DiskError> {
+        let (Some(root), Some((shown, Some(durable)))) = (self.root(), standby.found.get().copied()) else {
+            return Ok(());
+        };
+        if shown::load(root)?.is_some() {
+            return Ok(());
+        }
+        let all = Shown {
+            limit: durable,
+            hides_checkpoint: false,
+        };
+        shown::keep(root, shown.unwrap_or(all))
     }
 
     /// From now on no more is replayed than the primary says to be committed, and that is kept.
@@ -518,6 +543,11 @@ impl Database {
             return Err(unavailable(
                 format!("what was received up to LSN {received} is not durable: {reason}").into(),
             ));
+        }
+        if matches!(self.safety(), Safety::Quorum | Safety::VerySafe) {
+            // What is here and not committed may be lost with this server yet: who reads it waits from now on, as on a primary.
+            self.stop_readers();
+            self.keep_commits();
         }
         standby.orders.finish(received);
         loop {

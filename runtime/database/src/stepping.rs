@@ -16,7 +16,7 @@ use crate::{
     leasing::{ByHand, Holder},
     linking::Linked,
     shipping::{Replication, Serving},
-    small_file,
+    small_file, synced,
 };
 
 /// In the data directory of a server that stepped down, until it is the primary again.
@@ -64,8 +64,16 @@ fn load(root: &dyn Disk) -> Result<Option<Note>, OpenError> {
         .map_err(|error| OpenError::Config(format!("{NOTE_NAME} can't be read: {error}")))
 }
 
-/// Err: the directory is one of a primary that gave its place away, and is to be opened as a primary's.
+/// Err: the directory is to be opened as a primary's, and is one of a primary that gave its place away, or one whose log was cut to nothing.
 pub(crate) fn judge_role(root: Option<&dyn Disk>, role: Role) -> Result<(), OpenError> {
+    if let Some(root) = root.filter(|_| role == Role::Primary)
+        && small_file::read(root, cutting::BEGINS_ANEW_NAME)?.is_some()
+    {
+        return Err(OpenError::Config(format!(
+            "what is left of the log here is of no use, as {} says: start it with --standby-of, and it begins anew",
+            cutting::BEGINS_ANEW_NAME
+        )));
+    }
     match root.filter(|_| role == Role::Primary).map_or(Ok(None), load)? {
         None => Ok(()),
         Some(note) => Err(OpenError::SteppedDown {
@@ -326,6 +334,7 @@ impl Replication {
     pub(crate) fn begin_epoch(&self, is_promoted: bool) -> Result<(), LogError> {
         if !is_promoted {
             self.log.raise_epoch(cutting::unused_epoch(&*self.root))?;
+            synced::open_reign(&*self.root)?;
         }
         Ok(self.keep_level(self.log.epoch())?)
     }

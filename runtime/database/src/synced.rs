@@ -56,8 +56,8 @@ struct State {
 pub(crate) struct Synced {
     root: Arc<dyn Disk>,
     state: Mutex<State>,
-    /// Somebody is kept as in sync with this server itself.
-    has_led: AtomicBool,
+    /// Somebody may be kept as in sync with this server itself.
+    may_have_led: AtomicBool,
 }
 
 /// None: there is no such file, or one that can't be read, which is the same: a standby that was told nothing is out of sync.
@@ -77,6 +77,22 @@ pub(crate) fn forget(root: &dyn Disk) -> Result<(), DiskError> {
     root.sync_dir()
 }
 
+/// Before the first files of a standby get their place in this directory: what an earlier log of it was told is nothing to that one, and whoever was in
+/// sync with this server may lack what is in it.
+pub fn forget_earlier_log(root: &dyn Disk) -> Result<(), DiskError> {
+    forget(root)?;
+    expected::end_reign(root)
+}
+
+/// Before this server is opened as the primary, and nobody changes the list of its standbys yet: what another primary told is over, and who was in sync in
+/// an earlier reign is a laggard of this one.
+pub(crate) fn open_reign(root: &dyn Disk) -> Result<(), DiskError> {
+    if small_file::read(root, STANDING_NAME)?.is_some() {
+        forget(root)?;
+    }
+    expected::open_reign(root)
+}
+
 impl Synced {
     /// As it was kept for a log that is here by now: one that lost records since, or has some of a later epoch, is another one.
     pub fn open(root: Arc<dyn Disk>, log: Option<Position>) -> Self {
@@ -84,23 +100,15 @@ impl Synced {
         if let (Some(kept), Some(at)) = (&mut kept, log) {
             kept.in_sync &= at.lsn.0 >= kept.lsn && at.epoch.0 <= kept.epoch;
         }
-        // What can't be read is told when standbys are taken.
-        let expected = expected::load(&*root).unwrap_or_default();
-        let has_led = expected.iter().any(|standby| standby.is_in_sync);
-        let out = expected.into_iter().filter(|standby| !standby.is_in_sync);
-        let own = out.map(|standby| OutOfSync {
-            name: standby.name.to_string(),
-            from: standby.persisted,
-        });
         let state = State {
             kept,
-            own: own.collect(),
+            own: expected::laggards(&*root),
             kept_ns: 0,
         };
         Self {
             root,
             state: Mutex::new(state),
-            has_led: AtomicBool::new(has_led),
+            may_have_led: AtomicBool::new(true),
         }
     }
 
@@ -219,9 +227,9 @@ impl Synced {
     /// Before a record of another primary is taken: whoever was in sync with this server may lack it, also where this one is started as the primary
     /// again, and not promoted. Err: that can't be kept, and nothing may be taken.
     pub fn end_reign(&self) -> Result<(), DiskError> {
-        if self.has_led.load(Ordering::Relaxed) {
-            expected::begin_reign(&*self.root, &[])?;
-            self.has_led.store(false, Ordering::Relaxed);
+        if self.may_have_led.load(Ordering::Relaxed) {
+            expected::end_reign(&*self.root)?;
+            self.may_have_led.store(false, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -356,6 +364,10 @@ mod tests {
         assert!(!are_in_sync());
         disk.set_faults(full);
         synced.end_reign().expect("it is kept already");
+        // It has told nobody yet, and its primary told nothing that is left: s1 is no laggard because of that.
+        disk.set_faults(FaultPlan::default());
+        forget_earlier_log(&disk).expect("removed");
+        assert!(Synced::open(Arc::new(disk), at(1, 9)).laggards().is_empty());
     }
 
     #[test]

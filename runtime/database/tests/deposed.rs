@@ -6,7 +6,9 @@ mod following;
 use std::sync::Arc;
 
 use common::{config, fill, i64s, submit, take, transfer, wasm};
-use following::{Cluster, FORCED, bootstrap, service, wait_in_sync, wait_seen, wait_until};
+use following::{
+    Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_streaming, wait_until,
+};
 use reprise_base::{Lsn, Safety};
 use reprise_database::{CutBack, CutError, CutInfo, Database, list_cuts};
 use reprise_env::RealDisk;
@@ -262,14 +264,23 @@ fn without_a_checkpoint_before_the_cut_nothing_of_use_is_left() {
     let mark = parted.cluster.place("p").join(reprise_database::BEGINS_ANEW_NAME);
     assert!(mark.exists() && Lsn(cut.from) >= parted.fork, "{cut:?}");
     parted.check_kept(&cut);
+    let refused = Database::open(config(&parted.cluster.place("p"), 2)).map(drop);
+    let reason = refused.expect_err("it is nobody's primary").to_string();
+    assert!(reason.contains("--standby-of"), "{reason}");
 }
 
 fn open_at_quorum(cluster: &Cluster) -> Arc<Database> {
-    let primary = Database::open(config(&cluster.place("p"), 2)).expect("open");
-    primary.set_safety(Safety::Quorum).expect("set");
+    open_at(Safety::Quorum, cluster, "p")
+}
+
+fn open_at(level: Safety, cluster: &Cluster, name: &str) -> Arc<Database> {
+    let primary = Database::open(config(&cluster.place(name), 2)).expect("open");
+    primary.set_safety(level).expect("set");
     primary.recover().expect("recover");
     let primary = Arc::new(primary);
-    primary.serve_standbys(cluster.serving("http://p:1")).expect("served");
+    primary
+        .serve_standbys(cluster.serving(&format!("http://{name}:1")))
+        .expect("served");
     primary
 }
 
@@ -404,6 +415,71 @@ fn a_former_primary_that_shows_nothing_yet_can_be_promoted() {
     assert_eq!(again.router().phase(), Phase::Ready);
     let reply = submit(&again, &[("balance", None, i64s(&[7_000]))]);
     assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+}
+
+#[test]
+fn a_new_standby_shows_nothing_of_its_checkpoint_that_is_not_committed() {
+    let cluster = Cluster::new();
+    let acknowledged = end_with_one_that_waits(&cluster, true);
+    // Each one of its standbys is to have it, and one is away.
+    let again = open_at(Safety::VerySafe, &cluster, "p");
+    assert_eq!(service(&again).info().committed, acknowledged);
+    cluster.set_primary(&again);
+    bootstrap(&again, "s2", &cluster.place("s2"));
+    let new = cluster.open_standby("s2");
+    wait_streaming(&again, "s2");
+    assert!(
+        matches!(new.router().phase(), Phase::Recovering { .. }),
+        "s1 may lack what its checkpoint has: {:?}",
+        new.router().phase()
+    );
+    assert_eq!(new.router().view(), acknowledged);
+    // It knows as much after a restart.
+    new.close().expect("close");
+    drop(new);
+    let new = cluster.open_standby("s2");
+    assert!(matches!(new.router().phase(), Phase::Recovering { .. }));
+    let first = cluster.open_standby("s1");
+    wait_in_sync(&first);
+    wait_until("it is let in", || new.router().phase() == Phase::Ready);
+    let reply = submit(&new, &[("balance", None, i64s(&[7_000]))]);
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+}
+
+#[test]
+fn a_standby_keeps_what_it_may_show_before_anything_comes() {
+    let cluster = Cluster::new();
+    let acknowledged = end_with_one_that_waits(&cluster, false);
+    let view = cluster.place("p").join("view");
+    assert!(!view.exists(), "it was the primary");
+    let again = Arc::new(Database::open_standby(config(&cluster.place("p"), 2)).expect("open"));
+    again
+        .follow_primary(follow_primary(&cluster.primary, "p"))
+        .expect("it follows");
+    let kept = std::fs::read(&view).expect("kept before it is recovered");
+    assert_eq!(kept[..8], acknowledged.0.to_le_bytes());
+}
+
+/// It knows of no more than it was told, also where it is started as the primary and not promoted.
+#[test]
+fn a_standby_that_is_started_as_the_primary_at_quorum_takes_no_more_for_committed_than_it_was_told() {
+    let cluster = Cluster::new();
+    let old = open_at_quorum(&cluster);
+    cluster.set_primary(&old);
+    let standby = cluster.standby_of(&old, "s1");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 10);
+    wait_seen(&old, &standby);
+    let told = standby.router().view().0 - 3;
+    standby.close().expect("close");
+    old.close().expect("close");
+    drop(standby);
+    // As if what is behind had come right before it ended.
+    let view = cluster.place("s1").join("view");
+    std::fs::write(&view, [told.to_le_bytes(), (!told).to_le_bytes()].concat()).expect("written");
+    let new = open_at(Safety::Quorum, &cluster, "s1");
+    assert_eq!(service(&new).info().committed, Lsn(told));
+    assert!(service(&new).info().durable > Lsn(told));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use reprise_base::{Epoch, Lsn};
 use reprise_client::{Client, ClientError};
 use reprise_database::{
     BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, DIFFERS_NAME, Database, FollowPrimary, Position,
-    STANDING_NAME, ServeStandbys, TicketError, VIEW_NAME, cut_back, keep_committed,
+    ServeStandbys, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
 use reprise_env::{Clock, DiskError, Net, RealClock, RealDisk, RealThreads};
 use reprise_log::database_id;
@@ -358,17 +358,8 @@ impl Primary {
             keep_committed,
         };
         let come = Link::bootstrap(&config, &place, beside)?.run(&|| true)?;
-        // What an earlier log of this directory was told is nothing to this one.
-        remove_if_there(&dir.join(STANDING_NAME))?;
         settle(dir)?;
         come.context("the primary sent nothing")
-    }
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 
@@ -490,11 +481,12 @@ fn bytes_of<const N: usize>(hex: &str) -> Option<[u8; N]> {
 }
 
 /// Moves files that have come whole to where they are opened; also those of a start that was cut off while it did.
-fn settle(dir: &Path) -> io::Result<()> {
+fn settle(dir: &Path) -> anyhow::Result<()> {
     let arrived = dir.join(ARRIVED);
     if !arrived.exists() {
         return Ok(());
     }
+    forget_earlier_log(&RealDisk::create(dir)?)?;
     for name in [VIEW_NAME].into_iter().chain(FOLDERS) {
         let (from, to) = (arrived.join(name), dir.join(name));
         if from.exists() {
@@ -502,7 +494,7 @@ fn settle(dir: &Path) -> io::Result<()> {
             fs::File::open(dir)?.sync_all()?;
         }
     }
-    fs::remove_dir_all(&arrived)
+    Ok(fs::remove_dir_all(&arrived)?)
 }
 
 /// As it is told others: `--name`, or the host's and the port.
@@ -564,7 +556,11 @@ mod tests {
     fn files_get_their_place_also_where_that_was_cut_off() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |path: &str| dir.path().join(path);
+        let own = br#"[{"name":"s1","lsn":7,"in_sync":true}]"#;
+        fs::write(at("standbys.json"), own).expect("write");
+        fs::write(at("standing.json"), "{}").expect("write");
         settle(dir.path()).expect("nothing to do");
+        assert!(at("standing.json").exists());
         for made in ["bootstrap/checkpoints", "bootstrap/log"] {
             fs::create_dir_all(at(made)).expect("make");
         }
@@ -574,5 +570,12 @@ mod tests {
         settle(dir.path()).expect("it goes on");
         assert!(at("checkpoints").exists() && at("log").exists() && !at("bootstrap").exists());
         assert!(at("view").exists(), "else what is not committed would be shown");
+        // Of an earlier log.
+        assert!(!at("standing.json").exists());
+        let kept = fs::read_to_string(at("standbys.json")).expect("kept");
+        assert!(
+            kept.contains(r#""in_sync":false"#) && kept.contains(r#""was_in_sync":true"#),
+            "{kept}"
+        );
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, free_address, run_verb};
-use reprise_test_process::{Mount, check_by_promtool, fill};
+use reprise_test_process::{Mount, check_by_promtool, fill, wait_reached};
 use serde_json::Value;
 
 /// A wait that ends only by a mistake.
@@ -396,6 +396,49 @@ fn both_sides_may_be_killed_and_come_back() -> Result<()> {
         replication(&primary)?["standbys"] == serde_json::json!([]),
         "it is listed"
     );
+    Ok(())
+}
+
+/// What its new primary sends first holds what its standby of before lacks: also where nothing comes behind that.
+#[test]
+fn nobody_is_in_sync_with_a_former_primary_that_begins_anew() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "2-safe"];
+    let mut a = cluster.primary("a", &level)?;
+    a.deploy("bank")?;
+    open_accounts(&a, 0, 20)?;
+    let mut b = cluster.standby("b", &a, &level)?;
+    let mut c = cluster.standby("c", &a, &level)?;
+    wait_reached(&a, &[], ("2-safe", &[&b, &c]))?;
+    promote(&b)?;
+    // It goes on with the other standby.
+    wait_reached(&a, &[], ("2-safe", &[&c]))?;
+    let list = cluster.path("a/standbys.json");
+    let kept = || -> Result<Vec<Value>> { Ok(serde_json::from_str(&std::fs::read_to_string(&list)?)?) };
+    let in_sync = |kept: &[Value]| kept.iter().filter(|standby| standby["in_sync"] == true).count();
+    ensure!(in_sync(&kept()?) == 1, "{:?}", kept()?);
+    c.kill()?;
+    a.kill()?;
+    // This is what c lacks.
+    open_accounts(&b, 5_000, 1)?;
+    for folder in ["a/log", "a/checkpoints"] {
+        std::fs::remove_dir_all(cluster.path(folder))?;
+    }
+    let mut a = cluster.standby("a", &b, &level)?;
+    wait_caught_up(&b, &a)?;
+    b.kill()?;
+    let told = replication(&a)?;
+    a.kill()?;
+    ensure!(in_sync(&kept()?) == 0, "{:?}", kept()?);
+    let called_out = told["out_of_sync"].as_array().cloned().unwrap_or_default();
+    ensure!(
+        called_out.iter().all(|one| one["name"] != "c"),
+        "b knows nothing of it: {told}"
+    );
+    let mut a = cluster.primary("a", &level)?;
+    a.wait_ready()?;
+    ensure!(a.call("bank/balance", r#"{"account": 5000}"#)?.status == 200);
+    ensure!(replication(&a)?["reached"] == "1-safe", "{}", replication(&a)?);
     Ok(())
 }
 

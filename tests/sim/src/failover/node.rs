@@ -7,9 +7,9 @@ use std::{
 
 use reprise_base::Safety;
 use reprise_database::{
-    CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
-    Environment, Folders, FollowPrimary, LeaseConfig, LogPolicy, Position, RedoConfig, STANDING_NAME, Sampling,
-    ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, keep_committed,
+    BEGINS_ANEW_NAME, CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig,
+    DeviceConfig, Environment, Folders, FollowPrimary, LeaseConfig, LogPolicy, Position, RedoConfig, Sampling,
+    ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
 use reprise_router::{JoinTicket, ReplicationError, ReplicationService};
@@ -329,6 +329,11 @@ impl Closed<'_> {
         for folder in [LOG, CHECKPOINTS] {
             clear(&self.disk.folder(folder)).map_err(|error| error.to_string())?;
         }
+        let root = self.disk.folder(ROOT);
+        if root.bytes(BEGINS_ANEW_NAME).is_some() {
+            root.remove(BEGINS_ANEW_NAME).map_err(|error| error.to_string())?;
+            root.sync_dir().map_err(|error| error.to_string())?;
+        }
         Ok(())
     }
 
@@ -363,10 +368,11 @@ impl Closed<'_> {
             }
         };
         let come = tree.extract(ARRIVED).map_err(|error| error.to_string())?;
+        let root = self.disk.folder(ROOT);
+        forget_earlier_log(&root).map_err(|error| error.to_string())?;
         for folder in [LOG, CHECKPOINTS] {
             copy(&come.folder(folder), &self.disk.folder(folder)).map_err(|error| error.to_string())?;
         }
-        let root = self.disk.folder(ROOT);
         let view = come
             .folder(ROOT)
             .bytes(VIEW_NAME)
@@ -375,9 +381,6 @@ impl Closed<'_> {
             root.remove(VIEW_NAME).map_err(|error| error.to_string())?;
         }
         copy_file(&root, VIEW_NAME, &view).map_err(|error| error.to_string())?;
-        if root.bytes(STANDING_NAME).is_some() {
-            root.remove(STANDING_NAME).map_err(|error| error.to_string())?;
-        }
         root.sync_dir().map_err(|error| error.to_string())?;
         Ok(Ok(whole.live))
     }
