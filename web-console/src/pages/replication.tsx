@@ -15,6 +15,7 @@ import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
+import { timesOf, valuesAt } from './freshness-series';
 import { freshText, toneOf } from './standby-text';
 import { Topology } from './topology';
 
@@ -135,18 +136,14 @@ const colours: Series['colour'][] = ['--series-1', '--series-2', '--series-3'];
 /** Of the first standbys, as many as there are colours to tell them apart. */
 function Charts({ history }: { history: FreshnessHistory }) {
   const shown = history.standbys.slice(0, colours.length);
-  const ends = shown.flatMap(({ steps }) => steps.map(({ at }) => at));
-  const times = [...new Set(ends)].sort();
+  const times = timesOf(shown);
   const series = (figure: 'freshness_median' | 'lag_ms_p99', scale: number): Series[] =>
-    shown.map(({ name, steps }, number) => {
-      const byEnd = new Map(steps.map((step) => [step.at, step[figure] * scale]));
-      return {
-        label: name,
-        colour: colours[number] ?? '--series-1',
-        values: times.map((at) => byEnd.get(at) ?? null),
-      };
-    });
-  const seconds = times.map((at) => Date.parse(at) / 1000);
+    shown.map(({ name, steps }, number) => ({
+      label: name,
+      colour: colours[number] ?? '--series-1',
+      values: valuesAt(times, steps, (step) => step[figure] * scale),
+    }));
+  const seconds = times.map((time) => time / 1000);
   return (
     <>
       <Chart
