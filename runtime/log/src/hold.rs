@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use reprise_base::Lsn;
-use reprise_env::Disk;
+use reprise_env::{Disk, DiskErrorKind};
 
 use crate::{
     error::LogError,
@@ -56,6 +56,8 @@ struct State {
     bytes_max: u64,
     held: Vec<Held>,
     next_number: u64,
+    /// Out of the index, and perhaps still on the disk.
+    going: Option<u64>,
     /// The directory may be another's.
     is_closed: bool,
 }
@@ -79,6 +81,7 @@ impl Keeper {
             bytes_max: u64::MAX,
             held: Vec::new(),
             next_number: 0,
+            going: None,
             is_closed: false,
         };
         Self {
@@ -123,17 +126,26 @@ impl Keeper {
         self.let_go_of_laggards(state);
         let (disk, until) = (&*self.disk, state.kept_from());
         let mut count = 0;
-        while let Some(place) = self.index.take_oldest_before(until) {
+        loop {
+            // One that could not go goes first: without it those behind it would not follow each other.
+            state.going = state.going.take().or_else(|| self.index.take_oldest_before(until));
+            let Some(place) = state.going else {
+                return Ok(count);
+            };
             let name = segment_name(place);
             let is_taken = disk.list()?.iter().any(|name| name == RECYCLE_NAME);
-            match is_taken {
-                true => disk.remove(&name)?,
-                false => disk.rename(&name, RECYCLE_NAME)?,
+            let gone = match is_taken {
+                true => disk.remove(&name),
+                false => disk.rename(&name, RECYCLE_NAME),
+            };
+            match gone {
+                Err(error) if error.kind == DiskErrorKind::NotFound => {}
+                gone => gone?,
             }
             disk.sync_dir()?;
+            state.going = None;
             count += 1;
         }
-        Ok(count)
     }
 }
 

@@ -456,6 +456,28 @@ fn what_somebody_holds_is_kept_until_the_hold_advances() {
     assert_eq!(verify(&disk).expect("verify").damage, None);
 }
 
+#[test]
+fn a_segment_that_could_not_go_goes_before_those_behind_it() {
+    let disk = SimDisk::new();
+    let (log, last, starts) = long_log(&disk);
+    disk.set_faults(FaultPlan {
+        read_only: true,
+        ..FaultPlan::default()
+    });
+    log.release_before(starts[2]).expect_err("nothing can be removed");
+    disk.set_faults(FaultPlan::default());
+    log.release_before(starts[3]).expect("both go");
+    assert_eq!(log.start(), starts[3]);
+    log.close().expect("close");
+    assert_eq!(
+        verify(&disk).expect("verify").damage,
+        None,
+        "what is left follows each other"
+    );
+    let (log, ..) = open(&disk).expect("what is left follows each other");
+    assert_eq!((log.start(), log.durable()), (starts[3], last));
+}
+
 /// A standby's replay that waits at the log's end, where a checkpoint lets go of everything before it.
 #[test]
 fn a_reader_that_has_read_nothing_yet_outlives_a_release_of_what_lies_before() {

@@ -344,7 +344,8 @@ fn append_and_wait(
 /// Waits until the log is durable up to `end`. Err: the log has stopped before, and why if that is known.
 fn wait_for(appender: &Appender<Box<CallBatch>>, end: Lsn) -> Result<(), Option<Unlogged>> {
     while !appender.wait_durable(end, DURABLE_LOOK) {
-        if appender.is_stopped() {
+        // It may have become durable between the two looks.
+        if appender.is_stopped() && !appender.wait_durable(end, Duration::ZERO) {
             return Err(appender.loss(end).as_ref().map(Unlogged::from));
         }
     }

@@ -148,11 +148,13 @@ impl Partition {
 impl Partition {
     /// Forgets the undo of what is durable. Once the log has failed for good, takes back what is not: nobody was told of it.
     pub fn settle(&mut self, sink: &dyn Sink) {
+        // In this order: once it has stopped nothing becomes durable any more, and what was before is answered.
+        let is_stopped = sink.is_stopped();
         let Some(durable) = sink.settled() else {
             return;
         };
         self.store.settle(durable.0);
-        if sink.is_stopped() && self.last_end > durable {
+        if is_stopped && self.last_end > durable {
             self.note_change();
             self.store.unwind();
             self.last_end = durable;
