@@ -15,6 +15,8 @@ const FUNCTION_WORK_MAX: u64 = 400_000;
 const HEAVY_WORK: u64 = 20_000;
 /// Work of a module's heavy functions at most.
 const MODULE_WORK_MAX: u64 = 1_200_000;
+/// Locals of all functions of a module, parameters included: each takes the compiler some time and memory, used or not.
+const MODULE_LOCALS_MAX: u64 = 2_000_000;
 /// Joins that cost as much as one jump back.
 const JOINS_PER_JUMP: u64 = 16;
 /// Parameters or results of a block at most, and results of a function: a jump of two bytes hands on all of them.
@@ -24,6 +26,7 @@ pub(crate) const HANDED_ON_MAX: usize = 16;
 #[derive(Default)]
 pub(crate) struct Effort {
     heavy_work: u64,
+    locals: u64,
 }
 
 /// How many values a type of functions or blocks takes and leaves.
@@ -186,6 +189,12 @@ impl Effort {
         }
         if !around.is_bounded {
             return Ok(locals);
+        }
+        self.locals += locals;
+        if self.locals > MODULE_LOCALS_MAX {
+            return Err(at(format!(
+                "module's functions have more than {MODULE_LOCALS_MAX} locals, which would hold the compiler for too long"
+            )));
         }
         if flow.loops > LOOPS_MAX {
             let loops = flow.loops;

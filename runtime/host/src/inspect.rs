@@ -36,6 +36,9 @@ pub(crate) const WASM_PAGE_BYTES: u64 = 65_536;
 
 /// Bounds of a module beyond wasm's own, so that one upload can't hold the compiler or the address space for long.
 const FUNCTIONS_MAX: usize = 50_000;
+/// Types of functions: code is made for each, whether it is used or not. Their parameters and results together.
+const TYPES_MAX: u32 = 5_000;
+const TYPE_VALUES_MAX: usize = 50_000;
 const FUNCTION_BYTES_MAX: usize = 256 << 10;
 const EXPORTS_MAX: u32 = 10_000;
 const MUTABLE_GLOBALS_MAX: usize = 1_000;
@@ -257,12 +260,26 @@ impl<'a> Inspected<'a> {
 
     fn take_types(&mut self, section: TypeSectionReader<'a>) -> Result<(), InvalidModule> {
         let (offset, mut known) = (section.range().start, BTreeMap::new());
+        if self.is_upload && section.count() > TYPES_MAX {
+            return Err(invalid(
+                format!("{} types of functions are more than {TYPES_MAX}", section.count()),
+                offset,
+            ));
+        }
+        let mut values = 0;
         for ty in section.into_iter_err_on_gc_types() {
             let ty = ty?;
             let (params, results) = (ty.params().len(), ty.results().len());
             if self.is_upload && results > HANDED_ON_MAX {
                 return Err(invalid(
                     format!("type of {results} results has more than {HANDED_ON_MAX}"),
+                    offset,
+                ));
+            }
+            values += params + results;
+            if self.is_upload && values > TYPE_VALUES_MAX {
+                return Err(invalid(
+                    format!("types of functions have more than {TYPE_VALUES_MAX} parameters and results"),
                     offset,
                 ));
             }

@@ -40,6 +40,7 @@ pub struct Scratch {
     sorted: Vec<u8>,
     errors: Vec<ArgumentError>,
     error_bytes: usize,
+    is_too_large: bool,
 }
 
 /// Where a member's bytes lie in the output.
@@ -62,7 +63,9 @@ pub fn encode_args<'t, S: Source<'t>>(
     scratch.members.clear();
     scratch.errors.clear();
     scratch.error_bytes = 0;
-    let mut sink = Sink { out, scratch };
+    scratch.is_too_large = false;
+    let end_max = start + ARGS_BYTES_MAX;
+    let mut sink = Sink { out, scratch, end_max };
     match source.token()? {
         Token::Map(items) => read_members(params, source, &mut sink, &Path::ROOT, items)?,
         other => {
@@ -74,7 +77,7 @@ pub fn encode_args<'t, S: Source<'t>>(
     }
     Ok(if !sink.scratch.errors.is_empty() {
         Err(ArgsError::Invalid(std::mem::take(&mut sink.scratch.errors)))
-    } else if sink.out.len() - start > ARGS_BYTES_MAX {
+    } else if sink.scratch.is_too_large || sink.out.len() > end_max {
         Err(ArgsError::TooLarge)
     } else {
         Ok(())
@@ -85,9 +88,19 @@ pub fn encode_args<'t, S: Source<'t>>(
 struct Sink<'b> {
     out: &'b mut Vec<u8>,
     scratch: &'b mut Scratch,
+    /// Where the arguments end at most.
+    end_max: usize,
 }
 
 impl Sink<'_> {
+    /// Of a list whose items begin at `from`: they are forgotten once all arguments are too long, since few bytes of text may be many of these.
+    fn bound(&mut self, from: usize) {
+        if self.out.len() > self.end_max {
+            self.out.truncate(from);
+            self.scratch.is_too_large = true;
+        }
+    }
+
     #[cold]
     fn fail(&mut self, path: &Path<'_>, message: impl Into<String>) {
         if self.scratch.errors.len() >= ERRORS_MAX || self.scratch.error_bytes >= ERRORS_BYTES_MAX {
@@ -168,6 +181,7 @@ pub(super) fn encode_value<'t, S: Source<'t>>(
     let mut sink = Sink {
         out,
         scratch: &mut scratch,
+        end_max: usize::MAX,
     };
     read_value(ty, source, &mut sink, &Path::ROOT)?;
     Ok(scratch.errors)
@@ -406,6 +420,7 @@ fn read_list<'t, S: Source<'t>>(
             segment: Segment::Index(count),
         };
         read_value(item, source, sink, &path)?;
+        sink.bound(start + 1);
         count += 1;
     }
     if count < 0x80 {

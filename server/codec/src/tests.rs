@@ -342,6 +342,29 @@ fn check(params: &[Parameter], json: &str, expected: Expect) {
 }
 
 #[test]
+fn few_bytes_of_text_that_are_many_of_arguments_take_no_more_memory_than_arguments_may() {
+    let fields = (0..200).map(|number| StructField {
+        name: format!("f{number}"),
+        ty: Type::Option(Box::new(scalar(ScalarType::I64))),
+    });
+    let wide = Type::Struct(fields.collect());
+    let params = [
+        param("first", scalar(ScalarType::I64)),
+        param("list", Type::List(Box::new(wide))),
+    ];
+    let items = vec!["{}"; 300_000].join(",");
+    for json in [
+        format!(r#"{{"first":"1","list":[{items}]}}"#),
+        format!(r#"{{"list":[{items}],"first":"1"}}"#),
+    ] {
+        let (mut args, mut scratch) = (Vec::new(), Scratch::default());
+        let outcome = encode_args(&params, json.as_bytes(), &mut args, &mut scratch);
+        assert!(matches!(outcome, Err(ArgsError::TooLarge)), "{outcome:?}");
+        assert!(args.capacity() < 4 << 20, "{}", args.capacity());
+    }
+}
+
+#[test]
 fn every_mistake_is_named_with_its_place() {
     let point = Type::Struct(vec![
         StructField {

@@ -243,7 +243,7 @@ pub fn client_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> 
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
-    let Some(value) = headers.get(headers::IDEMPOTENCY_KEY) else {
+    let Some(value) = single(headers, headers::IDEMPOTENCY_KEY)? else {
         return Ok(None);
     };
     match value.to_str() {

@@ -161,9 +161,11 @@ async fn route_judged(
     response
 }
 
-/// Pages of rows and of the log.
+/// Pages of rows, groups and logs, and results that are kept.
 fn is_long_page(path: &str) -> bool {
-    path.starts_with("/v1/log") || path.starts_with("/v1/tables/") && path.ends_with("/rows")
+    let is_of_rows = path.ends_with("/rows") || path.ends_with("/groups");
+    let is_text = ["/v1/log", "/v1/procedure-log", "/v1/idempotency/"];
+    is_text.iter().any(|long| path.starts_with(long)) || path.starts_with("/v1/tables/") && is_of_rows
 }
 
 /// The answer with its room, until the client has taken it.

@@ -35,6 +35,9 @@ impl Default for ConnectionLimits {
     }
 }
 
+/// Of the id of a call in a batch: it is answered as it came, also as another format's text.
+pub const ID_BYTES_MAX: usize = 1 << 10;
+
 /// Connections at most; further ones wait in the listener's queue.
 pub const CONNECTIONS_MAX: u32 = 4096;
 /// Further connections, for probes and control alone: a request each, and soon. Of one address at most.

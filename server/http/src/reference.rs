@@ -20,8 +20,8 @@ use reprise_base::limits::{
 use crate::{
     limits::{
         BATCH_IDLE_MAX, BODY_WAIT_MAX, CALL_BODY_BYTES_MAX, CONNECTIONS_MAX, DOWNLOADS_MAX, EVENT_STREAMS_MAX,
-        HEADER_BYTES_MAX, HEADER_WAIT_MAX, HEADERS_MAX, LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX, READ_WAIT_MAX,
-        ROWS_LIMIT_MAX, WRITE_WAIT_MAX,
+        HEADER_BYTES_MAX, HEADER_WAIT_MAX, HEADERS_MAX, ID_BYTES_MAX, LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX,
+        READ_WAIT_MAX, ROWS_LIMIT_MAX, WRITE_WAIT_MAX,
     },
     metrics, problems,
 };
@@ -88,6 +88,7 @@ fn limits() -> Vec<(&'static str, &'static str, String)> {
         ("", "request line and headers", bytes(HEADER_BYTES_MAX)),
         ("", "headers", count(HEADERS_MAX as u64)),
         ("", "body of a call, line of a batch", bytes(CALL_BODY_BYTES_MAX)),
+        ("", "id of a call in a batch", bytes(ID_BYTES_MAX)),
         ("", "wait for the next request's headers (`header_wait_s`)", seconds(HEADER_WAIT_MAX)),
         ("", "wait for the next piece of a body (`body_wait_s`)", seconds(BODY_WAIT_MAX)),
         ("", "wait for the next call of a batch (`batch_idle_s`)", seconds(BATCH_IDLE_MAX)),

@@ -164,6 +164,11 @@ fn a_batch_is_a_sequence() {
     assert_eq!(answers[3]["problem"]["type"], "/problems/malformed-request");
     assert_eq!(answers[4]["problem"]["type"], "/problems/malformed-request");
     assert_eq!(answers[5]["result"], 3);
+    // An id is answered as it came, in either format: a long one is none.
+    let many = line(4, json!(vec![0; 2_000]));
+    let answers = send([cbor(many), cbor(line(5, json!("x")))].concat());
+    assert_eq!(answers[0]["problem"]["type"], "/problems/malformed-request");
+    assert_eq!((&answers[1]["result"], &answers[1]["id"]), (&json!(5), &json!("x")));
     // An end in the middle, and bytes that are no item: the calls before them are answered, and the end is told.
     for tail in [&b"\xa1\x66modu"[..], b"\x1c"] {
         let answers = send([&sequence[..], tail].concat());

@@ -72,6 +72,7 @@ fn ranges_order_and_conditions_give_the_rows_that_they_say_page_by_page() {
         ("where=amount:eq:x", "where does not fit"),
         ("where=amount:starts:1", "starts is for text"),
         ("columns=id,nothing", "has no column"),
+        ("columns=id,amount,id", "more than once"),
         ("from=x", "from does not fit"),
         ("prefix=1&from=2", "from does not fit"),
         ("reverse=maybe", "reverse is true or false"),

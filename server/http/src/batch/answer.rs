@@ -24,18 +24,24 @@ struct Shown<'a> {
     lsn: Option<U64>,
 }
 
+/// Ids of a chunk that go without room for long texts.
+const SHORT_IDS_BYTES: u64 = 64 << 10;
+/// Bytes of text that a byte of an id may become: `\u0000`.
+const ID_TEXT_PER_BYTE: u64 = 6;
+
 /// A call, and where its id lies.
 type Slot = submission::Slot<Range<u32>>;
 
 impl Chunk {
-    /// The longest that all answers together can be as text; 0 where no result is long.
+    /// The longest that all answers together can be as text; 0 where no result is long, and all ids are short.
     pub fn text_bytes_max(&self) -> u64 {
-        if self.calls.has_small_results() {
+        let slots = self.calls.slots();
+        let ids: u64 = slots.iter().map(|slot| slot.framing.len() as u64).sum();
+        if self.calls.has_small_results() && ids <= SHORT_IDS_BYTES {
             return 0;
         }
-        let slots = self.calls.slots().iter();
-        let bytes = slots.map(|slot| self.calls.text_bytes_max(slot));
-        bytes.fold(0, u64::saturating_add)
+        let bytes = slots.iter().map(|slot| self.calls.text_bytes_max(slot));
+        bytes.fold(ids * ID_TEXT_PER_BYTE, u64::saturating_add)
     }
 
     /// How many of the calls did not commit.

@@ -11,6 +11,7 @@ use reprise_router::{BatchBuilder, Stream};
 
 use crate::{
     calls::{bad_key, is_valid_key},
+    limits::ID_BYTES_MAX,
     refusal::Refusal,
     submission::{CallText, Submission},
     target::Target,
@@ -209,7 +210,13 @@ impl Chunk {
                 b"procedure" if line.procedure.is_none() => {
                     line.procedure = Some(text(&mut source)?);
                 }
-                b"id" if line.id.is_none() => line.id = Some(source.raw()?),
+                b"id" if line.id.is_none() => {
+                    let id = source.raw()?;
+                    if id.len() > ID_BYTES_MAX {
+                        return wrong(&source, "an id of more than 1024 bytes");
+                    }
+                    line.id = Some(id);
+                }
                 b"idempotency_key" if line.idempotency_key.is_none() => {
                     line.idempotency_key = match source.token()? {
                         Token::Null => None,

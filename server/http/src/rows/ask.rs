@@ -145,9 +145,25 @@ impl Asked {
     pub fn columns_of(&self, table: &TableSchema) -> Result<Vec<u16>, Refusal> {
         match &self.columns {
             None => Ok((0..table.columns.len() as u16).collect()),
-            Some(names) => names.split(',').map(|name| find_column(table, name.trim())).collect(),
+            Some(names) => find_columns(table, "columns", names),
         }
     }
+}
+
+/// Names, separated by commas, none of them twice: so no answer has more of a row than the row.
+pub fn find_columns(table: &TableSchema, member: &str, names: &str) -> Result<Vec<u16>, Refusal> {
+    let mut found = Vec::new();
+    for name in names.split(',') {
+        let at = find_column(table, name.trim())?;
+        if found.contains(&at) {
+            return Err(Refusal::malformed(format!(
+                "{member} names the column {} more than once",
+                table.columns[at as usize].name
+            )));
+        }
+        found.push(at);
+    }
+    Ok(found)
 }
 
 fn set<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), Refusal> {

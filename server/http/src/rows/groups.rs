@@ -11,7 +11,7 @@ use reprise_router::RowsRequest;
 use serde_json::{Map, Number, Value};
 
 use super::{
-    ask::{Asked, find_column, find_index},
+    ask::{Asked, find_column, find_columns, find_index},
     cursor::{pack_cursor, walk_of},
 };
 use crate::{
@@ -27,6 +27,8 @@ const GROUPS_LIMIT_DEFAULT: u32 = 100;
 const GROUPS_LIMIT_MAX: u32 = 1000;
 /// Rows of one page of the engine.
 const PAGE_ROWS: u32 = 1000;
+/// Bytes of groups after which a page ends, too.
+const GROUPS_BYTES_MAX: usize = 4 << 20;
 /// Time after which a page of groups ends, wherever it is.
 const GROUPS_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -97,7 +99,8 @@ struct Grouping {
 /// A group on its way.
 struct Group {
     key: Vec<u8>,
-    row: Vec<u8>,
+    /// As it is answered: of a row no more than that is kept.
+    told: reprise_api::Json,
     count: u64,
     sums: Vec<Sum>,
 }
@@ -123,14 +126,11 @@ impl Grouping {
             .iter()
             .map(|column| find_column(table, &column.name))
             .collect();
-        let names: Vec<String> = asked
-            .sum
-            .iter()
-            .flat_map(|names| names.split(','))
-            .map(|name| name.trim().to_owned())
-            .collect();
-        let sums: Result<Vec<u16>, Refusal> = names.iter().map(|name| find_column(table, name)).collect();
-        let sums = sums?;
+        let sums = match &asked.sum {
+            None => Vec::new(),
+            Some(names) => find_columns(table, "sum", names)?,
+        };
+        let names: Vec<String> = sums.iter().map(|at| table.columns[*at as usize].name.clone()).collect();
         let is_number = |at: &u16| {
             !matches!(
                 table.columns[*at as usize].ty,
@@ -148,42 +148,51 @@ impl Grouping {
 
     fn read(&self, parts: &Parts, mut request: RowsRequest, limit: usize) -> Result<GroupsPage, Refusal> {
         let until = Instant::now() + GROUPS_TIME_MAX;
-        let mut groups: Vec<Group> = Vec::new();
+        let (mut groups, mut bytes): (Vec<Group>, usize) = (Vec::new(), 0);
         loop {
             let page = parts.router.table_rows(request.clone())?;
             let (schema, layout) = (page.schema.clone(), RowLayout::of_table(&page.schema));
             let rows = page.rows.len();
             for row in page.rows {
-                self.add(&layout, row, &mut groups)?;
+                bytes += self.add((&schema, &layout), row, &mut groups)?;
             }
             request.cursor = page.next_cursor;
             // Where a page ends is seen in rows, not in groups: the last one may go on.
-            let is_over = groups.len() >= limit || Instant::now() >= until;
+            let is_over = groups.len() >= limit || bytes >= GROUPS_BYTES_MAX || Instant::now() >= until;
             if request.cursor.is_none() || is_over {
                 let continues = request.cursor.is_some() && rows > 0;
-                return self.answer(groups, continues, (&schema, &layout), &request, page.lsn.0);
+                return Ok(self.answer(groups, continues, &schema, (&request, page.lsn.0)));
             }
         }
     }
 
-    fn add(&self, layout: &RowLayout, row: Vec<u8>, groups: &mut Vec<Group>) -> Result<(), Refusal> {
-        let mut key = Vec::new();
+    /// Bytes that are kept of it.
+    fn add(
+        &self,
+        (schema, layout): (&TableSchema, &RowLayout),
+        row: Vec<u8>,
+        groups: &mut Vec<Group>,
+    ) -> Result<usize, Refusal> {
+        let strange = || Refusal::internal("a stored row is not of its table's layout");
+        let (mut bytes, mut key) = (0, Vec::new());
         layout.push_key(&row, &self.by, &mut key);
         if groups.last().is_none_or(|group| group.key != key) {
             let zero = |at: &u16| match layout.field(&row, *at) {
                 Field::F64(_) => Sum::Float(0.0),
                 _ => Sum::Whole(0),
             };
-            let sums = self.sums.iter().map(zero).collect();
+            let sums: Vec<Sum> = self.sums.iter().map(zero).collect();
+            let told = columns_json(schema, &self.by, layout, &row).ok_or_else(strange)?;
+            bytes = size_of::<Group>() + key.len() + told.get().len() + size_of_val(&*sums);
             groups.push(Group {
                 key,
-                row: row.clone(),
+                told,
                 count: 0,
                 sums,
             });
         }
         let Some(group) = groups.last_mut() else {
-            return Ok(());
+            return Ok(bytes);
         };
         group.count += 1;
         for (sum, at) in group.sums.iter_mut().zip(&self.sums) {
@@ -191,32 +200,29 @@ impl Grouping {
                 .plus(layout.field(&row, *at))
                 .ok_or_else(|| Refusal::malformed("a sum has more than 128 bits"))?;
         }
-        Ok(())
+        Ok(bytes)
     }
 
     fn answer(
         &self,
         groups: Vec<Group>,
         continues: bool,
-        (schema, layout): (&TableSchema, &RowLayout),
-        request: &RowsRequest,
-        lsn: u64,
-    ) -> Result<GroupsPage, Refusal> {
-        let strange = || Refusal::internal("a stored row is not of its table's layout");
+        schema: &TableSchema,
+        (request, lsn): (&RowsRequest, u64),
+    ) -> GroupsPage {
         let mut told = Vec::with_capacity(groups.len());
         for group in groups {
-            let key = columns_json(schema, &self.by, layout, &group.row).ok_or_else(strange)?;
             let sums = self.names.iter().zip(&self.sums).zip(&group.sums);
             let sums: Map<String, Value> = sums
                 .map(|((name, at), sum)| (name.clone(), sum.json(schema.columns[*at as usize].ty)))
                 .collect();
             told.push(RowGroup {
-                key,
+                key: group.told,
                 count: U64(group.count),
                 sums,
             });
         }
-        Ok(GroupsPage {
+        GroupsPage {
             groups: told,
             continues,
             next_cursor: request
@@ -224,7 +230,7 @@ impl Grouping {
                 .as_deref()
                 .map(|cursor| pack_cursor(walk_of(request.table, schema, request.index), cursor)),
             lsn: U64(lsn),
-        })
+        }
     }
 }
 
