@@ -31,13 +31,15 @@ use crate::{
     differing,
     environment::{Environment, Folders},
     error::OpenError,
+    expected,
     memory::{judge_memory, keep_memory_ready},
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
     quarantine::{self, Quarantined},
     report::{ReadOnly, RecoveryReport},
     shipping::Replication,
+    shown,
     standby::Standby,
-    stepping, synced,
+    stepping,
     timed::TimedCompiler,
 };
 
@@ -310,7 +312,12 @@ impl Database {
         let is_served = self.upkeep.replication.get().is_some_and(|own| own.serving().is_some());
         match self.root().filter(|_| !is_served) {
             None => Ok(()),
-            Some(root) => synced::open_reign(root),
+            Some(root) => {
+                expected::open_reign(root)?;
+                // What was shown as a standby tells nothing from here on; where it stays, less is shown.
+                let _ = shown::forget(root);
+                Ok(())
+            }
         }
     }
 

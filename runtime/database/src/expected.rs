@@ -147,6 +147,16 @@ pub(crate) fn end_reign(root: &dyn Disk) -> Result<(), DiskError> {
     change(root, |standbys| standbys.iter_mut().for_each(Stored::end))
 }
 
+/// Whether `end_reign` may have something to do.
+pub(crate) fn may_have_led(root: &dyn Disk) -> bool {
+    let is_ended = |standby: &Stored| !standby.in_sync && standby.persisted == Some(0);
+    match read(root) {
+        Ok(Ok(standbys)) => !standbys.iter().all(is_ended),
+        Ok(Err(_)) => false, // garbage stays
+        Err(_) => true,
+    }
+}
+
 /// Of a server that is opened as the primary: nobody is in sync because of an earlier reign, and who is not is a laggard.
 pub(crate) fn open_reign(root: &dyn Disk) -> Result<(), DiskError> {
     change(root, |standbys| {

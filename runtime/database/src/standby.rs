@@ -372,19 +372,20 @@ impl Database {
         }
     }
 
-    /// What this directory may show by itself, where that is not kept yet.
+    /// What this directory may show by itself, where something else is kept, or nothing.
     fn keep_found(&self, standby: &Standby) -> Result<(), DiskError> {
         let (Some(root), Some((shown, Some(durable)))) = (self.root(), standby.found.get().copied()) else {
             return Ok(());
         };
-        if shown::load(root)?.is_some() {
-            return Ok(());
-        }
         let all = Shown {
             limit: durable,
             hides_checkpoint: false,
         };
-        shown::keep(root, shown.unwrap_or(all))
+        let found = shown.unwrap_or(all);
+        match shown::load(root)? == Some(found) {
+            true => Ok(()),
+            false => shown::keep(root, found),
+        }
     }
 
     /// From now on no more is replayed than the primary says to be committed, and that is kept.
@@ -517,7 +518,10 @@ impl Database {
         });
         match &promoted {
             Ok(_) => self.take_writes()?,
-            Err(_) => standby.placing().is_closed = ended.is_some(),
+            Err(error) => {
+                standby.placing().is_closed = ended.is_some();
+                self.shared.gate.give_up(&error.to_string().into());
+            }
         }
         promoted
     }
@@ -546,6 +550,7 @@ impl Database {
         }
         if matches!(self.safety(), Safety::Quorum | Safety::VerySafe) {
             // What is here and not committed may be lost with this server yet: who reads it waits from now on, as on a primary.
+            standby.shown().take(); // nor is it kept as what was shown
             self.stop_readers();
             self.keep_commits();
         }
@@ -584,8 +589,10 @@ impl Database {
         self.router.set_primary_url(None);
         if let (Some(standby), Some(root)) = (&self.upkeep.standby, self.root()) {
             standby.shown().take();
-            // What stays is older than what this primary has, and shows less where it is a standby again.
-            let _ = shown::forget(root);
+            if !self.safety().asks_standbys() {
+                // What stays is older than what this primary has, and shows less where it is a standby again.
+                let _ = shown::forget(root);
+            }
         }
         self.keep_commits();
         self.router.set_role(Role::Primary);

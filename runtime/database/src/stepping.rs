@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cutting,
     error::OpenError,
+    expected,
     leasing::{ByHand, Holder},
     linking::Linked,
     shipping::{Replication, Serving},
-    small_file, synced,
+    shown, small_file,
 };
 
 /// In the data directory of a server that stepped down, until it is the primary again.
@@ -334,9 +335,12 @@ impl Replication {
     pub(crate) fn begin_epoch(&self, is_promoted: bool) -> Result<(), LogError> {
         if !is_promoted {
             self.log.raise_epoch(cutting::unused_epoch(&*self.root))?;
-            synced::open_reign(&*self.root)?;
+            expected::open_reign(&*self.root)?;
         }
-        Ok(self.keep_level(self.log.epoch())?)
+        self.keep_level(self.log.epoch())?;
+        // What was shown as a standby tells nothing from here on; where it stays, less is shown.
+        let _ = shown::forget(&*self.root);
+        Ok(())
     }
 
     /// A server that stepped down is the primary from here on, in an epoch that is this one at least.

@@ -84,15 +84,6 @@ pub fn forget_earlier_log(root: &dyn Disk) -> Result<(), DiskError> {
     expected::end_reign(root)
 }
 
-/// Before this server is opened as the primary, and nobody changes the list of its standbys yet: what another primary told is over, and who was in sync in
-/// an earlier reign is a laggard of this one.
-pub(crate) fn open_reign(root: &dyn Disk) -> Result<(), DiskError> {
-    if small_file::read(root, STANDING_NAME)?.is_some() {
-        forget(root)?;
-    }
-    expected::open_reign(root)
-}
-
 impl Synced {
     /// As it was kept for a log that is here by now: one that lost records since, or has some of a later epoch, is another one.
     pub fn open(root: Arc<dyn Disk>, log: Option<Position>) -> Self {
@@ -105,10 +96,11 @@ impl Synced {
             own: expected::laggards(&*root),
             kept_ns: 0,
         };
+        let may_have_led = AtomicBool::new(expected::may_have_led(&*root));
         Self {
             root,
             state: Mutex::new(state),
-            may_have_led: AtomicBool::new(true),
+            may_have_led,
         }
     }
 

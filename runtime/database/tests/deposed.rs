@@ -460,6 +460,22 @@ fn a_standby_keeps_what_it_may_show_before_anything_comes() {
     assert_eq!(kept[..8], acknowledged.0.to_le_bytes());
 }
 
+/// It was a standby, then it was started as the primary and not promoted.
+#[test]
+fn a_former_primary_hides_its_checkpoint_also_by_what_it_kept_as_a_standby() {
+    let cluster = Cluster::new();
+    let acknowledged = end_with_one_that_waits(&cluster, true);
+    let view = cluster.place("p").join("view");
+    let [lsn, complement] = [acknowledged.0, !acknowledged.0].map(u64::to_le_bytes);
+    std::fs::write(&view, [lsn, complement].concat()).expect("written");
+    let again = Arc::new(Database::open_standby(config(&cluster.place("p"), 2)).expect("open"));
+    again
+        .follow_primary(follow_primary(&cluster.primary, "p"))
+        .expect("it follows");
+    let kept = std::fs::read(&view).expect("kept");
+    assert_eq!(kept, [lsn, lsn].concat(), "also once its log has another one's records");
+}
+
 /// It knows of no more than it was told, also where it is started as the primary and not promoted.
 #[test]
 fn a_standby_that_is_started_as_the_primary_at_quorum_takes_no_more_for_committed_than_it_was_told() {

@@ -486,7 +486,9 @@ fn settle(dir: &Path) -> anyhow::Result<()> {
     if !arrived.exists() {
         return Ok(());
     }
-    forget_earlier_log(&RealDisk::create(dir)?)?;
+    if arrived.join("log").exists() {
+        forget_earlier_log(&RealDisk::create(dir)?)?;
+    }
     for name in [VIEW_NAME].into_iter().chain(FOLDERS) {
         let (from, to) = (arrived.join(name), dir.join(name));
         if from.exists() {
