@@ -76,6 +76,9 @@ struct State {
     refusal: Option<Arc<str>>,
     /// By their ends.
     waiting: VecDeque<Waiting>,
+    /// Some were let go and are not all answered yet. Whoever comes waits for that: a checkpoint's record is told to be committed behind the answers to all
+    /// before it.
+    is_answering: bool,
 }
 
 struct Waiting {
@@ -98,6 +101,7 @@ impl Default for CommitGate {
                 limit: EVERYTHING,
                 refusal: None,
                 waiting: VecDeque::new(),
+                is_answering: false,
             }),
         }
     }
@@ -200,7 +204,7 @@ impl CommitGate {
     pub fn complete(&self, end: Lsn, outcome: Result<(), Unlogged>, batch: Box<CallBatch>) {
         if outcome.is_ok() && self.is_kept.load(Ordering::Acquire) {
             let mut state = self.lock();
-            if end > self.committed_of(&state) {
+            if end > self.committed_of(&state) || state.is_answering {
                 let at = state.waiting.partition_point(|waiting| waiting.end <= end);
                 let since_ns = 0;
                 state.waiting.insert(at, Waiting { end, since_ns, batch });
@@ -217,18 +221,31 @@ impl CommitGate {
         self.complete(end, Ok(()), CallBatch::waiting(then));
     }
 
-    /// Lets those go whose records are where they are wanted.
+    /// Lets those go whose records are where they are wanted. Where another thread answers some at this moment, that one does.
     pub fn release(&self) {
-        let mut state = self.lock();
-        let committed = self.committed_of(&state);
-        let count = state.waiting.partition_point(|waiting| waiting.end <= committed);
-        let gone: Vec<Waiting> = state.waiting.drain(..count).collect();
-        if let Some(last) = gone.last() {
-            state.passed = state.passed.max(last.end);
+        let state = self.lock();
+        if !state.is_answering {
+            self.release_of(state);
         }
-        drop(state);
-        for waiting in gone {
-            complete(waiting.end, Ok(()), waiting.batch);
+    }
+
+    /// Until nobody is left who may go: more may have come meanwhile. This thread alone answers.
+    fn release_of<'g>(&'g self, mut state: MutexGuard<'g, State>) {
+        loop {
+            let committed = self.committed_of(&state);
+            let count = state.waiting.partition_point(|waiting| waiting.end <= committed);
+            let gone: Vec<Waiting> = state.waiting.drain(..count).collect();
+            let Some(last) = gone.last() else {
+                state.is_answering = false;
+                return;
+            };
+            state.passed = state.passed.max(last.end);
+            state.is_answering = true;
+            drop(state);
+            for waiting in gone {
+                complete(waiting.end, Ok(()), waiting.batch);
+            }
+            state = self.lock();
         }
     }
 
@@ -262,10 +279,15 @@ impl CommitGate {
         }
         let shown = gone.iter().map(|waiting| waiting.end).filter(|end| *end <= committed);
         state.passed = shown.fold(state.passed, Lsn::max);
+        let answers = !state.is_answering && !gone.is_empty();
+        state.is_answering |= answers;
         drop(state);
         for mut waiting in gone {
             waiting.batch.leave_open(reason, waiting.end <= committed);
             complete(waiting.end, Ok(()), waiting.batch);
+        }
+        if answers {
+            self.release_of(self.lock());
         }
     }
 }
@@ -284,6 +306,35 @@ mod tests {
         let (sender, told) = mpsc::channel();
         gate.when_committed(Lsn(end), move |outcome| _ = sender.send(outcome));
         told
+    }
+
+    #[test]
+    fn whoever_comes_while_others_are_answered_is_answered_behind_them() {
+        let gate = Arc::new(CommitGate::default());
+        gate.keep(Lsn(0));
+        gate.set_limit(Some(Lsn(5)), true, None);
+        let (sender, told) = mpsc::channel();
+        let (inner, tell) = (gate.clone(), sender.clone());
+        gate.when_committed(Lsn(7), move |_| {
+            // As another thread would, at the same moment.
+            let later = tell.clone();
+            inner.when_committed(Lsn(8), move |outcome| _ = later.send((8, outcome.is_ok())));
+            inner.release();
+            let _ = tell.send((7, true));
+        });
+        gate.set_limit(Some(Lsn(9)), true, None);
+        gate.release();
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [(7, true), (8, true)]);
+        // The same where they are given up.
+        let (inner, tell) = (gate.clone(), sender);
+        gate.when_committed(Lsn(11), move |outcome| {
+            let later = tell.clone();
+            inner.when_committed(Lsn(9), move |outcome| _ = later.send((9, outcome.is_ok())));
+            let _ = tell.send((11, outcome.is_ok()));
+        });
+        gate.give_up(&"nobody waits any more".into());
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [(11, false), (9, true)]);
+        assert!(wait_for(&gate, 9).try_recv().is_ok(), "nobody answers now");
     }
 
     #[test]
