@@ -320,8 +320,8 @@ fn end_with_one_that_waits(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
     acknowledged
 }
 
-#[test]
-fn at_quorum_a_standby_is_promoted_by_who_has_looked_at_the_others() {
+/// A primary at quorum, and its standby that has all that was written.
+fn follow_at_quorum() -> (Cluster, Arc<Database>, Arc<Database>) {
     let cluster = Cluster::new();
     let old = open_at_quorum(&cluster);
     cluster.set_primary(&old);
@@ -329,6 +329,12 @@ fn at_quorum_a_standby_is_promoted_by_who_has_looked_at_the_others() {
     old.router().deploy("bank", &wasm("bank")).expect("deploy");
     fill(&old, 0, 10);
     wait_seen(&old, &standby);
+    (cluster, old, standby)
+}
+
+#[test]
+fn at_quorum_a_standby_is_promoted_by_who_has_looked_at_the_others() {
+    let (_cluster, old, standby) = follow_at_quorum();
     let end = old.router().view();
     // A standby stays in sync where its primary stops.
     old.close().expect("close");
@@ -479,13 +485,7 @@ fn a_former_primary_hides_its_checkpoint_also_by_what_it_kept_as_a_standby() {
 /// It knows of no more than it was told, also where it is started as the primary and not promoted.
 #[test]
 fn a_standby_that_is_started_as_the_primary_at_quorum_takes_no_more_for_committed_than_it_was_told() {
-    let cluster = Cluster::new();
-    let old = open_at_quorum(&cluster);
-    cluster.set_primary(&old);
-    let standby = cluster.standby_of(&old, "s1");
-    old.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&old, 0, 10);
-    wait_seen(&old, &standby);
+    let (cluster, old, standby) = follow_at_quorum();
     let told = standby.router().view().0 - 3;
     standby.close().expect("close");
     old.close().expect("close");

@@ -526,12 +526,7 @@ fn bombs_of_few_bytes_are_refused_before_the_compiler_begins() {
     );
     let own = |functions: &str| format!("{memory} {P} {functions}");
     let locals = format!("(func {})", "(local i32)".repeat(1_000)).repeat(2_001);
-    // One parameter's type after the other as the digits of a number, so that no two types are alike.
-    let ty = |number: usize, params: usize| {
-        let digits = (0..params).map(|at| ["i32", "i64"][number >> at.min(12) & 1]);
-        format!("(type (func (param {})))", digits.collect::<Vec<_>>().join(" "))
-    };
-    let types = |count, params| (0..count).map(|number| ty(number, params)).collect::<String>();
+    let types = |count, params| format!("(type (func (param{})))", values("i32", params)).repeat(count);
     for (text, expected) in [
         (own(&locals), "functions have more than 2000000 locals"),
         (own(&types(5_001, 13)), "types of functions are more than 5000"),
