@@ -22,5 +22,7 @@ pub use load::{Load, Tally, open_accounts, prepare};
 pub use look::{balance, check, check_by_promtool, snapshot, verify};
 pub use mount::{Mount, fill};
 pub use network::Network;
-pub use openings::{Headers, Openings, PATIENCE, durable_lsn, is_awaited, open_until_known, replication, wait_reached};
+pub use openings::{
+    Headers, Openings, PATIENCE, durable_lsn, is_awaited, open_until_known, replication, take_checkpoint, wait_reached,
+};
 pub use verbs::{json_of, refused, status_of, switch_over};

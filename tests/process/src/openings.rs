@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use reprise_test_crash::{Answer, Connection, Server};
 use serde_json::Value;
 
@@ -131,4 +131,23 @@ fn know_it(standbys: &[&Server], headers: Headers) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Takes a checkpoint, and waits until it is there.
+pub fn take_checkpoint(server: &Server) -> Result<()> {
+    let begun = server.request("POST", "/v1/checkpoints", &[], b"")?;
+    ensure!(matches!(begun.status, 200 | 202), "{}", begun.text());
+    let (of, until) = (begun.json()["lsn"].clone(), Instant::now() + PATIENCE);
+    loop {
+        let told = server.get("/v1/checkpoints")?.json();
+        let all = told["checkpoints"].as_array().cloned().unwrap_or_default();
+        let found = all.into_iter().find(|checkpoint| checkpoint["lsn"] == of);
+        match found.unwrap_or_default()["state"].as_str() {
+            Some("published") => return Ok(()),
+            Some("running") => {}
+            _ => bail!("{told}"),
+        }
+        ensure!(Instant::now() < until, "{told}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }

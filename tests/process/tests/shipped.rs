@@ -8,7 +8,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Launch, Rng, Server, Spawned, free_address, procedure_wasm, run_verb};
-use reprise_test_process::{Load, Mount, PATIENCE, Tally, check, fill, forge_stand_in, prepare, replication};
+use reprise_test_process::{
+    Load, Mount, PATIENCE, Tally, check, fill, forge_stand_in, prepare, replication, take_checkpoint,
+};
 use serde_json::{Value, json};
 
 const CLIENTS: i64 = 2;
@@ -90,25 +92,6 @@ fn wait_equal(primary: &Server, name: &str) -> Result<()> {
             "{name} is not compared behind {durable}: {told}"
         );
         thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Takes a checkpoint, and waits until it is there.
-fn take_checkpoint(server: &Server) -> Result<()> {
-    let begun = server.request("POST", "/v1/checkpoints", &[], b"")?;
-    ensure!(matches!(begun.status, 200 | 202), "{}", begun.text());
-    let (of, until) = (begun.json()["lsn"].clone(), Instant::now() + PATIENCE);
-    loop {
-        let told = server.get("/v1/checkpoints")?.json();
-        let all = told["checkpoints"].as_array().cloned().unwrap_or_default();
-        let found = all.into_iter().find(|checkpoint| checkpoint["lsn"] == of);
-        match found.unwrap_or_default()["state"].as_str() {
-            Some("published") => return Ok(()),
-            Some("running") => {}
-            _ => anyhow::bail!("{told}"),
-        }
-        ensure!(Instant::now() < until, "{told}");
-        thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, free_address, run_verb};
-use reprise_test_process::{Mount, check_by_promtool, fill, wait_reached};
+use reprise_test_process::{Mount, check_by_promtool, fill, take_checkpoint, wait_reached};
 use serde_json::Value;
 
 /// A wait that ends only by a mistake.
@@ -664,5 +664,32 @@ fn tables_are_compared_while_both_run_and_everybody_says_so() -> Result<()> {
             "{told}"
         );
     }
+    Ok(())
+}
+
+#[test]
+fn a_standby_that_may_show_nothing_yet_says_so_and_takes_over() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let primary = cluster.primary("a", &[])?;
+    primary.deploy("bank")?;
+    open_accounts(&primary, 0, 20)?;
+    take_checkpoint(&primary)?;
+    let mut standby = cluster.standby("b", &primary, &[])?;
+    wait_caught_up(&primary, &standby)?;
+    let launch = cluster.standby_launch("b", &primary, &[]);
+    standby.kill()?;
+    drop(primary);
+    // As one that was not yet told that its first files, a checkpoint of its primary, are committed.
+    std::fs::write(cluster.path("b/view"), [0; 16])?;
+    let mut standby = Spawned::start(&launch)?.listen()?;
+    let until = Instant::now() + PATIENCE;
+    while replication(&standby)?["standbys"][0]["error"].is_null() {
+        ensure!(Instant::now() < until, "{}", replication(&standby)?);
+        thread::sleep(Duration::from_millis(10));
+    }
+    ensure!(standby.get("/readyz")?.status == 503 && standby.call("bank/total", "{}")?.status == 503);
+    promote(&standby)?;
+    standby.wait_ready()?;
+    ensure!(total(&standby)? == (20, 200), "{:?}", total(&standby)?);
     Ok(())
 }
