@@ -324,6 +324,7 @@ impl Database {
     /// As `recover`, for reading alone: where a record does not replay, what was before it is served. The log takes no
     /// writes, and no checkpoint is taken.
     pub fn recover_read_only(&self) -> Result<ReadOnly, OpenError> {
+        self.upkeep.is_read_only.store(true, Ordering::Release);
         let mut divergence: Option<Box<Divergence>> = None;
         let report = loop {
             let until = divergence.as_ref().map(|found| found.lsn);
@@ -349,7 +350,6 @@ impl Database {
         if let Some(log) = &self.log {
             log.refuse(&reason);
         }
-        self.upkeep.is_read_only.store(true, Ordering::Release);
         self.make_ready_for_calls()?;
         self.router.set_phase(Phase::Ready);
         Ok(ReadOnly { report, divergence })

@@ -58,6 +58,11 @@ pub enum OpenError {
          folder from a copy", if reasons.is_empty() { "there is none".into() } else { reasons.join("; ") }
     )]
     NoCheckpoint { start: Lsn, reasons: Vec<String> },
+    #[error(
+        "checkpoints/{name} was taken at LSN {lsn}, and the log ends at LSN {end}: its last part is missing, or it is an older copy. Put the whole \
+         log back. Or remove that checkpoint, and what came behind LSN {end} is lost; `reprise serve --read-only` shows what is left"
+    )]
+    BeyondLog { name: String, lsn: Lsn, end: Lsn },
     #[error("note the quarantine in the log: {0}")]
     Quarantine(#[from] DeployError),
     #[error(transparent)]

@@ -137,6 +137,9 @@ impl Database {
         let mut loaded = None;
         for lsn in files.list()?.into_iter().rev() {
             let name = checkpoint_name(lsn);
+            if lsn > end && !self.upkeep.is_read_only.load(Ordering::Acquire) {
+                return Err(OpenError::BeyondLog { name, lsn, end });
+            }
             if lsn < start || lsn > end {
                 let reason = format!("{name} has no place in the log, which holds LSN {start} to {end}");
                 report.passed_over.push(reason);

@@ -71,6 +71,53 @@ fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
 }
 
 #[test]
+fn a_log_that_ends_before_a_checkpoint_was_taken_is_not_gone_on_with() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 100);
+    let digest = database.router().digest().expect("ready");
+    database.close().expect("close");
+    drop(database);
+    let copies: Vec<_> = files(dir.path(), "log")
+        .into_iter()
+        .map(|path| (std::fs::read(&path).expect("a segment"), path))
+        .collect();
+    let (database, _) = open(dir.path(), 2);
+    fill(&database, 100, 100);
+    let taken = take(&database);
+    database.close().expect("close");
+    drop(database);
+    // An older copy in the place of the log.
+    for path in files(dir.path(), "log") {
+        std::fs::remove_file(path).expect("removed");
+    }
+    for (bytes, path) in copies {
+        std::fs::write(path, bytes).expect("written");
+    }
+    for _ in 0..2 {
+        let database = Database::open(config(dir.path(), 2)).expect("open");
+        let error = database.recover().expect_err("refused");
+        assert!(
+            matches!(&error, OpenError::BeyondLog { lsn, end, .. } if *lsn == taken.lsn && end < lsn),
+            "{error}"
+        );
+    }
+    let database = Database::open(config(dir.path(), 2)).expect("open");
+    let found = database.recover_read_only().expect("read alone");
+    assert!(
+        found.report.passed_over[0].contains(&taken.file),
+        "{:?}",
+        found.report.passed_over
+    );
+    assert_eq!(database.router().digest().expect("ready"), digest);
+    drop(database);
+    std::fs::remove_file(dir.path().join("checkpoints").join(&taken.file)).expect("removed");
+    let (database, _) = open(dir.path(), 2);
+    assert_eq!(database.router().digest().expect("ready"), digest);
+}
+
+#[test]
 fn a_damaged_checkpoint_is_passed_over_and_said_so() {
     let dir = tempfile::tempdir().expect("a directory");
     let (database, _) = open(dir.path(), 2);
