@@ -376,6 +376,7 @@ pub fn serving() -> ServeStandbys {
         hold_bytes_max: HOLD_BYTES_MAX,
         compare_every: Duration::ZERO,
         ship: ShipForm::AsLogged,
+        has_lease: false,
     }
 }
 

@@ -398,13 +398,15 @@ impl Leasing {
             Some(_) => return Ok(Ok(false)),
             None => {}
         }
-        if let Err(error) = may_begin(&seen, &self.own.name, replication.log.epoch().0) {
+        let own = match self.lock().epoch {
+            0 => replication.own_epoch(),
+            _ => replication.log.epoch(), // it was kept at an earlier try
+        };
+        if let Err(error) = may_begin(&seen, &self.own.name, own.0) {
             return Ok(Err(error));
         }
-        let at_least = Epoch(free_epoch(&seen, &self.own.name));
-        let raised = replication.log.raise_epoch(at_least);
-        let kept = raised.and_then(|()| Ok(replication.keep_level(replication.log.epoch())?));
-        if let Err(error) = kept {
+        let at_least = own.max(Epoch(free_epoch(&seen, &self.own.name)));
+        if let Err(error) = replication.open_epoch(at_least) {
             return Ok(Err(LeaseError::Log(error)));
         }
         // What can't be read is told when standbys are taken; nobody is expected then.

@@ -62,6 +62,8 @@ pub struct ServeStandbys {
     pub compare_every: Duration,
     /// What they get of each transaction while they are connected.
     pub ship: ShipForm,
+    /// `keep_lease` follows, and decides whether this server is the primary.
+    pub has_lease: bool,
 }
 
 /// Why a database takes no standbys, or follows nobody.
@@ -324,7 +326,7 @@ impl Replication {
 
     fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
         self.log.set_hold_bytes_max(config.hold_bytes_max)?;
-        self.begin_epoch(is_promoted)?;
+        self.begin_serving(is_promoted, config.has_lease)?;
         let checkpoints = Checkpoints {
             checkpointer: self.checkpointer.clone(),
             disk: self.checkpoints.clone(),
@@ -332,9 +334,8 @@ impl Replication {
         };
         let shared = self.shared.clone();
         let expected = self.expected(is_promoted)?;
-        let telling = self.shared.clone();
+        let (telling, leasing) = (self.shared.clone(), self.leasing.clone());
         let keeping = Keeping::new(self.root.clone(), expected.clone());
-        let leasing = self.leasing.clone();
         let is_told = AtomicBool::new(false);
         let keep = move |standbys: &[Expected]| {
             let in_sync = standbys.iter().filter(|standby| standby.is_in_sync);
@@ -660,8 +661,7 @@ impl ReplicationService for Replication {
 impl Replication {
     /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
     fn become_primary(&self, database: &Database, at_least: Epoch) -> Result<Promoted, ReplicationError> {
-        let forgotten = expected::begin_reign(&*self.root, &self.synced.laggards());
-        forgotten.map_err(|error| {
+        expected::begin_reign(&*self.root, &self.synced.laggards()).map_err(|error| {
             ReplicationError::Unavailable(format!("that no standby is in sync can't be kept here: {error}").into())
         })?;
         let at_least = at_least.max(cutting::unused_epoch(&*self.root));

@@ -331,12 +331,29 @@ impl Replication {
         cutting::keep_level(&*self.root, self.safety, epoch)
     }
 
-    /// Before anything is shipped. An opening as primary has an epoch that none before it had, whether or not it wrote any of what it shipped.
-    pub(crate) fn begin_epoch(&self, is_promoted: bool) -> Result<(), LogError> {
-        if !is_promoted {
-            self.log.raise_epoch(cutting::unused_epoch(&*self.root))?;
-            expected::open_reign(&*self.root)?;
+    /// In which this server opens as the primary: none before it had it, whether or not it wrote any of what it shipped.
+    pub(crate) fn own_epoch(&self) -> Epoch {
+        self.log.epoch().max(cutting::unused_epoch(&*self.root))
+    }
+
+    /// Of an opening as the primary, in this epoch at least. Before anything is shipped, and not before it is known that nobody else is the primary.
+    pub(crate) fn open_epoch(&self, at_least: Epoch) -> Result<(), LogError> {
+        self.log.raise_epoch(at_least)?;
+        expected::open_reign(&*self.root)?;
+        self.begin_epoch()
+    }
+
+    /// Of who takes standbys from now on. With a lease nothing is written before this server has it.
+    pub(crate) fn begin_serving(&self, is_promoted: bool, has_lease: bool) -> Result<(), LogError> {
+        match (is_promoted, has_lease) {
+            (true, _) => self.begin_epoch(),
+            (false, false) => self.open_epoch(self.own_epoch()),
+            (false, true) => Ok(()),
         }
+    }
+
+    /// Before anything is shipped.
+    fn begin_epoch(&self) -> Result<(), LogError> {
         self.keep_level(self.log.epoch())?;
         // What was shown as a standby tells nothing from here on; where it stays, less is shown.
         let _ = shown::forget(&*self.root);

@@ -427,6 +427,7 @@ pub fn serve_standbys(
         hold_bytes_max: settings.hold_max.value,
         compare_every: Duration::from_secs(settings.compare_every.value),
         ship: settings.ship.value,
+        has_lease: settings.lease_etcd.value.is_some(),
     });
     Ok(served.with_context(|| format!("take standbys at {listen}"))?)
 }

@@ -35,6 +35,7 @@ pub fn serving(url: &str) -> ServeStandbys {
         hold_bytes_max: 1 << 30,
         compare_every: Duration::ZERO,
         ship: ShipForm::AsLogged,
+        has_lease: false,
     }
 }
 

@@ -163,6 +163,7 @@ pub fn open(
         hold_bytes_max: settings.hold_bytes_max,
         compare_every: settings.compare_every,
         ship: ShipForm::AsLogged,
+        has_lease: settings.is_leased,
     };
     database.serve_standbys(serving).map_err(|error| error.to_string())?;
     Ok(database)
