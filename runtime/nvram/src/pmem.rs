@@ -134,10 +134,17 @@ pub struct Pmem {
     base: *mut u8,
     bytes: usize,
     persistence: Persistence,
-    /// With [`Persistence::Msync`]: what was written since the last `msync`, as bounds.
-    dirty: Mutex<Vec<(usize, usize)>>,
+    dirty: Mutex<Dirty>,
     /// Holds the lock on the file, until it is let go of.
     lock: Mutex<Option<File>>,
+}
+
+/// With [`Persistence::Msync`]: what was written since the last `msync`.
+#[derive(Default)]
+struct Dirty {
+    bounds: Vec<(usize, usize)>,
+    /// The first one stays: the kernel may have forgotten what it could not write, and calls it written from then on.
+    failure: Option<String>,
 }
 
 // SAFETY: the mapping belongs to this value until it is dropped, and `Memory` says who writes what.
@@ -228,24 +235,29 @@ impl Pmem {
 
     fn note(&self, at: usize, bytes: usize) {
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
-        match dirty.last_mut() {
+        match dirty.bounds.last_mut() {
             Some((_, end)) if *end == at => *end = at + bytes,
-            _ => dirty.push((at, at + bytes)),
+            _ => dirty.bounds.push((at, at + bytes)),
         }
     }
 
+    /// Panics where a `msync` fails, and ever after, on whatever thread: what was answered can't be told from what was not.
     fn sync(&self) {
         // Held to the end: who finds nothing to be written may go on once what it wrote is.
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
-        for (start, end) in dirty.drain(..) {
+        let Dirty { bounds, failure } = &mut *dirty;
+        for (start, end) in bounds.drain(..) {
+            if failure.is_some() {
+                break;
+            }
             // SAFETY: bounds that `write` and `store` checked.
             let failed = unsafe { (self.functions.msync)(self.base.add(start).cast(), end - start) } != 0;
-            // What was acknowledged can't be told from what was not, if the kernel forgets what it could not write.
-            assert!(
-                !failed,
-                "the NVRAM region's file can't be written: {}",
-                self.functions.message()
-            );
+            if failed {
+                *failure = Some(self.functions.message());
+            }
+        }
+        if let Some(failure) = failure {
+            panic!("the NVRAM region's file can't be written: {failure}");
         }
     }
 }
@@ -391,5 +403,43 @@ impl Drop for Pmem {
     fn drop(&mut self) {
         // SAFETY: mapped by `open`, and nobody has it any more.
         unsafe { (self.functions.unmap)(self.base.cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{panic::AssertUnwindSafe, sync::atomic::AtomicBool, thread};
+
+    use super::*;
+
+    static IS_FAILING: AtomicBool = AtomicBool::new(true);
+
+    /// Fails once.
+    unsafe extern "C" fn fails_once(_: *const c_void, _: usize) -> c_int {
+        -c_int::from(IS_FAILING.swap(false, Ordering::SeqCst))
+    }
+
+    #[test]
+    fn a_sync_that_failed_lets_no_other_thread_answer() {
+        let path = std::env::temp_dir().join(format!("reprise-nvram-failing-{}", std::process::id()));
+        let options = PmemOptions {
+            path: path.clone(),
+            bytes: Some(1 << 20),
+            assume_persistent: false,
+        };
+        let mut memory = Pmem::open(&options).expect("libpmem");
+        std::fs::remove_file(&path).expect("it was made");
+        assert_eq!(memory.persistence(), Persistence::Msync);
+        memory.functions.msync = fails_once;
+        memory.store(0, 1);
+        memory.store(4096, 2);
+        let drains = || {
+            let drain = || std::panic::catch_unwind(AssertUnwindSafe(|| memory.drain())).is_ok();
+            thread::scope(|scope| scope.spawn(drain).join().expect("caught"))
+        };
+        assert!(!drains(), "the first one was not written");
+        assert!(!drains(), "what another thread wrote was not written either");
+        memory.store(8192, 3);
+        assert!(!drains(), "nothing is written any more");
     }
 }
