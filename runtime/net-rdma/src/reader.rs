@@ -17,7 +17,7 @@ use crate::{
 
 /// How often it is looked whether the connection is over.
 const LOOK: Duration = Duration::from_millis(50);
-/// Once nothing is sent any more, a peer who says nothing for so long is gone.
+/// Once nothing is sent any more, what still comes has so much time; a peer who has said nothing for so long is gone.
 const LINGER: Duration = Duration::from_secs(3);
 /// What the card has taken, but not told, when the peer is seen to be gone.
 const LAST_LOOK: Duration = Duration::from_millis(20);
@@ -137,8 +137,16 @@ impl Reader {
         self.tell()?;
         self.shared.check()?;
         self.shared.poll_sent()?;
-        let silent_ns = self.shared.around.clock.monotonic_ns().saturating_sub(self.heard_ns);
-        match self.shared.is_sender_gone() && silent_ns as u128 > LINGER.as_nanos() {
+        self.judge_time(self.heard_ns)
+    }
+
+    /// Once nothing is sent any more: Err where the time since then, or since `begun_ns`, is over.
+    fn judge_time(&self, begun_ns: u64) -> Result<(), NetError> {
+        let Some(gone_ns) = self.shared.sender_gone_ns() else {
+            return Ok(());
+        };
+        let now_ns = self.shared.around.clock.monotonic_ns();
+        match u128::from(now_ns.saturating_sub(begun_ns.min(gone_ns))) > LINGER.as_nanos() {
             true => Err(NetError::Closed),
             false => Ok(()),
         }
@@ -201,6 +209,7 @@ impl Reader {
         if self.is_ended {
             return Ok(());
         }
+        self.judge_time(u64::MAX)?;
         let head = self.head(completion.immediate)?;
         self.copy(head.payload);
         self.at += span(head.payload) as u64;
@@ -238,6 +247,13 @@ impl Reader {
             return Err(self.shared.fail(format_args!(
                 "piece {expected} says {} bytes, its write {immediate:?}",
                 head.payload
+            )));
+        }
+        // Else a frame need never end.
+        if head.is_more && head.payload < piece_bytes_max(self.ring_bytes) {
+            let payload = head.payload;
+            return Err(self.shared.fail(format_args!(
+                "piece {expected} of {payload} bytes is not full, and says that more follows"
             )));
         }
         let bytes = self.begun.len() + head.payload;

@@ -5,7 +5,7 @@ use std::{
     net::{Shutdown, TcpStream},
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -13,7 +13,7 @@ use std::{
 use reprise_env::{Clock, NetError, RealClock, RealThreads, SharedFrame, Threads};
 
 use crate::{
-    layout::PIECES_MAX,
+    layout::{PIECES_MAX, RING_BYTES_MAX},
     verbs::{Completion, Memory, Pair, Queue, Write},
 };
 
@@ -23,6 +23,11 @@ pub(crate) const WRITES_MAX: u32 = 2 * PIECES_MAX + 64;
 const SIGNALLED_EVERY: u64 = 16;
 /// And one behind so many bytes: what was sent from is held until then.
 const SIGNALLED_BYTES: usize = 1 << 20;
+/// Of shared frames, what may be on its way. A ring and what is signalled late is less: it is reached where a peer tells that it took what its
+/// card does not confirm.
+const HELD_BYTES_MAX: usize = 2 * RING_BYTES_MAX;
+/// The sender is there.
+const NOT_GONE: u64 = u64::MAX;
 
 /// Who does a connection's work, and whose time it keeps.
 #[derive(Clone)]
@@ -70,7 +75,8 @@ pub(crate) struct Shared {
     pub peer: Memory,
     writes: Mutex<Writes>,
     over: OnceLock<NetError>,
-    is_sender_gone: AtomicBool,
+    /// By the connection's clock.
+    sender_gone_ns: AtomicU64,
     beside: Box<dyn Beside>,
     pub around: Around,
 }
@@ -80,8 +86,25 @@ struct Writes {
     done: u64,
     /// Since the last one that is signalled.
     unsignalled_bytes: usize,
-    /// What the card may still read, with the number of the last write from it.
-    held: VecDeque<(u64, SharedFrame)>,
+    /// What the card may still read.
+    held: VecDeque<Held>,
+    held_bytes: usize,
+}
+
+/// A frame that was sent from.
+struct Held {
+    /// The number of the last write.
+    last: u64,
+    /// That were sent from it.
+    bytes: usize,
+    _frame: SharedFrame,
+}
+
+impl Writes {
+    fn has_room(&self, needed: u64, held_bytes: usize) -> bool {
+        let is_short = self.next - self.done + needed <= u64::from(WRITES_MAX);
+        is_short && (held_bytes == 0 || self.held_bytes + held_bytes <= HELD_BYTES_MAX)
+    }
 }
 
 impl Shared {
@@ -94,9 +117,10 @@ impl Shared {
                 done: 0,
                 unsignalled_bytes: 0,
                 held: VecDeque::with_capacity(WRITES_MAX as usize),
+                held_bytes: 0,
             }),
             over: OnceLock::new(),
-            is_sender_gone: AtomicBool::new(false),
+            sender_gone_ns: AtomicU64::new(NOT_GONE),
             beside,
             around,
         }
@@ -122,11 +146,14 @@ impl Shared {
     }
 
     pub fn sender_is_gone(&self) {
-        self.is_sender_gone.store(true, Ordering::Release);
+        let now_ns = self.around.clock.monotonic_ns();
+        self.sender_gone_ns.store(now_ns, Ordering::Release);
     }
 
-    pub fn is_sender_gone(&self) -> bool {
-        self.is_sender_gone.load(Ordering::Acquire)
+    /// Since when, by the connection's clock; None: it is there.
+    pub fn sender_gone_ns(&self) -> Option<u64> {
+        let gone_ns = self.sender_gone_ns.load(Ordering::Acquire);
+        (gone_ns != NOT_GONE).then_some(gone_ns)
     }
 
     /// False once the peer has let go of the connection.
@@ -134,21 +161,27 @@ impl Shared {
         self.beside.is_peer_there()
     }
 
-    /// Posts all of these, in order; a frame that they send from is held until they are done. False: too many are on their way, and
-    /// nothing was posted.
+    /// Posts all of these, in order; a frame that they send from is held until they are done. False: too many are on their way, or too
+    /// much of frames, and nothing was posted.
     pub fn post(&self, writes: &[Write], is_last: bool, frame: Option<&SharedFrame>) -> Result<bool, NetError> {
         let mut queue = self.writes.lock().expect("nothing panics under this lock");
         let needed = writes.len() as u64;
-        if queue.next - queue.done + needed > u64::from(WRITES_MAX) {
+        let bytes = writes.iter().map(|write| write.shared.bytes).sum();
+        if !queue.has_room(needed, bytes) {
             self.poll_into(&mut queue)?;
-            if queue.next - queue.done + needed > u64::from(WRITES_MAX) {
+            if !queue.has_room(needed, bytes) {
                 return Ok(false);
             }
         }
         if let Some(frame) = frame {
             // Before the first write: whatever comes of them, the card may read it.
             let last = queue.next + needed - 1;
-            queue.held.push_back((last, frame.clone()));
+            queue.held.push_back(Held {
+                last,
+                bytes,
+                _frame: frame.clone(),
+            });
+            queue.held_bytes += bytes;
         }
         for (at, write) in writes.iter().enumerate() {
             let number = queue.next;
@@ -191,8 +224,8 @@ impl Shared {
                 }
                 queue.done = queue.done.max(completion.number + 1);
             }
-            while queue.held.front().is_some_and(|(last, _)| *last < queue.done) {
-                queue.held.pop_front();
+            while let Some(done) = queue.held.pop_front_if(|held| held.last < queue.done) {
+                queue.held_bytes -= done.bytes;
             }
             if found < completions.len() {
                 return Ok(());

@@ -366,7 +366,7 @@ impl Liar {
             own: Span { at: RING_AT, bytes },
             shared: Span::default(),
             to: Memory {
-                address: self.theirs.memory.address + at,
+                address: self.theirs.memory.address.wrapping_add(at),
                 key,
             },
             immediate,
@@ -392,7 +392,7 @@ const HEAD: PieceHead = PieceHead {
 #[test]
 fn a_peer_that_lies_is_left() {
     type Lie = fn(&Liar);
-    let cases: [(&str, Lie); 9] = [
+    let cases: [(&str, Lie); 11] = [
         ("says 16 bytes, its write Some(17)", |liar| liar.piece(HEAD, 17)),
         ("piece 0 is not where it belongs, 9 is", |liar| {
             liar.piece(PieceHead { sequence: 9, ..HEAD }, 16);
@@ -406,6 +406,21 @@ fn a_peer_that_lies_is_left() {
             liar.piece(PieceHead { payload: 1040, ..HEAD }, 1040);
         }),
         ("says 16 bytes, its write Some(0)", |liar| liar.piece(HEAD, 0)),
+        // A frame that never ends.
+        ("piece 0 of 0 bytes is not full, and says that more follows", |liar| {
+            let (payload, is_more) = (0, true);
+            liar.piece(
+                PieceHead {
+                    payload,
+                    is_more,
+                    ..HEAD
+                },
+                0,
+            );
+        }),
+        ("piece 0 of 16 bytes is not full, and says that more follows", |liar| {
+            liar.piece(PieceHead { is_more: true, ..HEAD }, 16);
+        }),
         ("Work Request Flushed Error", |liar| {
             liar.write(RING_AT as u64, 8, liar.theirs.memory.key ^ 1, Some(8));
         }),
@@ -433,6 +448,30 @@ fn a_peer_that_lies_is_left() {
         drop((connection, liar));
         check_given_back(&card);
     }
+}
+
+#[test]
+fn a_peer_that_goes_on_has_its_time_once_nothing_is_sent_any_more() {
+    let card = FakeCard::new();
+    let (_net, listener) = listen(&card, LIMITS);
+    let (liar, Connection { sender, frames, .. }) = Liar::greet(&card, &listener);
+    drop(sender);
+    let begun = Instant::now();
+    for sequence in 0.. {
+        // Each piece behind the last one.
+        liar.pair.put(RING_AT, &PieceHead { sequence, ..HEAD }.encode());
+        let at = RING_AT as u64 + u64::from(sequence) * 24;
+        liar.write(at, 24, liar.theirs.memory.key, Some(16));
+        match frames.recv_timeout(SECOND) {
+            Ok(frame) => assert_eq!(frame, [0; 16]),
+            Err(_) => break,
+        }
+        assert!(begun.elapsed() < 10 * SECOND, "it goes on for ever");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(begun.elapsed() > SECOND, "what was on its way has some time");
+    drop(liar);
+    check_given_back(&card);
 }
 
 #[test]

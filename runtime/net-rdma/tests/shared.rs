@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_env::{Connection, FrameBuffer, FramePoster, Listener, Net, NetLimits, SharedFrame};
+use reprise_env::{Connection, FrameBuffer, FramePoster, Listener, Net, NetError, NetLimits, SharedFrame};
 use reprise_net_rdma::{
     PIECE_HEAD_BYTES, PIECES_MAX, RING_BYTES_MAX, RdmaNet, Write,
     fake::{FakeCard, Fault},
@@ -247,6 +247,33 @@ fn a_frame_is_held_until_the_card_has_sent_it() {
     drop(peers);
     wait_until("the pairs are given back", || card.open() == 0);
     wait_until("and what they held", || is_free(&buffer));
+}
+
+/// By a peer that tells that it took them, while its card does not say so.
+#[test]
+fn frames_are_held_up_to_a_bound() {
+    const BYTES: usize = 60_000;
+    let mut ends = ends(1);
+    ends.card.lose_sent();
+    let peer = &mut ends.peers[0];
+    let mut posted = 0;
+    let last = 'posted: loop {
+        let laid = ends.buffer.lay(&[&frame(posted, BYTES)]).expect("room");
+        let until = Instant::now() + SECOND;
+        while !peer.poster.try_post(&laid).expect("it goes on") {
+            if Instant::now() > until {
+                break 'posted laid;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(next(&peer.far).expect("it comes") == frame(posted, BYTES));
+        posted += 1;
+    };
+    assert_eq!(posted, 2 * RING_BYTES_MAX / BYTES);
+    // What lies in no buffer goes on; what does is waited for.
+    peer.near.sender.send(&[b"a heartbeat"]).expect("sent");
+    assert_eq!(next(&peer.far).as_deref(), Some(&b"a heartbeat"[..]));
+    assert_eq!(peer.near.sender.send_shared(&last), Err(NetError::TimedOut));
 }
 
 #[test]
