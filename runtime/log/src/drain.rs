@@ -1,6 +1,6 @@
 //! What a region holds that the log's files do not, brought to them: the first step of an opening.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use reprise_base::Lsn;
 use reprise_nvram::{Recovered, RecoveredRecord};
@@ -8,6 +8,7 @@ use reprise_wire::{FORMAT_VERSION, RecordBatch, RecordRef, Records};
 
 use crate::{
     error::LogError,
+    front::VOID_BYTES,
     log::Log,
     reader::{Holder, LogRecord, RecordPlace},
 };
@@ -53,9 +54,12 @@ impl<P: Send + 'static> Log<P> {
             if drained == Drained::default() {
                 self.continue_epoch(recovered)?;
             }
-            for _ in at.0..record.lsn.0 {
+            drained.void = judge_void(recovered, drained.void, at..record.lsn)?;
+            for void in at.0..record.lsn.0 {
+                if batch.bytes().len() >= BATCH_BYTES {
+                    self.append_drained(&mut batch, Lsn(void))?;
+                }
                 batch.push(&RecordRef::Void);
-                drained.void += 1;
             }
             let before = batch.count();
             let pushed = batch.push_encoded(&record.bytes);
@@ -100,6 +104,18 @@ impl<P: Send + 'static> Log<P> {
     }
 }
 
+/// With the numbers that were lost so far, those that nobody has from here on. Err: a site had never taken so many that were not persistent.
+fn judge_void(recovered: &Recovered, so_far: u64, numbers: Range<Lsn>) -> Result<u64, LogError> {
+    let void = so_far.saturating_add(numbers.end.0.saturating_sub(numbers.start.0));
+    match void <= recovered.objects_bytes / VOID_BYTES as u64 {
+        true => Ok(void),
+        false => Err(unfit(format!(
+            "it is damaged: {void} numbers before its record at LSN {} have no record, more than its rings could have lost",
+            numbers.end
+        ))),
+    }
+}
+
 /// What an opening would bring to files that end at `end`, a record at a time, until `each` says false. A number that was lost is a void
 /// record. The region is of this program's format. Err: what lies there is no record.
 pub fn recovered_records(
@@ -108,7 +124,7 @@ pub fn recovered_records(
     each: &mut dyn FnMut(&LogRecord<'_>) -> bool,
 ) -> Result<(), LogError> {
     let void = RecordBatch::of(&RecordRef::Void);
-    let mut at = end;
+    let (mut at, mut lost) = (end, 0);
     for found in recovered.records.iter().filter(|found| found.end() > end) {
         if found.lsn < at {
             return Err(unfit(format!(
@@ -116,8 +132,9 @@ pub fn recovered_records(
                 found.lsn
             )));
         }
+        lost = judge_void(recovered, lost, at..found.lsn)?;
         while at < found.lsn {
-            let lost = LogRecord {
+            let void_record = LogRecord {
                 lsn: at,
                 end: Lsn(at.0 + 1),
                 record: RecordRef::Void,
@@ -125,10 +142,10 @@ pub fn recovered_records(
                 version: FORMAT_VERSION,
                 place: place_of(found, 0),
             };
-            if !each(&lost) {
+            if !each(&void_record) {
                 return Ok(());
             }
-            at = lost.end;
+            at = void_record.end;
         }
         for decoded in Records::new(&found.bytes, FORMAT_VERSION) {
             let (offset, record, bytes) =

@@ -25,7 +25,7 @@ use crate::{
 const LOOK: Duration = Duration::from_micros(20);
 
 /// A void record.
-const VOID_BYTES: usize = 2;
+pub(crate) const VOID_BYTES: usize = 2;
 
 /// When records are copied from the rings to the log's files, beside whenever somebody wants to read them there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -431,6 +431,33 @@ fn numbers_that_were_lost_are_void() {
     }
 }
 
+/// More of them than are appended at once; and more than a region could have lost.
+#[test]
+fn many_lost_numbers_are_void_and_too_many_are_damage() {
+    const LOST: usize = 600_000;
+    let found = |lsn| {
+        let memory = Arc::new(Recording::new(4 << 20));
+        let mut rings = region(&memory, 1).rings(FlushPolicy::OnCommit);
+        let written = rings[0].0.records(Lsn(lsn), 1, encode(&["a"]).bytes(), &[]);
+        written.expect("there is room");
+        rings[0].0.persist();
+        memory.image(|| false)
+    };
+    let words = opened(&SimDisk::new(), found(LOST as u64));
+    assert_eq!(words.len(), LOST + 1);
+    assert!(words[..LOST].iter().all(|word| word == "void") && words[LOST] == "a");
+    let image = Arc::new(Recording::from_image(found(1 << 47)));
+    let recovered = Region::open(image).expect("a region").expect("made").recover();
+    let recovered = recovered.expect("whole");
+    let (log, _, _) = open(&SimDisk::new()).expect("open");
+    let shown = reprise_log::recovered_records(&recovered, Lsn(0), &mut |_| panic!("nothing is shown"));
+    for refused in [log.drain(&recovered).map(drop), shown] {
+        let error = refused.expect_err("refused").to_string();
+        assert!(error.contains("it is damaged: 140737488355328 numbers"), "{error}");
+    }
+    assert_eq!(log.filled(), Lsn(0));
+}
+
 #[test]
 fn a_region_that_does_not_go_with_the_log_is_refused() {
     let disk = SimDisk::new();

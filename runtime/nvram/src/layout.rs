@@ -195,6 +195,11 @@ pub(crate) fn freed_word(sequence: u64) -> u64 {
 
 /// The sequence number of such a word; None where it is none.
 pub(crate) fn freed_of(word: u64) -> Option<u64> {
+/// Whether such a word takes all of a number: an LSN's too.
+pub(crate) fn is_marked(number: u64) -> bool {
+    number >> FREED_BITS == 0
+}
+
     let sequence = word & ((1 << FREED_BITS) - 1);
     (freed_word(sequence) == word).then_some(sequence)
 }

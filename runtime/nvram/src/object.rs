@@ -159,20 +159,24 @@ pub(crate) fn read_commit(shared: &Shared, payload: &[u8], records: &mut Vec<u8>
         (Some(count), Some(bytes), Some(sum)) => (count as usize, bytes as usize, sum),
         _ => return Err(Found::Damaged),
     };
+    // Each byte of them lies in the ring.
+    if bytes as u64 > shared.geometry.objects_bytes {
+        return Err(Found::Damaged);
+    }
     let list = payload[COMMIT_HEAD_BYTES..].as_chunks::<LISTED_BYTES>().0;
     let list = list.get(..count).ok_or(Found::Damaged)?;
     let mut rest = &payload[COMMIT_HEAD_BYTES + count * LISTED_BYTES..];
     let begin = records.len();
     for listed in list {
         let word = |at: usize| u32::from_le_bytes(listed[at..at + 4].try_into().expect("4 bytes")) as usize;
-        let (place, bytes, at) = (word(0) as u64 * LINE_BYTES as u64, word(4), word(8));
+        let (place, placed, at) = (word(0) as u64 * LINE_BYTES as u64, word(4), word(8));
         let between = at.checked_sub(records.len() - begin).ok_or(Found::Damaged)?;
         records.extend_from_slice(rest.split_off(..between).ok_or(Found::Damaged)?);
-        if place + bytes as u64 > shared.geometry.objects_bytes {
+        let from = records.len();
+        if place + placed as u64 > shared.geometry.objects_bytes || from - begin + placed > bytes {
             return Err(Found::Damaged);
         }
-        let from = records.len();
-        records.resize(from + bytes, 0);
+        records.resize(from + placed, 0);
         let at = shared.geometry.object_at(shared.ring, place);
         shared.memory.read(at, &mut records[from..]);
     }

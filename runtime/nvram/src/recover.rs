@@ -1,11 +1,11 @@
 //! What a region holds after a crash.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use reprise_base::{Epoch, Lsn};
 
 use crate::{
-    layout::{Entry, Geometry, freed_of},
+    layout::{Entry, Geometry, freed_of, is_marked},
     region::{Region, RegionError},
     ring::{Found, RingReader, RingRecord, Shared},
 };
@@ -41,7 +41,9 @@ pub struct Recovered {
     pub records: Vec<RecoveredRecord>,
     /// Numbers between the first record's and the last one's that no record has: taken by a site, and lost with it. No acknowledged
     /// record depends on one.
-    pub void: Vec<Lsn>,
+    pub void: Vec<Range<Lsn>>,
+    /// Of all rings: the records of lost numbers had room there.
+    pub objects_bytes: u64,
 }
 
 impl Region {
@@ -56,14 +58,14 @@ impl Region {
         if let Some(pair) = records.windows(2).find(|pair| pair[0].end() > pair[1].lsn) {
             return Err(RegionError::Twice { lsn: pair[1].lsn });
         }
-        let void = records
-            .windows(2)
-            .flat_map(|pair| (pair[0].end().0..pair[1].lsn.0).map(Lsn));
+        let between = records.windows(2).map(|pair| pair[0].end()..pair[1].lsn);
+        let void = between.filter(|numbers| !numbers.is_empty());
         let epoch = self.mark(Geometry::epoch_at())?;
         Ok(Recovered {
             epoch: Epoch(u32::try_from(epoch).map_err(|_| RegionError::Header)?),
             copied: Lsn(self.mark(Geometry::copied_at())?),
             void: void.collect(),
+            objects_bytes: u64::from(self.geometry().rings) * self.geometry().objects_bytes,
             records,
         })
     }
@@ -78,14 +80,16 @@ impl Region {
         let freed = freed_of(word).ok_or(RegionError::Damaged { ring, sequence: 0 })?;
         let mut reader = RingReader::new(Arc::new(Shared::new(memory.clone(), *geometry, ring)));
         reader.seek(freed);
-        let mut before = None;
+        let (mut before, mut bytes) = (None, 0);
         while reader.position() < freed + geometry.entries as u64 {
             let sequence = reader.position();
             let damaged = RegionError::Damaged { ring, sequence };
             match reader.step() {
                 Ok(record) => {
-                    // A ring's records have growing numbers.
-                    if before.replace(record.lsn) >= Some(record.lsn) {
+                    bytes += record.bytes.len() as u64;
+                    // A ring's records have growing numbers, and lie in it byte by byte.
+                    let is_lsn = record.lsn.0.checked_add(record.count.into()).is_some_and(is_marked);
+                    if !is_lsn || before.replace(record.lsn) >= Some(record.lsn) || bytes > geometry.objects_bytes {
                         return Err(damaged);
                     }
                     records.push(recovered(ring, record));

@@ -372,7 +372,7 @@ fn records_of_all_rings_come_back_in_lsn_order_and_holes_are_told() {
         found.records.iter().map(|record| record.lsn.0).collect::<Vec<_>>(),
         [3, 4, 6, 7, 9]
     );
-    assert_eq!(found.void, [Lsn(5), Lsn(8)]);
+    assert_eq!(found.void, [Lsn(5)..Lsn(6), Lsn(8)..Lsn(9)]);
 }
 
 #[test]
@@ -432,6 +432,67 @@ fn regions_that_are_not_ours_are_refused() {
                 .to_string()
                 .contains("this program reads version 3. Start the program that wrote it")
         );
+    }
+}
+
+#[test]
+fn numbers_that_can_not_be_are_damage() {
+    for (lsn, count) in [
+        (u64::MAX, 1),
+        (u64::MAX - 1, 2),
+        (1 << 48, 1),
+        ((1 << 48) - 1, u32::MAX),
+    ] {
+        let (memory, mut rings) = made(FlushPolicy::OnCommit, 2);
+        for (ring, lsn, count) in [(0, 1, 1), (1, lsn, count)] {
+            let (writer, _) = &mut rings[ring];
+            writer.records(Lsn(lsn), count, b"forged", &[]).expect("there is room");
+            writer.persist();
+        }
+        let damaged = RegionError::Damaged { ring: 1, sequence: 0 };
+        assert_eq!(recovered(memory.image(|| true)), Err(damaged), "LSN {lsn}");
+    }
+}
+
+#[test]
+fn a_hole_of_any_length_takes_no_memory() {
+    let (memory, mut rings) = made(FlushPolicy::OnCommit, 1);
+    let (writer, _) = &mut rings[0];
+    for lsn in [1, 1 << 47] {
+        writer.records(Lsn(lsn), 1, b"forged", &[]).expect("there is room");
+        writer.persist();
+    }
+    let region = Region::open(Arc::new(Recording::from_image(memory.image(|| true))));
+    let found = region.expect("ours").expect("made").recover().expect("whole");
+    assert_eq!(found.void, [Lsn(2)..Lsn(1 << 47)]);
+}
+
+#[test]
+fn a_commit_that_names_more_than_its_ring_holds_is_damage() {
+    const PIECE: u32 = 1000;
+    // Each alone, and both together.
+    for (pieces, commits, is_damaged) in [(300, 1, false), (300, 2, true), (5000, 1, true)] {
+        let (memory, mut rings) = made(FlushPolicy::OnInsert, 1);
+        let (writer, _) = &mut rings[0];
+        let mut objects = writer.objects().expect("on insert");
+        for lsn in 0..commits {
+            let place = objects.insert(&[7; PIECE as usize]).expect("there is room");
+            let piece = |number: u32| PlacedBytes {
+                at: number * PIECE,
+                bytes: PIECE,
+                place,
+            };
+            let placed: Vec<_> = (0..pieces).map(piece).collect();
+            let records = vec![7; (pieces * PIECE) as usize];
+            writer.records(Lsn(lsn), 1, &records, &placed).expect("there is room");
+            writer.persist();
+        }
+        let found = recovered(memory.image(|| true));
+        let sequence = commits - 1;
+        match is_damaged {
+            true => assert_eq!(found, Err(RegionError::Damaged { ring: 0, sequence })),
+            false => assert_eq!(found.expect("it fits").len(), 1),
+        }
     }
 }
 
