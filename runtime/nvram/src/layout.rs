@@ -71,8 +71,10 @@ pub(crate) struct Header {
 /// Why a header is not one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderError {
-    /// Nothing was ever written here, or a format was begun and not ended.
+    /// Nothing was ever written here, or a format was begun and not ended, or the region was erased.
     Blank,
+    /// It begins as a blank one does, and holds something else.
+    NotBlank,
     Magic,
     Version(u32),
     Checksum,
@@ -193,13 +195,13 @@ pub(crate) fn freed_word(sequence: u64) -> u64 {
     sequence | ((crc_of(&sequence.to_le_bytes()) & 0xffff) as u64) << FREED_BITS
 }
 
-/// The sequence number of such a word; None where it is none.
-pub(crate) fn freed_of(word: u64) -> Option<u64> {
 /// Whether such a word takes all of a number: an LSN's too.
 pub(crate) fn is_marked(number: u64) -> bool {
     number >> FREED_BITS == 0
 }
 
+/// The sequence number of such a word; None where it is none.
+pub(crate) fn freed_of(word: u64) -> Option<u64> {
     let sequence = word & ((1 << FREED_BITS) - 1);
     (freed_word(sequence) == word).then_some(sequence)
 }
@@ -257,7 +259,8 @@ impl Header {
 
     pub fn read(memory: &dyn Memory) -> Result<Self, HeaderError> {
         match memory.load(0) {
-            0 => return Err(HeaderError::Blank),
+            0 if is_blank(memory) => return Err(HeaderError::Blank),
+            0 => return Err(HeaderError::NotBlank),
             MAGIC => {}
             _ => return Err(HeaderError::Magic),
         }
@@ -268,9 +271,7 @@ impl Header {
         if u32_at(0) != VERSION {
             return Err(HeaderError::Version(u32_at(0)));
         }
-        let mut unsigned = bytes;
-        unsigned[4..8].fill(0);
-        if u32_at(4) != crc_of(&unsigned) {
+        if !is_checked(&bytes) {
             return Err(HeaderError::Checksum);
         }
         let header = Self {
@@ -293,4 +294,58 @@ impl Header {
             false => Err(HeaderError::Geometry),
         }
     }
+}
+
+/// Of a header's bytes behind the magic.
+fn is_checked(bytes: &[u8; HEADER_BYTES - 8]) -> bool {
+    let mut unsigned = *bytes;
+    unsigned[4..8].fill(0);
+    bytes[4..8] == crc_of(&unsigned).to_le_bytes()
+}
+
+const PAGE_BYTES: usize = 4096;
+/// So many pages of a large region are looked at, evenly spread.
+const PAGES_LOOKED_AT: usize = 1 << 14;
+/// And so many at each end.
+const PAGES_AT_ENDS: usize = 1 << 8;
+
+/// Of what begins without a magic: true for zeros throughout, and for a region of ours that was erased, or whose format a crash cut off.
+fn is_blank(memory: &dyn Memory) -> bool {
+    let mut area = vec![0; ENTRIES_AT];
+    memory.read(0, &mut area);
+    let header = area[8..HEADER_BYTES].try_into().expect("a header");
+    if is_checked(header) {
+        return true;
+    }
+    let words = area.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let is_ours = |(number, word)| word == 0 || is_mark(number * 8) && freed_of(word).is_some();
+    if !words.enumerate().skip(HEADER_BYTES / 8).all(is_ours) {
+        return false;
+    }
+    // One that was made anew over an older one has the version of either; a new one is zero behind.
+    match u32::from_le_bytes(header[..4].try_into().expect("4 bytes")) {
+        0 => is_zero_behind(memory),
+        version => version <= VERSION,
+    }
+}
+
+/// Where the header's area has a word with a sum.
+fn is_mark(at: usize) -> bool {
+    [COPIED_AT, EPOCH_AT].contains(&at) || at >= FREED_AT && at.is_multiple_of(LINE_BYTES)
+}
+
+/// Whether entries and objects are zero, by as much as is looked at: all of it up to 64 MiB.
+fn is_zero_behind(memory: &dyn Memory) -> bool {
+    let bytes = memory.bytes();
+    let step = (bytes / PAGES_LOOKED_AT).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
+    let ends = PAGES_AT_ENDS * PAGE_BYTES;
+    let first = (ENTRIES_AT..bytes.min(ends)).step_by(PAGE_BYTES);
+    let last = (bytes.saturating_sub(ends).max(ENTRIES_AT)..bytes).step_by(PAGE_BYTES);
+    let mut places = first.chain(last).chain((ENTRIES_AT..bytes).step_by(step));
+    let mut page = [0; PAGE_BYTES];
+    places.all(|at| {
+        let page = &mut page[..PAGE_BYTES.min(bytes - at)];
+        memory.read(at, page);
+        page.iter().all(|byte| *byte == 0)
+    })
 }

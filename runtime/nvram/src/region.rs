@@ -18,6 +18,11 @@ pub enum RegionError {
     #[error("the NVRAM region holds something else: it does not begin as a region of Reprise does")]
     Foreign,
     #[error(
+        "the NVRAM region holds something else: it begins with zeros, and is neither zero throughout nor a region of Reprise. Nothing was \
+         changed. Name another path; if nobody needs what is there, remove the file, or write zeros over the device"
+    )]
+    NotBlank,
+    #[error(
         "the NVRAM region has layout version {found}; this program reads version {VERSION}. Start the program that wrote it, stop it in order, \
          and start this one"
     )]
@@ -75,6 +80,7 @@ impl Region {
         let header = match Header::read(&*memory) {
             Ok(header) => header,
             Err(HeaderError::Blank) => return Ok(None),
+            Err(HeaderError::NotBlank) => return Err(RegionError::NotBlank),
             Err(HeaderError::Magic) => return Err(RegionError::Foreign),
             Err(HeaderError::Version(found)) => return Err(RegionError::Version { found }),
             Err(HeaderError::Checksum | HeaderError::Geometry) => return Err(RegionError::Header),

@@ -417,6 +417,17 @@ fn regions_that_are_not_ours_are_refused() {
     assert_eq!(open(image.clone()), Ok(Some(OWNER)));
     assert_eq!(open(vec![0; BYTES]), Ok(None));
     assert_eq!(open(vec![1; BYTES]), Err(RegionError::Foreign));
+    // A disk image, a database of somebody else: they may begin with zeros.
+    for at in [8, 120, 1024, 4104, 30_000, BYTES / 2, BYTES - 1] {
+        let mut other = vec![0; BYTES];
+        other[at] = 9;
+        assert_eq!(open(other), Err(RegionError::NotBlank), "byte {at}");
+    }
+    let large = 80 << 20;
+    assert_eq!(open(vec![0; large]), Ok(None));
+    let mut large = vec![0; large];
+    *large.last_mut().expect("a byte") = 1;
+    assert_eq!(open(large), Err(RegionError::NotBlank));
     let mut longer = image.clone();
     longer.resize(BYTES + 4096, 0);
     let (made, found) = (BYTES as u64, BYTES as u64 + 4096);
@@ -433,6 +444,29 @@ fn regions_that_are_not_ours_are_refused() {
                 .contains("this program reads version 3. Start the program that wrote it")
         );
     }
+}
+
+#[test]
+fn a_region_that_was_erased_is_blank_whatever_is_left_in_it() {
+    let (memory, mut rings) = made(FlushPolicy::OnCommit, 2);
+    for (ring, (writer, reader)) in rings.iter_mut().enumerate() {
+        writer
+            .records(Lsn(ring as u64), 1, &payload(3, 500), &[])
+            .expect("there is room");
+        writer.persist();
+        let record = reader.next_record().expect("whole").expect("persistent");
+        reader.free(&record);
+    }
+    Region::erase(&*memory);
+    let open = |image| Region::open(Arc::new(Recording::from_image(image))).map(|region| region.is_some());
+    assert_eq!(open(memory.image(|| true)), Ok(false));
+    // Made anew, and cut off: the header is neither the old one nor the new one.
+    let mut image = memory.image(|| true);
+    image[56] ^= 1;
+    assert_eq!(open(image.clone()), Ok(false));
+    // As none of ours is.
+    image[200] = 1;
+    assert_eq!(open(image), Err(RegionError::NotBlank));
 }
 
 #[test]
