@@ -11,10 +11,10 @@ use std::{
 
 use reprise_base::{Lsn, Role};
 use reprise_env::{Disk, DiskError, DiskErrorKind};
-use reprise_log::{Drained, FrontConfig, FrontStatus, Log, LogConfig, LogError, Outline, database_id};
+use reprise_log::{Drained, EpochStart, FrontConfig, FrontStatus, Log, LogConfig, LogError, Outline, database_id};
 use reprise_nvram::{
-    ENTRIES_MAX, ENTRIES_MIN, FlushPolicy, Geometry, Memory, Owner, PmemError, RINGS_MAX, Recovered, Region,
-    RegionError,
+    ENTRIES_MAX, ENTRIES_MIN, FlushPolicy, Geometry, Memory, Owner, PmemError, RINGS_MAX, Recovered, RecoveredRecord,
+    Region, RegionError,
 };
 use reprise_partition::{CallBatch, LogPolicy};
 use reprise_router::NvramDevice;
@@ -304,18 +304,19 @@ impl<'a> Device<'a> {
         next: Option<&NvramConfig>,
     ) -> Result<Drained, OpenError> {
         let drained = self.drain(log_config)?;
-        let end = Outline::of(log)?.map_or(Lsn(0), |outline| outline.end.lsn);
+        let outline = Outline::of(log)?;
+        let (end, epochs) = outline.map_or_else(Default::default, |outline| (outline.end.lsn, outline.epochs()));
         self.judge_noted(end)?;
         self.let_go()?;
         let is_named = |next: &&NvramConfig| self.noted.as_ref().is_some_and(|noted| noted.path == next.path);
         if let Some(next) = next.filter(|next| !is_named(next)) {
-            self.blank(next, database_id(&**log)?, end);
+            self.blank(next, database_id(&**log)?, (end, &epochs));
         }
         Ok(drained)
     }
 
     /// Where the region is this database's, and the files, which end at `end`, have all of it. What can't be looked at is judged at the opening.
-    fn blank(&self, next: &NvramConfig, known: Option<[u8; 16]>, end: Lsn) {
+    fn blank(&self, next: &NvramConfig, known: Option<[u8; 16]>, (end, epochs): (Lsn, &[EpochStart])) {
         // None of it is made here.
         let Ok(mapped) = Mapped::open(self.around, &next.path, None) else {
             return;
@@ -324,8 +325,8 @@ impl<'a> Device<'a> {
             .region
             .as_ref()
             .is_some_and(|region| Some(region.owner().database_id) == known);
-        let has_more = |recovered: Recovered| recovered.records.iter().any(|record| record.end() > end);
-        if is_ours && mapped.recover().is_ok_and(|recovered| !has_more(recovered)) {
+        let has_all = |recovered: Recovered| records_beside(&recovered, end, epochs) == 0;
+        if is_ours && mapped.recover().is_ok_and(has_all) {
             Region::erase(&*mapped.memory);
         }
     }
@@ -409,8 +410,7 @@ impl<'a> Device<'a> {
             return Ok(());
         };
         let recovered = other.recover()?;
-        let new = recovered.records.iter().filter(|record| record.end() > log.filled());
-        match new.map(|record| u64::from(record.count)).sum() {
+        match records_beside(&recovered, log.filled(), &log.epochs()) {
             0 => Ok(()),
             records => Err(DeviceError::NotOurs {
                 path: other.path.clone(),
@@ -449,6 +449,18 @@ impl NvramInUse {
         self.memory.let_go();
         forgotten
     }
+}
+
+/// Records of a region that are not in files which end at `end`: they lie behind it, or the files have others there, of another epoch. Where an
+/// epoch began that the files tell of no more, the numbers alone count.
+fn records_beside(recovered: &Recovered, end: Lsn, epochs: &[EpochStart]) -> u64 {
+    let is_other = |lsn: Lsn| {
+        let epoch = epochs.iter().rfind(|epoch| epoch.start <= lsn);
+        epoch.is_some_and(|found| found.epoch != recovered.epoch)
+    };
+    let is_beside = |record: &&RecoveredRecord| record.end() > end || is_other(record.lsn);
+    let beside = recovered.records.iter().filter(is_beside);
+    beside.map(|record| u64::from(record.count)).sum()
 }
 
 /// How a region is divided among so many sites.

@@ -14,12 +14,13 @@ use std::{
 };
 
 use common::{config, fill, i64s, submit, take, transfer, wasm};
-use reprise_base::Lsn;
+use reprise_base::{Epoch, Lsn};
 use reprise_database::{
     AfterImage, CommitMode, Database, DatabaseConfig, DeviceConfig, DeviceError, Environment, FlushPolicy, LogPolicy,
     NvramConfig, OpenError, RegionNote, bring_home_in,
 };
 use reprise_env::{Disk, DiskError, DiskFilter, FilteredDisk, RealDisk};
+use reprise_nvram::{MapRegions, OpenMemory, Owner, Region};
 use reprise_router::{DeployError, LogQuery, ReplyOutcome};
 use reprise_test_crash::copy_dir;
 
@@ -453,6 +454,48 @@ fn a_copy_of_a_region_without_its_note_is_not_overwritten() {
         "{error}"
     );
     assert_eq!(fs::read(killed.region()).expect("a region"), before);
+}
+
+/// Its records lie before the log's end, and are others than the log has there.
+#[test]
+fn a_region_of_another_epoch_that_is_not_named_is_not_overwritten() {
+    let place = Place::new();
+    let database = open(place.on_files(1));
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 10);
+    database.close().expect("close");
+    let disk = RealDisk::open(place.data().join("log")).expect("a disk");
+    let database_id = reprise_log::database_id(&disk).expect("read").expect("it has one");
+    let outline = reprise_log::Outline::of(&(Arc::new(disk) as Arc<dyn Disk>)).expect("read");
+    let epoch = outline.expect("a log").epochs()[0].epoch;
+    for (epoch, is_refused) in [(Epoch(epoch.0 + 1), true), (epoch, false)] {
+        fs::remove_file(place.region()).ok();
+        let regions = MapRegions {
+            assume_persistent: true,
+        };
+        let memory = regions.open(&place.region(), Some(REGION_BYTES)).expect("libpmem");
+        let owner = Owner {
+            database_id,
+            ..Owner::default()
+        };
+        let region = Region::format(memory, owner, 1, 64, (epoch, Lsn(0))).expect("there is room");
+        let (mut writer, reader) = region.rings(FlushPolicy::OnCommit).remove(0);
+        writer.records(Lsn(0), 1, b"another", &[]).expect("there is room");
+        writer.persist();
+        drop((writer, reader));
+        match is_refused {
+            true => {
+                let before = fs::read(place.region()).expect("a region");
+                let error = refusal(place.on_nvram(1));
+                assert!(
+                    matches!(error, OpenError::Device(DeviceError::NotOurs { records: 1, .. })),
+                    "{error}"
+                );
+                assert_eq!(fs::read(place.region()).expect("a region"), before);
+            }
+            false => open(place.on_nvram(1)).close().expect("close"),
+        }
+    }
 }
 
 /// A batch whose records are more than a quarter of a ring: those that fill it go there before the rest runs.
