@@ -11,6 +11,8 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_log::{LogReader, VerifyReport};
 use reprise_wire::{Genesis, RecordKind, RecordRef};
 
+use crate::error::OpenError;
+
 /// Bytes a second, of rows loaded and of log replayed, that any machine reaches.
 const MODEST_LOAD: f64 = 200e6;
 const MODEST_REPLAY: f64 = 30e6;
@@ -136,6 +138,10 @@ fn look_at_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> R
             row_bytes: 0,
             file_bytes: files.bytes(lsn).unwrap_or_default(),
         };
+        if lsn > end {
+            let name = checkpoint.file.clone();
+            found.refused.push(OpenError::BeyondLog { name, lsn, end }.to_string());
+        }
         let judged = match lsn < start || lsn > end {
             true => Err(format!("it has no place in the log, which holds LSN {start} to {end}")),
             false => files.open(lsn).map_err(|error| error.to_string()).and_then(|reader| {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{config, files, fill, i64s, open, submit, take, transfer, wasm};
-use reprise_database::{CheckpointConfig, Database, OpenError};
+use reprise_database::{CheckpointConfig, Database, OpenError, inspect};
 use reprise_router::{CheckpointInfo, CheckpointState, ReplyOutcome};
 
 /// A wait that ends only by a mistake.
@@ -88,6 +88,7 @@ fn a_log_that_ends_before_a_checkpoint_was_taken_is_not_gone_on_with() {
     let taken = take(&database);
     database.close().expect("close");
     drop(database);
+    assert_eq!(inspect(dir.path()).expect("whole").refused, Vec::<String>::new());
     // An older copy in the place of the log.
     for path in files(dir.path(), "log") {
         std::fs::remove_file(path).expect("removed");
@@ -95,6 +96,8 @@ fn a_log_that_ends_before_a_checkpoint_was_taken_is_not_gone_on_with() {
     for (bytes, path) in copies {
         std::fs::write(path, bytes).expect("written");
     }
+    let refused = inspect(dir.path()).expect("whole").refused;
+    assert!(refused.len() == 1 && refused[0].contains(&taken.file), "{refused:?}");
     for _ in 0..2 {
         let database = Database::open(config(dir.path(), 2)).expect("open");
         let error = database.recover().expect_err("refused");
