@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reprise_backup::{Place, Staging, StagingError, Tree};
 use reprise_base::{Epoch, Lsn, Safety};
 use reprise_checkpoint::{CheckpointError, Checkpoints};
-use reprise_env::{Disk, DiskError};
+use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_log::{EpochStart, LogError, Outline, Position};
 use reprise_router::CutRecords;
 use reprise_ship::{Expected, ForkAnswer, committed_by, waits_for_each};
@@ -205,9 +205,17 @@ struct Level {
 }
 
 impl Level {
-    fn load(root: &dyn Disk) -> Option<Self> {
-        let bytes = small_file::read(root, LEVEL_NAME).ok().flatten()?;
-        serde_json::from_slice(&bytes).ok()
+    /// None: there is no such file. Err: what was answered under it is not known.
+    fn load(root: &dyn Disk) -> Result<Option<Self>, DiskError> {
+        let Some(bytes) = small_file::read(root, LEVEL_NAME)? else {
+            return Ok(None);
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            let message = format!(
+                "{error}. It tells in which epochs this directory was the primary: where no other server has its database, remove it"
+            );
+            DiskError::new("read", LEVEL_NAME, DiskErrorKind::Io, &message)
+        })
     }
 
     fn save(&self, root: &dyn Disk) -> Result<(), DiskError> {
@@ -217,13 +225,14 @@ impl Level {
 }
 
 /// Behind every epoch in which this directory was that of a primary with standbys. Of the last one they may have what was never written here.
-pub(crate) fn unused_epoch(root: &dyn Disk) -> Epoch {
-    Level::load(root).map_or(Epoch(0), |level| Epoch(level.last_epoch).next())
+pub(crate) fn unused_epoch(root: &dyn Disk) -> Result<Epoch, DiskError> {
+    let level = Level::load(root)?;
+    Ok(level.map_or(Epoch(0), |level| Epoch(level.last_epoch).next()))
 }
 
 /// Kept before anything is answered under it.
 pub(crate) fn keep_level(root: &dyn Disk, level: Safety, epoch: Epoch) -> Result<(), DiskError> {
-    let known = Level::load(root);
+    let known = Level::load(root)?;
     let goes_on =
         |known: &Level| known.safety == level.name() && known.last_epoch <= epoch.0 && epoch.0 <= known.last_epoch + 1;
     let next = Level {
@@ -243,7 +252,7 @@ pub(crate) fn keep_level(root: &dyn Disk, level: Safety, epoch: Epoch) -> Result
 
 /// Kept before a standby is forgotten: from then on the primary whose log ends at `end` answers without it.
 pub(crate) fn keep_forgetting(root: &dyn Disk, end: Lsn) -> Result<(), DiskError> {
-    match Level::load(root) {
+    match Level::load(root)? {
         None => Ok(()), // nothing is known of what was answered, either
         Some(level) => Level {
             forgot_at: level.forgot_at.max(Some(end.0)),
@@ -253,15 +262,21 @@ pub(crate) fn keep_forgetting(root: &dyn Disk, end: Lsn) -> Result<(), DiskError
     }
 }
 
-/// Whether this directory was the primary of the log's epoch `end`, as far as it kept that.
+/// Whether this directory was the primary of the log's epoch `end`, as far as it kept that; true where that can't be read.
 pub(crate) fn was_primary(root: &dyn Disk, end: Epoch) -> bool {
-    Level::load(root).is_some_and(|level| end.0 <= level.last_epoch)
+    match Level::load(root) {
+        Ok(level) => level.is_some_and(|level| end.0 <= level.last_epoch),
+        Err(_) => true,
+    }
 }
 
 /// What is committed for certain of a log that ends in this epoch, where this directory was its primary and callers waited for standbys:
 /// everything before it. None: all that is durable here, or nothing is known.
 pub(crate) fn committed_as_primary(root: &dyn Disk, end: Epoch) -> Option<Lsn> {
-    let level = Level::load(root).filter(|level| end.0 <= level.last_epoch)?;
+    let Ok(level) = Level::load(root) else {
+        return Some(Lsn(0));
+    };
+    let level = level.filter(|level| end.0 <= level.last_epoch)?;
     let level = Safety::from_name(&level.safety).filter(|level| level.asks_standbys())?;
     match expected::load(root) {
         Ok(standbys) => committed_by(level, &standbys),
@@ -272,8 +287,8 @@ pub(crate) fn committed_as_primary(root: &dyn Disk, end: Epoch) -> Option<Lsn> {
 /// False where this directory was the primary of all of these epochs, and each answer of its waited for every standby that may have been promoted since:
 /// then whoever was has all that was answered. Which one was is not known here; it may have been promoted by force.
 fn may_be_acknowledged(root: &dyn Disk, from: Lsn, (first, last): (Epoch, Epoch)) -> bool {
-    let Some(known) = Level::load(root).filter(|level| level.first_epoch <= first.0 && last.0 <= level.last_epoch)
-    else {
+    let of_all = |level: &Level| level.first_epoch <= first.0 && last.0 <= level.last_epoch;
+    let Some(known) = Level::load(root).ok().flatten().filter(of_all) else {
         return true;
     };
     let (Some(level), Ok(standbys)) = (Safety::from_name(&known.safety), expected::load(root)) else {
@@ -430,5 +445,22 @@ mod tests {
         assert!(!is_open(Safety::Quorum, 4, 3, 4), "it was opened again");
         assert!(is_open(Safety::Quorum, 6, 4, 6), "the fifth was another's");
         assert!(is_open(Safety::VerySafe, 7, 6, 7), "the sixth had another level");
+    }
+
+    #[test]
+    fn a_level_that_can_not_be_read_is_no_ground_to_begin_or_to_show_anything() {
+        let disk = SimDisk::new();
+        assert_eq!(unused_epoch(&disk), Ok(Epoch(0)));
+        assert_eq!(committed_as_primary(&disk, Epoch(3)), None);
+        small_file::replace(&disk, LEVEL_NAME, b"{").expect("written");
+        let refused = unused_epoch(&disk).expect_err("not known").to_string();
+        assert!(
+            refused.contains(LEVEL_NAME) && refused.contains("remove it"),
+            "{refused}"
+        );
+        assert!(keep_level(&disk, Safety::Quorum, Epoch(3)).is_err() && keep_forgetting(&disk, Lsn(7)).is_err());
+        assert!(was_primary(&disk, Epoch(3)));
+        assert_eq!(committed_as_primary(&disk, Epoch(3)), Some(Lsn(0)));
+        assert!(may_be_acknowledged(&disk, Lsn(5), (Epoch(3), Epoch(3))));
     }
 }

@@ -390,6 +390,16 @@ impl Leasing {
         }
     }
 
+    fn open_reign(&self, seen: &Seen, replication: &Replication) -> Result<(), LeaseError> {
+        let own = match self.lock().epoch {
+            0 => replication.own_epoch().map_err(LeaseError::Log)?,
+            _ => replication.log.epoch(), // it was kept at an earlier try
+        };
+        may_begin(seen, &self.own.name, own.0)?;
+        let at_least = own.max(Epoch(free_epoch(seen, &self.own.name)));
+        replication.open_epoch(at_least).map_err(LeaseError::Log)
+    }
+
     fn try_begin(&self, replication: &Replication) -> Result<Result<bool, LeaseError>, StoreError> {
         let seen = self.look()?;
         match &seen.holder {
@@ -398,16 +408,8 @@ impl Leasing {
             Some(_) => return Ok(Ok(false)),
             None => {}
         }
-        let own = match self.lock().epoch {
-            0 => replication.own_epoch(),
-            _ => replication.log.epoch(), // it was kept at an earlier try
-        };
-        if let Err(error) = may_begin(&seen, &self.own.name, own.0) {
+        if let Err(error) = self.open_reign(&seen, replication) {
             return Ok(Err(error));
-        }
-        let at_least = own.max(Epoch(free_epoch(&seen, &self.own.name)));
-        if let Err(error) = replication.open_epoch(at_least) {
-            return Ok(Err(LeaseError::Log(error)));
         }
         // What can't be read is told when standbys are taken; nobody is expected then.
         let expected = expected::load(&*replication.root).unwrap_or_default();

@@ -661,11 +661,11 @@ impl ReplicationService for Replication {
 impl Replication {
     /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
     fn become_primary(&self, database: &Database, at_least: Epoch) -> Result<Promoted, ReplicationError> {
-        expected::begin_reign(&*self.root, &self.synced.laggards()).map_err(|error| {
-            ReplicationError::Unavailable(format!("that no standby is in sync can't be kept here: {error}").into())
-        })?;
-        let at_least = at_least.max(cutting::unused_epoch(&*self.root));
-        let promoted = database.promote_in(self.granted_epoch().max(at_least))?;
+        let begun = expected::begin_reign(&*self.root, &self.synced.laggards());
+        let unused = begun.and_then(|()| cutting::unused_epoch(&*self.root));
+        let refused = |error| format!("that it is the primary can't be kept here: {error}");
+        let unused = unused.map_err(|error| ReplicationError::Unavailable(refused(error).into()))?;
+        let promoted = database.promote_in(self.granted_epoch().max(at_least).max(unused))?;
         if let Some(hiding) = database.hiding() {
             hiding.show_again(&self.router);
         }

@@ -332,8 +332,8 @@ impl Replication {
     }
 
     /// In which this server opens as the primary: none before it had it, whether or not it wrote any of what it shipped.
-    pub(crate) fn own_epoch(&self) -> Epoch {
-        self.log.epoch().max(cutting::unused_epoch(&*self.root))
+    pub(crate) fn own_epoch(&self) -> Result<Epoch, LogError> {
+        Ok(self.log.epoch().max(cutting::unused_epoch(&*self.root)?))
     }
 
     /// Of an opening as the primary, in this epoch at least. Before anything is shipped, and not before it is known that nobody else is the primary.
@@ -347,7 +347,7 @@ impl Replication {
     pub(crate) fn begin_serving(&self, is_promoted: bool, has_lease: bool) -> Result<(), LogError> {
         match (is_promoted, has_lease) {
             (true, _) => self.begin_epoch(),
-            (false, false) => self.open_epoch(self.own_epoch()),
+            (false, false) => self.open_epoch(self.own_epoch()?),
             (false, true) => Ok(()),
         }
     }
