@@ -151,6 +151,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     });
     let from = fork.unwrap_or(start).max(start);
     let cut = keep(directory, &outline, from, now_us)?;
+    end_level(&*directory.root)?;
     shown::cut_to(&*directory.root, usable.unwrap_or(Lsn(0)))?;
     let Some(fork) = usable else {
         small_file::replace(&*directory.root, BEGINS_ANEW_NAME, b"the log was kept in cuts\n")?;
@@ -202,6 +203,9 @@ struct Level {
     /// Its log's end when a standby was forgotten last, which may have all before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     forgot_at: Option<u64>,
+    /// The log, or a part of it, went since: the directory may lack what it answered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_over: bool,
 }
 
 impl Level {
@@ -233,8 +237,9 @@ pub(crate) fn unused_epoch(root: &dyn Disk) -> Result<Epoch, DiskError> {
 /// Kept before anything is answered under it.
 pub(crate) fn keep_level(root: &dyn Disk, level: Safety, epoch: Epoch) -> Result<(), DiskError> {
     let known = Level::load(root)?;
-    let goes_on =
-        |known: &Level| known.safety == level.name() && known.last_epoch <= epoch.0 && epoch.0 <= known.last_epoch + 1;
+    let goes_on = |known: &Level| {
+        !known.is_over && known.safety == level.name() && known.last_epoch <= epoch.0 && epoch.0 <= known.last_epoch + 1
+    };
     let next = Level {
         safety: level.name().to_owned(),
         first_epoch: known
@@ -243,6 +248,7 @@ pub(crate) fn keep_level(root: &dyn Disk, level: Safety, epoch: Epoch) -> Result
             .map_or(epoch.0, |known| known.first_epoch),
         last_epoch: epoch.0,
         forgot_at: known.as_ref().and_then(|known| known.forgot_at),
+        is_over: false,
     };
     match known.as_ref() == Some(&next) {
         true => Ok(()),
@@ -260,6 +266,19 @@ pub(crate) fn keep_forgetting(root: &dyn Disk, end: Lsn) -> Result<(), DiskError
         }
         .save(root),
     }
+}
+
+/// Kept before a part of the log goes, or all of it: that this directory was the primary is no ground any more to be it again.
+pub(crate) fn end_level(root: &dyn Disk) -> Result<(), DiskError> {
+    match Level::load(root)? {
+        Some(level) if !level.is_over => Level { is_over: true, ..level }.save(root),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the log went since this directory was a primary, or a part of it; true where that can't be read.
+pub(crate) fn is_over(root: &dyn Disk) -> bool {
+    !Level::load(root).is_ok_and(|level| level.is_none_or(|level| !level.is_over))
 }
 
 /// Whether this directory was the primary of the log's epoch `end`, as far as it kept that; true where that can't be read.
@@ -445,6 +464,11 @@ mod tests {
         assert!(!is_open(Safety::Quorum, 4, 3, 4), "it was opened again");
         assert!(is_open(Safety::Quorum, 6, 4, 6), "the fifth was another's");
         assert!(is_open(Safety::VerySafe, 7, 6, 7), "the sixth had another level");
+        assert!(is_open(Safety::VerySafe, 7, 6, 7) && !is_over(&disk));
+        end_level(&disk).expect("kept");
+        assert!(is_over(&disk) && unused_epoch(&disk) == Ok(Epoch(8)));
+        assert!(is_open(Safety::VerySafe, 8, 7, 8), "its log went");
+        assert!(!is_over(&disk) && !is_open(Safety::VerySafe, 9, 8, 9));
     }
 
     #[test]

@@ -16,7 +16,12 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{LeaseClock, Shared};
 use reprise_router::{LeaseInfo, LeaseState, LostRange, ReplicationError};
 
-use crate::{database::Database, expected, shipping::Replication};
+use crate::{
+    database::Database,
+    expected,
+    lease_rules::{ByHand, free_epoch, may_begin, may_take_again, may_take_over},
+    shipping::Replication,
+};
 
 /// Between two looks of the thread at what it is asked for.
 const LOOK: Duration = Duration::from_millis(10);
@@ -104,7 +109,8 @@ pub enum LeaseError {
     )]
     Behind { primary: String },
     #[error(
-        "this server was the primary last, in epoch {recorded}, and its data directory reaches epoch {found}: it is another one, or an old copy. \
+        "this server was the primary last, in epoch {recorded}, and its data directory reaches epoch {found}: it is another one, or an old \
+         copy, or was cut back or begun anew since. \
          Start it with --standby-of, and where the other servers are lost for good, promote it then (--force --accept-loss)"
     )]
     Older { recorded: u32, found: u32 },
@@ -124,73 +130,9 @@ fn until_ns(asked_ns: u64, ttl: Duration) -> u64 {
     asked_ns + ttl.as_nanos() as u64 / 5 * 4
 }
 
-/// Whether a server may take the lease at its start, which nobody has, with a log that goes on in this epoch.
-fn may_begin(seen: &Seen, own: &str, epoch: u32) -> Result<(), LeaseError> {
-    let Some(record) = &seen.record else {
-        return Ok(());
-    };
-    match record.primary == own {
-        true if epoch < record.epoch => Err(LeaseError::Older {
-            recorded: record.epoch,
-            found: epoch,
-        }),
-        false if !record.in_sync.iter().any(|name| name == own) => Err(LeaseError::Behind {
-            primary: record.primary.clone(),
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// The first epoch that no other server had. A standby that is promoted, or a server that begins, may have seen nothing of the last ones.
-fn free_epoch(seen: &Seen, own: &str) -> u32 {
-    match &seen.record {
-        Some(record) if record.primary == own => record.epoch,
-        Some(record) => record.epoch + 1,
-        None => 0,
-    }
-}
-
 /// Why nothing comes of a question.
 fn away(kind: &str, error: &StoreError) -> String {
     format!("{kind} does not tell who is the primary: {error}")
-}
-
-/// True where a standby takes over by itself. `tried`: of the record by which it did so already, and which the store may have written without
-/// saying so; who was in sync before is not known from that one.
-fn may_take_over(seen: &Seen, own: &Holder, tried: Option<u32>) -> bool {
-    let Some(record) = &seen.record else {
-        return false;
-    };
-    let is_written = record.primary == own.name && Some(record.epoch) == tried;
-    match &seen.holder {
-        Some(holder) => is_written && holder == own,
-        None => is_written || record.in_sync.contains(&own.name),
-    }
-}
-
-/// True where a primary whose lease ran out may have it again: nobody else had it meanwhile.
-fn may_take_again(seen: &Seen, own: &Holder) -> bool {
-    let is_own = |record: &SyncRecord| record.primary == own.name;
-    seen.holder.as_ref().is_none_or(|holder| holder == own) && seen.record.as_ref().is_none_or(is_own)
-}
-
-/// How somebody has a standby promoted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ByHand {
-    /// The epoch of the old primary, which gave its place to this one; none: by force.
-    pub given: Option<Epoch>,
-    pub accepts_loss: bool,
-}
-
-impl ByHand {
-    /// Whether the old primary had the place that it gave: since then another server may have been promoted by force, and have answered.
-    fn is_given(&self, seen: &Seen, own: &str) -> bool {
-        let is_last = |given: Epoch| {
-            let record = seen.record.as_ref();
-            record.is_none_or(|record| record.primary == own || record.epoch <= given.0)
-        };
-        self.given.is_some_and(is_last)
-    }
 }
 
 #[derive(Default)]
@@ -395,7 +337,7 @@ impl Leasing {
             0 => replication.own_epoch().map_err(LeaseError::Log)?,
             _ => replication.log.epoch(), // it was kept at an earlier try
         };
-        may_begin(seen, &self.own.name, own.0)?;
+        may_begin(seen, &self.own.name, replication.reached_epoch(own).0)?;
         let at_least = own.max(Epoch(free_epoch(seen, &self.own.name)));
         replication.open_epoch(at_least).map_err(LeaseError::Log)
     }
@@ -672,7 +614,10 @@ impl Leasing {
                 self.shared.threads.sleep(REST);
                 continue;
             }
-            let epoch = self.granted_epoch().0.max(self.epoch() + 1);
+            let next = Epoch(self.epoch() + 1);
+            let replication = self.replication.upgrade();
+            let reached = replication.map_or(next, |replication| replication.reached_epoch(next));
+            let epoch = self.granted_epoch().max(reached).0;
             let is_sure = by.is_given(&seen, &self.own.name) || may_begin(&seen, &self.own.name, epoch).is_ok();
             if !is_sure && !by.accepts_loss {
                 return Err(ReplicationError::OutOfSync(lost));

@@ -20,6 +20,7 @@ mod estimate;
 mod expected;
 mod following;
 mod inspect;
+mod lease_rules;
 mod leasing;
 mod linking;
 mod memory;

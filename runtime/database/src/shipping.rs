@@ -31,7 +31,8 @@ use crate::{
     cutting::{self, CutInfo},
     database::Database,
     expected::{self, Keeping},
-    leasing::{ByHand, LeasingCell},
+    lease_rules::ByHand,
+    leasing::LeasingCell,
     linking::{self, FollowPrimary, Linked},
     naming::Comparer,
     reachable::reachable,
@@ -661,10 +662,7 @@ impl ReplicationService for Replication {
 impl Replication {
     /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
     fn become_primary(&self, database: &Database, at_least: Epoch) -> Result<Promoted, ReplicationError> {
-        let begun = expected::begin_reign(&*self.root, &self.synced.laggards());
-        let unused = begun.and_then(|()| cutting::unused_epoch(&*self.root));
-        let refused = |error| format!("that it is the primary can't be kept here: {error}");
-        let unused = unused.map_err(|error| ReplicationError::Unavailable(refused(error).into()))?;
+        let unused = self.begin_reign(&self.synced.laggards())?;
         let promoted = database.promote_in(self.granted_epoch().max(at_least).max(unused))?;
         if let Some(hiding) = database.hiding() {
             hiding.show_again(&self.router);

@@ -14,7 +14,8 @@ use crate::{
     cutting,
     error::OpenError,
     expected,
-    leasing::{ByHand, Holder},
+    lease_rules::ByHand,
+    leasing::Holder,
     linking::Linked,
     shipping::{Replication, Serving},
     shown, small_file,
@@ -336,11 +337,26 @@ impl Replication {
         Ok(self.log.epoch().max(cutting::unused_epoch(&*self.root)?))
     }
 
+    /// How far this server got as a primary, which would go on in this epoch: of a log that is another one since, as far as that has records.
+    pub(crate) fn reached_epoch(&self, next: Epoch) -> Epoch {
+        match cutting::is_over(&*self.root) {
+            true => self.log.written_epoch(),
+            false => next,
+        }
+    }
+
     /// Of an opening as the primary, in this epoch at least. Before anything is shipped, and not before it is known that nobody else is the primary.
     pub(crate) fn open_epoch(&self, at_least: Epoch) -> Result<(), LogError> {
         self.log.raise_epoch(at_least)?;
         expected::open_reign(&*self.root)?;
         self.begin_epoch()
+    }
+
+    /// Of who is to be promoted: nobody is in sync. In an epoch that is this one at least.
+    pub(crate) fn begin_reign(&self, laggards: &[OutOfSync]) -> Result<Epoch, ReplicationError> {
+        let begun = expected::begin_reign(&*self.root, laggards);
+        let unused = begun.and_then(|()| cutting::unused_epoch(&*self.root));
+        unused.map_err(|error| unavailable(format!("that no standby is in sync can't be kept here: {error}")))
     }
 
     /// Of who takes standbys from now on. With a lease nothing is written before this server has it.

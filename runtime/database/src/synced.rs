@@ -13,7 +13,7 @@ use reprise_ship::StandingSeen;
 use reprise_wire::InSync;
 use serde::{Deserialize, Serialize};
 
-use crate::{expected, small_file};
+use crate::{cutting, expected, small_file};
 
 /// In the data directory of a standby, until it is the primary.
 pub const STANDING_NAME: &str = "standing.json";
@@ -81,6 +81,7 @@ pub(crate) fn forget(root: &dyn Disk) -> Result<(), DiskError> {
 /// sync with this server may lack what is in it.
 pub fn forget_earlier_log(root: &dyn Disk) -> Result<(), DiskError> {
     forget(root)?;
+    cutting::end_level(root)?;
     expected::end_reign(root)
 }
 

@@ -8,8 +8,10 @@ use std::{path::PathBuf, process::Command, sync::Arc, thread, time::Duration};
 use common::{config, fill, i64s, submit, wasm};
 use following::{FORCED, Primary, bootstrap, follow_primary, nvram, service, serving, wait_in_sync, wait_until};
 use reprise_base::{Role, Safety};
-use reprise_database::{Database, DatabaseConfig, LeaseConfig, LeaseError, OpenError, ServeStandbys, SimLeases};
-use reprise_env::RealClock;
+use reprise_database::{
+    Database, DatabaseConfig, LeaseConfig, LeaseError, OpenError, ServeStandbys, SimLeases, forget_earlier_log,
+};
+use reprise_env::{RealClock, RealDisk};
 use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome, StandbyState};
 
 const ACCEPTING: PromoteOptions = PromoteOptions {
@@ -428,6 +430,33 @@ fn begins_in_no_old_copy(on_nvram: bool) {
     }
     assert!(has_account(&standby, 1_000));
     standby.close().expect("close");
+}
+
+/// As one whose directory is begun anew as a standby's: only a part of the log may be there when it is started as the primary.
+#[test]
+fn the_last_primary_does_not_begin_once_its_log_went() {
+    let cluster = Cluster::new(false);
+    prepared(&cluster).close().expect("close");
+    cluster.start("p").close().expect("close");
+    cluster.start("p").close().expect("close");
+    let root = RealDisk::open(cluster.place("p")).expect("its directory");
+    forget_earlier_log(&root).expect("kept");
+    drop(root);
+    for _ in 0..2 {
+        let older = cluster.try_start("p").err();
+        assert!(
+            matches!(older, Some(LeaseError::Older { recorded: 3, found: 1 })),
+            "{older:?}"
+        );
+    }
+    *cluster.primary.lock().expect("test") = None;
+    let standby = cluster.open_standby("p");
+    let refused = service(&standby).promote(FORCED).expect_err("it may lack anything");
+    assert!(matches!(refused, ReplicationError::OutOfSync(_)), "{refused:?}");
+    service(&standby).promote(ACCEPTING).expect("promoted");
+    standby.close().expect("close");
+    drop(standby);
+    cluster.start("p").close().expect("close");
 }
 
 /// It begins behind all epochs that others had, though it saw nothing of them.
