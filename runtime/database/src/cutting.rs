@@ -276,6 +276,19 @@ pub(crate) fn end_level(root: &dyn Disk) -> Result<(), DiskError> {
     }
 }
 
+/// Kept before this directory is promoted: its log is as good as a primary's again, and it was no primary in the epochs before.
+pub(crate) fn begin_level(root: &dyn Disk) -> Result<(), DiskError> {
+    match Level::load(root)? {
+        Some(level) if level.is_over => Level {
+            first_epoch: level.last_epoch + 1,
+            is_over: false,
+            ..level
+        }
+        .save(root),
+        _ => Ok(()),
+    }
+}
+
 /// Whether the log went since this directory was a primary, or a part of it; true where that can't be read.
 pub(crate) fn is_over(root: &dyn Disk) -> bool {
     !Level::load(root).is_ok_and(|level| level.is_none_or(|level| !level.is_over))
@@ -469,6 +482,10 @@ mod tests {
         assert!(is_over(&disk) && unused_epoch(&disk) == Ok(Epoch(8)));
         assert!(is_open(Safety::VerySafe, 8, 7, 8), "its log went");
         assert!(!is_over(&disk) && !is_open(Safety::VerySafe, 9, 8, 9));
+        end_level(&disk).expect("kept");
+        begin_level(&disk).expect("kept");
+        assert!(!is_over(&disk) && may_be_acknowledged(&disk, Lsn(5), (Epoch(9), Epoch(9))));
+        assert!(is_open(Safety::VerySafe, 10, 9, 10) && !is_open(Safety::VerySafe, 11, 10, 11));
     }
 
     #[test]

@@ -355,6 +355,7 @@ impl Replication {
     /// Of who is to be promoted: nobody is in sync. In an epoch that is this one at least.
     pub(crate) fn begin_reign(&self, laggards: &[OutOfSync]) -> Result<Epoch, ReplicationError> {
         let begun = expected::begin_reign(&*self.root, laggards);
+        let begun = begun.and_then(|()| cutting::begin_level(&*self.root));
         let unused = begun.and_then(|()| cutting::unused_epoch(&*self.root));
         unused.map_err(|error| unavailable(format!("that no standby is in sync can't be kept here: {error}")))
     }
