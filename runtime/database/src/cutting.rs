@@ -136,14 +136,18 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
         return Ok(CutBack::Nothing);
     };
     let first = ask(outline.end).map_err(CutError::Ask)?;
+    let checkpoints = Checkpoints::new(directory.checkpoints.clone());
+    let stored = checkpoints.list()?;
     if first.is_same {
+        // What a log had that ended later: the primary sends its own.
+        for beyond in stored.into_iter().rev().filter(|lsn| *lsn > outline.end.lsn) {
+            checkpoints.remove(beyond)?;
+        }
         return Ok(CutBack::Nothing);
     }
     let fork = find_fork(&outline, &first, ask)?;
     // It is behind from here on, whatever it was told, and has shown nothing of what comes instead.
     synced::forget(&*directory.root)?;
-    let checkpoints = Checkpoints::new(directory.checkpoints.clone());
-    let stored = checkpoints.list()?;
     let start = outline.report.start;
     let usable = fork.filter(|fork| {
         let begins = start == Lsn(0) || stored.iter().any(|lsn| (start..=*fork).contains(lsn));
@@ -196,6 +200,7 @@ fn keep(directory: &ClosedDirectory, outline: &Outline, from: Lsn, now_us: i64) 
 
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct Level {
+    /// Empty: it never was a primary's.
     safety: String,
     /// From this epoch to the last one every primary was this directory, under this level.
     first_epoch: u32,
@@ -206,6 +211,9 @@ struct Level {
     /// The log, or a part of it, went since: the directory may lack what it answered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_over: bool,
+    /// An epoch for which the lease was asked since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    claimed: Option<u32>,
 }
 
 impl Level {
@@ -216,7 +224,8 @@ impl Level {
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             let message = format!(
-                "{error}. It tells in which epochs this directory was the primary: where no other server has its database, remove it"
+                "{error}. It tells in which epochs this directory was the primary: where no other server has its database, remove it; else begin \
+                 as a standby in an empty directory"
             );
             DiskError::new("read", LEVEL_NAME, DiskErrorKind::Io, &message)
         })
@@ -249,6 +258,7 @@ pub(crate) fn keep_level(root: &dyn Disk, level: Safety, epoch: Epoch) -> Result
         last_epoch: epoch.0,
         forgot_at: known.as_ref().and_then(|known| known.forgot_at),
         is_over: false,
+        claimed: None,
     };
     match known.as_ref() == Some(&next) {
         true => Ok(()),
@@ -271,17 +281,9 @@ pub(crate) fn keep_forgetting(root: &dyn Disk, end: Lsn) -> Result<(), DiskError
 /// Kept before a part of the log goes, or all of it: that this directory was the primary is no ground any more to be it again.
 pub(crate) fn end_level(root: &dyn Disk) -> Result<(), DiskError> {
     match Level::load(root)? {
-        Some(level) if !level.is_over => Level { is_over: true, ..level }.save(root),
-        _ => Ok(()),
-    }
-}
-
-/// Kept before this directory is promoted: its log is as good as a primary's again, and it was no primary in the epochs before.
-pub(crate) fn begin_level(root: &dyn Disk) -> Result<(), DiskError> {
-    match Level::load(root)? {
-        Some(level) if level.is_over => Level {
-            first_epoch: level.last_epoch + 1,
-            is_over: false,
+        Some(level) if !level.is_over || level.claimed.is_some() => Level {
+            is_over: true,
+            claimed: None,
             ..level
         }
         .save(root),
@@ -289,9 +291,48 @@ pub(crate) fn begin_level(root: &dyn Disk) -> Result<(), DiskError> {
     }
 }
 
-/// Whether the log went since this directory was a primary, or a part of it; true where that can't be read.
-pub(crate) fn is_over(root: &dyn Disk) -> bool {
-    !Level::load(root).is_ok_and(|level| level.is_none_or(|level| !level.is_over))
+/// Kept before this server asks to be the primary of this epoch: until its level is kept nothing else tells that it may be.
+pub(crate) fn claim(root: &dyn Disk, epoch: u32) -> Result<(), DiskError> {
+    let known = Level::load(root)?;
+    let is_known = |level: &Level| !level.is_over && epoch <= level.last_epoch || level.claimed == Some(epoch);
+    if known.as_ref().is_some_and(is_known) {
+        return Ok(());
+    }
+    let level = known.unwrap_or_else(|| Level {
+        safety: String::new(),
+        first_epoch: 1,
+        last_epoch: 0,
+        forgot_at: None,
+        is_over: false,
+        claimed: None,
+    });
+    let claimed = Some(epoch);
+    Level { claimed, ..level }.save(root)
+}
+
+/// How far a directory got as a primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    pub epoch: u32,
+    /// It asked for this one, and may have got it.
+    claimed: Option<u32>,
+}
+
+impl Reached {
+    /// Whether it has what a primary of this epoch began with: it was that one, or is it by now.
+    pub fn has(self, epoch: u32) -> bool {
+        epoch <= self.epoch || self.claimed == Some(epoch)
+    }
+}
+
+/// As far as its log has records, or, unless a part of that went since, as it kept.
+pub(crate) fn reached(root: &dyn Disk, written: Epoch) -> Reached {
+    let level = Level::load(root).ok().flatten();
+    let kept = level.as_ref().filter(|level| !level.is_over);
+    Reached {
+        epoch: kept.map_or(0, |level| level.last_epoch).max(written.0),
+        claimed: level.and_then(|level| level.claimed),
+    }
 }
 
 /// Whether this directory was the primary of the log's epoch `end`, as far as it kept that; true where that can't be read.
@@ -477,15 +518,28 @@ mod tests {
         assert!(!is_open(Safety::Quorum, 4, 3, 4), "it was opened again");
         assert!(is_open(Safety::Quorum, 6, 4, 6), "the fifth was another's");
         assert!(is_open(Safety::VerySafe, 7, 6, 7), "the sixth had another level");
-        assert!(is_open(Safety::VerySafe, 7, 6, 7) && !is_over(&disk));
+        assert!(is_open(Safety::VerySafe, 7, 6, 7) && reached(&disk, Epoch(3)).has(7));
         end_level(&disk).expect("kept");
-        assert!(is_over(&disk) && unused_epoch(&disk) == Ok(Epoch(8)));
+        let over = reached(&disk, Epoch(3));
+        assert!(over.has(3) && !over.has(4) && unused_epoch(&disk) == Ok(Epoch(8)));
+        claim(&disk, 9).expect("kept");
+        let claimed = reached(&disk, Epoch(3));
+        assert!(claimed.has(9) && !claimed.has(8) && !claimed.has(10));
+        end_level(&disk).expect("kept");
+        assert_eq!(reached(&disk, Epoch(3)), over);
         assert!(is_open(Safety::VerySafe, 8, 7, 8), "its log went");
-        assert!(!is_over(&disk) && !is_open(Safety::VerySafe, 9, 8, 9));
-        end_level(&disk).expect("kept");
-        begin_level(&disk).expect("kept");
-        assert!(!is_over(&disk) && may_be_acknowledged(&disk, Lsn(5), (Epoch(9), Epoch(9))));
-        assert!(is_open(Safety::VerySafe, 10, 9, 10) && !is_open(Safety::VerySafe, 11, 10, 11));
+        assert!(reached(&disk, Epoch(3)).has(8) && !is_open(Safety::VerySafe, 9, 8, 9));
+    }
+
+    #[test]
+    fn what_asked_to_be_the_primary_was_none_yet() {
+        let disk = SimDisk::new();
+        claim(&disk, 4).expect("kept");
+        assert!(reached(&disk, Epoch(3)).has(4) && !reached(&disk, Epoch(3)).has(5));
+        assert!(!was_primary(&disk, Epoch(1)) && committed_as_primary(&disk, Epoch(1)).is_none());
+        assert!(may_be_acknowledged(&disk, Lsn(5), (Epoch(1), Epoch(4))));
+        keep_level(&disk, Safety::OneSafe, Epoch(5)).expect("kept");
+        assert!(reached(&disk, Epoch(3)).has(5) && unused_epoch(&disk) == Ok(Epoch(6)));
     }
 
     #[test]

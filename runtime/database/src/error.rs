@@ -60,7 +60,8 @@ pub enum OpenError {
     NoCheckpoint { start: Lsn, reasons: Vec<String> },
     #[error(
         "checkpoints/{name} was taken at LSN {lsn}, and the log ends at LSN {end}: its last part is missing, or it is an older copy. Put the whole \
-         log back. Or remove that checkpoint, and what came behind LSN {end} is lost; `reprise serve --read-only` shows what is left"
+         log back. Or remove that checkpoint: a standby gets the rest from its primary; of a primary what came behind LSN {end} is lost, and `reprise serve \
+         --read-only` shows what is left"
     )]
     BeyondLog { name: String, lsn: Lsn, end: Lsn },
     #[error("note the quarantine in the log: {0}")]

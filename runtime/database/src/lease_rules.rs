@@ -2,17 +2,20 @@
 
 use reprise_base::Epoch;
 
-use crate::leasing::{Holder, LeaseError, Seen, SyncRecord};
+use crate::{
+    cutting::Reached,
+    leasing::{Holder, LeaseError, Seen, SyncRecord},
+};
 
-/// Whether a server may take the lease at its start, which nobody has, with a log that goes on in this epoch.
-pub(crate) fn may_begin(seen: &Seen, own: &str, epoch: u32) -> Result<(), LeaseError> {
+/// Whether a server may take the lease at its start, which nobody has.
+pub(crate) fn may_begin(seen: &Seen, own: &str, reached: Reached) -> Result<(), LeaseError> {
     let Some(record) = &seen.record else {
         return Ok(());
     };
     match record.primary == own {
-        true if epoch < record.epoch => Err(LeaseError::Older {
+        true if !reached.has(record.epoch) => Err(LeaseError::Older {
             recorded: record.epoch,
-            found: epoch,
+            found: reached.epoch,
         }),
         false if !record.in_sync.iter().any(|name| name == own) => Err(LeaseError::Behind {
             primary: record.primary.clone(),

@@ -17,6 +17,7 @@ use reprise_partition::{LeaseClock, Shared};
 use reprise_router::{LeaseInfo, LeaseState, LostRange, ReplicationError};
 
 use crate::{
+    cutting,
     database::Database,
     expected,
     lease_rules::{ByHand, free_epoch, may_begin, may_take_again, may_take_over},
@@ -332,12 +333,12 @@ impl Leasing {
         }
     }
 
-    fn open_reign(&self, seen: &Seen, replication: &Replication) -> Result<(), LeaseError> {
+    fn open_epoch(&self, seen: &Seen, replication: &Replication) -> Result<(), LeaseError> {
         let own = match self.lock().epoch {
             0 => replication.own_epoch().map_err(LeaseError::Log)?,
             _ => replication.log.epoch(), // it was kept at an earlier try
         };
-        may_begin(seen, &self.own.name, replication.reached_epoch(own).0)?;
+        may_begin(seen, &self.own.name, replication.reached())?;
         let at_least = own.max(Epoch(free_epoch(seen, &self.own.name)));
         replication.open_epoch(at_least).map_err(LeaseError::Log)
     }
@@ -350,14 +351,25 @@ impl Leasing {
             Some(_) => return Ok(Ok(false)),
             None => {}
         }
-        if let Err(error) = self.open_reign(&seen, replication) {
+        if let Err(error) = self.open_epoch(&seen, replication) {
             return Ok(Err(error));
         }
         // What can't be read is told when standbys are taken; nobody is expected then.
         let expected = expected::load(&*replication.root).unwrap_or_default();
         let in_sync = expected.iter().filter(|standby| standby.is_in_sync);
         let names = in_sync.map(|standby| standby.name.to_string()).collect();
-        self.take(&seen, (replication.log.epoch().0, names)).map(Ok)
+        let is_taken = self.take(&seen, (replication.log.epoch().0, names))?;
+        let opened = is_taken.then(|| replication.open_reign()).unwrap_or(Ok(()));
+        Ok(opened.map(|()| is_taken).map_err(LeaseError::Log))
+    }
+
+    /// Of a standby: kept before it asks for the lease; in which epoch.
+    fn claim(&self, seen: &Seen) -> Result<u32, Arc<str>> {
+        let replication = self.replication.upgrade().ok_or("the server stops")?;
+        let epoch = (replication.log.epoch().0 + 1).max(free_epoch(seen, &self.own.name));
+        let kept = cutting::claim(&*replication.root, epoch);
+        kept.map_err(|error| format!("that this server asks for the lease can't be kept here: {error}"))?;
+        Ok(epoch)
     }
 
     /// Whether these, and no others, are recorded as in sync. They will be, where they can.
@@ -503,7 +515,8 @@ impl Leasing {
             return Ok(());
         }
         // Nobody else is in sync with this one as the primary: what is here may be more than others have.
-        let taken = self.take(seen, (self.epoch() + 1, Vec::new()));
+        let taken = self.claim(seen).map_err(StoreError);
+        let taken = taken.and_then(|epoch| self.take(seen, (epoch, Vec::new())));
         let mut state = self.lock();
         state.tried = Some(state.epoch);
         state.before.clone_from(&seen.record);
@@ -614,11 +627,10 @@ impl Leasing {
                 self.shared.threads.sleep(REST);
                 continue;
             }
-            let next = Epoch(self.epoch() + 1);
             let replication = self.replication.upgrade();
-            let reached = replication.map_or(next, |replication| replication.reached_epoch(next));
-            let epoch = self.granted_epoch().max(reached).0;
-            let is_sure = by.is_given(&seen, &self.own.name) || may_begin(&seen, &self.own.name, epoch).is_ok();
+            let stops = || ReplicationError::Unavailable("the server stops".into());
+            let reached = replication.ok_or_else(stops)?.reached();
+            let is_sure = by.is_given(&seen, &self.own.name) || may_begin(&seen, &self.own.name, reached).is_ok();
             if !is_sure && !by.accepts_loss {
                 return Err(ReplicationError::OutOfSync(lost));
             }
@@ -635,7 +647,8 @@ impl Leasing {
             state.accepted = accepted;
             state.before.clone_from(&seen.record);
             drop(state);
-            if self.take(&seen, (self.epoch() + 1, Vec::new())).map_err(unavailable)? {
+            let epoch = self.claim(&seen).map_err(ReplicationError::Unavailable)?;
+            if self.take(&seen, (epoch, Vec::new())).map_err(unavailable)? {
                 return Ok(accepted);
             }
         }

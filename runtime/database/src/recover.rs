@@ -133,12 +133,18 @@ impl Database {
         let (Some(log), Some(files)) = (&self.log, &self.files) else {
             return Ok(Lsn(0));
         };
+        // A standby's grows meanwhile.
+        let found_end = self.opened.as_ref().map_or(Lsn(0), |opened| opened.found.end);
         let (start, end) = (log.start(), log.durable());
         let mut loaded = None;
         for lsn in files.list()?.into_iter().rev() {
             let name = checkpoint_name(lsn);
-            if lsn > end && !self.upkeep.is_read_only.load(Ordering::Acquire) {
-                return Err(OpenError::BeyondLog { name, lsn, end });
+            if lsn > found_end && !self.upkeep.is_read_only.load(Ordering::Acquire) {
+                return Err(OpenError::BeyondLog {
+                    name,
+                    lsn,
+                    end: found_end,
+                });
             }
             if lsn < start || lsn > end {
                 let reason = format!("{name} has no place in the log, which holds LSN {start} to {end}");

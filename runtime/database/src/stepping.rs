@@ -11,7 +11,7 @@ use reprise_ship::{StandbyState, StandbyStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cutting,
+    cutting::{self, Reached},
     error::OpenError,
     expected,
     lease_rules::ByHand,
@@ -337,25 +337,27 @@ impl Replication {
         Ok(self.log.epoch().max(cutting::unused_epoch(&*self.root)?))
     }
 
-    /// How far this server got as a primary, which would go on in this epoch: of a log that is another one since, as far as that has records.
-    pub(crate) fn reached_epoch(&self, next: Epoch) -> Epoch {
-        match cutting::is_over(&*self.root) {
-            true => self.log.written_epoch(),
-            false => next,
-        }
+    pub(crate) fn reached(&self) -> Reached {
+        cutting::reached(&*self.root, self.log.written_epoch())
     }
 
-    /// Of an opening as the primary, in this epoch at least. Before anything is shipped, and not before it is known that nobody else is the primary.
+    /// Of an opening as the primary, in this epoch at least. Where a lease decides, it is asked for behind this.
     pub(crate) fn open_epoch(&self, at_least: Epoch) -> Result<(), LogError> {
         self.log.raise_epoch(at_least)?;
+        Ok(self.keep_level(self.log.epoch())?)
+    }
+
+    /// Before anything is shipped, and not before it is known that nobody else is the primary.
+    pub(crate) fn open_reign(&self) -> Result<(), LogError> {
         expected::open_reign(&*self.root)?;
-        self.begin_epoch()
+        // What was shown as a standby tells nothing from here on; where it stays, less is shown.
+        let _ = shown::forget(&*self.root);
+        Ok(())
     }
 
     /// Of who is to be promoted: nobody is in sync. In an epoch that is this one at least.
     pub(crate) fn begin_reign(&self, laggards: &[OutOfSync]) -> Result<Epoch, ReplicationError> {
         let begun = expected::begin_reign(&*self.root, laggards);
-        let begun = begun.and_then(|()| cutting::begin_level(&*self.root));
         let unused = begun.and_then(|()| cutting::unused_epoch(&*self.root));
         unused.map_err(|error| unavailable(format!("that no standby is in sync can't be kept here: {error}")))
     }
@@ -364,7 +366,7 @@ impl Replication {
     pub(crate) fn begin_serving(&self, is_promoted: bool, has_lease: bool) -> Result<(), LogError> {
         match (is_promoted, has_lease) {
             (true, _) => self.begin_epoch(),
-            (false, false) => self.open_epoch(self.own_epoch()?),
+            (false, false) => self.open_epoch(self.own_epoch()?).and_then(|()| self.open_reign()),
             (false, true) => Ok(()),
         }
     }

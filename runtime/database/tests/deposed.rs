@@ -5,12 +5,12 @@ mod following;
 
 use std::sync::Arc;
 
-use common::{config, fill, i64s, submit, take, transfer, wasm};
+use common::{config, files, fill, i64s, submit, take, transfer, wasm};
 use following::{
     Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
 use reprise_base::{Lsn, Safety};
-use reprise_database::{CutBack, CutError, CutInfo, Database, list_cuts};
+use reprise_database::{CutBack, CutError, CutInfo, Database, OpenError, list_cuts};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
 use reprise_router::{Phase, PromoteOptions, ReplicationError, ReplyOutcome};
@@ -514,4 +514,43 @@ fn a_promotion_that_can_not_begin_leaves_a_standby_that_follows() {
     wait_seen(&primary, &standby);
     std::fs::remove_dir(&blocked).expect("removed");
     service(&standby).promote(FORCED).expect("promoted");
+}
+
+#[test]
+fn a_checkpoint_behind_what_is_left_of_a_standby_s_log_goes_before_it_follows() {
+    let cluster = Cluster::new();
+    let primary = cluster.start("p");
+    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&primary, 0, 100);
+    let standby = cluster.standby_of(&primary, "s1");
+    wait_seen(&primary, &standby);
+    standby.close().expect("close");
+    drop(standby);
+    let copies: Vec<_> = files(&cluster.place("s1"), "log")
+        .into_iter()
+        .map(|path| (std::fs::read(&path).expect("a segment"), path))
+        .collect();
+    let standby = cluster.open_standby("s1");
+    fill(&primary, 5_000, 50);
+    wait_seen(&primary, &standby);
+    let checkpoint = cluster.place("s1").join("checkpoints").join(take(&standby).file);
+    standby.close().expect("close");
+    drop(standby);
+    for path in files(&cluster.place("s1"), "log") {
+        std::fs::remove_file(path).expect("removed");
+    }
+    for (bytes, path) in copies {
+        std::fs::write(path, bytes).expect("written");
+    }
+    let alone = Database::open_standby(cluster.config("s1", 1)).expect("open");
+    let refused = alone.recover().expect_err("its primary was not asked");
+    assert!(matches!(refused, OpenError::BeyondLog { .. }), "{refused}");
+    drop(alone);
+    assert!(checkpoint.exists());
+    assert_eq!(cluster.cut_back("s1").expect("asked"), CutBack::Nothing);
+    assert!(!checkpoint.exists());
+    let standby = cluster.open_standby("s1");
+    wait_seen(&primary, &standby);
+    let digest = |database: &Database| database.router().digest().expect("ready");
+    assert_eq!(digest(&standby), digest(&primary));
 }
