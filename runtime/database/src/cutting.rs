@@ -291,12 +291,14 @@ pub(crate) fn end_level(root: &dyn Disk) -> Result<(), DiskError> {
     }
 }
 
-/// Kept before this server asks to be the primary of this epoch: until its level is kept nothing else tells that it may be.
-pub(crate) fn claim(root: &dyn Disk, epoch: u32) -> Result<(), DiskError> {
+/// Kept before this server asks to be the primary, in this epoch at least: until its level is kept nothing else tells that it may be. In which
+/// epoch: none before was this directory's.
+pub(crate) fn claim(root: &dyn Disk, at_least: Epoch) -> Result<Epoch, DiskError> {
     let known = Level::load(root)?;
-    let is_known = |level: &Level| !level.is_over && epoch <= level.last_epoch || level.claimed == Some(epoch);
-    if known.as_ref().is_some_and(is_known) {
-        return Ok(());
+    let unused = known.as_ref().map_or(0, |level| level.last_epoch + 1);
+    let epoch = at_least.0.max(unused);
+    if known.as_ref().is_some_and(|level| level.claimed == Some(epoch)) {
+        return Ok(Epoch(epoch));
     }
     let level = known.unwrap_or_else(|| Level {
         safety: String::new(),
@@ -307,7 +309,8 @@ pub(crate) fn claim(root: &dyn Disk, epoch: u32) -> Result<(), DiskError> {
         claimed: None,
     });
     let claimed = Some(epoch);
-    Level { claimed, ..level }.save(root)
+    Level { claimed, ..level }.save(root)?;
+    Ok(Epoch(epoch))
 }
 
 /// How far a directory got as a primary.
@@ -522,7 +525,7 @@ mod tests {
         end_level(&disk).expect("kept");
         let over = reached(&disk, Epoch(3));
         assert!(over.has(3) && !over.has(4) && unused_epoch(&disk) == Ok(Epoch(8)));
-        claim(&disk, 9).expect("kept");
+        assert_eq!(claim(&disk, Epoch(9)), Ok(Epoch(9)));
         let claimed = reached(&disk, Epoch(3));
         assert!(claimed.has(9) && !claimed.has(8) && !claimed.has(10));
         end_level(&disk).expect("kept");
@@ -534,12 +537,13 @@ mod tests {
     #[test]
     fn what_asked_to_be_the_primary_was_none_yet() {
         let disk = SimDisk::new();
-        claim(&disk, 4).expect("kept");
+        assert_eq!(claim(&disk, Epoch(4)), Ok(Epoch(4)));
         assert!(reached(&disk, Epoch(3)).has(4) && !reached(&disk, Epoch(3)).has(5));
         assert!(!was_primary(&disk, Epoch(1)) && committed_as_primary(&disk, Epoch(1)).is_none());
         assert!(may_be_acknowledged(&disk, Lsn(5), (Epoch(1), Epoch(4))));
         keep_level(&disk, Safety::OneSafe, Epoch(5)).expect("kept");
         assert!(reached(&disk, Epoch(3)).has(5) && unused_epoch(&disk) == Ok(Epoch(6)));
+        assert_eq!(claim(&disk, Epoch(2)), Ok(Epoch(6)), "the next one");
     }
 
     #[test]

@@ -366,10 +366,11 @@ impl Leasing {
     /// Of a standby: kept before it asks for the lease; in which epoch.
     fn claim(&self, seen: &Seen) -> Result<u32, Arc<str>> {
         let replication = self.replication.upgrade().ok_or("the server stops")?;
-        let epoch = (replication.log.epoch().0 + 1).max(free_epoch(seen, &self.own.name));
-        let kept = cutting::claim(&*replication.root, epoch);
-        kept.map_err(|error| format!("that this server asks for the lease can't be kept here: {error}"))?;
-        Ok(epoch)
+        // The one in which it begins: nobody else is to take it.
+        let free = (replication.log.epoch().0 + 1).max(free_epoch(seen, &self.own.name));
+        let kept = cutting::claim(&*replication.root, Epoch(free));
+        let error = |error| format!("that this server asks for the lease can't be kept here: {error}");
+        Ok(kept.map_err(error)?.0)
     }
 
     /// Whether these, and no others, are recorded as in sync. They will be, where they can.
