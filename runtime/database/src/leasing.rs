@@ -359,7 +359,10 @@ impl Leasing {
         let in_sync = expected.iter().filter(|standby| standby.is_in_sync);
         let names = in_sync.map(|standby| standby.name.to_string()).collect();
         let is_taken = self.take(&seen, (replication.log.epoch().0, names))?;
-        let opened = is_taken.then(|| replication.open_reign()).unwrap_or(Ok(()));
+        let opened = match is_taken {
+            true => replication.open_reign(),
+            false => Ok(()),
+        };
         Ok(opened.map(|()| is_taken).map_err(LeaseError::Log))
     }
 
