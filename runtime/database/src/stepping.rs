@@ -341,7 +341,7 @@ impl Replication {
         cutting::reached(&*self.root, self.log.written_epoch())
     }
 
-    /// Of an opening as the primary, in this epoch at least. Where a lease decides, it is asked for behind this.
+    /// Of who is the primary, in this epoch at least: kept before anything is shipped, and before a lease is asked for.
     pub(crate) fn open_epoch(&self, at_least: Epoch) -> Result<(), LogError> {
         self.log.raise_epoch(at_least)?;
         Ok(self.keep_level(self.log.epoch())?)
@@ -362,21 +362,15 @@ impl Replication {
         unused.map_err(|error| unavailable(format!("that no standby is in sync can't be kept here: {error}")))
     }
 
-    /// Of who takes standbys from now on. With a lease nothing is written before this server has it.
+    /// Of who takes standbys from now on. With a lease an opening begins once nobody else has that.
     pub(crate) fn begin_serving(&self, is_promoted: bool, has_lease: bool) -> Result<(), LogError> {
-        match (is_promoted, has_lease) {
-            (true, _) => self.begin_epoch(),
-            (false, false) => self.open_epoch(self.own_epoch()?).and_then(|()| self.open_reign()),
-            (false, true) => Ok(()),
-        }
-    }
-
-    /// Before anything is shipped.
-    fn begin_epoch(&self) -> Result<(), LogError> {
-        self.keep_level(self.log.epoch())?;
-        // What was shown as a standby tells nothing from here on; where it stays, less is shown.
-        let _ = shown::forget(&*self.root);
-        Ok(())
+        let at_least = match (is_promoted, has_lease) {
+            (true, _) => self.log.epoch(),
+            (false, false) => self.own_epoch()?,
+            (false, true) => return Ok(()),
+        };
+        self.open_epoch(at_least)?;
+        self.open_reign()
     }
 
     /// A server that stepped down is the primary from here on, in an epoch that is this one at least.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{config, files, fill, i64s, open, submit, take, transfer, wasm};
+use common::{config, copy_log, files, fill, i64s, open, put_log, submit, take, transfer, wasm};
 use reprise_database::{CheckpointConfig, Database, OpenError, inspect};
 use reprise_router::{CheckpointInfo, CheckpointState, ReplyOutcome};
 
@@ -79,23 +79,14 @@ fn a_log_that_ends_before_a_checkpoint_was_taken_is_not_gone_on_with() {
     let digest = database.router().digest().expect("ready");
     database.close().expect("close");
     drop(database);
-    let copies: Vec<_> = files(dir.path(), "log")
-        .into_iter()
-        .map(|path| (std::fs::read(&path).expect("a segment"), path))
-        .collect();
+    let older = copy_log(dir.path());
     let (database, _) = open(dir.path(), 2);
     fill(&database, 100, 100);
     let taken = take(&database);
     database.close().expect("close");
     drop(database);
     assert_eq!(inspect(dir.path()).expect("whole").refused, Vec::<String>::new());
-    // An older copy in the place of the log.
-    for path in files(dir.path(), "log") {
-        std::fs::remove_file(path).expect("removed");
-    }
-    for (bytes, path) in copies {
-        std::fs::write(path, bytes).expect("written");
-    }
+    put_log(dir.path(), &older);
     let refused = inspect(dir.path()).expect("whole").refused;
     assert!(refused.len() == 1 && refused[0].contains(&taken.file), "{refused:?}");
     for _ in 0..2 {

@@ -5,7 +5,7 @@ mod following;
 
 use std::sync::Arc;
 
-use common::{config, files, fill, i64s, submit, take, transfer, wasm};
+use common::{config, copy_log, fill, i64s, put_log, submit, take, transfer, wasm};
 use following::{
     Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
@@ -526,22 +526,14 @@ fn a_checkpoint_behind_what_is_left_of_a_standby_s_log_goes_before_it_follows() 
     wait_seen(&primary, &standby);
     standby.close().expect("close");
     drop(standby);
-    let copies: Vec<_> = files(&cluster.place("s1"), "log")
-        .into_iter()
-        .map(|path| (std::fs::read(&path).expect("a segment"), path))
-        .collect();
+    let older = copy_log(&cluster.place("s1"));
     let standby = cluster.open_standby("s1");
     fill(&primary, 5_000, 50);
     wait_seen(&primary, &standby);
     let checkpoint = cluster.place("s1").join("checkpoints").join(take(&standby).file);
     standby.close().expect("close");
     drop(standby);
-    for path in files(&cluster.place("s1"), "log") {
-        std::fs::remove_file(path).expect("removed");
-    }
-    for (bytes, path) in copies {
-        std::fs::write(path, bytes).expect("written");
-    }
+    put_log(&cluster.place("s1"), &older);
     let alone = Database::open_standby(cluster.config("s1", 1)).expect("open");
     let refused = alone.recover().expect_err("its primary was not asked");
     assert!(matches!(refused, OpenError::BeyondLog { .. }), "{refused}");

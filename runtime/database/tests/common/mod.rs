@@ -118,3 +118,19 @@ pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     }
     found
 }
+
+/// The files of a directory's log.
+pub fn copy_log(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let read = |path: PathBuf| (path.clone(), std::fs::read(path).expect("a segment"));
+    files(dir, "log").into_iter().map(read).collect()
+}
+
+/// Puts an older copy in the place of a directory's log.
+pub fn put_log(dir: &Path, copy: &[(PathBuf, Vec<u8>)]) {
+    for path in files(dir, "log") {
+        std::fs::remove_file(path).expect("removed");
+    }
+    for (path, bytes) in copy {
+        std::fs::write(path, bytes).expect("written");
+    }
+}
