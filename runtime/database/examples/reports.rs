@@ -3,9 +3,9 @@
 //! reads and how long they took, and what memory 16 readers take that have nothing to do.
 //! Command: `cargo run --release -p reprise-database --example reports [SECONDS [WRITES-A-BATCH [WAY]]]`, behind `cargo xtask wasm`.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
-#[path = "../tests/following/mod.rs"]
+#[path = "../tests/it/following/mod.rs"]
 mod following;
 
 use std::{

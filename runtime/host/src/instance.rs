@@ -546,7 +546,7 @@ fn trap_fault(code: &Code, trap: Trap) -> Box<Fault> {
 }
 
 #[cfg(test)]
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! A module that the machine has no room for is no invalid one. One test: the bound is the whole process's.
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use reprise_host::{CompiledModule, Engine};

@@ -1,5 +1,6 @@
 //! Over RDMA with cards that are not real: what a group commit costs the primary, and a standby that gets all of it, whatever completions do.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::{

@@ -1,5 +1,6 @@
 //! What a vote costs, by the kernel's own count of the pages that this process holds.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use common::*;

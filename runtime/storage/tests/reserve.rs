@@ -1,6 +1,7 @@
 //! A store that grows into memory that was made ready before: the kernel has none to give it. Alone in its process, for there is one
 //! reserve in each.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use common::*;

@@ -1,0 +1,6 @@
+//! The integration tests of `tpcc`, in one binary.
+#![allow(clippy::unwrap_used)]
+
+mod conditions;
+mod fixture;
+mod transactions;

@@ -1,0 +1,600 @@
+//! The archive: what the data directory lets go of, gone back to, damaged, in the way, and past.
+
+use crate::common;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use crate::common::{config, files, fill, take, transfer, wasm};
+use reprise_backup::{
+    ArchiveBounds, ArchiveError, Place, Point, RealTree, RestoreError, Tree, restore, restore_archived,
+};
+use reprise_base::{Lsn, TxnId};
+use reprise_database::Database;
+use reprise_env::{Disk, DiskError, DiskFile, DiskFilter, FilteredDisk};
+use reprise_router::{ArchiveStatus, BackupError, BackupService, BackupState};
+
+const WAIT_MAX: Duration = Duration::from_secs(120);
+
+struct Moment {
+    lsn: Lsn,
+    txn_id: TxnId,
+    digest: u64,
+}
+
+fn moment(database: &Database, account: i64) -> Moment {
+    let last = common::submit(database, &[("open", None, common::i64s(&[(1 << 40) + account, 1]))]);
+    Moment {
+        lsn: last.get(0).lsn,
+        txn_id: last.get(0).txn_id,
+        digest: database.router().digest().expect("ready"),
+    }
+}
+
+fn open_with(dir: &Path, archive: &Path, keep: Option<Duration>) -> Result<Database, ArchiveError> {
+    let held_bytes_max = u64::MAX;
+    let bounds = ArchiveBounds {
+        keep,
+        held_bytes_max,
+        open_max: ArchiveBounds::OPEN_MAX,
+    };
+    open_within(dir, archive, bounds)
+}
+
+fn open_within(dir: &Path, archive: &Path, bounds: ArchiveBounds) -> Result<Database, ArchiveError> {
+    let database = Database::open(config(dir, 2)).expect("open");
+    database.archive_to(archive, bounds)?;
+    database.recover().expect("recover");
+    Ok(database)
+}
+
+fn status(database: &Database) -> ArchiveStatus {
+    database.router().status().archive.expect("an archive")
+}
+
+/// Until the archive has so many files: the log goes there behind the checkpoints.
+fn wait_files(database: &Database, count: u64) -> ArchiveStatus {
+    let until = Instant::now() + WAIT_MAX;
+    loop {
+        let told = status(database);
+        if told.files >= count {
+            return told;
+        }
+        assert!(Instant::now() < until, "{told:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Until the archive took what the last checkpoint replaced: at most two are left, as they are kept.
+fn wait_taken(database: &Database, dir: &Path) {
+    let until = Instant::now() + WAIT_MAX;
+    while files(dir, "checkpoints").len() > 2 {
+        assert!(Instant::now() < until, "{:?}", status(database));
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(5));
+}
+
+/// Rounds of calls, each ended by a checkpoint, so that all but the last two are in the archive.
+fn history(database: &Database, dir: &Path, from: i64, rounds: i64) -> Vec<Moment> {
+    let mut moments = Vec::new();
+    for round in from..from + rounds {
+        fill(database, round * 10_000, 600);
+        moments.push(moment(database, 2 * round));
+        transfer(database, round);
+        take(database);
+        wait_taken(database, dir);
+        moments.push(moment(database, 2 * round + 1));
+    }
+    moments
+}
+
+fn begin(dir: &Path, archive: &Path, keep: Option<Duration>) -> Database {
+    let database = open_with(dir, archive, keep).expect("an archive");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 200);
+    database
+}
+
+fn digest_of(dir: &Path) -> u64 {
+    let (database, _) = common::open(dir, 1);
+    let digest = database.router().digest().expect("ready");
+    database.close().expect("close");
+    digest
+}
+
+struct Dirs {
+    root: tempfile::TempDir,
+    data: PathBuf,
+    archive: PathBuf,
+}
+
+fn dirs() -> Dirs {
+    let root = tempfile::tempdir().expect("a directory");
+    let (data, archive) = (root.path().join("data"), root.path().join("archive"));
+    Dirs { root, data, archive }
+}
+
+#[test]
+fn every_moment_comes_back_from_a_live_directory_and_its_archive() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    let moments = history(&database, &data, 1, 6);
+    assert!(files(&data, "log")[0].to_str() > data.join("log/log-0000000000000000.seg").to_str());
+    let told = wait_files(&database, 7);
+    assert!(told.failure.is_none() && told.bytes > 0, "{told:?}");
+    let early = restore(&data, &root.path().join("early"), Point::Lsn(moments[0].lsn));
+    assert!(matches!(early, Err(RestoreError::TooEarly { .. })));
+    // While it runs.
+    let all = moments.iter().enumerate().map(|(at, found)| {
+        (
+            at,
+            found,
+            match at % 3 {
+                0 => Point::Lsn(found.lsn),
+                1 => Point::Txn(found.txn_id),
+                _ => Point::Time(found.txn_id.time_us()),
+            },
+        )
+    });
+    for (at, found, point) in all {
+        let target = root.path().join(format!("live-{at}"));
+        let report = restore_archived(&data, &archive, &target, point).expect("restored");
+        assert_eq!(report.last.map(|last| last.1), Some(found.txn_id), "{point:?}");
+        assert_eq!(digest_of(&target), found.digest, "{point:?}");
+    }
+    // Without its data directory, as far as the archive goes.
+    database.close().expect("close");
+    let target = root.path().join("alone");
+    restore(&archive, &target, Point::Lsn(moments[2].lsn)).expect("restored");
+    assert_eq!(digest_of(&target), moments[2].digest);
+}
+
+#[test]
+fn a_live_directory_is_read_while_it_is_written() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    let found = moment(&database, 1);
+    let until = Instant::now() + Duration::from_secs(3);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 1;
+            while Instant::now() < until {
+                fill(&database, round * 10_000, 500);
+                take(&database);
+                round += 1;
+            }
+        });
+        let mut at = 0;
+        while Instant::now() < until {
+            let target = root.path().join(at.to_string());
+            restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("restored");
+            assert_eq!(digest_of(&target), found.digest);
+            let target = root.path().join(format!("{at}-end"));
+            restore_archived(&data, &archive, &target, Point::End).expect("restored");
+            at += 1;
+        }
+    });
+}
+
+#[test]
+fn a_damaged_file_of_the_archive_is_refused_by_name_and_what_lies_behind_needs_it_not() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    let moments = history(&database, &data, 1, 5);
+    database.close().expect("close");
+    drop(database);
+    let damage = |path: &Path| {
+        let mut bytes = fs::read(path).expect("a file");
+        let at = bytes.len() / 3;
+        bytes[at..at + 64].iter_mut().for_each(|byte| *byte ^= 0x5a);
+        fs::write(path, bytes).expect("written");
+    };
+    let checkpoints = files(&archive, "checkpoints");
+    damage(&checkpoints[1]);
+    let target = root.path().join("passed-over");
+    let found = &moments[3];
+    let report = restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("by the one before");
+    let name = checkpoints[1]
+        .file_name()
+        .and_then(|name| name.to_str())
+        .expect("a name");
+    assert!(
+        report.passed_over.iter().any(|reason| reason.contains(name)),
+        "{:?}",
+        report.passed_over
+    );
+    assert_eq!(digest_of(&target), found.digest);
+    let segments = files(&archive, "log");
+    // A copy of the log may begin within a segment: the one that the copy's beginning lies in.
+    let copied = report.log.files.first().expect("log was read").as_str();
+    let is_needed = |path: &&PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name <= copied)
+    };
+    let needed = segments
+        .iter()
+        .rfind(is_needed)
+        .expect("the restore read the archive's log");
+    damage(needed);
+    let error = restore_archived(&data, &archive, &root.path().join("x"), Point::Lsn(found.lsn)).expect_err("refused");
+    assert!(error.to_string().contains(needed.to_str().expect("UTF-8")), "{error}");
+    assert!(!root.path().join("x").exists());
+}
+
+#[test]
+fn what_is_past_goes_and_what_remains_is_whole() {
+    let Dirs { root, data, archive } = dirs();
+    let keep = Duration::from_millis(1_500);
+    let database = begin(&data, &archive, Some(keep));
+    let old = history(&database, &data, 1, 4);
+    thread::sleep(keep + Duration::from_millis(300));
+    let young = history(&database, &data, 10, 4);
+    let begun = young.first().expect("some").txn_id.time_us();
+    let past = SystemTime::now() - keep;
+    let past_us = past.duration_since(UNIX_EPOCH).expect("later").as_micros() as i64;
+    let error = restore_archived(&data, &archive, &root.path().join("x"), Point::Lsn(old[0].lsn)).expect_err("past");
+    assert!(matches!(error, RestoreError::TooEarly { .. }), "{error}");
+    // What was within the time when the last checkpoint was archived is there yet.
+    for (at, found) in young.iter().enumerate() {
+        if found.txn_id.time_us() < past_us {
+            continue;
+        }
+        let target = root.path().join(at.to_string());
+        restore_archived(&data, &archive, &target, Point::Txn(found.txn_id)).expect("restored");
+        assert_eq!(digest_of(&target), found.digest, "{begun}");
+    }
+}
+
+#[test]
+fn an_archive_that_takes_nothing_stops_nothing_and_is_made_up_for() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    let mut moments = history(&database, &data, 1, 3);
+    // A directory has the place of the file that is to be written.
+    let in_the_way = archive.join("log/archive.tmp/x");
+    fs::create_dir_all(&in_the_way).expect("made");
+    fill(&database, 90_000, 1_000);
+    moments.push(moment(&database, 1_000));
+    take(&database);
+    let until = Instant::now() + WAIT_MAX;
+    while status(&database).failure.is_none() {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(1));
+    }
+    fill(&database, 95_000, 1_000);
+    take(&database);
+    assert!(files(&data, "checkpoints").len() > 2, "nothing goes that was not taken");
+    assert!(database.router().status().log_error.is_none());
+    fs::remove_dir_all(archive.join("log/archive.tmp")).expect("removed");
+    moments.extend(history(&database, &data, 20, 2));
+    let told = status(&database);
+    assert!(told.failure.is_none() && told.failures >= 1, "{told:?}");
+    for (at, found) in moments.iter().enumerate() {
+        let target = root.path().join(at.to_string());
+        restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("restored");
+        assert_eq!(digest_of(&target), found.digest);
+    }
+}
+
+/// What waits for an archive that takes nothing has a bound: then it goes, the archive ends there, and that is told.
+#[test]
+fn an_archive_that_takes_nothing_for_too_long_is_given_up() {
+    let Dirs { root, data, archive } = dirs();
+    let held_bytes_max = 400 << 10;
+    let bounds = ArchiveBounds {
+        keep: None,
+        held_bytes_max,
+        open_max: ArchiveBounds::OPEN_MAX,
+    };
+    let database = open_within(&data, &archive, bounds).expect("an archive");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let moments = history(&database, &data, 1, 4);
+    let in_the_way = ["log/archive.tmp", "checkpoints/archive.tmp"].map(|name| archive.join(name));
+    in_the_way
+        .iter()
+        .for_each(|folder| fs::create_dir_all(folder.join("x")).expect("made"));
+    let round = |number: i64| {
+        fill(&database, 1_000_000 + number * 10_000, 4_000);
+        let before = status(&database);
+        take(&database);
+        let until = Instant::now() + WAIT_MAX;
+        while status(&database).failures == before.failures && before.ends_at.is_none() {
+            assert!(Instant::now() < until, "{:?}", status(&database));
+            thread::sleep(Duration::from_millis(1));
+        }
+        status(&database)
+    };
+    let first = round(0);
+    assert!(
+        first.held_bytes > 0 && first.held_bytes <= held_bytes_max && first.ends_at.is_none(),
+        "{first:?}"
+    );
+    let mut rounds = 1..100;
+    let last = loop {
+        let told = round(rounds.next().expect("it has an end"));
+        assert!(told.held_bytes <= held_bytes_max, "{told:?}");
+        if told.ends_at.is_some() {
+            break told;
+        }
+    };
+    let end = last.ends_at.expect("it is told");
+    let (_, reason) = last.failure.expect("it is told");
+    assert!(reason.contains("--archive-hold-max"), "{reason}");
+    wait_taken(&database, &data);
+    round(200);
+    wait_taken(&database, &data);
+    assert!(status(&database).failure.is_some(), "it stays told");
+    assert!(database.router().status().log_error.is_none());
+    database.close().expect("close");
+    drop(database);
+    // It is whole up to its end; what came behind it, and went, can't be gone back to.
+    assert!(moments.iter().any(|found| found.lsn < end) && moments.iter().any(|found| found.lsn >= end));
+    for (at, found) in moments.iter().enumerate() {
+        let target = root.path().join(at.to_string());
+        let restored = restore_archived(&data, &archive, &target, Point::Lsn(found.lsn));
+        match found.lsn < end {
+            true => {
+                restored.expect("restored");
+                assert_eq!(digest_of(&target), found.digest);
+            }
+            false => assert!(restored.is_err() && !target.exists(), "{:?} of {end:?}", found.lsn),
+        }
+    }
+    in_the_way
+        .iter()
+        .for_each(|folder| fs::remove_dir_all(folder).expect("removed"));
+    let gap = open_within(&data, &archive, bounds).err().expect("refused");
+    assert!(matches!(gap, ArchiveError::Gap { .. }), "{gap}");
+    open_within(&data, &root.path().join("next"), bounds).expect("another directory");
+}
+
+#[test]
+fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directory() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    history(&database, &data, 1, 4);
+    // More than one file of the log: the first is one that is not written any more.
+    for round in 0..10 {
+        fill(&database, 5_000_000 + round * 1_000, 1_000);
+    }
+    assert!(files(&data, "log").len() > 3);
+    database.close().expect("close");
+    drop(database);
+    // What a crash left: a part of a file, and a file that was taken while its original was not yet removed.
+    fs::write(archive.join("log/archive.tmp"), b"half").expect("written");
+    let live = files(&data, "log").remove(0);
+    fs::copy(&live, archive.join("log").join(live.file_name().expect("a name"))).expect("copied");
+    let database = open_with(&data, &archive, None).expect("goes on");
+    assert!(!archive.join("log/archive.tmp").exists());
+    history(&database, &data, 20, 2);
+    assert!(status(&database).failure.is_none(), "{:?}", status(&database));
+    let other = root.path().join("other");
+    let in_use = open_with(&other, &archive, None).err().expect("refused");
+    assert!(matches!(in_use, ArchiveError::InUse(_)), "{in_use}");
+    let own = open_with(&other, &other, None).err().expect("refused");
+    assert!(matches!(own, ArchiveError::InUse(_)), "{own}");
+    database.close().expect("close");
+    drop(database);
+    let foreign = open_with(&other, &archive, None).err().expect("refused");
+    assert!(matches!(foreign, ArchiveError::OtherDatabase { .. }), "{foreign}");
+    // Without the archive for a while: there is a gap, and it is told.
+    let (database, _) = common::open(&data, 2);
+    for round in 40..44 {
+        fill(&database, round * 10_000, 2_000);
+        take(&database);
+    }
+    database.close().expect("close");
+    drop(database);
+    let gap = open_with(&data, &archive, None).err().expect("refused");
+    assert!(matches!(gap, ArchiveError::Gap { .. }), "{gap}");
+}
+
+/// A tree whose files take nothing while they hang, as those of a network disk whose server is gone.
+struct HangingTree(RealTree, Arc<Hanging>);
+
+#[derive(Default)]
+struct Hanging(AtomicBool);
+
+impl Tree for HangingTree {
+    fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
+        self.hang(self.0.open(path))
+    }
+    fn make(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
+        self.hang(self.0.make(path))
+    }
+    fn is_free(&self, name: &str) -> Result<bool, DiskError> {
+        self.0.is_free(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        self.0.remove(name)
+    }
+    fn sync(&self) -> Result<(), DiskError> {
+        self.0.sync()
+    }
+    fn prepare(&self) -> Result<(), DiskError> {
+        self.0.prepare()
+    }
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        self.0.list()
+    }
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path(path)
+    }
+}
+
+impl HangingTree {
+    fn hang(&self, disk: Result<Arc<dyn Disk>, DiskError>) -> Result<Arc<dyn Disk>, DiskError> {
+        Ok(Arc::new(FilteredDisk::new(disk?, self.1.clone())))
+    }
+}
+
+impl Hanging {
+    fn wait(&self) {
+        while self.0.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl DiskFilter for Hanging {
+    fn list(&self, disk: &dyn Disk) -> Result<Vec<String>, DiskError> {
+        self.wait();
+        disk.list()
+    }
+
+    fn write_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.wait();
+        file.write_at(offset, bytes)
+    }
+}
+
+#[test]
+fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
+    let Dirs { root, data, archive } = dirs();
+    let hangs = Arc::new(Hanging::default());
+    let bounds = ArchiveBounds {
+        keep: None,
+        held_bytes_max: 400 << 10,
+        open_max: ArchiveBounds::OPEN_MAX,
+    };
+    let database = Database::open(config(&data, 2)).expect("open");
+    let tree = HangingTree(RealTree(archive.clone()), hangs.clone());
+    database
+        .archive_in(&Place::new(Arc::new(tree), ""), bounds)
+        .expect("an archive");
+    database.recover().expect("recover");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let moments = history(&database, &data, 1, 3);
+    hangs.0.store(true, Ordering::Relaxed);
+    let end = (0..100).find_map(|round| {
+        fill(&database, 1_000_000 + round * 10_000, 4_000);
+        take(&database);
+        // Backups and the table of checkpoints wait for nobody either.
+        assert!(database.router().status().log_error.is_none());
+        status(&database).ends_at
+    });
+    let end = end.expect("it was given up");
+    let until = Instant::now() + WAIT_MAX;
+    let (_, reason) = loop {
+        if let Some(told) = status(&database).failure {
+            break told;
+        }
+        assert!(Instant::now() < until, "it is told");
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert!(reason.contains("--archive-hold-max"), "{reason}");
+    // From here on what is replaced goes as if there were no archive.
+    fill(&database, 3_000_000, 4_000);
+    take(&database);
+    wait_taken(&database, &data);
+    let begun = Instant::now();
+    database.close().expect("close");
+    assert!(
+        begun.elapsed() < WAIT_MAX / 2,
+        "a stop waits for it no longer than it must"
+    );
+    hangs.0.store(false, Ordering::Relaxed);
+    drop(database);
+    for (at, found) in moments.iter().enumerate().filter(|(_, found)| found.lsn < end) {
+        let target = root.path().join(format!("restored-{at}"));
+        restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("restored");
+        assert_eq!(digest_of(&target), found.digest);
+    }
+}
+
+#[test]
+fn an_archive_whose_disk_hangs_at_the_start_is_told() {
+    let Dirs { data, archive, .. } = dirs();
+    let hangs = Arc::new(Hanging(AtomicBool::new(true)));
+    let bounds = ArchiveBounds {
+        keep: None,
+        held_bytes_max: 1 << 20,
+        open_max: Duration::from_millis(50),
+    };
+    let database = Database::open(config(&data, 2)).expect("open");
+    let place = Place::new(Arc::new(HangingTree(RealTree(archive.clone()), hangs.clone())), "");
+    let begun = Instant::now();
+    let told = database.archive_in(&place, bounds).expect_err("it does not answer");
+    assert!(begun.elapsed() < WAIT_MAX / 2);
+    let ArchiveError::Hangs {
+        archive: named,
+        seconds,
+    } = &told
+    else {
+        panic!("{told}");
+    };
+    assert_eq!((named, *seconds), (&archive, 0.05));
+    assert!(told.to_string().contains("did not answer within 0.05 s"), "{told}");
+    // Whoever goes on without it has a database all the same, and it may be there at the next start.
+    database.recover().expect("recover");
+    database.close().expect("close");
+    drop(database);
+    hangs.0.store(false, Ordering::Relaxed);
+    let until = Instant::now() + WAIT_MAX;
+    let database = loop {
+        match open_with(&data, &archive, None) {
+            // What hung has it until it ends.
+            Err(ArchiveError::InUse(_)) if Instant::now() < until => thread::sleep(Duration::from_millis(1)),
+            opened => break opened.expect("an archive"),
+        }
+    };
+    database.close().expect("close");
+}
+
+#[test]
+fn backups_that_would_be_too_much_are_refused_before_they_begin() {
+    let Dirs { root, data, .. } = dirs();
+    let database = Database::open(config(&data, 2)).expect("open");
+    let place = root.path().join("backups");
+    database.serve_backups(place.clone(), 1 << 20);
+    database.recover().expect("recover");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let backups = database.router().backups().expect("served");
+    let mut made = 0;
+    let refused = loop {
+        fill(&database, made * 10_000, 2_000);
+        take(&database);
+        match backups.create(false) {
+            Ok(info) => made += i64::from(wait_made(&*backups, &info.id)),
+            Err(refused) => break refused,
+        }
+        assert!(made < 100, "there is an end");
+    };
+    assert!(matches!(&refused, BackupError::Full(_)) && made > 0, "{refused}");
+    assert!(refused.to_string().contains("--backup-max"), "{refused}");
+    assert_eq!(
+        fs::read_dir(&place).expect("read").count() as i64,
+        made,
+        "nothing is left behind"
+    );
+    let first = backups.list().pop().expect("one");
+    for backup in backups.list() {
+        backups.remove(&backup.id).expect("removed");
+    }
+    assert!(backups.find(&first.id).is_none());
+    backups.create(false).expect("there is room again");
+}
+
+fn wait_made(backups: &dyn BackupService, id: &str) -> bool {
+    let until = Instant::now() + WAIT_MAX;
+    loop {
+        let found = backups.find(id).expect("it is listed");
+        match found.state {
+            BackupState::Published => return true,
+            BackupState::Failed => panic!("{:?}", found.error),
+            BackupState::Running => assert!(Instant::now() < until),
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,333 @@
+//! Tables of a standby, compared with its primary's at named LSNs.
+
+use crate::following;
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use crate::common::{config, fill, open, take, transfer, wasm};
+use crate::following::{Cluster, bootstrap, service, serving, wait_in_sync, wait_seen, wait_streaming, wait_until};
+use reprise_abi::{Field, RowLayout, TableSchema};
+use reprise_base::{Lsn, Role};
+use reprise_checkpoint::Checkpoints;
+use reprise_database::{DIFFERS_NAME, Database, DatabaseConfig, LogPolicy, OpenError, ServeStandbys};
+use reprise_env::RealDisk;
+use reprise_host::describe;
+use reprise_router::{ComparedInfo, Phase, StandbyInfo};
+use reprise_wire::{CheckpointBlockKind, CheckpointPartition, CheckpointRows, FORMAT_VERSION, push_checkpoint_row};
+
+fn comparing(url: &str) -> ServeStandbys {
+    ServeStandbys {
+        compare_every: Duration::from_millis(10),
+        ..serving(url)
+    }
+}
+
+/// A primary that compares all the time.
+fn start(cluster: &Cluster, log: LogPolicy, sites: u16) -> Arc<Database> {
+    cluster.no_primary();
+    let dir = cluster.place("p");
+    let database = Database::open(DatabaseConfig {
+        log,
+        ..config(&dir, sites)
+    });
+    let database = Arc::new(database.expect("open"));
+    database.recover().expect("recover");
+    database.serve_standbys(comparing("http://p:1")).expect("served");
+    cluster.set_primary(&database);
+    database
+}
+
+fn seen(primary: &Database, name: &str) -> Option<StandbyInfo> {
+    let all = service(primary).info().standbys;
+    all.into_iter().find(|standby| standby.name == name)
+}
+
+/// All tables were compared behind what the primary holds now, and are equal, as both say.
+fn wait_equal(primary: &Database, standby: &Database, name: &str) {
+    let end = primary.router().view();
+    let is_new = |told: Option<ComparedInfo>| {
+        let Some(told) = told else { return false };
+        assert_eq!(told.difference, None, "{name}");
+        told.lsn >= end
+    };
+    wait_until("all tables are compared", || {
+        assert!(!matches!(standby.router().phase(), Phase::Failed { .. }));
+        let own = service(standby).own().expect("a standby");
+        is_new(own.compared) && is_new(seen(primary, name).and_then(|seen| seen.compared))
+    });
+}
+
+#[test]
+fn equal_nodes_stay_equal_under_load_with_checkpoints_deployments_and_restarts() {
+    for (log, sites) in [
+        (LogPolicy::Command, 1),
+        (LogPolicy::Physiological, 2),
+        (LogPolicy::Both, 3),
+    ] {
+        let cluster = Cluster::new();
+        let mut primary = start(&cluster, log, sites);
+        primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+        fill(&primary, 0, 200);
+        let mut standby = cluster.standby_of(&primary, "s1");
+        let next = AtomicI64::new(10_000);
+        for round in 0..3 {
+            let is_over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Acquire) {
+                        let first = next.fetch_add(20, Ordering::AcqRel);
+                        fill(&primary, first, 20);
+                        transfer(&primary, first);
+                    }
+                });
+                let ends = Ends(&is_over);
+                wait_equal(&primary, &standby, "s1");
+                take(&primary);
+                wait_equal(&primary, &standby, "s1");
+                let module = ["voter", "edges", "tatp"][round];
+                primary
+                    .router()
+                    .deploy(module, &wasm(module))
+                    .expect("a module beside it");
+                take(&standby);
+                wait_equal(&primary, &standby, "s1");
+                drop(ends);
+            });
+            match round {
+                0 => {
+                    standby.close().expect("close");
+                    drop(standby);
+                    standby = cluster.open_standby("s1");
+                    wait_streaming(&primary, "s1");
+                }
+                1 => {
+                    cluster.no_primary();
+                    primary.close().expect("close");
+                    drop(primary);
+                    primary = start(&cluster, log, sites);
+                    wait_streaming(&primary, "s1");
+                    wait_in_sync(&standby);
+                }
+                _ => {}
+            }
+        }
+        wait_seen(&primary, &standby);
+        standby.close().expect("close");
+        primary.close().expect("close");
+    }
+}
+
+#[test]
+fn nobody_compares_where_that_is_off_and_no_mark_is_written_without_a_standby() {
+    let cluster = Cluster::new();
+    let primary = start(&cluster, LogPolicy::Command, 2);
+    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&primary, 0, 200);
+    let end = primary.router().view();
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(primary.router().view(), end, "nobody follows");
+    primary.close().expect("close");
+    drop(primary);
+    let primary = cluster.start("p");
+    let standby = cluster.standby_of(&primary, "s1");
+    let end = primary.router().view();
+    thread::sleep(Duration::from_millis(200));
+    let own = service(&standby).own().expect("a standby");
+    assert_eq!((primary.router().view(), own.compared), (end, None));
+    standby.close().expect("close");
+    primary.close().expect("close");
+}
+
+/// It shows nothing, and says why.
+fn wait_failed(standby: &Database, what: &str) {
+    wait_until("it says so", || match standby.router().phase() {
+        Phase::Failed { report } => report.contains(what),
+        _ => false,
+    });
+}
+
+/// Ends the load, also where the test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// What is done to the first row of a table.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    /// A bit of its last column is another one.
+    Flip,
+    Lose,
+}
+
+/// Writes the newest checkpoint of a directory anew, with a row of the table harmed under checksums that hold. Its number, and the row.
+fn harm(dir: &Path, table: &str, harm: Harm) -> (TableSchema, u64, Vec<u8>) {
+    let files = Checkpoints::new(Arc::new(RealDisk::create(dir.join("checkpoints")).expect("a folder")));
+    let lsn = *files.list().expect("a list").last().expect("a checkpoint");
+    let reader = files.open(lsn).expect("whole");
+    let schema_of = |json: &Vec<u8>| describe::from_json(json).expect("whole").tables.remove(0);
+    let at = reader
+        .tables()
+        .iter()
+        .position(|json| schema_of(json).name == table)
+        .expect("a table");
+    let schema = schema_of(&reader.tables()[at]);
+    let layout = RowLayout::of_table(&schema);
+    let mut blocks = reader.blocks();
+    let mut writer = files.begin(*reader.header()).expect("begun");
+    let mut harmed = None;
+    let first = reader
+        .entries()
+        .iter()
+        .find(|entry| entry.kind == CheckpointBlockKind::Rows && usize::from(entry.table) == at);
+    let home = first.expect("rows of it").partition;
+    for (number, entry) in reader.entries().iter().enumerate() {
+        let mut raw = blocks.read(number).expect("whole").to_vec();
+        let mut count = entry.items_count;
+        if entry.kind == CheckpointBlockKind::Index {
+            continue;
+        }
+        if entry.kind == CheckpointBlockKind::Partition && entry.partition == home {
+            let mut state = CheckpointPartition::decode(&raw).expect("whole");
+            state.tables[at].0 -= u64::from(matches!(harm, Harm::Lose));
+            raw.clear();
+            state.encode(&mut raw);
+        }
+        if entry.kind == CheckpointBlockKind::Rows && usize::from(entry.table) == at && harmed.is_none() {
+            let rows: Vec<_> = CheckpointRows::new(&raw, reprise_wire::rows_have_numbers(FORMAT_VERSION, true))
+                .map(|row| row.expect("whole"))
+                .map(|(row, number)| (row.to_vec(), number))
+                .collect();
+            let mut changed = Vec::new();
+            for (row, number) in rows {
+                if harmed.is_none() {
+                    harmed = Some((number, row.clone()));
+                    count -= u32::from(matches!(harm, Harm::Lose));
+                    if let Harm::Flip = harm {
+                        let mut row = row.clone();
+                        let slot = layout.columns.last().expect("a column");
+                        row[slot.offset as usize] ^= 1;
+                        push_checkpoint_row(&mut changed, &row, Some(number));
+                    }
+                } else {
+                    push_checkpoint_row(&mut changed, &row, Some(number));
+                }
+            }
+            raw = changed;
+        }
+        writer
+            .block(entry.kind, entry.partition, entry.table, count, &raw)
+            .expect("written");
+    }
+    drop(blocks);
+    writer.finish().expect("finished");
+    writer.publish().expect("published");
+    let (number, row) = harmed.expect("a row");
+    (schema, number, row)
+}
+
+#[test]
+fn a_standby_whose_row_was_harmed_stops_and_names_it() {
+    for kind in [Harm::Flip, Harm::Lose] {
+        let cluster = Cluster::new();
+        let primary = start(&cluster, LogPolicy::Physiological, 2);
+        primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+        (0..25).for_each(|round| fill(&primary, round * 200, 200));
+        bootstrap(&primary, "s1", &cluster.place("s1"));
+        let (schema, number, row) = harm(&cluster.place("s1"), "accounts", kind);
+        let standby = cluster.open_standby("s1");
+        let layout = RowLayout::of_table(&schema);
+        let Field::Int(id) = layout.field(&row, schema.primary_key[0]) else {
+            panic!("an integer");
+        };
+        let key = &schema.columns[usize::from(schema.primary_key[0])].name;
+        let named = format!("row {key}={id} (number {number}) of table accounts");
+        // It goes on receiving, and while others write the row is found.
+        fill(&primary, 30_000, 50);
+        wait_until("the row is named", || {
+            let own = service(&standby).own().expect("a standby");
+            own.compared
+                .is_some_and(|told| told.difference.is_some_and(|what| what.contains(&named)))
+        });
+        let told = service(&standby).own().and_then(|own| own.compared).expect("told");
+        let what = told.difference.expect("it differs");
+        let value = match kind {
+            Harm::Flip => "column ",
+            Harm::Lose => "no such row here",
+        };
+        assert!(what.contains(value) && what.contains("on partition "), "{what}");
+        assert!(told.lsn > Lsn(0) && told.at_us > 0);
+        wait_failed(&standby, &named);
+        wait_until("its primary knows", || {
+            let seen = seen(&primary, "s1").and_then(|seen| seen.compared);
+            seen.is_some_and(|seen| seen.difference.is_some_and(|what| what.contains(&named)))
+        });
+        // Nothing is shown, and nobody promotes it; it takes the log all the same.
+        assert!(standby.router().digest().is_err());
+        let refused = service(&standby).promote(following::FORCED);
+        assert!(refused.is_err() && standby.router().role() == Role::Standby);
+        let before = service(&standby).own().expect("a standby").persisted;
+        fill(&primary, 20_000, 50);
+        wait_until("it takes the log", || {
+            service(&standby).own().expect("one").persisted > before
+        });
+        standby.close().expect("close");
+        drop(standby);
+        // Nor after a restart, as whatever it is opened, until somebody says so.
+        let dir = cluster.place("s1");
+        for opened in [Database::open_standby(config(&dir, 1)), Database::open(config(&dir, 1))] {
+            assert!(
+                matches!(&opened, Err(OpenError::Differs { what }) if what.contains(&named)),
+                "refused"
+            );
+        }
+        std::fs::remove_file(dir.join(DIFFERS_NAME)).expect("a note");
+        let (copy, _) = open(&dir, 1);
+        copy.close().expect("close");
+        primary.close().expect("close");
+    }
+}
+
+#[test]
+fn a_row_that_differs_is_looked_for_again_once_the_primary_is_back() {
+    let cluster = Cluster::new();
+    let primary = start(&cluster, LogPolicy::Physiological, 1);
+    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+    (0..10).for_each(|round| fill(&primary, round * 200, 200));
+    bootstrap(&primary, "s1", &cluster.place("s1"));
+    harm(&cluster.place("s1"), "accounts", Harm::Flip);
+    let standby = cluster.open_standby("s1");
+    wait_until("it differs", || {
+        service(&standby)
+            .own()
+            .and_then(|own| own.compared)
+            .is_some_and(|told| told.difference.is_some())
+    });
+    wait_failed(&standby, "accounts");
+    // Wherever the search is.
+    cluster.no_primary();
+    primary.close().expect("close");
+    drop(primary);
+    assert!(standby.router().digest().is_err(), "nothing is shown meanwhile");
+    let primary = start(&cluster, LogPolicy::Physiological, 1);
+    wait_until("the row is named", || {
+        let own = service(&standby).own().and_then(|own| own.compared);
+        own.is_some_and(|told| told.difference.is_some_and(|what| what.contains("(number ")))
+    });
+    wait_until("the new primary is told", || {
+        let seen = seen(&primary, "s1").and_then(|seen| seen.compared);
+        seen.is_some_and(|seen| seen.difference.is_some_and(|what| what.contains("(number ")))
+    });
+    standby.close().expect("close");
+    primary.close().expect("close");
+}

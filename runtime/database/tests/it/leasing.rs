@@ -1,0 +1,615 @@
+//! Who is the primary by a lease, in a simulated store: it can be out of reach for one server or for all.
+
+use std::{path::PathBuf, process::Command, sync::Arc, thread, time::Duration};
+
+use crate::common::{config, fill, i64s, submit, wasm};
+use crate::following::{FORCED, Primary, bootstrap, follow_primary, nvram, service, serving, wait_in_sync, wait_until};
+use reprise_base::{Role, Safety};
+use reprise_database::{
+    Database, DatabaseConfig, LeaseConfig, LeaseError, OpenError, ServeStandbys, SimLeases, forget_earlier_log,
+};
+use reprise_env::{RealClock, RealDisk};
+use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome, StandbyState};
+
+const ACCEPTING: PromoteOptions = PromoteOptions {
+    accepts_loss: true,
+    ..FORCED
+};
+/// A machine that is busy prolongs it in time all the same.
+const TTL: Duration = Duration::from_secs(2);
+
+fn leased(name: &str) -> ServeStandbys {
+    ServeStandbys {
+        has_lease: true,
+        ..serving(&format!("http://{name}:1"))
+    }
+}
+
+struct Cluster {
+    dirs: tempfile::TempDir,
+    leases: Arc<SimLeases>,
+    primary: Primary,
+    /// The logs of all are written to regions first.
+    on_nvram: bool,
+}
+
+impl Cluster {
+    fn new(on_nvram: bool) -> Self {
+        Self {
+            dirs: tempfile::tempdir().expect("a directory"),
+            leases: SimLeases::new(Arc::new(RealClock::new())),
+            primary: Primary::default(),
+            on_nvram,
+        }
+    }
+
+    fn config(&self, name: &str, sites: u16) -> DatabaseConfig {
+        let config = config(&self.place(name), sites);
+        match self.on_nvram {
+            true => DatabaseConfig {
+                device: nvram(self.place(&format!("{name}.region"))),
+                ..config
+            },
+            false => config,
+        }
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        self.dirs.path().join(name)
+    }
+
+    fn lease(&self, name: &str) -> LeaseConfig {
+        LeaseConfig {
+            store: self.leases.store(name),
+            name: name.into(),
+            url: Some(format!("http://{name}:1").into()),
+            ttl: TTL,
+        }
+    }
+
+    fn set_primary(&self, primary: &Arc<Database>) {
+        *self.primary.lock().expect("test") = Some(primary.clone());
+    }
+
+    fn try_start(&self, name: &str) -> Result<Arc<Database>, LeaseError> {
+        let primary = Arc::new(Database::open(self.config(name, 2)).expect("open"));
+        primary.set_safety(Safety::TwoSafe).expect("once");
+        primary.serve_standbys(leased(name)).expect("served");
+        primary.keep_lease(self.lease(name))?;
+        primary.recover().expect("recover");
+        self.set_primary(&primary);
+        Ok(primary)
+    }
+
+    fn start(&self, name: &str) -> Arc<Database> {
+        self.try_start(name).expect("it has the lease")
+    }
+
+    fn open_standby(&self, name: &str) -> Arc<Database> {
+        let standby = Arc::new(Database::open_standby(self.config(name, 3)).expect("open"));
+        standby.set_safety(Safety::TwoSafe).expect("once");
+        standby.serve_standbys(leased(name)).expect("once it is promoted");
+        standby.keep_lease(self.lease(name)).expect("once");
+        standby
+            .follow_primary(follow_primary(&self.primary, name))
+            .expect("it follows");
+        standby.recover().expect("recover");
+        standby
+    }
+
+    fn standby_of(&self, primary: &Database, name: &str) -> Arc<Database> {
+        bootstrap(primary, name, &self.place(name));
+        let standby = self.open_standby(name);
+        wait_in_sync(&standby);
+        wait_until("it is recorded as in sync", || {
+            self.in_sync().contains(&name.to_owned())
+        });
+        standby
+    }
+
+    fn in_sync(&self) -> Vec<String> {
+        self.leases.record().map_or_else(Vec::new, |record| record.in_sync)
+    }
+}
+
+fn open_account(database: &Database, account: i64) -> ReplyOutcome {
+    let reply = submit(database, &[("open", None, i64s(&[account, 1]))]);
+    reply.get(0).outcome.clone()
+}
+
+fn has_account(database: &Database, account: i64) -> bool {
+    let reply = submit(database, &[("balance", None, i64s(&[account]))]);
+    *reply.get(0).outcome == ReplyOutcome::Committed
+}
+
+fn state(database: &Database) -> LeaseState {
+    service(database).info().lease.expect("it takes part").state
+}
+
+fn prepared(cluster: &Cluster) -> Arc<Database> {
+    let primary = cluster.start("p");
+    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&primary, 0, 100);
+    primary
+}
+
+#[test]
+fn a_standby_in_sync_takes_over_from_a_primary_that_lost_its_lease_and_answers_nothing_then() {
+    [false, true].into_iter().for_each(takes_over);
+}
+
+fn takes_over(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
+    let old = prepared(&cluster);
+    let new = cluster.standby_of(&old, "s1");
+    assert_eq!((state(&old), state(&new)), (LeaseState::Held, LeaseState::Elsewhere));
+    assert_eq!(new.leased_primary().as_deref(), Some("http://p:1"));
+    assert_eq!(open_account(&old, 1_000), ReplyOutcome::Committed);
+    cluster.leases.set_away("p", true);
+    wait_until("the standby takes over", || new.router().role() == Role::Primary);
+    assert!(cluster.in_sync().is_empty(), "nobody has what it may answer alone");
+    // The old one has lost the standby that has everything, and can't record that.
+    assert_eq!(state(&old), LeaseState::Over);
+    assert_ne!(open_account(&old, 2_000), ReplyOutcome::Committed);
+    assert_eq!(open_account(&new, 2_001), ReplyOutcome::Committed);
+    assert!(has_account(&new, 1_000) && !has_account(&new, 2_000));
+    cluster.leases.set_away("p", false);
+    wait_until("the old one hears of it", || old.router().role() == Role::Standby);
+    assert_eq!(old.router().primary_url().as_deref(), Some("http://s1:1"));
+    wait_until(
+        "it shows nothing that only it has",
+        || matches!(old.router().phase(), Phase::Failed { report } if report.contains("s1 has the lease")),
+    );
+    old.close().expect("close");
+    drop(old);
+    let refused = Database::open(cluster.config("p", 1));
+    assert!(
+        matches!(&refused, Err(OpenError::SteppedDown { successor, .. }) if successor == "s1"),
+        "{:?}",
+        refused.err()
+    );
+    assert_eq!(state(&new), LeaseState::Held);
+    new.close().expect("close");
+    assert!(cluster.leases.holder().is_none(), "it gave the lease back");
+}
+
+#[test]
+fn a_lease_that_was_taken_and_not_told_of_is_taken_again() {
+    let cluster = Cluster::new(false);
+    let old = prepared(&cluster);
+    let new = cluster.standby_of(&old, "s1");
+    cluster.leases.lose_answer("s1");
+    cluster.leases.set_away("p", true);
+    wait_until("the standby takes over", || new.router().role() == Role::Primary);
+    assert_eq!(cluster.leases.record().expect("one is there").primary, "s1");
+    wait_until("it answers", || open_account(&new, 2_000) == ReplyOutcome::Committed);
+    new.close().expect("close");
+    old.close().expect("close");
+}
+
+#[test]
+fn who_fails_to_take_over_leaves_the_place_to_whom_it_was() {
+    let cluster = Cluster::new(false);
+    let old = prepared(&cluster);
+    let new = cluster.standby_of(&old, "s1");
+    let gone = cluster.standby_of(&old, "s2");
+    gone.close().expect("close");
+    drop(gone);
+    wait_until("it is told who left", || {
+        open_account(&old, 1_000);
+        service(&new)
+            .info()
+            .out_of_sync
+            .iter()
+            .any(|standby| standby.name == "s2")
+    });
+    // A directory has the place of the file that is to be written.
+    let in_the_way = cluster.place("s1").join("standbys.json.tmp");
+    std::fs::create_dir(&in_the_way).expect("made");
+    *cluster.primary.lock().expect("test") = None;
+    old.close().expect("close");
+    drop(old);
+    let failed = service(&new).promote(FORCED).expect_err("nothing can be kept");
+    assert!(failed.to_string().contains("can't be kept here"), "{failed}");
+    wait_until("the record is as before", || {
+        let record = cluster.leases.record().expect("one is there");
+        cluster.leases.holder().is_none() && record.primary == "p" && record.in_sync == ["s1"]
+    });
+    std::fs::remove_dir(&in_the_way).expect("removed");
+    wait_until("it takes over", || new.router().role() == Role::Primary);
+    new.close().expect("close");
+}
+
+#[test]
+fn a_loss_is_told_where_the_store_did_not_answer_first() {
+    let cluster = Cluster::new(false);
+    let old = prepared(&cluster);
+    let new = cluster.standby_of(&old, "s1");
+    new.close().expect("close");
+    drop(new);
+    wait_until("it goes on alone", || cluster.in_sync().is_empty());
+    old.close().expect("close");
+    drop(old);
+    *cluster.primary.lock().expect("test") = None;
+    let new = cluster.open_standby("s1");
+    cluster.leases.lose_answer("s1");
+    let refused = service(&new).promote(ACCEPTING).expect_err("no answer");
+    assert!(matches!(refused, ReplicationError::Unavailable(_)), "{refused:?}");
+    let promoted = service(&new).promote(FORCED).expect("the record names it");
+    assert!(promoted.may_be_lost.is_some(), "{promoted:?}");
+    new.close().expect("close");
+}
+
+#[test]
+fn a_primary_without_the_store_answers_with_its_standbys_and_alone_while_its_lease_lasts() {
+    [false, true].into_iter().for_each(answers_without_the_store);
+}
+
+fn answers_without_the_store(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
+    let primary = prepared(&cluster);
+    let standby = cluster.standby_of(&primary, "s1");
+    cluster.leases.set_all_away(true);
+    wait_until("its lease is over", || state(&primary) == LeaseState::Over);
+    assert_eq!(primary.router().role(), Role::Primary);
+    let lease = service(&primary).info().lease.expect("it takes part");
+    assert!(lease.error.is_some() && lease.left_us == 0, "{lease:?}");
+    assert_eq!(open_account(&primary, 1_000), ReplyOutcome::Committed);
+    // A lease that is over is nobody's to give: whoever asks, it stays the primary.
+    let refused = service(&primary).step_down("s1", None).expect_err("refused");
+    assert!(
+        refused.to_string().contains("lease of this server is over"),
+        "{refused}"
+    );
+    let refused = service(&standby).promote(PromoteOptions::default());
+    assert!(matches!(&refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
+    assert_eq!(primary.router().role(), Role::Primary);
+    // The standby goes: that can't be recorded, so nothing is begun that nobody else would know of.
+    standby.close().expect("close");
+    drop(standby);
+    let is_lost = || {
+        service(&primary)
+            .info()
+            .standbys
+            .iter()
+            .all(|standby| standby.state == StandbyState::Lost)
+    };
+    wait_until("it is lost", is_lost);
+    // Who asks while it is found to be lost hears that.
+    let mut account = 1_100;
+    wait_until("nobody is answered", || {
+        account += 1;
+        let refused = open_account(&primary, account);
+        assert_ne!(refused, ReplyOutcome::Committed);
+        matches!(refused, ReplyOutcome::LogUnavailable(reason) if reason.contains("lease is over"))
+    });
+    assert_eq!(cluster.in_sync(), ["s1"]);
+    cluster.leases.set_all_away(false);
+    wait_until("that is recorded", || cluster.in_sync().is_empty());
+    // Who waited when it began to go on alone is left open.
+    let mut alone = 2_000;
+    wait_until("it goes on alone", || {
+        alone += 1;
+        open_account(&primary, alone) == ReplyOutcome::Committed
+    });
+    // Alone and without the store: as long as the lease lasts.
+    cluster.leases.set_all_away(true);
+    wait_until("its lease is over", || state(&primary) == LeaseState::Over);
+    let refused = open_account(&primary, 1_003);
+    assert!(
+        matches!(&refused, ReplyOutcome::LogUnavailable(reason) if reason.contains("lease is over")),
+        "{refused:?}"
+    );
+    assert!(has_account(&primary, alone), "what was answered is read");
+    cluster.leases.set_all_away(false);
+    wait_until("it has the lease again", || state(&primary) == LeaseState::Held);
+    assert_eq!(open_account(&primary, 1_003), ReplyOutcome::Committed);
+    // One that is out of sync takes over by no lease, and by hand where the loss is accepted.
+    *cluster.primary.lock().expect("test") = None;
+    primary.close().expect("close");
+    drop(primary);
+    let standby = cluster.open_standby("s1");
+    thread::sleep(3 * TTL);
+    assert_eq!(
+        (standby.router().role(), state(&standby)),
+        (Role::Standby, LeaseState::Free)
+    );
+    assert!(
+        service(&standby).own().expect("a standby").is_in_sync,
+        "nobody could tell it"
+    );
+    let refused = service(&standby).promote(FORCED).expect_err("refused");
+    assert!(matches!(refused, ReplicationError::OutOfSync(_)), "{refused:?}");
+    let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
+    let lost = promoted.may_be_lost.expect("it lacks what was answered");
+    assert_eq!(lost.from, promoted.lsn);
+    assert!(has_account(&standby, 1_000) && !has_account(&standby, alone));
+    assert_eq!(open_account(&standby, 3_000), ReplyOutcome::Committed);
+    standby.close().expect("close");
+}
+
+#[test]
+fn who_may_not_have_the_lease_does_not_begin_as_the_primary() {
+    [false, true].into_iter().for_each(begins_with_the_lease_alone);
+}
+
+fn begins_with_the_lease_alone(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
+    let primary = prepared(&cluster);
+    let standby = cluster.standby_of(&primary, "s1");
+    let forced = service(&standby).promote(FORCED).expect_err("refused");
+    assert!(
+        matches!(&forced, ReplicationError::PrimaryNotStopped(reason) if reason.contains("p has the lease")),
+        "{forced:?}"
+    );
+    // A switch-over gives the lease with the place.
+    let asked = PromoteOptions {
+        is_forced: false,
+        accepts_loss: false,
+    };
+    let promoted = service(&standby).promote(asked).expect("promoted");
+    assert!(promoted.has_stepped_down && promoted.may_be_lost.is_none());
+    wait_until("it has the lease", || state(&standby) == LeaseState::Held);
+    assert_eq!(open_account(&standby, 1_000), ReplyOutcome::Committed);
+    primary.close().expect("close");
+    drop(primary);
+    std::fs::remove_file(cluster.place("p").join("stepped-down.json")).expect("removed");
+    // As a standby it showed no more yet.
+    let view = cluster.place("p").join("view");
+    std::fs::write(&view, [0; 16]).expect("written");
+    let held = cluster.try_start("p").err();
+    assert!(
+        matches!(&held, Some(LeaseError::Held(holder)) if holder.name == "s1"),
+        "{held:?}"
+    );
+    assert!(view.exists(), "it is no primary");
+    standby.close().expect("close");
+    drop(standby);
+    let behind = cluster.try_start("p").err();
+    assert!(
+        matches!(&behind, Some(LeaseError::Behind { primary }) if primary == "s1"),
+        "{behind:?}"
+    );
+    // The last primary has it again when it comes back.
+    let again = cluster.start("s1");
+    assert!(has_account(&again, 1_000));
+    again.close().expect("close");
+}
+
+/// A standby takes over then, and shows everything.
+#[test]
+fn the_last_primary_does_not_begin_in_an_old_copy_of_its_directory() {
+    [false, true].into_iter().for_each(begins_in_no_old_copy);
+}
+
+fn copy(from: PathBuf, to: PathBuf) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status().expect("run cp");
+    assert!(copied.success(), "{copied}");
+}
+
+fn begins_in_no_old_copy(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
+    prepared(&cluster).close().expect("close");
+    copy(cluster.place("p"), cluster.place("old"));
+    if on_nvram {
+        copy(cluster.place("p.region"), cluster.place("old.region"));
+    }
+    let primary = cluster.start("p");
+    let standby = cluster.standby_of(&primary, "s1");
+    assert_eq!(open_account(&primary, 1_000), ReplyOutcome::Committed);
+    standby.close().expect("close");
+    drop(standby);
+    primary.close().expect("close");
+    drop(primary);
+    let in_sync = cluster.in_sync();
+    std::fs::rename(cluster.place("p"), cluster.place("lost")).expect("renamed");
+    copy(cluster.place("old"), cluster.place("p"));
+    if on_nvram {
+        copy(cluster.place("old.region"), cluster.place("p.region"));
+    }
+    // However often it is tried.
+    for _ in 0..3 {
+        let refused = cluster.try_start("p").err();
+        let older = LeaseError::Older { recorded: 2, found: 1 };
+        assert_eq!(refused.map(|error| error.to_string()), Some(older.to_string()));
+    }
+    *cluster.primary.lock().expect("test") = None;
+    let standby = cluster.open_standby("s1");
+    match in_sync.is_empty() {
+        false => wait_until("it takes over", || standby.router().role() == Role::Primary),
+        // The primary went on alone for a moment, once the standby was closed.
+        true => drop(service(&standby).promote(ACCEPTING).expect("promoted")),
+    }
+    assert!(has_account(&standby, 1_000));
+    standby.close().expect("close");
+}
+
+/// As one whose directory is begun anew as a standby's: only a part of the log may be there when it is started as the primary.
+#[test]
+fn the_last_primary_does_not_begin_once_its_log_went() {
+    let cluster = Cluster::new(false);
+    prepared(&cluster).close().expect("close");
+    cluster.start("p").close().expect("close");
+    cluster.start("p").close().expect("close");
+    // It wrote nothing, and has everything.
+    *cluster.primary.lock().expect("test") = None;
+    let standby = cluster.open_standby("p");
+    let promoted = service(&standby).promote(FORCED).expect("nobody else was the primary");
+    assert_eq!(promoted.may_be_lost, None);
+    standby.close().expect("close");
+    drop(standby);
+    let root = RealDisk::open(cluster.place("p")).expect("its directory");
+    forget_earlier_log(&root).expect("kept");
+    drop(root);
+    for _ in 0..2 {
+        let older = cluster.try_start("p").err();
+        assert!(
+            matches!(older, Some(LeaseError::Older { recorded: 4, found: 1 })),
+            "{older:?}"
+        );
+    }
+    let standby = cluster.open_standby("p");
+    let refused = service(&standby).promote(FORCED).expect_err("it may lack anything");
+    assert!(matches!(refused, ReplicationError::OutOfSync(_)), "{refused:?}");
+    service(&standby).promote(ACCEPTING).expect("promoted");
+    standby.close().expect("close");
+    drop(standby);
+    cluster.start("p").close().expect("close");
+}
+
+/// It begins behind all epochs that others had, though it saw nothing of them.
+#[test]
+fn a_promoted_server_has_an_epoch_of_its_own() {
+    [false, true].into_iter().for_each(has_its_own_epoch);
+}
+
+fn has_its_own_epoch(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
+    let primary = prepared(&cluster);
+    cluster.standby_of(&primary, "s1").close().expect("close");
+    // Many epochs, of which the standby sees none.
+    primary.close().expect("close");
+    drop(primary);
+    for account in 1_000..1_003 {
+        let primary = cluster.start("p");
+        let mut tries = 0;
+        wait_until("it goes on alone", || {
+            tries += 1;
+            open_account(&primary, 100 * account + tries) == ReplyOutcome::Committed
+        });
+        primary.close().expect("close");
+    }
+    let last = cluster.leases.record().expect("one is there").epoch;
+    assert_eq!(last, 4);
+    *cluster.primary.lock().expect("test") = None;
+    let standby = cluster.open_standby("s1");
+    let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
+    assert_eq!(promoted.epoch.0, last + 1);
+    assert_eq!(open_account(&standby, 5_000), ReplyOutcome::Committed);
+    standby.close().expect("close");
+    drop(standby);
+    let again = cluster.start("s1");
+    assert!(has_account(&again, 5_000));
+    assert_eq!(cluster.leases.record().expect("one is there").epoch, last + 2);
+    again.close().expect("close");
+}
+
+/// A standby in sync that is started as the primary, too.
+#[test]
+fn a_standby_in_sync_begins_as_the_primary_in_an_epoch_of_its_own() {
+    [false, true].into_iter().for_each(begins_in_its_own_epoch);
+}
+
+fn begins_in_its_own_epoch(on_nvram: bool) {
+    let cluster = Cluster::new(on_nvram);
+    let primary = prepared(&cluster);
+    let standby = cluster.standby_of(&primary, "s1");
+    // It would take over between two of them.
+    cluster.leases.set_away("s1", true);
+    primary.close().expect("close");
+    drop(primary);
+    // The next epochs of the primary stay empty, and are not used again: what was shipped and not written may be in a standby's log.
+    for _ in 0..2 {
+        cluster.start("p").close().expect("close");
+    }
+    let recorded = cluster.leases.record().expect("one is there");
+    assert_eq!((recorded.in_sync, recorded.epoch), (vec!["s1".to_owned()], 3));
+    standby.close().expect("close");
+    drop(standby);
+    cluster.leases.set_away("s1", false);
+    let new = cluster.start("s1");
+    assert_eq!(cluster.leases.record().expect("one is there").epoch, 4);
+    assert_eq!(open_account(&new, 5_000), ReplyOutcome::Committed);
+    new.close().expect("close");
+}
+
+#[test]
+fn who_was_in_sync_in_an_earlier_reign_is_not_in_sync_with_a_standby_that_begins_as_the_primary() {
+    let cluster = Cluster::new(false);
+    let first = prepared(&cluster);
+    let second = cluster.standby_of(&first, "s1");
+    // Its lease ends, and nobody tells it that the other one is the primary.
+    cluster.leases.set_away("p", true);
+    wait_until("the other one takes over", || second.router().role() == Role::Primary);
+    first.close().expect("close");
+    drop(first);
+    cluster.leases.set_away("p", false);
+    cluster.set_primary(&second);
+    let first = cluster.open_standby("p");
+    wait_until("it is recorded as in sync", || {
+        cluster.in_sync().contains(&"p".to_owned())
+    });
+    wait_until("it is answered", || {
+        open_account(&second, 3_000) == ReplyOutcome::Committed
+    });
+    cluster.leases.set_away("s1", true);
+    first.close().expect("close");
+    second.close().expect("close");
+    drop((first, second));
+    cluster.leases.set_away("s1", false);
+    wait_until("its lease is over", || cluster.leases.holder().is_none());
+    let first = cluster.start("p");
+    assert_eq!(
+        cluster.in_sync(),
+        Vec::<String>::new(),
+        "they were in its earlier reign"
+    );
+    assert!(has_account(&first, 3_000));
+    first.close().expect("close");
+}
+
+#[test]
+fn a_place_that_was_given_counts_no_more_once_another_server_had_the_lease() {
+    let cluster = Cluster::new(false);
+    let first = prepared(&cluster);
+    let given = cluster.standby_of(&first, "s1");
+    let other = cluster.standby_of(&first, "s2");
+    let asked = PromoteOptions {
+        is_forced: false,
+        accepts_loss: false,
+    };
+    service(&given).promote(asked).expect("the primary gives its place");
+    given.close().expect("close");
+    drop(given);
+    // By force, and it answers alone.
+    service(&other).promote(ACCEPTING).expect("promoted");
+    wait_until("it answers alone", || {
+        open_account(&other, 3_000) == ReplyOutcome::Committed
+    });
+    other.close().expect("close");
+    drop(other);
+    // Whoever gave its place says so again. It was another one's since.
+    let given = cluster.open_standby("s1");
+    let refused = service(&given).promote(asked);
+    assert!(matches!(refused, Err(ReplicationError::OutOfSync(_))), "{refused:?}");
+    service(&given).promote(ACCEPTING).expect("whoever asks knows");
+    assert!(!has_account(&given, 3_000));
+    given.close().expect("close");
+    first.close().expect("close");
+}
+
+#[test]
+fn a_standby_acknowledges_nothing_to_a_primary_that_another_one_followed() {
+    let cluster = Cluster::new(false);
+    let first = prepared(&cluster);
+    let other = cluster.standby_of(&first, "s1");
+    let third = cluster.standby_of(&first, "s2");
+    third.close().expect("close");
+    drop(third);
+    // The first one does not hear of it, and its lease ends.
+    cluster.leases.set_away("p", true);
+    wait_until("its lease is over", || state(&first) == LeaseState::Over);
+    wait_until("the other one takes over", || other.router().role() == Role::Primary);
+    assert_eq!(open_account(&other, 3_000), ReplyOutcome::Committed);
+    other.close().expect("close");
+    drop(other);
+    let third = cluster.open_standby("s2");
+    wait_until("it knows better", || {
+        let own = service(&third).own().expect("a standby");
+        own.error
+            .is_some_and(|error| error.contains("s1 has been the primary in epoch 2 since"))
+    });
+    assert_ne!(open_account(&first, 4_000), ReplyOutcome::Committed);
+    third.close().expect("close");
+    first.close().expect("close");
+}

@@ -1,0 +1,214 @@
+//! Records of changes are shown with the schema that their rows were written with, whatever the tables are now.
+
+use std::{path::Path, sync::mpsc};
+
+use crate::common::{config, files, take};
+use reprise_abi::{Field, RowLayout};
+use reprise_base::Lsn;
+use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogPolicy};
+use reprise_router::{BatchBuilder, BatchReply, LogBody, LogQuery, ReplyOutcome};
+
+const KEY: &str = r#"{"name":"k","type":"i64","nullable":false}"#;
+/// Versions of module `m`: its table's name and columns, and how many bytes of zeros stand behind the key in a row.
+const VERSIONS: [(&str, &str, u64); 3] = [
+    (
+        r#""t""#,
+        r#"{"name":"b","type":"i32","nullable":false},{"name":"gone","type":"i64","nullable":false}"#,
+        12,
+    ),
+    (
+        r#""t""#,
+        r#"{"name":"wide","was":"b","type":"i64","nullable":false}"#,
+        8,
+    ),
+    (
+        r#""u","was":"t""#,
+        r#"{"name":"wide","type":"i64","nullable":false},{"name":"c","type":"i16","nullable":false,"default":"0700"}"#,
+        10,
+    ),
+];
+
+/// `put(k)` inserts a row with zeros behind the key.
+fn module((table, columns, zeros): (&str, &str, u64)) -> Vec<u8> {
+    let description = format!(
+        r#"{{"abi":1,"tables":[{{"name":{table},"columns":[{KEY},{columns}],"primary_key":["k"],"primary_kind":"ordered",
+        "indexes":[],"placement":{{"by":"k"}}}}],"procedures":[
+        {{"name":"put","params":[{{"name":"k","type":"i64"}}],"returns":"unit","read_only":false,"partitioning":{{"by":["k"]}}}}]}}"#
+    );
+    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    let text = format!(
+        r#"(module
+            (import "reprise1" "args_read" (func $args_read (param i32)))
+            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+            (memory (export "memory") 1)
+            (func (export "reprise_call_put") (param i32) (result i32)
+                (call $args_read (i32.const 0))
+                (drop (call $insert (i32.const 0) (i64.const {row})))
+                (i32.const 0))
+            (@custom "reprise.describe" "{section}"))"#,
+        row = (8 + zeros) << 32,
+    );
+    wat::parse_str(text).expect("a module")
+}
+
+fn settings(dir: &Path) -> DatabaseConfig {
+    DatabaseConfig {
+        log: LogPolicy::Physiological,
+        segment_bytes: 16 << 10,
+        checkpoints: CheckpointConfig {
+            keep: 2,
+            ..CheckpointConfig::BY_HAND
+        },
+        ..config(dir, 2)
+    }
+}
+
+fn open(dir: &Path) -> Database {
+    let database = Database::open(settings(dir)).expect("open");
+    database.recover().expect("recover");
+    database
+}
+
+fn put(database: &Database, k: i64) {
+    let router = database.router();
+    let deployed = router.deployed();
+    let mut batch = BatchBuilder::new(deployed.clone(), router);
+    let encode = |out: &mut Vec<u8>| {
+        out.extend_from_slice(&k.to_le_bytes());
+        Ok::<(), ()>(())
+    };
+    batch.push(&deployed.current["m"], 0, None, encode).expect("encoded");
+    let (sender, receiver) = mpsc::channel();
+    let done = move |reply: BatchReply| sender.send(reply).expect("the test waits");
+    router.submit(batch, Box::new(done));
+    let reply = receiver.recv().expect("a reply");
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+}
+
+/// Each change: the row's key, and its table with its columns as the log shows them; `?` where that is not known.
+fn shown(database: &Database) -> Vec<(i64, String)> {
+    let query = LogQuery {
+        limit: 1_000,
+        kind: Some("changes".into()),
+        ..LogQuery::default()
+    };
+    let page = database.router().log_records(query).expect("a page");
+    let rows = page.records.into_iter().map(|entry| {
+        let LogBody::Changes(changes) = entry.body else {
+            panic!("another kind was asked for");
+        };
+        let row = changes.rows.into_iter().next().expect("a row");
+        let bytes = row.row.expect("an insertion");
+        let key = i64::from_le_bytes(bytes[..8].try_into().expect("a key"));
+        let Some(table) = row.table else {
+            return (key, "?".to_owned());
+        };
+        let layout = RowLayout::of_table(&table);
+        assert_eq!(layout.field(&bytes, 0), Field::Int(key));
+        layout.validate(&bytes).expect("a row of this table");
+        let columns: Vec<_> = table.columns.iter().map(|column| column.name.as_str()).collect();
+        (key, format!("{} {}", table.full_name(), columns.join(" ")))
+    });
+    rows.collect()
+}
+
+fn oldest(database: &Database) -> Lsn {
+    database
+        .router()
+        .log_records(LogQuery::default())
+        .expect("a page")
+        .oldest
+}
+
+const SHOWN: [&str; 3] = ["m.t k b gone", "m.t k wide", "m.u k wide c"];
+
+fn check(database: &Database) {
+    let found = shown(database);
+    assert!(!found.is_empty());
+    for (key, shown) in found {
+        assert_eq!(shown, SHOWN[key as usize / 100], "{key}");
+    }
+}
+
+#[test]
+fn rows_are_shown_as_they_were_written_before_and_behind_two_deployments() {
+    for checkpoints in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let database = open(dir.path());
+        for (at, version) in VERSIONS.iter().enumerate() {
+            database.router().deploy("m", &module(*version)).expect("deployed");
+            (0..4).for_each(|k| put(&database, 100 * at as i64 + k));
+            if checkpoints {
+                take(&database);
+            }
+        }
+        assert_eq!(shown(&database).len(), 12);
+        check(&database);
+        database.close().expect("closed");
+        // Once the tables are what the newest checkpoint has, or what the log makes of them.
+        let database = open(dir.path());
+        assert_eq!(shown(&database).len(), 12);
+        check(&database);
+        database.router().remove("m").expect("removed");
+        database.router().drop_table("m.u").expect("dropped");
+        check(&database);
+        database.close().expect("closed");
+        let database = open(dir.path());
+        check(&database);
+        // Its place is another table's from now on.
+        let other = module((r#""x""#, r#"{"name":"b","type":"i8","nullable":false}"#, 1));
+        database.router().deploy("other", &other).expect("deployed");
+        assert_eq!(database.router().deployed().tables.len(), 1);
+        check(&database);
+        if checkpoints {
+            take(&database);
+        }
+        database.close().expect("closed");
+        check(&open(dir.path()));
+    }
+}
+
+#[test]
+fn what_is_no_longer_known_is_not_guessed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    database.router().deploy("m", &module(VERSIONS[0])).expect("deployed");
+    let early = 80;
+    for k in 0..early {
+        put(&database, k);
+    }
+    take(&database);
+    (early..100).for_each(|k| put(&database, k));
+    database.router().deploy("m", &module(VERSIONS[1])).expect("deployed");
+    (100..140).for_each(|k| put(&database, k));
+    let second = take(&database);
+    (140..200).for_each(|k| put(&database, k));
+    database.router().deploy("m", &module(VERSIONS[2])).expect("deployed");
+    (200..240).for_each(|k| put(&database, k));
+    let third = take(&database);
+    check(&database);
+    database.close().expect("closed");
+
+    // The log begins behind the first deployment: its older checkpoint knows the rest.
+    let database = open(dir.path());
+    let start = oldest(&database);
+    assert!(start > Lsn(0) && start < second.lsn, "{start} of {}", second.lsn);
+    check(&database);
+    database.close().expect("closed");
+
+    // Without that checkpoint the deployment between is all that is known: what it changed is not shown with what it became.
+    let [older, newer] = files(dir.path(), "checkpoints").try_into().expect("two");
+    std::fs::remove_file(older).expect("removed");
+    let database = open(dir.path());
+    let found = shown(&database);
+    let unknown = found.iter().filter(|(_, shown)| shown == "?").count();
+    assert!(unknown > 0, "{found:?}");
+    for (key, shown) in found {
+        let is_right = match key {
+            ..200 => shown == "?",
+            _ => shown == SHOWN[2],
+        };
+        assert!(is_right, "{key}: {shown}");
+    }
+    assert!(third.lsn > second.lsn && newer.exists());
+}

@@ -1,0 +1,34 @@
+//! The integration tests of `reprise-database`, in one binary.
+
+mod archive;
+mod backup;
+mod by_hand;
+mod checkpoint;
+mod code;
+mod common;
+mod comparing;
+mod deposed;
+mod following;
+mod keys;
+mod leasing;
+mod log_schemas;
+mod looking;
+mod memory;
+mod migrations;
+mod modes;
+mod nvram;
+mod nvram_standby;
+mod old_files;
+mod parts;
+mod reach;
+mod read_back;
+mod readers;
+mod recovering;
+mod restore;
+mod rows;
+mod schema;
+mod shipped;
+mod standby;
+mod standbys;
+mod switchover;
+mod walk;

@@ -1,0 +1,153 @@
+//! A checkpoint that can't be read back, or whose writing panics, is no checkpoint: it is told, what was there stays, and the next one
+//! is taken.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use crate::common::{config, files, fill, open, take, wasm};
+use reprise_database::{Database, Environment};
+use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk};
+use reprise_router::{CheckpointInfo, CheckpointState, DeployError};
+
+const HONEST: u8 = 0;
+const FLIPS_A_BIT: u8 = 1;
+const PANICS: u8 = 2;
+
+/// Files are written as it says.
+struct Written(AtomicU8);
+
+impl DiskFilter for Written {
+    fn write_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        match self.0.load(Ordering::Acquire) {
+            HONEST => file.write_at(offset, bytes),
+            FLIPS_A_BIT => {
+                let mut bytes = bytes.to_vec();
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 4;
+                file.write_at(offset, &bytes)
+            }
+            _ => panic!("the disk is out of its mind"),
+        }
+    }
+}
+
+/// Takes one that fails.
+fn failed(database: &Database) -> CheckpointInfo {
+    let begun = database.router().take_checkpoint().expect("begun");
+    loop {
+        let all = database.router().checkpoints();
+        let found = all.into_iter().find(|info| info.lsn == begun.lsn).expect("listed");
+        match found.state {
+            CheckpointState::Running => thread::sleep(Duration::from_millis(1)),
+            CheckpointState::Failed => return found,
+            CheckpointState::Published => panic!("published"),
+        }
+    }
+}
+
+#[test]
+fn what_can_t_be_read_back_replaces_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = config(dir.path(), 2);
+    let how = Arc::new(Written(AtomicU8::new(HONEST)));
+    let mut around = Environment::real(&config).expect("folders");
+    let folders = around.folders.as_mut().expect("folders");
+    folders.checkpoints = Arc::new(FilteredDisk::new(folders.checkpoints.clone(), how.clone()));
+    let database = Database::open_in(config, around).expect("open");
+    database.recover().expect("recover");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 500);
+    let good = [take(&database), take(&database)];
+    let names = || {
+        files(dir.path(), "checkpoints")
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect::<Vec<_>>()
+    };
+    let kept = names();
+    for (bad, reason) in [
+        (FLIPS_A_BIT, "checksum"),
+        (PANICS, "out of its mind"),
+        (FLIPS_A_BIT, "checksum"),
+    ] {
+        how.0.store(bad, Ordering::Release);
+        fill(&database, 100 * database.router().checkpoints().len() as i64 + 1000, 10);
+        let told = failed(&database).error.expect("a reason");
+        assert!(told.contains(reason), "{told}");
+        let last = database.router().status().checkpoint_failure.expect("told");
+        assert_eq!(last.error, told);
+        assert_eq!(names(), kept, "older ones stay, and nothing is beside them");
+    }
+    how.0.store(HONEST, Ordering::Release);
+    let next = take(&database);
+    assert!(next.lsn > good[1].lsn);
+    let digest = database.router().digest().expect("ready");
+    database.close().expect("close");
+    drop(database);
+    let (database, report) = open(dir.path(), 1);
+    assert_eq!(report.checkpoint.expect("loaded").lsn, next.lsn);
+    assert_eq!(database.router().digest().expect("ready"), digest);
+}
+
+/// A description of little less than a MiB that says nothing of what has a default; written out it would be longer.
+#[test]
+fn a_description_that_is_longer_written_out_is_kept_as_it_was_sent() {
+    let columns: Vec<_> = (0..256)
+        .map(|at| format!(r#"{{"name":"c{at}","type":"i64"}}"#))
+        .collect();
+    let columns = columns.join(",");
+    let table =
+        |at: usize| format!(r#"{{"name":"t{at}","columns":[{columns}],"primary_key":["c0"],"placement":"local"}}"#);
+    let module = |tables: usize| {
+        let tables: Vec<_> = (0..tables).map(table).collect();
+        let json = format!(
+            r#"{{"abi":1,"tables":[{}],"procedures":[{{"name":"p","params":[],"partitioning":"all"}}]}}"#,
+            tables.join(",")
+        );
+        (wide_module(&json), json)
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    let (too_wide, json) = module(110);
+    assert!(json.len() < 1 << 20);
+    let refused = database
+        .router()
+        .deploy("wide", &too_wide)
+        .err()
+        .expect("more than a MiB, written out");
+    assert!(matches!(refused, DeployError::Conflict(_)), "{refused}");
+    let (wide, json) = module(60);
+    database.router().deploy("wide", &wide).expect("deploy");
+    database
+        .router()
+        .remove("wide")
+        .expect("out of service: known by its description alone");
+    take(&database);
+    take(&database);
+    database.close().expect("close");
+    drop(database);
+    let (database, report) = open(dir.path(), 2);
+    assert!(
+        report.checkpoint.is_some() && report.passed_over.is_empty(),
+        "{:?}",
+        report.passed_over
+    );
+    let deployed = database.router().deployed();
+    assert_eq!(*deployed.versions[0].description, *json.as_bytes());
+    assert_eq!(deployed.versions[0].schema.tables.len(), 60);
+}
+
+fn wide_module(json: &str) -> Vec<u8> {
+    let section: String = json.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    let text = format!(
+        r#"(module (memory (export "memory") 1) (func (export "reprise_call_p") (param i32) (result i32) i32.const 0)
+            (@custom "reprise.describe" "{section}"))"#
+    );
+    wat::parse_str(text).expect("a module")
+}

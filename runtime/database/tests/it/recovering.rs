@@ -1,0 +1,129 @@
+//! A standby takes its primary's log while it is recovered, and shows no more of it than one that was recovered before.
+
+use std::sync::Arc;
+
+use crate::common::{fill, take, transfer, wasm};
+use crate::following::{Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_until};
+use reprise_base::{Lsn, Safety};
+use reprise_database::Database;
+use reprise_router::{Phase, PromoteOptions, ReplicationError};
+
+/// A primary of 200 accounts.
+fn start(cluster: &Cluster, level: Safety) -> Arc<Database> {
+    let primary = Arc::new(Database::open(cluster.config("p", 2)).expect("open"));
+    primary.set_safety(level).expect("a level");
+    primary.recover().expect("recover");
+    primary.serve_standbys(cluster.serving("http://p:1")).expect("served");
+    cluster.set_primary(&primary);
+    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&primary, 0, 200);
+    primary
+}
+
+/// It follows, and nothing of its own log is replayed yet.
+fn follow_first(cluster: &Cluster, name: &str) -> Arc<Database> {
+    let standby = Arc::new(Database::open_standby(cluster.config(name, 3)).expect("open"));
+    let follows = standby.follow_primary(follow_primary(&cluster.primary, name));
+    follows.expect("it follows");
+    standby
+}
+
+fn received(database: &Database) -> Lsn {
+    database.received().expect("a standby").lsn
+}
+
+fn digest(database: &Database) -> String {
+    format!("{:?}", database.router().digest().expect("ready"))
+}
+
+#[test]
+fn a_standby_takes_its_primary_s_log_while_it_is_recovered() {
+    let cluster = Cluster::new();
+    let primary = start(&cluster, Safety::TwoSafe);
+    bootstrap(&primary, "s1", &cluster.place("s1"));
+    for round in 0..2 {
+        let standby = follow_first(&cluster, "s1");
+        (0..20).for_each(|n| transfer(&primary, 100 * round + n));
+        wait_in_sync(&standby);
+        // It is waited for as any other that has the log on its disk.
+        (20..40).for_each(|n| transfer(&primary, 100 * round + n));
+        let end = primary.router().view();
+        wait_until("it has all", || received(&standby) >= end);
+        assert_eq!(standby.router().view(), Lsn(0), "nobody reads yet");
+        assert!(!matches!(standby.router().phase(), Phase::Ready));
+        let refused = service(&standby).promote(FORCED);
+        assert!(matches!(refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
+        standby.recover().expect("recover");
+        wait_seen(&primary, &standby);
+        assert_eq!(digest(&standby), digest(&primary));
+        // It goes on, also behind a checkpoint of its own.
+        transfer(&primary, 1);
+        wait_seen(&primary, &standby);
+        take(&standby);
+        transfer(&primary, 2);
+        wait_seen(&primary, &standby);
+        assert_eq!(digest(&standby), digest(&primary));
+        standby.close().expect("close");
+    }
+    primary.close().expect("close");
+}
+
+#[test]
+fn what_comes_while_it_is_recovered_is_shown_once_it_is_committed() {
+    let cluster = Cluster::new();
+    let primary = start(&cluster, Safety::OneSafe);
+    bootstrap(&primary, "s1", &cluster.place("s1"));
+    let standby = follow_first(&cluster, "s1");
+    fill(&primary, 1_000, 20);
+    let end = primary.router().view();
+    wait_until("it has all, and knows it", || {
+        received(&standby) >= end && service(&standby).info().committed >= end
+    });
+    assert_eq!(standby.router().view(), Lsn(0));
+    // The primary is gone before it can say anything to one that is recovered; what it said before counts.
+    cluster.no_primary();
+    primary.close().expect("close");
+    drop(primary);
+    standby.recover().expect("recover");
+    wait_until("it shows what it was told", || standby.router().view() >= end);
+    standby.close().expect("close");
+    // Opened again without anybody who says more, it shows as much.
+    let again = follow_first(&cluster, "s1");
+    again.recover().expect("recover");
+    assert!(again.router().view() >= end);
+    again.close().expect("close");
+}
+
+#[test]
+fn a_primary_that_does_not_hold_what_is_here_says_so_while_it_is_recovered() {
+    let cluster = Cluster::new();
+    let old = start(&cluster, Safety::OneSafe);
+    let new = cluster.standby_of(&old, "s1");
+    service(&new).promote(FORCED).expect("promoted");
+    fill(&old, 5_000, 5);
+    old.close().expect("close");
+    drop(old);
+    new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
+    fill(&new, 6_000, 50);
+    cluster.set_primary(&new);
+    let parted = follow_first(&cluster, "p");
+    wait_until("it is refused", || {
+        matches!(parted.router().phase(), Phase::Failed { .. })
+    });
+    parted.recover().expect("recover");
+    let phase = parted.router().phase();
+    assert!(
+        matches!(&phase, Phase::Failed { report } if report.contains("shows nothing")),
+        "it stays hidden: {phase:?}"
+    );
+    // As the primary of what it has it shows that.
+    let accepting = PromoteOptions {
+        accepts_loss: true,
+        ..FORCED
+    };
+    service(&parted).promote(accepting).expect("promoted");
+    assert_eq!(parted.router().phase(), Phase::Ready);
+    fill(&parted, 7_000, 5);
+    parted.close().expect("close");
+    new.close().expect("close");
+}

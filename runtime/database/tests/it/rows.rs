@@ -1,0 +1,207 @@
+//! Row numbers: the log names rows by them, they are the same in every replay, and people are told the keys all the same.
+
+use crate::common;
+use std::{
+    path::Path,
+    sync::{Arc, mpsc},
+};
+
+use crate::common::{config, take, wasm};
+use reprise_database::{Database, DatabaseConfig, LogPolicy, RecoverFrom, RedoConfig};
+use reprise_env::RealDisk;
+use reprise_log::LogReader;
+use reprise_router::{BatchBuilder, ChangedRow, LogBody, LogQuery, NumberedRow, ReplyOutcome, TableId};
+use reprise_wire::{Changes, FORMAT_VERSION, RecordRef, RowName};
+
+fn open(dir: &Path, sites: u16, log: LogPolicy, from: RecoverFrom) -> Database {
+    let database = Database::open(DatabaseConfig {
+        log,
+        redo: RedoConfig {
+            from,
+            ..RedoConfig::default()
+        },
+        ..config(dir, sites)
+    });
+    let database = database.expect("open");
+    database.recover().expect("recover");
+    database
+}
+
+fn push_varint(out: &mut Vec<u8>, count: usize) {
+    assert!(count < 128);
+    out.push(count as u8);
+}
+
+/// Calls `registers.write`, or `rotate` without values.
+fn call(database: &Database, ids: &[i64], values: Option<(&[Option<i64>], bool)>) -> bool {
+    let router = database.router();
+    let deployed = router.deployed();
+    let module: &Arc<_> = &deployed.current["registers"];
+    let name = if values.is_some() { "write" } else { "rotate" };
+    let (number, _) = module.procedure(name).expect("a procedure");
+    let mut batch = BatchBuilder::new(deployed.clone(), router);
+    let encode = |out: &mut Vec<u8>| {
+        push_varint(out, ids.len());
+        ids.iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
+        if let Some((values, abort)) = values {
+            push_varint(out, values.len());
+            for value in values {
+                out.push(value.is_some() as u8);
+                value
+                    .iter()
+                    .for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+            }
+            out.push(abort as u8);
+        }
+        Ok::<(), ()>(())
+    };
+    batch.push(module, number, None, encode).expect("encoded");
+    let (sender, receiver) = mpsc::channel();
+    router.submit(
+        batch,
+        Box::new(move |reply| sender.send(reply).expect("the test waits")),
+    );
+    let reply = receiver.recv().expect("a reply");
+    *reply.get(0).outcome == ReplyOutcome::Committed
+}
+
+/// Rows come, change, go and come back, on one partition and on several, with savepoints taken back and transactions that fail.
+fn work(database: &Database, rounds: i64) {
+    for round in 0..rounds {
+        let at = |step: i64| (round * 7 + step * 13) % 23;
+        let value = |id: i64| (id % 3 != round % 3).then_some(round * 100 + id);
+        call(database, &[at(0)], Some((&[value(at(0))], false)));
+        let ids = [at(1), at(2), at(3)];
+        call(database, &ids, Some((&ids.map(value), round % 5 == 0)));
+        if at(4) != at(5) {
+            call(database, &[at(4), at(5), at(6)], None);
+        }
+    }
+}
+
+#[test]
+fn rows_have_the_same_numbers_in_every_replay() {
+    for log in [LogPolicy::Physiological, LogPolicy::Both, LogPolicy::Command] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let database = open(dir.path(), 2, log, RecoverFrom::Command);
+        database
+            .router()
+            .deploy("registers", &wasm("registers"))
+            .expect("deploy");
+        work(&database, 120);
+        take(&database);
+        work(&database, 120);
+        let digest = database.router().digest().expect("ready");
+        database.close().expect("close");
+        for from in [RecoverFrom::Command, RecoverFrom::Changes] {
+            for sites in [1, 3] {
+                for has_checkpoint in [true, false] {
+                    let copy = tempfile::tempdir().expect("a directory");
+                    copy_dir(dir.path(), copy.path(), has_checkpoint);
+                    let database = open(copy.path(), sites, log, from);
+                    let found = database.router().digest().expect("ready");
+                    assert_eq!(found, digest, "{log:?}, {from:?}, {sites} sites, {has_checkpoint}");
+                    database.close().expect("close");
+                }
+            }
+        }
+        check_names(dir.path(), log != LogPolicy::Command);
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path, has_checkpoint: bool) {
+    for folder in ["log", "checkpoints"] {
+        std::fs::create_dir_all(to.join(folder)).expect("a folder");
+        if folder == "checkpoints" && !has_checkpoint {
+            continue;
+        }
+        for path in common::files(from, folder) {
+            std::fs::copy(&path, to.join(folder).join(path.file_name().expect("a file"))).expect("copied");
+        }
+    }
+}
+
+/// Every change in the log has its row's number, and no key.
+fn check_names(dir: &Path, has_changes: bool) {
+    let disk = Arc::new(RealDisk::open(dir.join("log")).expect("its log"));
+    let (mut reader, _) = LogReader::open(disk, reprise_base::Lsn(0)).expect("a log");
+    let mut named = 0;
+    while let Some(record) = reader.next_record().expect("read") {
+        assert_eq!(record.version, FORMAT_VERSION);
+        if let RecordRef::Changes(changes) = &record.record {
+            for change in changes.groups().flat_map(|(_, changes)| Changes::new(changes)) {
+                let change = change.expect("whole");
+                assert!(matches!(change.name(), Some(RowName::Number(_))), "{change:?}");
+                named += 1;
+            }
+        }
+    }
+    assert_eq!(named > 100, has_changes, "{named} changes");
+}
+
+/// The rows that a log's records of changes are of, oldest first.
+fn logged(database: &Database) -> Vec<ChangedRow> {
+    let query = LogQuery {
+        limit: 1_000,
+        kind: Some("changes".into()),
+        ..LogQuery::default()
+    };
+    let page = database.router().log_records(query).expect("a log");
+    let rows = page.records.into_iter().map(|record| match record.body {
+        LogBody::Changes(changes) => changes.rows,
+        _ => panic!("only changes were asked for"),
+    });
+    rows.flatten().collect()
+}
+
+#[test]
+fn a_change_by_number_is_told_with_the_key_that_its_row_has() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path(), 2, LogPolicy::Physiological, RecoverFrom::Command);
+    database
+        .router()
+        .deploy("registers", &wasm("registers"))
+        .expect("deploy");
+    let write = |id: i64, value: Option<i64>| assert!(call(&database, &[id], Some((&[value], false))));
+    write(5, Some(1));
+    write(6, Some(1));
+    write(5, Some(2));
+    write(6, Some(2));
+    write(6, None);
+    write(6, Some(3));
+    let key = |id: i64| Some((id as u64 ^ 1 << 63).to_be_bytes().to_vec());
+    let rows = logged(&database);
+    let seen: Vec<_> = rows
+        .iter()
+        .map(|row| (row.change, row.number, row.key.clone()))
+        .collect();
+    let expected = [
+        ("insert", Some(0), None),
+        ("insert", Some(0), None),
+        ("update", Some(0), key(5)),
+        ("update", Some(0), None), // the row is gone
+        ("delete", Some(0), None),
+        ("insert", Some(1), None),
+    ];
+    assert_eq!(seen, expected);
+    assert_ne!(rows[0].partition, rows[1].partition);
+
+    // From a key to the number that its row has now; of a row that is not there to none.
+    let router = database.router();
+    let deployed = router.deployed();
+    let (table, schema) = deployed.table("registers").expect("its table");
+    let asked = |id: i64| (table, schema.clone(), key(id).expect("a key"));
+    let found = router.numbered_rows(vec![asked(5), asked(6), asked(7)]).expect("ready");
+    let row = |at: usize, number: u64| NumberedRow {
+        partition: Some(reprise_base::PartitionId(rows[at].partition)),
+        table: TableId(rows[at].table_id),
+        number,
+    };
+    assert_eq!(found, [row(0, 0), row(1, 1)].into());
+    assert_eq!(NumberedRow::of(&rows[2], FORMAT_VERSION), Some(row(0, 0)));
+    assert_eq!(
+        NumberedRow::of(&rows[2], FORMAT_VERSION - 1),
+        None,
+        "another number then"
+    );
+}

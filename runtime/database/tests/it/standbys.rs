@@ -1,0 +1,398 @@
+//! A primary and its standbys, over TCP on this machine.
+
+use std::sync::{Arc, Mutex};
+
+use crate::common::{config, files, fill, open, take, transfer, wasm};
+use crate::following::{
+    Cluster, FORCED, Primary, beside, bootstrap, follow_primary, link, service, serving, start_primary, start_standby,
+    wait_seen, wait_streaming, wait_until,
+};
+use reprise_backup::Place;
+use reprise_base::{Epoch, Role, Safety};
+use reprise_database::{Database, LogPolicy, ServeStandbys, ServeStandbysError};
+use reprise_observe::Notice;
+use reprise_router::{LostRange, Phase, PromoteOptions, ReplicationError, StandbyState};
+use reprise_ship::{Link, LinkError};
+
+#[test]
+fn a_primary_hands_out_tickets_and_files_that_open() {
+    let (dir, to) = (
+        tempfile::tempdir().expect("a directory"),
+        tempfile::tempdir().expect("a directory"),
+    );
+    let database = Arc::new(open(dir.path(), 2).0);
+    assert!(database.router().replication().is_none());
+    database.serve_standbys(serving("http://p:1")).expect("served");
+    let again = database.serve_standbys(serving("http://p:1"));
+    assert!(matches!(again, Err(ServeStandbysError::Served)), "{again:?}");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 200);
+    let digest = database.router().digest().expect("ready");
+    let info = service(&database).info();
+    assert_eq!(
+        (info.role, info.safety, info.standbys.len()),
+        (Role::Primary, Safety::LocalSync, 0)
+    );
+    assert_eq!(
+        (info.primary.as_deref(), info.acked, info.committed),
+        (Some("http://p:1"), info.durable, info.durable)
+    );
+    assert!(matches!(service(&database).join("a b"), Err(ReplicationError::Name(_))));
+    assert!(
+        matches!(service(&database).promote(FORCED), Err(ReplicationError::IsPrimary(epoch)) if epoch == info.epoch)
+    );
+    // A checkpoint is taken where there is none; one that is nearly as new as the log is good enough.
+    let own = to.path().join("s1");
+    bootstrap(&database, "s1", &own);
+    assert_eq!(database.router().checkpoints().len(), 1);
+    transfer(&database, 1);
+    bootstrap(&database, "s2", &to.path().join("s2"));
+    assert_eq!(database.router().checkpoints().len(), 1);
+    let used = Link::bootstrap(&link(&database, "s1"), &Place::beside(&own).expect("a name"), beside()).err();
+    assert!(matches!(used, Some(LinkError::Staging(_))), "{used:?}");
+    // What was taken lies behind the log that is held: checkpoints let go of none of it.
+    (0..3).for_each(|round| {
+        transfer(&database, round);
+        take(&database);
+    });
+    let held = service(&database).info().standbys;
+    let states: Vec<_> = held.iter().map(|s| (&*s.name, s.state)).collect();
+    assert_eq!(states, [("s1", StandbyState::Lost), ("s2", StandbyState::Lost)]);
+    let told = database.router().notices().take().notices;
+    let is_told = |what: &str| {
+        told.iter()
+            .any(|notice| matches!(notice, Notice::Standby { what: w, .. } if w.contains(what)))
+    };
+    assert!(
+        is_told("gets its first files") && is_told("connection is over"),
+        "{told:?}"
+    );
+    database.close().expect("close");
+    // It opens as any data directory does, with what the checkpoint holds.
+    let (copy, report) = open(&own, 1);
+    assert!(report.checkpoint.is_some());
+    assert_eq!(copy.router().digest().expect("ready"), digest);
+    copy.close().expect("close");
+}
+
+#[test]
+fn a_server_without_a_log_takes_no_standbys() {
+    let database = Database::open(reprise_database::DatabaseConfig {
+        log: LogPolicy::None,
+        ..config(std::path::Path::new("/nowhere"), 1)
+    });
+    let database = Arc::new(database.expect("open"));
+    let refused = database.serve_standbys(serving(""));
+    assert!(matches!(refused, Err(ServeStandbysError::NoLog)), "{refused:?}");
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = Arc::new(open(dir.path(), 1).0);
+    let refused = database.serve_standbys(ServeStandbys {
+        listen: busy.local_addr().expect("bound").to_string(),
+        ..serving("")
+    });
+    assert!(matches!(refused, Err(ServeStandbysError::Ship(_))), "{refused:?}");
+    database.close().expect("close");
+}
+
+#[test]
+fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
+    let dirs = tempfile::tempdir().expect("a directory");
+    let place = |name: &str| dirs.path().join(name);
+    let first = start_primary(&place("p"), "http://p:1");
+    first.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&first, 0, 200);
+    for name in ["s1", "s2"] {
+        bootstrap(&first, name, &place(name));
+    }
+    let primary: Primary = Arc::new(Mutex::new(Some(first)));
+    let now = |primary: &Primary| primary.lock().expect("test").clone().expect("a primary");
+    let standbys = ["s1", "s2"].map(|name| start_standby(&place(name), &primary, name));
+    let again = standbys[0].follow_primary(follow_primary(&primary, "s1"));
+    assert!(matches!(again, Err(ServeStandbysError::NoStandby)), "{again:?}");
+    assert!(matches!(
+        now(&primary).follow_primary(follow_primary(&primary, "x")),
+        Err(ServeStandbysError::NoStandby)
+    ));
+    for round in 0..3 {
+        // While they follow, while a checkpoint is taken, and while they can't.
+        (0..20).for_each(|n| transfer(&now(&primary), round * 100 + n));
+        take(&now(&primary));
+        (0..20).for_each(|n| transfer(&now(&primary), round * 100 + 50 + n));
+        for standby in &standbys {
+            wait_seen(&now(&primary), standby);
+            let (expected, found) = (now(&primary).router().digest(), standby.router().digest());
+            assert_eq!(found.expect("ready"), expected.expect("ready"));
+        }
+        let old = primary.lock().expect("test").take().expect("a primary");
+        ["s1", "s2"].iter().for_each(|name| wait_streaming(&old, name));
+        let all = service(&old).info().standbys;
+        let seen: Vec<_> = all.iter().map(|s| (&*s.name, s.error.clone())).collect();
+        assert_eq!(seen, [("s1", None), ("s2", None)]);
+        old.close().expect("close");
+        drop(old);
+        wait_until("they know that it is gone", || {
+            standbys
+                .iter()
+                .all(|s| service(s).own().is_some_and(|own| own.state == StandbyState::Lost))
+        });
+        // A new opening: another epoch at another port.
+        let next = start_primary(&place("p"), "http://p:2");
+        assert_eq!(service(&next).info().epoch, Epoch(round as u32 + 2));
+        *primary.lock().expect("test") = Some(next);
+    }
+    wait_until("they follow", || service(&now(&primary)).info().standbys.len() == 2);
+    fill(&now(&primary), 1_000, 50);
+    wait_seen(&now(&primary), &standbys[0]);
+    wait_seen(&now(&primary), &standbys[1]);
+    check_own(&standbys[0]);
+    // The primary is gone for good; what it acknowledged is on the standby, which takes others as its standbys.
+    let [one, two] = standbys;
+    one.serve_standbys(serving("http://s1:1")).expect("once it is promoted");
+    assert!(matches!(service(&one).join("s2"), Err(ReplicationError::NotPrimary(Some(url))) if &*url == "http://p:2"));
+    let old = primary.lock().expect("test").take().expect("a primary");
+    let digest = old.router().digest().expect("ready");
+    old.close().expect("close");
+    drop(old);
+    let promoted = service(&one).promote(FORCED).expect("promoted");
+    assert_eq!(
+        (promoted.epoch, one.router().digest().expect("ready")),
+        (Epoch(5), digest)
+    );
+    assert!(matches!(
+        service(&one).promote(FORCED),
+        Err(ReplicationError::IsPrimary(Epoch(5)))
+    ));
+    fill(&one, 2_000, 50);
+    *primary.lock().expect("test") = Some(one.clone());
+    wait_seen(&one, &two);
+    assert_eq!(
+        two.router().digest().expect("ready"),
+        one.router().digest().expect("ready")
+    );
+    wait_until("its primary is known", || {
+        two.router().primary_url().as_deref() == Some("http://s1:1")
+    });
+    let info = service(&one).info();
+    assert_eq!((info.role, &*info.standbys[0].name), (Role::Primary, "s2"));
+    assert!(service(&one).freshness("s2").is_some() && service(&one).freshness("s1").is_none());
+    two.close().expect("close");
+    one.close().expect("close");
+}
+
+/// What a standby says of itself.
+fn check_own(standby: &Database) {
+    wait_until("it is fresh", || {
+        let own = service(standby).own().expect("a standby");
+        let is_fresh = own.freshness == Some(1.0) && own.is_lag_known && own.lag_us < 1_000_000;
+        own.state == StandbyState::Streaming && is_fresh && own.is_in_sync
+    });
+    let info = service(standby).info();
+    assert_eq!(
+        (info.role, info.epoch, info.ship_address),
+        (Role::Standby, Epoch(4), None)
+    );
+    assert_eq!((info.primary.as_deref(), info.standbys.len()), (Some("http://p:2"), 1));
+    wait_until("a second is over", || {
+        service(standby)
+            .freshness(&info.standbys[0].name)
+            .is_some_and(|told| !told.points.is_empty())
+    });
+    assert!(service(standby).freshness("nobody").is_none());
+    let own = &info.standbys[0];
+    assert_eq!((own.lag_bytes, own.lag_records, own.error.clone()), (0, 0, None));
+    assert_eq!(
+        (own.view, own.persisted, own.shipped),
+        (info.durable, info.durable, info.durable)
+    );
+    assert_eq!(info.acked, info.committed);
+}
+
+#[test]
+fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss_is_accepted() {
+    let cluster = Cluster::new();
+    let primary = cluster.start("p");
+    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&primary, 0, 200);
+    let (one, two) = (cluster.standby_of(&primary, "s1"), cluster.standby_of(&primary, "s2"));
+    wait_until("nobody is out of sync", || service(&one).info().out_of_sync.is_empty());
+    wait_seen(&primary, &two);
+    let behind = two.router().view();
+    two.close().expect("close");
+    drop(two);
+    fill(&primary, 1_000, 5);
+    let laggards = |standby: &Database| -> Vec<_> {
+        let told = service(standby).info().out_of_sync;
+        told.into_iter().map(|laggard| (laggard.name, laggard.from)).collect()
+    };
+    wait_until("the other one is told", || {
+        laggards(&one) == [("s2".to_owned(), behind)]
+    });
+    wait_seen(&primary, &one);
+    let end = service(&one).info().durable;
+    // Also after a restart, without anybody to ask.
+    cluster.no_primary();
+    one.close().expect("close");
+    drop(one);
+    let one = cluster.open_standby("s1");
+    assert_eq!(laggards(&one), [("s2".to_owned(), behind)]);
+    assert!(service(&one).own().expect("a standby").is_in_sync);
+    // One that was told nothing, like a copy of its files, is promoted by nobody who does not know what he does.
+    one.close().expect("close");
+    drop(one);
+    std::fs::remove_file(cluster.place("s1").join(reprise_database::STANDING_NAME)).expect("it was kept");
+    let one = cluster.open_standby("s1");
+    let refused = service(&one).promote(FORCED).expect_err("refused");
+    let expected = LostRange {
+        epoch: Epoch(0),
+        from: end,
+        known_to: end,
+    };
+    assert!(
+        matches!(&refused, ReplicationError::OutOfSync(range) if *range == expected),
+        "{refused:?}"
+    );
+    assert_eq!(one.router().role(), Role::Standby);
+    let accepting = PromoteOptions {
+        accepts_loss: true,
+        ..FORCED
+    };
+    let promoted = service(&one).promote(accepting).expect("promoted");
+    assert_eq!((promoted.lsn, promoted.may_be_lost), (end, Some(expected)));
+    assert!(service(&one).info().out_of_sync.is_empty());
+    primary.close().expect("close");
+    one.close().expect("close");
+}
+
+#[test]
+fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
+    let dirs = tempfile::tempdir().expect("a directory");
+    let place = |name: &str| dirs.path().join(name);
+    let first = start_primary(&place("p"), "");
+    first.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&first, 0, 20);
+    bootstrap(&first, "s1", &place("s1"));
+    bootstrap(&first, "s2", &place("s2"));
+    // Somebody else's primary, and one that has gone another way.
+    let other = start_primary(&place("o"), "");
+    first.close().expect("close");
+    drop(first);
+    let promoted = Database::open_standby(config(&place("s2"), 1)).expect("open");
+    promoted.recover().expect("recover");
+    promoted.promote().expect("promoted");
+    let promoted = Arc::new(promoted);
+    fill(&promoted, 500, 5);
+    let first = start_primary(&place("p"), "");
+    fill(&first, 700, 9);
+    promoted.serve_standbys(serving("")).expect("served");
+    for (primary, reason) in [(other, "another database"), (promoted, "at LSN")] {
+        // It is where the first primary was when it left; the other way begins there.
+        let standby = match reason {
+            "at LSN" => {
+                let standby = start_standby(&place("s1"), &Arc::new(Mutex::new(Some(first.clone()))), "s1");
+                wait_seen(&first, &standby);
+                standby.close().expect("close");
+                drop(standby);
+                start_standby(&place("s1"), &Arc::new(Mutex::new(Some(primary.clone()))), "s1")
+            }
+            _ => start_standby(&place("s1"), &Arc::new(Mutex::new(Some(primary.clone()))), "s1"),
+        };
+        wait_until("it was refused", || {
+            service(&standby).own().is_some_and(|own| own.error.is_some())
+        });
+        let own = service(&standby).own().expect("a standby");
+        let error = own.error.expect("refused");
+        assert!(error.contains(reason), "{error}");
+        assert_eq!((own.state, own.freshness), (StandbyState::Lost, None));
+        assert!(
+            standby.parted().is_none(),
+            "it never followed: a start would come to the same"
+        );
+        // What it has may never have been a primary's.
+        assert!(standby.router().digest().is_err());
+        let phase = standby.router().phase();
+        assert!(
+            matches!(&phase, Phase::Failed { report } if report.contains(reason)),
+            "{phase:?}"
+        );
+        standby.close().expect("close");
+        primary.close().expect("close");
+    }
+    first.close().expect("close");
+}
+
+#[test]
+fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_forgotten() {
+    let dirs = tempfile::tempdir().expect("a directory");
+    let place = |name: &str| dirs.path().join(name);
+    let first = start_primary(&place("p"), "");
+    first.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&first, 0, 200);
+    for name in ["s1", "s2"] {
+        bootstrap(&first, name, &place(name));
+    }
+    first.close().expect("close");
+    drop(first);
+    let next = start_primary(&place("p"), "");
+    let lost = service(&next).info().standbys;
+    let states: Vec<_> = lost.iter().map(|s| (&*s.name, s.state)).collect();
+    assert_eq!(states, [("s1", StandbyState::Lost), ("s2", StandbyState::Lost)]);
+    assert!(
+        lost[0]
+            .error
+            .as_ref()
+            .is_some_and(|error| error.contains("has not come back")),
+        "{lost:?}"
+    );
+    // Far more than what two checkpoints keep.
+    for round in 0..4 {
+        (0..100).for_each(|n| transfer(&next, round * 100 + n));
+        take(&next);
+    }
+    let primary: Primary = Arc::new(Mutex::new(Some(next.clone())));
+    let standby = start_standby(&place("s1"), &primary, "s1");
+    wait_seen(&next, &standby);
+    assert_eq!(
+        standby.router().digest().expect("ready"),
+        next.router().digest().expect("ready")
+    );
+    let level = || std::fs::read(place("p").join("safety.json")).expect("it is kept");
+    let kept = level();
+    for name in ["s1", "nobody"] {
+        let refused = service(&next).forget(name);
+        assert!(matches!(refused, Err(ReplicationError::Name(_))), "{refused:?}");
+    }
+    assert_eq!(level(), kept, "nobody was forgotten");
+    let segments = || files(&place("p"), "log").len();
+    let before = segments();
+    service(&next).forget("s2").expect("it is lost");
+    assert!(segments() < before, "what was held for it is gone");
+    assert_ne!(level(), kept);
+    assert_eq!(service(&next).info().standbys.len(), 1);
+    let late = start_standby(&place("s2"), &primary, "s2");
+    wait_until("it is told", || {
+        service(&late).own().is_some_and(|own| own.error.is_some())
+    });
+    let error = service(&late).own().and_then(|own| own.error).expect("told");
+    assert!(error.contains("is gone here"), "{error}");
+    for database in [standby, late, next] {
+        database.close().expect("close");
+    }
+    // Who is expected can't be read: it is said, and nobody is.
+    std::fs::write(place("p").join("standbys.json"), "garbage").expect("written");
+    let again = start_primary(&place("p"), "");
+    let told = again.router().notices().take().notices;
+    let is_said = told
+        .iter()
+        .any(|notice| matches!(notice, Notice::Standby { what, .. } if what.contains("standbys.json")));
+    assert!(is_said && service(&again).info().standbys.is_empty(), "{told:?}");
+    again.close().expect("close");
+    drop(again);
+    // Where callers wait for standbys, it is not known for whom.
+    std::fs::write(place("p").join("standbys.json"), "garbage").expect("written");
+    let again = Database::open(config(&place("p"), 2)).expect("open");
+    again.set_safety(Safety::VerySafe).expect("set");
+    again.recover().expect("recover");
+    let refused = Arc::new(again).serve_standbys(serving("")).expect_err("refused");
+    assert!(refused.to_string().contains("remove that file"), "{refused}");
+}

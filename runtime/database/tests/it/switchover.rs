@@ -1,0 +1,360 @@
+//! A primary that gives its place to a standby, and one that does not.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{fill, i64s, submit, transfer, wasm};
+use crate::following::{Cluster, FORCED, service, wait_seen, wait_streaming, wait_until};
+use reprise_base::{Epoch, Lsn, Role};
+use reprise_database::{Database, OpenError};
+use reprise_router::{LostRange, PromoteOptions, ReplicationError, ReplyOutcome};
+
+const ASKED: PromoteOptions = PromoteOptions {
+    is_forced: false,
+    accepts_loss: false,
+};
+const ACCEPTING: PromoteOptions = PromoteOptions {
+    is_forced: true,
+    accepts_loss: true,
+};
+
+/// Opens accounts one by one until the server takes no more; those that were answered.
+fn open_until_refused(database: &Database, from: i64, is_over: &AtomicBool) -> Vec<i64> {
+    let mut answered = Vec::new();
+    for account in from.. {
+        let reply = submit(database, &[("open", None, i64s(&[account, 1]))]);
+        match reply.get(0).outcome {
+            ReplyOutcome::Committed => answered.push(account),
+            ReplyOutcome::NotPrimary(url) => {
+                assert_eq!(url.as_deref(), Some("http://s1:1"));
+                break;
+            }
+            // While the last records are on their way.
+            ReplyOutcome::LogUnavailable(reason) => assert!(reason.contains("gives its place to s1"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+        if is_over.load(Ordering::Relaxed) {
+            panic!("it was never refused");
+        }
+    }
+    answered
+}
+
+fn accounts(database: &Database, answered: &[i64]) -> usize {
+    // No more at once than may wait.
+    let count = |some: &[i64]| {
+        let calls: Vec<_> = some
+            .iter()
+            .map(|account| ("balance", None, i64s(&[*account])))
+            .collect();
+        let reply = submit(database, &calls);
+        (0..reply.len())
+            .filter(|index| *reply.get(*index).outcome == ReplyOutcome::Committed)
+            .count()
+    };
+    answered.chunks(1_000).map(count).sum()
+}
+
+/// Whose log is written to NVRAM first.
+const ON_NVRAM: [&[&str]; 4] = [&[], &["p"], &["s1"], &["p", "s1", "s2"]];
+
+#[test]
+fn a_standby_that_is_promoted_has_what_the_old_primary_answered_and_that_one_follows_it() {
+    ON_NVRAM.into_iter().for_each(switches_over);
+}
+
+fn switches_over(on_nvram: &[&str]) {
+    let cluster = Cluster::on_nvram(on_nvram);
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 200);
+    let new = cluster.standby_of(&old, "s1");
+    let other = cluster.standby_of(&old, "s2");
+    wait_seen(&old, &new);
+    let is_over = AtomicBool::new(false);
+    let seen = old.router().view();
+    let (answered, promoted) = thread::scope(|scope| {
+        let writers: Vec<_> = (1..4)
+            .map(|writer| {
+                let (old, is_over) = (&old, &is_over);
+                scope.spawn(move || open_until_refused(old, writer * 1_000_000, is_over))
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(300));
+        // The disk may stand still for some time.
+        let until = Instant::now() + Duration::from_secs(60);
+        while old.router().view().0 <= seen.0 + 20 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let promoted = service(&new).promote(ASKED).expect("promoted");
+        let answered = writers
+            .into_iter()
+            .map(|writer| writer.join().expect("refused at last"));
+        (answered.flatten().collect::<Vec<_>>(), promoted)
+    });
+    is_over.store(true, Ordering::Relaxed);
+    assert!(promoted.has_stepped_down && answered.len() > 10, "{promoted:?}");
+    assert_eq!(promoted.epoch, Epoch(2));
+    assert_eq!(accounts(&new, &answered), answered.len());
+    // The old one serves what it had, says that it gets older, and sends writers on.
+    assert_eq!(
+        (old.router().role(), old.router().view()),
+        (Role::Standby, promoted.lsn)
+    );
+    assert_eq!(
+        old.router().digest().expect("ready"),
+        new.router().digest().expect("ready")
+    );
+    let own = service(&old).own().expect("it says how old it is");
+    thread::sleep(Duration::from_millis(5));
+    assert!(service(&old).own().expect("older").lag_us > own.lag_us);
+    // Asked once more, it says the same; it steps down for nobody else, and is not the primary again by itself.
+    let again = service(&old).step_down("s1", None).expect("said once more");
+    assert_eq!(again.lsn, promoted.lsn);
+    let refused = service(&old).step_down("s2", None);
+    assert!(
+        matches!(&refused, Err(ReplicationError::NotPrimary(Some(url))) if &**url == "http://s1:1"),
+        "{refused:?}"
+    );
+    let refused = service(&old).promote(ASKED);
+    assert!(
+        matches!(refused, Err(ReplicationError::PrimaryNotStopped(_))),
+        "{refused:?}"
+    );
+    old.close().expect("close");
+    drop(old);
+    let opened = Database::open(cluster.config("p", 1));
+    assert!(
+        matches!(&opened, Err(OpenError::SteppedDown { successor, lsn, .. }) if successor == "s1" && *lsn == promoted.lsn),
+        "{:?}",
+        opened.err()
+    );
+    // As a standby it goes on where it was, and so does the other one.
+    cluster.set_primary(&new);
+    new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
+    let old = cluster.open_standby("p");
+    transfer(&new, 1);
+    for standby in [&old, &other] {
+        wait_seen(&new, standby);
+        assert_eq!(
+            standby.router().digest().expect("ready"),
+            new.router().digest().expect("ready")
+        );
+    }
+    // And back again: it asks the one that took over.
+    wait_streaming(&new, "p");
+    // Its note is gone, and it opens as a primary later.
+    let back = service(&old).promote(ASKED).expect("promoted");
+    assert!(back.has_stepped_down && back.epoch == Epoch(3), "{back:?}");
+    transfer(&old, 2);
+    for database in [&old, &new, &other] {
+        database.close().expect("close");
+    }
+    drop((old, new, other));
+    let old = cluster.start("p");
+    assert_eq!(service(&old).info().epoch, Epoch(4));
+    old.close().expect("close");
+}
+
+#[test]
+fn who_comes_to_a_standby_that_takes_over_is_told_to_ask_again_and_never_that_it_takes_none() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 50);
+    let new = cluster.standby_of(&old, "s1");
+    new.serve_standbys(cluster.serving("http://s1:1"))
+        .expect("once it is the primary");
+    wait_seen(&old, &new);
+    let asks = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            loop {
+                asks.store(true, Ordering::Relaxed);
+                match service(&new).join("s2") {
+                    Ok(_) => break,
+                    Err(ReplicationError::NotPrimary(_) | ReplicationError::Unavailable(_)) => {}
+                    Err(other) => panic!("a standby takes it for the last word: {other}"),
+                }
+            }
+        });
+        wait_until("it asks", || asks.load(Ordering::Relaxed));
+        service(&new).promote(ASKED).expect("promoted");
+        asking.join().expect("served at last");
+    });
+    for database in [&old, &new] {
+        database.close().expect("close");
+    }
+}
+
+#[test]
+fn a_primary_that_can_not_be_asked_or_says_no_keeps_its_place() {
+    ON_NVRAM[..2].iter().for_each(|on_nvram| keeps_its_place(on_nvram));
+}
+
+fn keeps_its_place(on_nvram: &[&str]) {
+    let cluster = Cluster::on_nvram(on_nvram);
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 200);
+    let new = cluster.standby_of(&old, "s1");
+    wait_seen(&old, &new);
+    let refusal = |reason: &str| {
+        let refused = service(&new).promote(ASKED).expect_err("refused");
+        let text = refused.to_string();
+        assert!(matches!(refused, ReplicationError::PrimaryNotStopped(_)), "{refused:?}");
+        assert!(text.contains(reason) && text.contains("--force"), "{text}");
+        assert_eq!(
+            (old.router().role(), new.router().role()),
+            (Role::Primary, Role::Standby)
+        );
+        // Both go on.
+        transfer(&old, 3);
+        wait_seen(&old, &new);
+    };
+    // Nobody there.
+    cluster.no_primary();
+    refusal("nobody answers");
+    cluster.set_primary(&old);
+    // It can't write down whom it gave its place to.
+    let in_the_way = cluster.place("p").join("stepped-down.json.tmp");
+    std::fs::create_dir_all(in_the_way.join("x")).expect("made");
+    refusal("stepped-down.json can't be written");
+    std::fs::remove_dir_all(&in_the_way).expect("removed");
+    let unknown = service(&old).step_down("nobody", None);
+    assert!(
+        matches!(&unknown, Err(ReplicationError::Unavailable(reason)) if reason.contains("no standby of the name nobody")),
+        "{unknown:?}"
+    );
+    let standby = service(&new).step_down("p", None);
+    assert!(matches!(standby, Err(ReplicationError::NotPrimary(_))), "{standby:?}");
+    // A lost one takes nobody's place.
+    new.close().expect("close");
+    wait_until("it is lost", || {
+        service(&old).info().standbys[0].state == reprise_router::StandbyState::Lost
+    });
+    let lost = service(&old).step_down("s1", None);
+    assert!(
+        matches!(&lost, Err(ReplicationError::Unavailable(reason)) if reason.contains("is lost")),
+        "{lost:?}"
+    );
+    fill(&old, 5_000, 10);
+    old.close().expect("close");
+}
+
+#[test]
+fn a_primary_whose_successor_did_not_take_over_takes_its_place_again_in_a_new_epoch() {
+    ON_NVRAM.into_iter().for_each(takes_its_place_again);
+}
+
+fn takes_its_place_again(on_nvram: &[&str]) {
+    let cluster = Cluster::on_nvram(on_nvram);
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 200);
+    let new = cluster.standby_of(&old, "s1");
+    wait_seen(&old, &new);
+    let stepped = service(&old).step_down("s1", None).expect("stepped down");
+    new.close().expect("close");
+    // Nothing tells whether it took over.
+    let lost = LostRange {
+        epoch: stepped.epoch,
+        from: stepped.lsn,
+        known_to: stepped.lsn,
+    };
+    let refused = service(&old).promote(FORCED);
+    assert!(
+        matches!(refused, Err(ReplicationError::OutOfSync(range)) if range == lost),
+        "{refused:?}"
+    );
+    assert_eq!(old.router().role(), Role::Standby);
+    let promoted = service(&old).promote(ACCEPTING).expect("again");
+    // Behind the one in which its successor would have been the primary.
+    assert_eq!(
+        (promoted.epoch, promoted.lsn, promoted.may_be_lost),
+        (Epoch(3), stepped.lsn, Some(lost))
+    );
+    // Whoever starts it as a standby once knows under which level it answered in that epoch.
+    let level = std::fs::read_to_string(cluster.place("p").join("safety.json")).expect("kept");
+    assert!(level.contains(r#""last_epoch":3"#), "{level}");
+    fill(&old, 5_000, 10);
+    drop(new);
+    let new = cluster.open_standby("s1");
+    wait_seen(&old, &new);
+    assert_eq!(
+        new.router().digest().expect("ready"),
+        old.router().digest().expect("ready")
+    );
+    new.close().expect("close");
+    old.close().expect("close");
+    drop(old);
+    assert_eq!(service(&cluster.start("p")).info().epoch, Epoch(4));
+}
+
+#[test]
+fn whoever_a_primary_steps_down_for_begins_behind_its_epoch() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&old, 0, 10);
+    let new = cluster.standby_of(&old, "s1");
+    wait_seen(&old, &new);
+    // An epoch of which no record tells.
+    service(&old).step_down("s1", None).expect("stepped down");
+    let again = service(&old).promote(ACCEPTING).expect("again");
+    wait_streaming(&old, "s1");
+    let promoted = service(&new).promote(ASKED).expect("promoted");
+    assert!(promoted.has_stepped_down, "{promoted:?}");
+    assert!(promoted.epoch > again.epoch, "{promoted:?} behind {again:?}");
+}
+
+#[test]
+fn a_primary_that_stepped_down_tells_who_was_out_of_sync_with_it() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let new = cluster.standby_of(&old, "s1");
+    let behind = cluster.standby_of(&old, "s2");
+    fill(&old, 0, 10);
+    wait_seen(&old, &behind);
+    let lacks_from = behind.router().view();
+    behind.close().expect("close");
+    wait_until("it is out of sync", || {
+        let standbys = service(&old).info().standbys;
+        standbys
+            .iter()
+            .any(|standby| standby.name == "s2" && !standby.is_in_sync)
+    });
+    fill(&old, 1_000, 10);
+    service(&new).promote(ASKED).expect("promoted");
+    // The new primary may be lost next, and nobody else knows.
+    let told = service(&old).info().out_of_sync;
+    assert!(
+        matches!(&told[..], [one] if one.name == "s2" && Lsn(0) < one.from && one.from <= lacks_from),
+        "{told:?}, of {lacks_from}"
+    );
+}
+
+#[test]
+fn a_promotion_that_the_disk_did_not_let_end_does_when_it_is_asked_for_again() {
+    let cluster = Cluster::new();
+    let old = cluster.start("p");
+    old.router().deploy("bank", &wasm("bank")).expect("deploy");
+    let new = cluster.standby_of(&old, "s1");
+    fill(&old, 0, 10);
+    wait_seen(&old, &new);
+    old.close().expect("close");
+    // What is there can't be removed as a file.
+    let note = cluster.place("s1").join("stepped-down.json");
+    std::fs::create_dir(&note).expect("made");
+    let refused = service(&new).promote(FORCED).map(|promoted| promoted.lsn);
+    assert!(matches!(refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
+    assert_eq!(new.router().role(), Role::Standby);
+    assert_eq!(accounts(&new, &[3]), 1, "it shows what it has");
+    std::fs::remove_dir(&note).expect("removed");
+    service(&new).promote(FORCED).expect("promoted");
+    fill(&new, 1_000, 10);
+}

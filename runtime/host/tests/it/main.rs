@@ -1,0 +1,12 @@
+//! The integration tests of `reprise-host`, in one binary.
+#![allow(clippy::unwrap_used)]
+
+mod buffers;
+mod columns;
+mod describe;
+mod hostile;
+mod isolation;
+mod keys;
+mod limits;
+mod support;
+mod threads;

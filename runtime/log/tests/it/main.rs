@@ -1,0 +1,15 @@
+//! The integration tests of `reprise-log`, in one binary.
+
+mod common;
+mod copy;
+mod crash_images;
+mod epochs;
+mod front;
+mod groups;
+mod placing;
+mod recovery;
+mod released;
+mod returns;
+mod running;
+mod runs;
+mod stretch;

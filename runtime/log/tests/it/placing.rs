@@ -1,0 +1,466 @@
+//! A standby's groups in NVRAM: persistent there before they are acknowledged, in the files later, whole after a crash wherever it comes.
+
+use std::{
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{WAIT_MAX, append, config, encode, open, open_with, words_on};
+use reprise_base::{Epoch, Lsn, PartitionId, Role, TxnId};
+use reprise_env::{
+    SimDisk,
+    sim::{CrashPolicy, FaultPlan},
+};
+use reprise_log::{
+    FrontConfig, Group, GroupSink, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, verify,
+};
+use reprise_nvram::{Event, FlushPolicy, Owner, Recording, Region};
+use reprise_wire::{Change, ChangesRef, CommandRef, PartitionSet, RawRecords, RecordBatch, RecordKind};
+
+const REGION_BYTES: usize = 1 << 20;
+const ENTRIES: u32 = 64;
+
+/// A group that outlives its block.
+#[derive(Clone)]
+struct Kept {
+    first: Lsn,
+    end: Position,
+    version: u32,
+    records: Vec<u8>,
+}
+
+impl Kept {
+    fn get(&self) -> Group<'_> {
+        Group {
+            first: self.first,
+            end: self.end,
+            version: self.version,
+            records: &self.records,
+        }
+    }
+}
+
+#[derive(Default)]
+struct KeepAll(Mutex<Vec<Kept>>);
+
+impl GroupSink for KeepAll {
+    fn take(&self, group: &Group<'_>) {
+        self.0.lock().expect("test").push(Kept {
+            first: group.first,
+            end: group.end,
+            version: group.version,
+            records: group.records.to_vec(),
+        });
+    }
+}
+
+/// Groups of a primary that was opened several times, and its words.
+fn primary(openings: usize, each: &[&[&str]]) -> (Vec<Kept>, Vec<String>) {
+    let (disk, sink) = (SimDisk::new(), Arc::new(KeepAll::default()));
+    for _ in 0..openings {
+        let (log, _, _) = open(&disk).expect("open");
+        log.add_sink(sink.clone());
+        each.iter().for_each(|words| _ = append(&log, words));
+        log.close().expect("close");
+    }
+    let groups = sink.0.lock().expect("test").clone();
+    (groups, words_on(&disk))
+}
+
+fn standby_config() -> LogConfig {
+    LogConfig {
+        role: Role::Standby,
+        ..config()
+    }
+}
+
+/// A standby with a front of two rings, on what is on the disk.
+fn fronted(disk: &SimDisk, memory: &Arc<Recording>, config: LogConfig) -> Log<String> {
+    let (log, _, _) = open_with(disk, config).expect("open");
+    let begins = (log.epoch(), log.filled());
+    let region = Region::format(memory.clone(), Owner::default(), 2, ENTRIES, begins).expect("there is room");
+    let front = FrontConfig {
+        copy_at_entries: u64::MAX,
+        flush: FlushPolicy::OnCommit,
+    };
+    log.put_front(region, front).expect("a front");
+    log
+}
+
+/// What a standby holds after a crash that left these.
+fn opened(disk: &SimDisk, image: Vec<u8>) -> (Position, Vec<String>) {
+    let region = Region::open(Arc::new(Recording::from_image(image)))
+        .expect("a region")
+        .expect("made");
+    let (log, _, _) = open_with(disk, standby_config()).expect("open");
+    log.drain(&region.recover().expect("whole")).expect("drained");
+    log.close().expect("close");
+    drop(log);
+    let (log, _, _) = open_with(disk, standby_config()).expect("open");
+    let received = log.received().expect("a standby");
+    log.close().expect("close");
+    drop(log);
+    (received, words_on(disk))
+}
+
+fn place(log: &Log<String>, group: &Kept) {
+    assert_eq!(log.receiver().place(&group.get()), Ok(Placed::New));
+    // Nobody was waited for, and nothing more is to come.
+    assert_eq!((log.durable(), log.received()), (group.end.lsn, Some(group.end)));
+}
+
+const SMALL: &[&[&str]] = &[&["a"], &["b", "c*5000", "d"], &["e*2000"], &["f", "g"], &["h*9000"]];
+
+#[test]
+fn what_was_placed_is_there_after_a_crash_in_the_epoch_that_it_had() {
+    let (groups, words) = primary(3, SMALL);
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, standby_config());
+    for (number, group) in groups.iter().enumerate() {
+        place(&log, group);
+        // The region first: what is copied meanwhile lies in both.
+        for seed in 0..3 {
+            let mut kept = 0;
+            let image = memory.image(|| {
+                kept += 1;
+                kept % (seed + 2) == 0
+            });
+            let left = disk.crash(&CrashPolicy::Random(seed));
+            let (received, found) = opened(&left, image);
+            assert_eq!(received, group.end, "behind group {number}, seed {seed}");
+            assert_eq!(found, words[..received.lsn.0 as usize]);
+        }
+    }
+    log.close().expect("close");
+    drop(log);
+    assert_eq!(words_on(&disk), words);
+    let (log, _, _) = open_with(&disk, standby_config()).expect("open");
+    let epochs: Vec<_> = log.epochs().iter().map(|start| start.epoch.0).collect();
+    assert_eq!(
+        (log.received(), epochs),
+        (groups.last().map(|group| group.end), vec![1, 2, 3])
+    );
+}
+
+/// Cut before each drain, with any of the words lost that were not drained: what was acknowledged is there, and of what was on its way all of a
+/// group's part or nothing.
+#[test]
+fn every_crash_of_the_region_keeps_what_was_acknowledged() {
+    let (groups, words) = primary(1, SMALL);
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, standby_config());
+    let empty = disk.crash(&CrashPolicy::LoseAll);
+    memory.take_events();
+    memory.cut_at_drains();
+    // By drain: what was acknowledged before it.
+    let mut acknowledged = vec![Position::default()];
+    for group in &groups {
+        place(&log, group);
+        let drains = memory
+            .take_events()
+            .iter()
+            .filter(|event| **event == Event::Drain)
+            .count();
+        let before = *acknowledged.last().expect("the first");
+        acknowledged.extend(vec![before; drains - 1]);
+        acknowledged.push(group.end);
+    }
+    for (cut, before) in acknowledged[..acknowledged.len() - 1].iter().enumerate() {
+        for seed in 0..40_u64 {
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let image = memory.cut(cut, || {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                match seed {
+                    0 => false,
+                    1 => true,
+                    _ => random & 1 == 0,
+                }
+            });
+            let (received, found) = opened(&empty.copy(), image.expect("it was drained"));
+            assert!(
+                received.lsn >= before.lsn,
+                "cut {cut}, seed {seed}: {received:?} of {before:?}"
+            );
+            assert!(groups.iter().any(|group| group.end == received) || received.lsn == Lsn(0));
+            assert_eq!(found, words[..received.lsn.0 as usize], "cut {cut}, seed {seed}");
+        }
+    }
+    log.close().expect("close");
+}
+
+/// Records of a group that no ring takes go to the files, and are durable there when it is acknowledged.
+#[test]
+fn a_group_is_cut_to_what_a_ring_takes_and_longer_records_go_to_the_files() {
+    let each: &[&[&str]] = &[
+        &["a"],
+        &["b*60000", "c*60000", "d*60000", "e"],
+        &["f", "g*200000", "h"],
+        &["i"],
+    ];
+    let (groups, words) = primary(2, each);
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, standby_config());
+    for group in &groups {
+        place(&log, group);
+        let image = memory.image(|| false);
+        let (received, found) = opened(&disk.crash(&CrashPolicy::LoseAll), image);
+        assert_eq!((received, found.len() as u64), (group.end, group.end.lsn.0));
+    }
+    log.close().expect("close");
+    drop(log);
+    assert_eq!(words_on(&disk), words);
+}
+
+#[test]
+fn a_full_region_says_so_before_and_takes_more_once_the_disk_does() {
+    let words: Vec<String> = (0..80).map(|n| format!("w{n}*15000")).collect();
+    let each: Vec<[&str; 1]> = words.iter().map(|word| [word.as_str()]).collect();
+    let each: Vec<&[&str]> = each.iter().map(|words| &words[..]).collect();
+    let (groups, words) = primary(1, &each);
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let mut short = standby_config();
+    short.append_wait_max = Duration::from_millis(50);
+    let log = fronted(&disk, &memory, short);
+    let all = log.receive_room().expect("a front");
+    assert!(all > REGION_BYTES as u64 / 3, "{all}");
+    disk.set_faults(FaultPlan {
+        capacity_bytes: Some(disk.used_bytes()),
+        ..FaultPlan::default()
+    });
+    let receiver = log.receiver();
+    let mut taken = 0;
+    let refused = loop {
+        let room = log.receive_room().expect("a front");
+        match receiver.place(&groups[taken].get()) {
+            Ok(placed) => assert_eq!(placed, Placed::New),
+            Err(error) => break (room, error),
+        }
+        taken += 1;
+    };
+    assert!(
+        matches!(refused, (0, PlaceError::Log(LogError::Unavailable { .. }))),
+        "{refused:?}"
+    );
+    let before = groups[taken - 1].end;
+    assert_eq!((log.received(), log.durable()), (Some(before), before.lsn));
+    assert!(taken > 20, "{taken}");
+    disk.set_faults(FaultPlan::default());
+    let until = Instant::now() + WAIT_MAX;
+    for group in &groups[taken..] {
+        while let Err(error) = receiver.place(&group.get()) {
+            assert!(Instant::now() < until, "{error}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    log.close().expect("close");
+    drop((receiver, log));
+    assert_eq!(words_on(&disk), words);
+}
+
+#[test]
+fn a_standby_is_promoted_on_its_rings() {
+    let (groups, mut words) = primary(2, SMALL);
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, standby_config());
+    let refused = log.appender().append(&encode(&["own"]), None).expect_err("a standby").0;
+    assert!(refused.to_string().contains("standby"), "{refused}");
+    groups.iter().for_each(|group| place(&log, group));
+    let receiver = log.receiver();
+    assert_eq!(log.promote(Epoch(0)), Ok(Some(Epoch(3))));
+    let end = groups.last().expect("some").end.lsn;
+    assert_eq!((log.copied(), log.received()), (end, None));
+    let late = receiver.place(&groups[0].get());
+    assert!(matches!(late, Err(PlaceError::Log(_))), "{late:?}");
+    // Nothing goes to the files beside the rings.
+    let refused = log.appender().append(&encode(&["own"]), None).expect_err("beside").0;
+    assert!(refused.to_string().contains("front"), "{refused}");
+    let mut sites: Vec<_> = (0..2).map(|site| log.nvram_appender(site).expect("a front")).collect();
+    for (n, site) in [0, 1, 1, 0].into_iter().enumerate() {
+        let word = format!("own{n}");
+        assert_eq!(sites[site].append(&encode(&[&word])), Ok(Lsn(end.0 + n as u64)));
+        words.push(word);
+    }
+    let image = memory.image(|| false);
+    let left = disk.crash(&CrashPolicy::LoseAll);
+    let (received, found) = opened(&left, image);
+    assert_eq!((received.epoch, found), (Epoch(3), words.clone()));
+    assert_eq!(verify(&left).expect("verify").epoch, Epoch(3));
+    log.close().expect("close");
+    drop(log);
+    assert_eq!(words_on(&disk), words);
+}
+
+/// What is not a standby's own is judged as without NVRAM, and changes nothing.
+#[test]
+fn what_does_not_follow_is_refused() {
+    let (groups, words) = primary(2, SMALL);
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, standby_config());
+    groups[..6].iter().for_each(|group| place(&log, group));
+    let receiver = log.receiver();
+    let good = groups[6].get();
+    assert_eq!(receiver.place(&groups[5].get()), Ok(Placed::Known));
+    let flipped = {
+        let mut records = good.records.to_vec();
+        records[7] ^= 1;
+        records
+    };
+    let longer = Position {
+        lsn: Lsn(good.end.lsn.0 + 1),
+        ..good.end
+    };
+    let bad = [
+        groups[7].get(),
+        groups[1].get(),
+        Group {
+            records: &flipped,
+            ..good
+        },
+        Group { end: longer, ..good },
+        Group { version: 1, ..good },
+    ];
+    for group in &bad {
+        let refused = receiver.place(group);
+        assert!(refused.is_err(), "{refused:?}");
+        assert_eq!(
+            (log.received(), log.durable()),
+            (Some(groups[5].end), groups[5].end.lsn)
+        );
+    }
+    groups[6..].iter().for_each(|group| place(&log, group));
+    log.close().expect("close");
+    drop((receiver, log));
+    assert_eq!(words_on(&disk), words);
+}
+
+/// Transactions in both forms, one behind the other in one append: by the bytes of arguments and of the changed row.
+fn both_forms(sizes: &[(usize, usize)]) -> RecordBatch {
+    let mut records = RecordBatch::default();
+    for (number, (args, row)) in sizes.iter().enumerate() {
+        let txn_id = TxnId::new(number as u64, 0);
+        let (args, row, mut changes) = (vec![1; *args], vec![2; *row], Vec::new());
+        let (table, number, row) = (1, Some(number as u64), &row[..]);
+        Change::Insert { table, number, row }.encode(&mut changes);
+        let changes = ChangesRef {
+            txn_id,
+            partitions: PartitionSet::One(PartitionId(0)),
+            module_id: 0,
+            procedure: 0,
+            digest: 7,
+            parts: 0,
+            keyed: None,
+            changes: &changes,
+        };
+        let command = CommandRef {
+            txn_id,
+            partitions: changes.partitions,
+            module_id: 0,
+            procedure: 0,
+            digest: 7,
+            idempotency_key: None,
+            idempotency_scope: &[],
+            args: &args,
+        };
+        records.push_forms(Some(&command), &changes, None);
+    }
+    records
+}
+
+/// Transactions in both forms in the files; each command has its changes behind it in its block.
+fn pairs_on(disk: &SimDisk) -> u64 {
+    let (mut reader, report) = LogReader::open(Arc::new(disk.clone()), Lsn(0)).expect("scan");
+    assert_eq!(report.damage, None);
+    let mut pairs = 0;
+    while let Some(block) = reader.next_block().expect("read") {
+        let records = RawRecords::new(block.records, block.version);
+        let all: Vec<_> = records.map(|raw| raw.expect("whole")).collect();
+        let kinds = |raw: &[_]| -> Vec<RecordKind> {
+            let decoded = raw.iter().map(|raw: &reprise_wire::RawRecord<'_>| raw.decode());
+            decoded.map(|record| record.expect("whole").kind()).collect()
+        };
+        for pair in all.chunks(2) {
+            assert_eq!(
+                kinds(pair),
+                [RecordKind::Command, RecordKind::Changes],
+                "LSN {}",
+                block.lsn
+            );
+            assert!(pair[1].is_beside(&pair[0]) && !pair[0].is_beside(&pair[1]));
+            pairs += 1;
+        }
+    }
+    pairs
+}
+
+/// A group is cut to what a ring takes, and a crash comes before each drain. Replay runs a command whose changes do not stand behind it, and then
+/// these would come as changes of their own: so no cut lies between the two.
+#[test]
+fn a_command_and_its_changes_are_placed_together() {
+    let sizes = [
+        (30_000, 30_000),
+        (10, 90_000),
+        (90_000, 10),
+        (60_000, 60_000),
+        // Longer than a ring takes, in one record, in the other, and both together.
+        (100_000, 100_000),
+        (10, 200_000),
+        (200_000, 10),
+        (1_000, 1_000),
+        (50_000, 50_000),
+        (5, 5),
+        (5, 5),
+    ];
+    let (disk, sink) = (SimDisk::new(), Arc::new(KeepAll::default()));
+    let (log, _, _) = open(&disk).expect("open");
+    log.add_sink(sink.clone());
+    log.appender().append(&both_forms(&sizes), None).expect("append");
+    log.close().expect("close");
+    drop(log);
+    let groups = sink.0.lock().expect("test").clone();
+    assert_eq!(
+        (groups.len(), pairs_on(&disk)),
+        (1, sizes.len() as u64),
+        "one append is one group"
+    );
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let log = fronted(&disk, &memory, standby_config());
+    memory.cut_at_drains();
+    // As the disk is when the region is cut, and half a second later: the copier goes on.
+    let empty = disk.crash(&CrashPolicy::LoseAll);
+    place(&log, &groups[0]);
+    let full = disk.crash(&CrashPolicy::LoseAll);
+    let mut found = Vec::new();
+    for cut in 0.. {
+        for is_there in [false, true] {
+            let Some(image) = memory.cut(cut, || is_there) else {
+                break;
+            };
+            for left in [&empty, &full] {
+                // Behind what went to the files the region alone is not all.
+                let region = Region::open(Arc::new(Recording::from_image(image.clone())));
+                let region = region.expect("a region").expect("made");
+                let left = left.copy();
+                let (log, _, _) = open_with(&left, standby_config()).expect("open");
+                let is_drained = log.drain(&region.recover().expect("whole")).is_ok();
+                log.close().expect("close");
+                drop(log);
+                assert_eq!(verify(&left).expect("verify").damage, None);
+                if is_drained {
+                    found.push(pairs_on(&left));
+                }
+            }
+        }
+        if memory.cut(cut + 1, || true).is_none() {
+            break;
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    assert!(found.len() > 4 && found[0] == 0, "{found:?}");
+    log.close().expect("close");
+    drop(log);
+    assert_eq!(pairs_on(&disk), sizes.len() as u64);
+}

@@ -1,0 +1,4 @@
+//! The integration tests of `reprise-nvram`, in one binary.
+
+mod crash;
+mod pmem;

@@ -1,0 +1,6 @@
+//! The integration tests of `reprise-ship`, in one binary.
+
+mod common;
+mod first_files;
+mod simulated;
+mod streaming;

@@ -1,0 +1,6 @@
+//! The integration tests of `reprise-wire`, in one binary.
+
+mod changes;
+mod checkpoint;
+mod formats;
+mod frames;

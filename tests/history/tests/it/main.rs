@@ -1,0 +1,5 @@
+//! The integration tests of `reprise-test-history`, in one binary.
+
+mod checker;
+mod failovers;
+mod order;

@@ -1,0 +1,19 @@
+//! The integration tests of `reprise-test-http`, in one binary.
+#![allow(clippy::unwrap_used)]
+
+mod ahead;
+mod api;
+mod browsers;
+mod budgets;
+mod cbor;
+mod edges;
+mod errors;
+mod garbage;
+mod looking;
+mod plan;
+mod replication;
+mod rollback;
+mod rows;
+mod running;
+mod slow;
+mod spans;

@@ -1,0 +1,28 @@
+//! The integration tests of `reprise-test-process`, in one binary.
+
+mod archive;
+mod bench;
+mod damage;
+mod divergence;
+mod exhaustion;
+mod follow;
+mod installed;
+mod large;
+mod lifecycle;
+mod memory;
+mod migrations;
+mod modes;
+mod networks;
+mod nvram;
+mod nvram_standby;
+mod overload;
+mod prepared;
+mod readers;
+mod reload;
+mod remote;
+mod restore;
+mod safety;
+mod shipped;
+mod standbys;
+mod tls;
+mod tutorial;

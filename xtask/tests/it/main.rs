@@ -1,0 +1,5 @@
+//! The integration tests of `xtask`, in one binary.
+#![allow(clippy::unwrap_used)]
+
+mod room;
+mod tidy;

@@ -1,8 +1,0 @@
-//! The tree keeps its rules.
-#![allow(clippy::unwrap_used)]
-
-#[test]
-fn the_tree_is_tidy() {
-    let complaints = xtask::tidy::complaints(&xtask::root()).unwrap();
-    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
-}
