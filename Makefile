@@ -1,10 +1,10 @@
 # Reprise: `make run` starts it, `make test` tests it.
 CARGO ?= cargo
 
-.PHONY: help run cluster build test wasm console package check tidy
+.PHONY: help run cluster build test test-unit test-sim test-process test-hardware test-console wasm console package check tidy
 
 help: ## This list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 run: build ## Build and start the server with the sample modules deployed (LISTEN=ADDR, DATA_DIR=DIR)
 	@exec xtask/run.sh
@@ -18,17 +18,18 @@ build: ## Build the server, the sample modules and the console
 	$(CARGO) xtask console
 	$(CARGO) build --release --package reprise-node
 
-test: ## Build everything and run all tests
+test: ## Build everything and run all tests: the five stages below
 	@xtask/bootstrap.sh test
-	$(CARGO) xtask wasm
-	$(CARGO) xtask console
-	@! xtask/bootstrap.sh has-rdma || $(CARGO) xtask rdma
-	@! xtask/bootstrap.sh has-etcd || $(CARGO) xtask etcd
-	$(CARGO) build --release --workspace --all-targets
-	@rm -f target/skipped-tests.txt
-	$(CARGO) test --release --workspace --no-fail-fast
-	cd web-console && npm test
-	$(CARGO) xtask skipped
+	$(CARGO) xtask test
+
+test-unit: ## Unit tests, and the integration tests of each crate
+test-sim: ## The engine by seeds, in one thread: order, faults, crashes
+test-process: ## Real servers: signals, files, sockets
+test-hardware: ## Servers in virtual machines: power, NVDIMMs, RDMA
+test-console: ## The web console in Chromium
+test-unit test-sim test-process test-hardware test-console:
+	@xtask/bootstrap.sh $@
+	$(CARGO) xtask test $(@:test-%=%)
 
 wasm: ## Build the sample modules to target/procedures/NAME.wasm
 	@xtask/bootstrap.sh run
@@ -44,6 +45,7 @@ package: ## Build target/package/reprise, optimised by a profile (half an hour o
 	$(CARGO) xtask package
 
 check: ## Clippy and the rules of the tree
+	@xtask/bootstrap.sh check
 	$(CARGO) xtask check
 
 tidy: ## The rules of the tree alone

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that the tools for a task are here. Installs what is missing on Debian 12; elsewhere names the one thing.
-# Usage: xtask/bootstrap.sh [run|test|package|has-rdma|has-etcd|has-room]
+# Usage: xtask/bootstrap.sh [run|test|test-STAGE|check|package|has-rdma|has-etcd|has-room]
 # ROOM_GIB=N: asks for so much room on the disk instead of what the task was found to take; 0: for none.
 set -eu
 
@@ -12,6 +12,13 @@ has() { command -v "$1" >/dev/null 2>&1; }
 fail() {
     echo "missing: $1" >&2
     exit 1
+}
+
+# stage NAME...: whether the task is all tests, or one of these stages of them.
+stage() {
+    [ "$task" = test ] && return 0
+    for name in "$@"; do [ "$task" != "test-$name" ] || return 0; done
+    return 1
 }
 
 is_debian() { [ -r /etc/os-release ] && grep -Eq '^ID(_LIKE)?=.*debian' /etc/os-release; }
@@ -89,9 +96,18 @@ if [ "$task" = has-etcd ]; then
     exit 0
 fi
 
-check_room "$task"
-
 has cargo || fail "Rust 1.95 or newer: https://rustup.rs"
+
+# component NAME COMMAND: a part of the toolchain, which rustup's minimal profile leaves out.
+component() {
+    cargo "$2" --version >/dev/null 2>&1 || { has rustup && rustup component add "$1" >/dev/null 2>&1; } ||
+        fail "$1 (rustup component add $1)"
+}
+
+if [ "$task" = check ] || stage unit; then component rustfmt fmt; fi
+[ "$task" != check ] || component clippy clippy
+
+check_room "$task"
 has cc || need "a C compiler (cc)" gcc libc6-dev
 
 if ! has_wasm_target && ! { has rustup && rustup target add $wasm_target >/dev/null 2>&1; }; then
@@ -110,35 +126,40 @@ if [ "$task" = package ]; then
         as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "bolt-$llvm" >/dev/null 2>&1 || true
 fi
 
-# The power tests run the server in a virtual machine; elsewhere than on Debian they are skipped, and said to be.
-if [ "$task" = test ] && is_debian && ! tests/hardware/boot-vm --fetch >/dev/null 2>&1; then
+# The power tests run the server in a virtual machine. Elsewhere than on Debian the tests that lack a tool say so.
+if stage hardware && is_debian && ! tests/hardware/boot-vm --fetch >/dev/null 2>&1; then
     as_root tests/hardware/boot-vm --install >/dev/null && tests/hardware/boot-vm --fetch ||
         fail "a virtual machine for the power tests (tests/hardware/boot-vm --install)"
 fi
 
-# A primary and a standby run over RDMA in such a machine; elsewhere that is skipped, and said to be.
-if [ "$task" = test ] && is_debian && ! has_rdma; then
+# What the server with RDMA is built with.
+if stage hardware && is_debian && ! has_rdma; then
     need "what the server with RDMA is built with" cmake libclang-14-dev libibverbs-dev libnl-3-dev libnl-route-3-dev
 fi
 
 # Servers on hosts of their own, in network namespaces.
-if [ "$task" = test ] && is_debian && ! has ip && ! [ -x /usr/sbin/ip ]; then
+if stage process && is_debian && ! has ip && ! [ -x /usr/sbin/ip ]; then
     need "ip (iproute2)" iproute2
 fi
 
-# Servers take over by a lease in etcd; elsewhere that is skipped, and said to be.
-if [ "$task" = test ] && is_debian && ! has_etcd; then
+# Servers take over by a lease in etcd.
+if stage process hardware && is_debian && ! has_etcd; then
     need "etcd, and what the server with it is built with" etcd-server protobuf-compiler libprotobuf-dev
 fi
 
+# Prometheus's own tool reads the metrics.
+if stage process && is_debian && ! has promtool; then
+    need "promtool" prometheus
+fi
+
 # The tests keep logs in NVRAM, as far as a file can stand for it.
-if [ "$task" = test ] && ! /sbin/ldconfig -p 2>/dev/null | grep -q 'libpmem\.so\.1'; then
+if stage unit process hardware && ! /sbin/ldconfig -p 2>/dev/null | grep -q 'libpmem\.so\.1'; then
     need "libpmem (PMDK)" libpmem1
 fi
 
-if [ -e web-console/package.json ]; then
+if [ "$task" != test-sim ] && [ "$task" != check ] && [ -e web-console/package.json ]; then
     has npm || need "Node.js 20.19 or newer, with npm" nodejs npm
-    if [ "$task" = test ]; then
+    if stage console; then
         has chromium || has chromium-browser || has google-chrome || need "Chromium, for the browser tests" chromium
     fi
 fi

@@ -8,10 +8,15 @@
 mod bolt;
 pub mod coverage;
 pub mod fuzz;
+pub mod lines;
 pub mod package;
+mod programs;
+pub mod quick;
 mod rustc;
+pub mod stages;
 pub mod tasks;
 pub mod tidy;
+mod workspace;
 
 use std::path::{Path, PathBuf};
 

@@ -9,7 +9,11 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use reprise_build::Choice;
-use xtask::{coverage, fuzz, package, root, tasks, tidy};
+use xtask::{
+    coverage, fuzz, lines, package, quick, root,
+    stages::{self, Stage},
+    tasks, tidy,
+};
 
 /// One command per task of the project.
 #[derive(Parser)]
@@ -39,16 +43,22 @@ enum Task {
     /// Clippy over everything with warnings as errors, then tidy
     #[command(after_help = "Example:\n  cargo xtask check")]
     Check,
-    /// Run the tests; what follows goes to `cargo test --release --workspace`
-    #[command(after_help = "Example:\n  cargo xtask test -- --nocapture")]
-    Test {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<String>,
+    /// Build and run the tests, stage by stage; without a stage all of them
+    #[command(after_help = "Example:\n  cargo xtask test unit sim")]
+    Test { stages: Vec<Stage> },
+    /// Test what a change in these crates most likely breaks; without a crate: those that differ from the main branch
+    #[command(after_help = "Examples:\n  cargo xtask quick\n  cargo xtask quick storage http")]
+    Quick {
+        /// By package (reprise-log), folder (runtime/log) or short name (log)
+        crates: Vec<String>,
     },
+    /// Count code, tests and comments of each crate
+    #[command(after_help = "Example:\n  cargo xtask lines")]
+    Lines,
     /// Hold the tree to its rules: layers, lengths, headers, banned calls, the architecture page
     #[command(after_help = "Example:\n  cargo xtask tidy")]
     Tidy {
-        /// Write the list of functions that are too long anew (it may only shrink)
+        /// Take off the list of ratchets what keeps its rule now, and write the counts that have fallen
         #[arg(long)]
         bless: bool,
     },
@@ -109,7 +119,7 @@ enum Task {
         #[arg(long, default_value_t = 700)]
         mib: u64,
     },
-    /// Count the tests that the last `make test` left out; with CI=true there may be none
+    /// List the tests that the last `make test` left out
     #[command(after_help = "Example:\n  cargo xtask skipped")]
     Skipped,
     /// Run the engine on a disk that fails, crashes and rots, in one thread, by seeds
@@ -196,7 +206,9 @@ fn main() -> ExitCode {
             names,
         } => tasks::wasm(&root(), manifest_path.as_deref(), names, out.as_deref(), toolchain),
         Task::Check => tasks::check(&root()),
-        Task::Test { args } => tasks::test(&root(), &args),
+        Task::Test { stages } => stages::test(&root(), &stages),
+        Task::Quick { crates } => quick::quick(&root(), &crates),
+        Task::Lines => lines::print(&root()),
         Task::Tidy { bless } => tidy::run(&root(), bless),
         Task::Crash {
             cycles,
@@ -214,7 +226,10 @@ fn main() -> ExitCode {
         Task::Power { args } => tasks::hardware(&root(), "power", &args),
         Task::Nvdimm { args } => tasks::hardware(&root(), "nvdimm", &args),
         Task::Full { mib } => tasks::full(&root(), mib),
-        Task::Skipped => tasks::skipped(&root()),
+        Task::Skipped => {
+            tasks::skipped(&root());
+            Ok(())
+        }
         Task::Sim { args } => tasks::sim(&root(), "sim", &args),
         Task::SimCoverage { seeds, threads, chains } => coverage::sim(&root(), seeds, threads, chains),
         Task::Schemas { args } => tasks::sim(&root(), "schemas", &args),

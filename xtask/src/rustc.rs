@@ -59,6 +59,13 @@ impl Rustc {
     }
 }
 
+/// The folder of the compiler's own libraries, which tests of procedural macros are linked to.
+pub(crate) fn target_libraries() -> Result<PathBuf> {
+    let output = Command::new("rustc").args(["--print", "target-libdir"]).output();
+    let output = output.context("start rustc: https://rustup.rs")?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().into())
+}
+
 /// The major version in what an LLVM tool prints with `--version`.
 fn version_in(text: &str) -> Option<u32> {
     let (_, after) = text.split_once("LLVM version ")?;

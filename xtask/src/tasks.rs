@@ -56,10 +56,6 @@ pub fn wasm(
     Ok(())
 }
 
-pub fn test(root: &Path, args: &[String]) -> Result<()> {
-    run(cargo(root).args(["test", "--release", "--workspace"]).args(args))
-}
-
 /// The kill -9 test with as many cycles as asked for; the tests of the workspace run a short one.
 pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, further: &[(&str, Option<String>)]) -> Result<()> {
     build_server(root)?;
@@ -163,18 +159,12 @@ pub fn full(root: &Path, mib: u64) -> Result<()> {
     run(command.args(["--bin", "full", "--", &mib.to_string()]))
 }
 
-/// Shows which tests were left out, and why.
-pub fn skipped(root: &Path) -> Result<()> {
+/// Lists the tests that the last run left out, and why. With `CI=true` such a test fails by itself.
+pub fn skipped(root: &Path) {
     let list = root.join("target/skipped-tests.txt");
     let lines = std::fs::read_to_string(list).unwrap_or_default();
     lines.lines().for_each(|line| println!("skipped: {line}"));
-    let count = lines.lines().count();
-    println!("{count} tests skipped");
-    let is_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-    if count > 0 && is_ci {
-        bail!("continuous integration leaves no test out");
-    }
-    Ok(())
+    println!("{} tests skipped", lines.lines().count());
 }
 
 /// Seeds of the simulation, or of another binary of it; the tests of the workspace run some of them.

@@ -4,6 +4,8 @@ mod callers;
 mod dependencies;
 mod functions;
 mod layers;
+mod parameters;
+mod ratchet;
 mod text;
 mod words;
 
@@ -14,14 +16,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::tasks;
-
-/// Lines of a source file at most, without its tests.
-pub const FILE_LINES_MAX: usize = 800;
-/// Lines of a function at most.
-pub const FUNCTION_LINES_MAX: usize = 70;
-/// The functions that are longer. Entries leave it, none enters.
-pub const OFFENDERS: &str = "xtask/long-functions.txt";
+use self::ratchet::Finding;
+use crate::{tasks, workspace::packages};
 
 /// A file of the tree, by its path from the root.
 pub struct Source {
@@ -32,21 +28,34 @@ pub struct Source {
 /// Everything that breaks a rule, one line each.
 pub fn complaints(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root)?;
-    let packages = layers::packages(root)?;
+    let packages = packages(root)?;
     let mut complaints = layers::complaints(&packages);
     complaints.extend(format(root)?);
     complaints.extend(callers::check(&packages, &sources));
     complaints.extend(words::check(root, &sources));
     complaints.extend(dependencies::check(root, &sources)?);
+    complaints.extend(ratchet::check(&findings(root, &sources)?, &listed(root)?));
+    complaints.extend(text::tests_that_never_run(&packages, &sources));
     complaints.extend(text::file_lengths(&sources));
     complaints.extend(text::crate_headers(&sources));
-    complaints.extend(text::banned_calls(&sources));
-    complaints.extend(text::unused_exceptions(&sources));
+    complaints.extend(text::banned_calls_of_guests(&sources));
     complaints.extend(text::machine_paths(&sources));
     complaints.extend(text::architecture_page(root, &sources));
-    let offenders = fs::read_to_string(root.join(OFFENDERS)).with_context(|| format!("read {OFFENDERS}"))?;
-    complaints.extend(functions::check(&sources, &offenders));
     Ok(complaints)
+}
+
+/// The places that break a rule which the tree does not keep everywhere yet.
+fn findings(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
+    let mut findings = functions::check(sources);
+    findings.extend(parameters::check(sources));
+    findings.extend(text::long_files(sources));
+    findings.extend(text::banned_calls(sources));
+    findings.extend(dependencies::duplicates(root)?);
+    Ok(findings)
+}
+
+fn listed(root: &Path) -> Result<String> {
+    fs::read_to_string(root.join(ratchet::LIST)).with_context(|| format!("read {}", ratchet::LIST))
 }
 
 /// The files that `cargo fmt` would change.
@@ -71,10 +80,8 @@ fn format(root: &Path) -> Result<Vec<String>> {
 
 pub fn run(root: &Path, bless: bool) -> Result<()> {
     if bless {
-        let path = root.join(OFFENDERS);
-        let old = fs::read_to_string(&path).unwrap_or_default();
-        let new = functions::shrunk(&sources(root)?, &old);
-        fs::write(&path, new).with_context(|| format!("write {OFFENDERS}"))?;
+        let new = ratchet::shrunk(&findings(root, &sources(root)?)?, &listed(root)?);
+        fs::write(root.join(ratchet::LIST), new).with_context(|| format!("write {}", ratchet::LIST))?;
     }
     let complaints = complaints(root)?;
     for complaint in &complaints {
@@ -88,7 +95,7 @@ pub fn run(root: &Path, bless: bool) -> Result<()> {
 }
 
 /// The text files of the tree, without what is built or installed, sorted.
-fn sources(root: &Path) -> Result<Vec<Source>> {
+pub(crate) fn sources(root: &Path) -> Result<Vec<Source>> {
     let mut files = Vec::new();
     collect(root, &mut files)?;
     files.sort();
@@ -136,6 +143,13 @@ fn without_tests(text: &str) -> &str {
         .find("\n#[cfg(test)]\nmod ")
         .or_else(|| text.find("\n#[cfg(all(test"));
     tests.map_or(text, |start| &text[..start + 1])
+}
+
+/// The Rust files of the product and its tools, by path, without their tests.
+fn product(sources: &[Source]) -> impl Iterator<Item = (&str, &str)> {
+    let rust = sources.iter().filter(|source| source.path.ends_with(".rs"));
+    rust.filter(|source| !is_test_file(&source.path))
+        .map(|source| (source.path.as_str(), without_tests(&source.text)))
 }
 
 fn is_test_file(path: &str) -> bool {

@@ -3,10 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    Source,
-    layers::{Package, short},
-};
+use super::{Source, layers::short};
+use crate::workspace::Package;
 
 const START: &str = "//! Called by: ";
 /// Says that too many do to be named.
@@ -71,6 +69,7 @@ mod tests {
             name: name.into(),
             folder: folder.into(),
             dependencies: dependencies.iter().map(|name| (*name).to_owned()).collect(),
+            ..Package::default()
         };
         let packages = [
             package("reprise-log", "runtime/log", &[]),

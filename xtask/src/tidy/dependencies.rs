@@ -5,16 +5,14 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
-    process::Command,
 };
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::Source;
+use super::{Source, ratchet::Finding};
+use crate::workspace::metadata;
 
-/// Crates of which several versions are built. Entries leave it, none enters.
-const DUPLICATES: &str = "xtask/duplicate-crates.txt";
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 /// What the server is built for.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
@@ -53,34 +51,13 @@ const BANNED: [(&str, &str); 6] = [
 const FEATURES_ALONE: &str = "reprise-unify";
 
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<String>> {
-    let metadata = metadata(root)?;
+    let metadata = metadata(root, &["--filter-platform", PLATFORM])?;
     let packages = packages(&metadata)?;
-    let listed = fs::read_to_string(root.join(DUPLICATES)).with_context(|| format!("read {DUPLICATES}"))?;
     let manifest = fs::read_to_string(root.join("Cargo.toml")).context("read Cargo.toml")?;
     let mut complaints = from_outside(&packages);
-    complaints.extend(duplicates(&packages, &listed));
     complaints.extend(unused(&packages, sources));
     complaints.extend(unused_by_all(&packages, &manifest));
     Ok(complaints)
-}
-
-fn metadata(root: &Path) -> Result<Value> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args([
-        "metadata",
-        "--offline",
-        "--format-version",
-        "1",
-        "--filter-platform",
-        PLATFORM,
-    ]);
-    let output = command.current_dir(root).output().context("start cargo metadata")?;
-    serde_json::from_slice(&output.stdout).with_context(|| {
-        format!(
-            "read cargo metadata: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        )
-    })
 }
 
 struct Package {
@@ -185,23 +162,24 @@ fn one_of(words: &mut &[&str]) -> bool {
     }
 }
 
-fn duplicates(packages: &[Package], listed: &str) -> Vec<String> {
+/// Crates of which several versions are built.
+pub fn duplicates(root: &Path) -> Result<Vec<Finding>> {
+    Ok(versions(&packages(&metadata(root, &["--filter-platform", PLATFORM])?)?))
+}
+
+fn versions(packages: &[Package]) -> Vec<Finding> {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for package in packages {
         versions.entry(&package.name).or_default().insert(&package.version);
     }
     versions.retain(|_, versions| versions.len() > 1);
-    let listed: BTreeSet<_> = listed.lines().filter(|line| !line.is_empty()).collect();
-    let new = versions
-        .iter()
-        .filter(|(name, _)| !listed.contains(**name))
-        .map(|(name, versions)| {
-            let versions: Vec<_> = versions.iter().copied().collect();
-            format!("{name} is built in the versions {}", versions.join(" and "))
-        });
-    let gone = listed.iter().filter(|name| !versions.contains_key(**name));
-    let gone = gone.map(|name| format!("{DUPLICATES}: {name} is built in one version; take it off the list"));
-    new.chain(gone).collect()
+    let finding = |(name, versions): (&str, BTreeSet<&str>)| Finding {
+        rule: "versions",
+        place: name.to_owned(),
+        count: versions.len(),
+        limit: "versions are built; at most 1",
+    };
+    versions.into_iter().map(finding).collect()
 }
 
 /// Dependencies of ours whose name stands nowhere in the crate that asks for them.
@@ -309,18 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_duplicates_only_shrinks() {
-        let packages = [
+    fn crates_in_two_versions_are_found() {
+        let found = versions(&[
             package("a", "1.0.0", None),
             package("a", "2.0.0", None),
             package("b", "1.0.0", None),
-        ];
-        assert_eq!(duplicates(&packages, "a\n"), [""; 0]);
-        assert_eq!(
-            duplicates(&packages, ""),
-            ["a is built in the versions 1.0.0 and 2.0.0"]
-        );
-        assert_eq!(duplicates(&packages, "a\nb\n").len(), 1);
+        ]);
+        assert_eq!((found.len(), found[0].place.as_str(), found[0].count), (1, "a", 2));
     }
 
     #[test]

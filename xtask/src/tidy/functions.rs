@@ -1,64 +1,23 @@
 //! Lengths of functions, by indentation: the tree is formatted, so a body ends at a brace below its `fn`.
 
-use std::collections::BTreeMap;
+use super::{Source, product, ratchet::Finding};
 
-use super::{FUNCTION_LINES_MAX, OFFENDERS, Source, is_test_file, without_tests};
+/// Lines of a function at most.
+const LINES_MAX: usize = 70;
 
-/// `path function` to its lines, for the functions that are too long.
-type Lengths = BTreeMap<String, usize>;
-
-pub fn check(sources: &[Source], offenders: &str) -> Vec<String> {
-    let (known, found) = (parse(offenders), long_functions(sources));
-    let mut complaints = Vec::new();
-    for (function, lines) in &found {
-        match known.get(function) {
-            None => complaints.push(format!("{function}: {lines} lines; at most {FUNCTION_LINES_MAX}")),
-            Some(max) if lines > max => complaints.push(format!("{function}: has grown from {max} to {lines} lines")),
-            Some(_) => {}
-        }
+/// Functions that are too long.
+pub fn check(sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in product(sources) {
+        let long = functions(text).into_iter().filter(|(_, lines)| *lines > LINES_MAX);
+        findings.extend(long.map(|(name, lines)| Finding {
+            rule: "long-function",
+            place: format!("{path} {name}"),
+            count: lines,
+            limit: "lines; at most 70",
+        }));
     }
-    for function in known.keys().filter(|function| !found.contains_key(*function)) {
-        complaints.push(format!(
-            "{function}: is short now; run `cargo xtask tidy --bless` to take it off {OFFENDERS}"
-        ));
-    }
-    complaints
-}
-
-/// The list without what has become short, and with the lengths that have shrunk.
-pub fn shrunk(sources: &[Source], offenders: &str) -> String {
-    let found = long_functions(sources);
-    let mut out = String::new();
-    for (function, max) in parse(offenders) {
-        if let Some(lines) = found.get(&function) {
-            out.push_str(&format!("{function} {}\n", max.min(*lines)));
-        }
-    }
-    out
-}
-
-fn parse(offenders: &str) -> Lengths {
-    let entry = |line: &str| {
-        let (function, lines) = line.trim().rsplit_once(' ')?;
-        Some((function.to_owned(), lines.parse().ok()?))
-    };
-    offenders.lines().filter_map(entry).collect()
-}
-
-fn long_functions(sources: &[Source]) -> Lengths {
-    let mut long = Lengths::new();
-    for source in sources
-        .iter()
-        .filter(|source| source.path.ends_with(".rs") && !is_test_file(&source.path))
-    {
-        for (name, lines) in functions(without_tests(&source.text)) {
-            if lines > FUNCTION_LINES_MAX {
-                let slot = long.entry(format!("{} {name}", source.path)).or_default();
-                *slot = lines.max(*slot);
-            }
-        }
-    }
-    long
+    findings
 }
 
 /// Name and length of each function, from its `fn` line to its closing brace.
@@ -84,6 +43,7 @@ fn functions(text: &str) -> Vec<(String, usize)> {
     found
 }
 
+/// The name of the function that begins on this line.
 fn function_name(line: &str) -> Option<String> {
     let mut words = line.trim_start().split(' ');
     let qualifier = |word: &str| {
@@ -128,24 +88,15 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_offenders_only_shrinks() {
-        let long = [source(80)];
-        assert_eq!(check(&[source(70)], ""), [""; 0]);
-        assert_eq!(check(&long, "").len(), 1);
-        assert_eq!(check(&long, "a/src/b.rs long 80\n"), [""; 0]);
-        assert_eq!(check(&long, "a/src/b.rs long 79\n").len(), 1);
-        assert_eq!(check(&[source(20)], "a/src/b.rs long 80\n").len(), 1);
-        assert_eq!(
-            shrunk(&long, "a/src/b.rs long 90\na/src/c.rs gone 75\n"),
-            "a/src/b.rs long 80\n"
-        );
-        assert_eq!(shrunk(&long, ""), "");
+    fn functions_over_the_limit_are_found() {
+        assert_eq!(check(&[source(70)]).len(), 0);
+        assert_eq!(check(&[source(71)])[0].place, "a/src/b.rs long");
     }
 
     #[test]
     fn tests_may_be_long() {
         let mut source = source(80);
         source.path = "tests/x/src/lib.rs".into();
-        assert_eq!(check(&[source], ""), [""; 0]);
+        assert_eq!(check(&[source]).len(), 0);
     }
 }

@@ -1,9 +1,8 @@
 //! The layers of the architecture, held to the manifests.
 
-use std::{collections::BTreeMap, path::Path, process::Command};
+use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
-use serde_json::Value;
+use crate::workspace::Package;
 
 /// Crates of `runtime/` and `server/` from the bottom up. A crate depends on rows above its own in this table, or on
 /// crates named before it in its row.
@@ -37,49 +36,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sdk/client", &["reprise-api"]),
     ("procedures/", &["reprise-procedure"]),
 ];
-
-/// A package: its folder from the root, and the names of those of ours that it depends on outside of tests.
-pub struct Package {
-    pub name: String,
-    pub folder: String,
-    pub dependencies: Vec<String>,
-}
-
-impl Package {
-    /// Whether the server or its users' crates have it in them: no guest, test or tool.
-    pub fn is_product(&self) -> bool {
-        ["runtime/", "server/", "sdk/"]
-            .iter()
-            .any(|part| self.folder.starts_with(part))
-    }
-}
-
-pub fn packages(root: &Path) -> Result<Vec<Package>> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
-        .current_dir(root);
-    let output = command.output().context("start cargo metadata")?;
-    let metadata: Value = serde_json::from_slice(&output.stdout).context("read cargo metadata")?;
-    let workspace = metadata["workspace_root"]
-        .as_str()
-        .context("metadata without its root")?;
-    let packages = metadata["packages"].as_array().context("metadata without packages")?;
-    let names: Vec<_> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
-    let package = |package: &Value| {
-        let manifest = package["manifest_path"].as_str()?;
-        let folder = Path::new(manifest).parent()?.strip_prefix(workspace).ok()?;
-        let dependencies = package["dependencies"].as_array()?.iter();
-        let dependencies = dependencies.filter(|dependency| dependency["kind"].as_str() != Some("dev"));
-        let ours = dependencies.filter_map(|dependency| dependency["name"].as_str());
-        Some(Package {
-            name: package["name"].as_str()?.to_owned(),
-            folder: folder.to_string_lossy().into_owned(),
-            dependencies: ours.filter(|name| names.contains(name)).map(str::to_owned).collect(),
-        })
-    };
-    Ok(packages.iter().filter_map(package).collect())
-}
 
 pub fn complaints(packages: &[Package]) -> Vec<String> {
     let positions = positions();
@@ -165,6 +121,7 @@ mod tests {
             name: name.into(),
             folder: folder.into(),
             dependencies: dependencies.iter().map(|name| (*name).to_owned()).collect(),
+            ..Package::default()
         };
         complaints(&[
             package(name, folder, &[dependency]),

@@ -1,23 +1,57 @@
 //! Rules that a look at the text decides: lengths, headers, banned calls, machine paths, the architecture page.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
-use super::{FILE_LINES_MAX, Source, is_test_file, without_tests};
+use super::{Source, is_test_file, product, ratchet::Finding, without_tests};
+use crate::workspace::Package;
 
 fn is_rust(source: &Source) -> bool {
     source.path.ends_with(".rs")
 }
 
+/// Lines of a source file at most, without its tests.
+const LINES_MAX: usize = 800;
+/// Files that have as many are listed, and no file comes to them.
+const LINES_LISTED: usize = 500;
+/// Counts of lines are listed as multiples of this: small changes to a long file need no other list.
+const LINES_STEP: usize = 50;
+
+/// Files that are too long.
 pub fn file_lengths(sources: &[Source]) -> Vec<String> {
-    let rust = sources
-        .iter()
-        .filter(|source| is_rust(source) && !is_test_file(&source.path));
-    let too_long = rust.filter_map(|source| {
-        let lines = without_tests(&source.text).lines().count();
-        let complaint = || format!("{}: {lines} lines without tests; at most {FILE_LINES_MAX}", source.path);
-        (lines > FILE_LINES_MAX).then(complaint)
-    });
-    too_long.collect()
+    let lines = product(sources).map(|(path, text)| (path, text.lines().count()));
+    let long = lines.filter(|(_, lines)| *lines > LINES_MAX);
+    long.map(|(path, lines)| format!("{path}: {lines} lines without tests; at most {LINES_MAX}"))
+        .collect()
+}
+
+/// Files that are long.
+pub fn long_files(sources: &[Source]) -> Vec<Finding> {
+    let lines = product(sources).map(|(path, text)| (path, text.lines().count()));
+    let long = lines.filter(|(_, lines)| *lines >= LINES_LISTED);
+    let finding = |(path, lines): (&str, usize)| Finding {
+        rule: "long-file",
+        place: path.to_owned(),
+        count: lines.next_multiple_of(LINES_STEP),
+        limit: "lines without tests, rounded up to fifty; less than 500",
+    };
+    long.map(finding).collect()
+}
+
+/// Unit tests of packages whose manifest says `test = false`.
+pub fn tests_that_never_run(packages: &[Package], sources: &[Source]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for package in packages.iter().filter(|package| !package.has_unit_tests) {
+        let folder = format!("{}/src/", package.folder);
+        let own = sources.iter().filter(|source| source.path.starts_with(&folder));
+        let tested = own.filter(|source| is_rust(source) && source.text.contains("#[test]"));
+        complaints.extend(tested.map(|source| {
+            format!(
+                "{}: its tests never run, since {}/Cargo.toml says `test = false`",
+                source.path, package.folder
+            )
+        }));
+    }
+    complaints
 }
 
 const HEADER: [&str; 5] = [
@@ -71,19 +105,6 @@ const BANNED: &[(&str, &str)] = &[
 /// Crates of `runtime/` that are the effects themselves.
 const EFFECTS: [&str; 3] = ["env", "net-rdma", "net-tls"];
 
-/// Crates of `runtime/` that use one all the same, each with its reason in `docs/determinism.md`. Entries leave it.
-const EXCEPTIONS: &[(&str, &str)] = &[
-    ("database", "Instant::now"),
-    ("database", "thread::sleep"),
-    ("host", "thread::Builder"),
-    ("host", "thread::scope"),
-    ("pages", "std::fs"),
-    ("pages", "thread::Builder"),
-    ("pages", "thread::scope"),
-    ("recovery", "thread::scope"),
-    ("router", "Instant::now"),
-];
-
 /// The crate of `runtime/` that a file belongs to.
 fn engine_crate(path: &str) -> Option<&str> {
     let (name, rest) = path.strip_prefix("runtime/")?.split_once('/')?;
@@ -101,38 +122,37 @@ fn banned_in(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     found
 }
 
-pub fn banned_calls(sources: &[Source]) -> Vec<String> {
+/// Banned calls of guests.
+pub fn banned_calls_of_guests(sources: &[Source]) -> Vec<String> {
     let mut complaints = Vec::new();
-    for source in sources
-        .iter()
-        .filter(|source| is_rust(source) && !is_test_file(&source.path))
-    {
-        let engine = engine_crate(&source.path).filter(|name| !EFFECTS.contains(name));
-        let is_guest = source.path.starts_with("sdk/procedure/src/") || source.path.starts_with("procedures/");
-        if engine.is_none() && !is_guest {
-            continue;
-        }
-        for (line, banned, instead) in banned_in(source) {
-            if !engine.is_some_and(|name| EXCEPTIONS.contains(&(name, banned))) {
-                complaints.push(format!("{}:{line}: {banned}; use {instead}", source.path));
-            }
+    let is_guest = |path: &str| path.starts_with("sdk/procedure/src/") || path.starts_with("procedures/");
+    for source in sources.iter().filter(|source| is_rust(source) && is_guest(&source.path)) {
+        if !is_test_file(&source.path) {
+            let found = banned_in(source).into_iter();
+            complaints
+                .extend(found.map(|(line, banned, instead)| format!("{}:{line}: {banned}; use {instead}", source.path)));
         }
     }
     complaints
 }
 
-/// Exceptions that no crate has need of any more.
-pub fn unused_exceptions(sources: &[Source]) -> Vec<String> {
-    let is_used = |(name, banned): &(&str, &str)| {
-        let own = sources
-            .iter()
-            .filter(|source| is_rust(source) && engine_crate(&source.path) == Some(*name));
-        own.flat_map(banned_in).any(|(_, found, _)| found == *banned)
+/// Banned calls of the engine, by crate. `docs/determinism.md` has the reason of each that is listed.
+pub fn banned_calls(sources: &[Source]) -> Vec<Finding> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for source in sources.iter().filter(|source| is_rust(source)) {
+        let engine = engine_crate(&source.path).filter(|name| !EFFECTS.contains(name));
+        for (_, banned, _) in engine.iter().flat_map(|_| banned_in(source)) {
+            let place = format!("runtime/{} {banned}", engine.unwrap_or_default());
+            *counts.entry(place).or_default() += 1;
+        }
+    }
+    let finding = |(place, count)| Finding {
+        rule: "banned-call",
+        place,
+        count,
+        limit: "calls; use what `env` or `abi` has in their place",
     };
-    let unused = EXCEPTIONS.iter().filter(|exception| !is_used(exception));
-    unused
-        .map(|(name, banned)| format!("runtime/{name} has no {banned}: take it off the list of exceptions"))
-        .collect()
+    counts.into_iter().map(finding).collect()
 }
 
 /// Paths of somebody's machine, put together so that this file does not contain them.
@@ -228,22 +248,16 @@ mod tests {
     #[test]
     fn banned_calls_are_found_in_engine_and_guests_only() {
         let text = "fn f() { let t = Instant::now(); }\n// Instant::now is fine here\n#[cfg(test)]\nmod tests { use std::thread::spawn; }\n";
-        for banned in [
-            "runtime/storage/src/lib.rs",
-            "runtime/log/src/flush.rs",
-            "procedures/bank/src/lib.rs",
-        ] {
-            assert_eq!(banned_calls(&[source(banned, text)]).len(), 1, "{banned}");
+        let count = |path: &str| {
+            let sources = [source(path, text)];
+            banned_calls(&sources).len() + banned_calls_of_guests(&sources).len()
+        };
+        for banned in ["runtime/log/src/flush.rs", "procedures/bank/src/lib.rs"] {
+            assert_eq!(count(banned), 1, "{banned}");
         }
-        for elsewhere in [
-            "runtime/env/src/real.rs",
-            "runtime/router/src/lib.rs",
-            "server/http/src/lib.rs",
-        ] {
-            assert_eq!(banned_calls(&[source(elsewhere, text)]), [""; 0], "{elsewhere}");
+        for elsewhere in ["runtime/env/src/real.rs", "server/http/src/lib.rs"] {
+            assert_eq!(count(elsewhere), 0, "{elsewhere}");
         }
-        let unused = unused_exceptions(&[source("runtime/router/src/lib.rs", text)]);
-        assert_eq!(unused.len(), EXCEPTIONS.len() - 1, "{unused:?}");
     }
 
     #[test]
@@ -261,10 +275,24 @@ mod tests {
 
     #[test]
     fn long_files_are_found_and_their_tests_are_not_counted() {
-        let lines = "x\n".repeat(FILE_LINES_MAX);
-        let tested = format!("{lines}#[cfg(test)]\nmod tests {{\n{lines}}}\n");
+        let lines = |count: usize| "x\n".repeat(count);
+        let tested = format!("{}#[cfg(test)]\nmod tests {{\n{}}}\n", lines(LINES_MAX), lines(9));
         assert_eq!(file_lengths(&[source("a.rs", &tested)]), [""; 0]);
-        assert_eq!(file_lengths(&[source("a.rs", &format!("{lines}x\n"))]).len(), 1);
+        assert_eq!(file_lengths(&[source("a.rs", &lines(LINES_MAX + 1))]).len(), 1);
+        assert_eq!(long_files(&[source("a.rs", &lines(499))]).len(), 0);
+        assert_eq!(long_files(&[source("a.rs", &lines(501))])[0].count, 550);
+    }
+
+    #[test]
+    fn tests_that_cargo_does_not_build_are_found() {
+        let sources = [source("a/src/b.rs", "#[test]\nfn f() {}\n")];
+        let package = |has_unit_tests| Package {
+            folder: "a".into(),
+            has_unit_tests,
+            ..Package::default()
+        };
+        assert_eq!(tests_that_never_run(&[package(true)], &sources), [""; 0]);
+        assert_eq!(tests_that_never_run(&[package(false)], &sources).len(), 1);
     }
 
     #[test]
