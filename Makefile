@@ -38,7 +38,7 @@ wasm: ## Build the sample modules to target/procedures/NAME.wasm
 console: ## Build the web console
 	$(CARGO) xtask console
 
-package: ## Build target/package/reprise, optimised by a profile (half an hour on two cores)
+package: ## Build reprise and reprise-bench in target/package, optimised by a profile (over half an hour on two cores)
 	@xtask/bootstrap.sh package
 	$(CARGO) xtask wasm
 	$(CARGO) xtask console

@@ -168,7 +168,7 @@ enum Task {
         #[arg(long)]
         merge: bool,
     },
-    /// Benchmarks: what follows goes to `reprise bench`
+    /// Benchmarks: the arguments go to `reprise-bench`
     #[command(after_help = "Example:\n  cargo xtask bench voter --seconds 5")]
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -185,7 +185,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Build target/package/reprise: optimised as a whole, and by a profile of the sample workloads
+    /// Build target/package/reprise and reprise-bench: optimised as a whole, and by a profile of the sample workloads
     #[command(after_help = "Example:\n  cargo xtask package")]
     Package {
         /// Leave the profile out: half the time, and no llvm-profdata needed
@@ -242,7 +242,8 @@ fn main() -> ExitCode {
         Task::Bench { args } => tasks::bench(&root(), &args),
         Task::Figures { paper, args } => tasks::figures(&root(), &paper, &args),
         Task::Package { without_profile } => {
-            package::build(&root(), !without_profile).map(|path| println!("{}", path.display()))
+            let built = package::build(&root(), !without_profile);
+            built.map(|paths| paths.iter().for_each(|path| println!("{}", path.display())))
         }
         Task::Console => tasks::console(&root()),
     };

@@ -1,8 +1,9 @@
-//! The package: one binary, optimised as a whole (`lto = "fat"`) and by a profile of the sample workloads.
+//! The package: the server and the load driver, optimised as a whole (`lto = "fat"`) and by a profile of the sample workloads.
 //!
-//! A first build counts which way its branches go while it runs votes, TPC-C, TPC-B, TATP and transfers in process, under each
-//! kind of log, restarts from a log, and answers calls over HTTP. A second build is optimised by these counts, and where LLVM's
-//! BOLT is installed its code is laid out by counts of itself. Profiles are made anew each time and kept nowhere.
+//! A first build of both programs counts which way its branches go while the driver runs votes, TPC-C, TPC-B, TATP and transfers in
+//! process, under each kind of log, restarts from a log, and loads a server over HTTP. The counts of both are merged, since both have
+//! the engine's code. A second build is optimised by these counts. If LLVM's BOLT is installed, it lays out the code of each program
+//! by counts of that program itself, so each runs every workload. Profiles are made anew each time and kept nowhere.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -20,7 +21,9 @@ use crate::{
     tasks::{cargo, run},
 };
 
-/// Runs of `reprise bench` that the profile is made of. Short: the counts need the right branches, not many of them.
+const PROGRAMS: [&str; 2] = ["reprise", "reprise-bench"];
+
+/// Runs of `reprise-bench` that the profile is made of. Short: the counts need the right branches, not many of them.
 const IN_PROCESS: [&str; 11] = [
     "voter --prepared --log none --partitions 1 --seconds 1.5",
     "voter --prepared --log command --partitions 1 --seconds 1.5",
@@ -35,18 +38,25 @@ const IN_PROCESS: [&str; 11] = [
     "bank --log none --partitions 2 --seconds 1.5",
 ];
 
+/// Kinds of log that a server is loaded with over HTTP, and recovered from.
+const SERVER_LOGS: [&str; 2] = ["command", "physiological"];
+
 /// The same over HTTP, against one server.
-const OVER_HTTP: [&str; 3] = [
+const OVER_HTTP: [&str; 7] = [
     "voter --via single --connections 128 --seconds 3",
     "voter --via batch --connections 4 --seconds 3",
     "voter --via single --pipeline 16 --connections 8 --seconds 3",
+    "tpcc --via batch --seconds 3",
+    "tpcb --via batch --seconds 1.5",
+    "tatp --via batch --seconds 1.5",
+    "bank --via batch --seconds 1.5",
 ];
 
-/// Builds `target/package/reprise`.
+/// Builds both programs in `target/package`.
 ///
 /// # Errors
 /// Names the missing tool where LLVM's `llvm-profdata` is not here in rustc's own version, or the step that failed.
-pub fn build(root: &Path, has_profile: bool) -> Result<PathBuf> {
+pub fn build(root: &Path, has_profile: bool) -> Result<[PathBuf; 2]> {
     let rustc = Rustc::ask()?;
     let work = root.join("target/package");
     fs::create_dir_all(&work)?;
@@ -54,18 +64,20 @@ pub fn build(root: &Path, has_profile: bool) -> Result<PathBuf> {
         false => compile(root, &rustc, &[], "final")?,
         true => optimise(root, &rustc, &work)?,
     };
-    let package = work.join("reprise");
-    // Beside and then into its place: the one that is there may be running.
-    let new = work.join("reprise.new");
-    fs::copy(&built, &new).with_context(|| format!("copy {}", built.display()))?;
-    fs::rename(&new, &package).with_context(|| format!("make {}", package.display()))?;
-    Ok(package)
+    for name in PROGRAMS {
+        // Beside and then into its place: the one that is there may be running.
+        let (built, new, package) = (built.join(name), work.join("new"), work.join(name));
+        fs::copy(&built, &new).with_context(|| format!("copy {}", built.display()))?;
+        fs::rename(&new, &package).with_context(|| format!("make {}", package.display()))?;
+    }
+    Ok(PROGRAMS.map(|name| work.join(name)))
 }
 
+/// The directory of the optimised programs.
 fn optimise(root: &Path, rustc: &Rustc, work: &Path) -> Result<PathBuf> {
     let merger = rustc.tool("llvm-profdata", "; --without-profile builds without it")?;
     let counts = emptied(work.join("counts"))?;
-    eprintln!("building the binary that counts");
+    eprintln!("building the programs that count");
     let counting = compile(root, rustc, &[flag("profile-generate", &counts)], "counting")?;
     train(root, &counting, work)?;
     let profile = work.join("merged.profdata");
@@ -74,19 +86,24 @@ fn optimise(root: &Path, rustc: &Rustc, work: &Path) -> Result<PathBuf> {
     let mut flags = vec![flag("profile-use", &profile)];
     let bolt = Bolt::find(rustc.llvm);
     flags.extend(bolt.is_some().then(|| bolt::LINK.into()));
-    eprintln!("building the binary that is optimised by the counts");
+    eprintln!("building the programs that are optimised by the counts");
     let built = compile(root, rustc, &flags, "final")?;
     let Some(bolt) = bolt else {
         let llvm = rustc.llvm;
         eprintln!("llvm-bolt is not here (the package bolt-{llvm}): the code stays where the linker laid it");
         return Ok(built);
     };
-    eprintln!("laying its code out by what it runs");
-    let (counting, laid_out) = (work.join("counting-layout"), work.join("laid-out"));
-    let counts = emptied(work.join("layout"))?;
-    bolt.instrument(&built, &counts, &counting)?;
+    eprintln!("laying their code out by what they run");
+    let (counting, laid_out) = (emptied(work.join("counting-layout"))?, emptied(work.join("laid-out"))?);
+    let counts = PROGRAMS.map(|name| work.join(format!("layout-{name}")));
+    for (name, counts) in PROGRAMS.iter().zip(&counts) {
+        let counts = emptied(counts.clone())?;
+        bolt.instrument(&built.join(name), &counts, &counting.join(name))?;
+    }
     train(root, &counting, work)?;
-    bolt.lay_out(&built, &counts, &laid_out)?;
+    for (name, counts) in PROGRAMS.iter().zip(&counts) {
+        bolt.lay_out(&built.join(name), counts, &laid_out.join(name))?;
+    }
     Ok(laid_out)
 }
 
@@ -102,44 +119,47 @@ fn flag(name: &str, path: &Path) -> OsString {
     flag
 }
 
-/// Builds with flags for the crates of the binary; with `--target`, build scripts and macros don't get them.
+/// Builds with flags for the crates of the programs; with `--target`, build scripts and macros don't get them. Returns the
+/// directory of the programs.
 fn compile(root: &Path, rustc: &Rustc, flags: &[OsString], name: &str) -> Result<PathBuf> {
     let target_dir = root.join("target/package").join(name);
     let mut command = cargo(root);
     command.args(["build", "--profile", "dist", "--package", "reprise-node"]);
-    command.args(["--target", &rustc.host]).arg("--target-dir");
-    command.arg(&target_dir);
+    command.args(["--package", "reprise-driver", "--target", &rustc.host]);
+    command.arg("--target-dir").arg(&target_dir);
     if !flags.is_empty() {
         command.env("CARGO_ENCODED_RUSTFLAGS", flags.join(OsStr::new("\x1f")));
     }
     run(&mut command)?;
-    Ok(target_dir.join(&rustc.host).join("dist/reprise"))
+    Ok(target_dir.join(&rustc.host).join("dist"))
 }
 
-/// Runs the workloads. What they print is no measurement: counting is slow.
-fn train(root: &Path, binary: &Path, work: &Path) -> Result<()> {
+/// Runs the workloads by the programs in this directory. Their figures are no measurement: counting is slow.
+fn train(root: &Path, programs: &Path, work: &Path) -> Result<()> {
+    let modules = root.join("target/procedures");
     let bench = |words: &str, more: &[&str]| {
         eprintln!("running {words}");
-        let mut command = Command::new(binary);
-        command.arg("bench").args(words.split(' ')).args(more);
-        run(command.current_dir(root).stdout(Stdio::null()))
+        let mut command = Command::new(programs.join("reprise-bench"));
+        command.args(words.split(' ')).args(more);
+        command.args(["--warmup", "0.5", "--modules"]).arg(&modules);
+        run(command.stdout(Stdio::null()))
     };
     for words in IN_PROCESS {
-        bench(words, &["--warmup", "0.5"])?;
+        bench(words, &[])?;
     }
-    let data = work.join("data");
-    remove(&data)?;
-    let mut server = Server::start(binary, &data)?;
-    let url = server.url()?;
-    let voter = root.join("target/procedures/voter.wasm");
-    run(Command::new(binary)
-        .args(["module", "deploy", "--url", &url])
-        .arg(voter)
-        .stdout(Stdio::null()))?;
-    for words in OVER_HTTP {
-        bench(words, &["--url", &url])?;
+    let (reprise, data) = (programs.join("reprise"), work.join("data"));
+    for log in SERVER_LOGS {
+        remove(&data)?;
+        let mut server = Server::start(&reprise, &data, log)?;
+        let url = server.url()?;
+        for words in OVER_HTTP {
+            bench(words, &["--url", &url])?;
+        }
+        server.stop()?;
+        eprintln!("recovering from the log of kind {log}");
+        let mut recover = Command::new(&reprise);
+        run(recover.args(["recover", "--data-dir"]).arg(&data).stdout(Stdio::null()))?;
     }
-    server.stop()?;
     remove(&data)
 }
 
@@ -160,9 +180,9 @@ struct Server {
 }
 
 impl Server {
-    fn start(binary: &Path, data: &Path) -> Result<Self> {
+    fn start(binary: &Path, data: &Path, log: &str) -> Result<Self> {
         let mut command = Command::new(binary);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--log", log, "--data-dir"]);
         command.arg(data).stdout(Stdio::piped());
         let mut child = command.spawn().context("start the server")?;
         let output = child.stdout.take().context("the server's output")?;

@@ -91,7 +91,9 @@ pub fn failover(root: &Path, args: &[String]) -> Result<()> {
 
 /// Builds what the tests of the real binary start.
 fn build_server(root: &Path) -> Result<()> {
-    run(cargo(root).args(["build", "--release", "--quiet", "--package", "reprise-node"]))?;
+    let mut build = cargo(root);
+    build.args(["build", "--release", "--quiet", "--package", "reprise-node"]);
+    run(build.args(["--package", "reprise-driver"]))?;
     if root.join("target/procedures/bank.wasm").exists() {
         return Ok(());
     }
@@ -181,6 +183,8 @@ fn rdma_figures(root: &Path, args: &[String]) -> Result<()> {
     if !reprise.exists() {
         bail!("no server with RDMA is built: cargo xtask rdma");
     }
+    build_server(root)?;
+    let bench = root.join("target/release/reprise-bench");
     let seconds = args.first().map_or("5", String::as_str);
     let tools = root.join("tests/hardware");
     println!(
@@ -192,7 +196,7 @@ fn rdma_figures(root: &Path, args: &[String]) -> Result<()> {
     let mut vm = Command::new(tools.join("boot-vm"));
     vm.args(["--timeout", "1800", "--mem", "4G", "--rdma", "--pmem"]);
     vm.arg(format!("{}:256M", image.display()));
-    vm.arg("--").arg(tools.join("rdma-figures")).arg(reprise);
+    vm.arg("--").arg(tools.join("rdma-figures")).arg(reprise).arg(bench);
     vm.arg(root.join("target/procedures")).arg(seconds).stdin(Stdio::null());
     let done = run(&mut vm);
     std::fs::remove_file(&image).context("remove the image")?;
@@ -228,15 +232,7 @@ fn built(root: &Path) -> String {
 
 pub fn bench(root: &Path, args: &[String]) -> Result<()> {
     run(cargo(root)
-        .args([
-            "run",
-            "--release",
-            "--quiet",
-            "--package",
-            "reprise-node",
-            "--",
-            "bench",
-        ])
+        .args(["run", "--release", "--quiet", "--package", "reprise-driver", "--"])
         .args(args))
 }
 

@@ -1,6 +1,6 @@
 //! What one transaction costs between its arguments and its outcome: no router, log or second thread.
 //! Owns: a partition's store, filled by the procedures themselves, and a stretch of calls of one kind over it.
-//! Does not: report throughput of the database (`reprise bench`), or judge.
+//! Does not: report throughput of the database (`reprise-bench`), or judge.
 //! Invariants: inputs follow from the count alone, so two builds do the same work.
 //! Called by: people, for instruction counts:
 //!   `valgrind --tool=callgrind --toggle-collect='*measured*' target/release/reprise-bench-cost new_order 2000`

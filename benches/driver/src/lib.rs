@@ -1,9 +1,9 @@
-//! Load on a database: the workloads behind `reprise bench`, in process or over HTTP, and what they measured.
+//! Load on a database: the workloads behind `reprise-bench`, in process or over HTTP, and what they measured.
 //! Owns: the generators, the closed and the open loop, the histograms, each workload's own checks, the report.
 //! Does not: read flags, print, start a server.
 //! Invariants: the same seed makes the same calls; a report exists only when every check passed; in the open loop a
 //!   latency counts from when the call was due, not from when it could be sent.
-//! Called by: the binary (`reprise bench`).
+//! Called by: the binary `reprise-bench`, `benches/nvram`, `benches/query-fresh`, `benches/cost`.
 #![forbid(unsafe_code)]
 
 mod around;
@@ -42,7 +42,6 @@ pub use random::Random;
 pub use replay::{ReplayOptions, ReplayReport, replay};
 pub use report::{CheckReport, LatencyUs, Report};
 pub use slow::{SlowRegions, spin_for_lines};
-#[cfg(feature = "comparators")]
 pub use tpcc::Reads as TpccReads;
 
 /// The workloads, by name.
@@ -86,7 +85,6 @@ pub fn run(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, Ben
 }
 
 /// As `run`, in this process and with `around` around it: for what is compared with the product and no part of it.
-#[cfg(feature = "comparators")]
 pub fn run_in(options: &Options, around: &dyn Around, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
     run_around(options, around, on_progress)
 }

@@ -2,7 +2,7 @@
 //! Owns: the schema (clause 1), the transactions (clause 2), the initial population (4.3.3), the conditions (3.3.2).
 //! Does not: choose inputs. Callers draw them (NURand, mixes, remote warehouses); every procedure gets all as arguments.
 //! Invariants: the twelve consistency conditions hold after every transaction; an aborted one leaves nothing.
-//! Called by: users of the sample, the driver (`reprise bench tpcc`), benchmarks.
+//! Called by: users of the sample, the driver (`reprise-bench tpcc`), benchmarks.
 //!
 //! Money is whole cents in an `i64`, rates are whole ten-thousandths in an `i16`: both exact. A total, with its two factors
 //! of ten-thousandths, is rounded half up to a cent once, at the end.

@@ -215,9 +215,37 @@ impl MemoryLedger {
     }
 }
 
+/// Number of bytes in a setting: a whole number, or one with KiB, MiB, GiB or TiB behind it.
+///
+/// # Errors
+/// Says what a size looks like.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+    let with_unit = units
+        .iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (number, shift) = with_unit.unwrap_or((text, 0));
+    let number: Option<u64> = number.trim_end().parse().ok();
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| {
+        format!("{text:?} is no size: write bytes, or a whole number with KiB, MiB, GiB or TiB behind it")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_bytes_or_have_a_unit() {
+        assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("2GiB"), Ok(2 << 30));
+        assert_eq!(parse_size("512 MiB"), Ok(512 << 20));
+        for text in ["", "GiB", "1.5GiB", "-1", "2GB", "99999999TiB"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn data_stops_before_what_is_kept_back_and_the_rest_goes_on() {

@@ -37,6 +37,7 @@ mod simlease;
 mod small_file;
 mod standby;
 mod stepping;
+mod stored;
 mod synced;
 mod timed;
 mod writing;
@@ -61,6 +62,7 @@ pub use shipping::{ServeStandbys, ServeStandbysError};
 pub use shown::{NAME as VIEW_NAME, keep_committed};
 pub use simlease::SimLeases;
 pub use standby::StandbyPositions;
+pub use stored::stored_partitions;
 pub use synced::{STANDING_NAME, forget_earlier_log};
 
 pub use reprise_log::{Group, GroupSink, PlaceError, Placed, Position};

@@ -173,7 +173,7 @@ fn judge_standby(folders: &Folders) -> Result<(), OpenError> {
 }
 
 /// The checkpoints whose descriptions can be read, the oldest first, with what each says of the database.
-fn readable(files: &Checkpoints) -> Result<Vec<(Lsn, Genesis)>, OpenError> {
+pub(crate) fn readable(files: &Checkpoints) -> Result<Vec<(Lsn, Genesis)>, OpenError> {
     let stored = files.list()?;
     let readable = stored.iter().filter_map(|lsn| files.open(*lsn).ok());
     Ok(readable

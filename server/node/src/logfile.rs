@@ -16,10 +16,7 @@ use reprise_http::log_record;
 use reprise_log::{LogReader, LogRecord, VerifyReport};
 use reprise_recovery::{Description, LogSchemas};
 use reprise_router::{Deployed, decode_entry};
-use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockKind, DeployRef, FORMAT_VERSION, Genesis, RecordRef, Records, SEGMENT_HEADER_BYTES,
-    SegmentHeader,
-};
+use reprise_wire::{BlockKind, DeployRef, RecordRef};
 use serde::Serialize;
 
 use crate::{
@@ -56,43 +53,10 @@ fn open(dir: &Path) -> Result<Arc<dyn Disk>, Failure> {
     Ok(Arc::new(disk))
 }
 
-/// The number of partitions that the database under `dir` was made with; None where there is no database yet. Looks at the
-/// first record alone: whether the log is whole is found out when it is opened.
-pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, Failure> {
-    const LOOKED_AT_BYTES: usize = 4096;
-    let Ok(disk) = RealDisk::open(log_dir(dir)) else {
-        return Ok(None);
-    };
-    let names = disk.list().with_context(|| format!("list {}", dir.display()))?;
-    let Some(first) = names.iter().find(|name| is_segment(name)) else {
-        return Ok(None);
-    };
-    let mut buffer = vec![0; LOOKED_AT_BYTES];
-    let file = disk.open_read(first).context("open the log's first file")?;
-    let read = file.read_at(0, &mut buffer).context("read the log's first file")?;
-    let version = SegmentHeader::decode(&buffer[..read]).map_or(FORMAT_VERSION, |header| header.version);
-    let payload = buffer[..read]
-        .get(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES..)
-        .unwrap_or_default();
-    match Records::new(payload, version).next() {
-        Some(Ok((_, RecordRef::Genesis(genesis), _))) => Ok(Some(genesis.partitions)),
-        // The log's beginning was released: the checkpoints know.
-        _ => Ok(checkpoint_genesis(dir).map(|genesis| genesis.partitions)),
-    }
-}
-
 /// The folder of checkpoints of a data directory, if there is one.
 pub fn checkpoints(dir: &Path) -> Option<Checkpoints> {
     let disk = RealDisk::open(dir.join("checkpoints")).ok()?;
     Some(Checkpoints::new(Arc::new(disk)))
-}
-
-/// What the newest readable checkpoint says of the database.
-fn checkpoint_genesis(dir: &Path) -> Option<Genesis> {
-    let files = checkpoints(dir)?;
-    let stored = files.list().ok()?;
-    let mut readable = stored.iter().rev().filter_map(|lsn| files.open(*lsn).ok());
-    readable.next().map(|reader| reader.database().genesis)
 }
 
 #[derive(Serialize)]

@@ -8,7 +8,6 @@
 
 mod activity;
 mod backup;
-mod bench;
 mod build;
 mod calls;
 mod checkpoint;
@@ -78,7 +77,6 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Recover(args) => recover::run(&args, output),
         Command::Status(server) => remote::status(&server, output),
         Command::Doctor(args) => doctor::run(&args, output),
-        Command::Bench(args) => bench::run(&args, output),
     }
 }
 

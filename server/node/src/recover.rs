@@ -13,15 +13,15 @@ use reprise_base::limits::SEGMENT_BYTES;
 use reprise_codec::rfc3339;
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy, Quarantined,
-    RecoverFrom, RedoConfig, Verdict, inspect,
+    RecoverFrom, RedoConfig, Verdict, inspect, stored_partitions,
 };
 use reprise_router::CheckpointState;
 use serde::Serialize;
 
 use crate::{
-    bench::sites,
     cli::Output,
-    config, divergence, logfile,
+    config::{self, place::sites_or_default},
+    divergence,
     output::{Failure, Outcome, bytes, grouped, print_json, print_pairs},
     records::hex,
 };
@@ -186,12 +186,12 @@ struct Recovered {
 
 fn recover(args: &RecoverArgs, output: Output) -> Outcome {
     let dir = &args.data_dir;
-    let partitions = logfile::stored_partitions(dir)?;
+    let partitions = stored_partitions(dir).with_context(|| format!("look into {}", dir.display()))?;
     let partitions = partitions.ok_or_else(|| anyhow!("there is no database under {}", dir.display()))?;
     let database = Database::open(DatabaseConfig {
         dir: Some(dir.clone()),
         partitions,
-        sites: sites(args.sites, partitions)?,
+        sites: sites_or_default(args.sites, partitions)?,
         log: LogPolicy::Command,
         redo: RedoConfig {
             from: args.recover_from.unwrap_or_default(),

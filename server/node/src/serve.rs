@@ -19,6 +19,7 @@ use clap::ArgMatches;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
 use reprise_database::{
     Database, LogPolicy, OpenError, ReadersConfig, RecoveryReport, bring_home, list_cuts, set_hash_secret,
+    stored_partitions,
 };
 use reprise_env::{entropy, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
@@ -32,12 +33,13 @@ use tokio::{
 
 use crate::{
     activity::Activity,
-    bench::{other_partitions, sites},
-    config::{ServeArgs, ServeConfig, Setting, Source, by_default, place::cores},
+    config::{
+        ServeArgs, ServeConfig, Setting, Source, by_default,
+        place::{cores, sites_or_default},
+    },
     divergence,
     lease::Lease,
-    logfile,
-    output::{self, Failure, Outcome, ProgressLine, bytes, grouped, print_text},
+    output::{self, Failure, Outcome, ProgressLine, bytes, grouped, print_text, usage},
     reload::{Notes, Reloader, Reloading},
     spans::Spans,
     standby::{self, Primary},
@@ -62,7 +64,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     }
     let partitions = partitions(&config)?;
     let sites = Setting {
-        value: sites(config.place.sites.value, partitions.value)?,
+        value: sites_or_default(config.place.sites.value, partitions.value)?,
         source: config.place.sites.source,
     };
     eprintln!(
@@ -302,16 +304,21 @@ fn warn_of_readers(dir: &Path) {
 /// What was asked for, what the database has, or a partition a core for a new one.
 fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
     let asked = config.place.partitions.said();
-    let stored = logfile::stored_partitions(&config.place.data_dir.value)?;
+    let dir = &config.place.data_dir.value;
+    let stored = stored_partitions(dir).with_context(|| format!("look into {}", dir.display()))?;
     if config.log.log.value == LogPolicy::None {
         if stored.is_some() {
-            let dir = config.place.data_dir.value.display();
+            let dir = dir.display();
             eprintln!("without a log the server begins empty; the log under {dir} stays as it is");
         }
         return Ok(asked.unwrap_or_else(|| by_default(cores())));
     }
     match (asked, stored) {
-        (Some(asked), Some(stored)) if asked.value != stored => Err(other_partitions(asked.value, stored)),
+        (Some(asked), Some(stored)) if asked.value != stored => Err(usage(format!(
+            "the database was made with {stored} partitions, and that number is fixed: leave --partitions {} out, or take another data \
+             directory",
+            asked.value
+        ))),
         (Some(asked), _) => Ok(asked),
         (None, Some(stored)) => Ok(Setting {
             value: stored,

@@ -15,7 +15,7 @@ use reprise_base::{Epoch, Lsn};
 use reprise_client::{Client, ClientError};
 use reprise_database::{
     BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, DIFFERS_NAME, Database, FollowPrimary, Position,
-    ServeStandbys, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
+    ServeStandbys, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed, stored_partitions,
 };
 use reprise_env::{Clock, DiskError, Net, RealClock, RealDisk, RealThreads};
 use reprise_log::database_id;
@@ -26,7 +26,6 @@ use reprise_ship::{Bootstrapped, ForkAnswer, Known, Link, LinkConfig, LinkError,
 
 use crate::{
     config::replication::{ReplicationSettings, Transport},
-    logfile,
     output::{Failure, Outcome, ProgressLine, bytes},
     remote,
 };
@@ -317,7 +316,7 @@ impl Primary {
             return Ok(());
         }
         let directory = closed_directory(dir).with_context(|| format!("open {}", dir.display()))?;
-        let partitions = logfile::stored_partitions(dir)?;
+        let partitions = stored_partitions(dir).context("look at the log's first record")?;
         let id = database_id(&*directory.log).context("look at the log")?;
         let (Some(partitions), Some(database_id)) = (partitions, id) else {
             return Ok(());

@@ -29,6 +29,6 @@ pub use ports::free_address;
 pub use rng::Rng;
 pub use run::{Config, MIXED, Report, run};
 pub use schemas::{SCHEMAS, SchemasReport, run_schemas};
-pub use server::{Launch, Server, Spawned, binary, copy_dir, procedure_wasm, run_verb};
+pub use server::{Launch, Server, Spawned, binary, copy_dir, procedure_wasm, run_bench, run_verb};
 pub use skip::skip;
 pub use workload::{WORKLOADS, WorkloadConfig, WorkloadReport, run_workload};

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{
     model::{Model, number},
-    server::{copy_dir, run_verb},
+    server::{copy_dir, run_bench, run_verb},
 };
 
 /// Every acknowledged transaction has one record (or its command and, right behind, its changes) where its answer said; those before the log's beginning are in a
@@ -80,9 +80,9 @@ pub(crate) fn check_digests(data_dir: &Path, copy: &Path, partitions: u64, is_wh
 fn replay(dir: &Path, sites: u64, from: &str) -> Result<Value> {
     let dir = dir.to_str().context("a path in UTF-8")?;
     let sites = sites.to_string();
-    let words = ["bench", "replay", "--output", "json", "--data-dir", dir];
+    let words = ["replay", "--output", "json", "--data-dir", dir];
     let further = ["--sites", &sites, "--recover-from", from];
-    let output = run_verb(&[&words[..], &further].concat())?;
+    let output = run_bench(&[&words[..], &further].concat())?;
     ensure!(
         output.status.success(),
         "replay from {from}: {}",

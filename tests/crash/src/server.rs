@@ -441,20 +441,25 @@ fn keep(mut from: impl Read, to: &Mutex<String>) {
     }
 }
 
-/// The binary under test: `REPRISE_BIN`, or the one beside ours.
+/// The server under test: `REPRISE_BIN`, or the one beside this program.
 pub fn binary() -> Result<PathBuf> {
-    if let Some(path) = env::var_os("REPRISE_BIN") {
-        return Ok(path.into());
+    match env::var_os("REPRISE_BIN") {
+        Some(path) => Ok(path.into()),
+        None => program_beside("reprise", "reprise-node"),
     }
+}
+
+/// A program of this package, built with the same profile.
+fn program_beside(name: &str, package: &str) -> Result<PathBuf> {
     let own = env::current_exe().context("find this program")?;
     // A test lies in target/release/deps, the binary `crash` in target/release.
     let found = own
         .ancestors()
         .skip(1)
         .take(2)
-        .map(|dir| dir.join("reprise"))
+        .map(|dir| dir.join(name))
         .find(|path| path.is_file());
-    found.context("build the server first: cargo build --release -p reprise-node")
+    found.with_context(|| format!("build {name} first: cargo build --release -p {package}"))
 }
 
 /// A sample module: from `REPRISE_PROCEDURES`, or from target/procedures.
@@ -479,6 +484,15 @@ pub fn run_verb(args: &[&str]) -> Result<Output> {
     command
         .output()
         .with_context(|| format!("run reprise {}", args.join(" ")))
+}
+
+/// Runs the load driver to its end.
+pub fn run_bench(args: &[&str]) -> Result<Output> {
+    let mut command = Command::new(program_beside("reprise-bench", "reprise-driver")?);
+    command.args(args).current_dir("/");
+    command
+        .output()
+        .with_context(|| format!("run reprise-bench {}", args.join(" ")))
 }
 
 /// Tries to copy a directory whose files come and go.

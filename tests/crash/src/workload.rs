@@ -1,5 +1,5 @@
 //! TPC-C, TPC-B and TATP under kill -9: the server is killed under one kind of log and started under another, on another number
-//! of sites. After each start the workload's own conditions hold (`reprise bench WORKLOAD --check-only`), and counters that
+//! of sites. After each start the workload's own conditions hold (`reprise-bench WORKLOAD --check-only`), and counters that
 //! only calls raise stand where the acknowledged ones put them, or beyond by no more than those whose end is unknown.
 
 use std::{
@@ -19,7 +19,7 @@ use crate::{
     log::check_digests,
     rng::Rng,
     run::check_errors,
-    server::{Launch, Server, run_verb},
+    server::{Launch, Server, run_bench},
 };
 
 /// Each start's kind of log. The next start reads what this one left.
@@ -144,8 +144,8 @@ fn launch(config: &WorkloadConfig, data_dir: &Path, start: u32) -> Launch {
 /// Fills the tables, or checks them: whatever it says but success is an error.
 fn bench(config: &WorkloadConfig, server: &Server, further: &[&str]) -> Result<()> {
     let url = format!("http://{}", server.address);
-    let words = ["bench", &config.workload, "--url", &url, "--output", "json"];
-    let output = run_verb(&[&words[..], calls::sizes(&config.workload), further].concat())?;
+    let words = [config.workload.as_str(), "--url", &url, "--output", "json"];
+    let output = run_bench(&[&words[..], calls::sizes(&config.workload), further].concat())?;
     ensure!(
         output.status.success(),
         "bench {} {further:?}: {}",

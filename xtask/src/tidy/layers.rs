@@ -83,6 +83,9 @@ fn broken_rule(
     if is_product && dependency_folder.starts_with("procedures/") {
         return Some("the product knows no guest");
     }
+    if is_product && dependency_folder.starts_with("benches/") {
+        return Some("the product knows no benchmark");
+    }
     if dependency == "reprise-node" && !package.folder.starts_with("tests/") {
         return Some("nothing depends on the binary");
     }

@@ -4,7 +4,6 @@
 mod check;
 mod inputs;
 mod kernel;
-#[cfg(feature = "comparators")]
 mod reads;
 mod wire;
 
@@ -13,7 +12,6 @@ use std::{cell::Cell, collections::BTreeMap, time::Instant};
 use reprise_procedure::native::NativeModule;
 
 use self::inputs::{Input, Inputs};
-#[cfg(feature = "comparators")]
 pub use self::reads::Reads;
 use crate::{
     BenchError, OnProgress, Progress,

@@ -2,7 +2,7 @@
 //! has other tables. The store is without them meanwhile, so whoever lends them looks at nothing else before they are back.
 //! Why: one partition's changes keep one core busy, and the thread that feeds waits. Figures: `docs/lab/redo.md`, of lending every table;
 //! the threshold below was not measured by itself.
-//! Command: `reprise bench tpcc --log physiological --data-dir DIR`, then `reprise bench replay --data-dir DIR`.
+//! Command: `reprise-bench tpcc --log physiological --data-dir DIR`, then `reprise-bench replay --data-dir DIR`.
 
 use std::cmp::Reverse;
 

@@ -1,7 +1,5 @@
 //! Every verb and its flags, in the words of `--help`; the flags of `serve` are those of `config`.
 
-mod bench;
-
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -15,7 +13,6 @@ use crate::{
     restore::{self, RestoreArgs},
     rows::{self, GroupsArgs, RowsArgs},
 };
-pub use bench::{BenchArgs, ViaArg};
 
 /// An in-memory transactional database whose stored procedures are WebAssembly.
 #[derive(Parser)]
@@ -118,9 +115,6 @@ pub enum Command {
     /// Say what of this machine would hurt a server, and how to mend it
     #[command(after_help = doctor::EXAMPLE)]
     Doctor(DoctorArgs),
-    /// Measure a workload in this process, or on a server
-    #[command(after_help = bench::EXAMPLE)]
-    Bench(BenchArgs),
 }
 
 const CALL_EXAMPLE: &str = "Examples:
@@ -493,7 +487,5 @@ mod tests {
         assert!(Cli::try_parse_from(["reprise", "serve", "--recover-from", "none"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--device", "tape"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--partitions", "0"]).is_err());
-        assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--url", "http://x", "--native"]).is_err());
-        assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--via", "batch"]).is_err());
     }
 }

@@ -4,10 +4,11 @@ use std::{path::Path, time::Duration};
 
 use anyhow::Context;
 use reprise_backup::ArchiveBounds;
+use reprise_base::memory::parse_size;
 use reprise_database::Database;
 use reprise_env::{RealThreads, Threads};
 
-use super::{memory::size, place::nearest_directory, setting::settings};
+use super::{place::nearest_directory, setting::settings};
 use crate::output::{Outcome, bytes};
 
 const DAY_S: u64 = 24 * 3600;
@@ -28,7 +29,7 @@ settings! {
         backup_max: u64 {
             env: "REPRISE_BACKUP_MAX",
             takes: "SIZE",
-            judge: size,
+            judge: parse_size,
             show: |size: &Option<u64>| size.map_or_else(|| "half of the file system".to_owned(), bytes),
         }
         /// Where checkpoints and log go that the data directory lets go of, so that the database can be restored to any point of the last
@@ -51,7 +52,7 @@ settings! {
         archive_hold_max: u64 {
             env: "REPRISE_ARCHIVE_HOLD_MAX",
             takes: "SIZE",
-            judge: size,
+            judge: parse_size,
             default: 16 << 30,
             marks: [where_said],
         }

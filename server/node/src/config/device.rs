@@ -2,12 +2,10 @@
 
 use std::path::PathBuf;
 
+use reprise_base::memory::parse_size;
 use reprise_database::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, FlushPolicy, NvramConfig};
 
-use super::{
-    memory::size,
-    setting::{Show, settings},
-};
+use super::setting::{Show, settings};
 use crate::output::{Failure, usage};
 
 /// What the log is written to first.
@@ -54,7 +52,7 @@ settings! {
         nvram_size: u64 {
             env: "REPRISE_NVRAM_SIZE",
             takes: "BYTES",
-            judge: size,
+            judge: parse_size,
             marks: [where_said],
         }
         /// Entries in all rings together from which on they are copied to the log's files [default: 80000]

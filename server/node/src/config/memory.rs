@@ -1,7 +1,10 @@
 //! What memory may be taken, and what of it is made ready.
 
 use anyhow::Context;
-use reprise_base::{limits::MEMORY_MAX_BYTES_MIN, memory::memory_kept_back};
+use reprise_base::{
+    limits::MEMORY_MAX_BYTES_MIN,
+    memory::{memory_kept_back, parse_size},
+};
 use reprise_database::memory_max_default;
 
 use super::setting::settings;
@@ -15,7 +18,7 @@ settings! {
         memory_ready: u64 {
             env: "REPRISE_MEMORY_READY",
             takes: "SIZE",
-            judge: size,
+            judge: parse_size,
             default: 0,
         }
         /// Memory that data, undo, remembered results, answers and modules may take together: bytes, or a number with KiB, MiB or GiB. Beyond
@@ -48,41 +51,11 @@ impl MemorySettings {
 
 /// A size that leaves room for anything.
 fn memory_max(text: &str) -> Result<u64, String> {
-    match size(text)? {
+    match parse_size(text)? {
         bytes if bytes < MEMORY_MAX_BYTES_MIN => Err(format!(
             "the limit of memory is {} MiB at least",
             MEMORY_MAX_BYTES_MIN >> 20
         )),
         bytes => Ok(bytes),
-    }
-}
-
-/// Bytes, or a number of KiB, MiB, GiB or TiB.
-pub fn size(text: &str) -> Result<u64, String> {
-    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
-    let with_unit = units
-        .iter()
-        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
-    let (number, shift) = with_unit.unwrap_or((text, 0));
-    let number: Option<u64> = number.trim_end().parse().ok();
-    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
-    bytes.ok_or_else(|| {
-        format!("{text:?} is no size: write bytes, or a whole number with KiB, MiB, GiB or TiB behind it")
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_bytes_or_have_a_unit() {
-        assert_eq!(size("0"), Ok(0));
-        assert_eq!(size("4096"), Ok(4096));
-        assert_eq!(size("2GiB"), Ok(2 << 30));
-        assert_eq!(size("512 MiB"), Ok(512 << 20));
-        for text in ["", "GiB", "1.5GiB", "-1", "2GB", "99999999TiB"] {
-            assert!(size(text).is_err(), "{text}");
-        }
     }
 }

@@ -84,6 +84,17 @@ pub fn nearest_directory(path: &Path) -> PathBuf {
     folders.find(|folder| folder.is_dir()).map_or(here, Path::to_owned)
 }
 
+/// The sites that were asked for; without, as many as there are cores, at most one a partition.
+pub fn sites_or_default(asked: Option<u16>, partitions: u16) -> Result<u16, Failure> {
+    match asked {
+        Some(asked) if asked > partitions => Err(usage(format!(
+            "{asked} sites have no work with {partitions} partitions: take at most {partitions}"
+        ))),
+        Some(asked) => Ok(asked),
+        None => Ok(cores().min(partitions)),
+    }
+}
+
 /// Cores that this process may use.
 pub fn cores() -> u16 {
     let cores = thread::available_parallelism().map_or(1, |count| count.get());

@@ -2,12 +2,11 @@
 
 use std::{net::ToSocketAddrs, time::Duration};
 
-use reprise_base::{Safety, check_node_name};
+use reprise_base::{Safety, check_node_name, memory::parse_size};
 use reprise_database::{LogPolicy, ReadersConfig, ShipForm};
 
 use super::{
     device::DeviceKind,
-    memory::size,
     setting::{Entry, Show, Source, bounded, settings},
 };
 use crate::{
@@ -196,7 +195,7 @@ settings! {
         view_memory_max: u64 {
             env: "REPRISE_VIEW_MEMORY_MAX",
             takes: "SIZE",
-            judge: size,
+            judge: parse_size,
             default: VIEW_MEMORY_MAX_DEFAULT,
             marks: [where_said],
         }
@@ -204,7 +203,7 @@ settings! {
         hold_max: u64 {
             env: "REPRISE_HOLD_MAX",
             takes: "SIZE",
-            judge: size,
+            judge: parse_size,
             default: HOLD_MAX_DEFAULT,
             marks: [where_said],
         }

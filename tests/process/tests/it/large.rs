@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Launch, Server, copy_dir, run_verb};
+use reprise_test_crash::{Launch, Server, copy_dir, run_bench, run_verb};
 use serde_json::{Value, json};
 
 /// Rows of a call: some five megabytes.
@@ -140,7 +140,6 @@ fn check_log(data: &std::path::Path, copy: &std::path::Path) -> Result<()> {
         copy_dir(data, copy)?;
         let dir = copy.to_str().expect("a path in UTF-8");
         let words = [
-            "bench",
             "replay",
             "--output",
             "json",
@@ -151,7 +150,7 @@ fn check_log(data: &std::path::Path, copy: &std::path::Path) -> Result<()> {
             "--recover-from",
             from,
         ];
-        let output = run_verb(&words)?;
+        let output = run_bench(&words)?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         digests.push(serde_json::from_slice::<Value>(&output.stdout)?["digest"].clone());
         std::fs::remove_dir_all(copy)?;

@@ -1,7 +1,6 @@
 //! The integration tests of `reprise-test-process`, in one binary.
 
 mod archive;
-mod bench;
 mod damage;
 mod divergence;
 mod exhaustion;
@@ -15,8 +14,6 @@ mod modes;
 mod networks;
 mod nvram;
 mod nvram_standby;
-mod overload;
-mod prepared;
 mod readers;
 mod reload;
 mod remote;

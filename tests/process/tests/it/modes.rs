@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Launch, Server, copy_dir, run_verb};
+use reprise_test_crash::{Launch, Server, copy_dir, run_bench, run_verb};
 use serde_json::{Value, json};
 
 const KINDS: [&str; 4] = ["command", "physiological", "auto", "both"];
@@ -49,8 +49,8 @@ fn work(server: &Server) -> Result<()> {
 fn replay(data: &Path, copy: &Path, sites: &str, from: &str) -> Result<Value> {
     copy_dir(data, copy)?;
     let dir = copy.to_str().expect("a path in UTF-8");
-    let words = ["bench", "replay", "--output", "json", "--data-dir", dir];
-    let output = run_verb(&[&words[..], &["--sites", sites, "--recover-from", from]].concat())?;
+    let words = ["replay", "--output", "json", "--data-dir", dir];
+    let output = run_bench(&[&words[..], &["--sites", sites, "--recover-from", from]].concat())?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "replay from {from}: {errors}");
     std::fs::remove_dir_all(copy)?;

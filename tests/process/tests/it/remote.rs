@@ -1,10 +1,8 @@
-//! `reprise bench --url`: by every way to a server, the tables hold what the workload's own checks ask for, TPC-C's twelve
+//! `reprise-bench --url`: by every way to a server, the tables hold what the workload's own checks ask for, TPC-C's twelve
 //! conditions among them.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, bail, ensure};
-use reprise_test_crash::{Launch, Server, binary};
+use reprise_test_crash::{Launch, Server, run_bench};
 use serde_json::Value;
 
 /// A machine may stand still for as long as a short run takes: then a longer one tells.
@@ -26,10 +24,17 @@ fn bench(server: &Server, args: &[&str], figure: &str) -> Result<Value> {
 
 fn bench_for(server: &Server, args: &[&str], seconds: &str) -> Result<Value> {
     let url = format!("http://{}", server.address);
-    let mut command = Command::new(binary()?);
-    let short = ["--seconds", seconds, "--warmup", "0.3", "--output", "json"];
-    command.arg("bench").args(args).args(short);
-    let output = command.args(["--url", &url]).output().context("run the load")?;
+    let further = [
+        "--seconds",
+        seconds,
+        "--warmup",
+        "0.3",
+        "--output",
+        "json",
+        "--url",
+        &url,
+    ];
+    let output = run_bench(&[args, &further].concat())?;
     ensure!(
         output.status.success(),
         "{args:?}: {}",
@@ -89,11 +94,7 @@ fn a_database_is_checked_by_itself() -> Result<()> {
     let checked = report["checked"].to_string();
     ensure!(checked.contains("its history adds up to"), "{report}");
     let url = format!("http://{}", server.address);
-    let check = || {
-        let mut command = Command::new(binary()?);
-        let output = command.args(["bench", "tpcb", "--check-only", "--url", &url]).output();
-        output.context("check")
-    };
+    let check = || run_bench(&["tpcb", "--check-only", "--url", &url]);
     let output = check()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let answer = server.call("tpcb/load_branch", r#"{"branch_id": 2}"#)?;

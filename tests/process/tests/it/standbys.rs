@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Launch, Server, Spawned, free_address, run_verb};
+use reprise_test_crash::{Launch, Server, Spawned, free_address, run_bench, run_verb};
 use reprise_test_process::{Mount, check_by_promtool, fill, take_checkpoint, wait_reached};
 use serde_json::Value;
 
@@ -596,8 +596,8 @@ fn a_standby_without_the_memory_for_the_rows_of_its_primary_says_so_and_goes_on_
     let a = cluster.primary("a", &[])?;
     let mut b = cluster.standby("b", &a, &["--memory-max", "96MiB"])?;
     let url = format!("http://{}", a.address);
-    let load = ["bench", "tpcc", "--url", &url, "--warehouses", "2", "--seconds", "1"];
-    let loaded = run_verb(&load)?;
+    let load = ["tpcc", "--url", &url, "--warehouses", "2", "--seconds", "1"];
+    let loaded = run_bench(&load)?;
     ensure!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
     let until = Instant::now() + PATIENCE;
     while !b.get("/readyz")?.text().contains("--memory-max") {

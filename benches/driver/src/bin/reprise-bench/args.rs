@@ -1,29 +1,79 @@
-//! `reprise bench`: its flags.
+//! Flags, in the words of `--help`.
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use reprise_database::{AfterImage, CommitMode, FlushPolicy, LogPolicy, RecoverFrom};
-
-use crate::config::{
-    device::{DeviceKind, device, flush},
-    log::{commit_mode, group_commit_us, log_differential, log_mode, recover_from},
-    memory::size,
-    place::{partitions, sites},
+use clap::{
+    Parser, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
 };
+use reprise_base::limits::{PARTITIONS_MAX, SITES_MAX};
+use reprise_database::{AfterImage, CommitMode, FlushPolicy, LogPolicy, RecoverFrom};
+use reprise_driver::{Via, WORKLOADS};
 
-pub const EXAMPLE: &str = "Examples:
-  reprise bench voter --seconds 10
-  reprise bench bank --partitions 2 --remote 10 --data-dir ./run
-  reprise bench voter --url http://127.0.0.1:8080 --via batch --connections 8
-  reprise bench tpcc --warehouses 4 --partitions 2
-  reprise bench tpcc --check-only --url http://127.0.0.1:8080
-  reprise bench replay --data-dir ./run --sites 2";
+const EXAMPLE: &str = "Examples:
+  reprise-bench voter --seconds 10
+  reprise-bench bank --partitions 2 --remote 10 --data-dir ./run
+  reprise-bench voter --url http://127.0.0.1:8080 --via batch --connections 8
+  reprise-bench tpcc --warehouses 4 --partitions 2
+  reprise-bench tpcc --check-only --url http://127.0.0.1:8080
+  reprise-bench replay --data-dir ./run --sites 2
 
-#[derive(Args)]
+Exit status: 0 done, 1 an error or a failed check, 2 bad usage.";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+/// Longest wait for more commits.
+const GROUP_COMMIT_US_MAX: u64 = 1_000_000;
+
+const DEVICES: [(&str, DeviceKind); 2] = [("file", DeviceKind::File), ("nvram", DeviceKind::Nvram)];
+const LOGS: [(&str, LogPolicy); 5] = [
+    ("command", LogPolicy::Command),
+    ("physiological", LogPolicy::Physiological),
+    ("auto", LogPolicy::Auto),
+    ("both", LogPolicy::Both),
+    ("none", LogPolicy::None),
+];
+const IMAGES: [(&str, AfterImage); 2] = [("true", AfterImage::Changed), ("false", AfterImage::Whole)];
+const SOURCES: [(&str, RecoverFrom); 2] = [
+    ("command", RecoverFrom::Command),
+    ("physiological", RecoverFrom::Changes),
+];
+const FLUSHES: [(&str, FlushPolicy); 3] = [
+    ("commit", FlushPolicy::OnCommit),
+    ("insert", FlushPolicy::OnInsert),
+    ("insert-fence", FlushPolicy::OnInsertFence),
+];
+const COMMITS: [(&str, CommitMode); 2] = [("sync", CommitMode::Sync), ("async", CommitMode::Async)];
+const WAYS: [(&str, Via); 2] = [("single", Via::Single), ("batch", Via::Batch)];
+
+/// Device that the log is written to first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    File,
+    Nvram,
+}
+
+/// Parser of one of these names.
+fn one_of<T: Copy + Send + Sync + 'static>(known: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
+    let names = PossibleValuesParser::new(known.iter().map(|(name, _)| *name));
+    names.map(|text| {
+        let found = known.iter().find(|(name, _)| *name == text);
+        found.expect("the parser takes these names alone").1
+    })
+}
+
+/// Measures a workload on a database in this process, or on a server.
+#[derive(Parser)]
+#[command(name = "reprise-bench", version, after_help = EXAMPLE)]
 pub struct BenchArgs {
     /// What to run; replay replays what an earlier run left in --data-dir
-    #[arg(value_parser = bench_workloads())]
+    #[arg(value_parser = WORKLOADS.into_iter().chain(["replay"]).collect::<Vec<_>>())]
     pub workload: String,
     /// Length of the measured window
     #[arg(long, value_name = "S", default_value_t = 10.0)]
@@ -32,10 +82,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub warmup: f64,
     /// Slices of the data [default: 1, or what --data-dir has]
-    #[arg(long, value_name = "N", value_parser = partitions, conflicts_with = "url")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(PARTITIONS_MAX)), conflicts_with = "url")]
     pub partitions: Option<u16>,
     /// Engine threads [default: cores, at most one a partition]
-    #[arg(long, value_name = "N", value_parser = sites, conflicts_with = "url")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(SITES_MAX)), conflicts_with = "url")]
     pub sites: Option<u16>,
     /// Percent of remote transactions (bank: transfers between partitions; tpcb: accounts of another branch;
     /// tpcc: New-Orders and Payments between partitions) [default: bank as chance has it, tpcb 15, tpcc as the
@@ -49,16 +99,16 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub warehouses: Option<u32>,
     /// What the log holds: command, physiological, auto, both or none [default: command]
-    #[arg(long, value_name = "KIND", value_parser = log_mode, conflicts_with = "url")]
+    #[arg(long, value_name = "KIND", value_parser = one_of(&LOGS), conflicts_with = "url")]
     pub log: Option<LogPolicy>,
     /// Log the changed columns of an updated row (true), or all of it (false) [default: true]
-    #[arg(long, value_name = "BOOL", value_parser = log_differential, conflicts_with = "url")]
+    #[arg(long, value_name = "BOOL", value_parser = one_of(&IMAGES), conflicts_with = "url")]
     pub log_differential: Option<AfterImage>,
     /// replay: of transactions that were logged both ways, apply the command or the changed rows (physiological) [default: command]
-    #[arg(long, value_name = "KIND", value_parser = recover_from, conflicts_with = "url")]
+    #[arg(long, value_name = "KIND", value_parser = one_of(&SOURCES), conflicts_with = "url")]
     pub recover_from: Option<RecoverFrom>,
     /// What a commit waits for: file, or nvram, a region of persistent memory before the files [default: file]
-    #[arg(long, value_name = "KIND", value_parser = device, conflicts_with_all = ["url", "compare"])]
+    #[arg(long, value_name = "KIND", value_parser = one_of(&DEVICES), conflicts_with_all = ["url", "compare"])]
     pub device: Option<DeviceKind>,
     /// The region: a file on a DAX file system, or a DAX device; a file that is not there is made
     #[arg(long, value_name = "PATH", conflicts_with = "url")]
@@ -68,7 +118,7 @@ pub struct BenchArgs {
     pub nvram_size: Option<u64>,
     /// When changes go to the region: all at the commit (commit), each when it is made, and the commit waits for all (insert), each when it
     /// is made, and the transaction waits for it (insert-fence) [default: commit]
-    #[arg(long, value_name = "POLICY", value_parser = flush, requires = "nvram")]
+    #[arg(long, value_name = "POLICY", value_parser = one_of(&FLUSHES), requires = "nvram")]
     pub nvram_flush: Option<FlushPolicy>,
     /// Take an ordinary file for persistent memory
     #[arg(long, requires = "nvram")]
@@ -77,10 +127,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NS", value_parser = delay_ns, requires = "nvram")]
     pub nvram_delay_ns: Option<u64>,
     /// sync or async [default: sync]
-    #[arg(long, value_name = "MODE", value_parser = commit_mode, conflicts_with = "url")]
+    #[arg(long, value_name = "MODE", value_parser = one_of(&COMMITS), conflicts_with = "url")]
     pub commit: Option<CommitMode>,
     /// Microseconds to wait for more commits before a write to the log [default: 0]
-    #[arg(long, value_name = "N", value_parser = group_commit_us, conflicts_with = "url")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=GROUP_COMMIT_US_MAX), conflicts_with = "url")]
     pub group_commit_us: Option<u64>,
     /// Where the database lies [default: a temporary directory]
     #[arg(long, value_name = "DIR", conflicts_with = "url")]
@@ -114,8 +164,8 @@ pub struct BenchArgs {
     #[arg(long, env = "REPRISE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// One call a request, or many [default: single]
-    #[arg(long, value_enum, requires = "url")]
-    pub via: Option<ViaArg>,
+    #[arg(long, value_parser = one_of(&WAYS), requires = "url")]
+    pub via: Option<Via>,
     /// Connections to the server [default: 64 single, 4 batch]
     #[arg(long, value_name = "N", requires = "url")]
     pub connections: Option<usize>,
@@ -141,6 +191,13 @@ pub struct BenchArgs {
     /// Requests that a connection sends before it reads the first answer, with --via single [default: 1]
     #[arg(long, value_name = "N", requires = "url")]
     pub pipeline: Option<usize>,
+    /// How results are printed
+    #[arg(long, value_enum, value_name = "FORM", default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    reprise_base::memory::parse_size(text)
 }
 
 fn rounds(text: &str) -> Result<usize, String> {
@@ -164,14 +221,16 @@ fn overload(text: &str) -> Result<f64, String> {
     }
 }
 
-fn bench_workloads() -> Vec<&'static str> {
-    let mut names = reprise_driver::WORKLOADS.to_vec();
-    names.push("replay");
-    names
-}
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ViaArg {
-    Single,
-    Batch,
+    use super::*;
+
+    #[test]
+    fn flags_that_exclude_each_other_are_refused() {
+        BenchArgs::command().debug_assert();
+        assert!(BenchArgs::try_parse_from(["reprise-bench", "voter", "--url", "http://x", "--native"]).is_err());
+        assert!(BenchArgs::try_parse_from(["reprise-bench", "voter", "--via", "batch"]).is_err());
+    }
 }

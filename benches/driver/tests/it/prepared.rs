@@ -1,18 +1,16 @@
-//! `reprise bench --prepared`: calls made before they are timed come to the same ends, on one partition and on two, with
+//! `reprise-bench --prepared`: calls made before they are timed come to the same ends, on one partition and on two, with
 //! calls over both among them. The run's own checks read the tables.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
-use reprise_test_crash::binary;
 use serde_json::Value;
 
 /// A machine may stand still for as long as a short run takes: then a longer one tells.
 const SECONDS: [&str; 3] = ["0.5", "2.5", "12.5"];
 
 fn bench(args: &[&str]) -> Result<Output> {
-    let mut command = Command::new(binary()?);
-    command.args(["bench", "bank", "--prepared", "--output", "json"]);
+    let mut command = crate::bench(&["bank", "--prepared", "--output", "json"]);
     command.args(args).output().context("run the load")
 }
 

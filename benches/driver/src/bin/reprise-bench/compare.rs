@@ -1,13 +1,15 @@
-//! `reprise bench WORKLOAD --compare N`: the same load on wasm, on native procedures, with the log, and on plain Rust, in
+//! `reprise-bench WORKLOAD --compare N`: the same load on wasm, on native procedures, with the log, and on plain Rust, in
 //! turn, so that a machine that gets slower does so for all of them.
 
 use reprise_database::LogPolicy;
-use reprise_driver::{Options, Target};
+use reprise_driver::{BenchError, Options, Target};
 use serde::Serialize;
 
-use super::{failure, run_once};
-use crate::cli::Output;
-use crate::output::{Failure, Outcome, grouped, print_json, print_pairs, usage};
+use crate::{
+    args::Output,
+    print::{self, Outcome, grouped},
+    run_once, usage,
+};
 
 /// Calls of a batch and batches on their way, where the flags say nothing.
 const BATCH: usize = 128;
@@ -42,7 +44,7 @@ impl Variant {
     }
 
     /// Transactions a second of one run; None where the workload has no kernel.
-    fn run(self, options: &Options) -> Result<Option<f64>, Failure> {
+    fn run(self, options: &Options) -> Result<Option<f64>, BenchError> {
         let mut options = options.clone();
         let Target::Process(process) = &mut options.target else {
             return Err(usage("--compare runs in this process: leave --url out"));
@@ -57,7 +59,7 @@ impl Variant {
             _ => LogPolicy::None,
         };
         match self {
-            Self::Kernel => reprise_driver::run_kernel(&options).map_err(failure),
+            Self::Kernel => reprise_driver::run_kernel(&options),
             _ => run_once(&options).map(|report| Some(report.txn_per_s)),
         }
     }
@@ -82,7 +84,7 @@ struct Line {
     runs: Vec<f64>,
 }
 
-pub fn run(options: &Options, rounds: usize, output: Output) -> Outcome {
+pub fn run(output: Output, options: &Options, rounds: usize) -> Outcome {
     let mut runs = Variant::ALL.map(|_| Vec::new());
     for _ in 0..rounds {
         for (variant, runs) in Variant::ALL.into_iter().zip(&mut runs) {
@@ -102,11 +104,7 @@ pub fn run(options: &Options, rounds: usize, output: Output) -> Outcome {
         partitions: process.partitions,
         variants: lines.map(|(variant, runs)| line(variant, runs, &wasm)).collect(),
     };
-    match output {
-        Output::Json => print_json(&comparison)?,
-        Output::Text => print(&comparison)?,
-    }
-    Ok(())
+    print::print(output, &comparison, || lines_of(&comparison))
 }
 
 fn line(variant: Variant, runs: Vec<f64>, wasm: &[f64]) -> Line {
@@ -125,16 +123,16 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-fn print(comparison: &Comparison) -> std::io::Result<()> {
+fn lines_of(comparison: &Comparison) -> Vec<print::Line> {
     let head = format!(
         "{} rounds of {} s each, {} partitions; medians",
         comparison.rounds, comparison.seconds, comparison.partitions
     );
-    let mut pairs = vec![(comparison.workload.as_str(), head)];
+    let mut lines = vec![("workload", comparison.workload.clone()), ("measured", head)];
     for line in &comparison.variants {
         let all = line.runs.iter().map(|run| grouped(*run as u64));
         let all: Vec<_> = all.collect();
-        pairs.push((
+        lines.push((
             line.name,
             format!(
                 "{} a second, {:.3} of wasm  ({})",
@@ -144,7 +142,7 @@ fn print(comparison: &Comparison) -> std::io::Result<()> {
             ),
         ));
     }
-    print_pairs(&pairs)
+    lines
 }
 
 #[cfg(test)]

@@ -1,15 +1,12 @@
-//! `reprise bench --device nvram`: the run is made on a region, its report says so, and what does not go together is refused.
+//! `reprise-bench --device nvram`: the run is made on a region, its report says so, and flags that do not fit are refused.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
-use reprise_test_crash::binary;
 use serde_json::Value;
 
 fn bench(args: &[&str]) -> Result<Output> {
-    let mut command = Command::new(binary()?);
-    command.args([
-        "bench",
+    let mut command = crate::bench(&[
         "bank",
         "--seconds",
         "0.5",
@@ -114,7 +111,7 @@ fn what_does_not_go_together_is_refused() -> Result<()> {
         ),
         (
             [&on_nvram[..], &["--nvram-flush", "later"]].concat(),
-            "commit, insert or insert-fence",
+            "commit, insert, insert-fence",
         ),
         (
             [

@@ -2,10 +2,9 @@
 //! rest is refused. No speed is asserted: what is waited for is counted in calls. Another try is made only where the machine
 //! did something else while its capacity was measured, so that three times that was nothing to refuse.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
-use reprise_test_crash::binary;
 use serde_json::Value;
 
 /// Calls that may wait for a partition (`reprise_base::limits::WAITING_TXNS_MAX`).
@@ -17,10 +16,9 @@ const BATCH_MAX: f64 = 64.0;
 const GROWTH_KIB_MAX: i64 = 256 << 10;
 const TRIES: u32 = 6;
 
-/// Runs `reprise bench bank` to its end; its report, and the most memory that it had, in KiB.
+/// Runs `reprise-bench bank` to its end; its report, and the most memory that it had, in KiB.
 fn bench(args: &[&str]) -> Result<(Value, i64)> {
-    let mut command = Command::new(binary()?);
-    command.args(["bench", "bank", "--log", "none", "--output", "json"]);
+    let mut command = crate::bench(&["bank", "--log", "none", "--output", "json"]);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().context("start the load")?;
     let mut status = 0;

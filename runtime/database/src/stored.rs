@@ -1,0 +1,40 @@
+//! The number of partitions of a database, before it is opened.
+
+use std::{path::Path, sync::Arc};
+
+use reprise_checkpoint::Checkpoints;
+use reprise_env::{Disk, RealDisk};
+use reprise_log::parse_segment_name;
+use reprise_wire::{BLOCK_HEADER_BYTES, FORMAT_VERSION, RecordRef, Records, SEGMENT_HEADER_BYTES, SegmentHeader};
+
+use crate::{error::OpenError, opening::readable};
+
+/// The first record fits.
+const LOOKED_AT_BYTES: usize = 4096;
+
+/// The number of partitions that the database under `dir` was made with; None where there is no database yet. Looks at the
+/// first record alone: the opening finds out whether the log is whole.
+pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, OpenError> {
+    let Ok(disk) = RealDisk::open(dir.join("log")) else {
+        return Ok(None);
+    };
+    let names = disk.list()?;
+    let Some(first) = names.iter().find(|name| parse_segment_name(name).is_some()) else {
+        return Ok(None);
+    };
+    let mut buffer = vec![0; LOOKED_AT_BYTES];
+    let read = disk.open_read(first)?.read_at(0, &mut buffer)?;
+    let version = SegmentHeader::decode(&buffer[..read]).map_or(FORMAT_VERSION, |header| header.version);
+    let payload = buffer[..read]
+        .get(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES..)
+        .unwrap_or_default();
+    if let Some(Ok((_, RecordRef::Genesis(genesis), _))) = Records::new(payload, version).next() {
+        return Ok(Some(genesis.partitions));
+    }
+    // The log's beginning was released: the checkpoints know.
+    let Ok(disk) = RealDisk::open(dir.join("checkpoints")) else {
+        return Ok(None);
+    };
+    let readable = readable(&Checkpoints::new(Arc::new(disk)))?;
+    Ok(readable.last().map(|(_, genesis)| genesis.partitions))
+}
