@@ -1,12 +1,15 @@
 //! What the sandbox costs: calls, isolation by dirty pages, host calls, the fallback, faults, uploads.
 
-use std::hint::black_box;
+use std::{error::Error, hint::black_box};
 
 use anyhow::{Context, ensure};
 use reprise_abi::{HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target};
 use reprise_host::{CompiledModule, Engine, Instance, Limits};
 
-use crate::measure::{Timing, header, line, time};
+use crate::{
+    Args,
+    measure::{Timing, header, line, time},
+};
 
 /// Calls in the guest's loop, where a host call is timed.
 const LOOP_CALLS: u32 = 1_000;
@@ -126,7 +129,7 @@ fn dirty_pages(pages: u32) -> String {
 
 const EXCHANGE: &str = "(call $args_read (i32.const 4096)) (call $result_write (i64.const 0x8_0000_1000))";
 
-pub fn run() -> anyhow::Result<()> {
+pub fn run(_: Args) -> Result<(), Box<dyn Error>> {
     let engine = Engine::new(Limits::default());
     let time_one = |body: &str| time_calls(&engine, body, "", 1, true);
     header("calls");
@@ -152,7 +155,8 @@ pub fn run() -> anyhow::Result<()> {
     println!();
     run_host_calls(&engine)?;
     println!();
-    run_rare(&engine)
+    run_rare(&engine)?;
+    Ok(())
 }
 
 fn run_host_calls(engine: &Engine) -> anyhow::Result<()> {

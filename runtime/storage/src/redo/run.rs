@@ -2,7 +2,7 @@
 //! before the next, so that a step is a short loop. While rows are put in, the index's lines of the next ones are on their way.
 //! Why: such tables are where logs of changes grow fastest (votes, events), and each insertion alone waits for its line of the index.
 //! Figure: votes are applied in 0.52, 0.72 and 0.78 of the time without runs, the instructions of applying fall from 1,030 to 660.
-//! Command: `cargo run --release -p reprise-storage --example redo 4 2000000`, beside a build whose `has_runs` is false.
+//! Command: `reprise-bench-engine redo 4 2000000`, beside a build whose `has_runs` is false.
 
 use super::RedoList;
 use crate::{arena::Location, indirection::Rid, keyplan::RowRef, rows::Rows, table::Table};

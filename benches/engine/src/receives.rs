@@ -18,6 +18,8 @@ use reprise_base::{Epoch, Lsn, TxnId};
 use reprise_nvram::{FlushPolicy, Memory, Owner, Pmem, PmemOptions, Region, RingWriter};
 use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, History, RawRecords, RecordBatch, RecordRef, RemoveRef};
 
+use crate::Args;
+
 const RING_BYTES: usize = 4 << 20;
 const REGION_BYTES: u64 = 64 << 20;
 
@@ -127,8 +129,7 @@ fn in_memory(name: &str) -> PathBuf {
     format!("/dev/shm/reprise-receives-{name}-{}", std::process::id()).into()
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
+pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
     let bytes = args.next().map_or(Ok(4_096), |text| text.parse::<usize>())?;
     let groups = args.next().map_or(Ok(20_000), |text| text.parse::<u64>())?;
     let (region_path, ring_path) = (in_memory("region"), in_memory("ring"));

@@ -1,5 +1,4 @@
-//! Measures group commit on a real directory: `cargo run --release -p reprise-log --example group_commit
-//! [DIR [SECONDS]]`, so many seconds for each figure.
+//! Group commit on a real directory: `group-commit [DIR [SECONDS]]`, so many seconds for each figure.
 //!
 //! Commit latency (append until told) at several numbers of commits on their way, bytes per second with large appends,
 //! and the cost of encoding and appending a record on the engine's side. The commits of a run belong to one thread, as
@@ -22,6 +21,8 @@ use reprise_env::{RealClock, RealDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_observe::LatencyHistogram;
 use reprise_wire::{CommandRef, PartitionSet, RecordBatch, RecordRef};
+
+use crate::Args;
 
 /// The number of a commit on its way, and where it is told.
 type Waiter = (usize, Sender<(usize, Result<Lsn, String>)>);
@@ -176,9 +177,9 @@ fn encode_batch(records: &mut RecordBatch, first: u64, count: u64, args: &[u8]) 
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let root = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
-    let seconds = std::env::args().nth(2).map(|text| text.parse());
+pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
+    let root = args.next().map_or_else(std::env::temp_dir, PathBuf::from);
+    let seconds = args.next().map(|text| text.parse());
     let run = Duration::from_secs_f64(seconds.transpose()?.unwrap_or(3.0));
     let directory = root.join(format!("reprise-group-commit-{}", std::process::id()));
     for (threads, commits) in [(1, 1), (1, 8), (1, 64), (8, 8), (64, 64)] {

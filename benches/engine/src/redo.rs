@@ -1,14 +1,16 @@
 //! Redo of votes on one thread, without log and threads:
-//! `cargo run --release -p reprise-storage --example redo [MiB of a window [votes [counts [windows of a view]]]]`.
+//! `redo [MiB of a window [votes [counts [windows of a view]]]]`.
 //!
 //! Nanoseconds a vote: demultiplexing its changes by table, applying them; and how many writes of counts are left. With views one is opened
 //! before each window, and the one closed that was opened so many windows before.
 
-use std::time::Instant;
+use std::{error::Error, time::Instant};
 
 use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ScalarType, TableSchema};
 use reprise_storage::{LastWrites, PartitionRedo, Store, TableId, ViewId};
 use reprise_wire::{Change, PatchWriter, RowName};
+
+use crate::Args;
 
 use ScalarType::{I32, I64, Text};
 
@@ -93,14 +95,12 @@ fn push_vote(store: &Store, window: &mut Vec<u8>, n: u64, counts: u64) -> usize 
     start
 }
 
-fn main() {
-    let window_bytes = std::env::args().nth(1).and_then(|mib| mib.parse::<usize>().ok());
-    let window_bytes = window_bytes.unwrap_or(4) << 20;
-    let votes_max = std::env::args().nth(2).and_then(|votes| votes.parse().ok());
-    let votes_max = votes_max.unwrap_or(VOTES);
-    let counts = std::env::args().nth(3).and_then(|counts| counts.parse().ok());
-    let counts = counts.unwrap_or(COUNTS);
-    let windows = std::env::args().nth(4).and_then(|windows| windows.parse::<u64>().ok());
+pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
+    let mut number = || args.next().map(|text| text.parse::<u64>()).transpose();
+    let window_bytes = (number()?.unwrap_or(4) as usize) << 20;
+    let votes_max = number()?.map_or(VOTES, |votes| votes as usize);
+    let counts = number()?.unwrap_or(COUNTS);
+    let windows = number()?;
     let mut view = 0;
     let mut store = store(counts);
     let (mut last, mut redo) = (LastWrites::default(), PartitionRedo::default());
@@ -140,4 +140,5 @@ fn main() {
         each(applied),
         left as f64 / votes as f64
     );
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Nanoseconds per storage operation, single thread: `cargo run --release -p reprise-storage --example ops [rows [part]]`.
+//! Nanoseconds per storage operation, single thread: `ops [rows [part]]`.
 //!
 //! Each line is the best and the median of slices of about 2,000 operations, undo, digest and commit included.
 //!
@@ -8,13 +8,15 @@
 
 mod one;
 
-use std::{hint::black_box, time::Instant};
+use std::{error::Error, hint::black_box, time::Instant};
 
 use reprise_abi::{
     ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, ScanFlags, TableSchema,
     key::{push_bytes, push_i32},
 };
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
+
+use crate::Args;
 
 use ScalarType::{Bytes, I32, I64, Text};
 
@@ -376,20 +378,15 @@ fn small_ops() {
     });
 }
 
-fn main() {
-    if std::env::args().nth(1).as_deref() == Some("one") {
-        let mut args = std::env::args().skip(2);
-        let (name, count) = (args.next(), args.next());
-        return one::run(
-            &name.unwrap_or_default(),
-            count.and_then(|n| n.parse().ok()).unwrap_or(0),
-        );
+pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
+    let first = args.next();
+    if first.as_deref() == Some("one") {
+        let name = args.next().unwrap_or_default();
+        one::run(&name, args.next().map_or(Ok(0), |count| count.parse())?);
+        return Ok(());
     }
-    let rows = std::env::args()
-        .nth(1)
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(1_000_000);
-    let only = std::env::args().nth(2);
+    let rows = first.map_or(Ok(1_000_000), |rows| rows.parse())?;
+    let only = args.next();
     let wants = |name: &str| only.as_deref().is_none_or(|only| only == name);
     if wants("small") {
         small_ops();
@@ -405,4 +402,5 @@ fn main() {
         customers(rows.min(300_000), IndexKind::Hash);
         customers(rows.min(300_000), IndexKind::Dense);
     }
+    Ok(())
 }

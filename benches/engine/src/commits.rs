@@ -2,10 +2,11 @@
 //! sent from, and one work request for each standby. The card does nothing, so all of it is this program's.
 //!
 //! `commits [STANDBYS] [BYTES] [COMMITS]`; exact counts by
-//! `valgrind --tool=callgrind --toggle-collect='*commit_once*' target/release/examples/commits 1 4096 10000`.
+//! `valgrind --tool=callgrind --toggle-collect='*commit_once*' target/release/reprise-bench-engine commits 1 4096 10000`.
 
 use std::{
     collections::VecDeque,
+    error::Error,
     hint::black_box,
     net::IpAddr,
     sync::{
@@ -19,6 +20,8 @@ use reprise_base::{Epoch, Lsn};
 use reprise_env::{Connection, FrameBuffer, FrameMemory, FramePoster, Net, NetLimits};
 use reprise_net_rdma::{Ask, Card, Completion, Memory, Pair, PairAddress, Queue, RdmaNet, VerbsError, Write};
 use reprise_wire::{FORMAT_VERSION, GroupFrame, History};
+
+use crate::Args;
 
 const SECOND: Duration = Duration::from_secs(1);
 const BUFFER_BYTES: usize = 20 << 20;
@@ -160,9 +163,8 @@ fn commit_once(buffer: &Arc<FrameBuffer>, posters: &[Arc<dyn FramePoster>], numb
     }
 }
 
-fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let mut number = |default: usize| arguments.next().map_or(default, |text| text.parse().expect("a number"));
+pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
+    let mut number = |default: usize| args.next().map_or(default, |text| text.parse().expect("a number"));
     let (standbys, bytes, commits) = (number(1), number(4096), number(200_000) as u64);
     let card = IdleCard::default();
     let (requests, sent) = (card.requests.clone(), card.bytes.clone());
@@ -190,4 +192,5 @@ fn main() {
         requests.load(Ordering::Relaxed) as f64 / commits as f64,
         sent.load(Ordering::Relaxed) as f64 / commits as f64,
     );
+    Ok(())
 }

@@ -1,19 +1,16 @@
-//! What reads cost a standby, and what its readers make of it: writes at a steady rate, and beside them no reads, short ones, or a long report all the
-//! time, each without readers and with one, in turn in this process. Prints a line for each: freshness and lag, the standby's processor time a write,
-//! reads and how long they took, and what memory 16 readers take that have nothing to do.
-//! Command: `cargo run --release -p reprise-database --example reports [SECONDS [WRITES-A-BATCH [WAY]]]`, behind `cargo xtask wasm`.
-
-#[path = "../tests/it/common/mod.rs"]
-mod common;
-#[path = "../tests/it/following/mod.rs"]
-mod following;
+//! Reads on a standby: writes at a steady rate, and beside them no reads, short ones, or a long report all the time, in turn in this process.
+//! `reports [SECONDS [WRITES-A-BATCH [WAY]]]`, behind `cargo xtask wasm`.
+//!
+//! Prints a line for each way: freshness and lag, the standby's processor time a write, reads and how long they took, and the memory that a
+//! reader takes that has nothing to do.
 
 use std::{
     collections::BTreeMap,
+    error::Error,
     fs::{self, DirEntry},
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -21,11 +18,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{config, wasm};
-use following::{Primary, bootstrap, follow_primary, service, serving, wait_streaming};
 use reprise_abi::value::push_varint;
-use reprise_database::{Database, ReadersConfig};
-use reprise_router::{BatchBuilder, ReplyOutcome};
+use reprise_backup::Place;
+use reprise_database::{
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, FollowPrimary, LogPolicy, ReadersConfig,
+    RedoConfig, ServeStandbys, ShipForm, TicketError, keep_committed,
+};
+use reprise_env::{RealClock, RealNet, RealThreads};
+use reprise_router::{BatchBuilder, ReplicationService, ReplyOutcome, StandbyState};
+use reprise_ship::{Link, LinkConfig, LogBeside};
+
+use crate::Args;
 
 const REGISTERS: i64 = 2_000;
 /// Writes of a batch, and how often there is one.
@@ -34,7 +37,109 @@ const EVERY: Duration = Duration::from_millis(10);
 /// Rows that a report reads.
 const REPORT_ROWS: i64 = 100_000;
 const PAUSE: Duration = Duration::from_millis(1);
+/// Name of the threads that have no name of their own.
+const PROGRAM: &str = "reprise-bench-e";
 const SAMPLE: Duration = Duration::from_millis(20);
+
+fn wasm() -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/procedures/registers.wasm");
+    fs::read(&path).unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
+}
+
+fn config(dir: &Path) -> DatabaseConfig {
+    DatabaseConfig {
+        dir: Some(dir.into()),
+        partitions: 4,
+        sites: 2,
+        log: LogPolicy::Command,
+        redo: RedoConfig::default(),
+        device: DeviceConfig::File,
+        commit: CommitMode::Sync,
+        group_commit_us: 0,
+        segment_bytes: 64 << 10,
+        checkpoints: CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
+    }
+}
+
+fn service(database: &Database) -> Arc<dyn ReplicationService> {
+    database.router().replication().expect("it is served")
+}
+
+fn primary(dir: &Path) -> Arc<Database> {
+    let primary = Arc::new(Database::open(config(dir)).expect("open"));
+    primary.recover().expect("recover");
+    let serving = ServeStandbys {
+        name: "a".into(),
+        net: Arc::new(RealNet),
+        listen: "127.0.0.1:0".into(),
+        ship_address: None,
+        url: Some("http://a:1".into()),
+        hold_bytes_max: 1 << 30,
+        compare_every: Duration::ZERO,
+        ship: ShipForm::AsLogged,
+        has_lease: false,
+    };
+    primary.serve_standbys(serving).expect("served");
+    primary
+}
+
+/// A standby `b` of the primary, which has no readers and does not follow yet.
+fn standby(primary: &Database, dir: &Path) -> Arc<Database> {
+    let ticket = service(primary).join("b").expect("a ticket");
+    let link = LinkConfig {
+        net: Arc::new(RealNet),
+        clock: Arc::new(RealClock::new()),
+        address: ticket.ship_address,
+        certificate: None,
+        ticket: ticket.ticket,
+        name: "b".into(),
+        connect_time: Duration::from_secs(5),
+    };
+    let beside = LogBeside {
+        threads: Arc::new(RealThreads),
+        keep_committed,
+    };
+    let place = Place::beside(dir).expect("a name");
+    let coming = Link::bootstrap(&link, &place, beside).expect("connect");
+    coming.run(&|| true).expect("no error").expect("whole");
+    let standby = Arc::new(Database::open_standby(config(dir)).expect("open"));
+    standby.recover().expect("recover");
+    standby
+}
+
+fn start_readers(standby: &Database, threads: u16) {
+    let readers = ReadersConfig {
+        threads,
+        view_time_max: Duration::from_secs(60),
+        view_bytes_max: 1 << 30,
+    };
+    standby.start_readers(&readers).expect("readers");
+}
+
+fn follow(primary: &Arc<Database>, standby: &Arc<Database>) {
+    let of = primary.clone();
+    let following = FollowPrimary {
+        net: Arc::new(RealNet),
+        name: "b".into(),
+        primary: Some("http://a:1".into()),
+        ticket: Box::new(move || {
+            service(&of).join("b").map_err(|error| TicketError {
+                reason: error.to_string().into(),
+                is_final: true,
+            })
+        }),
+        step_down: Arc::new(|| Err("no primary steps down here".into())),
+    };
+    standby.follow_primary(following).expect("it follows");
+    let is_streaming = || {
+        let all = service(primary).info().standbys;
+        all.iter().any(|standby| standby.state == StandbyState::Streaming)
+    };
+    while !is_streaming() {
+        thread::sleep(Duration::from_millis(2));
+    }
+}
 
 fn call(database: &Database, procedure: &str, calls: &[Vec<u8>]) {
     let router = database.router();
@@ -123,14 +228,6 @@ fn resident_kib() -> f64 {
     kib.expect("a number of KiB")
 }
 
-fn readers_config(threads: u16) -> ReadersConfig {
-    ReadersConfig {
-        threads,
-        view_time_max: Duration::from_secs(60),
-        view_bytes_max: 1 << 30,
-    }
-}
-
 fn write_until(primary: &Database, writes: i64, is_over: &AtomicBool) -> i64 {
     let mut round = 0;
     while !is_over.load(Ordering::Acquire) {
@@ -162,22 +259,13 @@ fn read_until(standby: &Database, reads: Reads, is_over: &AtomicBool) -> Vec<f64
     took
 }
 
-fn measure(dir: &Path, (readers, reads): (u16, Reads), (time, writes): (Duration, i64)) -> Found {
-    let primary = Arc::new(Database::open(config(&dir.join("a"), 2)).expect("open"));
-    primary.recover().expect("recover");
-    primary
-        .router()
-        .deploy("registers", &wasm("registers"))
-        .expect("deploy");
-    primary.serve_standbys(serving("http://a:1")).expect("served");
-    let of: Primary = Arc::new(Mutex::new(Some(primary.clone())));
-    bootstrap(&primary, "b", &dir.join("b"));
+fn measure(dir: &Path, reads: Reads, (time, writes): (Duration, i64)) -> Found {
+    let primary = primary(&dir.join("a"));
+    primary.router().deploy("registers", &wasm()).expect("deploy");
     let others = threads();
-    let standby = Arc::new(Database::open_standby(config(&dir.join("b"), 2)).expect("open"));
-    standby.recover().expect("recover");
-    standby.start_readers(&readers_config(readers)).expect("readers");
-    standby.follow_primary(follow_primary(&of, "b")).expect("it follows");
-    wait_streaming(&primary, "b");
+    let standby = standby(&primary, &dir.join("b"));
+    start_readers(&standby, 1);
+    follow(&primary, &standby);
     let before = threads();
     let (is_over, begun, mut found) = (AtomicBool::new(false), Instant::now(), Found::default());
     thread::scope(|scope| {
@@ -195,7 +283,7 @@ fn measure(dir: &Path, (readers, reads): (u16, Reads), (time, writes): (Duration
             let of = match &*name {
                 name if name.starts_with("reader") => &mut found.readers_ns,
                 // The primary's end of the connection, and this program's own.
-                name if name.starts_with("ship") || name.starts_with("net-") || name == "reports" => continue,
+                name if name.starts_with("ship") || name.starts_with("net-") || name == PROGRAM => continue,
                 _ => &mut found.standby_ns,
             };
             *of += ns.saturating_sub(before.get(&id).map_or(0, |(_, ns)| *ns));
@@ -219,40 +307,29 @@ fn at(samples: &mut [f64], part: f64) -> f64 {
 fn idle_kib() -> f64 {
     const COUNT: u16 = 16;
     let dir = tempfile::tempdir().expect("a directory");
-    let primary = Arc::new(Database::open(config(&dir.path().join("a"), 2)).expect("open"));
-    primary.recover().expect("recover");
-    primary.serve_standbys(serving("http://a:1")).expect("served");
-    bootstrap(&primary, "b", &dir.path().join("b"));
-    let standby = Database::open_standby(config(&dir.path().join("b"), 2)).expect("open");
-    standby.recover().expect("recover");
+    let primary = primary(&dir.path().join("a"));
+    let standby = standby(&primary, &dir.path().join("b"));
     let before = resident_kib();
-    standby.start_readers(&readers_config(COUNT)).expect("readers");
+    start_readers(&standby, COUNT);
     thread::sleep(Duration::from_millis(200));
     (resident_kib() - before) / f64::from(COUNT)
 }
 
-fn main() {
-    let mut args = std::env::args().skip(1);
-    let seconds = args.next().map_or(5, |text| text.parse().expect("seconds"));
-    let writes = args
-        .next()
-        .map_or(WRITES, |text| text.parse().expect("writes of a batch"));
+pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
+    let seconds = args.next().map_or(Ok(5), |text| text.parse())?;
+    let writes = args.next().map_or(Ok(WRITES), |text| text.parse())?;
     let way = args.next().unwrap_or_default();
-    for (name, readers, reads) in [
-        ("no reader, no reads", 0, Reads::None),
-        ("a reader, no reads", 1, Reads::None),
-        ("no reader, 1,000 short reads/s", 0, Reads::Paced),
-        ("a reader, 1,000 short reads/s", 1, Reads::Paced),
-        ("no reader, short reads", 0, Reads::Short),
-        ("a reader, short reads", 1, Reads::Short),
-        ("a reader, reports", 1, Reads::Report),
-        ("no reader, reports", 0, Reads::Report),
+    for (name, reads) in [
+        ("no reads", Reads::None),
+        ("1,000 short reads/s", Reads::Paced),
+        ("as many short reads as one client gets", Reads::Short),
+        ("reports", Reads::Report),
     ] {
         if !name.contains(way.as_str()) {
             continue;
         }
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut found = measure(dir.path(), (readers, reads), (Duration::from_secs(seconds), writes));
+        let dir = tempfile::tempdir()?;
+        let mut found = measure(dir.path(), reads, (Duration::from_secs(seconds), writes));
         println!(
             "{name}: freshness median {:.4}, first percentile {:.4}; lag median {:.2} ms, p99 {:.2} ms; {:.0} writes/s, each {:.2} us of the standby; \
              {:.0} reads/s, median {:.0} us, p99 {:.0} us, {:.1} us of readers a read",
@@ -269,4 +346,5 @@ fn main() {
         );
     }
     println!("a reader with nothing to do: {:.0} KiB", idle_kib());
+    Ok(())
 }

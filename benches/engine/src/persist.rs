@@ -1,15 +1,17 @@
 //! What a commit costs in the ring, as the sink of an engine thread writes it: the records of a batch are one object, with one entry.
-//! `cargo run --release -p reprise-nvram --example persist [PATH]`. Without a path a file in memory (`/dev/shm`) is taken to be persistent.
+//! `persist [PATH]`. Without a path a file in memory (`/dev/shm`) is taken to be persistent.
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{error::Error, path::PathBuf, sync::Arc, time::Instant};
 
 use reprise_base::{Epoch, Lsn};
 use reprise_nvram::{FlushPolicy, Memory, Owner, Pmem, PmemOptions, Region, RingReader, RingWriter};
 
+use crate::Args;
+
 const COMMITS: u64 = 200_000;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let given = std::env::args().nth(1).map(PathBuf::from);
+pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
+    let given = args.next().map(PathBuf::from);
     let path = given
         .clone()
         .unwrap_or_else(|| format!("/dev/shm/reprise-persist-{}", std::process::id()).into());
@@ -23,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for together in [1, 16] {
             let region = Region::format(memory.clone(), Owner::default(), 1, 80_000, (Epoch(1), Lsn(0)))?;
             let (mut writer, mut reader) = region.rings(FlushPolicy::OnCommit).remove(0);
-            let mut times = run(&mut writer, &mut reader, bytes, together)?;
+            let mut times = measure(&mut writer, &mut reader, bytes, together)?;
             times.sort_unstable();
             let at = |percent: usize| times[times.len() * percent / 100] / together;
             println!(
@@ -40,12 +42,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Nanoseconds of each batch.
-fn run(
+fn measure(
     writer: &mut RingWriter,
     reader: &mut RingReader,
     bytes: usize,
     together: u64,
-) -> Result<Vec<u64>, Box<dyn std::error::Error>> {
+) -> Result<Vec<u64>, Box<dyn Error>> {
     let payload = vec![7; bytes * together as usize];
     let mut times = Vec::new();
     let mut lsn = 0;

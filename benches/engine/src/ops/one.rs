@@ -6,7 +6,7 @@ use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, ScanFlags, key::push_
 use reprise_storage::{AfterImage, Range, Rid, Store, TableId};
 use reprise_wire::ChangesBuffer;
 
-use crate::{Random, key, set_i32, table};
+use super::{Random, key, set_i32, table};
 
 use ScalarType::{Bytes, I32, I64, Text};
 

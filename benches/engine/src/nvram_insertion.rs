@@ -1,5 +1,5 @@
 //! What an insertion into the log's front costs its thread, by the number of sites that insert at once (NV-Logging, figure 11):
-//! `cargo run --release -p reprise-log --example nvram_insertion [DIR]`. The region and the files lie in `DIR`, or in `/dev/shm`, which is taken
+//! `nvram-insertion [DIR]`. The region and the files lie in `DIR`, or in `/dev/shm`, which is taken
 //! for persistent memory.
 //!
 //! Processor time of the inserting threads alone: with more sites than cores they take turns, and whoever waits costs nothing. The counts are
@@ -19,6 +19,8 @@ use reprise_log::{FrontConfig, Log, LogConfig};
 use reprise_nvram::{FlushPolicy, Memory, Owner, Pmem, PmemOptions, Region};
 use reprise_wire::{CommandRef, PartitionSet, RecordBatch, RecordRef};
 
+use crate::Args;
+
 const SITES: [usize; 4] = [1, 2, 4, 8];
 const TURNS: usize = 15;
 /// By each site in a turn; its ring takes them without a copy.
@@ -26,8 +28,8 @@ const INSERTIONS: u64 = 10_000;
 const REGION_BYTES: u64 = 128 << 20;
 const COPY_MAX: Duration = Duration::from_secs(120);
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let given = std::env::args().nth(1).map(PathBuf::from);
+pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
+    let given = args.next().map(PathBuf::from);
     let own = || format!("/dev/shm/reprise-insertion-{}", std::process::id()).into();
     let dir: PathBuf = given.unwrap_or_else(own);
     let mut found = SITES.map(|_| Vec::new());

@@ -1,14 +1,16 @@
 //! Loading rows and building indexes, on one thread:
-//! `cargo run --release -p reprise-storage --example load [MiB of rows]`.
+//! `load [MiB of rows]`.
 //!
 //! For each kind of table: nanoseconds a row and MB of row bytes a second, of copying the rows in, of building each index,
 //! of both. Part by part the best of a few rounds.
 
-use std::time::Instant;
+use std::{error::Error, time::Instant};
 
 use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema};
 use reprise_storage::{Store, TableId};
 use reprise_wire::{FORMAT_VERSION, push_checkpoint_row};
+
+use crate::Args;
 
 use ScalarType::{I16, I32, I64, Text, U8};
 
@@ -143,16 +145,15 @@ fn schema(kind: &Kind) -> TableSchema {
     }
 }
 
-fn main() {
-    let mib = std::env::args()
-        .nth(1)
-        .map_or(64, |text| text.parse().expect("MiB of rows"));
+pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
+    let mib = args.next().map_or(Ok(64), |text| text.parse::<usize>())?;
     for kind in &KINDS {
-        run(kind, mib << 20);
+        measure(kind, mib << 20);
     }
+    Ok(())
 }
 
-fn run(kind: &Kind, total: usize) {
+fn measure(kind: &Kind, total: usize) {
     let mut store = Store::new();
     store.create_table(schema(kind)).expect("a table");
     let layout = store.layout(TableId(0)).clone();

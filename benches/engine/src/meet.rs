@@ -1,8 +1,9 @@
 //! What meetings cost: two sites, clients that each send single calls and now and then a job over both partitions, all of them
 //! burning instructions in place of work. Prints how much more is done than by one thread that does the same work alone.
-//! Arguments: single calls a job (8), clients a partition (20), seconds (1).
+//! `meet [SINGLES [CLIENTS [SECONDS]]]`: single calls a job (8), clients a partition (20), seconds (1).
 
 use std::{
+    error::Error,
     hint::black_box,
     sync::{
         Arc, Mutex,
@@ -19,6 +20,8 @@ use reprise_partition::{
     CallBatch, Coordinator, ExecContext, Logging, MultiPartitionTxn, NoLog, Shared, Site, SiteMessage, Stream, Touched,
 };
 use reprise_txn::ModuleId;
+
+use crate::Args;
 
 /// Rounds of `burn` that take a microsecond or so.
 const ROUNDS_A_US: u64 = 700;
@@ -104,10 +107,8 @@ fn shared() -> Arc<Shared> {
     })
 }
 
-fn main() {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .map(|text| text.parse::<u64>().expect("a number"));
+pub fn run(args: Args) -> Result<(), Box<dyn Error>> {
+    let mut arguments = args.map(|text| text.parse::<u64>().expect("a number"));
     let (singles, clients) = (arguments.next().unwrap_or(8), arguments.next().unwrap_or(20));
     let length = Duration::from_secs(arguments.next().unwrap_or(1));
     let begun = Instant::now();
@@ -146,4 +147,5 @@ fn main() {
     threads
         .into_iter()
         .for_each(|thread| thread.join().expect("no site panics"));
+    Ok(())
 }
