@@ -39,13 +39,10 @@ export function checkpointFigures(empty: boolean): Pick<Status, 'restart' | 'res
     restart_seconds: empty ? 0.03 : 3.43,
     restart: {
       load_bytes: empty ? 0 : rowsTotal * 61,
-      load_speed: empty ? null : { bytes_per_s: 412_000_000, measured: 'opening' },
       load_seconds: empty ? 0 : 0.7,
       replay_bytes: empty ? 0 : 96_000_000,
-      replay_speed: empty ? null : { bytes_per_s: 43_600_000, measured: 'running' },
       replay_seconds: empty ? 0 : 2.2,
       check_bytes: empty ? 0 : 240_000_000,
-      check_speed: empty ? null : { bytes_per_s: 480_000_000, measured: 'opening' },
       check_seconds: empty ? 0 : 0.5,
       other_seconds: 0.03,
       target_seconds: 10,

@@ -11,25 +11,19 @@ use std::{
 
 use crossbeam_channel::bounded;
 use reprise_backup::{Archive, ArchiveError};
-use reprise_base::{Lsn, Role};
+use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointSize, Checkpoints, checkpoint_name};
 use reprise_env::{MakeWork, Started, Step, Work};
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
-use reprise_replay::STRETCH_BYTES_MIN;
 use reprise_router::{
     ArchiveStatus, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, RestartEstimate, Router,
     TakeError,
 };
 use reprise_wire::Genesis;
 
-use crate::{
-    config::CheckpointConfig,
-    estimate::{Made, Speeds},
-    timed::TimedCompiler,
-    writing::Writing,
-};
+use crate::{config::CheckpointConfig, estimate::OpeningSpeeds, writing::Writing};
 
 /// Pages of rows on their way from the engine threads to the writer: bounds memory while the disk is slow.
 const PAGES_IN_FLIGHT_MAX: usize = 64;
@@ -52,13 +46,10 @@ pub(crate) struct Checkpointer {
     pub log: Arc<Log<Box<CallBatch>>>,
     pub files: Checkpoints,
     pub shared: Arc<Shared>,
-    compiler: Arc<TimedCompiler>,
     pub genesis: Genesis,
     pub settings_hash: u64,
     config: CheckpointConfig,
-    pub speeds: Mutex<Speeds>,
-    /// When the newest checkpoint of this run was begun.
-    made: Mutex<Made>,
+    pub speeds: Mutex<OpeningSpeeds>,
     /// Takes what is let go of first.
     archive: OnceLock<Archive>,
     state: Mutex<State>,
@@ -93,6 +84,10 @@ struct ArchiveThread {
 struct State {
     running: Option<CheckpointInfo>,
     begun: Option<Instant>,
+    /// Time of the engine threads for calls that write, up to the mark of the checkpoint that runs.
+    running_write_ns: u64,
+    /// The same, up to the mark of the newest published checkpoint.
+    published_write_ns: u64,
     published: BTreeMap<Lsn, CheckpointInfo>,
     failed: Vec<CheckpointInfo>,
     last_failure: Option<CheckpointFailure>,
@@ -105,7 +100,7 @@ impl Checkpointer {
         router: Router,
         log: Arc<Log<Box<CallBatch>>>,
         files: Checkpoints,
-        (shared, compiler): (Arc<Shared>, Arc<TimedCompiler>),
+        shared: Arc<Shared>,
         genesis: Genesis,
         settings_hash: u64,
         config: CheckpointConfig,
@@ -115,12 +110,10 @@ impl Checkpointer {
             log,
             files,
             shared,
-            compiler,
             genesis,
             settings_hash,
             config,
             speeds: Mutex::default(),
-            made: Mutex::default(),
             archive: OnceLock::new(),
             state: Mutex::default(),
             is_stopping: AtomicBool::new(false),
@@ -189,14 +182,21 @@ impl Checkpointer {
         grown >= GROWN_BYTES_MIN && (is_time || is_long || self.is_beyond_target())
     }
 
-    /// A restart would take longer than it may, and a checkpoint would help: not where loading alone takes that long.
+    /// Returns true if the parts of a restart that are known take longer than the target, and a checkpoint would help. It does not help
+    /// if loading alone takes that long.
     fn is_beyond_target(&self) -> bool {
         let target = self.config.recovery_target.as_secs_f64();
-        let estimate = CheckpointService::restart(self);
-        let (Some(all), Some(replay)) = (estimate.seconds(), estimate.replay_seconds()) else {
+        if target == 0.0 {
             return false;
-        };
-        target > 0.0 && all > target && replay > target * REPLAY_SHARE_MIN
+        }
+        let estimate = CheckpointService::restart(self);
+        let replay_seconds = estimate.replay_seconds.unwrap_or(0.0);
+        estimate.known_seconds() > target && replay_seconds > target * REPLAY_SHARE_MIN
+    }
+
+    /// Records that the engine threads run the calls that are logged from here on: this standby is the primary now.
+    pub fn record_promotion(&self) {
+        self.speeds.lock().expect("held for a store").own_log_from = self.log.durable();
     }
 
     fn note_failure(&self, error: String) {
@@ -245,13 +245,10 @@ impl Checkpointer {
     pub fn note_end(&self, lsn: Lsn, written: Result<CheckpointSize, CheckpointError>) {
         let is_archived = written.is_ok() && self.archive.get().is_some_and(|archive| !archive.is_given_up());
         let retired = match &written {
-            Ok(size) => {
-                self.sample_speed(lsn, *size);
-                match is_archived {
-                    true => Ok(()), // on a thread of its own: to copy may take long
-                    false => self.retire(lsn),
-                }
-            }
+            Ok(_) => match is_archived {
+                true => Ok(()), // on a thread of its own: to copy may take long
+                false => self.retire(lsn),
+            },
             Err(error) => {
                 self.note_failure(error.to_string());
                 Ok(())
@@ -278,6 +275,7 @@ impl Checkpointer {
                         seconds: info.seconds.unwrap_or_default(),
                     });
                 state.published.insert(lsn, info);
+                state.published_write_ns = state.running_write_ns;
                 state.counts.0 += 1;
             }
             Err(error) => {
@@ -355,25 +353,6 @@ impl Checkpointer {
         self.shared.notices.tell(NoticeKind::Archive, || Notice::ArchiveFailed {
             reason: error.to_string(),
         });
-    }
-
-    /// Not under the lock that others ask for the estimate.
-    fn sample_speed(&self, lsn: Lsn, size: CheckpointSize) {
-        let mut speeds = *self.speeds.lock().expect("held for a look");
-        speeds.sample(&self.files, lsn, size, &self.shared);
-        *self.speeds.lock().expect("held for a store") = speeds;
-        self.sample_rest();
-    }
-
-    /// Measures what no opening has told yet, as that of a new database can't.
-    fn sample_rest(&self) {
-        let known = *self.speeds.lock().expect("held for a look");
-        let mut speeds = known;
-        speeds.sample_check(&self.log, &self.shared);
-        speeds.sample_modules(&self.compiler, &self.shared);
-        if speeds != known {
-            *self.speeds.lock().expect("held for a store") = speeds;
-        }
     }
 
     pub fn note_progress(&self, size: CheckpointSize) {
@@ -492,27 +471,28 @@ impl CheckpointService for Checkpointer {
     }
 
     fn restart(&self) -> RestartEstimate {
-        let speeds = *self.speeds.lock().expect("held for a look");
-        let (load_bytes, from) = match self.lock().published.values().next_back() {
+        let speeds = *self.speeds.lock().expect("held for a copy");
+        let state = self.lock();
+        let (load_bytes, from) = match state.published.values().next_back() {
             Some(newest) => (newest.row_bytes, newest.lsn),
             None => (0, self.log.start()),
         };
-        let before = *self.made.lock().expect("held for a copy");
-        let made = Made::of(&self.router.metrics().totals);
-        let running = made.speeds(before, self.shared.sites_count);
+        let write_ns = self.router.write_ns() - state.published_write_ns;
+        drop(state);
+        // Replay runs the commands of this run once more. The log before them takes what it took at the opening.
+        let opened_bytes = self.log.bytes_between(from, speeds.own_log_from);
+        let own_seconds = write_ns as f64 / 1e9 / f64::from(self.shared.sites_count);
+        let replay_seconds = speeds.replay.seconds_for(opened_bytes);
+        let check_bytes = self.log.bytes_behind(self.log.start());
         let target = self.config.recovery_target;
-        // A standby makes none of its log.
-        let has_calls = made.is_more_than(before) || speeds.has_replayed(from) || self.router.role() == Role::Standby;
-        let replay_bytes = if has_calls { self.log.bytes_behind(from) } else { 0 };
-        let changes_bytes = self.log.changes_bytes(from, STRETCH_BYTES_MIN);
         RestartEstimate {
             load_bytes,
-            load: speeds.load,
-            replay_bytes,
-            replay: speeds.replay(replay_bytes, changes_bytes, running),
-            check_bytes: self.log.bytes_behind(self.log.start()),
-            check: speeds.check,
-            other_seconds: speeds.rest_seconds(&self.shared.deployed.load()),
+            load_seconds: speeds.load.seconds_for(load_bytes),
+            replay_bytes: self.log.bytes_behind(from),
+            replay_seconds: replay_seconds.map(|seconds| seconds + own_seconds),
+            check_bytes,
+            check_seconds: speeds.check.seconds_for(check_bytes),
+            other_seconds: speeds.other_seconds,
             target_seconds: (!target.is_zero()).then_some(target.as_secs_f64()),
         }
     }
@@ -565,7 +545,7 @@ impl Checkpointer {
             let _ = tell.send(()); // the writer may have given up
         });
         let start = self.router.begin_copy(to, tell)?;
-        *self.made.lock().expect("held for a store") = Made::of(&self.router.metrics().totals);
+        let write_ns = self.router.write_ns();
         let tables = start.partitions.iter().flat_map(|partition| &partition.tables);
         let info = CheckpointInfo {
             lsn: start.lsn,
@@ -579,7 +559,9 @@ impl Checkpointer {
             file: checkpoint_name(start.lsn),
             error: None,
         };
-        self.lock().running = Some(info.clone());
+        let mut state = self.lock();
+        (state.running, state.running_write_ns) = (Some(info.clone()), write_ns);
+        drop(state);
         let this = self.this.upgrade();
         let this = this.ok_or_else(|| TakeError::Failed("the node stops".into()))?;
         let make = Box::new(move || Writing::make(this, start, pages, told));
@@ -634,7 +616,6 @@ impl Work for Schedule {
             return Step::Idle;
         }
         self.looked_ns = now_ns;
-        checkpointer.sample_rest();
         if !checkpointer.is_due(Duration::from_nanos(now_ns - self.last_ns)) {
             return Step::Idle;
         }

@@ -40,7 +40,6 @@ use crate::{
     shown,
     standby::Standby,
     stepping,
-    timed::TimedCompiler,
 };
 
 /// What is kept beside the engine.
@@ -93,7 +92,7 @@ pub struct Database {
     pub(crate) router: Router,
     pub(crate) shared: Arc<Shared>,
     pub(crate) inboxes: Vec<Sender<SiteMessage>>,
-    pub(crate) compiler: Arc<TimedCompiler>,
+    pub(crate) compiler: Arc<dyn Compiler>,
     pub(crate) log: Option<Arc<Log<Box<CallBatch>>>>,
     pub(crate) opened: Option<OpenReport>,
     /// None without a log.
@@ -157,7 +156,7 @@ impl Database {
             None => (new_genesis(&config, &around)?, None, None, None),
         };
         let settings_hash = around.compiler.settings_hash();
-        let compiler = TimedCompiler::new(around.compiler.clone(), around.clock.clone());
+        let compiler = around.compiler.clone();
         keep_code(&around, &genesis);
         let registry = Arc::new(Registry::new());
         if let Some(log) = &log {
@@ -181,8 +180,8 @@ impl Database {
         });
         let checkpointer = log.clone().zip(files.clone()).map(|(log, files)| {
             let (router, config) = (router.clone(), config.checkpoints);
-            let parts = (shared.clone(), compiler.clone());
-            Checkpointer::new(router, log, files, parts, genesis, settings_hash, config)
+            let shared = shared.clone();
+            Checkpointer::new(router, log, files, shared, genesis, settings_hash, config)
         });
         serve_checkpoints(&router, checkpointer.as_ref());
         Ok(Self {
@@ -426,7 +425,7 @@ impl Database {
         }
         if let (Some(checkpointer), Some(begun)) = (&self.checkpointer, self.upkeep.begun) {
             let mut speeds = checkpointer.speeds.lock().expect("held for a store");
-            speeds.note_opened(begun.elapsed().as_secs_f64(), self.compiler.taken_up());
+            speeds.record_end(begun.elapsed().as_secs_f64());
         }
         Ok(())
     }

@@ -39,7 +39,6 @@ mod standby;
 mod stepping;
 mod stored;
 mod synced;
-mod timed;
 mod writing;
 
 pub use config::{CheckpointConfig, CommitMode, DatabaseConfig, RedoConfig};

@@ -9,7 +9,7 @@ use std::{
 };
 
 use reprise_abi::SEMANTICS;
-use reprise_base::Lsn;
+use reprise_base::{Lsn, Role};
 use reprise_checkpoint::{CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_log::Log;
 use reprise_partition::CallBatch;
@@ -23,6 +23,7 @@ use reprise_txn::{ModuleId, TablePast};
 use crate::{
     database::Database,
     error::OpenError,
+    estimate::OpeningSpeeds,
     report::{LoadedCheckpoint, RecoveryReport},
 };
 
@@ -57,7 +58,7 @@ impl Database {
         opened.found.judge_commands(start, SEMANTICS)?;
         let end = log.durable();
         report.log_bytes = log.bytes_behind(start);
-        let (replay_begun, taken_up) = (Instant::now(), self.compiler.taken_up());
+        let replay_begun = Instant::now();
         replayer.set_log_end(until.map_or(end, |until| until.min(end)));
         replayer.set_quarantine(self.distrusted()?);
         let mut shown = 0;
@@ -93,12 +94,10 @@ impl Database {
         replayer.number_rows().map_err(RecoveryError::from)?;
         replayer.drain().map_err(RecoveryError::from)?;
         report.commands = replayer.replayed();
-        (report.redo_bytes, report.redo_seconds) = replayer.redo_speed();
         report.keys = self.router.idempotency().stats().keys as usize;
         report.module_versions = self.shared.deployed.load().versions.len();
         report.replay_seconds = replay_begun.elapsed().as_secs_f64();
-        report.replay_modules_seconds = self.compiler.taken_up().seconds() - taken_up.seconds();
-        self.note_speeds(start, &report);
+        self.record_speeds(&report, end);
         report.seconds = begun.elapsed().as_secs_f64();
         Ok((report, start.max(replayer.fed())))
     }
@@ -120,12 +119,16 @@ impl Database {
         )
     }
 
-    fn note_speeds(&self, from: Lsn, report: &RecoveryReport) {
+    /// Records the speeds of an opening that replayed the log up to `end`.
+    fn record_speeds(&self, report: &RecoveryReport, end: Lsn) {
         let Some(checkpointer) = &self.checkpointer else {
             return;
         };
-        let mut speeds = checkpointer.speeds.lock().expect("held for a store");
-        speeds.note_opening(from, report);
+        let mut speeds = OpeningSpeeds::of(report);
+        if self.router.role() != Role::Standby {
+            speeds.own_log_from = end;
+        }
+        *checkpointer.speeds.lock().expect("held for a store") = speeds;
     }
 
     /// Loads the newest checkpoint that can be; where the log goes on behind it, by `replayer`. Without any the log goes on at its beginning.

@@ -11,15 +11,11 @@ pub struct RecoveryReport {
     pub seconds: f64,
     /// Of the log that was replayed.
     pub log_bytes: u64,
-    /// Of these, changes alone that all cores applied together, and how long that took.
-    pub redo_bytes: u64,
-    pub redo_seconds: f64,
     /// Of the log that is kept, all of which was checked, and how long that took.
     pub checked_bytes: u64,
     pub check_seconds: f64,
-    /// Of `seconds`, from the checkpoint's end on; and of that, taking modules up.
+    /// Of `seconds`, from the checkpoint's end on.
     pub replay_seconds: f64,
-    pub replay_modules_seconds: f64,
     /// The checkpoint that was loaded, and how long that took.
     pub checkpoint: Option<LoadedCheckpoint>,
     /// Newer checkpoints that could not be used, and why.

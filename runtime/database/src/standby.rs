@@ -595,6 +595,9 @@ impl Database {
             }
         }
         self.keep_commits();
+        if let Some(checkpointer) = &self.checkpointer {
+            checkpointer.record_promotion();
+        }
         self.router.set_role(Role::Primary);
         Ok(())
     }

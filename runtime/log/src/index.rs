@@ -168,15 +168,6 @@ impl LogIndex {
         last.is_some_and(|(_, end)| place < end)
     }
 
-    /// Bytes of such stretches behind `from`, of those that are as long as `stretch_min` there.
-    pub fn changes_bytes(&self, from: Lsn, end: Mark, stretch_min: u64) -> u64 {
-        let inner = self.inner();
-        let from = inner.place_of(from, end);
-        let stretches = inner.changes.iter();
-        let lengths = stretches.map(|(start, end)| end.saturating_sub(from.max(*start)));
-        lengths.filter(|bytes| *bytes >= stretch_min).sum()
-    }
-
     /// Bytes of blocks in which the records from `from` to `to` lie, to the part of a block, of a log that ends at `end`.
     pub fn bytes_between(&self, from: Lsn, to: Lsn, end: Mark) -> u64 {
         let inner = self.inner();
@@ -340,11 +331,6 @@ mod tests {
         );
         index.note_changes(800_000, 2_000_000);
         index.note_changes(4_000_000, 4_400_000);
-        let changes = |from, min| index.changes_bytes(Lsn(from), end, min);
-        assert_eq!(
-            (changes(0, 1), changes(0, 500_000), changes(40, 1)),
-            (1_600_000, 1_200_000, 800_000)
-        );
         assert!(index.holds_changes(800_000) && !index.holds_changes(2_000_000));
     }
 }

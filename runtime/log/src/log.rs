@@ -255,12 +255,6 @@ impl<P: Send + 'static> Log<P> {
         self.bytes_between(from, Lsn(u64::MAX))
     }
 
-    /// Bytes behind `from` that hold changes and nothing else, in stretches of `stretch_min` bytes at least.
-    pub fn changes_bytes(&self, from: Lsn, stretch_min: u64) -> u64 {
-        let end = self.shared.durable.get();
-        self.shared.index.changes_bytes(from, end, stretch_min)
-    }
-
     /// Waits until everything before `end` is durable; false when the time is over or the log stopped first.
     pub fn wait_durable(&self, end: Lsn, timeout: Duration) -> bool {
         match self.front.get() {

@@ -4,8 +4,7 @@
 //! reads and decompresses ahead of one that fills a table.
 
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     mem,
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
@@ -18,10 +17,10 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use reprise_base::PartitionId;
 use reprise_checkpoint::{Blocks, CheckpointError, CheckpointReader};
 use reprise_partition::Partition;
-use reprise_storage::{IndexLoad, LoadError, Store, TableLoad};
-use reprise_wire::{CheckpointBlockKind, CheckpointEntry};
+use reprise_storage::{IndexLoad, LoadError, TableLoad};
+use reprise_wire::CheckpointBlockKind;
 
-use crate::load::{LoadOutcome, broken, error_of, table_of};
+use crate::load::{LoadOutcome, broken, error_of};
 
 /// Bytes of rows for which another thread is worth its start.
 const THREAD_BYTES: u64 = 4 << 20;
@@ -37,7 +36,7 @@ pub(crate) fn fill(
     outcome: &LoadOutcome,
     cores: usize,
 ) {
-    let threads = load_threads(cores, reader.size().row_bytes);
+    let threads = (cores as u64).min(1 + reader.size().row_bytes / THREAD_BYTES);
     let pool = Pool {
         reader,
         loaded,
@@ -54,75 +53,6 @@ pub(crate) fn fill(
         });
         pool.work();
     });
-}
-
-/// Threads that load so many bytes of rows, on so many cores.
-pub fn load_threads(cores: usize, row_bytes: u64) -> u64 {
-    (cores as u64).min(1 + row_bytes / THREAD_BYTES)
-}
-
-/// Loads about so many bytes of rows into tables of nobody's, indexes and all, on this thread: to see how long it takes. Each table
-/// has the part in it that it has of the whole partition, the one with the most rows. The bytes that it was.
-pub fn load_sample(reader: &CheckpointReader, bytes_max: u64) -> Result<u64, CheckpointError> {
-    let mut store = Store::new();
-    for json in reader.tables() {
-        let created = store.push_table(table_of(reader, json)?);
-        created.map_err(|_| broken(reader, "table", "one that can be made", "another"))?;
-    }
-    let (partition, sampled) = sample_blocks(reader.entries(), reader.tables().len(), bytes_max);
-    let mut blocks = reader.blocks();
-    let mut bytes = 0;
-    for (mut load, numbers) in store.loads().into_iter().zip(sampled) {
-        for number in numbers {
-            let raw = blocks.read(number)?;
-            bytes += raw.len() as u64;
-            let taken = load.rows(raw, reader.header().version);
-            taken.map_err(|error| broken(reader, "rows", "those of the table", &error.to_string()))?;
-        }
-        let (_, next_number) = reader.partition(partition).tables[load.id().0 as usize];
-        for index in load.finish(next_number).unwrap_or_default() {
-            let built = index.build();
-            built.map_err(|error| broken(reader, "index", "unlike keys", &error.to_string()))?;
-        }
-    }
-    Ok(bytes)
-}
-
-/// The numbers of blocks of about so many bytes, by table, and the partition that they are of: of one alone, for on another one the
-/// same keys may be again. A table's blocks are its first ones, for as many bytes as its part of the partition.
-fn sample_blocks(entries: &[CheckpointEntry], tables: usize, bytes_max: u64) -> (PartitionId, Vec<Vec<usize>>) {
-    let rows = || {
-        entries
-            .iter()
-            .enumerate()
-            .filter(|(_, entry)| entry.kind == CheckpointBlockKind::Rows)
-    };
-    let mut by_partition = BTreeMap::<PartitionId, u64>::new();
-    for (_, entry) in rows() {
-        *by_partition.entry(entry.partition).or_default() += u64::from(entry.raw_bytes);
-    }
-    let largest = by_partition
-        .into_iter()
-        .max_by_key(|(id, bytes)| (*bytes, Reverse(*id)));
-    let (partition, all_bytes) = largest.unwrap_or((PartitionId(0), 0));
-    let mut of_table = vec![Vec::new(); tables];
-    for (number, entry) in rows().filter(|(_, entry)| entry.partition == partition) {
-        of_table[entry.table as usize].push(number);
-    }
-    // Blocks are whole: what one table took too much, the next ones take less.
-    let (mut seen, mut taken) = (0u64, 0u64);
-    for numbers in &mut of_table {
-        let bytes_of = |number: &usize| u64::from(entries[*number].raw_bytes);
-        seen += numbers.iter().map(bytes_of).sum::<u64>();
-        let due = (u128::from(seen) * u128::from(bytes_max.min(all_bytes)) / u128::from(all_bytes.max(1))) as u64;
-        let enough = numbers.iter().position(|number| {
-            let is_enough = taken >= due;
-            taken += if is_enough { 0 } else { bytes_of(number) };
-            is_enough
-        });
-        numbers.truncate(enough.unwrap_or(numbers.len()));
-    }
-    (partition, of_table)
 }
 
 /// The tables, the largest last.
@@ -395,43 +325,5 @@ impl<'r> Source<'r> {
 
     fn raw(&self) -> &[u8] {
         &self.current
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A sample is made as the partition with the most rows is, whichever table comes first.
-    #[test]
-    fn each_table_has_its_part_in_a_sample() {
-        let entry = |partition: u16, table: u16, raw_bytes: u32| CheckpointEntry {
-            offset: 0,
-            stored_bytes: raw_bytes,
-            raw_bytes,
-            items_count: 1,
-            kind: CheckpointBlockKind::Rows,
-            partition: PartitionId(partition),
-            table,
-        };
-        // Partition 1 has 40, 1, 0 and 20 blocks of 100 bytes, partition 0 a few.
-        let mut entries = vec![entry(0, 0, 100), entry(0, 3, 100)];
-        entries.extend(
-            [(0, 40), (1, 1), (3, 20)]
-                .into_iter()
-                .flat_map(|(table, count)| vec![entry(1, table, 100); count]),
-        );
-        let counts = |bytes_max: u64| {
-            let (partition, blocks) = sample_blocks(&entries, 4, bytes_max);
-            assert_eq!(partition, PartitionId(1));
-            let all = blocks.iter().flatten();
-            assert!(all.clone().all(|number| entries[*number].partition == partition));
-            blocks.iter().map(Vec::len).collect::<Vec<_>>()
-        };
-        assert_eq!(counts(3_000), [20, 1, 0, 9]);
-        assert_eq!(counts(300), [2, 1, 0, 0]);
-        assert_eq!(counts(u64::MAX), [40, 1, 0, 20]);
-        assert_eq!(counts(0), [0, 0, 0, 0]);
-        assert_eq!(sample_blocks(&[], 2, 100), (PartitionId(0), vec![vec![], vec![]]));
     }
 }

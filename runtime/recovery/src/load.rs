@@ -224,7 +224,7 @@ pub(crate) fn broken(reader: &CheckpointReader, what: &str, expected: &str, foun
     }
 }
 
-pub(crate) fn table_of(reader: &CheckpointReader, json: &[u8]) -> Result<TableSchema, CheckpointError> {
+fn table_of(reader: &CheckpointReader, json: &[u8]) -> Result<TableSchema, CheckpointError> {
     let unfit = |found: &str| broken(reader, "description of a table", "one table", found);
     let table = read_stored_table(json).map_err(|error| unfit(&error))?;
     Ok(table.unwrap_or_else(TableSchema::dropped))

@@ -27,5 +27,5 @@ pub use command::{Divergence, ReplayOutcome};
 pub use cut::OnCut;
 pub use error::ReplayError;
 pub use outcome::Remember;
-pub use replayer::{AtMark, RecoverFrom, Replayer, STRETCH_BYTES_MIN};
+pub use replayer::{AtMark, RecoverFrom, Replayer};
 pub use window::{WINDOW_BYTES, Window};

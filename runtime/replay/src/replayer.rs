@@ -31,8 +31,6 @@ use crate::{
 const JOBS_IN_FLIGHT: usize = 64;
 /// Windows that were fed and not replayed yet, at most: what they take is memory that the tables do not have.
 const WINDOWS_IN_FLIGHT: usize = 4;
-/// Bytes of changes, and of nothing else, from which on the speed of a stretch of the log is told.
-pub const STRETCH_BYTES_MIN: u64 = 1 << 20;
 
 /// Which record is applied of a transaction that was logged both ways. One that was logged one way is applied that way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -65,7 +63,6 @@ pub struct Replayer {
     log_end: Lsn,
     /// Behind the last record that was fed.
     pub(crate) fed: Lsn,
-    stretch: Stretch,
     pub(crate) outcome: Arc<Outcome>,
     /// Batches that were done, for their memory.
     spares: (Sender<Batch>, Receiver<Batch>),
@@ -128,16 +125,6 @@ impl RecordPlace<'_> {
     }
 }
 
-/// Bytes of log that held changes alone, and how long it took to apply them.
-#[derive(Default)]
-struct Stretch {
-    begun_ns: u64,
-    bytes: u64,
-    /// Of all that were long enough.
-    total_bytes: u64,
-    total_ns: u64,
-}
-
 /// A batch on its way through a site.
 struct SiteJob {
     batch: Batch,
@@ -194,7 +181,6 @@ impl Replayer {
             run: None,
             log_end: Lsn(0),
             fed: Lsn(0),
-            stretch: Stretch::default(),
             spares: crossbeam_channel::unbounded(),
             outcome: Arc::new(Outcome::new(shared.clone(), remember)),
             jobs: 0,
@@ -269,12 +255,6 @@ impl Replayer {
         }
     }
 
-    /// Bytes of log that held changes alone, for long stretches, and the seconds in which they were applied; the rest of the log is
-    /// mostly commands.
-    pub fn redo_speed(&self) -> (u64, f64) {
-        (self.stretch.total_bytes, self.stretch.total_ns as f64 / 1e9)
-    }
-
     /// An empty window. Waits until one of those that were fed before is replayed, where there are many, and assists the sites meanwhile.
     pub fn window(&mut self) -> Result<Window, ReplayError> {
         loop {
@@ -342,13 +322,11 @@ impl Replayer {
             && let Some((txn_id, changes)) = record.plain_changes()
         {
             let partition = self.check_partition(place.lsn, PartitionId(txn_id.origin()))?;
-            self.note_stretch(place);
             let part = part_of(place, partition, changes);
             self.push_part(place, part, txn_id.tick(), true);
             return Ok(());
         }
         if self.is_passed_over(record, behind) {
-            self.note_stretch(place);
             return Ok(());
         }
         self.feed_any(place, record)
@@ -376,7 +354,6 @@ impl Replayer {
             RecordRef::Part(part) => return self.begin_run(place, part),
             _ => {}
         }
-        self.end_stretch();
         match decoded {
             RecordRef::Command(command) => self.feed_command(lsn, place.end, &command),
             RecordRef::Deploy(deploy) => self.feed_deploy(lsn, place.end, &deploy),
@@ -461,7 +438,6 @@ impl Replayer {
     }
 
     pub(crate) fn dispatch(&mut self, command: Command, place: Where) -> Result<(), ReplayError> {
-        self.end_stretch();
         let touched = match place {
             Where::One(partition) => {
                 let site = partition.site(self.shared.sites_count).index();
@@ -520,7 +496,6 @@ impl Replayer {
         if record.parts > 0 {
             return Err(without_parts(lsn, record.parts));
         }
-        self.note_stretch(place);
         let is_multi = !matches!(record.partitions, PartitionSet::One(_));
         if is_multi {
             let multi_tick = &self.shared.multi_tick;
@@ -570,29 +545,11 @@ impl Replayer {
         })
     }
 
-    /// A record of changes, or one that is passed over for them.
-    #[inline]
-    pub(crate) fn note_stretch(&mut self, place: &RecordPlace<'_>) {
-        if self.stretch.bytes == 0 {
-            self.stretch.begun_ns = self.shared.clock.monotonic_ns();
-        }
-        self.stretch.bytes += place.bytes as u64;
-    }
-
-    fn end_stretch(&mut self) {
-        let bytes = std::mem::take(&mut self.stretch.bytes);
-        if bytes >= STRETCH_BYTES_MIN {
-            self.stretch.total_bytes += bytes;
-            self.stretch.total_ns += self.shared.clock.monotonic_ns() - self.stretch.begun_ns;
-        }
-    }
-
     /// Waits until the sites have replayed all that was fed. Err: as of `feed`.
     pub fn drain(&mut self) -> Result<(), ReplayError> {
         self.release_held()?;
         self.send_all_pending()?;
         self.wait_for_sites()?;
-        self.end_stretch();
         match self.outcome.has_failed() {
             true => Err(self.outcome.take_error()),
             false => Ok(()),

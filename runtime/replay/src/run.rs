@@ -176,7 +176,6 @@ impl Replayer {
 
     /// Takes the first part of a transaction.
     pub(crate) fn begin_run(&mut self, place: &RecordPlace<'_>, part: &PartRef<'_>) -> Result<(), ReplayError> {
-        self.note_stretch(place);
         self.run = Some(Run::begin(place.lsn, part)?);
         // Whether the transaction counts or not, its id is taken.
         self.hand_parts(place, (part.txn_id, part.partitions), |partition| {
@@ -200,16 +199,9 @@ impl Replayer {
             return self.feed_record(place, raw, behind);
         };
         match decoded {
-            RecordRef::Part(part) => {
-                run.push(place.lsn, &part)?;
-                self.note_stretch(place);
-                Ok(())
-            }
+            RecordRef::Part(part) => run.push(place.lsn, &part),
             RecordRef::Changes(changes) => self.end_run(place, raw.version, &changes),
-            RecordRef::Command(_) if self.is_passed_over(raw, behind) => {
-                self.note_stretch(place);
-                Ok(())
-            }
+            RecordRef::Command(_) if self.is_passed_over(raw, behind) => Ok(()),
             RecordRef::Command(command) => self.feed_command(place.lsn, place.end, &command),
             _ => unreachable!("nothing else continues a run"),
         }
@@ -239,7 +231,6 @@ impl Replayer {
         record: &ChangesRef<'_>,
         whole: &WholeRun,
     ) -> Result<(), ReplayError> {
-        self.note_stretch(place);
         self.send_all_pending()?;
         let (mut is_first, mut left) = (true, whole.groups.len());
         let window = &whole.window;

@@ -176,68 +176,43 @@ pub struct CheckpointInfo {
     pub error: Option<String>,
 }
 
-/// Where a speed comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpeedSource {
-    /// This run's opening.
-    Opening,
-    /// Some rows of a checkpoint of this run, loaded for the sake of it.
-    Sample,
-    /// The engine threads, as they ran what the log holds.
-    Running,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Speed {
-    pub bytes_per_s: f64,
-    pub measured: SpeedSource,
-}
-
-/// What a restart would take now.
+/// Time that a restart would take now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RestartEstimate {
     /// Of rows in the newest checkpoint.
     pub load_bytes: u64,
-    /// None until it was measured.
-    pub load: Option<Speed>,
-    /// Of log behind that; 0 where no call left anything there.
+    /// None until an opening has loaded about as much.
+    pub load_seconds: Option<f64>,
+    /// Of log behind the newest checkpoint.
     pub replay_bytes: u64,
-    /// None until it was measured.
-    pub replay: Option<Speed>,
+    /// None on a standby until an opening has replayed about as much.
+    pub replay_seconds: Option<f64>,
     /// Of log that is kept, all of which is checked.
     pub check_bytes: u64,
-    /// None until it was measured: then it is little, and counts as nothing.
-    pub check: Option<Speed>,
-    /// What this run's opening took beside all of these: files and threads, modules' code. None until it is over.
+    /// None until an opening has checked about as much. It is little then, and counts as nothing.
+    pub check_seconds: Option<f64>,
+    /// The rest of this run's opening: files, threads, modules. None until the opening is over.
     pub other_seconds: Option<f64>,
     /// A checkpoint is begun when a restart would take longer.
     pub target_seconds: Option<f64>,
 }
 
 impl RestartEstimate {
-    pub fn load_seconds(&self) -> Option<f64> {
-        seconds(self.load_bytes, self.load)
-    }
-
-    pub fn replay_seconds(&self) -> Option<f64> {
-        seconds(self.replay_bytes, self.replay)
-    }
-
-    pub fn check_seconds(&self) -> f64 {
-        seconds(self.check_bytes, self.check).unwrap_or(0.0)
-    }
-
-    /// None while something that it takes was not measured yet.
+    /// Returns the time of all parts, and `None` while loading, replay or the rest is not known.
     pub fn seconds(&self) -> Option<f64> {
-        Some(self.load_seconds()? + self.replay_seconds()? + self.check_seconds() + self.other_seconds?)
+        let parts = [self.load_seconds, self.replay_seconds, self.other_seconds];
+        parts.iter().all(Option::is_some).then(|| self.known_seconds())
     }
-}
 
-fn seconds(bytes: u64, speed: Option<Speed>) -> Option<f64> {
-    match (bytes, speed) {
-        (0, _) => Some(0.0),
-        (bytes, Some(speed)) => Some(bytes as f64 / speed.bytes_per_s),
-        (_, None) => None,
+    /// Returns the time of the parts that are known.
+    pub fn known_seconds(&self) -> f64 {
+        let parts = [
+            self.load_seconds,
+            self.replay_seconds,
+            self.check_seconds,
+            self.other_seconds,
+        ];
+        parts.into_iter().flatten().sum()
     }
 }
 

@@ -27,7 +27,7 @@ pub use backup::{BackupError, BackupFileInfo, BackupInfo, BackupService, BackupS
 pub use builder::{BatchBuilder, BatchReply, CallReply, CallTerms, OnReply};
 pub use checkpoint::{
     CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart, PartitionStart,
-    RestartEstimate, Speed, SpeedSource, TakeError,
+    RestartEstimate, TakeError,
 };
 pub use compare::{ComparedPart, NamesLsn, digests_at_mark};
 pub use idempotency::{Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};

@@ -277,6 +277,11 @@ impl Router {
         self.0.config.registry.snapshot()
     }
 
+    /// Nanoseconds that the engine threads needed for calls that left records.
+    pub fn write_ns(&self) -> u64 {
+        self.0.config.registry.write_ns()
+    }
+
     /// Where one more thread counts what it runs.
     pub fn recorder(&self) -> Recorder {
         self.0.config.registry.recorder()

@@ -57,48 +57,21 @@ pub struct CheckpointList {
     pub last_failure: Option<CheckpointFailure>,
 }
 
-/// Where a speed was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SpeedSource {
-    /// At this run's opening.
-    Opening,
-    /// On some rows of a checkpoint of this run, or some of the log, read for the sake of it.
-    Sample,
-    /// On the engine threads, as they ran what the log holds.
-    Running,
-}
-
-/// A measured speed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Speed {
-    /// Bytes a second.
-    pub bytes_per_s: f64,
-    /// Where the figure comes from.
-    pub measured: SpeedSource,
-}
-
 /// What a restart would take now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RestartEstimate {
     /// Bytes of rows in the newest checkpoint.
     pub load_bytes: u64,
-    /// Of loading them and building their indexes; null until it was measured.
-    pub load_speed: Option<Speed>,
-    /// Seconds for loading the checkpoint; null while no speed is known.
+    /// Seconds for loading them and building their indexes; null until an opening has loaded about as much.
     pub load_seconds: Option<f64>,
-    /// Bytes of log behind that checkpoint; 0 where no call left anything there.
+    /// Bytes of log behind that checkpoint.
     pub replay_bytes: u64,
-    /// Null until it was measured.
-    pub replay_speed: Option<Speed>,
-    /// Seconds for replaying the log behind it; null while no speed is known.
+    /// Seconds for replaying them; null on a standby until an opening has replayed about as much.
     pub replay_seconds: Option<f64>,
     /// Bytes of log that are kept, all of which is checked.
     pub check_bytes: u64,
-    /// Null until it was measured: then there is little of it.
-    pub check_speed: Option<Speed>,
-    /// Seconds for checking it; 0 while no speed is known.
-    pub check_seconds: f64,
+    /// Seconds for checking them; null until an opening has checked about as much, and counted as 0 then.
+    pub check_seconds: Option<f64>,
     /// Seconds that this run's opening took beside these: its files, threads and modules; null until it was over.
     pub other_seconds: Option<f64>,
     /// A checkpoint is begun when a restart would take longer; null where no target is set.

@@ -22,9 +22,7 @@ mod types;
 
 pub use backups::{Backup, BackupFile, BackupList, BackupState};
 pub use calls::{BatchAnswer, BatchCall, CallAnswer, KeptOutcome};
-pub use checkpoints::{
-    Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, RestartEstimate, Speed, SpeedSource,
-};
+pub use checkpoints::{Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, RestartEstimate};
 pub use log::{LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RecordKind, RowChange};
 pub use modules::{
     DeployPlan, LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded,

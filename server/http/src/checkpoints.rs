@@ -6,13 +6,9 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{
-    Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem, RestartEstimate, Speed, SpeedSource, U64,
-};
+use reprise_api::{Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem, RestartEstimate, U64};
 use reprise_codec::rfc3339;
-use reprise_router::{
-    CheckpointInfo, CheckpointState as RouterState, CopyError, SpeedSource as RouterSource, TakeError,
-};
+use reprise_router::{CheckpointInfo, CheckpointState as RouterState, CopyError, TakeError};
 
 use crate::{auth::Principal, control::ControlOp, front::Name, refusal::Refusal, state::AppState};
 
@@ -64,24 +60,13 @@ pub async fn list_checkpoints(State(state): State<AppState>) -> Json<CheckpointL
 }
 
 pub fn restart(estimate: reprise_router::RestartEstimate) -> RestartEstimate {
-    let speed = |speed: reprise_router::Speed| Speed {
-        bytes_per_s: speed.bytes_per_s.round(),
-        measured: match speed.measured {
-            RouterSource::Opening => SpeedSource::Opening,
-            RouterSource::Sample => SpeedSource::Sample,
-            RouterSource::Running => SpeedSource::Running,
-        },
-    };
     RestartEstimate {
         load_bytes: estimate.load_bytes,
-        load_speed: estimate.load.map(speed),
-        load_seconds: estimate.load_seconds(),
+        load_seconds: estimate.load_seconds,
         replay_bytes: estimate.replay_bytes,
-        replay_speed: estimate.replay.map(speed),
-        replay_seconds: estimate.replay_seconds(),
+        replay_seconds: estimate.replay_seconds,
         check_bytes: estimate.check_bytes,
-        check_speed: estimate.check.map(speed),
-        check_seconds: estimate.check_seconds(),
+        check_seconds: estimate.check_seconds,
         other_seconds: estimate.other_seconds,
         target_seconds: estimate.target_seconds,
     }

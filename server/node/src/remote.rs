@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use reprise_api::{
     ArchiveInfo, BatchCall, IndexInfo, Json, ModuleDetail, ModuleInstalled, NvramStatus, PartitioningInfo, Phase,
-    RecoveryStep, RestartEstimate, Speed, SpeedSource, Status, TableInfo,
+    RecoveryStep, RestartEstimate, Status, TableInfo,
 };
 use reprise_client::{CallOptions, Client, ClientError, LinesQuery, LogQuery};
 use serde_json::value::RawValue;
@@ -493,33 +493,27 @@ pub fn status(server: &ServerArgs, output: Output) -> Outcome {
     Ok(())
 }
 
-/// What a restart would take, and how that is known.
+/// The time that a restart would take, and its parts.
 pub fn describe_restart(restart: &RestartEstimate) -> String {
-    let part = |what: &str, bytes_of: u64, speed: &Option<Speed>| match speed {
+    let part = |what: &str, bytes_of: u64, seconds: Option<f64>| match seconds {
         _ if bytes_of == 0 => format!("nothing to {what}"),
-        Some(speed) => format!(
-            "{what} {} at {}/s ({})",
-            bytes(bytes_of),
-            bytes(speed.bytes_per_s as u64),
-            match speed.measured {
-                SpeedSource::Opening => "as at the opening",
-                SpeedSource::Sample => "measured on a sample",
-                SpeedSource::Running => "as it ran",
-            }
-        ),
+        Some(seconds) => format!("{what} {} in {seconds:.2} s", bytes(bytes_of)),
         None => format!("{what} {}, at a speed not measured yet", bytes(bytes_of)),
     };
     let parts = [restart.load_seconds, restart.replay_seconds, restart.other_seconds];
     let seconds: Option<f64> = parts.into_iter().sum();
     let whole = seconds.map_or("would take an unknown time".into(), |seconds| {
-        format!("would take about {:.1} s", seconds + restart.check_seconds)
+        format!(
+            "would take about {:.1} s",
+            seconds + restart.check_seconds.unwrap_or(0.0)
+        )
     });
     let target = restart.target_seconds;
     format!(
         "{whole}: {}, {}, {}{}{}",
-        part("check", restart.check_bytes, &restart.check_speed),
-        part("load", restart.load_bytes, &restart.load_speed),
-        part("replay", restart.replay_bytes, &restart.replay_speed),
+        part("check", restart.check_bytes, restart.check_seconds),
+        part("load", restart.load_bytes, restart.load_seconds),
+        part("replay", restart.replay_bytes, restart.replay_seconds),
         restart
             .other_seconds
             .map_or(String::new(), |other| format!(", {other:.2} s for all else")),

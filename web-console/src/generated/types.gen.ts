@@ -1693,32 +1693,29 @@ export type RestartEstimate = {
      */
     check_bytes: number;
     /**
-     * Seconds for checking it; 0 while no speed is known.
+     * Seconds for checking them; null until an opening has checked about as much, and counted as 0 then.
      */
-    check_seconds: number;
-    check_speed?: Speed | null;
+    check_seconds?: number | null;
     /**
      * Bytes of rows in the newest checkpoint.
      */
     load_bytes: number;
     /**
-     * Seconds for loading the checkpoint; null while no speed is known.
+     * Seconds for loading them and building their indexes; null until an opening has loaded about as much.
      */
     load_seconds?: number | null;
-    load_speed?: Speed | null;
     /**
      * Seconds that this run's opening took beside these: its files, threads and modules; null until it was over.
      */
     other_seconds?: number | null;
     /**
-     * Bytes of log behind that checkpoint; 0 where no call left anything there.
+     * Bytes of log behind that checkpoint.
      */
     replay_bytes: number;
     /**
-     * Seconds for replaying the log behind it; null while no speed is known.
+     * Seconds for replaying them; null on a standby until an opening has replayed about as much.
      */
     replay_seconds?: number | null;
-    replay_speed?: Speed | null;
     /**
      * A checkpoint is begun when a restart would take longer; null where no target is set.
      */
@@ -1882,25 +1879,6 @@ export type SchemaConflict = {
      */
     way_on: string;
 };
-
-/**
- * A measured speed.
- */
-export type Speed = {
-    /**
-     * Bytes a second.
-     */
-    bytes_per_s: number;
-    /**
-     * Where the figure comes from.
-     */
-    measured: SpeedSource;
-};
-
-/**
- * Where a speed was measured.
- */
-export type SpeedSource = 'opening' | 'sample' | 'running';
 
 /**
  * A standby: as its primary sees it, or on the standby itself.

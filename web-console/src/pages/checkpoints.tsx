@@ -105,9 +105,9 @@ function Restart({ estimate }: { estimate: RestartEstimate | null }) {
     <Facts
       facts={[
         { label: 'Would take', value: seconds === null ? 'not known yet' : `about ${secondsText(seconds)}` },
-        { label: 'To check, the log that is kept', value: partText(estimate.check_bytes, estimate.check_speed) },
-        { label: 'To load, from the newest checkpoint', value: partText(estimate.load_bytes, estimate.load_speed) },
-        { label: 'To replay, the log behind it', value: partText(estimate.replay_bytes, estimate.replay_speed) },
+        { label: 'To check, the log that is kept', value: partText(estimate.check_bytes, estimate.check_seconds) },
+        { label: 'To load, from the newest checkpoint', value: partText(estimate.load_bytes, estimate.load_seconds) },
+        { label: 'To replay, the log behind it', value: partText(estimate.replay_bytes, estimate.replay_seconds) },
         { label: 'All else: files, threads, modules', value: otherText(estimate.other_seconds) },
       ]}
     />

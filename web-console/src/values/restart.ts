@@ -1,11 +1,11 @@
-// What a restart would take, in words: how much of what, how fast, and how that is known.
+// What a restart would take, in words: how much of what, and how long.
 import { formatBytes } from '../format';
-import type { CheckpointFailure, Checkpoint, RestartEstimate, Speed } from '../generated/types.gen';
+import type { CheckpointFailure, Checkpoint, RestartEstimate } from '../generated/types.gen';
 
 /** Null while something that it takes was not measured yet. */
 export function restartSeconds(estimate: RestartEstimate): number | null {
   const { load_seconds: load = null, replay_seconds: replay = null, other_seconds: other = null } = estimate;
-  return load === null || replay === null || other === null ? null : load + replay + other + estimate.check_seconds;
+  return load === null || replay === null || other === null ? null : load + replay + other + (estimate.check_seconds ?? 0);
 }
 
 /** `0.4 s`, `12 s`, `3 min 20 s`. */
@@ -15,27 +15,16 @@ export function secondsText(seconds: number): string {
   return whole < 120 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
 }
 
-/** One part of a restart: `1.2 GiB at 600 MiB/s, as at the opening`. */
-export function partText(bytes: number, speed: Speed | null | undefined): string {
+/** One part of a restart: `1.2 GiB in 12 s`. */
+export function partText(bytes: number, seconds: number | null | undefined): string {
   if (bytes === 0) return 'nothing';
-  if (speed === null || speed === undefined) return `${formatBytes(bytes)}, at a speed not measured yet`;
-  return `${formatBytes(bytes)} at ${formatBytes(speed.bytes_per_s)}/s, ${measuredText(speed.measured)}`;
+  if (seconds === null || seconds === undefined) return `${formatBytes(bytes)}, at a speed not measured yet`;
+  return `${formatBytes(bytes)} in ${secondsText(seconds)}`;
 }
 
 /** What an opening took beside its parts. */
 export function otherText(seconds: number | null | undefined): string {
   return seconds === null || seconds === undefined ? 'not known yet' : secondsText(seconds);
-}
-
-function measuredText(measured: Speed['measured']): string {
-  switch (measured) {
-    case 'opening':
-      return 'as at the opening';
-    case 'sample':
-      return 'measured on a sample';
-    case 'running':
-      return 'as it ran';
-  }
 }
 
 /** Whether a restart takes longer than it may. */
