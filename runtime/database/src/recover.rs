@@ -13,12 +13,12 @@ use reprise_base::{Lsn, Role};
 use reprise_checkpoint::{CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_log::Log;
 use reprise_partition::CallBatch;
-use reprise_recovery::{LoadedKey, LogSchemas, RecoveryError, described_in, feed, load, reset};
-use reprise_replay::{RecoverFrom, ReplayError, ReplayOutcome, Replayer};
+use reprise_recovery::{LogSchemas, RecoveryError, described_in, feed, load, reset};
+use reprise_replay::{KeyedOutcome, RecoverFrom, ReplayError, Replayer};
 use reprise_router::{
     CheckpointInfo, CheckpointState, Fingerprint, Phase, RecoveryStep, Remembered, Router, ScopedKey,
 };
-use reprise_txn::{ModuleId, TablePast};
+use reprise_txn::TablePast;
 
 use crate::{
     database::Database,
@@ -110,7 +110,7 @@ impl Database {
 
     pub(crate) fn replayer(&self) -> Replayer {
         let router = self.router.clone();
-        let remember = Arc::new(move |replayed: ReplayOutcome| restore_key(&router, replayed));
+        let remember = Arc::new(move |outcome: KeyedOutcome| restore_key(&router, outcome));
         Replayer::new(
             self.shared.clone(),
             self.inboxes.clone(),
@@ -205,7 +205,8 @@ impl Database {
         let mut work = || loaded = Some(load(&mut replayer, reader, past.clone(), &bytes));
         self.shared.threads.beside(PROGRESS_EVERY, &show, &mut work);
         let loaded = loaded.ok_or(ReplayError::Stopped)??;
-        loaded.keys.into_iter().for_each(|key| self.restore_loaded(key));
+        let keys = loaded.keys.into_iter();
+        keys.for_each(|key| restore_key(&self.router, key));
         Ok(LoadedCheckpoint {
             lsn: reader.lsn(),
             version: reader.header().version,
@@ -258,43 +259,27 @@ impl Database {
             error: None,
         });
     }
-
-    fn restore_loaded(&self, key: LoadedKey) {
-        let (Ok(scope), Ok(text)) = (str::from_utf8(&key.scope), str::from_utf8(&key.key)) else {
-            return; // no client could send it again: keys come in as text
-        };
-        let deployed = self.router.deployed();
-        let Some(module) = deployed.module(ModuleId(key.module_id)) else {
-            return; // the loader refuses such a key
-        };
-        let outcome = Remembered {
-            module: module.clone(),
-            procedure: key.procedure as usize,
-            result: key.result.into(),
-            txn_id: key.txn_id,
-            lsn: key.lsn,
-            partition: key.partition,
-        };
-        let fingerprint = Fingerprint::from_bits(key.fingerprint);
-        let key = ScopedKey { scope, key: text };
-        self.router.idempotency().restore(key, fingerprint, outcome);
-    }
 }
 
 /// Remembers the outcome of a call with an idempotency key.
-fn restore_key(router: &Router, replayed: ReplayOutcome) {
-    let (Ok(scope), Ok(key)) = (str::from_utf8(&replayed.scope), str::from_utf8(&replayed.key)) else {
+fn restore_key(router: &Router, found: KeyedOutcome) {
+    let (Ok(scope), Ok(key)) = (str::from_utf8(&found.scope), str::from_utf8(&found.key)) else {
         return; // no client could send it again: keys come in as text
     };
-    let key = ScopedKey { scope, key };
-    let fingerprint = Fingerprint::from_bits(replayed.fingerprint);
+    let deployed = router.deployed();
+    let module = deployed
+        .module(found.module_id)
+        .expect("the log and its checkpoint know it");
     let outcome = Remembered {
-        procedure: replayed.procedure as usize,
-        result: replayed.result.into(),
-        txn_id: replayed.txn_id,
-        lsn: replayed.lsn,
-        partition: replayed.partition,
-        module: replayed.module,
+        module: module.clone(),
+        procedure: found.procedure as usize,
+        result: found.result.into(),
+        txn_id: found.txn_id,
+        lsn: found.lsn,
+        partition: found.partition,
     };
-    router.idempotency().restore(key, fingerprint, outcome);
+    let fingerprint = Fingerprint::from_bits(found.fingerprint);
+    router
+        .idempotency()
+        .restore(ScopedKey { scope, key }, fingerprint, outcome);
 }

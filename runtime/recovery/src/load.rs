@@ -6,55 +6,16 @@ use std::sync::{
 };
 
 use reprise_abi::{ModuleSchema, TableSchema};
-use reprise_base::{Lsn, MemoryLedger, PartitionId, TxnId};
+use reprise_base::MemoryLedger;
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::{read_module, read_stored_table};
 use reprise_partition::{ExclusivePartitions, Touched, put_in_service};
-use reprise_replay::{ReplayError, Replayer};
+use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_storage::Store;
 use reprise_txn::{Code, Compiler, Deployed, Executor, ModuleId, Quarantined, Restored, TablePast, restore};
-use reprise_wire::{CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, WireError};
+use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointModuleRef, WireError};
 
 use crate::{RecoveryError, fill::fill, ready::make_ready};
-
-/// The outcome under an idempotency key, out of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadedKey {
-    /// Name of the token that called.
-    pub scope: Box<[u8]>,
-    /// As sent by the client.
-    pub key: Box<[u8]>,
-    /// Of the call (`reprise_txn::call_hash`).
-    pub fingerprint: u128,
-    /// The version that ran it.
-    pub module_id: u32,
-    /// Its number in the module.
-    pub procedure: u16,
-    /// Of the transaction that it committed as.
-    pub txn_id: TxnId,
-    /// Of its record.
-    pub lsn: Lsn,
-    /// None for a multi-partition call.
-    pub partition: Option<PartitionId>,
-    /// Encoded.
-    pub result: Vec<u8>,
-}
-
-impl LoadedKey {
-    fn of(found: &CheckpointKeyRef<'_>) -> Self {
-        Self {
-            scope: found.scope.into(),
-            key: found.key.into(),
-            fingerprint: found.fingerprint,
-            module_id: found.module_id,
-            procedure: found.procedure,
-            txn_id: found.txn_id,
-            lsn: found.lsn,
-            partition: found.partition,
-            result: found.result.to_vec(),
-        }
-    }
-}
 
 /// Stands for the code of a version that is out of service: no record behind the checkpoint names it.
 pub(crate) struct Retired;
@@ -72,7 +33,7 @@ impl Code for Retired {
 /// What came out of a checkpoint beside the tables.
 pub struct Loaded {
     /// The outcomes under idempotency keys that are still remembered.
-    pub keys: Vec<LoadedKey>,
+    pub keys: Vec<KeyedOutcome>,
     /// Compiling its modules took so long.
     pub compile_seconds: f64,
 }
@@ -317,7 +278,7 @@ pub(crate) fn error_of(what: &'static str, expected: &str, found: &str) -> WireE
     }
 }
 
-fn read_keys(reader: &CheckpointReader) -> Result<Vec<LoadedKey>, CheckpointError> {
+fn read_keys(reader: &CheckpointReader) -> Result<Vec<KeyedOutcome>, CheckpointError> {
     let mut keys = Vec::new();
     let mut blocks = reader.blocks();
     for (number, entry) in reader.entries().iter().enumerate() {
@@ -331,7 +292,17 @@ fn read_keys(reader: &CheckpointReader) -> Result<Vec<LoadedKey>, CheckpointErro
                 let error = error_of("module of a key", "a known one", "an unknown one");
                 return Err(reader.corrupt(entry, error));
             }
-            keys.push(LoadedKey::of(&found));
+            keys.push(KeyedOutcome {
+                lsn: found.lsn,
+                txn_id: found.txn_id,
+                module_id: ModuleId(found.module_id),
+                procedure: found.procedure,
+                scope: found.scope.into(),
+                key: found.key.into(),
+                fingerprint: found.fingerprint,
+                result: found.result.to_vec(),
+                partition: found.partition,
+            });
         }
     }
     Ok(keys)

@@ -92,15 +92,15 @@ pub struct Divergence {
     pub difference: Option<String>,
 }
 
-/// The outcome of a replayed call that carried an idempotency key.
+/// The outcome of a call that carried an idempotency key, as the log or a checkpoint tells it.
 #[derive(Clone)]
-pub struct ReplayOutcome {
+pub struct KeyedOutcome {
     /// Of the record.
     pub lsn: Lsn,
     /// Of the transaction.
     pub txn_id: TxnId,
     /// The version that ran it.
-    pub module: Arc<Module>,
+    pub module_id: ModuleId,
     /// Its number in the module.
     pub procedure: u16,
     /// Name of the token that called.
@@ -122,7 +122,7 @@ pub(crate) fn replay_single(
     tools: &mut ExecContext,
     deployed: &Deployed,
     command: &mut Command,
-) -> Result<Option<ReplayOutcome>, Box<Divergence>> {
+) -> Result<Option<KeyedOutcome>, Box<Divergence>> {
     let module = module_of(deployed, command)?;
     let input = input_of(tools, module, command);
     let executor = match tools.executors.get(module) {
@@ -154,7 +154,7 @@ pub(crate) fn replay_single(
 pub(crate) fn replay_multi(
     held: &mut ExclusivePartitions<'_>,
     mut command: Command,
-) -> Result<Option<ReplayOutcome>, Box<Divergence>> {
+) -> Result<Option<KeyedOutcome>, Box<Divergence>> {
     let deployed = held.tools.deployed().clone();
     let module = module_of(&deployed, &command)?;
     let input = input_of(held.tools, module, &command);
@@ -193,14 +193,14 @@ pub(crate) fn remember(
     redo: &Redo,
     keyed: &KeyedRef<'_>,
     partition: Option<PartitionId>,
-) -> Result<ReplayOutcome, Box<Divergence>> {
-    let Some(module) = known_module(tools.deployed(), redo.module_id, redo.procedure) else {
+) -> Result<KeyedOutcome, Box<Divergence>> {
+    if known_module(tools.deployed(), redo.module_id, redo.procedure).is_none() {
         return Err(misfit(tools, redo, NO_MODULE));
-    };
-    Ok(ReplayOutcome {
+    }
+    Ok(KeyedOutcome {
         lsn: redo.lsn,
         txn_id: redo.txn_id,
-        module: module.clone(),
+        module_id: redo.module_id,
         procedure: redo.procedure,
         scope: keyed.scope.into(),
         key: keyed.key.into(),
@@ -311,10 +311,10 @@ fn remembered(
     command: &mut Command,
     module: &Arc<Module>,
     partition: Option<PartitionId>,
-) -> Option<ReplayOutcome> {
+) -> Option<KeyedOutcome> {
     let key = command.idempotency_key.take()?;
     let procedure = &module.schema.procedures[command.procedure as usize];
-    Some(ReplayOutcome {
+    Some(KeyedOutcome {
         lsn: command.lsn,
         txn_id: command.txn_id,
         procedure: command.procedure,
@@ -323,6 +323,6 @@ fn remembered(
         fingerprint: call_hash(&module.name, &procedure.name, &command.args),
         result: tools.frame.result().to_vec(),
         partition,
-        module: module.clone(),
+        module_id: command.module_id,
     })
 }

@@ -23,7 +23,7 @@ mod replayer;
 mod run;
 mod window;
 
-pub use command::{Divergence, ReplayOutcome};
+pub use command::{Divergence, KeyedOutcome};
 pub use cut::OnCut;
 pub use error::ReplayError;
 pub use outcome::Remember;

@@ -9,13 +9,13 @@ use reprise_base::Lsn;
 use reprise_partition::Shared;
 
 use crate::{
-    command::{Divergence, ReplayOutcome},
+    command::{Divergence, KeyedOutcome},
     error::ReplayError,
 };
 
 /// Takes the outcomes of replayed calls that carried idempotency keys, as they are replayed: those of several partitions in no
 /// particular order.
-pub type Remember = Arc<dyn Fn(ReplayOutcome) + Send + Sync>;
+pub type Remember = Arc<dyn Fn(KeyedOutcome) + Send + Sync>;
 
 /// `Outcome::failed_at` as long as nothing has failed.
 const NOTHING: u64 = u64::MAX;
@@ -51,7 +51,7 @@ impl Outcome {
         }
     }
 
-    pub fn note(&self, result: Result<Option<ReplayOutcome>, Box<Divergence>>) {
+    pub fn note(&self, result: Result<Option<KeyedOutcome>, Box<Divergence>>) {
         match result {
             Ok(None) => {}
             Ok(Some(replayed)) => self.remember(replayed),
@@ -59,7 +59,7 @@ impl Outcome {
         }
     }
 
-    pub fn remember(&self, replayed: ReplayOutcome) {
+    pub fn remember(&self, replayed: KeyedOutcome) {
         (self.remember)(replayed);
     }
 
