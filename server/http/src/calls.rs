@@ -27,7 +27,7 @@ use crate::{
     submission::{CallText, Submission},
     target::Target,
     texts::Room,
-    trace::RequestSpan,
+    trace::{CallTrace, RequestSpan},
 };
 
 pub const PATH_PREFIX: &str = "/v1/call/";
@@ -82,30 +82,39 @@ pub async fn answer(state: &AppState, principal: &Principal, request: Request) -
         .unwrap_or_else(IntoResponse::into_response)
 }
 
-/// What a request's head asks for.
-pub struct Asked<'h> {
+/// What a head asks for.
+#[derive(Clone)]
+pub struct Call {
     pub target: Target,
-    pub key: Option<&'h str>,
-    /// Within which the key counts.
-    pub scope: Option<Arc<str>>,
-    /// For which the client waits.
-    pub timeout: Option<Duration>,
+    pub terms: Terms,
     /// The caller may call procedures that write.
     pub may_write: bool,
     /// Of the arguments.
     pub format: Format,
-    /// Of the answer.
-    pub answer: Format,
 }
 
-impl<'h> Asked<'h> {
+/// How a call is made and answered.
+#[derive(Clone)]
+pub struct Terms {
+    pub key: Option<Box<str>>,
+    /// Within which the key counts.
+    pub scope: Option<Arc<str>>,
+    /// For which the client waits.
+    pub timeout: Option<Duration>,
+    /// Of the answer.
+    pub answer: Format,
+    /// Where somebody traces it.
+    pub trace: Option<Box<CallTrace>>,
+}
+
+impl Call {
     /// Judges a head before the body is read: who may not call need not send.
     pub fn of(
         state: &AppState,
         principal: &Principal,
         deployed: &Deployed,
         path: &str,
-        headers: &'h HeaderMap,
+        headers: &HeaderMap,
     ) -> Result<Self, Refusal> {
         state.judge_open()?;
         let (module, procedure) = path
@@ -120,12 +129,15 @@ impl<'h> Asked<'h> {
         let key = idempotency_key(headers)?;
         Ok(Self {
             target,
-            key,
-            scope: key.and_then(|_| principal.scope().cloned()),
-            timeout: client_timeout(headers)?,
+            terms: Terms {
+                key: key.map(Into::into),
+                scope: key.and_then(|_| principal.scope().cloned()),
+                timeout: client_timeout(headers)?,
+                answer: format_of_answer(headers, format),
+                trace: None,
+            },
             may_write: principal.may(Role::Write),
             format,
-            answer: format_of_answer(headers, format),
         })
     }
 }
@@ -138,10 +150,10 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
     // What is awaited may be the module's deployment.
     wait_for_min_lsn(state, &head.headers).await?;
     let deployed = state.router.deployed();
-    let asked = Asked::of(state, principal, &deployed, path, &head.headers)?;
+    let asked = Call::of(state, principal, &deployed, path, &head.headers)?;
     let terms = CallTerms {
-        key: asked.key,
-        scope: asked.scope.as_ref(),
+        key: asked.terms.key.as_deref(),
+        scope: asked.terms.scope.as_ref(),
         deadline_ns,
     };
     let (what, wait_max) = ("a call's body", state.limits.body_wait);
@@ -157,7 +169,7 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
         may_write: asked.may_write,
     };
     let mut call = Submission::default();
-    call.ask_safety(AskedSafety::of(state, &head.headers, asked.timeout)?);
+    call.ask_safety(AskedSafety::of(state, &head.headers, asked.terms.timeout)?);
     let target = call.number_of(&asked.target);
     call.add(target, 0, text, ());
     let mut batch = call.batch(state, deployed);
@@ -173,7 +185,7 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
         Some(room) => Some(room.await),
     };
     let (target, reply) = call.answer(slot).map_err(Refusal::clone)?;
-    let mut response = respond(state, target, &reply, asked.answer, room)?;
+    let mut response = respond(state, target, &reply, asked.terms.answer, room)?;
     if !target.schema().read_only {
         let (name, value) = safety::header(call.reached(state));
         response.headers_mut().insert(name, value);

@@ -35,7 +35,7 @@ use tokio::{
 
 use crate::{
     auth::Auth,
-    calls::{Asked, PATH_PREFIX, is_in_view},
+    calls::{Call, PATH_PREFIX, is_in_view},
     limits::{
         BYTES_COUNTED, COUNTED_STEP_BYTES, PIPELINE_ANSWER_BYTES, PIPELINE_BYTES_IN_FLIGHT_MAX,
         PIPELINE_CALLS_IN_FLIGHT_MAX, PIPELINE_PARTIAL_WAIT_MAX, PIPELINE_REQUEST_BYTES_MAX, REQUEST_BYTES_SURE,
@@ -50,7 +50,7 @@ use crate::{
 };
 use answer::Answers;
 use request::{Head, Seen, recognise};
-use run::{Call, Progress, Run, Terms};
+use run::{Progress, Run};
 
 const READ_BYTES: usize = 32 << 10;
 /// Longest head that is remembered to recognise the next one like it.
@@ -353,19 +353,7 @@ impl Pipeline {
     fn judge(&mut self, input: &[u8], head: &Head<'_>, deployed: &Deployed) -> Result<Call, Refusal> {
         let auth = self.state.auth();
         let principal = auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
-        let asked = Asked::of(&self.state, &principal, deployed, head.path, &head.headers)?;
-        let call = Call {
-            target: asked.target,
-            terms: Terms {
-                key: asked.key.map(Into::into),
-                scope: asked.scope,
-                timeout: asked.timeout,
-                answer: asked.answer,
-                trace: None,
-            },
-            may_write: asked.may_write,
-            format: asked.format,
-        };
+        let call = Call::of(&self.state, &principal, deployed, head.path, &head.headers)?;
         let changes = [
             headers::MIN_LSN,
             headers::MAX_LAG_MS,

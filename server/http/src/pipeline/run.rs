@@ -6,7 +6,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use reprise_codec::Format;
@@ -14,12 +13,12 @@ use reprise_router::{CallTerms, Deployed, Stream};
 
 use super::answer::Answers;
 use crate::{
+    calls::{Call, Terms},
     limits::{PIPELINE_ANSWER_BYTES, PIPELINE_LARGE_CALL},
     refusal::Refusal,
     reply::Held,
     state::AppState,
     submission::{CallText, Submission},
-    target::Target,
     texts::Room,
     trace::CallTrace,
 };
@@ -40,31 +39,6 @@ pub struct Run {
 }
 
 type WaitForRoom = Pin<Box<dyn Future<Output = Room> + Send>>;
-
-/// What a head asks for.
-#[derive(Clone)]
-pub struct Call {
-    pub target: Target,
-    pub terms: Terms,
-    /// The caller may call procedures that write.
-    pub may_write: bool,
-    /// Of the arguments.
-    pub format: Format,
-}
-
-/// How a call is made and answered.
-#[derive(Clone)]
-pub struct Terms {
-    pub key: Option<Box<str>>,
-    /// Within which the key counts.
-    pub scope: Option<Arc<str>>,
-    /// For which the client waits.
-    pub timeout: Option<Duration>,
-    /// Of the answer.
-    pub answer: Format,
-    /// Where somebody traces it.
-    pub trace: Option<Box<CallTrace>>,
-}
 
 /// How far the answers to a run got.
 pub enum Progress {
