@@ -11,17 +11,15 @@ use std::{
 };
 
 use reprise_backup::{
-    BackupManifest, MANIFEST_NAME, ManifestError, Place, RestoreError, RestoreReport, Staging, Tree, copy_file, seal,
-    sum_file,
+    BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, Place, RestoreError, RestoreReport, Staging, Tree,
+    copy_file, seal, sum_file,
 };
 use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
 use reprise_env::{Clock, Disk, Started, Step, Work};
 use reprise_log::{CopyRange, Log};
 use reprise_partition::CallBatch;
-use reprise_router::{
-    BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState, CheckpointService, CheckpointState,
-};
+use reprise_router::{BackupError, BackupInfo, BackupService, BackupState, CheckpointService, CheckpointState};
 
 use crate::checkpoint::{Checkpointer, Kept};
 
@@ -305,20 +303,15 @@ impl Backups {
 }
 
 /// The manifest's files, and itself.
-fn files_of(place: &Place, manifest: &BackupManifest) -> Vec<BackupFileInfo> {
-    let named = manifest.files.iter().map(|file| BackupFileInfo {
-        path: file.path.clone(),
-        bytes: file.bytes,
-        sha256: file.sha256.clone(),
-    });
+fn files_of(place: &Place, manifest: &BackupManifest) -> Vec<BackupFile> {
     let shown = place.path().join(MANIFEST_NAME);
     let own = sum_file(place.root(), MANIFEST_NAME, shown, &mut |_| true);
-    let own = own.ok().map(|(bytes, sha256)| BackupFileInfo {
+    let own = own.ok().map(|(bytes, sha256)| BackupFile {
         path: MANIFEST_NAME.to_owned(),
         bytes,
         sha256,
     });
-    own.into_iter().chain(named).collect()
+    own.into_iter().chain(manifest.files.iter().cloned()).collect()
 }
 
 impl BackupService for Backups {

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use reprise_backup::BackupFile;
 use reprise_base::Lsn;
 
 use crate::router::Router;
@@ -17,15 +18,6 @@ pub enum BackupState {
     Published,
     /// Nothing of it is used.
     Failed,
-}
-
-/// A file of a backup.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BackupFileInfo {
-    /// In the backup's directory; the last part of it is unique.
-    pub path: String,
-    pub bytes: u64,
-    pub sha256: String,
 }
 
 /// A backup, or one on its way.
@@ -45,7 +37,7 @@ pub struct BackupInfo {
     /// On the server.
     pub directory: String,
     /// Empty until it is published.
-    pub files: Vec<BackupFileInfo>,
+    pub files: Vec<BackupFile>,
     pub error: Option<String>,
 }
 

@@ -23,7 +23,7 @@ mod standby;
 mod views;
 
 pub use admin::{DeployError, Deployment, Planned};
-pub use backup::{BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState};
+pub use backup::{BackupError, BackupInfo, BackupService, BackupState};
 pub use builder::{BatchBuilder, BatchReply, CallReply, CallTerms, OnReply};
 pub use checkpoint::{
     CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart, PartitionStart,
