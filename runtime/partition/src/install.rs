@@ -4,10 +4,9 @@
 use std::sync::Arc;
 
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_storage::{Conflict, Growth, Store};
+use reprise_storage::{Conflict, Growth, Store, Unprepared};
 use reprise_txn::{
-    Applied, Candidate, Deployed, Failure, Judge, Module, Plan, PlanError, PlanSummary, TxnInput, apply, plan,
-    run_migration,
+    Applied, Candidate, Deployed, Failure, Judge, Module, Plan, PlanSummary, TxnInput, apply, plan, run_migration,
 };
 
 use crate::{
@@ -34,6 +33,8 @@ pub struct InstallBounds {
     pub judge: Judge,
     /// When it must have made its tables and run what it runs, by the node's clock in nanoseconds. None: however long it takes.
     pub until_ns: Option<u64>,
+    /// How long that is in seconds, for people; 0: as long as it likes.
+    pub max_s: u32,
 }
 
 /// What a module ran at its deployment; nothing where it runs nothing.
@@ -44,53 +45,43 @@ pub struct Migrated {
 }
 
 /// Why a module was not installed. All tables are as they were, and the version before is in service.
-#[derive(Debug)]
-pub enum InstallError<E> {
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
     /// The tables can't become what it declares.
+    #[error("the module's tables can't be reconciled with what is stored")]
     Conflicts(Vec<Conflict>),
-    /// The tables would take so many bytes more than there are.
-    Memory {
-        /// That it would take.
-        bytes: u64,
-        /// Of the database.
-        max: u64,
-    },
+    /// The tables would take `bytes` more than there are, of `max` of the database.
+    #[error("the tables take {bytes} bytes more than there are under a limit of {max}")]
+    #[expect(missing_docs, reason = "the message says what each one is")]
+    Memory { bytes: u64, max: u64 },
     /// The changed tables were not made in time.
-    Time,
-    /// What it runs at its deployment did not come to its end on this partition.
+    #[error("the changed tables were not made within {max_s} s")]
+    #[expect(missing_docs, reason = "the message says what each one is")]
+    Time { max_s: u32 },
+    /// What it runs at its deployment failed on this partition, the first one.
+    #[error("what the module runs when it is deployed failed on partition {partition}")]
+    #[expect(missing_docs, reason = "the message says what each one is")]
     Migration {
-        /// The first one on which it failed.
         partition: PartitionId,
-        /// How it ended.
         failure: Failure,
+        max_s: u32,
     },
     /// What it ran left the partitions with different rows of this replicated table.
-    Replicated {
-        /// Its name.
-        table: String,
-    },
+    #[error("what the module runs when it is deployed left different rows of {table} on the partitions")]
+    #[expect(missing_docs, reason = "the message says what each one is")]
+    Replicated { table: String },
     /// The log is not durable as far as it was filled.
-    Log(Unlogged),
-    /// It was not confirmed.
-    Unconfirmed(E),
+    #[error(transparent)]
+    Log(#[from] Unlogged),
 }
 
-impl<E> From<PlanError> for InstallError<E> {
-    fn from(error: PlanError) -> Self {
-        match error {
-            PlanError::Conflicts(conflicts) => Self::Conflicts(conflicts),
-            PlanError::Ended => Self::Time,
-        }
-    }
-}
-
-/// Installs a module on all partitions. `confirm` is shown what it ran and what was planned; its error leaves everything as it was, and
-/// nothing fails behind it.
+/// Installs a module on all partitions. `confirm` is shown what it ran and what was planned; its error, the inner one, leaves everything
+/// as it was, and nothing fails behind it.
 pub fn install<T, E>(
     held: &mut ExclusivePartitions<'_>,
     installation: Installation,
     confirm: impl FnOnce(&mut ExclusivePartitions<'_>, &PlanSummary, &Migrated) -> Result<T, E>,
-) -> Result<T, InstallError<E>> {
+) -> Result<Result<T, E>, InstallError> {
     let Installation {
         candidate,
         wasm,
@@ -101,34 +92,31 @@ pub fn install<T, E>(
     let plan = judge(held, &candidate, bounds)?;
     let summary = plan.summary.clone();
     if !candidate.schema.on_deploy {
-        let confirmed = confirm(held, &summary, &Migrated::default()).map_err(InstallError::Unconfirmed)?;
-        let applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
-        put_in_service(held, applied.next, |binaries| binaries.push(wasm));
+        let confirmed = confirm(held, &summary, &Migrated::default());
+        if confirmed.is_ok() {
+            let applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
+            put_in_service(held, applied.next, |binaries| binaries.push(wasm));
+        }
         return Ok(confirmed);
     }
     wait_settled(held)?;
     let mut applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
     let migrated = migrate(held, &applied, txn_id, bounds);
     applied.retire(&mut stores_of(held));
-    let confirmed = migrated.and_then(|migrated| confirm(held, &summary, &migrated).map_err(InstallError::Unconfirmed));
-    match confirmed {
-        Ok(confirmed) => {
-            put_in_service(held, applied.next, |binaries| binaries.push(wasm));
-            Ok(confirmed)
-        }
-        Err(error) => {
-            applied.take_back(&mut stores_of(held));
-            Err(error)
-        }
+    let confirmed = migrated.map(|migrated| confirm(held, &summary, &migrated));
+    match &confirmed {
+        Ok(Ok(_)) => put_in_service(held, applied.next, |binaries| binaries.push(wasm)),
+        Ok(Err(_)) | Err(_) => applied.take_back(&mut stores_of(held)),
     }
+    confirmed
 }
 
 /// What an installation would do: the changed tables are made. Nothing is changed.
-pub fn judge<E>(
+pub fn judge(
     held: &ExclusivePartitions<'_>,
     candidate: &Candidate,
     bounds: InstallBounds,
-) -> Result<Plan, InstallError<E>> {
+) -> Result<Plan, InstallError> {
     if bounds.judge == Judge::Deployment {
         judge_memory(held, candidate)?;
     }
@@ -138,7 +126,11 @@ pub fn judge<E>(
         bounds.until_ns.is_none_or(|until_ns| clock.monotonic_ns() < until_ns)
     };
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
-    Ok(plan(held.tools.deployed(), candidate, &stores, bounds.judge, &go_on)?)
+    let planned = plan(held.tools.deployed(), candidate, &stores, bounds.judge, &go_on);
+    planned.map_err(|error| match error {
+        Unprepared::Conflicts(conflicts) => InstallError::Conflicts(conflicts),
+        Unprepared::Ended => InstallError::Time { max_s: bounds.max_s },
+    })
 }
 
 /// Puts modules into service whose tables the partitions' stores hold. `note` has the bytes of all versions.
@@ -154,7 +146,7 @@ fn stores_of<'h>(held: &'h mut ExclusivePartitions<'_>) -> Vec<&'h mut Store> {
 }
 
 /// Refuses what takes more memory than there is, before anything of it is made.
-fn judge_memory<E>(held: &ExclusivePartitions<'_>, candidate: &Candidate) -> Result<(), InstallError<E>> {
+fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate) -> Result<(), InstallError> {
     let memory = &held.tools.shared.memory;
     let (name, schema) = (&candidate.name, &candidate.schema);
     let mut growth = Growth::default();
@@ -174,21 +166,21 @@ fn judge_memory<E>(held: &ExclusivePartitions<'_>, candidate: &Candidate) -> Res
 }
 
 /// Waits until nothing that was committed may have to be taken back: no undo refers to rows that are about to stand aside.
-fn wait_settled<E>(held: &mut ExclusivePartitions<'_>) -> Result<(), InstallError<E>> {
+fn wait_settled(held: &mut ExclusivePartitions<'_>) -> Result<(), InstallError> {
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     let sink = &*held.tools.sink;
-    sink.wait_durable(&mut partitions).map_err(InstallError::Log)?;
+    sink.wait_durable(&mut partitions)?;
     partitions.iter_mut().for_each(|partition| partition.settle(sink));
     Ok(())
 }
 
 /// Runs what the module runs at its deployment on each partition in turn.
-fn migrate<E>(
+fn migrate(
     held: &mut ExclusivePartitions<'_>,
     applied: &Applied,
     txn_id: TxnId,
     bounds: InstallBounds,
-) -> Result<Migrated, InstallError<E>> {
+) -> Result<Migrated, InstallError> {
     let module = &applied.migration;
     let mut executor = module.code.instantiate().map_err(|reason| InstallError::Migration {
         partition: PartitionId(0),
@@ -197,6 +189,7 @@ fn migrate<E>(
             message: reason,
             backtrace: Vec::new(),
         },
+        max_s: bounds.max_s,
     })?;
     // Versions of one name follow each other: the tables are as the one before left them.
     let args = (module.version - 1).to_le_bytes();
@@ -228,6 +221,7 @@ fn migrate<E>(
         let digest = digest.map_err(|failure| InstallError::Migration {
             partition: partition.id,
             failure,
+            max_s: bounds.max_s,
         })?;
         migrated.digests.push(digest);
         shared.underway.note_partition();
@@ -237,7 +231,7 @@ fn migrate<E>(
 }
 
 /// Each partition ran for itself: of a replicated table they must have come to the same rows.
-fn check_replicated<E>(held: &ExclusivePartitions<'_>, module: &Module) -> Result<(), InstallError<E>> {
+fn check_replicated(held: &ExclusivePartitions<'_>, module: &Module) -> Result<(), InstallError> {
     let tables = module.schema.tables.iter().zip(&module.tables);
     for (declared, bound) in tables.filter(|(_, bound)| bound.is_own && bound.is_replicated()) {
         let mut digests = held.partitions.iter().map(|part| part.store.rows_digest(bound.table));

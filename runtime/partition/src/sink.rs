@@ -10,13 +10,16 @@ use reprise_wire::{ChangesRun, RecordBatch};
 use crate::{batch::CallBatch, gate::CommitGate, site::Partition};
 
 /// Why the log does not keep what was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unlogged {
     /// It can't be written: nothing of it is kept.
+    #[error("the log can't be written: {0}")]
     Unavailable(Arc<str>),
     /// The log is read alone.
+    #[error("{0}")]
     ReadOnly(Arc<str>),
     /// The log failed while it wrote this: it may be kept.
+    #[error("{0}")]
     Unknown(Arc<str>),
 }
 

@@ -59,6 +59,7 @@ impl Replayer {
             bounds: InstallBounds {
                 judge: judge_of(&candidate),
                 until_ns: None,
+                max_s: 0,
             },
             candidate,
             wasm,
@@ -87,11 +88,9 @@ impl Logged {
     fn install(&self, held: &mut ExclusivePartitions<'_>, installation: Installation) -> Result<(), ReplayError> {
         let txn_id = installation.txn_id;
         let compare = |_: &mut ExclusivePartitions<'_>, _: &PlanSummary, ran: &Migrated| self.compare(ran);
-        let installed = install(held, installation, compare);
-        installed.map_err(|error| match error {
+        let compared = install(held, installation, compare).map_err(|error| match error {
             InstallError::Conflicts(conflicts) => self.refused(texts(&conflicts)),
-            InstallError::Unconfirmed(what) => self.diverged(txn_id, what),
-            InstallError::Migration { partition, failure } => {
+            InstallError::Migration { partition, failure, .. } => {
                 let what = format!(
                     "on partition {partition} it committed when logged and {}",
                     failure_text(&failure)
@@ -101,8 +100,9 @@ impl Logged {
             InstallError::Replicated { table } => {
                 self.diverged(txn_id, format!("it leaves different rows of {table} on the partitions"))
             }
-            InstallError::Memory { .. } | InstallError::Time | InstallError::Log(_) => ReplayError::Stopped,
+            InstallError::Memory { .. } | InstallError::Time { .. } | InstallError::Log(_) => ReplayError::Stopped,
         })?;
+        compared.map_err(|what| self.diverged(txn_id, what))?;
         note_position(held, txn_id, self.end);
         Ok(())
     }

@@ -7,17 +7,15 @@ use reprise_abi::{
     text::TextBound,
 };
 use reprise_base::{
-    Lsn, PartitionId, TxnId,
+    Lsn, TxnId,
     limits::{MODULE_BYTES_MAX, QUARANTINED_MAX, TEXT_PER_BYTE_MAX},
 };
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{
     ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, Partition, Unlogged, install, judge,
 };
-use reprise_storage::{Conflict, Store};
-use reprise_txn::{
-    Candidate, Failure, Judge, Module, ModuleId, PlanSummary, Quarantined, apply_drop, check_drop, remove,
-};
+use reprise_storage::Store;
+use reprise_txn::{Candidate, Judge, Module, ModuleId, PlanSummary, Quarantined, apply_drop, check_drop, remove};
 use reprise_wire::{
     DeployRef, DropTableRef, MigrationRef, PLAN_BYTES_MAX, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RecordBatch,
     RecordRef, RemoveRef,
@@ -52,8 +50,8 @@ pub struct Planned {
 pub enum DeployError {
     #[error("not a module that this host can run: {reason}")]
     Invalid { reason: String, offset: Option<u64> },
-    #[error("the module's tables can't be reconciled with what is stored")]
-    Conflict(Vec<Conflict>),
+    #[error(transparent)]
+    Install(#[from] InstallError),
     #[error("a module has at most {max} bytes")]
     TooLarge { max: usize },
     /// The log has no room for so long a record, however empty it is.
@@ -65,32 +63,13 @@ pub enum DeployError {
     NoTable,
     #[error("{0}")]
     BadName(String),
-    #[error("the log can't be written: {0}")]
-    LogUnavailable(Arc<str>),
-    #[error("{0}")]
-    ReadOnly(Arc<str>),
+    #[error(transparent)]
+    Log(Unlogged),
     #[error(transparent)]
     NotPrimary(#[from] NotPrimary),
     /// The log failed while it wrote the record: whether that is kept shows after a restart.
     #[error("{reason}")]
     OutcomeUnknown { reason: Arc<str>, txn_id: TxnId, lsn: Lsn },
-    /// The tables would take so many bytes more than there are.
-    #[error("the tables take {bytes} bytes more than there are under a limit of {max}")]
-    MemoryExhausted { bytes: u64, max: u64 },
-    /// The changed tables were not made in time.
-    #[error("the changed tables were not made within {max_s} s")]
-    Time { max_s: u32 },
-    /// What the module runs at its deployment did not come to its end.
-    #[error("what the module runs when it is deployed failed on partition {partition}")]
-    Migration {
-        partition: PartitionId,
-        failure: Failure,
-        /// What a deployment may take, in seconds; 0: as long as it likes.
-        max_s: u32,
-    },
-    /// What it ran left different rows of a replicated table on the partitions.
-    #[error("what the module runs when it is deployed left different rows of {table} on the partitions")]
-    Replicated { table: String },
     #[error("{0}")]
     Unavailable(Arc<str>),
 }
@@ -129,7 +108,7 @@ impl Router {
                     conflicts,
                     ..PlanSummary::default()
                 },
-                Err(error) => return Err(refused(error, max_s)),
+                Err(error) => return Err(error.into()),
             };
             summary.estimated_ms = (clock.monotonic_ns() - begun_ns).div_ceil(1_000_000);
             Ok::<_, DeployError>(summary)
@@ -287,25 +266,7 @@ fn bounds(held: &ExclusivePartitions<'_>, max_s: u32) -> InstallBounds {
     InstallBounds {
         judge: Judge::Deployment,
         until_ns: (max_s > 0).then(|| now_ns + u64::from(max_s) * 1_000_000_000),
-    }
-}
-
-fn refused(error: InstallError<DeployError>, max_s: u32) -> DeployError {
-    match error {
-        InstallError::Conflicts(conflicts) => DeployError::Conflict(conflicts),
-        InstallError::Memory { bytes, max } => DeployError::MemoryExhausted { bytes, max },
-        InstallError::Time => DeployError::Time { max_s },
-        InstallError::Migration { partition, failure } => DeployError::Migration {
-            partition,
-            failure,
-            max_s,
-        },
-        InstallError::Replicated { table } => DeployError::Replicated { table },
-        InstallError::Log(Unlogged::ReadOnly(reason)) => DeployError::ReadOnly(reason),
-        InstallError::Log(Unlogged::Unavailable(reason) | Unlogged::Unknown(reason)) => {
-            DeployError::LogUnavailable(reason)
-        }
-        InstallError::Unconfirmed(error) => error,
+        max_s,
     }
 }
 
@@ -367,7 +328,7 @@ fn deploy(
         txn_id,
         bounds: bounds(held, max_s),
     };
-    install(held, installation, log).map_err(|error| refused(error, max_s))
+    install(held, installation, log)?
 }
 
 fn uninstall(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, TxnId), DeployError> {
@@ -383,7 +344,7 @@ fn uninstall(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, Txn
 fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, TxnId), DeployError> {
     let deployed = held.tools.deployed().clone();
     let (id, table) = deployed.table(name).ok_or(DeployError::NoTable)?;
-    check_drop(&deployed, id).map_err(|error| DeployError::Conflict(error.conflicts))?;
+    check_drop(&deployed, id).map_err(|error| InstallError::Conflicts(error.conflicts))?;
     let txn_id = held.tools.next_multi_id(held.partitions);
     let full = table.full_name();
     let record = RecordBatch::of(&RecordRef::DropTable(DropTableRef { txn_id, table: &full }));
@@ -424,9 +385,8 @@ fn quarantine(
 
 fn append(held: &mut ExclusivePartitions<'_>, record: &RecordBatch, txn_id: TxnId) -> Result<Lsn, DeployError> {
     let refused = |reason, lsn| match reason {
-        Unlogged::Unavailable(reason) => DeployError::LogUnavailable(reason),
-        Unlogged::ReadOnly(reason) => DeployError::ReadOnly(reason),
         Unlogged::Unknown(reason) => DeployError::OutcomeUnknown { reason, txn_id, lsn },
+        reason => DeployError::Log(reason),
     };
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     if let Some(reason) = held.tools.refusal() {

@@ -38,22 +38,10 @@ pub struct PartitionStart {
 pub enum CopyError {
     #[error("the engine still copies for the checkpoint before")]
     Busy,
-    #[error("the log can't be written: {0}")]
-    LogUnavailable(Arc<str>),
-    #[error("{0}")]
-    ReadOnly(Arc<str>),
+    #[error(transparent)]
+    Log(#[from] Unlogged),
     #[error("{0}")]
     Unavailable(Arc<str>),
-}
-
-impl From<Unlogged> for CopyError {
-    fn from(reason: Unlogged) -> Self {
-        match reason {
-            // Whether a mark is kept is nobody's question: without its checkpoint it means nothing.
-            Unlogged::Unavailable(reason) | Unlogged::Unknown(reason) => Self::LogUnavailable(reason),
-            Unlogged::ReadOnly(reason) => Self::ReadOnly(reason),
-        }
-    }
 }
 
 impl From<Unavailable> for CopyError {

@@ -49,7 +49,8 @@ pub use reprise_backup::ArchiveStatus;
 pub use reprise_log::FrontStatus;
 pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
-    CallInfo, CallPhase, CallTimes, Deadline, DeployProgress, RendezvousStats, ReplyOutcome, Stream, has_small_result,
+    CallInfo, CallPhase, CallTimes, Deadline, DeployProgress, InstallError, RendezvousStats, ReplyOutcome, Stream,
+    Unlogged, has_small_result,
 };
 pub use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};

@@ -18,7 +18,7 @@ use crate::{
     prefetch,
 };
 
-pub use judge::{PlanError, plan};
+pub use judge::plan;
 pub use summary::{PlanSummary, TablePlan};
 
 /// A module on its way into service.

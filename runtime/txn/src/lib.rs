@@ -35,8 +35,8 @@ mod watch;
 pub use ahead::{LookAhead, NextCalls};
 pub use executors::Executors;
 pub use install::{
-    Applied, Candidate, Judge, Plan, PlanError, PlanSummary, Restored, TablePlan, apply, apply_drop, check_drop, plan,
-    remove, restore,
+    Applied, Candidate, Judge, Plan, PlanSummary, Restored, TablePlan, apply, apply_drop, check_drop, plan, remove,
+    restore,
 };
 pub use keyplace::{KeyPlace, partition_between};
 pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, Quarantined, TableBinding};

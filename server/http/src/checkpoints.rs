@@ -122,8 +122,7 @@ impl From<TakeError> for Refusal {
     fn from(error: TakeError) -> Self {
         match error {
             TakeError::NoLog => Self::not_found(error.to_string()),
-            TakeError::Begin(CopyError::LogUnavailable(reason)) => Self::log_unavailable(&reason),
-            TakeError::Begin(CopyError::ReadOnly(reason)) => Self::read_only(&reason),
+            TakeError::Begin(CopyError::Log(reason)) => reason.into(),
             TakeError::Begin(CopyError::Busy) | TakeError::Failed(_) => Self::unavailable(&error.to_string()),
             TakeError::Begin(CopyError::Unavailable(reason)) => Self::unavailable(&reason),
         }

@@ -7,7 +7,9 @@ use axum::{
 };
 use reprise_api::{Phase, Problem, ProblemKind, SchemaConflict, U64, headers};
 use reprise_base::{Lsn, PartitionId, Safety, TxnId, limits::MEMORY_MAX_LIMIT};
-use reprise_router::{CallReply, DeployError, Ended, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable};
+use reprise_router::{
+    CallReply, DeployError, Ended, Failure, InstallError, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged,
+};
 
 /// An answer other than the one asked for.
 #[derive(Clone, Debug)]
@@ -307,14 +309,6 @@ impl From<DeployError> for Refusal {
                 problem.offset = offset;
                 problem.into()
             }
-            DeployError::Conflict(conflicts) => {
-                let mut problem = Problem::new(
-                    ProblemKind::SchemaConflict,
-                    "nothing was changed; each of the conflicts names its way on",
-                );
-                problem.conflicts = conflicts.into_iter().map(conflict).collect();
-                problem.into()
-            }
             DeployError::TooLarge { max } => Self::too_large("a module", max),
             DeployError::RecordTooLong { bytes, max } => {
                 let detail = format!(
@@ -328,8 +322,27 @@ impl From<DeployError> for Refusal {
             DeployError::NoTable => Self::not_found("no such table; GET /v1/tables lists them as module.table"),
             DeployError::NotFound => Self::not_found("no such module is in service; GET /v1/modules lists them"),
             DeployError::BadName(detail) => Self::malformed(detail),
-            DeployError::LogUnavailable(reason) => Self::log_unavailable(&reason),
-            DeployError::MemoryExhausted { bytes, max } => {
+            DeployError::Install(error) => error.into(),
+            DeployError::Log(reason) => reason.into(),
+            DeployError::NotPrimary(refused) => Self::not_primary(refused.primary.as_deref()),
+            DeployError::OutcomeUnknown { reason, txn_id, lsn } => Self::outcome_unknown(&reason, txn_id, lsn),
+            DeployError::Unavailable(reason) => Self::unavailable(&reason),
+        }
+    }
+}
+
+impl From<InstallError> for Refusal {
+    fn from(error: InstallError) -> Self {
+        match error {
+            InstallError::Conflicts(conflicts) => {
+                let mut problem = Problem::new(
+                    ProblemKind::SchemaConflict,
+                    "nothing was changed; each of the conflicts names its way on",
+                );
+                problem.conflicts = conflicts.into_iter().map(conflict).collect();
+                problem.into()
+            }
+            InstallError::Memory { bytes, max } => {
                 let detail = format!(
                     "the module's tables, and those that are made anew for it, take {} MiB more than there are now; nothing was changed. \
                      {MORE_MEMORY} ({} MiB)",
@@ -338,10 +351,10 @@ impl From<DeployError> for Refusal {
                 );
                 Self::memory_exhausted(detail, max)
             }
-            DeployError::Time { max_s } => Self::migration(format!(
+            InstallError::Time { max_s } => Self::migration(format!(
                 "the changed tables were not made within {max_s} s; {MORE_TIME}"
             )),
-            DeployError::Migration {
+            InstallError::Migration {
                 partition,
                 failure,
                 max_s,
@@ -356,13 +369,19 @@ impl From<DeployError> for Refusal {
                     Some(max) => Self::memory_exhausted(format!("{why}; nothing was changed. {MORE_MEMORY}"), max),
                 }
             }
-            DeployError::Replicated { table } => Self::migration(format!(
+            InstallError::Replicated { table } => Self::migration(format!(
                 "what the module runs when it is deployed left different rows of {table}, which is replicated, on the partitions; write there                  what depends on its own rows and on from_version alone"
             )),
-            DeployError::ReadOnly(reason) => Self::read_only(&reason),
-            DeployError::NotPrimary(refused) => Self::not_primary(refused.primary.as_deref()),
-            DeployError::OutcomeUnknown { reason, txn_id, lsn } => Self::outcome_unknown(&reason, txn_id, lsn),
-            DeployError::Unavailable(reason) => Self::unavailable(&reason),
+            InstallError::Log(reason) => reason.into(),
+        }
+    }
+}
+
+impl From<Unlogged> for Refusal {
+    fn from(reason: Unlogged) -> Self {
+        match reason {
+            Unlogged::Unavailable(reason) | Unlogged::Unknown(reason) => Self::log_unavailable(&reason),
+            Unlogged::ReadOnly(reason) => Self::read_only(&reason),
         }
     }
 }

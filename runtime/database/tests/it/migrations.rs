@@ -9,7 +9,7 @@ use reprise_base::{
     limits::{MEMORY_MAX_LIMIT, WRITE_SET_BYTES_MAX},
 };
 use reprise_database::{Database, LogPolicy};
-use reprise_router::{BatchBuilder, DeployError, Failure, LogBody, LogQuery, ReplyOutcome};
+use reprise_router::{BatchBuilder, DeployError, Failure, InstallError, LogBody, LogQuery, ReplyOutcome};
 
 const PEOPLE: i64 = 200;
 
@@ -213,7 +213,7 @@ fn a_retiring_table_is_read_by_the_migration_alone() {
     let name = r#"{\"name\":\"name\",\"type\":\"text\",\"nullable\":true}"#;
     let other = name.replace("text", "i64");
     match router.deploy("contacts", &retiring(&other, "")).err() {
-        Some(DeployError::Conflict(conflicts)) => {
+        Some(DeployError::Install(InstallError::Conflicts(conflicts))) => {
             let found = &conflicts[0];
             assert_eq!((&*found.table, &*found.item), ("contacts.contacts", "name"), "{found}");
         }
@@ -221,10 +221,10 @@ fn a_retiring_table_is_read_by_the_migration_alone() {
     }
     let write = "(drop (call $insert (i32.const 1) (i64.const 77309411328)))";
     match router.deploy("contacts", &retiring(name, write)).err() {
-        Some(DeployError::Migration {
+        Some(DeployError::Install(InstallError::Migration {
             failure: Failure::Trapped { message, .. },
             ..
-        }) => assert!(message.contains("none that is retiring"), "{message}"),
+        })) => assert!(message.contains("none that is retiring"), "{message}"),
         found => panic!("{found:?}"),
     }
     check_first(&database);
@@ -253,7 +253,7 @@ fn one_that_fails_leaves_the_version_before_in_service() {
     let before = digest(&database);
     let router = database.router();
     let failed = |wasm: &[u8]| match router.deploy("contacts", wasm).err() {
-        Some(DeployError::Migration { failure, .. }) => failure,
+        Some(DeployError::Install(InstallError::Migration { failure, .. })) => failure,
         other => panic!("{other:?}"),
     };
     router.set_deploy_time_max_s(1);
@@ -338,7 +338,7 @@ fn a_replicated_table_gets_the_same_rows_everywhere_or_none() {
     let router = database.router();
     let differing = "(i64.store (i32.const 0) (i64.const 99)) (i64.store (i32.const 8) (call $txn_id)) (call $put)";
     match router.deploy("m", &writing(2, r#""replicated""#, differing)).err() {
-        Some(DeployError::Replicated { table }) => assert_eq!(table, "wide"),
+        Some(DeployError::Install(InstallError::Replicated { table })) => assert_eq!(table, "wide"),
         found => panic!("{found:?}"),
     }
     assert!(router.deployed().table("m.wide").is_none() && router.deployed().current.is_empty());
@@ -349,7 +349,10 @@ fn a_replicated_table_gets_the_same_rows_everywhere_or_none() {
     // Over rows that are there: those of the new version are put in beside them, or nothing changes.
     let next = |body: &str| writing(2, r#""replicated""#, &format!("(local.set $n (i64.const 10)) {body}"));
     let failed = router.deploy("m", &next(&format!("{} {differing}", putting(20)))).err();
-    assert!(matches!(failed, Some(DeployError::Replicated { .. })), "{failed:?}");
+    assert!(
+        matches!(failed, Some(DeployError::Install(InstallError::Replicated { .. }))),
+        "{failed:?}"
+    );
     assert_eq!(rows_of_wide(&database), 10);
     router.deploy("m", &next(&putting(25))).expect("deployed");
     let before = digest(&database);
@@ -415,14 +418,14 @@ fn without_memory_for_it_the_version_before_serves() {
     for rows in [100_000, 1_000] {
         match router.deploy("m", &writing(WIDE, by_key, &far(rows))) {
             Ok(_) => failed.push("deployed"),
-            Err(DeployError::MemoryExhausted { max, .. }) => {
+            Err(DeployError::Install(InstallError::Memory { max, .. })) => {
                 assert_eq!(max, max_bytes);
                 failed.push("judged");
             }
-            Err(DeployError::Migration {
+            Err(DeployError::Install(InstallError::Migration {
                 failure: Failure::Limit { limit, max, .. },
                 ..
-            }) => {
+            })) => {
                 assert_eq!((limit.as_str(), max), (MEMORY_MAX_LIMIT, max_bytes));
                 failed.push("ran");
             }
@@ -451,7 +454,7 @@ fn without_memory_for_it_the_version_before_serves() {
     let (before, version) = (digest(&database), router.deployed().current["m"].version);
     let refused = router.deploy("m", &writing(WIDE, by_key, "")).err();
     assert!(
-        matches!(refused, Some(DeployError::MemoryExhausted { .. })),
+        matches!(refused, Some(DeployError::Install(InstallError::Memory { .. }))),
         "{refused:?}"
     );
     assert_eq!(

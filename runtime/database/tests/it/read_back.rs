@@ -13,7 +13,7 @@ use std::{
 use crate::common::{config, files, fill, open, take, wasm};
 use reprise_database::{Database, Environment};
 use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk};
-use reprise_router::{CheckpointInfo, CheckpointState, DeployError};
+use reprise_router::{CheckpointInfo, CheckpointState, DeployError, InstallError};
 
 const HONEST: u8 = 0;
 const FLIPS_A_BIT: u8 = 1;
@@ -121,7 +121,10 @@ fn a_description_that_is_longer_written_out_is_kept_as_it_was_sent() {
         .deploy("wide", &too_wide)
         .err()
         .expect("more than a MiB, written out");
-    assert!(matches!(refused, DeployError::Conflict(_)), "{refused}");
+    assert!(
+        matches!(refused, DeployError::Install(InstallError::Conflicts(_))),
+        "{refused}"
+    );
     let (wide, json) = module(60);
     database.router().deploy("wide", &wide).expect("deploy");
     database

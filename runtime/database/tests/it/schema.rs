@@ -4,7 +4,7 @@ use std::{path::Path, sync::mpsc};
 
 use reprise_abi::{Field, RowLayout};
 use reprise_database::{CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy};
-use reprise_router::{BatchBuilder, DeployError, ReplyOutcome, RowsRequest};
+use reprise_router::{BatchBuilder, DeployError, InstallError, ReplyOutcome, RowsRequest};
 
 const V1: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i32","nullable":false}"#;
 /// The table of module `a`, as others declare it.
@@ -157,7 +157,7 @@ fn tables_grow_under_a_new_version_and_an_old_module_goes_on() {
 
     let before = router.digest().expect("ready");
     let refused = router.deploy("a", &module(WIDER, "", 16)).err().expect("a conflict");
-    let DeployError::Conflict(conflicts) = refused else {
+    let DeployError::Install(InstallError::Conflicts(conflicts)) = refused else {
         panic!("{refused}");
     };
     assert_eq!((conflicts[0].table.as_str(), conflicts[0].item.as_str()), ("a.t", "b"));
@@ -197,7 +197,9 @@ fn refused(database: &Database, name: &str, wasm: &[u8]) -> String {
         "a refusal leaves nothing"
     );
     match refused {
-        DeployError::Conflict(conflicts) => conflicts.iter().map(|conflict| format!("{conflict}\n")).collect(),
+        DeployError::Install(InstallError::Conflicts(conflicts)) => {
+            conflicts.iter().map(|conflict| format!("{conflict}\n")).collect()
+        }
         other => other.to_string(),
     }
 }

@@ -12,26 +12,6 @@ use reprise_storage::{
 use super::{Candidate, Judge, Plan, PlanSummary, Step, TablePlan, bind::bind_all, conflict, put_table};
 use crate::module::Deployed;
 
-/// Why there is no plan. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// Every conflict found.
-    #[error("the module's tables can't be reconciled with what is stored")]
-    Conflicts(Vec<Conflict>),
-    /// `go_on` said no.
-    #[error("the changed tables took longer to make than a deployment may")]
-    Ended,
-}
-
-impl From<Unprepared> for PlanError {
-    fn from(unprepared: Unprepared) -> Self {
-        match unprepared {
-            Unprepared::Conflicts(conflicts) => Self::Conflicts(conflicts),
-            Unprepared::Ended => Self::Ended,
-        }
-    }
-}
-
 /// Judges `candidate` over the stored tables, and makes what the deployment will need: the changed tables, the bindings. `go_on` is
 /// told of rows that were copied, and asked whether there may be more.
 pub fn plan(
@@ -40,7 +20,7 @@ pub fn plan(
     stores: &[&Store],
     judge: Judge,
     go_on: GoOn<'_>,
-) -> Result<Plan, PlanError> {
+) -> Result<Plan, Unprepared> {
     let mut judged = Judged {
         deployed,
         candidate,
@@ -250,18 +230,18 @@ impl Judged<'_> {
         }
     }
 
-    fn finish(mut self, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, PlanError> {
+    fn finish(mut self, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, Unprepared> {
         self.check_table_count();
         if !self.conflicts.is_empty() {
-            return Err(PlanError::Conflicts(self.conflicts));
+            return Err(Unprepared::Conflicts(self.conflicts));
         }
         let bindings = bind_all(&self.candidate.name, &self.candidate.schema, &self.next);
-        let bindings = bindings.map_err(PlanError::Conflicts)?;
+        let bindings = bindings.map_err(Unprepared::Conflicts)?;
         let migrates = self.candidate.schema.on_deploy;
         let mut plan = Plan {
             steps: Vec::new(),
             bindings,
-            rebound: self.rebound().map_err(PlanError::Conflicts)?,
+            rebound: self.rebound().map_err(Unprepared::Conflicts)?,
             retiring: self.retiring(stores, go_on)?,
             summary: PlanSummary {
                 migrates,
@@ -277,7 +257,7 @@ impl Judged<'_> {
     }
 
     /// Copies of the stored tables as what runs at the deployment sees them; empty ones of tables that are not stored.
-    fn retiring(&self, stores: &[&Store], go_on: GoOn<'_>) -> Result<Vec<(TableSchema, Vec<Prepared>)>, PlanError> {
+    fn retiring(&self, stores: &[&Store], go_on: GoOn<'_>) -> Result<Vec<(TableSchema, Vec<Prepared>)>, Unprepared> {
         let mut retiring = Vec::new();
         for declared in &self.candidate.schema.retiring {
             let mut seen = declared.clone();
@@ -288,9 +268,9 @@ impl Judged<'_> {
                 continue;
             };
             let change = plan_change(&self.deployed.tables[id.0 as usize], &seen, Evolve::AsDeclared);
-            let change = change.map_err(PlanError::Conflicts)?.whole();
+            let change = change.map_err(Unprepared::Conflicts)?.whole();
             let copies = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
-            retiring.push((seen, copies.collect::<Result<_, Unprepared>>()?));
+            retiring.push((seen, copies.collect::<Result<_, _>>()?));
         }
         Ok(retiring)
     }
@@ -364,7 +344,7 @@ fn carry_out(
     stores: &[&Store],
     migrates: bool,
     go_on: GoOn<'_>,
-) -> Result<(Step, Option<TablePlan>), PlanError> {
+) -> Result<(Step, Option<TablePlan>), Unprepared> {
     match change {
         Change::Create(table) => {
             let told = TablePlan {
@@ -388,7 +368,7 @@ fn carry_out(
                 reads_rows: change.reads_rows(),
             };
             let prepared = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
-            let prepared = prepared.collect::<Result<_, Unprepared>>()?;
+            let prepared = prepared.collect::<Result<_, _>>()?;
             Ok((
                 Step::Change(id, schema, prepared),
                 (!told.steps.is_empty()).then_some(told),

@@ -10,7 +10,7 @@ mod world;
 use std::fmt;
 
 use reprise_env::{SimDisk, sim::FaultRandom};
-use reprise_router::DeployError;
+use reprise_router::{DeployError, InstallError};
 
 use change::Declared;
 use model::Model;
@@ -218,13 +218,17 @@ impl Chain {
                     self.stats.migrated += (declared.migration == Migration::Counts) as u64;
                 }
             }
-            Err(DeployError::Migration { failure, .. }) if declared.migration == Migration::Fails => {
+            Err(DeployError::Install(InstallError::Migration { failure, .. }))
+                if declared.migration == Migration::Fails =>
+            {
                 self.note(|| format!("failed: {failure:?}"));
                 self.stats.migrations_failed += 1;
                 return self.compare(life).map(|()| None);
             }
-            Err(DeployError::Migration { failure, .. }) => return Err(format!("a migration failed: {failure:?}")),
-            Err(DeployError::Conflict(conflicts)) => {
+            Err(DeployError::Install(InstallError::Migration { failure, .. })) => {
+                return Err(format!("a migration failed: {failure:?}"));
+            }
+            Err(DeployError::Install(InstallError::Conflicts(conflicts))) => {
                 self.note(|| format!("refused: {conflicts:?}"));
                 if conflicts != planned.summary.conflicts || conflicts.iter().any(|found| found.way_on.is_empty()) {
                     return Err(format!(
@@ -316,7 +320,7 @@ impl Chain {
                 self.model.tables.remove(name);
                 self.stats.dropped += 1;
             }
-            (Err(DeployError::Conflict(_)), true) => {}
+            (Err(DeployError::Install(InstallError::Conflicts(_))), true) => {}
             (dropped, _) => return Err(format!("drop of {name}: {:?}", dropped.map(drop))),
         }
         self.compare(life)
