@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use reprise_base::TxnId;
+use reprise_txn::Module;
 use serde::{Deserialize, Serialize};
 use sled::{Batch, Db, Tree};
 
@@ -17,24 +17,7 @@ const FORMAT_KEY: &[u8] = b"format";
 /// The catalog is read at the start and written at deployments: a small cache is plenty.
 const CACHE_BYTES: u64 = 4 << 20;
 
-/// One version of a module, with its bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CatalogModule {
-    /// Number of the version in the log.
-    pub module_id: u32,
-    /// Of the module.
-    pub name: String,
-    /// Counts from 1 for each name.
-    pub version: u32,
-    /// SHA-256 of `wasm`.
-    pub hash: [u8; 32],
-    /// Of the deployment.
-    pub txn_id: TxnId,
-    /// None where it is out of service.
-    pub wasm: Vec<u8>,
-}
-
-/// One version of a module, as listed.
+/// One version of a module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CatalogEntry {
     /// Number of the version in the log.
@@ -47,6 +30,19 @@ pub struct CatalogEntry {
     pub hash: [u8; 32],
     /// Of the deployment.
     pub txn_id: u64,
+}
+
+impl CatalogEntry {
+    /// Describes a version.
+    pub fn of(module: &Module) -> Self {
+        Self {
+            module_id: module.id.0,
+            name: module.name.clone(),
+            version: module.version,
+            hash: module.hash,
+            txn_id: module.installed_by.0,
+        }
+    }
 }
 
 /// Why the catalog can't be used.
@@ -149,27 +145,21 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Notes a version and puts it into service. On disk when this returns.
-    pub fn record(&self, module: &CatalogModule) -> Result<(), CatalogError> {
-        self.insert(module)?;
-        let id = &module.module_id.to_be_bytes();
-        self.in_service.insert(module.name.as_bytes(), id)?;
+    /// Records a version and its bytes, and puts it into service. On disk when this returns.
+    pub fn record(&self, entry: &CatalogEntry, wasm: &[u8]) -> Result<(), CatalogError> {
+        self.insert(entry, wasm)?;
+        let id = &entry.module_id.to_be_bytes();
+        self.in_service.insert(entry.name.as_bytes(), id)?;
         self.flush()
     }
 
-    fn insert(&self, module: &CatalogModule) -> Result<(), CatalogError> {
-        let entry = CatalogEntry {
-            module_id: module.module_id,
-            name: module.name.clone(),
-            version: module.version,
-            hash: module.hash,
-            txn_id: module.txn_id.0,
-        };
-        let text = serde_json::to_vec(&entry).expect("an entry serializes");
-        if !module.wasm.is_empty() && !self.binaries.contains_key(module.hash)? {
-            self.binaries.insert(module.hash, module.wasm.as_slice())?;
+    /// Adds a version, without its bytes if there are none.
+    fn insert(&self, entry: &CatalogEntry, wasm: &[u8]) -> Result<(), CatalogError> {
+        let text = serde_json::to_vec(entry).expect("an entry serializes");
+        if !wasm.is_empty() && !self.binaries.contains_key(entry.hash)? {
+            self.binaries.insert(entry.hash, wasm)?;
         }
-        self.versions.insert(module.module_id.to_be_bytes(), text)?;
+        self.versions.insert(entry.module_id.to_be_bytes(), text)?;
         Ok(())
     }
 
@@ -244,17 +234,17 @@ impl Catalog {
         Ok(differences)
     }
 
-    /// Replaces everything by `modules`, of which those in `in_service` are in service. On disk when this returns.
-    pub fn rebuild(
+    /// Replaces everything by these versions and their bytes; those in `in_service` are in service. On disk when this returns.
+    pub fn rebuild<'m>(
         &self,
-        modules: impl IntoIterator<Item = CatalogModule>,
+        modules: impl IntoIterator<Item = (&'m CatalogEntry, &'m [u8])>,
         in_service: &BTreeMap<String, u32>,
     ) -> Result<(), CatalogError> {
         self.versions.clear()?;
         self.in_service.clear()?;
         self.binaries.clear()?;
-        for module in modules {
-            self.insert(&module)?;
+        for (entry, wasm) in modules {
+            self.insert(entry, wasm)?;
         }
         let mut names = Batch::default();
         for (name, id) in in_service {
@@ -287,24 +277,13 @@ fn free_name(dir: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn module(id: u32, name: &str, version: u32, wasm: &[u8]) -> CatalogModule {
-        CatalogModule {
-            module_id: id,
+    fn entry(module_id: u32, name: &str, version: u32, first: u8) -> CatalogEntry {
+        CatalogEntry {
+            module_id,
             name: name.into(),
             version,
-            hash: [wasm[0]; 32],
-            txn_id: TxnId(id as u64 + 7),
-            wasm: wasm.to_vec(),
-        }
-    }
-
-    fn entry(module: &CatalogModule) -> CatalogEntry {
-        CatalogEntry {
-            module_id: module.module_id,
-            name: module.name.clone(),
-            version: module.version,
-            hash: module.hash,
-            txn_id: module.txn_id.0,
+            hash: [first; 32],
+            txn_id: u64::from(module_id) + 7,
         }
     }
 
@@ -312,20 +291,20 @@ mod tests {
     fn what_was_recorded_is_there_after_reopening() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("catalog");
-        let modules = [
-            module(0, "bank", 1, b"a"),
-            module(1, "voter", 1, b"b"),
-            module(2, "bank", 2, b"a"),
+        let expected = [
+            entry(0, "bank", 1, b'a'),
+            entry(1, "voter", 1, b'b'),
+            entry(2, "bank", 2, b'a'),
         ];
         {
             let opened = Catalog::open(&path).expect("opens");
             assert_eq!(opened.set_aside, None);
-            modules.iter().for_each(|m| opened.catalog.record(m).expect("records"));
+            let record = |entry: &CatalogEntry| opened.catalog.record(entry, &entry.hash[..1]).expect("records");
+            expected.iter().for_each(record);
             opened.catalog.remove("voter").expect("removes");
             assert!(matches!(Catalog::open(&path), Err(CatalogError::InUse(_))));
         }
         let catalog = Catalog::open(&path).expect("opens again").catalog;
-        let expected: Vec<_> = modules.iter().map(entry).collect();
         let names = BTreeMap::from([("bank".to_owned(), 2)]);
         assert_eq!(catalog.versions().expect("reads"), expected);
         assert_eq!(
@@ -344,11 +323,11 @@ mod tests {
     fn a_damaged_catalog_is_set_aside_and_rebuilt() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("catalog");
-        let bank = module(0, "bank", 1, &[5; 100_000]);
+        let (bank, wasm) = (entry(0, "bank", 1, 5), [5; 100_000]);
         Catalog::open(&path)
             .expect("opens")
             .catalog
-            .record(&bank)
+            .record(&bank, &wasm)
             .expect("records");
         for file in ["db", "conf"] {
             let file = path.join(file);
@@ -358,9 +337,12 @@ mod tests {
         let opened = Catalog::open(&path).expect("opens a new one");
         assert_eq!(opened.set_aside, Some(dir.path().join("catalog.broken-1")));
         let names = BTreeMap::from([("bank".to_owned(), 0)]);
-        let expected = [entry(&bank)];
+        let expected = [bank];
         assert_eq!(opened.catalog.differences(&expected, &names).expect("reads").len(), 2);
-        opened.catalog.rebuild([bank], &names).expect("rebuilds");
+        opened
+            .catalog
+            .rebuild([(&expected[0], &wasm[..])], &names)
+            .expect("rebuilds");
         assert!(opened.catalog.differences(&expected, &names).expect("reads").is_empty());
     }
 

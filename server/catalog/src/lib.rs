@@ -8,4 +8,4 @@
 
 mod catalog;
 
-pub use catalog::{Catalog, CatalogEntry, CatalogError, CatalogModule, Opened};
+pub use catalog::{Catalog, CatalogEntry, CatalogError, Opened};

@@ -15,7 +15,7 @@ use reprise_api::{
     ModuleVersion, PlanStep, Problem, RetiringTable, TablePlan, U64, headers,
 };
 use reprise_base::limits::MODULE_BYTES_MAX;
-use reprise_catalog::CatalogModule;
+use reprise_catalog::CatalogEntry;
 use reprise_codec::{hex, rfc3339};
 use reprise_router::{Deployed, Deployment, Module, ProcedureSums, Router};
 use serde::Deserialize;
@@ -175,16 +175,8 @@ pub fn deploy(parts: &Parts, name: &str, wasm: &[u8]) -> Result<Deployment, Refu
     let deployment = parts.router.deploy(name, wasm)?;
     let module = &deployment.module;
     if !deployment.unchanged {
-        let entry = CatalogModule {
-            module_id: module.id.0,
-            name: module.name.clone(),
-            version: module.version,
-            hash: module.hash,
-            txn_id: module.installed_by,
-            wasm: wasm.to_vec(),
-        };
         // The log has the module already; the catalog is rebuilt from it when it falls behind.
-        if let Err(error) = parts.catalog.record(&entry) {
+        if let Err(error) = parts.catalog.record(&CatalogEntry::of(module), wasm) {
             tracing::warn!(%error, module = name, "record module in catalog");
         }
     }

@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::Context;
 use clap::ArgMatches;
-use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
+use reprise_catalog::{Catalog, CatalogEntry};
 use reprise_database::{
     Database, LogPolicy, OpenError, ReadersConfig, RecoveryReport, bring_home, list_cuts, set_hash_secret,
     stored_partitions,
@@ -24,7 +24,7 @@ use reprise_database::{
 use reprise_env::{entropy, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
 use reprise_net_tls::{Identity, use_ring};
-use reprise_router::{Module, Phase, RecoveryStep, Router};
+use reprise_router::{Phase, RecoveryStep, Router};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -487,7 +487,11 @@ fn settle_catalog(database: &Database, catalog: &Catalog, recovered: usize) -> a
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..TRIES {
         let deployed = database.router().deployed();
-        let expected: Vec<_> = deployed.versions.iter().map(|module| entry_of(module)).collect();
+        let expected: Vec<_> = deployed
+            .versions
+            .iter()
+            .map(|module| CatalogEntry::of(module))
+            .collect();
         let in_service: BTreeMap<_, _> = deployed
             .current
             .values()
@@ -499,48 +503,22 @@ fn settle_catalog(database: &Database, catalog: &Catalog, recovered: usize) -> a
         if differences.is_empty() {
             return Ok(());
         }
-        let mut modules = Vec::new();
-        for module in &deployed.versions {
-            let Some(wasm) = database.module_bytes(module.id) else {
-                break; // a deployment of now, on its way
-            };
-            modules.push(CatalogModule {
-                module_id: module.id.0,
-                name: module.name.clone(),
-                version: module.version,
-                hash: module.hash,
-                txn_id: module.installed_by,
-                wasm: wasm.to_vec(),
-            });
-        }
-        if modules.len() < deployed.versions.len() {
-            thread::sleep(PAUSE);
-            continue;
-        }
-        if deployed.versions.len() > recovered {
+        let versions = deployed.versions.iter();
+        let binaries: Option<Vec<_>> = versions.map(|module| database.module_bytes(module.id)).collect();
+        let Some(binaries) = binaries.filter(|binaries| binaries.len() <= recovered) else {
             thread::sleep(PAUSE); // a deployment of now may be in the log and not yet in the catalog
             continue;
-        }
+        };
         // There is none yet beside a log that was restored.
         match catalog.versions().context("list the catalog")?.is_empty() {
-            true => eprintln!("the catalog is made from the log: {} module versions", modules.len()),
+            true => eprintln!("the catalog is made from the log: {} module versions", binaries.len()),
             false => eprintln!("the catalog is made again from the log: {}", differences.join("; ")),
         }
         catalog
-            .rebuild(modules, &in_service)
+            .rebuild(expected.iter().zip(binaries.iter().map(|wasm| &**wasm)), &in_service)
             .context("make the catalog again")?;
     }
     Ok(()) // deployments came all the time; the next start looks again
-}
-
-fn entry_of(module: &Module) -> CatalogEntry {
-    CatalogEntry {
-        module_id: module.id.0,
-        name: module.name.clone(),
-        version: module.version,
-        hash: module.hash,
-        txn_id: module.installed_by.0,
-    }
 }
 
 /// Serves until a signal, or until recovery failed.
