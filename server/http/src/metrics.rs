@@ -158,7 +158,7 @@ fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
         checkpoints: status.checkpoints.0,
         checkpoint_failures: status.checkpoints.1,
         checkpointed_lsn: status.checkpointed_lsn.map_or(0, |lsn| lsn.0),
-        restart_seconds: status.restart.and_then(|restart| restart.seconds()).unwrap_or(0.0),
+        restart_seconds: status.restart.map_or(0.0, |restart| restart.known_seconds()),
         archive: status.archive.clone().unwrap_or_default(),
         procedures: parts.router.procedures().sums(),
         rings: status
@@ -311,7 +311,7 @@ const GAUGES: [Instrument; 27] = [
     ("reprise.http.connections.open", "Connections open", |s| s.connections_open),
 ];
 
-const RESTART: &str = "Seconds that a restart would take now; 0 until that was measured";
+const RESTART: &str = "Seconds that a restart would take now, without parts that were not measured yet";
 const ANSWERS: &str = "Answers by class of status, as the label `status`";
 const PROCEDURE_CALLS: &str =
     "Calls by `module`, `procedure` and `outcome`; beyond 255 procedures all others are `other`";
