@@ -36,8 +36,6 @@ const RECEIVES_MAX: u32 = PIECES_MAX + 8;
 #[derive(Clone)]
 pub struct RdmaNet {
     card: Arc<dyn Card>,
-    /// Nobody sleeps until something comes.
-    polls: bool,
     /// Of the newest connection.
     path: Arc<Mutex<Option<String>>>,
 }
@@ -63,14 +61,8 @@ impl RdmaNet {
     pub fn new(card: Arc<dyn Card>) -> Self {
         Self {
             card,
-            polls: false,
             path: Arc::default(),
         }
-    }
-
-    /// Looks for what comes again and again, in place of sleeping until the card tells of it: sooner, for a core of each connection.
-    pub fn polling(self, polls: bool) -> Self {
-        Self { polls, ..self }
     }
 
     /// Over the cards of this machine, or the one that is named (`NAME`, or `NAME:INDEX` with that of its GID), and what it is, for people.
@@ -119,7 +111,7 @@ impl RdmaNet {
         stream.set_nonblocking(true)?;
         *self.path.lock().expect("nothing panics under this lock") = self.card.describe(local).ok();
         let shared = Shared::new(pair, theirs.memory, Box::new(stream), Around::default());
-        connection(shared, peer.to_string(), (own_ring_bytes, &theirs), limits, self.polls)
+        connection(shared, peer.to_string(), (own_ring_bytes, &theirs), limits)
     }
 }
 
@@ -129,13 +121,12 @@ pub(crate) fn connection(
     peer: String,
     (own_ring_bytes, theirs): (usize, &Greeting),
     limits: NetLimits,
-    polls: bool,
 ) -> Result<Connection, NetError> {
     let threads = shared.around.threads.clone();
     let shared = Arc::new(shared);
     let (frames_in, frames) = bounded(limits.frames_waiting);
     let sizes = (own_ring_bytes, limits.frame_bytes);
-    let reader = Reader::new(shared.clone(), frames_in, sizes, polls);
+    let reader = Reader::new(shared.clone(), frames_in, sizes);
     threads.start_prompt("rdma-read", Box::new(move || Box::new(reader)))?;
     let theirs_bytes = theirs.ring_bytes as usize;
     let ring = Outgoing::new(theirs_bytes, theirs.pieces_max);

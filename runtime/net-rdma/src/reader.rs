@@ -1,10 +1,6 @@
 //! The way in: what the peer wrote into this end's ring is copied, judged, and handed on as frames.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use crossbeam_channel::{Sender, TrySendError};
 use reprise_env::{NetError, Step, Work};
@@ -37,8 +33,6 @@ pub(crate) struct Reader {
     /// What has come of a frame of several pieces.
     begun: Vec<u8>,
     is_ended: bool,
-    /// It does not sleep.
-    polls: bool,
     /// It is stepped: it waits for nobody.
     is_stepped: bool,
     /// Of a stepped one: whole, and nobody has room for it yet.
@@ -65,12 +59,7 @@ impl Work for Reader {
 }
 
 impl Reader {
-    pub fn new(
-        shared: Arc<Shared>,
-        frames: Sender<Vec<u8>>,
-        (ring_bytes, frame_bytes_max): (usize, usize),
-        polls: bool,
-    ) -> Self {
+    pub fn new(shared: Arc<Shared>, frames: Sender<Vec<u8>>, (ring_bytes, frame_bytes_max): (usize, usize)) -> Self {
         Self {
             heard_ns: shared.around.clock.monotonic_ns(),
             shared,
@@ -83,7 +72,6 @@ impl Reader {
             told_at: 0,
             begun: Vec::new(),
             is_ended: false,
-            polls,
             is_stepped: false,
             whole: None,
         }
@@ -154,9 +142,6 @@ impl Reader {
 
     /// Until something has come, or the time is over. True: it was taken; else the queue is worth a look.
     fn wait(&mut self, time: Duration) -> Result<bool, NetError> {
-        if self.polls {
-            return self.poll(time);
-        }
         let pair = &self.shared.pair;
         pair.arm().map_err(|error| self.shared.fail(error))?;
         if self.take_all()? {
@@ -164,20 +149,6 @@ impl Reader {
         }
         let waited = self.shared.pair.wait(time);
         waited.map_err(|error| self.shared.fail(error)).map(|()| false)
-    }
-
-    /// Looks again and again, and lets other threads run between: without completion events.
-    fn poll(&mut self, time: Duration) -> Result<bool, NetError> {
-        let until = Instant::now() + time;
-        loop {
-            if self.take_all()? {
-                return Ok(true);
-            }
-            if Instant::now() >= until {
-                return Ok(false);
-            }
-            thread::yield_now();
-        }
     }
 
     /// False: nothing has come.

@@ -128,9 +128,9 @@ impl SteppedNet {
         };
         let name = || "the other end".to_owned();
         let sizes = (at_one.ring_bytes as usize, &at_other);
-        let one = connection(shared(one, &at_other), name(), sizes, near, false)?;
+        let one = connection(shared(one, &at_other), name(), sizes, near)?;
         let sizes = (at_other.ring_bytes as usize, &at_one);
-        let other = connection(shared(other, &at_one), name(), sizes, far, false)?;
+        let other = connection(shared(other, &at_one), name(), sizes, far)?;
         Ok((one, other))
     }
 }

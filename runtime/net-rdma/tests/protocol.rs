@@ -49,6 +49,7 @@ fn ends() -> Ends {
     let (net, listener) = listen(&card, LIMITS);
     let far = net.connect(&listener.address, SECOND, LONG).expect("somebody listens");
     let near = listener.accepted.recv_timeout(SECOND).expect("accepted");
+    assert_eq!(net.path().as_deref(), Some("a fake card at 127.0.0.1"));
     card.take_posted();
     Ends {
         card,

@@ -333,24 +333,3 @@ fn frames_of_another_buffer_are_refused() {
     // TCP has no such memory.
     assert!(reprise_env::RealNet.frame_memory(1 << 20).expect("no error").is_none());
 }
-
-#[test]
-fn a_peer_that_polls_gets_all_of_it_and_ends() {
-    let card = FakeCard::new();
-    let net = RdmaNet::new(Arc::new(card.clone())).polling(true);
-    let listener = net.listen("127.0.0.1:0", NEAR).expect("a port is free");
-    let mut far = net.connect(&listener.address, SECOND, FAR).expect("somebody listens");
-    let mut near = listener.accepted.recv_timeout(SECOND).expect("accepted");
-    assert_eq!(net.path().as_deref(), Some("a fake card at 127.0.0.1"));
-    for number in 0..200 {
-        near.sender.send(&[&frame(number, number * 50)]).expect("sent");
-        assert!(next(&far).expect("it comes") == frame(number, number * 50));
-        far.sender.send(&[b"taken"]).expect("sent");
-        assert_eq!(next(&near).as_deref(), Some(&b"taken"[..]));
-    }
-    assert_eq!(card.armed(), 0, "no completion event is asked for");
-    drop(near);
-    assert_eq!(next(&far), None);
-    drop(far);
-    wait_until("the pairs are given back", || card.open() == 0);
-}

@@ -61,10 +61,8 @@ pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Re
     }
     let found = RdmaNet::of_this_machine(settings.rdma_device.value.as_deref());
     let (net, card) = found.map_err(|error| anyhow::anyhow!("transport rdma: {error}; {TCP_ON_REQUEST}"))?;
-    let polls = settings.rdma_poll.value;
-    let how = if polls { ", polling" } else { "" };
-    eprintln!("standbys are connected over RDMA: {card}{how}");
-    Ok(Arc::new(net.polling(polls)))
+    eprintln!("standbys are connected over RDMA: {card}");
+    Ok(Arc::new(net))
 }
 
 /// Asks for tickets on threads of its own: a primary that can't be reached keeps nobody from the server's end.

@@ -140,16 +140,6 @@ settings! {
             takes: "CARD",
             marks: [where_said],
         }
-        /// Look for what comes over RDMA again and again (true), in place of sleeping until the card tells of it: sooner, for a core of each
-        /// connection [default: false]
-        rdma_poll: bool {
-            env: "REPRISE_RDMA_POLL",
-            takes: "BOOL",
-            judge: rdma_poll,
-            default: false,
-            show: ToString::to_string,
-            marks: [where_said],
-        }
         /// Where a write is durable before it is answered: 1-safe (here), 2-safe (and on the standbys that are in sync), quorum (on more than
         /// half of all), very-safe (on all) [default: as --commit says]
         safety: reprise_base::Safety {
@@ -255,9 +245,6 @@ impl ReplicationSettings {
         }
         if self.rdma_device.value.is_some() && self.transport.value != Transport::Rdma {
             return Err(usage("rdma-device goes with transport rdma"));
-        }
-        if self.rdma_poll.value && self.transport.value != Transport::Rdma {
-            return Err(usage("rdma-poll goes with transport rdma"));
         }
         if read_only && standby_of.is_some() {
             return Err(usage(
@@ -365,11 +352,6 @@ fn transport(text: &str) -> Result<Transport, String> {
         "rdma" => Ok(Transport::Rdma),
         _ => Err(format!("{text:?} is no transport: tcp or rdma")),
     }
-}
-
-fn rdma_poll(text: &str) -> Result<bool, String> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is neither true (look again and again) nor false (sleep until something comes)"))
 }
 
 fn secret(text: &str) -> Result<Secret, String> {

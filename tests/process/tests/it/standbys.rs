@@ -474,8 +474,6 @@ fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
     // RDMA where the server, or the machine, has none: no TCP in its place.
     expect(&launch(&["--transport", "pigeon"]), "tcp or rdma")?;
     expect(&launch(&["--rdma-device", "mlx5_0"]), "goes with transport rdma")?;
-    expect(&launch(&["--rdma-poll", "true"]), "goes with transport rdma")?;
-    expect(&launch(&["--rdma-poll", "often"]), "neither true")?;
     let rdma = ["--transport", "rdma", "--rdma-device", "none"];
     let ships = ["--ship-listen", "127.0.0.1:0"];
     let follows = ["--standby-of", "http://127.0.0.1:1"];
