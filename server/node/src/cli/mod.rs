@@ -484,7 +484,7 @@ mod tests {
     fn later_modes_are_refused_with_a_reason() {
         assert!(Cli::try_parse_from(["reprise", "serve", "--log", "both"]).is_ok());
         assert!(Cli::try_parse_from(["reprise", "serve", "--log", "physical"]).is_err());
-        assert!(Cli::try_parse_from(["reprise", "serve", "--recover-from", "none"]).is_err());
+        assert!(Cli::try_parse_from(["reprise", "recover", "--data-dir", "x", "--recover-from", "none"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--device", "tape"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--partitions", "0"]).is_err());
     }

@@ -30,16 +30,6 @@ settings! {
             show: |images: &AfterImage| (*images == AfterImage::Changed).to_string(),
             marks: [where_said],
         }
-        /// Of transactions that were logged both ways, apply the command or the changed rows (physiological) [default: command]
-        recover_from: RecoverFrom {
-            env: "REPRISE_RECOVER_FROM",
-            takes: "KIND",
-            judge: recover_from,
-            default: RecoverFrom::default(),
-            key: "log.recover_from",
-            show: shown_recover_from,
-            marks: [where_said],
-        }
         /// Answer a write when it is durable (sync), or before (async) [default: sync]
         commit: CommitMode {
             env: "REPRISE_COMMIT",
@@ -62,7 +52,7 @@ impl LogSettings {
     pub fn redo(&self) -> RedoConfig {
         RedoConfig {
             images: self.log_differential.value,
-            from: self.recover_from.value,
+            ..RedoConfig::default()
         }
     }
 }
@@ -91,13 +81,6 @@ pub fn recover_from(text: &str) -> Result<RecoverFrom, String> {
         "command" => Ok(RecoverFrom::Command),
         "physiological" => Ok(RecoverFrom::Changes),
         _ => Err("recover from command or physiological".into()),
-    }
-}
-
-fn shown_recover_from(from: &RecoverFrom) -> String {
-    match from {
-        RecoverFrom::Command => "command".into(),
-        RecoverFrom::Changes => "physiological".into(),
     }
 }
 

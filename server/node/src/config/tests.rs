@@ -67,7 +67,6 @@ fn mistakes_in_the_file_are_named() {
         ("sites = 0", "sites: the number of sites is from 1"),
         ("log = \"physical\"", "log: the log is command, physiological"),
         ("[log]\nmodus = \"auto\"", "log: unknown field `modus`"),
-        ("[log]\nrecover_from = \"none\"", "log: recover from command"),
         ("[[tokens]]\nname = \"a\"\nrole = \"root\"\nsha256 = \"00\"", "token a"),
         ("[log]\nmode = 7", "log: the log is command"),
         ("sites = [1]", "sites: the number of sites is from 1"),

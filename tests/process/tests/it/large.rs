@@ -89,17 +89,7 @@ fn what_was_answered_is_there_after_a_kill_among_parts_and_nothing_by_half() -> 
     for round in 0..6u64 {
         let kind = ["physiological", "both", "physiological"][round as usize % 3];
         let sites = ["1", "2"][round as usize % 2];
-        let from = ["command", "physiological"][round as usize % 2];
-        let args = [
-            "--partitions",
-            "4",
-            "--sites",
-            sites,
-            "--log",
-            kind,
-            "--recover-from",
-            from,
-        ];
+        let args = ["--partitions", "4", "--sites", sites, "--log", kind];
         let mut server = Server::start(&Launch::new(&data).args(&args))?;
         if round == 0 {
             let answer = server.request("PUT", "/v1/modules/m", &[], &module()?)?;

@@ -119,8 +119,7 @@ fn a_server_goes_on_under_another_kind() -> Result<()> {
     let data = dir.path().join("data");
     let mut votes = 0;
     for (round, kind) in ["both", "physiological", "command", "auto"].into_iter().enumerate() {
-        let from = ["command", "physiological"][round % 2];
-        let args = ["--partitions", "2", "--log", kind, "--recover-from", from];
+        let args = ["--partitions", "2", "--log", kind];
         let mut server = Server::start(&Launch::new(&data).args(&args))?;
         if round == 0 {
             work(&server)?;
