@@ -1,8 +1,8 @@
 //! Reads on a standby: writes at a steady rate, and beside them no reads, short ones, or a long report all the time, in turn in this process.
 //! `reports [SECONDS [WRITES-A-BATCH [WAY]]]`, behind `cargo xtask wasm`.
 //!
-//! Prints a line for each way: freshness and lag, the standby's processor time a write, reads and how long they took, and the memory that a
-//! reader takes that has nothing to do.
+//! Prints a line for each way: freshness and lag, the standby's processor time a write, reads and how long they took, and the memory of an
+//! idle reader.
 
 use std::{
     collections::BTreeMap,
@@ -40,6 +40,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Name of the threads that have no name of their own.
 const PROGRAM: &str = "reprise-bench-e";
 const SAMPLE: Duration = Duration::from_millis(20);
+/// Idle readers whose memory is measured.
+const IDLE: u16 = 64;
 
 fn wasm() -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/procedures/registers.wasm");
@@ -84,7 +86,7 @@ fn primary(dir: &Path) -> Arc<Database> {
     primary
 }
 
-/// A standby `b` of the primary, which has no readers and does not follow yet.
+/// A standby `b` of the primary, which is not recovered and does not follow yet.
 fn standby(primary: &Database, dir: &Path) -> Arc<Database> {
     let ticket = service(primary).join("b").expect("a ticket");
     let link = LinkConfig {
@@ -103,18 +105,15 @@ fn standby(primary: &Database, dir: &Path) -> Arc<Database> {
     let place = Place::beside(dir).expect("a name");
     let coming = Link::bootstrap(&link, &place, beside).expect("connect");
     coming.run(&|| true).expect("no error").expect("whole");
-    let standby = Arc::new(Database::open_standby(config(dir)).expect("open"));
-    standby.recover().expect("recover");
-    standby
+    Arc::new(Database::open_standby(config(dir)).expect("open"))
 }
 
-fn start_readers(standby: &Database, threads: u16) {
-    let readers = ReadersConfig {
+fn readers_config(threads: u16) -> ReadersConfig {
+    ReadersConfig {
         threads,
         view_time_max: Duration::from_secs(60),
         view_bytes_max: 1 << 30,
-    };
-    standby.start_readers(&readers).expect("readers");
+    }
 }
 
 fn follow(primary: &Arc<Database>, standby: &Arc<Database>) {
@@ -264,7 +263,8 @@ fn measure(dir: &Path, reads: Reads, (time, writes): (Duration, i64)) -> Found {
     primary.router().deploy("registers", &wasm()).expect("deploy");
     let others = threads();
     let standby = standby(&primary, &dir.join("b"));
-    start_readers(&standby, 1);
+    standby.set_readers(readers_config(1));
+    standby.recover().expect("recover");
     follow(&primary, &standby);
     let before = threads();
     let (is_over, begun, mut found) = (AtomicBool::new(false), Instant::now(), Found::default());
@@ -303,16 +303,16 @@ fn at(samples: &mut [f64], part: f64) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// KiB that a reader takes that has nothing to do.
-fn idle_kib() -> f64 {
-    const COUNT: u16 = 16;
+/// KiB that the recovery of an empty standby takes, with its idle readers.
+fn recovered_kib(readers: u16) -> f64 {
     let dir = tempfile::tempdir().expect("a directory");
     let primary = primary(&dir.path().join("a"));
     let standby = standby(&primary, &dir.path().join("b"));
+    standby.set_readers(readers_config(readers));
     let before = resident_kib();
-    start_readers(&standby, COUNT);
+    standby.recover().expect("recover");
     thread::sleep(Duration::from_millis(200));
-    (resident_kib() - before) / f64::from(COUNT)
+    resident_kib() - before
 }
 
 pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
@@ -322,13 +322,13 @@ pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
     for (name, reads) in [
         ("no reads", Reads::None),
         ("1,000 short reads/s", Reads::Paced),
-        ("as many short reads as one client gets", Reads::Short),
+        ("short reads", Reads::Short),
         ("reports", Reads::Report),
     ] {
         if !name.contains(way.as_str()) {
             continue;
         }
-        let dir = tempfile::tempdir()?;
+        let dir = tempfile::tempdir().expect("a directory");
         let mut found = measure(dir.path(), reads, (Duration::from_secs(seconds), writes));
         println!(
             "{name}: freshness median {:.4}, first percentile {:.4}; lag median {:.2} ms, p99 {:.2} ms; {:.0} writes/s, each {:.2} us of the standby; \
@@ -345,6 +345,7 @@ pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
             found.readers_ns as f64 / 1e3 / found.reads_us.len() as f64,
         );
     }
-    println!("a reader with nothing to do: {:.0} KiB", idle_kib());
+    let [few, many] = [1, 1 + IDLE].map(recovered_kib);
+    println!("an idle reader: {:.0} KiB", (many - few) / f64::from(IDLE));
     Ok(())
 }

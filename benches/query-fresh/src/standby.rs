@@ -193,6 +193,11 @@ impl Standby {
         began.files_s = begun.elapsed().as_secs_f64();
         began.file_bytes = files.bytes;
         let database = Arc::new(open(config)?);
+        database.set_readers(ReadersConfig {
+            threads: config.readers.max(1),
+            view_time_max: Duration::from_secs(60),
+            view_bytes_max: 1 << 30,
+        });
         if config.replays == Replays::Tables {
             let begun = Instant::now();
             let report = database.recover()?;
@@ -217,11 +222,6 @@ impl Standby {
         }
         standby.wait_streaming(primary)?;
         began.catch_up_s = begun.elapsed().as_secs_f64();
-        standby.database.start_readers(&ReadersConfig {
-            threads: config.readers,
-            view_time_max: Duration::from_secs(60),
-            view_bytes_max: 1 << 30,
-        })?;
         Ok((standby, began))
     }
 

@@ -2,20 +2,20 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
-use reprise_base::Role;
 use reprise_env::{Started, Step, Work};
 use reprise_partition::{Lending, ReadQueue, Reader, SiteMessage};
+use reprise_router::ReadPath;
 
-use crate::{database::Database, error::OpenError};
+use crate::{database::Database, error::OpenError, standby::Standby};
 
 /// How a standby reads beside its replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadersConfig {
-    /// 0: reads run on the engine threads, between two windows of the replay, which waits for them.
+    /// At least 1.
     pub threads: u16,
     /// For so long a view is held at most.
     pub view_time_max: Duration,
@@ -23,8 +23,24 @@ pub struct ReadersConfig {
     pub view_bytes_max: u64,
 }
 
+impl Default for ReadersConfig {
+    fn default() -> Self {
+        Self {
+            threads: 2,
+            view_time_max: Duration::from_secs(10),
+            view_bytes_max: 1 << 30,
+        }
+    }
+}
+
 /// The readers of a standby.
+#[derive(Default)]
 pub(crate) struct Readers {
+    config: ReadersConfig,
+    running: Option<RunningReaders>,
+}
+
+struct RunningReaders {
     lending: Arc<Lending>,
     threads: Vec<Box<dyn Started>>,
 }
@@ -46,17 +62,18 @@ impl Work for ReaderWork {
 }
 
 impl Database {
-    /// From now on read-only calls run at views, on threads of their own, until the standby becomes the primary. Nothing on a primary. Once it is
-    /// recovered.
-    pub fn start_readers(&self, config: &ReadersConfig) -> Result<(), OpenError> {
-        let Some(standby) = self.upkeep.standby.as_ref().filter(|_| config.threads > 0) else {
-            return Ok(());
-        };
-        if self.router.role() != Role::Standby {
-            return Ok(());
+    /// Configures the readers of a standby, before it is recovered. Nothing on a primary.
+    pub fn set_readers(&self, config: ReadersConfig) {
+        assert!(config.threads > 0, "a standby without readers answers no reads");
+        if let Some(standby) = &self.upkeep.standby {
+            standby.readers().config = config;
         }
+    }
+
+    /// Has read-only calls run at views, on threads of their own, until the standby becomes the primary.
+    pub(crate) fn start_readers(&self, standby: &Standby) -> Result<(), OpenError> {
         let mut readers = standby.readers();
-        assert!(readers.is_none(), "readers are started once");
+        let config = readers.config;
         let partitions = self.shared.partitions_count;
         let (lending, (asked, queue)) = (Lending::new(partitions), ReadQueue::new());
         let mut threads = Vec::new();
@@ -76,25 +93,19 @@ impl Database {
             let begin = SiteMessage::Job(Box::new(move |site| site.begin_lending(lending)));
             let _ = inbox.send(begin); // the engine may have stopped
         }
-        self.router
-            .set_readers(Some(asked), config.view_bytes_max / u64::from(partitions));
-        *readers = Some(Readers { lending, threads });
+        let bytes_max = config.view_bytes_max / u64::from(partitions);
+        self.router.set_read_path(ReadPath::Readers(asked), bytes_max);
+        readers.running = Some(RunningReaders { lending, threads });
         Ok(())
     }
 
-    /// Ends the reads that run at views, and waits for that. Further ones go to the engine threads.
+    /// Ends the reads that run at views, and waits for that. Further ones are refused.
     pub(crate) fn stop_readers(&self) {
-        let readers = self
-            .upkeep
-            .standby
-            .as_ref()
-            .and_then(|standby| standby.readers().take());
-        let Some(readers) = readers else { return };
-        self.router.set_readers(None, 0);
+        let standby = self.upkeep.standby.as_ref();
+        let running = standby.and_then(|standby| standby.readers().running.take());
+        let Some(readers) = running else { return };
+        self.router.set_read_path(ReadPath::Closed, 0);
         readers.lending.end();
         readers.threads.into_iter().for_each(|thread| thread.join());
     }
 }
-
-/// Where a standby keeps its readers.
-pub(crate) type ReadersSlot = Mutex<Option<Readers>>;

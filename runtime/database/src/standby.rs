@@ -16,7 +16,7 @@ use reprise_env::{Disk, DiskError, Started};
 use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
 use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, SiteMessage};
 use reprise_replay::Replayer;
-use reprise_router::{Phase, Promoted, ReplicationError, Router};
+use reprise_router::{Phase, Promoted, ReadPath, ReplicationError, Router};
 
 use crate::{
     comparing::Comparison,
@@ -26,7 +26,7 @@ use crate::{
     environment::Environment,
     error::OpenError,
     following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
-    reading::{Readers, ReadersSlot},
+    reading::Readers,
     report::RecoveryReport,
     shown::{self, Shown, ShownFile},
     stepping,
@@ -75,7 +75,7 @@ pub(crate) struct Standby {
     pub hiding: Arc<Hiding>,
     /// Of its tables with its primary's.
     pub comparison: Arc<Comparison>,
-    readers: ReadersSlot,
+    readers: Mutex<Readers>,
 }
 
 /// The view, as it is kept now and then.
@@ -110,11 +110,11 @@ impl Standby {
             shown: Mutex::default(),
             hiding: Arc::default(),
             comparison: Comparison::new(shared.clone()),
-            readers: ReadersSlot::default(),
+            readers: Mutex::default(),
         }
     }
 
-    pub fn readers(&self) -> MutexGuard<'_, Option<Readers>> {
+    pub fn readers(&self) -> MutexGuard<'_, Readers> {
         self.readers.lock().expect("held while readers start")
     }
 
@@ -325,6 +325,7 @@ impl Database {
             self.begin_commits()?;
         }
         self.make_ready_for_calls()?;
+        self.start_readers(standby).map_err(|error| self.fail(error))?;
         if hidden.is_none() {
             standby.hiding.let_in(&self.router);
         }
@@ -549,7 +550,7 @@ impl Database {
             ));
         }
         if matches!(self.safety(), Safety::Quorum | Safety::VerySafe) {
-            // What is here and not committed may be lost with this server yet: who reads it waits from now on, as on a primary.
+            // What is here and not committed may be lost with this server yet: nothing is read until it takes writes.
             standby.shown().take(); // nor is it kept as what was shown
             self.stop_readers();
             self.keep_commits();
@@ -598,6 +599,7 @@ impl Database {
         if let Some(checkpointer) = &self.checkpointer {
             checkpointer.record_promotion();
         }
+        self.router.set_read_path(ReadPath::Sites, 0);
         self.router.set_role(Role::Primary);
         Ok(())
     }

@@ -44,6 +44,7 @@ pub use replication::{
 };
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 pub use standby::NotPrimary;
+pub use views::ReadPath;
 
 pub use reprise_backup::ArchiveStatus;
 pub use reprise_log::FrontStatus;

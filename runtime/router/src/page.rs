@@ -7,7 +7,7 @@ use std::{
 
 use reprise_abi::{OpError, Placement, RowLayout, ScanFlags, TableSchema};
 use reprise_base::{Lsn, PartitionId};
-use reprise_partition::{ExclusivePartitions, LookJob, ReadWork, ReplyOutcome, Touched};
+use reprise_partition::{ExclusivePartitions, LookJob, ReadWork, Reading, ReplyOutcome, Touched};
 use reprise_storage::{Range, Rid, ScanPosition, Store, StoreAtView, TableId, Visit};
 use reprise_txn::{Deployed, NextRow, Pages, ViewStores};
 
@@ -34,7 +34,7 @@ impl Router {
     /// A page that a reader reads. What a standby shows is durable.
     pub(crate) fn page_at_view(
         &self,
-        readers: &ReadAside,
+        aside: &ReadAside,
         touched: Touched,
         request: RowsRequest,
     ) -> Result<RowsPage, RowsError> {
@@ -50,7 +50,8 @@ impl Router {
             found: None,
             answer: sender,
         };
-        readers.read(ReadWork::Look(Box::new(look)), partitions);
+        let work = ReadWork::Look(Box::new(look));
+        self.read(aside, Reading { work, partitions });
         let received = self.0.config.shared.threads.receive(&receiver);
         received.map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
     }
@@ -66,12 +67,12 @@ struct PageLook {
 
 impl LookJob for PageLook {
     fn look(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError> {
-        let reading = Reading {
+        let reader = PageReader {
             request: &self.request,
             partitions_count: self.partitions_count,
             time_max: READER_TIME_MAX,
         };
-        let found = match reading.read(stores, deployed, seen) {
+        let found = match reader.read(stores, deployed, seen) {
             Err(NoPage::View(over)) => return Err(over),
             Err(NoPage::Rows(error)) => Err(error),
             Ok(page) => Ok(page),
@@ -103,12 +104,12 @@ pub(crate) fn read_held(held: &mut ExclusivePartitions<'_>, request: &RowsReques
         partitions: held.partitions.iter().map(|part| part.id).collect(),
         stores: held.partitions.iter_mut().map(|part| &mut part.store).collect(),
     };
-    let reading = Reading {
+    let reader = PageReader {
         request,
         partitions_count: held.tools.shared.partitions_count,
         time_max: HELD_TIME_MAX,
     };
-    reading.read(&mut stores, &deployed, seen).map_err(|error| match error {
+    reader.read(&mut stores, &deployed, seen).map_err(|error| match error {
         NoPage::Rows(error) => error,
         NoPage::View(error) => RowsError::Unavailable(format!("{error:?}").into()),
     })
@@ -185,13 +186,13 @@ impl Filling {
 }
 
 /// What is read, and how.
-struct Reading<'a> {
+struct PageReader<'a> {
     request: &'a RowsRequest,
     partitions_count: u16,
     time_max: Duration,
 }
 
-impl Reading<'_> {
+impl PageReader<'_> {
     fn read(&self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<RowsPage, NoPage> {
         let request = self.request;
         let schema = schema_of(deployed, request)?;

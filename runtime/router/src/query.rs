@@ -160,15 +160,15 @@ impl Router {
 
     /// A page of durable rows in index order, all seen at one moment; only the partitions that are read are held for it. The
     /// primary key of a hash table has no order, and a table may have none: such rows come as they lie, and a prefix has to be
-    /// a whole key. Where a standby has readers, one of them reads the page at a view, and nothing is held.
+    /// a whole key. On a standby a reader reads the page at a view, and nothing is held.
     pub fn table_rows(&self, request: RowsRequest) -> Result<RowsPage, RowsError> {
         self.check_ready()?;
         let deployed = self.deployed();
         let touched = self.partitions_of(schema_of(&deployed, &request)?, &request)?;
         if self.is_standby()
-            && let Some(readers) = self.readers()
+            && let Some(aside) = self.read_aside()
         {
-            return self.page_at_view(&readers, touched, request);
+            return self.page_at_view(&aside, touched, request);
         }
         self.run_durably(touched, move |held| read_held(held, &request))
     }

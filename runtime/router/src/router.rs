@@ -18,7 +18,7 @@ use reprise_base::{
 use reprise_log::{FrontStatus, Log};
 use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Recorder, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadWork,
+    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadWork, Reading,
     RendezvousStats, ReplyOutcome, Shared, SiteMessage, Stream, Touched,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module};
@@ -430,27 +430,14 @@ impl Router {
             return batch.turn_away(&self.overloaded());
         }
         batch.enter(&shared.calls, shared.clock.monotonic_ns());
-        match self.is_standby() {
-            false => self.send_batch(partition, batch),
-            true => self.enqueue_read(partition, batch),
+        if self.is_standby()
+            && let Some(aside) = self.read_aside()
+        {
+            let (work, partitions) = (ReadWork::Calls(batch), vec![partition]);
+            return self.read(&aside, Reading { work, partitions });
         }
-    }
-
-    fn send_batch(&self, partition: PartitionId, batch: Box<CallBatch>) {
-        let site = partition.site(self.0.config.shared.sites_count).index();
+        let site = partition.site(shared.sites_count).index();
         self.send(site, SiteMessage::Batch(batch));
-    }
-
-    /// A batch on a standby: of reads alone.
-    #[cold]
-    fn enqueue_read(&self, partition: PartitionId, batch: Box<CallBatch>) {
-        match self.readers() {
-            Some(readers) => readers.read(ReadWork::Calls(batch), vec![partition]),
-            None => {
-                let _order = self.in_order();
-                self.send_batch(partition, batch);
-            }
-        }
     }
 
     /// What enters the inboxes while it is held comes behind what did before, and before what does later, on all sites.
@@ -488,9 +475,10 @@ impl Router {
         let sent_ns = shared.clock.monotonic_ns();
         batch.enter(&shared.calls, sent_ns);
         if self.is_standby()
-            && let Some(readers) = self.readers()
+            && let Some(aside) = self.read_aside()
         {
-            return readers.read(ReadWork::Calls(batch), partitions);
+            let work = ReadWork::Calls(batch);
+            return self.read(&aside, Reading { work, partitions });
         }
         let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| held.run_calls(batch));
         let count = shared.partitions_count;

@@ -1,9 +1,7 @@
 //! What a router does on a standby: it turns writes away, and has every read see one prefix of the primary's log.
 //!
-//! Reads and the windows of the log that is replayed go into the inboxes in one order (`Inner::order`), each window whole. A site works
-//! in that order. So a read sees all windows that were sent before it, and nothing of later ones, on all partitions that it touches.
-//! Nor does it see less than a read that was answered before it was sent. Where there are readers (`views`), a view takes the read's place in
-//! that order.
+//! Views (`views`) and the windows of the log that is replayed go into the inboxes in one order (`Inner::order`), each window whole. A site works
+//! in that order. So a read at a view sees all windows that were sent before the view, and nothing of later ones, on all partitions.
 
 use std::sync::{
     Arc, RwLock,
@@ -36,7 +34,7 @@ pub(crate) struct Part {
     sent: AtomicU64,
     /// On a standby: readers see everything before it.
     view: Arc<Watermark>,
-    /// On a standby with readers: the views at which they read.
+    /// On a standby: the views at which its readers read.
     pub views: Views,
 }
 
@@ -86,7 +84,7 @@ impl Router {
         }
     }
 
-    /// Has `send` put what is replayed up to `end` into the inboxes, whole: no read comes between. It must not wait for anything.
+    /// Has `send` put what is replayed up to `end` into the inboxes, whole: no view comes between. It must not wait for anything.
     pub fn send_window(&self, end: Lsn, send: &mut dyn FnMut()) {
         let _order = self.in_order();
         self.let_view_go();

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_base::{Lsn, PartitionId};
+use reprise_base::Lsn;
 use reprise_partition::{OpenViews, OpenedView, ReadWork, Reading, ReplyOutcome, Site, SiteMessage};
 use reprise_storage::ViewId;
 
@@ -41,20 +41,23 @@ struct State {
     open: usize,
     /// Something waits until none is open.
     is_shut: bool,
-    /// Where reads go; none where there are no readers.
-    readers: Option<Sender<Reading>>,
+    reads: ReadPath,
 }
 
-/// The readers' queue.
-pub(crate) struct ReadAside(Sender<Reading>);
-
-impl ReadAside {
-    pub fn read(&self, work: ReadWork, partitions: Vec<PartitionId>) {
-        if let Err(unsent) = self.0.send(Reading { work, partitions }) {
-            unsent.0.turn_away(&ReplyOutcome::Unavailable(OVER.into()));
-        }
-    }
+/// The way of a standby's reads.
+#[derive(Clone, Default)]
+pub enum ReadPath {
+    /// The engine threads run them, as on a primary: nothing is replayed here. A primary that stepped down has this path.
+    #[default]
+    Sites,
+    /// The readers take them from this queue.
+    Readers(Sender<Reading>),
+    /// They are refused: the standby becomes the primary, or stops.
+    Closed,
 }
+
+/// The readers' queue; none: reads are refused.
+pub(crate) struct ReadAside(Option<Sender<Reading>>);
 
 /// Why there are no views any more.
 const OVER: &str = "views are over: this standby becomes the primary, or stops; ask again";
@@ -87,11 +90,11 @@ impl Router {
         }
     }
 
-    /// From now on, as long as this is a standby, read-only calls go to `readers`. What a partition keeps for their views may take `bytes_max`.
-    pub fn set_readers(&self, readers: Option<Sender<Reading>>, bytes_max: u64) {
+    /// Sets the way of reads, for as long as this is a standby. What a partition keeps for their views may take `bytes_max`.
+    pub fn set_read_path(&self, reads: ReadPath, bytes_max: u64) {
         let views = &self.0.part.views;
         views.bytes_max.store(bytes_max, Ordering::Relaxed);
-        views.state.lock().expect("held for a store").readers = readers;
+        views.state.lock().expect("held for a store").reads = reads;
         self.let_view_go();
         views.changed.notify_all();
     }
@@ -102,10 +105,29 @@ impl Router {
         drop(kept); // its end takes the lock
     }
 
-    /// Where reads go; none where there are no readers.
-    pub(crate) fn readers(&self) -> Option<ReadAside> {
-        let state = self.0.part.views.state.lock().expect("held for a copy");
-        state.readers.clone().map(ReadAside)
+    /// The way of reads on a standby; none: the sites run them.
+    #[cold]
+    pub(crate) fn read_aside(&self) -> Option<ReadAside> {
+        match self.0.part.views.state.lock().expect("held for a copy").reads.clone() {
+            ReadPath::Sites => None,
+            ReadPath::Readers(queue) => Some(ReadAside(Some(queue))),
+            ReadPath::Closed => Some(ReadAside(None)),
+        }
+    }
+
+    /// Hands a read to the readers, or refuses it.
+    pub(crate) fn read(&self, aside: &ReadAside, reading: Reading) {
+        let unsent = match &aside.0 {
+            Some(queue) => queue.send(reading).err().map(|unsent| unsent.0),
+            None => Some(reading),
+        };
+        let Some(unsent) = unsent else { return };
+        if let ReadWork::Calls(batch) = &unsent.work {
+            for id in &unsent.partitions {
+                self.0.config.shared.waiting[id.index()].fetch_sub(batch.count_on(*id), Ordering::Relaxed);
+            }
+        }
+        unsent.turn_away(&ReplyOutcome::Unavailable(OVER.into()));
     }
 
     /// Lets no view be opened; true once none is open. Until `reopen_views`.
@@ -133,7 +155,7 @@ impl Router {
         let views = &self.0.part.views;
         let order = self.in_order();
         let mut state = views.state.lock().expect("held for a look");
-        if state.readers.is_none() {
+        if !matches!(state.reads, ReadPath::Readers(_)) {
             return Err(OVER.into());
         }
         if state.is_shut {

@@ -370,9 +370,9 @@ fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: Opening) -> an
     let Some(primary) = opening.primary.take() else {
         return replay(database, catalog, &opening);
     };
+    database.set_readers(opening.readers);
     primary.follow(database)?;
-    replay(database, catalog, &opening)?;
-    database.start_readers(&opening.readers).context("start the readers")
+    replay(database, catalog, &opening)
 }
 
 /// What is opened, and for what.

@@ -65,8 +65,8 @@ impl Pair {
         let of: Primary = Arc::new(Mutex::new(Some(primary.clone())));
         bootstrap(&primary, "b", &place("b"));
         let standby = Arc::new(Database::open_standby(with("b", 3)).expect("open"));
+        standby.set_readers(*readers);
         standby.recover().expect("recover");
-        standby.start_readers(readers).expect("readers");
         standby.follow_primary(follow_primary(&of, "b")).expect("it follows");
         wait_streaming(&primary, "b");
         Self {

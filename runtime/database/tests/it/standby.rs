@@ -18,7 +18,7 @@ use std::{
 use crate::common::{config, fill, i64s, submit, transfer, wasm};
 use reprise_base::{Epoch, Lsn, Role, TxnId};
 use reprise_database::{
-    Database, Group, GroupSink, LogPolicy, OpenError, PlaceError, Placed, Position, ReadersConfig, RedoConfig,
+    Database, Group, GroupSink, LogPolicy, OpenError, PlaceError, Placed, Position, RedoConfig,
 };
 use reprise_router::{DeployError, LogBody, NotPrimary, Phase, ReplicationError, ReplyOutcome, RowsRequest};
 use reprise_test_crash::copy_dir;
@@ -27,13 +27,6 @@ use reprise_wire::{CheckpointMark, CommandRef, PartitionSet, QuarantineRef, Reco
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const ACCOUNTS: i64 = 200;
-/// Of standbys but those whose log has both forms: there the engine threads read.
-const READERS: ReadersConfig = ReadersConfig {
-    threads: 2,
-    view_time_max: WAIT_MAX,
-    view_bytes_max: 1 << 30,
-};
-
 /// A group on its way.
 #[derive(Clone)]
 struct Sent {
@@ -108,9 +101,6 @@ fn open_standby(dir: &Path, policy: LogPolicy) -> Database {
     config.log = policy;
     let standby = Database::open_standby(config).expect("open the standby");
     standby.recover().expect("recover the standby");
-    if policy != LogPolicy::Both {
-        standby.start_readers(&READERS).expect("readers");
-    }
     standby
 }
 

@@ -25,8 +25,8 @@ const LEASE_TTL_MS_DEFAULT: u64 = 5_000;
 const LEASE_TTL_MS_MIN: u64 = 2_000;
 const LEASE_TTL_MS_MAX: u64 = 60_000;
 
-/// Readers of a standby, at least unless configured, and at most.
-const READERS_MIN: u16 = 2;
+/// Readers of a standby: at least, unless configured, and at most.
+const READERS_DEFAULT_MIN: u16 = 2;
 const READERS_MAX: u16 = 256;
 /// For how long a view is held, unless configured, and at most.
 const VIEW_TIME_MAX_MS_DEFAULT: u64 = 10_000;
@@ -164,8 +164,7 @@ settings! {
             default: LEASE_TTL_MS_DEFAULT,
             marks: [where_said],
         }
-        /// Threads that run read-only calls and pages of rows on a standby, beside its replay; 0: the engine threads run them, and the replay waits
-        /// [default: as many as sites, at least 2]
+        /// Threads that run read-only calls and pages of rows on a standby, beside its replay [default: as many as sites, at least 2]
         readers: u16 {
             env: "REPRISE_READERS",
             takes: "N",
@@ -225,7 +224,7 @@ impl ReplicationSettings {
         let is_said = self.view_memory_max.source != Source::Default;
         ReadersConfig {
             // As many reads at once as engine threads would run, and one beside a long one: what has nothing to do costs 8 KiB.
-            threads: self.readers.value.unwrap_or(sites.clamp(READERS_MIN, READERS_MAX)),
+            threads: self.readers.value.unwrap_or(sites.clamp(READERS_DEFAULT_MIN, READERS_MAX)),
             view_time_max: Duration::from_millis(self.view_time_max_ms.value),
             view_bytes_max: match is_said {
                 true => view_bytes_max,
@@ -387,7 +386,7 @@ fn ship_form(text: &str) -> Result<ShipForm, String> {
 }
 
 fn readers(text: &str) -> Result<u16, String> {
-    bounded(text, "the number of readers", 0, READERS_MAX.into()).map(|count| count as u16)
+    bounded(text, "the number of readers", 1, READERS_MAX.into()).map(|count| count as u16)
 }
 
 fn view_time(text: &str) -> Result<u64, String> {

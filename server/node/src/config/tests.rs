@@ -17,8 +17,8 @@ fn a_standby_has_readers_whose_views_keep_a_part_of_the_memory() {
     let readers = |text: &str| readers_of(1, text);
     assert_eq!(readers("memory_max = \"800MiB\""), (2, 100 << 20));
     assert_eq!(readers_of(7, "memory_max = \"64GiB\""), (7, 1 << 30));
-    let said = "memory_max = \"800MiB\"\nview_memory_max = \"700MiB\"\nreaders = 0";
-    assert_eq!(readers(said), (0, 700 << 20));
+    let said = "memory_max = \"800MiB\"\nview_memory_max = \"700MiB\"\nreaders = 1";
+    assert_eq!(readers(said), (1, 700 << 20));
 }
 
 #[test]
@@ -86,7 +86,8 @@ fn mistakes_in_the_file_are_named() {
             "lease_etcd: \"h:2379\" names no servers of etcd",
         ),
         ("lease_etcd = \"http://h:1,,\"", "names no servers of etcd"),
-        ("readers = 257", "the number of readers is from 0 to 256"),
+        ("readers = 0", "the number of readers is from 1 to 256"),
+        ("readers = 257", "the number of readers is from 1 to 256"),
         (
             "ship = \"rows\"",
             "\"rows\" is nothing that is shipped; it is as-logged, changes or command",

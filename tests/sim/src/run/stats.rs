@@ -20,7 +20,7 @@ stats! {
     auto_switches, backups, failed_backups, verified_backups, restores, divergences, quarantines,
     /// Crashes of lives whose changes went to NVRAM as they were made.
     inserted_crashes,
-    /// Lives whose standby gets the other form, and standbys with readers.
-    shipped_apart, with_readers,
+    /// Lives whose standby gets the other form.
+    shipped_apart,
     ended, standbys, standby_checks, standby_restarts, promotions, failovers, deposed, cuts,
 }
