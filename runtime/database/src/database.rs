@@ -113,15 +113,24 @@ impl Database {
         Self::open_changed(config, |_| {})
     }
 
+    /// As `open`, for `recover_read_only`: also the directory of a standby whose tables differed from its primary's.
+    pub fn open_read_only(config: DatabaseConfig) -> Result<Self, OpenError> {
+        Self::open_real(config, Role::ReadOnly, |_| {})
+    }
+
     /// As `open`, in the system's environment as `change` leaves it.
     pub fn open_changed(config: DatabaseConfig, change: impl FnOnce(&mut Environment)) -> Result<Self, OpenError> {
+        Self::open_real(config, Role::Primary, change)
+    }
+
+    fn open_real(config: DatabaseConfig, role: Role, change: impl FnOnce(&mut Environment)) -> Result<Self, OpenError> {
         if config.log != LogPolicy::None && config.dir.is_none() {
             return Err(OpenError::Config("a log needs a data directory".into()));
         }
         Self::judge_directory(&config)?;
         let mut environment = Environment::real(&config)?;
         change(&mut environment);
-        Self::open_in(config, environment)
+        Self::open_as(config, environment, role)
     }
 
     pub(crate) fn judge_directory(config: &DatabaseConfig) -> Result<(), OpenError> {
@@ -339,9 +348,13 @@ impl Database {
                 Err(error) => return Err(self.fail(error)),
             }
         };
-        let reason = match &divergence {
-            None => "the server was started to be read alone".to_owned(),
-            Some(found) => format!(
+        let differed = self.root().map_or(Ok(None), differing::load)?;
+        let reason = match (&divergence, &differed) {
+            (None, None) => "the server was started to be read alone".to_owned(),
+            (None, Some(what)) => {
+                format!("the server is read-only, and its tables, a standby's, were not as its primary's: {what}")
+            }
+            (Some(found), _) => format!(
                 "the server is read-only, with the tables as of before LSN {}: the replay of {}.{} diverged there",
                 found.lsn, found.module, found.procedure
             ),
@@ -351,7 +364,11 @@ impl Database {
         }
         self.make_ready_for_calls()?;
         self.router.set_phase(Phase::Ready);
-        Ok(ReadOnly { report, divergence })
+        Ok(ReadOnly {
+            report,
+            divergence,
+            differed,
+        })
     }
 
     /// As `recover`; where the replay of one of these procedures (`MODULE.PROCEDURE`) diverges, the procedure is taken out of
@@ -493,7 +510,7 @@ impl Database {
 fn load_beside(around: &Environment, role: Role) -> Result<Vec<Quarantined>, OpenError> {
     let root = around.folders.as_ref().map(|folders| &*folders.root);
     stepping::judge_role(root, role)?;
-    differing::judge(root)?;
+    differing::judge(root, role)?;
     match (root, role) {
         // Its primary's log tells.
         (_, Role::Standby) | (None, _) => Ok(Vec::new()),

@@ -24,15 +24,23 @@ struct Note {
     what: String,
 }
 
-/// Err: the directory is one of a standby whose tables were not its primary's.
-pub(crate) fn judge(root: Option<&dyn Disk>) -> Result<(), OpenError> {
-    let note = root.map_or(Ok(None), |root| small_file::read(root, NOTE_NAME))?;
-    let Some(bytes) = note else {
-        return Ok(());
+/// Reads what differed, in the directory of a standby whose tables were not its primary's.
+pub(crate) fn load(root: &dyn Disk) -> Result<Option<String>, OpenError> {
+    let Some(bytes) = small_file::read(root, NOTE_NAME)? else {
+        return Ok(None);
     };
     let note: Note = serde_json::from_slice(&bytes)
         .map_err(|error| OpenError::Config(format!("{NOTE_NAME} can't be read: {error}")))?;
-    Err(OpenError::Differs { what: note.what })
+    Ok(Some(note.what))
+}
+
+/// Err: the directory is one of a standby whose tables were not its primary's, and is not opened for reading alone.
+pub(crate) fn judge(root: Option<&dyn Disk>, role: Role) -> Result<(), OpenError> {
+    let differed = root.map_or(Ok(None), load)?;
+    match differed.filter(|_| role != Role::ReadOnly) {
+        Some(what) => Err(OpenError::Differs { what }),
+        None => Ok(()),
+    }
 }
 
 fn keep(root: &dyn Disk, what: &str) -> Result<(), DiskError> {
@@ -97,20 +105,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_says_so_is_opened_by_nobody() {
+    fn a_directory_that_says_so_is_opened_for_reading_alone() {
         let disk = SimDisk::default();
-        judge(None).expect("no directory");
-        judge(Some(&disk)).expect("no note");
-        keep(&disk, "row 1 differs").expect("room");
-        let refused = judge(Some(&disk)).expect_err("it differs").to_string();
-        assert!(
-            refused.contains("row 1 differs") && refused.contains(NOTE_NAME),
-            "{refused}"
-        );
+        judge(None, Role::Primary).expect("no directory");
+        judge(Some(&disk), Role::Standby).expect("no note");
+        keep(&disk, "table t differs").expect("room");
+        for role in [Role::Primary, Role::Standby] {
+            let refused = judge(Some(&disk), role).expect_err("it differs").to_string();
+            for part in ["table t differs", NOTE_NAME, "--read-only"] {
+                assert!(refused.contains(part), "{refused}");
+            }
+        }
+        judge(Some(&disk), Role::ReadOnly).expect("nothing is written");
+        assert_eq!(load(&disk).expect("a note").as_deref(), Some("table t differs"));
         small_file::replace(&disk, NOTE_NAME, b"{").expect("room");
-        let garbage = judge(Some(&disk)).expect_err("no note").to_string();
+        let garbage = judge(Some(&disk), Role::ReadOnly).expect_err("no note").to_string();
         assert!(garbage.contains("can't be read"), "{garbage}");
         small_file::remove(&disk, NOTE_NAME).expect("it is there");
-        judge(Some(&disk)).expect("it is gone");
+        judge(Some(&disk), Role::Primary).expect("it is gone");
     }
 }

@@ -47,7 +47,7 @@ pub enum OpenError {
     },
     #[error(
         "the tables of this directory, a standby's, were not as its primary's: {what}. Give the standby an empty directory, or remove log and \
-         checkpoints from this one and begin anew. To open what is here all the same, remove {} from it",
+         checkpoints from this one and begin anew. `reprise serve --read-only` shows what is here. To open it all the same, remove {} from it",
         crate::differing::NOTE_NAME
     )]
     Differs { what: String },

@@ -51,4 +51,6 @@ pub struct ReadOnly {
     pub report: RecoveryReport,
     /// The record before which it stopped.
     pub divergence: Option<Box<Divergence>>,
+    /// What differed from the primary's tables when the directory was a standby's.
+    pub differed: Option<String>,
 }

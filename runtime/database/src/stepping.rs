@@ -68,7 +68,7 @@ fn load(root: &dyn Disk) -> Result<Option<Note>, OpenError> {
 
 /// Err: the directory is to be opened as a primary's, and is one of a primary that gave its place away, or one whose log was cut to nothing.
 pub(crate) fn judge_role(root: Option<&dyn Disk>, role: Role) -> Result<(), OpenError> {
-    if let Some(root) = root.filter(|_| role == Role::Primary)
+    if let Some(root) = root.filter(|_| role != Role::Standby)
         && small_file::read(root, cutting::BEGINS_ANEW_NAME)?.is_some()
     {
         return Err(OpenError::Config(format!(
@@ -76,7 +76,7 @@ pub(crate) fn judge_role(root: Option<&dyn Disk>, role: Role) -> Result<(), Open
             cutting::BEGINS_ANEW_NAME
         )));
     }
-    match root.filter(|_| role == Role::Primary).map_or(Ok(None), load)? {
+    match root.filter(|_| role != Role::Standby).map_or(Ok(None), load)? {
         None => Ok(()),
         Some(note) => Err(OpenError::SteppedDown {
             successor: note.successor,

@@ -160,10 +160,10 @@ fn open_database(
     is_standby: bool,
 ) -> Result<Arc<Database>, Failure> {
     let opened = config.database(files.log_dir.clone(), counts.0, counts.1);
-    let open = if is_standby {
-        Database::open_standby
-    } else {
-        Database::open
+    let open = match (is_standby, config.read_only) {
+        (true, _) => Database::open_standby,
+        (false, true) => Database::open_read_only,
+        (false, false) => Database::open,
     };
     let data_dir = config.place.data_dir.value.display();
     let database = open(opened).with_context(|| format!("open the database under {data_dir}"))?;
@@ -396,7 +396,12 @@ impl Opening {
                     eprintln!("{found}");
                     divergence::report(database, &self.dir, found);
                 }
-                eprintln!("read-only: writes are refused");
+                match &opened.differed {
+                    None => eprintln!("read-only: writes are refused"),
+                    Some(what) => eprintln!(
+                        "read-only: writes are refused. These tables, a standby's, were not as its primary's: {what}"
+                    ),
+                }
                 opened.report
             }),
         };

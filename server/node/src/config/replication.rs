@@ -224,7 +224,10 @@ impl ReplicationSettings {
         let is_said = self.view_memory_max.source != Source::Default;
         ReadersConfig {
             // As many reads at once as engine threads would run, and one beside a long one: what has nothing to do costs 8 KiB.
-            threads: self.readers.value.unwrap_or(sites.clamp(READERS_DEFAULT_MIN, READERS_MAX)),
+            threads: self
+                .readers
+                .value
+                .unwrap_or(sites.clamp(READERS_DEFAULT_MIN, READERS_MAX)),
             view_time_max: Duration::from_millis(self.view_time_max_ms.value),
             view_bytes_max: match is_said {
                 true => view_bytes_max,
@@ -248,6 +251,11 @@ impl ReplicationSettings {
         if read_only && standby_of.is_some() {
             return Err(usage(
                 "read-only keeps what is there as it is; a standby follows its primary: choose one",
+            ));
+        }
+        if read_only && ship.is_some() {
+            return Err(usage(
+                "read-only keeps what is there as it is; standbys follow a primary: choose one (read-only, ship-listen)",
             ));
         }
         if let Some(level) = self.safety.value

@@ -467,6 +467,8 @@ fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
     expect(&launch(&["--name", "a b"]), "letters, digits")?;
     let both = ["--read-only", "--standby-of", "http://127.0.0.1:1"];
     expect(&launch(&both), "choose one")?;
+    let both = ["--read-only", "--ship-listen", "127.0.0.1:0"];
+    expect(&launch(&both), "choose one")?;
     expect(
         &launch(&["--log", "none", "--ship-listen", "127.0.0.1:0"]),
         "nothing to follow or to ship",
