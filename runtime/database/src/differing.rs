@@ -8,12 +8,7 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_router::Phase;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    comparing::{Comparison, Difference},
-    database::Database,
-    error::OpenError,
-    small_file,
-};
+use crate::{comparing::Comparison, database::Database, error::OpenError, small_file};
 
 /// In the data directory of such a standby.
 pub const NOTE_NAME: &str = "differs.json";
@@ -68,17 +63,12 @@ impl Database {
     }
 
     /// Nothing of the tables is shown from now on, and nobody promotes this standby.
-    fn note_difference(&self, difference: &Difference) {
+    fn note_difference(&self, what: &str) {
         let Some(standby) = &self.upkeep.standby else {
             return;
         };
-        let what = &difference.what;
-        let rest = match difference.is_final {
-            true => "its replay has ended",
-            false => "the first row that differs is looked for",
-        };
         let report = format!(
-            "this standby's tables are not its primary's: {what}. They are not served, and {rest}; what is received is kept in the log"
+            "this standby's tables are not its primary's: {what}. They are not served, and its replay has ended; what is received is kept in the log"
         );
         standby.keep_failure(&report.as_str().into());
         self.router.set_phase(Phase::Failed { report: report.clone() });
@@ -92,9 +82,7 @@ impl Database {
             what: told,
         };
         self.shared.notices.tell(NoticeKind::Standby, notice);
-        if difference.is_final {
-            standby.give_up();
-        }
+        standby.give_up();
     }
 }
 

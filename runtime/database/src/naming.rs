@@ -1,5 +1,4 @@
-//! A primary names LSNs at which its standbys compare their tables with its own: one every so often, and one for each step in which a
-//! standby looks for the row that differs.
+//! A primary names LSNs, one every so often, at which its standbys compare their tables with its own.
 
 use std::{
     io,
@@ -14,17 +13,13 @@ use crossbeam_channel::{Receiver, unbounded};
 use reprise_base::Lsn;
 use reprise_env::{Started, Step, Work};
 use reprise_partition::{PartitionDigest, Shared};
-use reprise_router::{ComparedPart, NamesLsn, Router};
-use reprise_ship::{Comparisons, Found, Search, Shipper};
-use reprise_storage::{DigestPlan, Digested};
+use reprise_router::{NamesLsn, Router};
+use reprise_ship::{Comparisons, Shipper};
 
-use crate::comparing::{gather, on, part_of};
+use crate::comparing::{gather, tables_of};
 
 /// How often it is looked whether there is something to do.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// A standby that searches has so long to be told what was found, in nanoseconds: then another LSN may be named.
-const OWED_NS_MAX: u64 = 1_000_000_000;
 
 /// Names LSNs until it is stopped.
 pub(crate) struct Comparer {
@@ -49,7 +44,6 @@ impl Comparer {
             is_stopping: is_stopping.clone(),
             every_ns: every.as_nanos().min(u128::from(u64::MAX)) as u64,
             last_ns: shared.clock.monotonic_ns(),
-            found_ns: 0,
             running: None,
         };
         let make = Box::new(move || Box::new(naming) as Box<dyn Work>);
@@ -77,15 +71,12 @@ struct Naming {
     every_ns: u64,
     /// When all tables were compared last, or this began.
     last_ns: u64,
-    /// When the last digests were there.
-    found_ns: u64,
     running: Option<Running>,
 }
 
 /// Digests that are being made.
 struct Running {
     number: u64,
-    wanted: usize,
     from: Receiver<PartitionDigest>,
     found: Vec<PartitionDigest>,
 }
@@ -93,7 +84,6 @@ struct Running {
 /// Hands the LSN of a mark to the standbys.
 struct Names {
     comparisons: Arc<Comparisons>,
-    search: Option<Search>,
     number: AtomicU64,
 }
 
@@ -104,37 +94,23 @@ impl NamesLsn for Names {
 
     fn end(&self, lsn: Option<Lsn>) {
         match lsn {
-            Some(lsn) => self
-                .number
-                .store(self.comparisons.name(lsn, self.search), Ordering::Release),
+            Some(lsn) => self.number.store(self.comparisons.name(lsn), Ordering::Release),
             None => self.comparisons.cancel_naming(),
         }
     }
 }
 
 impl Naming {
-    /// Marks an LSN. Where that can't be, the next time comes: a standby that searches asks again.
-    fn begin(&mut self, search: Option<Search>) {
-        let part = search.map_or(
-            ComparedPart {
-                partition: None,
-                plan: DigestPlan::Tables,
-            },
-            |search| part_of(&search.sought),
-        );
+    /// Marks an LSN. Where that can't be, the next time comes.
+    fn begin(&mut self) {
         let names = Arc::new(Names {
             comparisons: self.comparisons.clone(),
-            search,
             number: AtomicU64::new(0),
         });
         let (to, from) = unbounded();
-        if self.router.begin_comparison(part, to, names.clone()).is_ok() {
+        if self.router.begin_comparison(to, names.clone()).is_ok() {
             self.running = Some(Running {
                 number: names.number.load(Ordering::Acquire),
-                wanted: match search {
-                    Some(_) => 1,
-                    None => usize::from(self.shared.partitions_count),
-                },
                 from,
                 found: Vec::new(),
             });
@@ -144,22 +120,6 @@ impl Naming {
     fn is_due(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.last_ns) >= self.every_ns && self.shipper.is_followed()
     }
-}
-
-fn told(found: Vec<PartitionDigest>) -> Found {
-    let mut tables = Vec::new();
-    for part in found {
-        match part.found {
-            Digested::Ranges(ranges) => {
-                return Found::Ranges {
-                    digests: ranges.digests,
-                    rows: ranges.rows,
-                };
-            }
-            Digested::Tables(found) => tables.extend(found.iter().map(|table| on(part.partition, table))),
-        }
-    }
-    Found::Tables(tables)
 }
 
 impl Work for Naming {
@@ -175,27 +135,20 @@ impl Work for Naming {
         }
         let now_ns = self.shared.clock.monotonic_ns();
         if let Some(running) = &mut self.running {
-            let Some(all) = gather(&running.from, &mut running.found, running.wanted) else {
+            let Some(all) = gather(&running.from, &mut running.found, self.shared.partitions_count) else {
                 return Step::Idle;
             };
             if let Ok(found) = all {
-                self.comparisons.tell(running.number, told(found));
+                self.comparisons.tell(running.number, tables_of(&found));
             }
-            (self.running, self.found_ns) = (None, now_ns);
-            return Step::Done;
-        }
-        if self.comparisons.is_owed() && now_ns.saturating_sub(self.found_ns) < OWED_NS_MAX {
-            return Step::Idle;
-        }
-        if let Some(search) = self.comparisons.next_search() {
-            self.begin(Some(search));
+            self.running = None;
             return Step::Done;
         }
         if !self.is_due(now_ns) {
             return Step::Idle;
         }
         self.last_ns = now_ns;
-        self.begin(None);
+        self.begin();
         Step::Done
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_channel::Sender;
 use reprise_base::PartitionId;
-use reprise_storage::{DigestPlan, Digested};
+use reprise_storage::TableDigest;
 
 use crate::{
     copy::{BUSY_SHARE, SLICE_BYTES, Slice},
@@ -17,8 +17,8 @@ use crate::{
 pub struct PartitionDigest {
     /// Whose tables they are.
     pub partition: PartitionId,
-    /// The digests.
-    pub found: Digested,
+    /// By table number, without those that were dropped.
+    pub tables: Vec<TableDigest>,
 }
 
 /// Digests of one partition that are being made. Dropped without a word, they are not to be had.
@@ -31,7 +31,7 @@ pub(crate) struct Digesting {
 impl Partition {
     /// Begins to make digests of the tables as they are now, and sends them once they are made. The caller holds the partition between two
     /// transactions. False where those of an earlier moment are still being made: nothing is begun.
-    pub fn begin_digest(&mut self, shared: &Shared, plan: DigestPlan, to: Sender<PartitionDigest>) -> bool {
+    pub fn begin_digest(&mut self, shared: &Shared, to: Sender<PartitionDigest>) -> bool {
         if self.digesting.is_some() {
             return false;
         }
@@ -41,7 +41,7 @@ impl Partition {
             spent_ns: 0,
         });
         shared.copying.fetch_add(1, Ordering::Relaxed);
-        self.store.begin_digest(plan);
+        self.store.begin_digest();
         true
     }
 
@@ -62,13 +62,13 @@ impl Partition {
         if !is_idle && digesting.spent_ns * BUSY_SHARE > begun_ns - digesting.began_ns {
             return Slice::Later;
         }
-        let found = self.store.go_on_digest(SLICE_BYTES);
+        let tables = self.store.go_on_digest(SLICE_BYTES);
         digesting.spent_ns += shared.clock.monotonic_ns() - begun_ns;
-        let Some(found) = found else {
+        let Some(tables) = tables else {
             return Slice::Copied;
         };
         let partition = self.id;
-        let _ = digesting.to.send(PartitionDigest { partition, found }); // whoever asked may have gone
+        let _ = digesting.to.send(PartitionDigest { partition, tables }); // whoever asked may have gone
         self.end_digest(shared);
         Slice::Over
     }

@@ -3,24 +3,15 @@
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
-use reprise_base::{Lsn, PartitionId};
+use reprise_base::Lsn;
 use reprise_log::Log;
 use reprise_partition::{CallBatch, ExclusivePartitions, Job, NewRecords, Partition, PartitionDigest};
-use reprise_storage::DigestPlan;
 use reprise_wire::{CheckpointMark, RecordBatch, RecordRef};
 
 use crate::{
     checkpoint::CopyError,
     router::{Router, Unavailable},
 };
-
-/// Of which partition digests are made, and which.
-#[derive(Clone, Copy, Debug)]
-pub struct ComparedPart {
-    /// None: all.
-    pub partition: Option<PartitionId>,
-    pub plan: DigestPlan,
-}
 
 /// Whoever tells the LSN to standbys.
 pub trait NamesLsn: Send + Sync {
@@ -31,25 +22,19 @@ pub trait NamesLsn: Send + Sync {
 }
 
 impl Router {
-    /// Marks an LSN in the log, and has the engine threads send digests of what the tables hold there, while they go on. Each partition that
-    /// is asked sends one, or drops its sender. Nothing is marked on a standby, or while digests of an earlier LSN are made.
-    pub fn begin_comparison(
-        &self,
-        part: ComparedPart,
-        to: Sender<PartitionDigest>,
-        names: Arc<dyn NamesLsn>,
-    ) -> Result<(), CopyError> {
+    /// Marks an LSN in the log, and has the engine threads send digests of what the tables hold there, while they go on. Each partition
+    /// sends one, or drops its sender. Nothing is marked on a standby, or while digests of an earlier LSN are made.
+    pub fn begin_comparison(&self, to: Sender<PartitionDigest>, names: Arc<dyn NamesLsn>) -> Result<(), CopyError> {
         let Some(log) = self.0.config.log.clone().filter(|_| !self.is_standby()) else {
             return Err(Unavailable("a comparison begins on a primary with a log".into()).into());
         };
-        self.run_on_all(move |held| begin_at(held, &log, part, &to, &*names))?
+        self.run_on_all(move |held| begin_at(held, &log, &to, &*names))?
     }
 }
 
 fn begin_at(
     held: &mut ExclusivePartitions<'_>,
     log: &Log<Box<CallBatch>>,
-    part: ComparedPart,
     to: &Sender<PartitionDigest>,
     names: &dyn NamesLsn,
 ) -> Result<(), CopyError> {
@@ -74,20 +59,19 @@ fn begin_at(
     }
     // The mark is the last record of every partition.
     names.end(Some(partitions[0].last_end));
-    begin_digests(held, part, to);
+    begin_digests(held, to);
     Ok(())
 }
 
-/// Of those partitions that are asked, where the caller holds all of them.
-fn begin_digests(held: &mut ExclusivePartitions<'_>, part: ComparedPart, to: &Sender<PartitionDigest>) {
+/// Of all partitions, which the caller holds.
+fn begin_digests(held: &mut ExclusivePartitions<'_>, to: &Sender<PartitionDigest>) {
     let shared = held.tools.shared.clone();
-    let is_asked = |id| part.partition.is_none_or(|only| only == id);
-    for partition in held.partitions.iter_mut().filter(|partition| is_asked(partition.id)) {
-        partition.begin_digest(&shared, part.plan, to.clone());
+    for partition in &mut *held.partitions {
+        partition.begin_digest(&shared, to.clone());
     }
 }
 
 /// The same on a standby, for its replay to run at the LSN. A partition that still makes digests of an earlier one drops its sender.
-pub fn digests_at_mark(part: ComparedPart, to: Sender<PartitionDigest>) -> Job {
-    Box::new(move |held| begin_digests(held, part, &to))
+pub fn digests_at_mark(to: Sender<PartitionDigest>) -> Job {
+    Box::new(move |held| begin_digests(held, &to))
 }

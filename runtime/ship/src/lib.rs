@@ -26,7 +26,7 @@ mod tickets;
 mod views;
 
 pub use beside::{KeepCommitted, LogBeside, OnTheWay};
-pub use comparing::{Comparisons, Found, Search};
+pub use comparing::Comparisons;
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
 pub use fork::{AskingFork, ForkAnswer};
 pub use freshness::{FreshnessPoint, FreshnessSummary, OwnFreshness};

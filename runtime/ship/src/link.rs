@@ -8,8 +8,8 @@ use reprise_base::{Epoch, Lsn, Waiter};
 use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
 use reprise_log::{Group, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_wire::{
-    Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, InSync, Named, Outcome, Progress, RangesFound,
-    Refusal, SHIP_PROTOCOL, Sought, Standing, TableDigests, Wants, Welcome, WireError,
+    Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, InSync, Named, Outcome, Progress, Refusal,
+    SHIP_PROTOCOL, Standing, TableDigests, Wants, Welcome, WireError,
 };
 
 use crate::connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait};
@@ -57,8 +57,6 @@ pub struct ComparedOwn {
     pub number: u64,
     /// Everything before it was compared.
     pub lsn: Lsn,
-    /// Where the primary is to look, at another LSN.
-    pub sought: Option<Sought>,
     /// What differs; none: all tables are equal.
     pub difference: Option<String>,
 }
@@ -71,7 +69,6 @@ pub trait Compares {
     fn note_named(&self, named: &Named);
     /// What the primary found there. False: more tables than there are.
     fn note_tables(&self, found: &TableDigests<'_>) -> bool;
-    fn note_ranges(&self, found: &RangesFound<'_>);
     /// What is to be told of a comparison; each once.
     fn take_compared(&self) -> Option<ComparedOwn>;
 }
@@ -384,7 +381,7 @@ impl Streaming {
             Frame::Heartbeat(beat) => self.note_beat(&beat),
             Frame::Standing(standing) => self.note_standing(&standing),
             Frame::Group(_) => Err(LinkError::Turn("a group")),
-            Frame::Named(_) | Frame::Digests(_) | Frame::RangesFound(_) => self.note_comparison(frame),
+            Frame::Named(_) | Frame::Digests(_) => self.note_comparison(frame),
             Frame::Hello(_) | Frame::Progress(_) | Frame::Compared(_) => Err(LinkError::Turn("a standby's frame")),
             Frame::Welcome(_) | Frame::File(_) | Frame::FilesEnd(_) | Frame::Epochs(_) => {
                 Err(LinkError::Turn("a file, or a welcome"))
@@ -441,7 +438,6 @@ impl Streaming {
         };
         match frame {
             Frame::Named(named) => compares.note_named(&named),
-            Frame::RangesFound(found) => compares.note_ranges(&found),
             Frame::Digests(found) if !compares.note_tables(&found) => {
                 return Err(LinkError::Turn("digests of more tables than there are"));
             }
@@ -518,7 +514,6 @@ impl Streaming {
                 None => Outcome::Equal,
                 Some(_) => Outcome::Differs,
             },
-            sought: told.sought,
             what: told.difference.as_deref().unwrap_or_default(),
         };
         send(&mut self.link.connection, &Frame::Compared(compared))?;

@@ -211,8 +211,8 @@ impl Session {
                     self.shipper.table.note_shipped(self.name(), self.number, shipped);
                     self.note_progress(&progress, now_ns)?;
                 }
-                (Frame::Compared(compared), Stage::Log { comparing, .. }) => {
-                    note_compared(&self.shipper, (&self.name, self.number), &compared, comparing)?;
+                (Frame::Compared(compared), Stage::Log { .. }) => {
+                    note_compared(&self.shipper, (&self.name, self.number), &compared)?;
                 }
                 _ => return Err(End::Turn),
             }
@@ -426,7 +426,7 @@ impl Session {
                 // What is committed by now is told once the LSNs before it are named.
                 let beat = shipper.beat(now_ns);
                 let comparisons = &shipper.comparisons;
-                let has_told = comparisons.tell_standby(number, &mut self.connection, comparing)?;
+                let has_told = comparisons.tell_standby(&mut self.connection, comparing)?;
                 let sent = stream.step((&*shipper.log, &shipper.ring), &mut self.connection, || beat)?;
                 if sent.is_anything {
                     shipper.table.note_shipped(name, number, sent.shipped);
@@ -447,7 +447,6 @@ impl Session {
     /// Tells both sides why it is over. True where the standby is to hear of it.
     fn end(&mut self, end: &End) -> bool {
         self.shipper.ring.remove_reader(self.number);
-        self.shipper.comparisons.forget(self.number);
         if let End::Refused(verdict) = end {
             let refused = Refused {
                 refusal: verdict.refusal,
@@ -492,12 +491,11 @@ fn judge_epoch(progress: &Progress, own: Epoch) -> Result<(), End> {
     }
 }
 
-/// Keeps what a standby makes of a comparison, and has looked for what it asks for.
+/// Keeps what a standby makes of a comparison.
 fn note_compared(
     shipper: &Inner,
     (name, number): (&Option<Arc<str>>, u64),
     compared: &Compared<'_>,
-    comparing: &mut TellingOf,
 ) -> Result<(), End> {
     if compared.number > shipper.comparisons.newest() {
         return Err(End::Turn);
@@ -510,10 +508,7 @@ fn note_compared(
     };
     let name = name.as_deref().unwrap_or_default();
     shipper.table.note_compared(name, number, status);
-    match compared.sought {
-        Some(sought) if !shipper.comparisons.ask(number, sought, shipper.partitions, comparing) => Err(End::Turn),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// Tells a standby who is in sync, where that is not what it was told last.

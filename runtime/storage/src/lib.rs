@@ -52,10 +52,7 @@ pub use apply::{ApplyError, PrefetchStep};
 pub use at_view::{ShownRow, StoreAtView};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
 pub use changelog::AfterImage;
-pub use compare::{
-    DIGEST_RANGES_MAX, DIGEST_ROWS_BYTES_MAX, DigestPlan, Digested, NumberRanges, RangeDigests, RowsDiffer,
-    TableDigest, name_difference,
-};
+pub use compare::TableDigest;
 pub use convert::{GoOn, Prepared, Unprepared};
 pub use difference::RowDifference;
 pub use digest::result_digest;

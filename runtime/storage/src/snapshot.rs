@@ -7,7 +7,7 @@ use reprise_base::{Budget, Grant, MemoryKind};
 use reprise_wire::push_checkpoint_row;
 
 use crate::{
-    compare::{DigestPlan, Digested, Digests},
+    compare::{Digests, TableDigest},
     indirection::Rid,
     keyplan::RowRef,
     rows::Rows,
@@ -189,7 +189,7 @@ impl Snapshot {
             && table.taken.take_early(rid)
             && let Some(row) = rows.live(rid).filter(|_| !is_new)
         {
-            table.sums.add(row);
+            table.add(row);
         }
     }
 }
@@ -278,10 +278,10 @@ impl Store {
     }
 
     /// Takes this moment, between two transactions, as the one whose digests are made. One at a time.
-    pub fn begin_digest(&mut self, plan: DigestPlan) {
+    pub fn begin_digest(&mut self) {
         assert!(!self.in_txn(), "digests are of a moment between transactions");
         self.build_noted();
-        let mut digests = Digests::new(plan, &self.tables);
+        let mut digests = Digests::new(&self.tables);
         digests.count_in(self.snapshot_budget().as_ref());
         let snapshot = self.watch().snapshot.get_or_insert_default();
         assert!(snapshot.digests.is_none(), "digests of one moment at a time");
@@ -294,8 +294,9 @@ impl Store {
         snapshot.is_some_and(|snapshot| snapshot.digests.is_some())
     }
 
-    /// Goes over about so many bytes of rows more, where digests were begun. Some once all were gone over, which ends it. Between transactions.
-    pub fn go_on_digest(&mut self, mut bytes: usize) -> Option<Digested> {
+    /// Goes over about so many bytes of rows more, where digests were begun. Some once all were gone over, which ends it: by
+    /// table number, without those that were dropped. Between transactions.
+    pub fn go_on_digest(&mut self, mut bytes: usize) -> Option<Vec<TableDigest>> {
         assert!(!self.in_txn(), "rows are gone over between transactions");
         let digests = copied(&mut self.watchers)?.digests.as_mut()?;
         if !digests.go_on(&self.tables, &mut bytes) {

@@ -8,10 +8,7 @@ mod comparison;
 mod epochs;
 mod standing;
 
-pub use comparison::{
-    COMPARED_RANGES_MAX, COMPARED_ROWS_BYTES_MAX, COMPARED_TABLES_MAX, Compared, ComparedTable, Named, Outcome,
-    RangesFound, Sought, TableDigests,
-};
+pub use comparison::{COMPARED_TABLES_MAX, Compared, ComparedTable, Named, Outcome, TableDigests};
 pub use epochs::{EpochSeen, Epochs};
 pub use standing::{InSync, LaggardSeen, STANDING_MAX, Standing};
 
@@ -63,8 +60,7 @@ enum Kind {
     Standing = 10,
     Named = 11,
     Digests = 12,
-    RangesFound = 13,
-    Compared = 14,
+    Compared = 13,
 }
 
 /// What a standby wants of its primary.
@@ -238,7 +234,6 @@ pub enum Frame<'a> {
     Standing(Standing<'a>),
     Named(Named),
     Digests(TableDigests<'a>),
-    RangesFound(RangesFound<'a>),
     Compared(Compared<'a>),
 }
 
@@ -344,7 +339,6 @@ impl Frame<'_> {
             Self::Standing(standing) => standing.encode(),
             Self::Named(named) => named.encode(),
             Self::Digests(digests) => digests.encode(),
-            Self::RangesFound(found) => found.encode(),
             Self::Compared(compared) => compared.encode(),
         }
     }
@@ -422,7 +416,6 @@ impl<'a> Frame<'a> {
             kind if kind == Kind::Standing as u8 => Standing::decode(bytes).map(Self::Standing),
             kind if kind == Kind::Named as u8 => Named::decode(bytes).map(Self::Named),
             kind if kind == Kind::Digests as u8 => TableDigests::decode(bytes).map(Self::Digests),
-            kind if kind == Kind::RangesFound as u8 => RangesFound::decode(bytes).map(Self::RangesFound),
             kind if kind == Kind::Compared as u8 => Compared::decode(bytes).map(Self::Compared),
             kind => Err(corrupt("kind of a frame", "1 to 14", kind)),
         }

@@ -33,11 +33,10 @@ pub use checkpoint::{
 };
 pub use deploy::{DeployRef, MigrationRef, PLAN_BYTES_MAX};
 pub use frame::{
-    COMPARED_RANGES_MAX, COMPARED_ROWS_BYTES_MAX, COMPARED_TABLES_MAX, Compared, ComparedTable, EpochSeen, Epochs,
-    FILE_CHUNK_BYTES_MAX, FILE_PATH_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FileChunk,
-    FilesEnd, Frame, GROUP_HEAD_BYTES, GroupFrame, Heartbeat, Hello, InSync, LaggardSeen, Named, Outcome, Progress,
-    RangesFound, Refusal, Refused, SHIP_PROTOCOL, STANDBY_FRAME_BYTES_MAX, STANDBY_NAME_BYTES_MAX, STANDING_MAX,
-    Sought, Standing, TableDigests, Wants, Welcome,
+    COMPARED_TABLES_MAX, Compared, ComparedTable, EpochSeen, Epochs, FILE_CHUNK_BYTES_MAX, FILE_PATH_BYTES_MAX,
+    FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FileChunk, FilesEnd, Frame, GROUP_HEAD_BYTES,
+    GroupFrame, Heartbeat, Hello, InSync, LaggardSeen, Named, Outcome, Progress, Refusal, Refused, SHIP_PROTOCOL,
+    STANDBY_FRAME_BYTES_MAX, STANDBY_NAME_BYTES_MAX, STANDING_MAX, Standing, TableDigests, Wants, Welcome,
 };
 pub use part::{ChangesRun, PartRef};
 pub use partitions::{PartitionList, PartitionSet};

@@ -70,7 +70,7 @@ pub struct Comparison {
     pub at: String,
     /// Whether all tables are equal.
     pub equal: bool,
-    /// Which table differs, on which partition, and the first row that does with both values, once it is found; null where all are equal.
+    /// The first table that differs, and on which partition; null where all are equal.
     pub difference: Option<String>,
 }
 

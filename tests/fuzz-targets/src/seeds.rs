@@ -12,8 +12,8 @@ use reprise_wire::{
     CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CommandRef, Compared, ComparedTable, DeployRef,
     DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, InSync,
     KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef,
-    RangesFound, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Sought, Standing,
-    TableDigests, TwoForms, Wants, Welcome, push_checkpoint_row,
+    RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Standing, TableDigests, TwoForms,
+    Wants, Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -94,25 +94,13 @@ fn frames() -> Vec<Vec<u8>> {
             .into_iter()
             .map(|(name, from)| LaggardSeen { name, from: Lsn(from) }),
     );
-    let sought = Some(Sought {
-        partition: PartitionId(1),
-        table: 2,
-        first: 1 << 20,
-        shift: 10,
-        count: 1024,
-    });
     let tables = TableDigests::pack(&[ComparedTable {
         partition: PartitionId(1),
         table: 2,
         schema: 3,
         rows: 4,
-        next_number: 5,
         digest: 6,
     }]);
-    let (ranges, rows) = (
-        RangesFound::pack_digests(&[7, 8]),
-        RangesFound::pack_rows([(9, &b"row"[..])].into_iter()),
-    );
     let all = [
         Frame::Hello(hello),
         Frame::Welcome(welcome),
@@ -123,19 +111,13 @@ fn frames() -> Vec<Vec<u8>> {
         Frame::Heartbeat(Heartbeat::default()),
         Frame::Progress(Progress::default()),
         Frame::Standing(Standing::new(2, InSync::Yes, &laggards)),
-        Frame::Named(Named {
-            number: 1,
-            lsn: Lsn(9),
-            sought,
-        }),
+        Frame::Named(Named { number: 1, lsn: Lsn(9) }),
         Frame::Digests(TableDigests::new(1, true, &tables)),
-        Frame::RangesFound(RangesFound::new(1, &ranges, &rows)),
         Frame::Compared(Compared {
             number: 1,
             lsn: Lsn(9),
             outcome: Outcome::Differs,
-            sought,
-            what: "a row",
+            what: "a table",
         }),
     ];
     all.iter().map(Frame::encode).collect()

@@ -341,7 +341,7 @@ export type Comparison = {
      */
     at: string;
     /**
-     * Which table differs, on which partition, and the first row that does with both values, once it is found; null where all are equal.
+     * The first table that differs, and on which partition; null where all are equal.
      */
     difference?: string | null;
     /**

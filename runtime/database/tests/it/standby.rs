@@ -17,9 +17,7 @@ use std::{
 
 use crate::common::{config, fill, i64s, submit, transfer, wasm};
 use reprise_base::{Epoch, Lsn, Role, TxnId};
-use reprise_database::{
-    Database, Group, GroupSink, LogPolicy, OpenError, PlaceError, Placed, Position, RedoConfig,
-};
+use reprise_database::{Database, Group, GroupSink, LogPolicy, OpenError, PlaceError, Placed, Position, RedoConfig};
 use reprise_router::{DeployError, LogBody, NotPrimary, Phase, ReplicationError, ReplyOutcome, RowsRequest};
 use reprise_test_crash::copy_dir;
 use reprise_txn::{ModuleId, Quarantined};

@@ -3,10 +3,7 @@
 use crate::common::table;
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType};
-use reprise_storage::{
-    DigestPlan, Digested, Evolve, NumberRanges, RangeDigests, SnapshotPage, Store, TableDigest, TableId,
-    name_difference, plan_change,
-};
+use reprise_storage::{Evolve, SnapshotPage, Store, TableId, plan_change};
 use reprise_wire::FORMAT_VERSION;
 
 const KEYED: TableId = TableId(0);
@@ -210,34 +207,6 @@ fn a_snapshot_holds_no_more_than_the_rows_that_change_meanwhile() {
     store.end_snapshot();
 }
 
-fn tables_of(found: Digested) -> Vec<TableDigest> {
-    match found {
-        Digested::Tables(tables) => tables,
-        Digested::Ranges(_) => panic!("tables were asked for"),
-    }
-}
-
-fn ranges_of(found: Digested) -> RangeDigests {
-    match found {
-        Digested::Ranges(ranges) => ranges,
-        Digested::Tables(_) => panic!("ranges were asked for"),
-    }
-}
-
-fn digest_now(store: &mut Store, plan: DigestPlan) -> Digested {
-    store.begin_digest(plan);
-    store.go_on_digest(usize::MAX).expect("all at once")
-}
-
-fn ranges(table: TableId, first: u64, shift: u8, count: u16) -> DigestPlan {
-    DigestPlan::Ranges(NumberRanges {
-        table,
-        first,
-        shift,
-        count,
-    })
-}
-
 proptest! {
     #[test]
     fn digests_are_of_the_moment_at_which_they_began(
@@ -253,7 +222,7 @@ proptest! {
         if copies {
             store.begin_snapshot();
         }
-        store.begin_digest(DigestPlan::Tables);
+        store.begin_digest();
         prop_assert!(store.is_digesting());
         let mut found = None;
         for (step, bytes) in during {
@@ -268,62 +237,12 @@ proptest! {
             }
         };
         prop_assert!(!store.is_digesting());
-        let tables = tables_of(found);
-        prop_assert_eq!(tables.iter().map(|table| table.digest).collect::<Vec<_>>(), expected.to_vec());
+        prop_assert_eq!(found.iter().map(|table| table.digest).collect::<Vec<_>>(), expected.to_vec());
         let now = all.map(|table| store.rows_digest(table));
-        let again = tables_of(digest_now(&mut store, DigestPlan::Tables));
+        store.begin_digest();
+        let again = store.go_on_digest(usize::MAX).expect("all at once");
         prop_assert_eq!(again.iter().map(|table| table.digest).collect::<Vec<_>>(), now.to_vec());
     }
-}
-
-#[test]
-fn ranges_of_numbers_lead_to_the_row_that_differs() {
-    let mut stores = [empty(), empty()];
-    for store in &mut stores {
-        (0..3_000).for_each(|id| apply(store, (0, 7, id, 40)));
-    }
-    let [own, other] = &mut stores;
-    let rid = own.sorted_rids(KEYED)[1_234];
-    own.begin();
-    let row = own
-        .layout(KEYED)
-        .build(&[Field::Int(1_234), Field::Int(41), Field::Text("x")]);
-    own.update(KEYED, rid, &row).expect("live");
-    own.commit();
-    let schema = own.schema(KEYED).clone();
-    let mut differing = |plan| {
-        let (own, other) = (ranges_of(digest_now(own, plan)), ranges_of(digest_now(other, plan)));
-        let at: Vec<_> = (0..own.digests.len())
-            .filter(|at| own.digests[*at] != other.digests[*at])
-            .collect();
-        (at, own, other)
-    };
-    let (at, _, _) = differing(ranges(KEYED, 0, 5, 1024));
-    assert_eq!(at.len(), 1);
-    let first = (at[0] as u64) << 5;
-    let (at, own_found, other_found) = differing(ranges(KEYED, first, 0, 32));
-    assert_eq!(at.len(), 1);
-    let number = first + at[0] as u64;
-    let row_of = |found: &RangeDigests| found.rows.iter().find(|(n, _)| *n == number).expect("kept").1.clone();
-    assert_eq!(own_found.rows.len(), 32);
-    let (own_row, other_row) = (row_of(&own_found), row_of(&other_found));
-    let named = name_difference(&schema, number, (Some(&own_row), Some(&other_row)));
-    assert_eq!(
-        named.to_string(),
-        format!("row id=1234 (number {number}) of table keyed, column sum: 41 here, 40 there")
-    );
-    let gone = name_difference(&schema, number, (None, Some(&other_row)));
-    assert!(
-        gone.to_string().contains("no such row here, (id=1234, sum=40, text="),
-        "{gone}"
-    );
-    let torn = name_difference(&schema, number, (Some(&own_row[..3]), Some(&other_row)));
-    assert!(torn.to_string().contains("no row of it (0x"), "{torn}");
-    // Beyond the last number, and of a table that is not there, there is nothing.
-    let (at, own_found, _) = differing(ranges(KEYED, u64::MAX - 5, 0, 1024));
-    assert!(at.is_empty() && own_found.rows.is_empty());
-    let (at, own_found, _) = differing(ranges(TableId(9), 0, 63, 2));
-    assert!(at.is_empty() && own_found.digests.is_empty());
 }
 
 #[test]
@@ -331,7 +250,7 @@ fn digests_outlive_a_schema_change_and_end_when_they_are_told_to() {
     let mut store = empty();
     (0..500).for_each(|id| apply(&mut store, (0, 7, id, 40)));
     let expected = store.rows_digest(KEYED);
-    store.begin_digest(DigestPlan::Tables);
+    store.begin_digest();
     assert!(store.go_on_digest(3000).is_none());
     let mut changed = store.schema(KEYED).clone();
     changed.columns.push(reprise_abi::ColumnSchema {
@@ -347,11 +266,11 @@ fn digests_outlive_a_schema_change_and_end_when_they_are_told_to() {
     store.install(prepared);
     let found = loop {
         if let Some(found) = store.go_on_digest(1000) {
-            break tables_of(found);
+            break found;
         }
     };
     assert_eq!((found[0].digest, found[0].rows), (expected, 500));
-    store.begin_digest(DigestPlan::Tables);
+    store.begin_digest();
     store.end_digest();
     assert!(!store.is_digesting() && store.go_on_digest(usize::MAX).is_none());
 }

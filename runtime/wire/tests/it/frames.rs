@@ -88,23 +88,12 @@ fn golden_greetings() {
     );
 }
 
-fn sought() -> Sought {
-    Sought {
-        partition: PartitionId(0x0102),
-        table: 3,
-        first: 0x1122_3344,
-        shift: 10,
-        count: 1024,
-    }
-}
-
 fn compared_table() -> ComparedTable {
     ComparedTable {
         partition: PartitionId(1),
         table: 2,
         schema: 3,
         rows: 4,
-        next_number: 5,
         digest: 0x1122_3344_5566_7788,
     }
 }
@@ -114,55 +103,33 @@ fn golden_comparisons() {
     let named = Named {
         number: 7,
         lsn: Lsn(0x1122),
-        sought: None,
     };
     check_golden(
         Frame::Named(named),
         expect![[r#"
-        f3 4d 2a cb 0b 00 00 00 07 00 00 00 00 00 00 00
-        22 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00
-        00 00 00 00 00 00 00 00"#]],
-    );
-    let sought = Some(sought());
-    check_golden(
-        Frame::Named(Named { sought, ..named }),
-        expect![[r#"
-        2d 72 bd c8 0b 00 00 00 07 00 00 00 00 00 00 00
-        22 11 00 00 00 00 00 00 02 01 03 00 44 33 22 11
-        00 00 00 00 0a 00 00 04"#]],
+        41 00 2e e4 0b 00 00 00 07 00 00 00 00 00 00 00
+        22 11 00 00 00 00 00 00"#]],
     );
     let tables = TableDigests::pack(&[compared_table()]);
     check_golden(
         Frame::Digests(TableDigests::new(7, true, &tables)),
         expect![[r#"
-        13 2c b3 4a 0c 00 00 00 07 00 00 00 00 00 00 00
+        3f 77 26 32 0c 00 00 00 07 00 00 00 00 00 00 00
         01 00 01 00 00 00 00 00 01 00 02 00 00 00 00 00
         03 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00
-        05 00 00 00 00 00 00 00 88 77 66 55 44 33 22 11"#]],
-    );
-    let digests = RangesFound::pack_digests(&[0, 0xaabb]);
-    let rows = RangesFound::pack_rows([(9, &b"row"[..])].into_iter());
-    check_golden(
-        Frame::RangesFound(RangesFound::new(7, &digests, &rows)),
-        expect![[r#"
-        bf ba 3a 0a 0d 00 00 00 07 00 00 00 00 00 00 00
-        02 00 01 00 00 00 00 00 00 00 00 00 00 00 00 00
-        bb aa 00 00 00 00 00 00 09 00 00 00 00 00 00 00
-        03 00 00 00 72 6f 77"#]],
+        88 77 66 55 44 33 22 11"#]],
     );
     let compared = Compared {
         number: 7,
         lsn: Lsn(0x1122),
         outcome: Outcome::Differs,
-        sought,
         what: "why",
     };
     check_golden(
         Frame::Compared(compared),
         expect![[r#"
-        30 f1 8c bb 0e 00 00 00 07 00 00 00 00 00 00 00
-        22 11 00 00 00 00 00 00 02 01 03 00 44 33 22 11
-        00 00 00 00 0a 00 00 04 01 00 03 00 77 68 79"#]],
+        0d a3 a9 65 0d 00 00 00 07 00 00 00 00 00 00 00
+        22 11 00 00 00 00 00 00 01 00 03 00 77 68 79"#]],
     );
 }
 
@@ -184,38 +151,25 @@ fn forged(frame: Frame<'_>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 
 #[test]
 fn comparisons_that_no_encoder_writes_are_refused() {
-    let named = Frame::Named(Named {
-        number: 7,
-        lsn: Lsn(1),
-        sought: Some(sought()),
-    });
+    let named = Frame::Named(Named { number: 7, lsn: Lsn(1) });
     let tables = TableDigests::pack(&[compared_table()]);
     let digests = Frame::Digests(TableDigests::new(7, true, &tables));
-    let (ranges, rows) = (
-        RangesFound::pack_digests(&[1, 2]),
-        RangesFound::pack_rows([(9, &b"row"[..])].into_iter()),
-    );
-    let found = Frame::RangesFound(RangesFound::new(7, &ranges, &rows));
     let equal = Frame::Compared(Compared {
         number: 7,
         lsn: Lsn(1),
         outcome: Outcome::Equal,
-        sought: None,
         what: "",
     });
     let refused = [
-        forged(named, |bytes| bytes[36] = 64), // a shift
-        forged(named, |bytes| bytes[39] = 5),  // 1280 ranges
-        forged(named, |bytes| bytes[38..40].fill(0)),
         forged(named, |bytes| bytes.push(0)),
         forged(digests, |bytes| bytes[16] = 2),
         forged(digests, |bytes| bytes[18] = 2),
         forged(digests, |bytes| bytes[28] = 1),
-        forged(found, |bytes| bytes[16] = 9),
-        forged(found, |bytes| bytes[18] = 2),
-        forged(found, |bytes| bytes[50] = 1), // a row's length
-        forged(equal, |bytes| bytes[40] = 2),
-        forged(equal, |bytes| bytes[38] = 1),
+        forged(equal, |bytes| bytes[24] = 2),
+        forged(equal, |bytes| {
+            bytes[26] = 1;
+            bytes.push(b'x'); // a difference of equal tables
+        }),
     ];
     for (number, bytes) in refused.iter().enumerate() {
         assert!(Frame::decode(bytes).is_err(), "{number}");
