@@ -9,7 +9,7 @@ function callsNow(): RunningCall[] {
   const call = (id: number, procedure: string, phase: RunningCall['phase'], partition: number | null): RunningCall => ({
     call_id: id.toString(),
     txn_id: phase === 'queued' ? null : (734_003_200_000 + id).toString(),
-    module: procedure === 'total' ? 'bank' : 'voter',
+    module: 'voter',
     procedure,
     partition,
     age_ms: age_ms - id,
@@ -18,14 +18,14 @@ function callsNow(): RunningCall[] {
   const calls = [
     call(41, 'results', 'running', 2),
     call(57, 'vote', 'queued', 2),
-    call(58, 'total', 'queued', null),
+    call(58, 'initialize', 'queued', null),
     call(63, 'vote', 'committing', 1),
   ];
   return calls.filter(({ call_id }) => !ended.has(call_id));
 }
 
-export function callList(empty: boolean): CallList {
-  const calls = empty ? [] : callsNow();
+export function callList(): CallList {
+  const calls = callsNow();
   return { calls, total: calls.length };
 }
 

@@ -33,27 +33,27 @@ function running(): Checkpoint {
 }
 
 /** What status and list say alike. */
-export function checkpointFigures(empty: boolean): Pick<Status, 'restart' | 'restart_seconds' | 'checkpoint_failure'> {
+export function checkpointFigures(): Pick<Status, 'restart' | 'restart_seconds' | 'checkpoint_failure'> {
   const error = 'write checkpoint.tmp: no space left on device';
   return {
-    restart_seconds: empty ? 0.03 : 3.43,
+    restart_seconds: 3.43,
     restart: {
-      load_bytes: empty ? 0 : rowsTotal * 61,
-      load_seconds: empty ? 0 : 0.7,
-      replay_bytes: empty ? 0 : 96_000_000,
-      replay_seconds: empty ? 0 : 2.2,
-      check_bytes: empty ? 0 : 240_000_000,
-      check_seconds: empty ? 0 : 0.5,
+      load_bytes: rowsTotal * 61,
+      load_seconds: 0.7,
+      replay_bytes: 96_000_000,
+      replay_seconds: 2.2,
+      check_bytes: 240_000_000,
+      check_seconds: 0.5,
       other_seconds: 0.03,
       target_seconds: 10,
     },
-    checkpoint_failure: empty ? null : { at: at(50), error },
+    checkpoint_failure: { at: at(50), error },
   };
 }
 
-export function checkpointsNow(empty: boolean): CheckpointList {
-  const { restart = null, restart_seconds = null, checkpoint_failure = null } = checkpointFigures(empty);
+export function checkpointsNow(): CheckpointList {
+  const { restart = null, restart_seconds = null, checkpoint_failure = null } = checkpointFigures();
   const failed: Checkpoint = { ...published(3_900, 50, 0), state: 'failed', error: checkpoint_failure?.error ?? null };
   const checkpoints = [running(), published(1_200, 40, 4_700_000), published(600, 20, 4_500_000), failed];
-  return { checkpoints: empty ? [] : checkpoints, restart, restart_seconds, last_failure: checkpoint_failure };
+  return { checkpoints, restart, restart_seconds, last_failure: checkpoint_failure };
 }

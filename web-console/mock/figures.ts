@@ -1,4 +1,4 @@
-// What the mock makes up: live figures and results of calls.
+// What the mock makes up: live figures.
 import type { MemoryStatus, MetricsEvent } from '../src/generated/types.gen';
 
 export function metricsNow(quiet: boolean): MetricsEvent {
@@ -19,24 +19,6 @@ export function metricsNow(quiet: boolean): MetricsEvent {
     committed_lsn: Math.round(9_000_000_000 + (now % 1e9) * 4420).toString(),
     durable_lsn: Math.round(9_000_000_000 + (now % 1e9) * 4420 - (quiet ? 0 : 6200 * wave)).toString(),
   };
-}
-
-export function resultOf(procedure: string): unknown {
-  switch (procedure) {
-    case 'vote':
-      return { outcome: 'accepted' };
-    case 'results':
-      return [
-        { contestant_number: 1, contestant_name: 'Ada Lovelace', votes: '214038' },
-        { contestant_number: 2, contestant_name: 'Grace Hopper', votes: '213544' },
-      ];
-    case 'balance':
-      return '1000';
-    case 'total':
-      return { accounts: '2', sum: '2000' };
-    default:
-      return null;
-  }
 }
 
 /** Of a server with a limit. */

@@ -38,17 +38,6 @@ export function recordAt(position: number): LogRecord {
   }
   const digest = hexOf(`${position}`, 16);
   const command = { ...place, kind: commandKind, txn_id: txnId, version: 2, digest };
-  if (position % 11 === 0) {
-    const args = { from: '1001', to: '2002', amount: '250' };
-    return {
-      ...command,
-      partitions: [1, 3],
-      module: 'bank',
-      procedure: 'transfer',
-      args,
-      idempotency_key: `t-${position}`,
-    };
-  }
   if (position === 2) {
     return {
       ...command,
@@ -60,7 +49,8 @@ export function recordAt(position: number): LogRecord {
   }
   const phone = 2_015_550_100 + ((position * 7919) % 9_000_000);
   const args = { phone_number: phone.toString(), contestant_number: (position % 6) + 1, max_votes_per_phone: '2' };
-  return { ...command, partitions: [position % 4], module: 'voter', procedure: 'vote', args };
+  const idempotency_key = position % 11 === 0 ? `t-${position}` : null;
+  return { ...command, partitions: [position % 4], module: 'voter', procedure: 'vote', args, idempotency_key };
 }
 
 export function logPage(query: URLSearchParams): LogPage {

@@ -1,9 +1,8 @@
-// The mock's modules and tables: `voter` and `bank`, as the sample modules declare them.
+// The mock's module and tables: `voter`, as the sample module declares it.
 import type {
   ColumnInfo,
   IndexInfo,
   ModuleDetail,
-  ModulePlanned,
   ParameterInfo,
   ProcedureInfo,
   TableInfo,
@@ -94,64 +93,25 @@ const voterProcedures: ProcedureInfo[] = [
   procedure('results', [], tally, { read_only: true, partitioning: { kind: 'all' } }),
 ];
 
-const bankProcedures: ProcedureInfo[] = [
-  procedure(
-    'open',
-    [parameter('account', { kind: 'i64' }), parameter('balance', { kind: 'i64' })],
-    { kind: 'unit' },
-    {
-      read_only: false,
-      partitioning: { kind: 'by', parameters: ['account'] },
-    },
-  ),
-  procedure(
-    'transfer',
-    [parameter('from', { kind: 'i64' }), parameter('to', { kind: 'i64' }), parameter('amount', { kind: 'i64' })],
-    { kind: 'unit' },
-    { read_only: false, partitioning: { kind: 'by', parameters: ['from', 'to'] } },
-  ),
-  procedure(
-    'balance',
-    [parameter('account', { kind: 'i64' })],
-    { kind: 'i64' },
-    {
-      read_only: true,
-      partitioning: { kind: 'by', parameters: ['account'] },
-    },
-  ),
-  procedure(
-    'total',
-    [parameter('note', { kind: 'option', item: { kind: 'text' } })],
-    {
-      kind: 'struct',
-      fields: [
-        { name: 'accounts', type: { kind: 'i64' } },
-        { name: 'sum', type: { kind: 'i64' } },
-      ],
-    },
-    { read_only: true, partitioning: { kind: 'all' } },
-  ),
-];
-
-export function moduleOf(name: string, version: number, wasmBytes: number): ModuleDetail {
+export function moduleOf(version: number, wasmBytes: number): ModuleDetail {
   const installedAt = (of: number) => new Date(Date.now() - (version - of + 1) * 3_600_000).toISOString();
   const versions = Array.from({ length: version }, (_, before) => ({
     version: before + 1,
-    hash: hexOf(`${name} ${before + 1}`, 64),
+    hash: hexOf(`voter ${before + 1}`, 64),
     wasm_bytes: wasmBytes - (version - before - 1) * 311,
     installed_at: installedAt(before + 1),
-    txn_id: `17${hexOf(name, 15).replace(/[a-f]/g, '4')}`,
+    txn_id: `17${hexOf('voter', 15).replace(/[a-f]/g, '4')}`,
     in_service: before + 1 === version,
   }));
   return {
-    module: name,
+    module: 'voter',
     version,
-    hash: hexOf(`${name} ${version}`, 64),
+    hash: hexOf(`voter ${version}`, 64),
     wasm_bytes: wasmBytes,
     installed_at: installedAt(version),
     versions,
-    procedures: name === 'voter' ? voterProcedures : bankProcedures,
-    tables: tables.filter((table) => table.modules.includes(name)).map((table) => table.name),
+    procedures: voterProcedures,
+    tables: tables.map((table) => table.name),
   };
 }
 
@@ -210,18 +170,6 @@ export const tables: TableInfo[] = [
     row_bytes: 71_916_936,
     index_bytes: 33_390_006,
   }),
-  table({
-    name: 'accounts',
-    columns: [column('account', { kind: 'i64' }), column('balance', { kind: 'decimal', scale: 2 })],
-    primary_key: ['account'],
-    indexes: [primary('account')],
-    placement: 'by_column',
-    partition_column: 'account',
-    modules: ['bank'],
-    rows: 0,
-    row_bytes: 0,
-    index_bytes: 4_096,
-  }),
 ];
 
 export function rowOf(name: string, position: number): Record<string, unknown> {
@@ -240,24 +188,4 @@ export function rowOf(name: string, position: number): Record<string, unknown> {
         note: position % 5 === 0 ? 'a second call from the same household, counted once more' : null,
       };
   }
-}
-
-// What an upload would do: a new module makes its tables, a new version drops a column of the first one.
-export function plannedOf(module: ModuleDetail, isStored: boolean): ModulePlanned {
-  const step = isStored
-    ? { action: 'drop', what: 'column', item: 'note', detail: 'text' }
-    : { action: 'create', what: 'table', item: '', detail: '' };
-  const changed = isStored ? module.tables.slice(0, 1) : module.tables;
-  const rows = isStored ? 12_345 : 0;
-  return {
-    procedures: module.procedures.map((procedure) => procedure.name),
-    tables: module.tables,
-    plan: {
-      tables: changed.map((table) => ({ table, steps: [step], rows, reads_rows: isStored })),
-      conflicts: [],
-      migrates: isStored,
-      retiring: isStored ? changed.map((table) => ({ table, columns: ['phone_number', 'note'] })) : [],
-      estimated_ms: isStored ? 7 : 0,
-    },
-  };
 }

@@ -1,8 +1,8 @@
 // What the mock says of standbys: one that keeps up, one that is lost.
-import type { FreshnessHistory, Promotion, Replication } from '../src/generated/types.gen';
+import type { FreshnessHistory, Replication } from '../src/generated/types.gen';
 import { lsnOf, newestPosition } from './log';
 
-export function replicationNow(isEmpty: boolean): Replication {
+export function replicationNow(): Replication {
   const newest = newestPosition();
   const durable_lsn = lsnOf(newest + 1);
   const standbys: Replication['standbys'] = [
@@ -52,34 +52,32 @@ export function replicationNow(isEmpty: boolean): Replication {
     role: 'primary',
     epoch: 3,
     safety: '2-safe',
-    reached: isEmpty ? '1-safe' : '2-safe',
+    reached: '2-safe',
     primary: null,
-    ship_address: isEmpty ? null : '127.0.0.1:7000',
+    ship_address: '127.0.0.1:7000',
     ship: 'as-logged',
     durable_lsn,
     acked_lsn: durable_lsn,
     committed_lsn: durable_lsn,
-    standbys: isEmpty ? [] : standbys,
-    cuts: isEmpty ? [] : cuts,
+    standbys,
+    cuts,
     out_of_sync: [],
-    lease: isEmpty
-      ? null
-      : {
-          store: 'etcd',
-          state: 'held',
-          holder: 'north',
-          holder_url: 'http://db-1.example:8080',
-          in_sync: ['east'],
-          ttl_ms: 5000,
-          left_ms: 3120,
-          error: null,
-        },
+    lease: {
+      store: 'etcd',
+      state: 'held',
+      holder: 'north',
+      holder_url: 'http://db-1.example:8080',
+      in_sync: ['east'],
+      ttl_ms: 5000,
+      left_ms: 3120,
+      error: null,
+    },
   };
 }
 
 /** The same server as a standby of another one. */
 export function standbyNow(): Replication {
-  const primary = replicationNow(false);
+  const primary = replicationNow();
   return {
     ...primary,
     role: 'standby',
@@ -90,12 +88,8 @@ export function standbyNow(): Replication {
   };
 }
 
-export function promoted(): Promotion {
-  return { epoch: 4, lsn: lsnOf(newestPosition() + 1), stepped_down: true };
-}
-
 /** A standby that keeps up, and one that was lost a minute ago. */
-export function freshnessNow(isEmpty: boolean): FreshnessHistory {
+export function freshnessNow(): FreshnessHistory {
   const second = Math.floor(Date.now() / 1000);
   const steps = (isLost: boolean) =>
     Array.from({ length: 120 }, (_, number) => {
@@ -121,5 +115,5 @@ export function freshnessNow(isEmpty: boolean): FreshnessHistory {
     { name: 'east', steps: steps(false) },
     { name: 'west', steps: steps(true) },
   ];
-  return { step_s: 1, standbys: isEmpty ? [] : standbys };
+  return { step_s: 1, standbys };
 }

@@ -1,9 +1,8 @@
 // Answers of the mock, and how they are sent.
 import { existsSync, readFileSync, statSync } from 'node:fs';
-import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { ServerResponse } from 'node:http';
 import { extname, join, normalize } from 'node:path';
 
-/** A body of text goes out as it is, with the type that its headers name. */
 export type Reply = { status: number; body: unknown; headers?: Record<string, string> };
 
 const problemType = 'application/problem+json';
@@ -54,23 +53,8 @@ export function problem(status: number, slug: string, title: string, detail: str
   return { status, body, headers: { 'Content-Type': problemType } };
 }
 
-/** A page of rows as lines of JSON or CSV. */
-export function rowsText(mediaType: string, rows: object[], next: string | null): Reply {
-  const lines = rows.map((row) => JSON.stringify(row));
-  const fields = rows.map((row) => Object.values(row).join(','));
-  const names = Object.keys(rows[0] ?? {}).join(',');
-  const body = mediaType === 'text/csv' ? [names, ...fields, ''].join('\r\n') : [...lines, ''].join('\n');
-  const headers = { 'Content-Type': mediaType, ...(next === null ? {} : { 'Reprise-Next-Cursor': next }) };
-  return { status: 200, body, headers };
-}
-
 export function notFound(what: string): Reply {
   return problem(404, 'not-found', 'Nothing of this name is here', `There is no ${what}.`);
-}
-
-export function logUnavailable(): Reply {
-  const detail = 'write 0000000000000001.log: no space left on device';
-  return problem(503, 'log-unavailable', 'The log can’t be written', detail);
 }
 
 export function recovering(): Reply {
@@ -79,12 +63,5 @@ export function recovering(): Reply {
 
 export function send(response: ServerResponse, { status, body, headers }: Reply): void {
   response.writeHead(status, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store', ...headers });
-  const isText = typeof body === 'string' && headers?.['Content-Type'] !== undefined;
-  response.end(body === null ? undefined : isText ? body : JSON.stringify(body));
-}
-
-export async function bodyOf(request: IncomingMessage): Promise<Buffer> {
-  const chunks: Buffer[] = [];
-  for await (const chunk of request) chunks.push(Buffer.from(chunk));
-  return Buffer.concat(chunks);
+  response.end(JSON.stringify(body));
 }

@@ -175,10 +175,6 @@ export function navigate(route: Route): void {
   window.location.hash = hrefOf(route);
 }
 
-export function replaceRoute(route: Route): void {
-  window.location.replace(hrefOf(route));
-}
-
 export function useRoute(): Route {
   return parseRoute(useSyncExternalStore(subscribe, () => window.location.hash));
 }

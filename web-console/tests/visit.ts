@@ -1,6 +1,7 @@
 // A page under watch: what it complains of, and what axe-core finds in it.
-import { readFileSync } from 'node:fs';
+import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { join } from 'node:path';
 import type axeCore from 'axe-core';
 import type { Browser, BrowserContextOptions, Page } from 'playwright-core';
 
@@ -21,6 +22,11 @@ export async function visit(browser: Browser, options: BrowserContextOptions = {
     if (message.type() === 'error' || message.type() === 'warning') complaints.push(message.text());
   });
   page.on('pageerror', (error) => complaints.push(error.message));
+  page.on('requestfailed', (request) => {
+    // A page that the operator leaves aborts its own requests.
+    const why = request.failure()?.errorText ?? '';
+    if (why !== 'net::ERR_ABORTED') complaints.push(`${request.url()}: ${why}`);
+  });
   page.on('request', (request) => {
     const { hostname } = new URL(request.url());
     if (!['127.0.0.1', 'localhost', new URL(page.url()).hostname].includes(hostname))
@@ -42,4 +48,12 @@ export async function violations(page: Page): Promise<string[]> {
 /** Pixels by which the page is wider than the window. */
 export function overflow(page: Page): Promise<number> {
   return page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+}
+
+/** Saves a picture of the page, if SCREENSHOTS names a folder. */
+export async function picture(page: Page, name: string): Promise<void> {
+  const folder = process.env['SCREENSHOTS'] ?? '';
+  if (folder === '') return;
+  mkdirSync(folder, { recursive: true });
+  await page.screenshot({ path: join(folder, `${name}.png`), fullPage: true });
 }

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { freshnessNow } from '../../mock/replication';
 import { timesOf, valuesAt } from './freshness-series';
 
-const [like] = freshnessNow(false).standbys.flatMap(({ steps }) => steps);
+const [like] = freshnessNow().standbys.flatMap(({ steps }) => steps);
 if (like === undefined) throw new Error('the mock has a history');
 
 const steps = (...ends: string[]) => ends.map((at, number) => ({ ...like, at: `2026-01-01T00:00:${at}Z`, lag_ms_p99: number }));

@@ -24,7 +24,7 @@ export function Procedure({ module, procedure, open: openAtFirst }: Props) {
           {!read_only && <Badge title={logMeaning(log)}>log: {log.kind}</Badge>}
         </span>
       </summary>
-      {open && docs != null && docs !== '' && <p className="procedure-note docs">{docs}</p>}
+      {open && docs != null && docs !== '' && <p className="procedure-note">{docs}</p>}
       {open && log.reason != null && <p className="muted procedure-note">Logged now as {log.reason}</p>}
       {open && <CallForm module={module} procedure={procedure} />}
     </details>

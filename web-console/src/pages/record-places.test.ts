@@ -3,7 +3,7 @@ import { replicationNow, standbyNow } from '../../mock/replication';
 import type { Standby } from '../generated/types.gen';
 import { placesOf, placeText } from './record-places';
 
-const [like] = replicationNow(false).standbys;
+const [like] = replicationNow().standbys;
 if (like === undefined) throw new Error('the mock has standbys');
 
 const standby = (name: string, replayed: number, persisted: number, shipped: number): Standby => ({
@@ -16,7 +16,7 @@ const standby = (name: string, replayed: number, persisted: number, shipped: num
 
 describe('where a record is', () => {
   const standbys = [standby('a', 5, 7, 9), standby('b', 9007199254740993, 9007199254740993, 9007199254740993)];
-  const node = { ...replicationNow(false), standbys };
+  const node = { ...replicationNow(), standbys };
   const texts = (lsn: string) => placesOf(lsn, node).map((place) => placeText(place, node));
 
   it('is told by the standbys’ positions, which are behind their last record', () => {
@@ -28,7 +28,7 @@ describe('where a record is', () => {
 
   it('is not told where there are no standbys, or nothing is known of them', () => {
     expect(placesOf('4', undefined)).toEqual([]);
-    expect(placesOf('4', replicationNow(true))).toEqual([]);
+    expect(placesOf('4', { ...replicationNow(), standbys: [] })).toEqual([]);
   });
 
   it('is on a standby whether it replayed the record', () => {

@@ -54,7 +54,6 @@ export function Upload({ module }: { module: string | null }) {
   const target = module ?? name;
   return (
     <>
-      {/* biome-ignore lint/a11y/noStaticElementInteractions: dropping is a second way beside the button */}
       <div
         className={over ? 'drop over' : 'drop'}
         onDragOver={(event) => {

@@ -4,7 +4,7 @@ import { isFields } from '../api/problem';
 /** A JSON value, indented and coloured. Text stays selectable as valid JSON. */
 export function Json({ value, label }: { value: unknown; label: string }) {
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable without a pointer
+    // Focusable, because a box that scrolls must be reachable without a pointer.
     <section className="json" aria-label={label} tabIndex={0}>
       <pre>{node(value, '')}</pre>
     </section>
