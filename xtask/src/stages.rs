@@ -110,7 +110,7 @@ pub fn test(root: &Path, stages: &[Stage]) -> Result<()> {
 /// other features where it builds other packages, and would build it twice.
 fn selection(root: &Path, stages: &[Stage], packages: &[Package]) -> Command {
     let mut command = cargo(root);
-    command.args(["build", "--release", "--bins", "--tests"]);
+    command.args(["build", "--profile", "quick", "--bins", "--tests"]);
     let [stage] = stages else {
         command.arg("--workspace");
         return command;
@@ -129,7 +129,7 @@ fn selection(root: &Path, stages: &[Stage], packages: &[Package]) -> Command {
 /// Runs the examples in the doc comments of the packages that have any.
 fn examples(root: &Path, packages: &[Package]) -> Result<()> {
     let mut command = cargo(root);
-    command.args(["test", "--release", "--doc"]);
+    command.args(["test", "--profile", "quick", "--doc"]);
     let sources = crate::tidy::sources(root)?;
     for package in packages {
         let folder = format!("{}/src/", package.folder);

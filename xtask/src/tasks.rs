@@ -28,7 +28,8 @@ pub fn cargo(root: &Path) -> Command {
 pub fn check(root: &Path) -> Result<()> {
     run(cargo(root).args([
         "clippy",
-        "--release",
+        "--profile",
+        "quick",
         "--workspace",
         "--all-targets",
         "--",

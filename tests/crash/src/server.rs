@@ -452,7 +452,7 @@ pub fn binary() -> Result<PathBuf> {
 /// A program of this package, built with the same profile.
 fn program_beside(name: &str, package: &str) -> Result<PathBuf> {
     let own = env::current_exe().context("find this program")?;
-    // A test lies in target/release/deps, the binary `crash` in target/release.
+    // A test lies in the folder deps of the profile, the binary `crash` in the profile's.
     let found = own
         .ancestors()
         .skip(1)
