@@ -135,9 +135,10 @@ fn new_seed() -> u64 {
 }
 
 fn remote_options(args: &BenchArgs, url: &str) -> RemoteOptions {
-    let (via, connections) = match args.via.unwrap_or(Via::Single) {
-        via @ Via::Single => (via, SINGLE_CONNECTIONS),
-        via @ Via::Batch => (via, BATCH_CONNECTIONS),
+    let via = args.via.unwrap_or(Via::Single);
+    let connections = match via {
+        Via::Single => SINGLE_CONNECTIONS,
+        Via::Batch => BATCH_CONNECTIONS,
     };
     RemoteOptions {
         url: url.to_owned(),
