@@ -22,7 +22,7 @@ use crate::{
     answers::{BatchAnswers, chain, primary_of, read, refusal},
     error::ClientError,
     query::{CallOptions, Called, LinesQuery, LogQuery, RowsQuery, RowsText},
-    trust,
+    trust::tls_config,
 };
 
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ impl Client {
         if !matches!(parsed.scheme(), "http" | "https") || parsed.cannot_be_a_base() {
             return Err(bad("it begins with http:// or https://"));
         }
-        let trusted = trust::config(&parsed, ca_cert).map_err(ClientError::Trust)?;
+        let trusted = tls_config(parsed.scheme() == "https", ca_cert, None).map_err(ClientError::Trust)?;
         let http = reqwest::blocking::Client::builder()
             .connect_timeout(CONNECT_WAIT_MAX)
             .timeout(None) // a deployment or a batch takes as long as it takes

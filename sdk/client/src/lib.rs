@@ -1,6 +1,6 @@
 //! A blocking client of the REST API, for the command line and for programs in Rust.
 //! Owns: the connection pool, the mapping of answers to types and of problems to errors.
-//! Does not: retry, cache, know what a procedure means; no TLS (put a proxy in front for that).
+//! Does not: retry, cache, know what a procedure means.
 //! Invariants: every error that the server sent is a `ClientError::Problem` with all its members.
 //! Called by: `node` (its verbs), tests.
 #![deny(missing_docs)]
@@ -16,3 +16,4 @@ pub use answers::BatchAnswers;
 pub use client::Client;
 pub use error::ClientError;
 pub use query::{CallOptions, Called, LinesQuery, LogQuery, RowsQuery, RowsText};
+pub use trust::{ClientCertificate, tls_config};

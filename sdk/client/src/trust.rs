@@ -2,18 +2,30 @@
 
 use std::{error::Error, io, sync::Arc};
 
-use reqwest::Url;
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
-    pki_types::{CertificateDer, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
-/// What a connection needs to be encrypted. Without `https` nothing of the system is read.
-/// Err: why `ca_cert` (PEM) or the system's certificates are of no use.
-pub(crate) fn config(url: &Url, ca_cert: Option<&[u8]>) -> Result<ClientConfig, String> {
+/// A certificate and its key, as PEM, for a server that asks for one.
+#[derive(Clone, Copy)]
+pub struct ClientCertificate<'a> {
+    /// The certificate, followed by the certificates that sign it.
+    pub chain: &'a [u8],
+    /// The private key.
+    pub key: &'a [u8],
+}
+
+/// The TLS configuration of a client. Without `is_encrypted` it reads none of the system's certificates.
+/// Err: why `ca_cert` (PEM), the certificate or the system's certificates are not usable.
+pub fn tls_config(
+    is_encrypted: bool,
+    ca_cert: Option<&[u8]>,
+    certificate: Option<ClientCertificate<'_>>,
+) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
-    if url.scheme() == "https" {
+    if is_encrypted {
         let (own, system) = (own_roots(ca_cert)?, rustls_native_certs::load_native_certs());
         roots.add_parsable_certificates(system.certs);
         for root in own {
@@ -28,7 +40,15 @@ pub(crate) fn config(url: &Url, ca_cert: Option<&[u8]>) -> Result<ClientConfig, 
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder = builder.with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| error.to_string())?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    let builder = builder.with_root_certificates(roots);
+    let Some(ClientCertificate { chain, key }) = certificate else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
+    let chain = chain.map_err(|error| format!("the client's certificate is no PEM: {error}"))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("the client's key is no PEM: {error}"))?;
+    let config = builder.with_client_auth_cert(chain, key);
+    config.map_err(|error| format!("the client's certificate: {error}"))
 }
 
 fn own_roots(ca_cert: Option<&[u8]>) -> Result<Vec<CertificateDer<'static>>, String> {

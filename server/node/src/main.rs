@@ -15,6 +15,7 @@ mod cli;
 mod config;
 mod divergence;
 mod doctor;
+mod etcd;
 mod inspect;
 mod lease;
 mod lines;

@@ -97,7 +97,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         dir: config.place.data_dir.value,
         read_only: config.read_only,
         readers: config.replication.readers(sites.value, config.memory.memory_max.value),
-        lease: Lease::of(&config.replication, &name, url.clone()),
+        lease: Lease::of(&config.replication, &config.tls, &name, url.clone()),
         primary: primary.map(|primary| primary.told_of(url)),
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;

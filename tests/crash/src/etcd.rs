@@ -1,7 +1,6 @@
 //! An etcd of one server, of the tests' own.
 
 use std::{
-    env,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -9,8 +8,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
-use crate::ports::free_port;
+use crate::{Connection, ports::free_port};
 
 /// Waits that end only by a mistake.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -20,24 +20,24 @@ pub struct Etcd {
     dir: PathBuf,
     /// For clients, and for other servers, of which there are none.
     ports: (u16, u16),
+    /// Certificate and key, from the first start after `secure` on.
+    tls: Option<(PathBuf, PathBuf)>,
     child: Option<Child>,
 }
 
-/// The server with the feature `etcd`. Err: it was not built here, or there is no etcd to run.
-pub fn etcd_server() -> Result<PathBuf, String> {
-    if !Command::new("etcd")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-    {
-        return Err("there is no etcd here (Debian: etcd-server)".into());
+/// The only user of a secured etcd who may write the server's keys, as a URL has it.
+const USER: &str = "reprise:p%40ss%3Aword";
+const PASSWORD: &str = "p@ss:word";
+/// `/reprise/`, and the first key that does not begin so, as the gateway takes them.
+const KEYS: (&str, &str) = ("L3JlcHJpc2Uv", "L3JlcHJpc2Uw");
+
+/// Err: there is no etcd to run.
+pub fn has_etcd() -> Result<(), String> {
+    let asked = Command::new("etcd").arg("--version").stdin(Stdio::null()).output();
+    match asked.is_ok_and(|output| output.status.success()) {
+        true => Ok(()),
+        false => Err("there is no etcd here (Debian: etcd-server)".into()),
     }
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/etcd/reprise");
-    let path = env::var_os("REPRISE_ETCD_BIN").map_or(built, PathBuf::from);
-    path.canonicalize()
-        .map_err(|_| "no server with etcd is built: cargo xtask etcd".to_owned())
 }
 
 impl Etcd {
@@ -46,25 +46,66 @@ impl Etcd {
         let mut etcd = Self {
             dir: dir.to_owned(),
             ports: (free_port()?, free_port()?),
+            tls: None,
             child: None,
         };
         etcd.go_on()?;
         Ok(etcd)
     }
 
+    /// The URL for clients, with user and password where it is secured.
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports.0)
+        let (port, is_secured) = (self.ports.0, self.tls.is_some());
+        match is_secured {
+            true => format!("https://{USER}@127.0.0.1:{port}"),
+            false => format!("http://127.0.0.1:{port}"),
+        }
+    }
+
+    /// Restarts it with TLS, client certificates and a password. Server and clients show one certificate, which signs itself.
+    pub fn secure(&mut self, certificate: &Path, key: &Path) -> Result<()> {
+        let mut plain = Connection::open(&format!("127.0.0.1:{}", self.ports.0))?;
+        let keys = json!({"permType": "READWRITE", "key": KEYS.0, "range_end": KEYS.1});
+        for (path, body) in [
+            ("user/add", json!({"name": "root", "password": "root"})),
+            ("role/add", json!({"name": "root"})),
+            ("user/grant", json!({"user": "root", "role": "root"})),
+            ("user/add", json!({"name": "reprise", "password": PASSWORD})),
+            ("role/add", json!({"name": "reprise"})),
+            ("role/grant", json!({"name": "reprise", "perm": keys})),
+            ("user/grant", json!({"user": "reprise", "role": "reprise"})),
+            ("enable", json!({})),
+        ] {
+            let path = format!("/v3/auth/{path}");
+            let answer = plain.request("POST", &path, &[], body.to_string().as_bytes());
+            let answer = answer.map_err(|cut| cut.error)?;
+            ensure!(answer.status == 200, "{path}: {}", answer.text());
+        }
+        self.kill()?;
+        self.tls = Some((certificate.to_owned(), key.to_owned()));
+        self.go_on()
     }
 
     /// Starts it where it was.
     pub fn go_on(&mut self) -> Result<()> {
-        let (clients, peers) = (self.url(), format!("http://127.0.0.1:{}", self.ports.1));
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let (clients, peers) = (
+            format!("{scheme}://127.0.0.1:{}", self.ports.0),
+            format!("http://127.0.0.1:{}", self.ports.1),
+        );
         let mut command = Command::new("etcd");
         command.args(["--name", "e", "--logger", "zap", "--log-level", "error", "--data-dir"]);
         command.arg(&self.dir);
         command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
         command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
         command.args(["--initial-cluster", &format!("e={peers}")]);
+        if let Some((certificate, key)) = &self.tls {
+            command.arg("--cert-file").arg(certificate).arg("--key-file").arg(key);
+            command
+                .arg("--client-cert-auth")
+                .arg("--trusted-ca-file")
+                .arg(certificate);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().context("start etcd")?);
         let until = Instant::now() + PATIENCE;

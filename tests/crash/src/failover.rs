@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::{
-    etcd::{Etcd, etcd_server},
+    etcd::Etcd,
     log::{check_digests, check_log},
     model::number,
     rng::Rng,
@@ -187,17 +187,12 @@ struct Nodes {
     device: String,
     cards: Vec<String>,
     /// Where one of them is the primary by lease.
-    leased: Option<Leased>,
+    etcd: Option<Etcd>,
     rng: Rng,
     servers: [Option<Server>; 3],
     primary: usize,
     /// Two that are there.
     accounts: [i64; 2],
-}
-
-struct Leased {
-    etcd: Etcd,
-    program: PathBuf,
 }
 
 fn choose_loss(rng: &mut Rng, safety: &str, by: By) -> Loss {
@@ -255,12 +250,9 @@ impl Cluster {
     fn new(config: &FailoverConfig, mut rng: Rng) -> Result<Self> {
         let own = rng.fork();
         let database = Database::new(&Config::new(0, 0), rng)?;
-        let leased = match config.by {
+        let etcd = match config.by {
             By::Hand => None,
-            By::Lease => Some(Leased {
-                etcd: Etcd::start(&database.dir.path().join("etcd"))?,
-                program: etcd_server().map_err(anyhow::Error::msg)?,
-            }),
+            By::Lease => Some(Etcd::start(&database.dir.path().join("etcd"))?),
         };
         let nodes = Nodes {
             root: database.dir.path().to_owned(),
@@ -268,7 +260,7 @@ impl Cluster {
             safety: config.safety.clone(),
             device: config.device.clone(),
             cards: config.cards.clone(),
-            leased,
+            etcd,
             rng: own,
             servers: Default::default(),
             primary: 0,
@@ -437,11 +429,9 @@ impl Nodes {
             true => (launch, LEASE_MS),
             false => (launch.args(&["--transport", "rdma"]), RDMA_LEASE_MS),
         };
-        match &self.leased {
+        match &self.etcd {
             None => launch,
-            Some(leased) => launch
-                .args(&["--lease-etcd", &leased.etcd.url(), "--lease-ttl-ms", lease_ms])
-                .program(&leased.program),
+            Some(etcd) => launch.args(&["--lease-etcd", &etcd.url(), "--lease-ttl-ms", lease_ms]),
         }
     }
 
@@ -485,7 +475,7 @@ impl Nodes {
         }
         let status = process.wait()?;
         ensure!(
-            status.code() == Some(ENDS_AHEAD) && self.leased.is_some(),
+            status.code() == Some(ENDS_AHEAD) && self.etcd.is_some(),
             "{} ended with {status}: {}",
             NAMES[node],
             process.errors()
@@ -555,7 +545,7 @@ impl Nodes {
             Loss::SwitchedOver => report.switched += 1,
         }
         self.wake_standbys()?;
-        if self.leased.is_some() && loss != Loss::SwitchedOver {
+        if self.etcd.is_some() && loss != Loss::SwitchedOver {
             return self.lose_by_lease(loss);
         }
         if loss == Loss::Paused {
@@ -619,11 +609,11 @@ impl Nodes {
     }
 
     fn restart_etcd(&mut self, report: &mut FailoverReport) -> Result<()> {
-        let Some(leased) = &mut self.leased else { return Ok(()) };
+        let Some(etcd) = &mut self.etcd else { return Ok(()) };
         let away = Duration::from_millis(self.rng.below(3_000));
-        leased.etcd.kill()?;
+        etcd.kill()?;
         thread::sleep(away);
-        leased.etcd.go_on()?;
+        etcd.go_on()?;
         report.etcd_restarted += 1;
         Ok(())
     }

@@ -22,7 +22,7 @@ mod skip;
 mod verify;
 mod workload;
 
-pub use etcd::{Etcd, etcd_server};
+pub use etcd::{Etcd, has_etcd};
 pub use failover::{By, FailoverConfig, FailoverReport, Witness, run_failovers, run_failovers_before};
 pub use http::{Answer, Connection, Cut};
 pub use ports::free_address;

@@ -41,8 +41,6 @@ pub struct Launch {
     pub working_dir: PathBuf,
     /// The file of the network namespace that it runs in, if not ours.
     pub network: Option<PathBuf>,
-    /// Another binary than `binary()`.
-    pub program: Option<PathBuf>,
 }
 
 impl Launch {
@@ -56,17 +54,11 @@ impl Launch {
             group: None,
             working_dir: "/".into(),
             network: None,
-            program: None,
         }
     }
 
     pub fn in_network(mut self, namespace: &Path) -> Self {
         self.network = Some(namespace.to_owned());
-        self
-    }
-
-    pub fn program(mut self, program: &Path) -> Self {
-        self.program = Some(program.to_owned());
         self
     }
 
@@ -119,8 +111,7 @@ pub struct Server {
 
 impl Spawned {
     pub fn start(launch: &Launch) -> Result<Self> {
-        let program = launch.program.clone().map_or_else(binary, Ok)?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(binary()?);
         command.arg("serve").arg("--data-dir").arg(&launch.data_dir);
         command.args(["--listen", &launch.listen]).args(&launch.args);
         command

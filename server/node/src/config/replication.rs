@@ -10,7 +10,7 @@ use super::{
     setting::{Entry, Show, Source, bounded, settings},
 };
 use crate::{
-    lease::HAS_ETCD,
+    etcd::EtcdEndpoint,
     output::{Failure, usage},
 };
 
@@ -47,12 +47,13 @@ impl Show for Secret {
 }
 
 /// Servers of etcd.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoints(pub Vec<String>);
+#[derive(Clone, PartialEq, Eq)]
+pub struct Endpoints(pub Vec<EtcdEndpoint>);
 
 impl Show for Endpoints {
     fn shown(&self) -> String {
-        self.0.join(",")
+        let addresses: Vec<_> = self.0.iter().map(EtcdEndpoint::address).collect();
+        addresses.join(",")
     }
 }
 
@@ -148,12 +149,19 @@ settings! {
             judge: safety,
             marks: [where_said],
         }
-        /// Servers of etcd, as http://HOST:PORT, with commas between: one server is the primary by a lease there, and a standby in sync takes
-        /// over once nobody has it; with safety 2-safe or very-safe [default: none; by hand]
+        /// Servers of etcd, as http://HOST:PORT or https://USER:PASSWORD@HOST:PORT, with commas between: a lease there decides which server is
+        /// the primary, and a standby in sync takes over when the lease ends; with safety 2-safe or very-safe [default: none; by hand]
         lease_etcd: crate::config::replication::Endpoints {
             env: "REPRISE_LEASE_ETCD",
             takes: "URL[,URL]",
             judge: endpoints,
+            marks: [where_said],
+        }
+        /// Certificates, as PEM, that sign etcd's where its URL is https://, beside the system's. An etcd that asks for a client's certificate
+        /// gets tls-cert [default: none]
+        lease_ca_cert: std::path::PathBuf {
+            env: "REPRISE_LEASE_CA_CERT",
+            takes: "FILE",
             marks: [where_said],
         }
         /// Milliseconds for which the lease is taken: whole seconds, since etcd counts in these [default: 5000]
@@ -297,7 +305,10 @@ impl ReplicationSettings {
 
     fn check_lease(&self, read_only: bool) -> Result<(), Failure> {
         if self.lease_etcd.value.is_none() {
-            return Ok(());
+            return match self.lease_ca_cert.value {
+                Some(_) => Err(usage("lease-ca-cert goes with lease-etcd")),
+                None => Ok(()),
+            };
         }
         if read_only {
             return Err(usage(
@@ -309,28 +320,16 @@ impl ReplicationSettings {
                 "lease-etcd goes with safety 2-safe or very-safe: a standby takes over that has everything that was answered",
             ));
         }
-        match HAS_ETCD {
-            true => Ok(()),
-            false => Err(usage(
-                "lease-etcd: this program was built without etcd (cargo xtask etcd)",
-            )),
-        }
+        Ok(())
     }
 }
 
 fn endpoints(text: &str) -> Result<Endpoints, String> {
-    let urls: Vec<String> = text
-        .split(',')
-        .map(|url| url.trim().trim_end_matches('/').to_owned())
-        .collect();
-    let is_url =
-        |url: &String| url.len() > "http://".len() && url.starts_with("http://") && !url.contains(char::is_whitespace);
-    match urls.iter().all(is_url) {
-        true => Ok(Endpoints(urls)),
-        false => Err(format!(
-            "{text:?} names no servers of etcd; write http://HOST:PORT, with commas between"
-        )),
-    }
+    let read: Option<Vec<_>> = text.split(',').map(EtcdEndpoint::read).collect();
+    // The text may hold a password.
+    let shown = text.rsplit('@').next().unwrap_or_default();
+    read.map(Endpoints)
+        .ok_or_else(|| format!("{shown:?} names no servers of etcd; write http://HOST:PORT, with commas between"))
 }
 
 fn compare_every(text: &str) -> Result<u64, String> {

@@ -261,7 +261,7 @@ macro_rules! settings {
         pub struct $args {
             $(
                 $(#[$help])+
-                #[arg(long, env = $env, value_name = $takes $(, value_parser = $judge)?)]
+                #[arg(long, env = $env, hide_env_values = true, value_name = $takes $(, value_parser = $judge)?)]
                 pub $name: Option<$kind>,
             )*
         }

@@ -89,6 +89,11 @@ fn mistakes_in_the_file_are_named() {
         ("readers = 0", "the number of readers is from 1 to 256"),
         ("readers = 257", "the number of readers is from 1 to 256"),
         (
+            "lease_etcd = \"u:secret@h\"",
+            "lease_etcd: \"h\" names no servers of etcd",
+        ),
+        ("lease_ca_cert = \"ca.pem\"", "lease-ca-cert goes with lease-etcd"),
+        (
             "ship = \"rows\"",
             "\"rows\" is nothing that is shipped; it is as-logged, changes or command",
         ),

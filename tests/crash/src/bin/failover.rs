@@ -16,7 +16,7 @@ struct Args {
     /// Failovers, each by a promotion that somebody asks for
     #[arg(long, value_name = "N", default_value_t = 100, conflicts_with = "by_lease")]
     by_hand: u32,
-    /// Failovers by a lease in etcd, instead; of a server that `cargo xtask etcd` built, and Debian's etcd-server
+    /// Failovers by a lease in etcd, instead; needs Debian's etcd-server
     #[arg(long, value_name = "N")]
     by_lease: Option<u32>,
     /// Where a write is durable before it is answered; 1-safe loses some

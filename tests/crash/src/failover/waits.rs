@@ -22,7 +22,7 @@ impl Nodes {
                 .filter(|standby| standby["state"] == "streaming" && standby["in_sync"] == true)
                 .count();
             let recorded = told["lease"]["in_sync"].as_array().map_or(0, Vec::len);
-            let is_recorded = self.leased.is_none() || recorded == 2;
+            let is_recorded = self.etcd.is_none() || recorded == 2;
             let [one, other] = self.standbys();
             let is_there = count == 2 && is_recorded && told["reached"] == self.safety.as_str();
             if is_there && self.knows_it(one)? && self.knows_it(other)? {
@@ -58,7 +58,7 @@ impl Nodes {
                 .as_array()
                 .map(Vec::as_slice)
                 .unwrap_or_default();
-            let is_recorded = self.leased.is_none() || recorded.iter().any(|recorded| recorded == name);
+            let is_recorded = self.etcd.is_none() || recorded.iter().any(|recorded| recorded == name);
             let is_backed = is_in_sync && is_recorded && self.knows_it(left).unwrap_or(false);
             if is_backed || told["role"] != "primary" {
                 return Ok(());

@@ -1,6 +1,6 @@
 //! A short run of what `cargo xtask failover` does for long.
 
-use reprise_test_crash::{By, FailoverConfig, etcd_server, run_failovers, skip};
+use reprise_test_crash::{By, FailoverConfig, has_etcd, run_failovers, skip};
 
 /// Its first primary stands still.
 const NVRAM_SEED: u64 = 29;
@@ -32,7 +32,7 @@ fn nothing_that_a_quorum_answered_is_lost_by_failovers_by_hand() {
 #[test]
 fn nothing_answered_at_2_safe_is_lost_by_failovers_by_lease() {
     const NAME: &str = "nothing_answered_at_2_safe_is_lost_by_failovers_by_lease";
-    if let Err(why) = etcd_server() {
+    if let Err(why) = has_etcd() {
         return skip(NAME, &why);
     }
     let by_lease = FailoverConfig {
@@ -49,7 +49,7 @@ fn nothing_answered_at_2_safe_is_lost_by_failovers_by_lease() {
 #[test]
 fn nothing_answered_from_nvram_is_lost_by_failovers_by_lease() {
     const NAME: &str = "nothing_answered_from_nvram_is_lost_by_failovers_by_lease";
-    if let Err(why) = etcd_server() {
+    if let Err(why) = has_etcd() {
         return skip(NAME, &why);
     }
     let in_nvram = FailoverConfig {

@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use reprise_test_crash::{Etcd, Launch, Server, Spawned, etcd_server, skip};
+use reprise_test_crash::{Etcd, Launch, Server, Spawned, has_etcd, skip};
 use serde_json::Value;
 
 struct Nodes<'a> {
-    program: &'a Path,
     root: &'a Path,
     etcd: Etcd,
 }
@@ -20,8 +19,7 @@ impl Nodes<'_> {
         args.extend(["--lease-etcd", &etcd, "--lease-ttl-ms", "10000", "--partitions", "1"]);
         let url = primary.map(|primary| format!("http://{}", primary.address));
         args.extend(url.iter().flat_map(|url| ["--standby-of", url]));
-        let launch = Launch::new(&self.root.join(name)).args(&args);
-        launch.program(self.program)
+        Launch::new(&self.root.join(name)).args(&args)
     }
 }
 
@@ -57,9 +55,9 @@ fn open_until_known(server: &Server, account: u32, key: &[(&str, &str)]) -> Resu
         .status)
 }
 
-fn run(program: &Path, root: &Path) -> Result<()> {
+fn run(root: &Path) -> Result<()> {
     let etcd = Etcd::start(&root.join("etcd"))?;
-    let mut nodes = Nodes { program, root, etcd };
+    let mut nodes = Nodes { root, etcd };
     let mut a = Server::start(&nodes.launch("a", None))?;
     a.deploy("bank")?;
     let b = Server::start(&nodes.launch("b", Some(&a)))?;
@@ -100,12 +98,11 @@ fn run(program: &Path, root: &Path) -> Result<()> {
 #[test]
 fn who_may_not_have_the_lease_says_why_and_a_switch_over_without_etcd_is_refused() {
     const NAME: &str = "who_may_not_have_the_lease_says_why_and_a_switch_over_without_etcd_is_refused";
-    let program = match etcd_server() {
-        Ok(program) => program,
-        Err(why) => return skip(NAME, &why),
-    };
+    if let Err(why) = has_etcd() {
+        return skip(NAME, &why);
+    }
     let dir = tempfile::tempdir().expect("a directory");
-    if let Err(error) = run(&program, dir.path()) {
+    if let Err(error) = run(dir.path()) {
         panic!("{error:#}");
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use reprise_api::ProblemKind;
 use reprise_client::{Client, ClientError};
-use reprise_test_crash::{Launch, Server, Spawned, procedure_wasm, run_verb};
+use reprise_test_crash::{Etcd, Launch, Server, Spawned, free_address, has_etcd, procedure_wasm, run_verb, skip};
 use serde_json::{Value, json};
 
 /// A wait that ends only by a mistake.
@@ -256,5 +256,57 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
     to_b.promote(true, false)?;
     to_b.call("bank", "open", &json!({"account": 3, "balance": 30}))?;
     ensure!(balance(&to_b, 1)? == "10" && balance(&to_b, 2)? == "20");
+    Ok(())
+}
+
+/// Each operation may ask the second endpoint alone: nothing listens at the first one.
+#[test]
+fn a_primary_gets_its_lease_from_an_etcd_with_tls_certificates_and_a_password() -> Result<()> {
+    const NAME: &str = "a_primary_gets_its_lease_from_an_etcd_with_tls_certificates_and_a_password";
+    if let Err(why) = has_etcd() {
+        skip(NAME, &why);
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let certificate = Certificate::new(&dir.path().join("tls"))?;
+    let (cert, key) = (certificate.path("cert.pem"), certificate.path("key.pem"));
+    let mut etcd = Etcd::start(&dir.path().join("etcd"))?;
+    etcd.secure(Path::new(&cert), Path::new(&key))?;
+    let args = |urls: &str| {
+        let args = [
+            "--name",
+            "a",
+            "--safety",
+            "2-safe",
+            "--ship-listen",
+            "127.0.0.1:0",
+            "--lease-ca-cert",
+            &cert,
+            "--lease-etcd",
+            urls,
+        ];
+        args.map(str::to_owned)
+    };
+    let held = |server: &Server| -> Result<bool> {
+        let told = certificate.client(server)?.replication()?;
+        Ok(serde_json::to_value(told)?["lease"]["state"] == "held")
+    };
+    let urls = args(&format!("http://{},{}", free_address()?, etcd.url()));
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let server = certificate.serve(&dir.path().join("data"), &urls)?;
+    ensure!(held(&server)?);
+    // A restarted etcd knows none of the tokens that it gave out.
+    etcd.kill()?;
+    wait("the lease is over", || Ok(!held(&server)?))?;
+    etcd.go_on()?;
+    wait("the lease is held again", || held(&server))?;
+    server.terminate()?;
+    let urls = args(&etcd.url().replace("reprise:", "reprise:not-"));
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let launch = Launch::new(&dir.path().join("data")).args(&["--tls-cert", &cert, "--tls-key", &key]);
+    let mut refused = Spawned::start(&launch.args(&urls))?.listen()?;
+    refused.wait_said("authentication failed, invalid user ID or password")?;
+    let told = refused.process().errors();
+    ensure!(!told.contains("not-p"), "a password is never shown: {told}");
     Ok(())
 }
