@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that the tools for a task are here. Installs what is missing on Debian 12; elsewhere names the one thing.
-# Usage: xtask/bootstrap.sh [run|test|test-STAGE|check|package|has-rdma|has-etcd|has-room]
+# Usage: xtask/bootstrap.sh [run|test|test-STAGE|check|package|has-room]
 # ROOM_GIB=N: asks for so much room on the disk instead of what the task was found to take; 0: for none.
 set -eu
 
@@ -46,10 +46,8 @@ has_debian_wasm() { [ -x /usr/bin/cargo ] && [ -e "$(/usr/bin/rustc --print sysr
 
 has_wasm_linker() { ls "$(rustc --print sysroot)"/lib/rustlib/*/bin/rust-lld /usr/bin/wasm-ld* >/dev/null 2>&1; }
 
-# What the server with RDMA is built with (`cargo xtask rdma`).
-has_rdma() {
-    has cmake && [ -e /usr/include/infiniband/verbs.h ] && [ -e /usr/include/libnl3/netlink/netlink.h ] &&
-        ls /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1
+has_libclang() {
+    [ -n "${LIBCLANG_PATH:-}" ] || ls /usr/lib*/libclang*.so* /usr/lib*/*/libclang*.so* /usr/lib*/*/*/libclang*.so* >/dev/null 2>&1
 }
 
 # What a build from nothing leaves in target and web-console, in GiB, rounded up, with what its tests write beside it. All targets with
@@ -83,19 +81,6 @@ if [ "$task" = has-room ]; then
     exit 0
 fi
 
-if [ "$task" = has-rdma ]; then
-    has_rdma || { echo "no server with RDMA is built: cmake, libclang or rdma-core's headers are missing" >&2; exit 1; }
-    exit 0
-fi
-
-# What the server with etcd is built with (`cargo xtask etcd`), and an etcd for it.
-has_etcd() { has protoc && [ -e /usr/include/google/protobuf/descriptor.proto ] && has etcd; }
-
-if [ "$task" = has-etcd ]; then
-    has_etcd || { echo "no server with etcd is built: protoc or etcd is missing" >&2; exit 1; }
-    exit 0
-fi
-
 has cargo || fail "Rust 1.95 or newer: https://rustup.rs"
 
 # component NAME COMMAND: a part of the toolchain, which rustup's minimal profile leaves out.
@@ -109,6 +94,11 @@ if [ "$task" = check ] || stage unit; then component rustfmt fmt; fi
 
 check_room "$task"
 has cc || need "a C compiler (cc)" gcc libc6-dev
+# The crate `ibverbs-sys` builds rdma-core for its headers, and reads them with bindgen.
+has cmake || need "cmake" cmake make
+has pkg-config || need "pkg-config" pkg-config
+pkg-config --exists libnl-3.0 libnl-route-3.0 || need "the headers of libnl 3 (libnl-3-dev, libnl-route-3-dev)" libnl-3-dev libnl-route-3-dev
+has_libclang || need "libclang, or LIBCLANG_PATH with its folder" libclang-14-dev
 
 if ! has_wasm_target && ! { has rustup && rustup target add $wasm_target >/dev/null 2>&1; }; then
     has_debian_wasm || need "the Rust target $wasm_target (rustup target add $wasm_target)" rustc-web cargo-web rust-web-src
@@ -132,19 +122,14 @@ if stage hardware && is_debian && ! tests/hardware/boot-vm --fetch >/dev/null 2>
         fail "a virtual machine for the power tests (tests/hardware/boot-vm --install)"
 fi
 
-# What the server with RDMA is built with.
-if stage hardware && is_debian && ! has_rdma; then
-    need "what the server with RDMA is built with" cmake libclang-14-dev libibverbs-dev libnl-3-dev libnl-route-3-dev
-fi
-
 # Servers on hosts of their own, in network namespaces.
 if stage process && is_debian && ! has ip && ! [ -x /usr/sbin/ip ]; then
     need "ip (iproute2)" iproute2
 fi
 
 # Servers take over by a lease in etcd.
-if stage process hardware && is_debian && ! has_etcd; then
-    need "etcd, and what the server with it is built with" etcd-server protobuf-compiler libprotobuf-dev
+if stage process hardware && is_debian && ! has etcd; then
+    need "etcd" etcd-server
 fi
 
 # Prometheus's own tool reads the metrics.

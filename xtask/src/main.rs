@@ -106,12 +106,6 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Build the server with RDMA (and etcd, where that is here) to target/rdma/reprise; needs cmake, libclang and rdma-core's headers
-    #[command(after_help = "Example:\n  cargo xtask rdma")]
-    Rdma,
-    /// Build the server with a lease in etcd to target/etcd/reprise; needs protoc
-    #[command(after_help = "Example:\n  cargo xtask etcd")]
-    Etcd,
     /// Fill the memory of a control group with votes, kill the server, and open it again there
     #[command(after_help = "Example:\n  cargo xtask full --mib 700")]
     Full {
@@ -221,8 +215,6 @@ fn main() -> ExitCode {
             tasks::crash(&root(), cycles, seed, &further)
         }
         Task::Failover { args } => tasks::failover(&root(), &args),
-        Task::Rdma => tasks::rdma(&root()),
-        Task::Etcd => tasks::etcd(&root()),
         Task::Power { args } => tasks::hardware(&root(), "power", &args),
         Task::Nvdimm { args } => tasks::hardware(&root(), "nvdimm", &args),
         Task::Full { mib } => tasks::full(&root(), mib),

@@ -77,12 +77,8 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, further: &[(&str, Opti
 /// Failovers between three servers, with `--rdma` in a virtual machine; the tests of the workspace run some.
 pub fn failover(root: &Path, args: &[String]) -> Result<()> {
     if let Some(at) = args.iter().position(|arg| arg == "--rdma") {
-        rdma(root)?;
         let others = [&args[..at], &args[at + 1..]].concat();
         return hardware(root, "rdma-failover", &others);
-    }
-    if args.iter().any(|arg| arg.starts_with("--by-lease")) {
-        etcd(root)?;
     }
     build_server(root)?;
     let mut command = cargo(root);
@@ -107,52 +103,6 @@ pub fn hardware(root: &Path, binary: &str, args: &[String]) -> Result<()> {
     let mut command = cargo(root);
     command.args(["run", "--release", "--quiet", "--package", "reprise-test-hardware"]);
     run(command.args(["--bin", binary, "--"]).args(args))
-}
-
-/// Bindgen of the crate `ibverbs-sys` is known to work with this one, and not with newer ones.
-const LIBCLANG: &str = "/usr/lib/llvm-14/lib";
-
-/// Builds the server with RDMA, and with etcd where that can be built and run, beside the one without.
-pub fn rdma(root: &Path) -> Result<()> {
-    let has_etcd = Command::new(root.join("xtask/bootstrap.sh")).arg("has-etcd").status();
-    let features = match has_etcd.context("start xtask/bootstrap.sh")?.success() {
-        true => "rdma,etcd",
-        false => "rdma",
-    };
-    let mut build = cargo(root);
-    build.args([
-        "build",
-        "--release",
-        "--package",
-        "reprise-node",
-        "--features",
-        features,
-    ]);
-    if std::env::var_os("LIBCLANG_PATH").is_none() && Path::new(LIBCLANG).exists() {
-        build.env("LIBCLANG_PATH", LIBCLANG);
-    }
-    run(&mut build)
-        .context("build with RDMA (Debian: cmake libclang-14-dev libibverbs-dev libnl-3-dev libnl-route-3-dev)")?;
-    set_aside(root, "target/rdma")
-}
-
-/// Builds the server with etcd, beside the one without.
-pub fn etcd(root: &Path) -> Result<()> {
-    let mut build = cargo(root);
-    build.args(["build", "--release", "--package", "reprise-node", "--features", "etcd"]);
-    run(&mut build).context("build with etcd (Debian: protobuf-compiler libprotobuf-dev)")?;
-    set_aside(root, "target/etcd")
-}
-
-/// Moves a server with a feature to a directory of its own.
-fn set_aside(root: &Path, to: &str) -> Result<()> {
-    let (dir, built) = (root.join(to), root.join("target/release/reprise"));
-    std::fs::create_dir_all(&dir).with_context(|| format!("create {to}"))?;
-    std::fs::copy(&built, dir.join("reprise")).context("copy the server")?;
-    // The plain one is built again: nobody is to find this one in its place.
-    std::fs::remove_file(&built).context("remove the server with the feature")?;
-    println!("{}", dir.join("reprise").display());
-    Ok(())
 }
 
 pub fn full(root: &Path, mib: u64) -> Result<()> {
@@ -180,11 +130,8 @@ pub fn sim(root: &Path, bin: &str, args: &[String]) -> Result<()> {
 /// Measures and draws the figures of a paper: CSV and SVG under target/figures.
 /// Query Fresh's figures over TCP and over RDMA, in a virtual machine: `args` may be the seconds of each measurement.
 fn rdma_figures(root: &Path, args: &[String]) -> Result<()> {
-    let reprise = root.join("target/rdma/reprise");
-    if !reprise.exists() {
-        bail!("no server with RDMA is built: cargo xtask rdma");
-    }
     build_server(root)?;
+    let reprise = root.join("target/release/reprise");
     let bench = root.join("target/release/reprise-bench");
     let seconds = args.first().map_or("5", String::as_str);
     let tools = root.join("tests/hardware");

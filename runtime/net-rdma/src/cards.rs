@@ -16,6 +16,7 @@ use ibverbs_sys as ffi;
 use reprise_env::FrameMemory;
 
 use crate::{
+    library,
     real::{RealMemory, RealPair},
     verbs::{Ask, Card, CardSeen, Pair, VerbsError},
 };
@@ -192,7 +193,8 @@ impl RealCard {
                 reason = format!("the RDMA card {name} has no port that is up, or not the GID that is named");
             }
         }
-        if let Some(named) = self.named.as_ref().filter(|named| !names.contains(named)) {
+        let is_other = |named: &&String| !names.is_empty() && !names.contains(named);
+        if let Some(named) = self.named.as_ref().filter(is_other) {
             reason = format!("there is no RDMA card {named} on this machine ({})", names.join(", "));
         }
         Err(VerbsError::NoDevice(reason))
@@ -213,6 +215,7 @@ impl RealCard {
 }
 
 fn card_names() -> Result<Vec<String>, VerbsError> {
+    library::load()?;
     let list = ibverbs::devices().map_err(|error| match error.raw_os_error() {
         Some(libc::ENOSYS) => VerbsError::NoDevice("this kernel has no RDMA (modules ib_uverbs, rdma_ucm)".into()),
         _ => failed_with("list the RDMA cards", &error),

@@ -1,32 +1,30 @@
 //! Connections over RDMA: frames written by the card into a ring in the peer's memory, as `env`'s `Net`.
 //! Owns: queue pairs and registered memory, from the greeting over TCP to the last write; which bytes of a ring are whose.
-//! Does not: know what a frame says, retry a connection, make anything durable.
+//! Does not: link rdma-core, which it loads at run time; know what a frame says, retry a connection, make anything durable.
 //! Invariants: nothing is written over that the peer has not told to have taken; what a peer wrote is copied first and judged then;
 //! whatever ends a connection, its queue pair and memory are given back.
 //! Called by: `node` (the transport that was asked for).
 #![deny(unsafe_code)]
 
-#[cfg(feature = "rdma")]
 mod cards;
 pub mod fake;
 mod greeting;
 mod layout;
+mod library;
 mod net;
 mod reader;
-#[cfg(feature = "rdma")]
 mod real;
 mod sender;
 mod shared;
 mod stepped;
 mod verbs;
 
-#[cfg(feature = "rdma")]
-pub use cards::{RealCard, open_resources};
+pub use cards::{RealCard, cards_seen, open_resources};
 pub use greeting::{GREETING_BYTES, Greeting, GreetingError, make_ready, read, refusal};
 pub use layout::{
     Outgoing, PIECE_HEAD_BYTES, PIECES_MAX, PieceHead, RING_AT, RING_BYTES_MAX, RING_BYTES_MIN, piece_bytes_max,
     ring_bytes, span,
 };
-pub use net::{RdmaNet, cards_seen};
+pub use net::RdmaNet;
 pub use stepped::SteppedNet;
 pub use verbs::{Ask, Card, CardSeen, Completion, Memory, Pair, PairAddress, Queue, Span, VerbsError, Write};

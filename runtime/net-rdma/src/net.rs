@@ -20,7 +20,7 @@ use crate::{
     reader::Reader,
     sender::RdmaSender,
     shared::{Around, Shared, WRITES_MAX},
-    verbs::{Ask, Card, CardSeen, Pair, VerbsError},
+    verbs::{Ask, Card, Pair, VerbsError},
 };
 
 /// How often a listener looks whether it was dropped.
@@ -66,17 +66,10 @@ impl RdmaNet {
     }
 
     /// Over the cards of this machine, or the one that is named (`NAME`, or `NAME:INDEX` with that of its GID), and what it is, for people.
-    #[cfg(feature = "rdma")]
     pub fn of_this_machine(named: Option<&str>) -> Result<(Self, String), VerbsError> {
         let card = crate::cards::RealCard::new(named)?;
         let found = card.describe(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))?;
         Ok((Self::new(Arc::new(card)), found))
-    }
-
-    /// This program was built without.
-    #[cfg(not(feature = "rdma"))]
-    pub fn of_this_machine(_named: Option<&str>) -> Result<(Self, String), VerbsError> {
-        Err(VerbsError::NotBuilt)
     }
 
     /// Greets, and connects the queue pairs.
@@ -136,18 +129,6 @@ pub(crate) fn connection(
         sender: Box::new(sender),
         frames,
     })
-}
-
-/// The cards of this machine. Err: why none can be seen.
-#[cfg(feature = "rdma")]
-pub fn cards_seen() -> Result<Vec<CardSeen>, VerbsError> {
-    crate::cards::cards_seen()
-}
-
-/// This program was built without.
-#[cfg(not(feature = "rdma"))]
-pub fn cards_seen() -> Result<Vec<CardSeen>, VerbsError> {
-    Err(VerbsError::NotBuilt)
 }
 
 impl Net for RdmaNet {
@@ -291,7 +272,6 @@ fn told(peer: SocketAddr, error: &GreetingError) -> NetError {
 }
 
 /// Numbers of first packets differ, so that a late packet of an earlier connection is none of this one.
-#[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "real cards alone number packets"))]
 pub(crate) fn first_packet() -> Result<u32, VerbsError> {
     let drawn = entropy::<4>().map_err(|error| VerbsError::Failed {
         what: "draw a packet number",

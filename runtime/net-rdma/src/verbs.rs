@@ -7,8 +7,9 @@ use reprise_env::FrameMemory;
 /// Why a card does not do what is asked of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerbsError {
-    #[error("this program was built without RDMA (feature `rdma`)")]
-    NotBuilt,
+    /// rdma-core is not installed.
+    #[error("rdma-core can't be loaded ({reason}): install it (Debian: libibverbs1 ibverbs-providers)")]
+    NoLibrary { reason: String },
     /// No card, or none that fits.
     #[error("{0}")]
     NoDevice(String),

@@ -7,9 +7,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use reprise_test_crash::{By, FailoverConfig, run_failovers};
+use reprise_test_crash::{By, FailoverConfig, binary, run_failovers};
 
-use crate::vm::{rdma_server, script};
+use crate::vm::script;
 
 /// Addresses of the machine's cards, which `boot-vm --rdma` makes. A connection to one of them goes out at the other.
 const CARDS: [&str; 2] = ["10.77.1.1", "10.77.1.2"];
@@ -28,50 +28,16 @@ pub struct RdmaFailovers {
     pub seed: u64,
 }
 
-/// Err: the server with RDMA is not there or takes no lease, or there is no etcd to run.
-pub fn rdma_server_leases() -> Result<(), String> {
-    let server = rdma_server()?;
-    let etcd = Command::new("etcd").arg("--version").stdin(Stdio::null()).output();
-    if !etcd.is_ok_and(|output| output.status.success()) {
-        return Err("there is no etcd here (Debian: etcd-server)".into());
-    }
-    // What ends with one line in any case: a lease is judged before the log that is left out.
-    let mut serve = Command::new(server);
-    serve.args([
-        "serve",
-        "--data-dir",
-        "/nowhere",
-        "--listen",
-        "127.0.0.1:0",
-        "--log",
-        "none",
-    ]);
-    serve.args(["--ship-listen", "127.0.0.1:0", "--safety", "2-safe"]);
-    serve
-        .args(["--lease-etcd", "http://127.0.0.1:1"])
-        .stdin(Stdio::null())
-        .current_dir("/");
-    let refused = serve.output().map_err(|error| format!("start the server: {error}"))?;
-    match String::from_utf8_lossy(&refused.stderr).contains("without etcd") {
-        true => Err("the server with RDMA was built without etcd: cargo xtask rdma".into()),
-        false => Ok(()),
-    }
-}
-
 /// Boots the machine, and has `program` run its half there; what it prints comes out here.
 pub fn run(program: &Path, failovers: &RdmaFailovers) -> Result<()> {
-    let server = rdma_server().map_err(anyhow::Error::msg)?;
+    let server = binary()?;
     let procedures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/procedures");
     let count = failovers.by_hand + failovers.by_lease;
     ensure!(count > 0, "say how many: --by-hand N, --by-lease N");
     let seconds = SECONDS_BESIDE + count * SECONDS_EACH;
     let mut vm = Command::new(script());
     vm.args(["--mem", "3G", "--rdma", "--timeout", &seconds.to_string()]);
-    for (name, path) in [
-        ("REPRISE_BIN", &server),
-        ("REPRISE_ETCD_BIN", &server),
-        ("REPRISE_PROCEDURES", &procedures),
-    ] {
+    for (name, path) in [("REPRISE_BIN", &server), ("REPRISE_PROCEDURES", &procedures)] {
         vm.args(["--env", &format!("{name}={}", path.display())]);
     }
     vm.arg("--").arg(program).arg("--guest");

@@ -20,10 +20,8 @@ mod power;
 mod vm;
 mod writes;
 
-pub use failover::{
-    RdmaFailovers, rdma_server_leases, run as run_rdma_failovers, run_guest as run_rdma_failovers_guest,
-};
+pub use failover::{RdmaFailovers, run as run_rdma_failovers, run_guest as run_rdma_failovers_guest};
 pub use guest::{GuestConfig, run as run_guest};
 pub use nvdimm::{NvdimmConfig, NvdimmGuestConfig, NvdimmReport, run as run_nvdimm, run_guest as run_nvdimm_guest};
 pub use power::{Config, Report, run};
-pub use vm::{alone, is_available, rdma_server};
+pub use vm::{alone, is_available};

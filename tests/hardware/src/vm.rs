@@ -28,13 +28,6 @@ pub fn is_available() -> Result<(), String> {
     }
 }
 
-/// The server with the feature `rdma`. Err: it was not built here.
-pub fn rdma_server() -> Result<PathBuf, String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/rdma/reprise");
-    path.canonicalize()
-        .map_err(|_| "no server with RDMA is built: cargo xtask rdma".to_owned())
-}
-
 /// Runs `command` in a virtual machine that may write `shared`.
 pub fn run(shared: &Path, seconds_max: u64, environment: &[(&str, String)], command: &[String]) -> Result<Output> {
     let mut vm = Command::new(script());

@@ -29,14 +29,6 @@ fn judge(
 ) -> Vec<Finding> {
     let known = machine.names("sys/class/infiniband");
     let cards = match seen {
-        // Nobody asked for it.
-        Err(VerbsError::NotBuilt) => {
-            let found = match known.is_empty() {
-                true => "no device; and this program was built without RDMA".to_owned(),
-                false => format!("{}; but {}: {TCP_ON_REQUEST}", known.join(", "), VerbsError::NotBuilt),
-            };
-            return vec![Finding::good(SUBJECT, found)];
-        }
         Err(error) if known.is_empty() => {
             return vec![Finding::good(SUBJECT, format!("no device ({error}): {TCP_ON_REQUEST}"))];
         }
@@ -129,15 +121,18 @@ mod tests {
     fn whatever_is_missing_is_one_line() {
         let (_dir, without) = machine(&[]);
         let (_dir, with) = machine(&[("sys/class/infiniband/rxe0/node_type", "1")]);
+        let no_library = VerbsError::NoLibrary {
+            reason: "no such file".into(),
+        };
         type Case<'a> = (&'a Machine, Result<Vec<CardSeen>, VerbsError>, State, &'a str);
         let cases: [Case<'_>; 6] = [
-            (&without, Err(VerbsError::NotBuilt), State::Good, "built without"),
             (
-                &with,
-                Err(VerbsError::NotBuilt),
+                &without,
+                Err(no_library.clone()),
                 State::Good,
-                "rxe0; but this program was built without",
+                "no device (rdma-core can't be loaded (no such file): install it (Debian: libibverbs1 ibverbs-providers))",
             ),
+            (&with, Err(no_library), State::Warning, "rdma-core can't be loaded"),
             (&without, Ok(Vec::new()), State::Good, "no device: with --transport tcp"),
             (
                 &without,

@@ -5,19 +5,16 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use reprise_test_crash::{procedure_wasm, skip};
-use reprise_test_hardware::{alone, is_available, rdma_server, rdma_server_leases};
+use reprise_test_crash::{binary, has_etcd, procedure_wasm, skip};
+use reprise_test_hardware::{alone, is_available};
 
 #[test]
 fn a_standby_follows_over_rdma_is_cut_off_killed_and_takes_over() {
     const NAME: &str = "a_standby_follows_over_rdma_is_cut_off_killed_and_takes_over";
-    let reprise = match rdma_server() {
-        Ok(path) => path,
-        Err(why) => return skip(NAME, &why),
-    };
     if let Err(why) = is_available() {
         return skip(NAME, &why);
     }
+    let reprise = binary().expect("the server");
     let _alone = alone();
     let dir = tempfile::tempdir().expect("a directory");
     let wasm = dir.path().join("bank.wasm");
@@ -53,13 +50,10 @@ impl Drop for Machine {
 #[test]
 fn two_machines_lose_their_power_one_after_the_other() {
     const NAME: &str = "two_machines_lose_their_power_one_after_the_other";
-    let reprise = match rdma_server() {
-        Ok(path) => path,
-        Err(why) => return skip(NAME, &why),
-    };
     if let Err(why) = is_available() {
         return skip(NAME, &why);
     }
+    let reprise = binary().expect("the server");
     let _alone = alone();
     // A socket's path is short.
     let dir = tempfile::Builder::new()
@@ -110,7 +104,7 @@ fn two_machines_lose_their_power_one_after_the_other() {
 #[test]
 fn nothing_answered_is_lost_by_failovers_over_rdma() {
     const NAME: &str = "nothing_answered_is_lost_by_failovers_over_rdma";
-    if let Err(why) = rdma_server_leases().and_then(|()| is_available()) {
+    if let Err(why) = has_etcd().and_then(|()| is_available()) {
         return skip(NAME, &why);
     }
     let _alone = alone();
