@@ -13,7 +13,6 @@ mod migrations;
 mod modes;
 mod networks;
 mod nvram;
-mod nvram_standby;
 mod readers;
 mod reload;
 mod remote;

@@ -1,13 +1,10 @@
 //! `--device nvram`: what a server in NVRAM tells, refuses, and keeps when it is killed.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::fs;
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, run_verb};
-use reprise_test_process::{balance, check, check_by_promtool, open_accounts, verify};
+use reprise_test_process::{balance, check, check_by_promtool, open_accounts, verify, wait_reached};
 
 const SIZE: &str = "8MiB";
 
@@ -325,83 +322,53 @@ fn a_call_whose_record_no_ring_takes_is_refused_before_it_runs() -> Result<()> {
     Ok(())
 }
 
-/// A wait that ends only by a mistake.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-fn number(server: &Server, name: &str) -> Result<u64> {
-    let told = server.get("/v1/replication")?.json();
-    let found = told["standbys"][0][name].as_str().and_then(|text| text.parse().ok());
-    Ok(found.unwrap_or_default())
-}
-
-/// Waits until the standby's readers see everything before `end`.
-fn wait_for_view(standby: &Server, end: u64) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
-    while number(standby, "view_lsn")? < end {
-        ensure!(Instant::now() < until, "the standby does not come to {end}");
-        thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
-}
-
 #[test]
-fn a_primary_in_nvram_ships_at_once_and_its_standby_takes_over() -> Result<()> {
+fn a_standby_tells_its_region_and_what_it_can_not_begin_with() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let region = dir.path().join("region");
-    let region = region.to_str().expect("text");
-    let ships = ["--name", "a", "--ship-listen", "127.0.0.1:0", "--partitions", "3"];
-    let on_nvram = ["--device", "nvram", "--nvram", region, "--nvram-size", SIZE];
-    let assumed = ["--nvram-assume-persistent", "true", "--sites", "2"];
-    let launch = Launch::new(&dir.path().join("a"));
-    let launch = launch.args(&[&ships[..], &on_nvram, &assumed].concat());
-    let mut primary = Server::start(&launch)?;
-    open_accounts(&primary, 30)?;
-    let url = format!("http://{}", primary.address);
-    let own = ["--name", "b", "--standby-of", &url, "--ship-listen", "127.0.0.1:0"];
-    let standby = Server::start(&Launch::new(&dir.path().join("b")).args(&own))?;
-    let end = |answer: &reprise_test_crash::Answer| {
-        answer
-            .header("reprise-lsn")
-            .and_then(|lsn| lsn.parse::<u64>().ok())
-            .unwrap_or(u64::MAX)
+    let path = |name: &str| dir.path().join(name);
+    let launch = |name: &str, args: &[&str]| {
+        let region = path(&format!("{name}.region")).display().to_string();
+        let device = ["--device", "nvram", "--nvram", &region, "--nvram-size", SIZE];
+        let own = ["--nvram-assume-persistent", "true", "--name", name];
+        let ships = ["--ship-listen", "127.0.0.1:0"];
+        Launch::new(&path(name)).args(&[&device[..], &own, &ships, args].concat())
     };
-    wait_for_view(&standby, number(&primary, "shipped_lsn")?)?;
-    // One after the other: each has to come through by itself, since nothing behind it pushes it on.
-    const ROUNDS: u32 = 20;
-    let mut took = Vec::new();
-    for account in 1_000..1_000 + ROUNDS {
-        let began = Instant::now();
-        let answer = primary.call("bank/open", &format!(r#"{{"account": {account}, "balance": 10}}"#))?;
-        ensure!(answer.status == 200, "{}", answer.text());
-        wait_for_view(&standby, end(&answer) + 1)?;
-        took.push(began.elapsed());
-    }
-    took.sort_unstable();
-    // A slow disk may hold some of them up.
+    let a = Server::start(&launch("a", &["--partitions", "2", "--sites", "2"]))?;
+    a.deploy("bank")?;
+    let url = format!("http://{}", a.address);
+    let follow = launch("b", &["--standby-of", &url]);
+    let mut b = Server::start(&follow)?;
+    wait_reached(&a, &[], ("1-safe", &[&b]))?;
+    let status = b.get("/v1/status")?.json();
+    ensure!(status["device"] == "nvram" && status["role"] == "standby", "{status}");
+    ensure!(status["nvram"]["persistence"] == "assumed", "{status}");
     ensure!(
-        took[took.len() / 2] < Duration::from_millis(500),
-        "each waited: {took:?}"
+        status["nvram"]["rings"]
+            .as_array()
+            .is_some_and(|rings| !rings.is_empty()),
+        "{status}"
     );
-    let sum = |server: &Server| -> Result<String> { Ok(server.call("bank/total", "{}")?.json()["result"].to_string()) };
-    let expected = sum(&primary)?;
-    let until = Instant::now() + PATIENCE;
-    while standby.get("/v1/replication")?.json()["standbys"][0]["in_sync"] != true {
-        ensure!(Instant::now() < until, "it is not told that it is in sync");
-        thread::sleep(Duration::from_millis(10));
-    }
-    primary.kill()?;
-    let promoted = standby.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
-    ensure!(promoted.status == 200, "{}", promoted.text());
-    for account in 1_000..1_000 + i64::from(ROUNDS) {
-        ensure!(balance(&standby, account)? == Some(10), "lost: account {account}");
-    }
-    ensure!(sum(&standby)? == expected, "{} is not {expected}", sum(&standby)?);
-    let (status, errors) = standby.terminate()?;
+    let told = run_verb(&["status", "--url", &format!("http://{}", b.address)])?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    ensure!(told.contains("flush commit"), "{told}");
+    let metrics = b.get("/metrics")?.text();
+    ensure!(metrics.contains("reprise_nvram_ring_bytes_max "), "{metrics}");
+    b.kill()?;
+    // Its region is gone; its log is, and the region is not.
+    let (region, aside) = (path("b.region"), path("aside"));
+    fs::rename(&region, &aside)?;
+    let told = refusal(&follow)?;
+    ensure!(told.contains("nvram.json") && told.contains("can't be read"), "{told}");
+    fs::rename(&aside, &region)?;
+    let log = path("b/log");
+    fs::rename(&log, &aside)?;
+    let told = refusal(&follow)?;
+    ensure!(told.contains("nvram.json") && !log.exists(), "{told}");
+    fs::rename(&aside, &log)?;
+    let b = Server::start(&follow)?;
+    wait_reached(&a, &[], ("1-safe", &[&b]))?;
+    let (status, errors) = b.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
-    // The killed one has all, too.
-    let primary = Server::start(&launch)?;
-    ensure!(sum(&primary)? == expected, "{} is not {expected}", sum(&primary)?);
-    let (status, errors) = primary.terminate()?;
-    ensure!(status.code() == Some(0), "{status}: {errors}");
+    ensure!(!path("b/nvram.json").exists(), "the files have all");
     Ok(())
 }

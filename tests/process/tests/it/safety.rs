@@ -89,55 +89,6 @@ fn promote(server: &Server) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn nothing_that_a_2_safe_primary_answered_is_lost_when_it_is_killed_and_its_standby_takes_over() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let primary = cluster.primary("a", "2-safe")?;
-    check_take_over(&cluster, primary)
-}
-
-/// The primary's engine threads persist their records and do not answer before the standby has them.
-#[test]
-fn nothing_that_a_2_safe_primary_in_nvram_answered_is_lost_either() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let region = cluster.dir.path().join("region").to_string_lossy().into_owned();
-    let device = ["--device", "nvram", "--nvram", &region, "--nvram-size", "8MiB"];
-    let own = ["--nvram-assume-persistent", "true", "--sites", "2"];
-    let level = ["--partitions", "2", "--safety", "2-safe"];
-    let launch = cluster.launch("a", &[&device[..], &own, &level].concat());
-    check_take_over(&cluster, Server::start(&launch)?)
-}
-
-fn check_take_over(cluster: &Cluster, mut a: Server) -> Result<()> {
-    a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, "2-safe")?;
-    wait_reached(&a, "2-safe", &[&b])?;
-    let load = Openings::start(&a.address, &[]);
-    load.wait(100)?;
-    // What the primary runs now it has on its disk, and its standby does not.
-    signal(&mut b, libc::SIGSTOP)?;
-    thread::sleep(Duration::from_millis(700));
-    a.kill()?;
-    signal(&mut b, libc::SIGCONT)?;
-    let answered = load.end();
-    ensure!(answered.len() > 20, "{} answers", answered.len());
-    promote(&b)?;
-    for account in &answered {
-        ensure!(
-            has_account(&b, *account)?,
-            "{account} was answered, of {}",
-            answered.len()
-        );
-    }
-    // The new primary is alone, by its level, and takes a standby of its own.
-    ensure!(open(&b, 7_000_000, &[])?.0 == 200, "it takes writes");
-    wait_reached(&b, "1-safe", &[])?;
-    let c = cluster.standby("c", &b, "2-safe")?;
-    wait_reached(&b, "2-safe", &[&c])?;
-    ensure!(is_opened(&b, 7_000_001)?, "and with a standby");
-    Ok(())
-}
-
 /// The module may come with what is awaited.
 #[test]
 fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
@@ -776,24 +727,4 @@ fn a_standby_shows_nothing_that_another_one_may_still_lack() -> Result<()> {
         account += 1;
     }
     wait_has_account(&b, account)
-}
-
-#[test]
-fn a_standby_shows_after_a_restart_what_it_showed_also_without_its_primary() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let mut a = cluster.primary("a", "2-safe")?;
-    a.deploy("bank")?;
-    let b = cluster.standby("b", &a, "2-safe")?;
-    wait_reached(&a, "2-safe", &[&b])?;
-    for account in 1..50 {
-        ensure!(is_opened(&a, account)?, "answered");
-    }
-    wait_has_account(&b, 49)?;
-    a.kill()?;
-    b.terminate()?;
-    let b = cluster.standby("b", &a, "2-safe")?;
-    ensure!(has_account(&b, 49)?, "it was shown before");
-    promote(&b)?;
-    ensure!(has_account(&b, 49)? && is_opened(&b, 50)?, "it is the primary");
-    Ok(())
 }
