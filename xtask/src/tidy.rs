@@ -153,5 +153,8 @@ fn product(sources: &[Source]) -> impl Iterator<Item = (&str, &str)> {
 }
 
 fn is_test_file(path: &str) -> bool {
-    path.starts_with("tests/") || path.contains("/tests/") || path.contains("/benches/")
+    path.starts_with("tests/")
+        || ["/tests/", "/benches/", "/tests.rs"]
+            .iter()
+            .any(|part| path.contains(part))
 }

@@ -11,12 +11,15 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
     for (path, text) in product(sources) {
         let functions = functions(text);
         let many = functions.iter().map(|(name, parameters)| (name, width(parameters)));
-        findings.extend(many.filter(|(_, count)| *count > PARAMETERS_MAX).map(|(name, count)| Finding {
-            rule: "parameters",
-            place: format!("{path} {name}"),
-            count,
-            limit: "parameters with the elements of tuples; at most 7",
-        }));
+        findings.extend(
+            many.filter(|(_, count)| *count > PARAMETERS_MAX)
+                .map(|(name, count)| Finding {
+                    rule: "parameters",
+                    place: format!("{path} {name}"),
+                    count,
+                    limit: "parameters with the elements of tuples; at most 7",
+                }),
+        );
         let all = functions.iter().flat_map(|(_, parameters)| parameters);
         let count = all.filter(|parameter| parameter.starts_with('(')).count();
         if count > 0 {
@@ -117,7 +120,9 @@ mod tests {
     fn elements_of_tuples_are_parameters() {
         assert_eq!(found("fn seven(a: A, b: B, c: C, d: D, e: E, f: F, g: G) {}"), []);
         assert_eq!(
-            found("    pub fn eight<'a, F: Fn(A) -> B>(&'a self, b: x::B<C, D>, (c, d): (C, (D, E)), f: F, g: G, h: H) {}"),
+            found(
+                "    pub fn eight<'a, F: Fn(A) -> B>(&'a self, b: x::B<C, D>, (c, d): (C, (D, E)), f: F, g: G, h: H) {}"
+            ),
             [("parameters", 8), ("tuple-parameters", 1)]
         );
         assert_eq!(

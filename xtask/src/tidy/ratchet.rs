@@ -87,10 +87,7 @@ mod tests {
 
     #[test]
     fn counts_of_the_list_only_fall() {
-        assert_eq!(
-            check(&[finding(80)], ""),
-            ["a/src/b.rs long: 80 lines; at most 70"]
-        );
+        assert_eq!(check(&[finding(80)], ""), ["a/src/b.rs long: 80 lines; at most 70"]);
         assert_eq!(check(&[finding(80)], "long-function 80 a/src/b.rs long\n"), [""; 0]);
         assert_eq!(check(&[finding(75)], "long-function 80 a/src/b.rs long\n"), [""; 0]);
         assert_eq!(check(&[finding(80)], "long-function 79 a/src/b.rs long\n").len(), 1);

@@ -126,11 +126,15 @@ fn banned_in(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
 pub fn banned_calls_of_guests(sources: &[Source]) -> Vec<String> {
     let mut complaints = Vec::new();
     let is_guest = |path: &str| path.starts_with("sdk/procedure/src/") || path.starts_with("procedures/");
-    for source in sources.iter().filter(|source| is_rust(source) && is_guest(&source.path)) {
+    for source in sources
+        .iter()
+        .filter(|source| is_rust(source) && is_guest(&source.path))
+    {
         if !is_test_file(&source.path) {
             let found = banned_in(source).into_iter();
-            complaints
-                .extend(found.map(|(line, banned, instead)| format!("{}:{line}: {banned}; use {instead}", source.path)));
+            complaints.extend(
+                found.map(|(line, banned, instead)| format!("{}:{line}: {banned}; use {instead}", source.path)),
+            );
         }
     }
     complaints
