@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_test_crash::{binary, procedure_wasm, skip};
-use reprise_test_hardware::is_available;
+use reprise_test_hardware::{alone, is_available};
 
 #[test]
 fn nothing_acknowledged_at_2_safe_is_lost_on_a_wire_that_loses_packets() {
@@ -14,6 +14,7 @@ fn nothing_acknowledged_at_2_safe_is_lost_on_a_wire_that_loses_packets() {
     if let Err(why) = is_available() {
         return skip(NAME, &why);
     }
+    let _alone = alone();
     let reprise = binary().expect("the server is built");
     let dir = tempfile::tempdir().expect("a directory");
     let wasm = dir.path().join("bank.wasm");

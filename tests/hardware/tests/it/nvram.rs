@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use reprise_test_crash::{binary, procedure_wasm, skip};
-use reprise_test_hardware::{NvdimmConfig, is_available, run_nvdimm};
+use reprise_test_hardware::{NvdimmConfig, alone, is_available, run_nvdimm};
 
 #[test]
 fn what_was_answered_from_an_nvdimm_outlives_power_failures() {
@@ -11,6 +11,7 @@ fn what_was_answered_from_an_nvdimm_outlives_power_failures() {
     if let Err(why) = is_available() {
         return skip(NAME, &why);
     }
+    let _alone = alone();
     // What the machine starts is built here.
     binary().expect("the server");
     procedure_wasm("bank").expect("a module");
