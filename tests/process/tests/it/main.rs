@@ -10,7 +10,6 @@ mod large;
 mod lifecycle;
 mod memory;
 mod migrations;
-mod modes;
 mod networks;
 mod nvram;
 mod readers;
