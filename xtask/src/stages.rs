@@ -71,7 +71,11 @@ impl Stage {
 /// # Errors
 /// A build that fails, or the names of the tests that fail.
 pub fn test(root: &Path, stages: &[Stage]) -> Result<()> {
-    let stages = if stages.is_empty() { Stage::value_variants() } else { stages };
+    let stages = if stages.is_empty() {
+        Stage::value_variants()
+    } else {
+        stages
+    };
     let packages = packages(root)?;
     let mut programs = Vec::new();
     let built = Step::run("build", || {
@@ -106,19 +110,22 @@ pub fn test(root: &Path, stages: &[Stage]) -> Result<()> {
     Ok(())
 }
 
-/// The build of the stages' programs, and of the server. Several stages are built as the whole workspace: cargo gives a shared dependency
-/// other features where it builds other packages, and would build it twice.
+/// The build of the stages' test programs, and of the programs that they start. Several stages are built as the whole workspace: cargo gives a
+/// shared dependency other features where it builds other packages, and would build it twice.
 fn selection(root: &Path, stages: &[Stage], packages: &[Package]) -> Command {
     let mut command = cargo(root);
-    command.args(["build", "--profile", "quick", "--bins", "--tests"]);
+    command.args(["build", "--profile", "quick", "--tests"]);
+    if *stages != [Stage::Sim] {
+        command.args(["--bin", "reprise", "--bin", "reprise-bench"]);
+    }
     let [stage] = stages else {
         command.arg("--workspace");
         return command;
     };
     let own = packages.iter().filter(|package| Stage::of(&package.folder) == *stage);
     let mut names: Vec<_> = own.map(|package| package.name.as_str()).collect();
-    if *stage != Stage::Sim {
-        names.push("reprise-node");
+    if ![Stage::Unit, Stage::Sim].contains(stage) {
+        names.extend(["reprise-node", "reprise-driver"]);
     }
     for name in names {
         command.args(["--package", name]);
