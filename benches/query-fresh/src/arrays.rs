@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result, bail};
 use reprise_abi::{RowLayout, row::ColumnSlot};
-use reprise_wire::{Change, ChangeSink, Changes, PatchColumns, RawRecords, RecordRef, RowName};
+use reprise_wire::{Change, ChangeSink, Changes, PatchColumns, RawRecords, RecordEffect, RowName};
 
 /// Rows of one table of one partition, by their numbers.
 #[derive(Default)]
@@ -86,20 +86,14 @@ impl ReplayArrays {
                 self.note(txn_id.origin() as usize, at(changes), changes)?;
                 continue;
             }
-            match record.decode()? {
-                RecordRef::Changes(changes) => {
-                    transactions += 1;
-                    for (partition, changes) in changes.groups() {
-                        self.note(partition.index(), at(changes), changes)?;
-                    }
-                }
-                RecordRef::Part(part) => {
-                    for (partition, changes) in part.groups() {
-                        self.note(partition.index(), at(changes), changes)?;
-                    }
-                }
-                RecordRef::Command(_) => bail!("replay arrays take changes, and the log holds commands"),
-                _ => {}
+            let record = record.decode()?;
+            let facts = record.facts();
+            if facts.effect == RecordEffect::Call {
+                bail!("replay arrays take changes, and the log holds commands");
+            }
+            transactions += u64::from(facts.effect == RecordEffect::Rows && facts.standalone);
+            for (partition, changes) in record.groups() {
+                self.note(partition.index(), at(changes), changes)?;
             }
         }
         Ok(transactions)

@@ -16,7 +16,7 @@ use reprise_driver::{Around, BenchError, run_in};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
 use reprise_storage::{LastWrites, PartitionRedo, Store, TableId};
-use reprise_wire::{RawRecords, RecordRef, lsn_after};
+use reprise_wire::{RawRecords, lsn_after};
 
 use crate::{arrays::ReplayArrays, threads::ran_ns, ways::options};
 
@@ -103,11 +103,8 @@ impl Window {
                 self.changes.push(((start + record.start) as u32, from, to));
                 continue;
             }
-            let groups: Vec<_> = match record.decode()? {
-                RecordRef::Changes(changes) => changes.groups().map(|(_, changes)| place(changes)).collect(),
-                RecordRef::Part(part) => part.groups().map(|(_, changes)| place(changes)).collect(),
-                _ => Vec::new(),
-            };
+            let decoded = record.decode()?;
+            let groups: Vec<_> = decoded.groups().map(|(_, changes)| place(changes)).collect();
             let at = (start + record.start) as u32;
             self.changes.extend(groups.into_iter().map(|(from, to)| (at, from, to)));
         }

@@ -11,9 +11,7 @@ use reprise_checkpoint::{CheckpointReader, Checkpoints};
 use reprise_env::{Clock, Disk, RealClock};
 use reprise_host::stored::read_stored_table;
 use reprise_log::{LogReader, VerifyReport};
-use reprise_wire::{
-    CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, RecordRef, WireError, rows_have_numbers,
-};
+use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, WireError, rows_have_numbers};
 
 use crate::{
     manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, hex, is_place},
@@ -102,13 +100,11 @@ fn genesis_of(
         return Ok(checkpoints.open(lsn)?.database().genesis);
     }
     let (mut reader, report) = LogReader::open(log.clone(), Lsn(0))?;
-    match reader.next_record()?.map(|first| first.record) {
-        Some(RecordRef::Genesis(genesis)) => Ok(genesis),
-        _ => Err(RestoreError::TooEarly {
-            point: format!("LSN {}", report.end),
-            oldest: "the database's first record".into(),
-        }),
-    }
+    let genesis = reader.next_record()?.and_then(|first| first.record.genesis());
+    genesis.ok_or_else(|| RestoreError::TooEarly {
+        point: format!("LSN {}", report.end),
+        oldest: "the database's first record".into(),
+    })
 }
 
 /// Makes the directory `target` of a backup's files, its manifest among them, as `open` gives them by name; each must be

@@ -11,7 +11,7 @@ use reprise_base::{Lsn, TxnId};
 use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name};
 use reprise_env::{Clock, Disk, DiskError, DiskErrorKind, DiskLock, RealClock};
 use reprise_log::{CopyRange, Damage, LogCopy, LogError, LogReader, LogRecord, VerifyReport};
-use reprise_wire::RecordRef;
+use reprise_wire::{PairWalk, RecordEffect};
 
 use crate::{
     archive::with_archive,
@@ -336,28 +336,27 @@ struct Walk {
 
 impl Walk {
     fn over(reader: &mut LogReader, found: &VerifyReport, point: Point) -> Result<Self, RestoreError> {
-        let mut walk = Self::default();
+        let (mut walk, mut pairs) = (Self::default(), PairWalk::default());
         let mut is_over = false;
         while let Some(record) = reader.next_record()? {
-            let txn_id = record.record.txn_id();
+            let (txn_id, facts) = (record.record.txn_id(), record.record.facts());
             walk.first = walk.first.or(Some(record.lsn));
             walk.oldest = walk.oldest.or(txn_id);
             walk.newest = walk.newest.max(txn_id);
             // The changes that were logged beside a command belong to it.
-            let is_twin = matches!(record.record, RecordRef::Changes(_))
-                && walk.last.is_some_and(|(_, last)| Some(last) == txn_id);
+            let is_twin = pairs.is_beside(&record.record);
             is_over |= match point {
                 Point::End => false,
                 Point::Lsn(lsn) => record.lsn > lsn && !is_twin,
                 Point::Txn(_) => walk.is_found && !is_twin,
-                Point::Time(time_us) => time_of(&record.record) > time_us,
+                Point::Time(time_us) => record.record.time_us().is_some_and(|at_us| at_us > time_us),
             };
             if is_over {
                 walk.is_found |= !matches!(point, Point::Txn(_));
                 walk.left_out += 1 + std::mem::take(&mut walk.parts);
                 continue;
             }
-            if matches!(record.record, RecordRef::Part(_)) {
+            if !facts.standalone {
                 walk.parts += 1;
                 walk.is_found |= matches!(point, Point::Lsn(wanted) if record.lsn == wanted);
                 continue;
@@ -365,7 +364,7 @@ impl Walk {
             walk.until = record.end;
             walk.included += 1 + std::mem::take(&mut walk.parts);
             walk.note_foreign(&record, is_twin, found);
-            if matches!(record.record, RecordRef::Checkpoint(_)) {
+            if facts.effect == RecordEffect::Mark {
                 walk.marks.push((record.end, walk.included));
             }
             walk.last = txn_id.map(|id| (record.lsn, id)).or(walk.last);
@@ -383,7 +382,7 @@ impl Walk {
         if is_twin {
             self.foreign = self.foreign_before;
         }
-        if matches!(record.record, RecordRef::Command(_)) {
+        if record.record.facts().effect == RecordEffect::Call {
             self.foreign_before = self.foreign;
             let semantics = found.semantics_at(record.lsn).filter(|number| *number != SEMANTICS);
             self.foreign = semantics.map(|number| (record.lsn, number)).or(self.foreign);
@@ -456,12 +455,5 @@ impl Walk {
             (start, None) => format!("behind LSN {start}, where the log begins"),
         };
         RestoreError::TooEarly { point, oldest }
-    }
-}
-
-fn time_of(record: &RecordRef<'_>) -> i64 {
-    match record {
-        RecordRef::Genesis(genesis) => genesis.created_us,
-        other => other.txn_id().map_or(i64::MIN, TxnId::time_us),
     }
 }

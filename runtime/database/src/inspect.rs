@@ -9,7 +9,7 @@ use reprise_checkpoint::{CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{Disk, DiskErrorKind, RealDisk};
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_log::{LogReader, VerifyReport};
-use reprise_wire::{Genesis, RecordKind, RecordRef};
+use reprise_wire::{Genesis, PairWalk, PartitionSet, RecordEffect, RecordRef, RecordScope};
 
 use crate::error::OpenError;
 
@@ -53,8 +53,8 @@ pub struct Inspection {
     pub checkpoints: Vec<FoundCheckpoint>,
     /// Where the replay would begin.
     pub replay_from: Lsn,
-    /// Records that would be read, by kind, those that occur.
-    pub records: Vec<(RecordKind, u64)>,
+    /// Records that would be read, by the name of their kind, those that occur.
+    pub records: Vec<(&'static str, u64)>,
     pub transactions: u64,
     /// Of these records.
     pub replay_bytes: u64,
@@ -203,36 +203,31 @@ impl Inspection {
 }
 
 fn look_at_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) -> Result<(), RestoreError> {
-    let (mut is_first, mut command) = (true, None);
+    let (mut is_first, mut pairs) = (true, PairWalk::default());
     while let Some(record) = reader.next_record()? {
+        let (facts, is_beside) = (record.record.facts(), pairs.is_beside(&record.record));
+        let kind = facts.shown_as;
         if is_first && found.log.start == Lsn(0) {
-            match &record.record {
-                RecordRef::Genesis(genesis) => found.note_genesis(genesis),
-                other => {
-                    let kind = other.kind().name();
-                    found.refused.push(format!(
-                        "the log begins with a record of kind {kind}, not with its genesis"
-                    ));
-                }
+            match record.record.genesis() {
+                Some(genesis) => found.note_genesis(&genesis),
+                None => found.refused.push(format!(
+                    "the log begins with a record of kind {kind}, not with its genesis"
+                )),
             }
         }
         is_first = false;
         if record.lsn < found.replay_from {
             continue;
         }
-        let kind = record.record.kind();
         match found.records.iter_mut().find(|(known, _)| *known == kind) {
             Some((_, count)) => *count += 1,
             None => found.records.push((kind, 1)),
         }
-        let txn_id = record.record.txn_id();
         found.replay_bytes += record.bytes.len() as u64;
-        let is_beside = command.take().is_some_and(|command| Some(command) == txn_id);
-        if matches!(kind, RecordKind::Changes | RecordKind::Part) && !is_beside {
+        if facts.effect == RecordEffect::Rows && !is_beside {
             found.changes_bytes += record.bytes.len() as u64;
         }
-        command = txn_id.filter(|_| kind == RecordKind::Command);
-        found.last_txn = txn_id.or(found.last_txn);
+        found.last_txn = record.record.txn_id().or(found.last_txn);
         let judged = look_at_record(&record.record, engine, found);
         if let (Err(reason), true) = (judged, found.refused.len() < REFUSALS_MAX) {
             found
@@ -244,27 +239,24 @@ fn look_at_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) 
 }
 
 fn look_at_record(record: &RecordRef<'_>, engine: &Engine, found: &mut Inspection) -> Result<(), String> {
-    let partitions = match record {
-        RecordRef::Command(command) => &command.partitions,
-        RecordRef::Changes(changes) => &changes.partitions,
-        RecordRef::Part(part) => &part.partitions,
-        RecordRef::Deploy(deploy) => {
-            let compiled = CompiledModule::compile(engine, deploy.wasm);
-            let compiled = compiled.map_err(|error| format!("module {}: {error}", deploy.name))?;
-            return match compiled.hash() == deploy.hash {
-                true => Ok(()),
-                false => Err(format!("module {}: its bytes do not have the logged hash", deploy.name)),
-            };
+    if let RecordRef::Deploy(deploy) = record {
+        let compiled = CompiledModule::compile(engine, deploy.wasm);
+        let compiled = compiled.map_err(|error| format!("module {}: {error}", deploy.name))?;
+        if compiled.hash() != deploy.hash {
+            return Err(format!("module {}: its bytes do not have the logged hash", deploy.name));
         }
-        _ => return Ok(()),
+    }
+    let facts = record.facts();
+    let RecordScope::Partitions(partitions) = facts.scope else {
+        return Ok(());
     };
-    found.transactions += u64::from(!matches!(record, RecordRef::Part(_)));
+    found.transactions += u64::from(facts.standalone);
     let count = found.partitions.unwrap_or(u16::MAX);
     let is_known = |partition: PartitionId| partition.0 < count;
     let are_known = match partitions {
-        reprise_wire::PartitionSet::One(partition) => is_known(*partition),
-        reprise_wire::PartitionSet::Several(list) => list.iter().all(is_known),
-        reprise_wire::PartitionSet::All => true,
+        PartitionSet::One(partition) => is_known(partition),
+        PartitionSet::Several(list) => list.iter().all(is_known),
+        PartitionSet::All => true,
     };
     match are_known {
         true => Ok(()),

@@ -189,13 +189,10 @@ fn reasons_against(files: &Checkpoints) -> Result<Vec<String>, OpenError> {
 
 fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis, role: Role) -> Result<Genesis, OpenError> {
     match log.reader(log.start())?.next_record()? {
-        Some(first) => match first.record {
-            RecordRef::Genesis(stored) => Ok(stored),
-            other => Err(OpenError::NoGenesis {
-                lsn: first.lsn,
-                kind: other.kind().name(),
-            }),
-        },
+        Some(first) => first.record.genesis().ok_or_else(|| OpenError::NoGenesis {
+            lsn: first.lsn,
+            kind: first.record.facts().shown_as,
+        }),
         None if role == Role::Standby => Err(OpenError::NotBootstrapped("its folder of the log".into())),
         // A new log, or one whose maker crashed before its first record was durable.
         None => write_genesis(

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{Disk, RealDisk};
 use reprise_log::parse_segment_name;
-use reprise_wire::{BLOCK_HEADER_BYTES, FORMAT_VERSION, RecordRef, Records, SEGMENT_HEADER_BYTES, SegmentHeader};
+use reprise_wire::{BLOCK_HEADER_BYTES, FORMAT_VERSION, Records, SEGMENT_HEADER_BYTES, SegmentHeader};
 
 use crate::{error::OpenError, opening::readable};
 
@@ -28,7 +28,8 @@ pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, OpenError> {
     let payload = buffer[..read]
         .get(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES..)
         .unwrap_or_default();
-    if let Some(Ok((_, RecordRef::Genesis(genesis), _))) = Records::new(payload, version).next() {
+    let first = Records::new(payload, version).next().and_then(Result::ok);
+    if let Some(genesis) = first.and_then(|(_, record, _)| record.genesis()) {
         return Ok(Some(genesis.partitions));
     }
     // The log's beginning was released: the checkpoints know.

@@ -1,10 +1,10 @@
 //! Looks at every block of a log: what is whole, what a crash cut off, what is damaged.
 
-use reprise_base::{Epoch, Lsn, TxnId};
+use reprise_base::{Epoch, Lsn};
 use reprise_env::Disk;
 use reprise_wire::{
-    BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, MEMORY_UNIT_BYTES, RecordKind, RecordRef,
-    Records, SEGMENT_HEADER_BYTES, SegmentHeader, lsn_after,
+    BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, MEMORY_UNIT_BYTES, PairWalk, RecordEffect,
+    RecordRef, Records, SEGMENT_HEADER_BYTES, SegmentHeader, lsn_after,
 };
 
 use crate::{
@@ -166,23 +166,21 @@ pub(crate) struct Scan {
 struct CommandsAlone {
     last: Option<Lsn>,
     /// The record before, if it is a command.
-    before: Option<(Lsn, Option<TxnId>)>,
+    before: Option<Lsn>,
+    pairs: PairWalk,
 }
 
 impl CommandsAlone {
     fn note(&mut self, lsn: Lsn, record: &RecordRef<'_>) {
         let before = self.before.take();
-        match record.kind() {
-            RecordKind::Changes if before.is_some_and(|(_, txn_id)| txn_id == record.txn_id()) => {}
-            _ => self.last = before.map(|(lsn, _)| lsn).or(self.last),
+        if !self.pairs.is_beside(record) {
+            self.last = before.or(self.last);
         }
-        if record.kind() == RecordKind::Command {
-            self.before = Some((lsn, record.txn_id()));
-        }
+        self.before = (record.facts().effect == RecordEffect::Call).then_some(lsn);
     }
 
     fn last(self) -> Option<Lsn> {
-        self.before.map(|(lsn, _)| lsn).or(self.last)
+        self.before.or(self.last)
     }
 }
 
@@ -351,9 +349,10 @@ impl Scan {
             count += 1;
             match record {
                 Ok((_, record, bytes)) => {
-                    is_changes &= matches!(record.kind(), RecordKind::Changes | RecordKind::Part);
+                    let effect = record.facts().effect;
+                    is_changes &= effect == RecordEffect::Rows;
                     commands.note(lsn, &record);
-                    control.extend(record.kind().is_control().then_some(lsn));
+                    control.extend((effect == RecordEffect::Control).then_some(lsn));
                     lsn = lsn_after(block.version, lsn, bytes.len());
                 }
                 Err(error) => malformed = Some(error),

@@ -21,7 +21,7 @@ use reprise_storage::{Rid, Store, TableId};
 use reprise_txn::{Candidate, Compiler};
 use reprise_wire::{
     Change, ChangesRef, ChangesRun, CheckpointRows, CommandRef, FORMAT_VERSION, PartitionList, PartitionSet,
-    PatchWriter, RecordBatch, RecordKind, RecordRef, RowName, count_records,
+    PatchWriter, RecordBatch, RecordRef, RowName, count_records,
 };
 
 const PARTITIONS: u16 = 3;
@@ -432,7 +432,7 @@ fn transactions_in_parts_come_to_what_one_record_does() {
                 let last = window.last().expect("a chunk has records");
                 assert_eq!(
                     is_open,
-                    RecordRef::decode(last, FORMAT_VERSION).is_ok_and(|last| last.kind() == RecordKind::Part)
+                    RecordRef::decode(last, FORMAT_VERSION).is_ok_and(|last| !last.facts().standalone)
                 );
             }
             replayer.drain().expect("its own log");

@@ -31,10 +31,7 @@ pub use checkpoint::{
 };
 pub use compare::{NamesLsn, digests_at_mark};
 pub use idempotency::{Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
-pub use logs::{
-    ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError, QuarantineEntry,
-    decode_entry,
-};
+pub use logs::{ChangedRow, LogBody, LogEntry, LogMatch, LogPage, LogProcedure, LogQuery, LogReadError, decode_entry};
 pub use numbered::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use replication::{

@@ -6,14 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_abi::{RowLayout, TableSchema};
+use reprise_abi::{ProcedureSchema, RowLayout, TableSchema};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
 use reprise_storage::TableId;
 use reprise_txn::{Deployed, Module, ModuleId};
-use reprise_wire::{
-    Change, Changes, ChangesRef, PartRef, PartitionSet, QuarantineRef, RECORD_KINDS, RecordRef, RowName,
-};
+use reprise_wire::{Change, Changes, PartitionSet, RecordFacts, RecordKind, RecordRef, RecordScope, RowName};
 
 use crate::router::Router;
 
@@ -26,7 +24,7 @@ pub struct LogQuery {
     pub newest: bool,
     pub limit: usize,
     pub partition: Option<u16>,
-    /// Name of a record kind, as in [`LogEntry::kind`].
+    /// Name of a record kind, as in [`LogEntry`].
     pub kind: Option<String>,
     pub transaction: Option<TxnId>,
     /// Of this module: its calls, deployments and removals.
@@ -66,91 +64,86 @@ pub struct LogEntry {
     /// Byte offset in the segment's file.
     pub offset: u64,
     pub durable: bool,
-    /// Of the format of its segment.
+    /// Format of its segment.
     pub version: u32,
+    /// Name of its kind.
+    pub kind: &'static str,
+    /// None of the genesis, and of a number without a record.
+    pub txn_id: Option<TxnId>,
+    /// Time of the transaction, or of the database's creation.
+    pub time_us: Option<i64>,
+    /// Partitions that the transaction touches; empty means all. None of a record of the whole database.
+    pub partitions: Option<Vec<u16>>,
+    pub procedure: Option<LogProcedure>,
+    pub idempotency_key: Option<String>,
+    pub idempotency_scope: Option<String>,
+    /// Rows that the record puts in place.
+    pub rows: Vec<ChangedRow>,
     pub body: LogBody,
 }
 
+/// A procedure that a record names.
+pub struct LogProcedure {
+    /// None if the module number is unknown, in a log read without its earlier records.
+    pub module: Option<Arc<Module>>,
+    pub number: u16,
+}
+
+impl LogProcedure {
+    fn at((module_id, number): (u32, u16), deployed: &Deployed) -> Self {
+        Self {
+            module: deployed.module(ModuleId(module_id)).cloned(),
+            number,
+        }
+    }
+
+    pub fn schema(&self) -> Option<&ProcedureSchema> {
+        self.module.as_ref()?.schema.procedures.get(self.number as usize)
+    }
+}
+
+/// Content that records of one kind alone have.
 pub enum LogBody {
+    Nothing,
     Genesis {
         database_id: [u8; 16],
         partitions: u16,
-        created_us: i64,
     },
     Deploy {
-        txn_id: TxnId,
         name: String,
         version: u32,
-        module_id: u32,
         hash: [u8; 32],
         wasm_bytes: u64,
-        /// What became of the stored tables, in words, and what was written, by partition; none where the module ran nothing.
+        /// Plan for the stored tables in words, and digests of the written rows by partition. None if the module ran nothing.
         migration: Option<(String, Vec<u64>)>,
     },
     Remove {
-        txn_id: TxnId,
         name: String,
     },
     Command {
-        txn_id: TxnId,
-        /// Empty means all.
-        partitions: Vec<u16>,
-        /// None where the module number is unknown (a log read without its earlier records).
-        module: Option<Arc<Module>>,
-        module_id: u32,
-        procedure: u16,
         args: Vec<u8>,
         digest: u64,
-        idempotency_key: Option<String>,
-        idempotency_scope: Option<String>,
     },
-    Changes(ChangesEntry),
+    Changes {
+        digest: u64,
+        /// Records of parts before it, which have the rows before these.
+        parts: u32,
+    },
     /// Some of the changes of the transaction whose record follows.
     Part {
-        /// Of the part, from 0.
+        /// Counted from 0.
         number: u32,
-        /// Without a digest and a key: they are with the record that follows.
-        changes: ChangesEntry,
-    },
-    /// What a checkpoint that began here holds, ends here.
-    Checkpoint {
-        txn_id: TxnId,
     },
     DropTable {
-        txn_id: TxnId,
         table: String,
     },
-    Quarantine(QuarantineEntry),
-    /// A number without a record.
-    Void,
-}
-
-/// A procedure that takes no calls any more.
-pub struct QuarantineEntry {
-    pub txn_id: TxnId,
-    /// None where the module number is unknown (a log read without its earlier records).
-    pub module: Option<Arc<Module>>,
-    pub procedure: u16,
-    /// The record whose replay diverged.
-    pub diverged: Lsn,
-    /// What it did otherwise.
-    pub what: String,
-}
-
-/// A transaction by the rows that it changed.
-pub struct ChangesEntry {
-    pub txn_id: TxnId,
-    /// Empty means all.
-    pub partitions: Vec<u16>,
-    pub module: Option<Arc<Module>>,
-    pub module_id: u32,
-    pub procedure: u16,
-    pub digest: u64,
-    /// Records of parts before it, which have the rows before these.
-    pub parts: u32,
-    pub idempotency_key: Option<String>,
-    pub idempotency_scope: Option<String>,
-    pub rows: Vec<ChangedRow>,
+    /// A procedure takes no calls any more.
+    Quarantine {
+        /// The record whose replay diverged.
+        diverged: Lsn,
+        /// Difference that the replay made.
+        what: String,
+    },
 }
 
 /// One row of a `changes` record.
@@ -172,35 +165,10 @@ pub struct ChangedRow {
     pub columns: Vec<(u16, Option<Vec<u8>>)>,
 }
 
-impl LogEntry {
-    pub fn kind(&self) -> &'static str {
-        match self.body {
-            LogBody::Genesis { .. } => "genesis",
-            LogBody::Deploy { .. } => "deploy",
-            LogBody::Remove { .. } => "remove",
-            LogBody::Command { .. } => "command",
-            LogBody::Changes(_) => "changes",
-            LogBody::Part { .. } => "part",
-            LogBody::Checkpoint { .. } => "checkpoint",
-            LogBody::DropTable { .. } => "drop_table",
-            LogBody::Quarantine(_) => "quarantine",
-            LogBody::Void => "void",
-        }
-    }
-}
-
-fn touches(record: &RecordRef<'_>, partition: u16) -> bool {
-    match record {
-        RecordRef::Command(command) => command.partitions.contains(PartitionId(partition)),
-        RecordRef::Changes(changes) => changes.partitions.contains(PartitionId(partition)),
-        RecordRef::Part(part) => part.partitions.contains(PartitionId(partition)),
-        RecordRef::Genesis(_)
-        | RecordRef::Deploy(_)
-        | RecordRef::Remove(_)
-        | RecordRef::Checkpoint(_)
-        | RecordRef::DropTable(_)
-        | RecordRef::Quarantine(_)
-        | RecordRef::Void => true,
+fn touches(facts: &RecordFacts<'_>, partition: u16) -> bool {
+    match facts.scope {
+        RecordScope::Partitions(partitions) => partitions.contains(PartitionId(partition)),
+        RecordScope::Database | RecordScope::Nothing => true,
     }
 }
 
@@ -212,10 +180,13 @@ pub enum LogReadError {
     Released { oldest: Lsn },
     #[error(transparent)]
     Failed(#[from] LogError),
-    #[error(
-        "a record kind is one of genesis, deploy, remove, command, changes, checkpoint, drop_table, void, quarantine and part; {0:?} is none"
-    )]
+    #[error("a record kind is one of {kinds}; {0:?} is none", kinds = kind_names())]
     BadKind(String),
+}
+
+fn kind_names() -> String {
+    let [others @ .., last] = RecordKind::ALL.map(RecordKind::name);
+    format!("{} and {last}", others.join(", "))
 }
 
 /// Bytes of records after which a page ends before its limit.
@@ -315,7 +286,7 @@ impl Router {
 impl LogQuery {
     fn judge_kind(&self) -> Result<(), LogReadError> {
         match &self.kind {
-            Some(kind) if RECORD_KINDS.iter().all(|known| known.name() != kind.as_str()) => {
+            Some(kind) if RecordKind::ALL.iter().all(|known| known.name() != kind.as_str()) => {
                 Err(LogReadError::BadKind(kind.clone()))
             }
             _ => Ok(()),
@@ -324,33 +295,26 @@ impl LogQuery {
 
     /// What can be told of a record before it is decoded for people.
     fn passes(&self, record: &RecordRef<'_>, deployed: &Deployed) -> bool {
-        let of_kind = |kind: &String| kind == record.kind().name();
-        self.kind.as_ref().is_none_or(of_kind)
-            && self.partition.is_none_or(|p| touches(record, p))
+        let facts = record.facts();
+        self.kind.as_ref().is_none_or(|kind| kind == facts.shown_as)
+            && self.partition.is_none_or(|p| touches(&facts, p))
             && self.transaction.is_none_or(|txn_id| record.txn_id() == Some(txn_id))
-            && self.is_of(record, deployed)
+            && self.is_of(record, &facts, deployed)
     }
 
-    fn is_of(&self, record: &RecordRef<'_>, deployed: &Deployed) -> bool {
+    fn is_of(&self, record: &RecordRef<'_>, facts: &RecordFacts<'_>, deployed: &Deployed) -> bool {
         if self.module.is_none() && self.procedure.is_none() {
             return true;
         }
-        let called = match record {
-            RecordRef::Command(command) => Some((command.module_id, command.procedure)),
-            RecordRef::Changes(changes) => Some((changes.module_id, changes.procedure)),
-            RecordRef::Part(part) => Some((part.module_id, part.procedure)),
-            RecordRef::Quarantine(found) => Some((found.module_id, found.procedure)),
-            _ => None,
-        };
-        let module = called.and_then(|(id, _)| deployed.module(ModuleId(id)));
+        let called = facts.procedure.map(|called| LogProcedure::at(called, deployed));
         let name = match record {
             RecordRef::Deploy(deploy) => Some(deploy.name),
             RecordRef::Remove(removal) => Some(removal.name),
-            _ => module.map(|module| module.name.as_str()),
+            _ => called
+                .as_ref()
+                .and_then(|called| Some(called.module.as_ref()?.name.as_str())),
         };
-        let schema = called
-            .zip(module)
-            .and_then(|((_, at), module)| module.schema.procedures.get(at as usize));
+        let schema = called.as_ref().and_then(LogProcedure::schema);
         self.module.as_deref().is_none_or(|wanted| name == Some(wanted))
             && self
                 .procedure
@@ -368,50 +332,10 @@ fn judge_released(lsn: Lsn, oldest: Lsn) -> Result<(), LogReadError> {
 
 /// A record in the words of this interface; `deployed` names the modules.
 pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
-    let body = match &record.record {
-        RecordRef::Genesis(genesis) => LogBody::Genesis {
-            database_id: genesis.database_id,
-            partitions: genesis.partitions,
-            created_us: genesis.created_us,
-        },
-        RecordRef::Deploy(deploy) => LogBody::Deploy {
-            txn_id: deploy.txn_id,
-            name: deploy.name.to_owned(),
-            version: deploy.version,
-            module_id: deploy.module_id,
-            hash: deploy.hash,
-            wasm_bytes: deploy.wasm.len() as u64,
-            migration: deploy
-                .migration
-                .map(|found| (found.plan.to_owned(), found.digests().collect())),
-        },
-        RecordRef::Remove(removal) => LogBody::Remove {
-            txn_id: removal.txn_id,
-            name: removal.name.to_owned(),
-        },
-        RecordRef::Command(command) => LogBody::Command {
-            txn_id: command.txn_id,
-            partitions: numbers(&command.partitions),
-            module: deployed.module(ModuleId(command.module_id)).cloned(),
-            module_id: command.module_id,
-            procedure: command.procedure,
-            args: command.args.to_vec(),
-            digest: command.digest,
-            idempotency_key: command
-                .idempotency_key
-                .map(|key| String::from_utf8_lossy(key).into_owned()),
-            idempotency_scope: scope_name(command.idempotency_scope),
-        },
-        RecordRef::Changes(changes) => LogBody::Changes(changes_entry(changes, deployed)),
-        RecordRef::Part(part) => part_body(part, deployed),
-        RecordRef::Checkpoint(mark) => LogBody::Checkpoint { txn_id: mark.txn_id },
-        RecordRef::DropTable(drop) => LogBody::DropTable {
-            txn_id: drop.txn_id,
-            table: drop.table.to_owned(),
-        },
-        RecordRef::Quarantine(found) => LogBody::Quarantine(quarantine_entry(found, deployed)),
-        RecordRef::Void => LogBody::Void,
-    };
+    let facts = record.record.facts();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    // A scope without a name: the key counts for everybody.
+    let scope = facts.keyed.map(|keyed| keyed.scope).filter(|scope| !scope.is_empty());
     LogEntry {
         lsn: record.lsn,
         bytes: record.bytes.len() as u32,
@@ -419,67 +343,67 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
         offset: record.place.offset,
         durable: true,
         version: record.version,
-        body,
+        kind: facts.shown_as,
+        txn_id: record.record.txn_id(),
+        time_us: record.record.time_us(),
+        partitions: match facts.scope {
+            RecordScope::Partitions(partitions) => Some(numbers(&partitions)),
+            RecordScope::Database | RecordScope::Nothing => None,
+        },
+        procedure: facts.procedure.map(|named| LogProcedure::at(named, deployed)),
+        idempotency_key: facts.keyed.map(|keyed| text(keyed.key)),
+        idempotency_scope: scope.map(text),
+        rows: changed_rows(&record.record, deployed),
+        body: body_of(&record.record),
     }
 }
 
-/// As a record of changes, without what is known at the transaction's end.
-fn part_body(part: &PartRef<'_>, deployed: &Deployed) -> LogBody {
-    let changes = ChangesRef {
-        txn_id: part.txn_id,
-        partitions: part.partitions,
-        module_id: part.module_id,
-        procedure: part.procedure,
-        digest: 0,
-        parts: 0,
-        keyed: None,
-        changes: part.changes,
-    };
-    LogBody::Part {
-        number: part.number,
-        changes: changes_entry(&changes, deployed),
+fn body_of(record: &RecordRef<'_>) -> LogBody {
+    match record {
+        RecordRef::Genesis(genesis) => LogBody::Genesis {
+            database_id: genesis.database_id,
+            partitions: genesis.partitions,
+        },
+        RecordRef::Deploy(deploy) => LogBody::Deploy {
+            name: deploy.name.to_owned(),
+            version: deploy.version,
+            hash: deploy.hash,
+            wasm_bytes: deploy.wasm.len() as u64,
+            migration: deploy
+                .migration
+                .map(|found| (found.plan.to_owned(), found.digests().collect())),
+        },
+        RecordRef::Remove(removal) => LogBody::Remove {
+            name: removal.name.to_owned(),
+        },
+        RecordRef::Command(command) => LogBody::Command {
+            args: command.args.to_vec(),
+            digest: command.digest,
+        },
+        RecordRef::Changes(changes) => LogBody::Changes {
+            digest: changes.digest,
+            parts: changes.parts,
+        },
+        RecordRef::Part(part) => LogBody::Part { number: part.number },
+        RecordRef::DropTable(drop) => LogBody::DropTable {
+            table: drop.table.to_owned(),
+        },
+        RecordRef::Quarantine(found) => LogBody::Quarantine {
+            diverged: found.diverged,
+            what: found.what.to_owned(),
+        },
+        RecordRef::Checkpoint(_) | RecordRef::Void => LogBody::Nothing,
     }
 }
 
-fn changes_entry(changes: &ChangesRef<'_>, deployed: &Deployed) -> ChangesEntry {
-    ChangesEntry {
-        txn_id: changes.txn_id,
-        partitions: numbers(&changes.partitions),
-        module: deployed.module(ModuleId(changes.module_id)).cloned(),
-        module_id: changes.module_id,
-        procedure: changes.procedure,
-        digest: changes.digest,
-        parts: changes.parts,
-        idempotency_key: changes
-            .keyed
-            .map(|keyed| String::from_utf8_lossy(keyed.key).into_owned()),
-        idempotency_scope: changes.keyed.and_then(|keyed| scope_name(keyed.scope)),
-        rows: changed_rows(changes, deployed),
-    }
-}
-
-fn quarantine_entry(found: &QuarantineRef<'_>, deployed: &Deployed) -> QuarantineEntry {
-    QuarantineEntry {
-        txn_id: found.txn_id,
-        module: deployed.module(ModuleId(found.module_id)).cloned(),
-        procedure: found.procedure,
-        diverged: found.diverged,
-        what: found.what.to_owned(),
-    }
-}
-
-/// None where keys count for everybody.
-fn scope_name(scope: &[u8]) -> Option<String> {
-    (!scope.is_empty()).then(|| String::from_utf8_lossy(scope).into_owned())
-}
-
-fn changed_rows(record: &ChangesRef<'_>, deployed: &Deployed) -> Vec<ChangedRow> {
+fn changed_rows(record: &RecordRef<'_>, deployed: &Deployed) -> Vec<ChangedRow> {
     let mut rows = Vec::new();
     for (partition, changes) in record.groups() {
+        let txn_id = record.txn_id().expect("a transaction changed the rows");
         // A record that was decoded has no errors in it.
         let changes = Changes::new(changes).flatten();
         rows.extend(changes.map(|change| {
-            let table = deployed.table_at(TableId(change.table()), record.txn_id);
+            let table = deployed.table_at(TableId(change.table()), txn_id);
             changed_row(partition, change, table.cloned())
         }));
     }

@@ -15,7 +15,7 @@ use reprise_txn::partition_between;
 use reprise_wire::NUMBERS_NAME_FROM;
 
 use crate::{
-    logs::{ChangedRow, LogBody, LogEntry, key_of},
+    logs::{ChangedRow, LogEntry, key_of},
     query::RowsError,
     router::Router,
 };
@@ -61,10 +61,7 @@ impl Router {
         let mut left = ROWS_ASKED_MAX;
         for entry in entries {
             let version = entry.version;
-            let (LogBody::Changes(changes) | LogBody::Part { changes, .. }) = &mut entry.body else {
-                continue;
-            };
-            for row in &mut changes.rows {
+            for row in &mut entry.rows {
                 let is_asked = row.key.is_none() && row.row.is_none() && NumberedRow::of(row, version).is_some();
                 let Some(table) = row
                     .table

@@ -3,7 +3,7 @@
 use reprise_base::PlacedBytes;
 
 use crate::{
-    ChangesRef, CommandRef, FORMAT_VERSION, RecordCounts, RecordKind, RecordRef, WireError, stand_in::push_stand_in,
+    ChangesRef, CommandRef, FORMAT_VERSION, RecordCounts, RecordEffect, RecordRef, WireError, stand_in::push_stand_in,
 };
 
 /// Which form of a transaction is in the log, where standbys get the other one.
@@ -41,7 +41,7 @@ impl RecordBatch {
     pub fn push(&mut self, record: &RecordRef<'_>) {
         let at = self.bytes.len();
         record.encode(&mut self.bytes);
-        self.note(record.kind(), at);
+        self.note(record.facts().effect == RecordEffect::Rows, at);
     }
 
     /// Appends what the log has of a transaction: its changes, behind its command if there is one. With `forms` it is one of the two, and
@@ -67,21 +67,21 @@ impl RecordBatch {
         own.encode(&mut self.bytes);
         push_stand_in(&mut self.shipped, &self.bytes[at..], shipped);
         self.count += 1;
-        self.changes_count += u32::from(own.kind() == RecordKind::Changes);
+        self.changes_count += u32::from(own.facts().effect == RecordEffect::Rows);
     }
 
     #[inline]
     pub fn push_command(&mut self, command: &CommandRef<'_>) {
         let at = self.bytes.len();
         command.encode(&mut self.bytes);
-        self.note(RecordKind::Command, at);
+        self.note(false, at);
     }
 
     #[inline]
     pub fn push_changes(&mut self, changes: &ChangesRef<'_>) {
         let at = self.bytes.len();
         changes.encode(&mut self.bytes);
-        self.note(RecordKind::Changes, at);
+        self.note(true, at);
     }
 
     /// As `push_changes`, of changes that lie in a ring of NVRAM already, but for what is between these pieces of them, which grow.
@@ -117,10 +117,10 @@ impl RecordBatch {
 
     /// A record was encoded from `at` on.
     #[inline]
-    fn note(&mut self, kind: RecordKind, at: usize) {
+    fn note(&mut self, holds_rows: bool, at: usize) {
         self.mirror(at);
         self.count += 1;
-        self.changes_count += u32::from(matches!(kind, RecordKind::Changes | RecordKind::Part));
+        self.changes_count += u32::from(holds_rows);
     }
 
     #[inline]

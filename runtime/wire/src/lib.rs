@@ -13,6 +13,7 @@ mod buffer;
 mod changes;
 mod checkpoint;
 mod deploy;
+mod facts;
 mod frame;
 mod part;
 mod partitions;
@@ -32,6 +33,7 @@ pub use checkpoint::{
     push_checkpoint_row, rows_have_numbers,
 };
 pub use deploy::{DeployRef, MigrationRef, PLAN_BYTES_MAX};
+pub use facts::{PairWalk, RecordEffect, RecordFacts, RecordKey, RecordScope};
 pub use frame::{
     COMPARED_TABLES_MAX, Compared, ComparedTable, EpochSeen, Epochs, FILE_CHUNK_BYTES_MAX, FILE_PATH_BYTES_MAX,
     FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FileChunk, FilesEnd, Frame, GROUP_HEAD_BYTES,
@@ -41,8 +43,8 @@ pub use frame::{
 pub use part::{ChangesRun, PartRef};
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
-    CheckpointMark, CommandRef, DropTableRef, Genesis, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RECORD_KINDS,
-    RawRecord, RawRecords, RecordKind, RecordRef, Records, RemoveRef, count_records,
+    CheckpointMark, CommandRef, DropTableRef, Genesis, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RawRecord, RawRecords,
+    RecordKind, RecordRef, Records, RemoveRef, count_records,
 };
 pub use segment::{
     FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, LSN_COUNTS_FROM, NUMBERS_NAME_FROM,

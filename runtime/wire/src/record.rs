@@ -40,6 +40,20 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
+    /// Every kind, by its number.
+    pub const ALL: [Self; 10] = [
+        Self::Genesis,
+        Self::Deploy,
+        Self::Remove,
+        Self::Command,
+        Self::Changes,
+        Self::Checkpoint,
+        Self::DropTable,
+        Self::Void,
+        Self::Quarantine,
+        Self::Part,
+    ];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Genesis => "genesis",
@@ -54,26 +68,7 @@ impl RecordKind {
             Self::Part => "part",
         }
     }
-
-    /// True for what changes modules, tables, or which procedures take calls.
-    pub fn is_control(self) -> bool {
-        matches!(self, Self::Deploy | Self::Remove | Self::DropTable | Self::Quarantine)
-    }
 }
-
-/// Every kind, by its number.
-pub const RECORD_KINDS: [RecordKind; 10] = [
-    RecordKind::Genesis,
-    RecordKind::Deploy,
-    RecordKind::Remove,
-    RecordKind::Command,
-    RecordKind::Changes,
-    RecordKind::Checkpoint,
-    RecordKind::DropTable,
-    RecordKind::Void,
-    RecordKind::Quarantine,
-    RecordKind::Part,
-];
 
 /// The log's first record: what the database is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -619,14 +614,9 @@ impl<'a> RawRecord<'a> {
         self.content[0] == RecordKind::Changes as u8
     }
 
-    #[inline]
-    pub fn is_part(&self) -> bool {
-        self.content[0] == PART
-    }
-
     /// Of changes, or a part of such.
     pub fn holds_changes(&self) -> bool {
-        self.is_changes() || self.is_part()
+        self.is_changes() || self.content[0] == PART
     }
 
     pub fn decode(&self) -> Result<RecordRef<'a>, WireError> {

@@ -7,7 +7,7 @@ use std::{
 
 use axum::{Json, extract::State};
 use reprise_abi::{
-    ColumnSchema, RowLayout, ScalarType, TableSchema,
+    ColumnSchema, Parameter, RowLayout, ScalarType, TableSchema,
     key::KeyReader,
     value::{ValueError, ValueReader, push_bytes},
 };
@@ -19,11 +19,11 @@ use reprise_codec::{
     count_prefix, encode_prefix, hex, raw_json, read_scalar, rfc3339, row_json, write_arguments, write_column,
 };
 use reprise_observe::LineFilter;
-use reprise_router::{
-    ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogQuery, Module, NumberedRow, QuarantineEntry, Router,
-    RowsError,
+use reprise_router::{ChangedRow, LogBody, LogEntry, LogMatch, LogProcedure, LogQuery, NumberedRow, Router, RowsError};
+use serde::{
+    Deserialize,
+    de::{IntoDeserializer, value::StrDeserializer},
 };
-use serde::Deserialize;
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
@@ -166,7 +166,7 @@ fn matching(key: Option<KeyMatch>, argument: Option<(String, String)>) -> Option
         key.as_ref().is_none_or(|key| key.is_in(entry))
             && argument
                 .as_ref()
-                .is_none_or(|(name, value)| has_argument(&entry.body, name, value))
+                .is_none_or(|(name, value)| has_argument(entry, name, value))
     };
     Some(LogMatch(Arc::new(judge)))
 }
@@ -200,15 +200,9 @@ impl KeyMatch {
 
     fn is_in(&self, entry: &LogEntry) -> bool {
         let key = Some(self.text.as_str());
-        match &entry.body {
-            LogBody::Command { idempotency_key, .. } => idempotency_key.as_deref() == key,
-            LogBody::Changes(changes) | LogBody::Part { changes, .. } => {
-                // Each row is looked at: it may tell a number that a later record has.
-                let changed = changes.rows.iter().filter(|row| self.is_of(row, entry.version));
-                changed.count() > 0 || changes.idempotency_key.as_deref() == key
-            }
-            _ => false,
-        }
+        // Each row is looked at: it may tell a number that a later record has.
+        let changed = entry.rows.iter().filter(|row| self.is_of(row, entry.version));
+        changed.count() > 0 || entry.idempotency_key.as_deref() == key
     }
 
     fn is_of(&self, row: &ChangedRow, version: u32) -> bool {
@@ -238,17 +232,9 @@ fn row_key_text(row: &ChangedRow) -> Option<String> {
     Some(values.collect::<Vec<_>>().join(","))
 }
 
-fn has_argument(body: &LogBody, name: &str, value: &str) -> bool {
-    let LogBody::Command {
-        module: Some(module),
-        procedure,
-        args,
-        ..
-    } = body
-    else {
-        return false;
-    };
-    let Some(schema) = module.schema.procedures.get(*procedure as usize) else {
+fn has_argument(entry: &LogEntry, name: &str, value: &str) -> bool {
+    let schema = entry.procedure.as_ref().and_then(LogProcedure::schema);
+    let (LogBody::Command { args, .. }, Some(schema)) = (&entry.body, schema) else {
         return false;
     };
     if !schema.params.iter().any(|param| param.name == name) {
@@ -322,47 +308,52 @@ fn answer(entry: LogEntry) -> Result<LogRecord, Refusal> {
 pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
     let mut record = LogRecord {
         lsn: U64(entry.lsn.0),
+        kind: kind_of(entry.kind),
         bytes: entry.bytes,
         segment: entry.segment,
         offset: entry.offset,
         durable: entry.durable,
+        txn_id: entry.txn_id.map(|txn_id| U64(txn_id.0)),
+        time: entry.time_us.map(rfc3339),
+        partitions: entry.partitions,
+        idempotency_key: entry.idempotency_key,
+        idempotency_scope: entry.idempotency_scope,
         ..LogRecord::default()
     };
-    if let LogBody::Genesis {
-        database_id,
-        partitions,
-        created_us,
-    } = &entry.body
-    {
-        record.database_id = Some(hex(database_id));
-        record.partition_count = Some(*partitions);
-        record.time = Some(rfc3339(*created_us));
-        return Ok(record);
+    let schema = entry.procedure.as_ref().and_then(LogProcedure::schema);
+    if let Some(module) = entry.procedure.as_ref().and_then(|named| named.module.as_ref()) {
+        record.module = Some(module.name.clone());
+        record.version = Some(module.version);
+        record.procedure = schema.map(|schema| schema.name.clone());
     }
-    if let LogBody::Void = entry.body {
-        record.kind = RecordKind::Void;
-        return Ok(record);
-    }
-    let txn_id = tell_body(&mut record, entry.body)?;
-    record.txn_id = Some(U64(txn_id.0));
-    record.time = Some(rfc3339(txn_id.time_us()));
+    let params = schema.map(|schema| &schema.params[..]);
+    show_body(&mut record, entry.body, &entry.rows, params)?;
     Ok(record)
 }
 
-/// What the record says beside its place and time; its transaction's id, 0 of the genesis and what is void.
-fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError> {
-    Ok(match body {
-        LogBody::Genesis { .. } | LogBody::Void => TxnId(0),
+/// Shows what records of one kind alone have. `params`: those of the procedure that the record names.
+fn show_body(
+    record: &mut LogRecord,
+    body: LogBody,
+    rows: &[ChangedRow],
+    params: Option<&[Parameter]>,
+) -> Result<(), ValueError> {
+    match body {
+        LogBody::Nothing => {}
+        LogBody::Genesis {
+            database_id,
+            partitions,
+        } => {
+            record.database_id = Some(hex(&database_id));
+            record.partition_count = Some(partitions);
+        }
         LogBody::Deploy {
-            txn_id,
             name,
             version,
             hash,
             wasm_bytes,
             migration,
-            ..
         } => {
-            record.kind = RecordKind::Deploy;
             if let Some((plan, digests)) = migration {
                 record.plan = Some(plan);
                 record.digests = Some(digests.iter().map(|digest| format!("{digest:016x}")).collect());
@@ -371,76 +362,45 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
             record.version = Some(version);
             record.hash = Some(hex(&hash));
             record.wasm_bytes = Some(wasm_bytes);
-            txn_id
         }
-        LogBody::Remove { txn_id, name } => {
-            record.kind = RecordKind::Remove;
-            record.module = Some(name);
-            txn_id
-        }
-        LogBody::Command {
-            txn_id,
-            partitions,
-            module,
-            procedure,
-            args,
-            digest,
-            idempotency_key,
-            idempotency_scope,
-            ..
-        } => {
-            record.kind = RecordKind::Command;
-            record.partitions = Some(partitions);
+        LogBody::Remove { name } => record.module = Some(name),
+        LogBody::Command { args, digest } => {
             record.digest = Some(format!("{digest:016x}"));
-            record.idempotency_key = idempotency_key;
-            record.idempotency_scope = idempotency_scope;
-            if let Some(module) = module {
-                name_call(record, &module, procedure, &args)?;
+            if record.module.is_some() {
+                let params = params.ok_or(ValueError { offset: 0 })?;
+                let mut out = Vec::with_capacity(args.len() * 2);
+                write_arguments(params, &args, &mut out)?;
+                record.args = raw_json(out);
             }
-            txn_id
         }
-        LogBody::Changes(changes) => tell_changes(record, None, changes),
-        LogBody::Part { number, changes } => tell_changes(record, Some(number), changes),
-        LogBody::Checkpoint { txn_id } => {
-            record.kind = RecordKind::Checkpoint;
-            txn_id
+        LogBody::Changes { digest, parts } => {
+            record.digest = Some(format!("{digest:016x}"));
+            record.parts = (parts > 0).then_some(parts);
+            show_rows(record, rows);
         }
-        LogBody::Quarantine(found) => tell_quarantine(record, found),
-        LogBody::DropTable { txn_id, table } => {
-            record.kind = RecordKind::DropTable;
-            record.table = Some(table);
-            txn_id
+        LogBody::Part { number } => {
+            record.part = Some(number);
+            show_rows(record, rows);
         }
-    })
+        LogBody::DropTable { table } => record.table = Some(table),
+        LogBody::Quarantine { diverged, what } => {
+            record.diverged = Some(U64(diverged.0));
+            record.reason = Some(what);
+        }
+    }
+    Ok(())
 }
 
-/// Returns the transaction's id.
-fn tell_quarantine(record: &mut LogRecord, entry: QuarantineEntry) -> TxnId {
-    record.kind = RecordKind::Quarantine;
-    record.diverged = Some(U64(entry.diverged.0));
-    record.reason = Some(entry.what);
-    if let Some(module) = entry.module {
-        let schema = module.schema.procedures.get(entry.procedure as usize);
-        record.procedure = schema.map(|schema| schema.name.clone());
-        record.module = Some(module.name.clone());
-        record.version = Some(module.version);
-    }
-    entry.txn_id
+/// The API's kind of this name: it has the same names as the log.
+fn kind_of(name: &'static str) -> RecordKind {
+    let name: StrDeserializer<'_, serde::de::value::Error> = name.into_deserializer();
+    RecordKind::deserialize(name).expect("the API names each kind")
 }
 
-/// `part`: the number of one. Returns the transaction's id.
-fn tell_changes(record: &mut LogRecord, part: Option<u32>, entry: ChangesEntry) -> TxnId {
-    (record.kind, record.part) = (RecordKind::Part, part);
-    if part.is_none() {
-        record.kind = RecordKind::Changes;
-        record.digest = Some(format!("{:016x}", entry.digest));
-        record.parts = (entry.parts > 0).then_some(entry.parts);
-    }
-    record.partitions = Some(entry.partitions);
-    record.idempotency_key = entry.idempotency_key;
-    record.idempotency_scope = entry.idempotency_scope;
+/// Shows the changed rows, as many as fit into a page.
+fn show_rows(record: &mut LogRecord, changed: &[ChangedRow]) {
     let (mut rows, mut bytes) = (Vec::new(), 0);
-    for row in &entry.rows {
+    for row in changed {
         if bytes >= LOG_PAGE_TEXT_BYTES_MAX {
             break;
         }
@@ -448,16 +408,9 @@ fn tell_changes(record: &mut LogRecord, part: Option<u32>, entry: ChangesEntry) 
         bytes += 128 + row_bytes(&row);
         rows.push(row);
     }
-    let left = entry.rows.len() - rows.len();
+    let left = changed.len() - rows.len();
     record.rows_left = (left > 0).then_some(U64(left as u64));
     record.rows = Some(rows);
-    if let Some(module) = entry.module {
-        let schema = module.schema.procedures.get(entry.procedure as usize);
-        record.procedure = schema.map(|schema| schema.name.clone());
-        record.module = Some(module.name.clone());
-        record.version = Some(module.version);
-    }
-    entry.txn_id
 }
 
 fn row_change(row: &ChangedRow) -> RowChange {
@@ -520,18 +473,6 @@ fn columns_json(columns: &[ColumnSchema], changed: &[(u16, Option<Vec<u8>>)]) ->
     }
     out.push(b'}');
     raw_json(out)
-}
-
-fn name_call(record: &mut LogRecord, module: &Module, procedure: u16, args: &[u8]) -> Result<(), ValueError> {
-    let unknown = ValueError { offset: 0 };
-    let schema = module.schema.procedures.get(procedure as usize).ok_or(unknown)?;
-    let mut out = Vec::with_capacity(args.len() * 2);
-    write_arguments(&schema.params, args, &mut out)?;
-    record.module = Some(module.name.clone());
-    record.version = Some(module.version);
-    record.procedure = Some(schema.name.clone());
-    record.args = raw_json(out);
-    Ok(())
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -610,4 +551,17 @@ pub async fn procedure_log(
             text: line.text,
         });
     Ok(Json(ProcedureLog { lines: lines.collect() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn api_has_each_record_kind_by_its_name() {
+        for kind in reprise_wire::RecordKind::ALL {
+            let shown = serde_json::to_value(kind_of(kind.name())).expect("a name");
+            assert_eq!(shown, kind.name());
+        }
+    }
 }

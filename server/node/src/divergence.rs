@@ -70,9 +70,7 @@ fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {
     // A command that does not fit its module is still a record, only without the names of its arguments.
     let mut records = records.into_iter().filter_map(|entry| log_record(entry).ok());
     let record = records.next().filter(|record| record.lsn.0 == found.lsn.0);
-    let is_of_it = |next: &LogRecord| {
-        next.kind == reprise_api::RecordKind::Changes && next.txn_id.is_some_and(|id| id.0 == found.txn_id.0)
-    };
+    let is_of_it = |next: &LogRecord| next.txn_id.is_some_and(|id| id.0 == found.txn_id.0);
     let logged_changes = records.next().filter(is_of_it);
     let status = router.status();
     Report {

@@ -16,7 +16,7 @@ use reprise_http::log_record;
 use reprise_log::{LogReader, LogRecord, VerifyReport};
 use reprise_recovery::{Description, LogSchemas};
 use reprise_router::{Deployed, decode_entry};
-use reprise_wire::{BlockKind, DeployRef, RecordRef};
+use reprise_wire::{BlockKind, DeployRef};
 use serde::Serialize;
 
 use crate::{
@@ -273,9 +273,9 @@ impl Schemas {
         Self { engine, known }
     }
 
-    fn note(&mut self, record: &RecordRef<'_>) {
+    fn note(&mut self, record: &LogRecord<'_>) {
         let engine = &self.engine;
-        self.known.note(record, |deploy| describe(engine, deploy));
+        self.known.note(&record.record, |deploy| describe(engine, deploy));
     }
 
     /// Those of a data directory at `until`; what its log does not reach is not known.
@@ -289,7 +289,7 @@ impl Schemas {
             if record.lsn >= until {
                 break;
             }
-            schemas.note(&record.record);
+            schemas.note(&record);
         }
         schemas
     }
@@ -343,7 +343,7 @@ fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Resu
         let Some(record) = next.filter(|record| record.lsn.0 < lsns.end) else {
             break;
         };
-        schemas.note(&record.record);
+        schemas.note(&record);
         if lsns.contains(&record.lsn.0) {
             shown += 1;
             print_record(&record, schemas.known.deployed(), output)?;
@@ -378,7 +378,7 @@ fn print_walked(
 ) -> Result<u64, Failure> {
     let (mut shown, mut printed) = (0, Ok(()));
     walk(&mut |record| {
-        schemas.note(&record.record);
+        schemas.note(record);
         if shown < limit && lsns.contains(&record.lsn.0) {
             shown += 1;
             printed = print_record(record, schemas.known.deployed(), output);

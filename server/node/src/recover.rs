@@ -131,7 +131,7 @@ impl DryRun {
                 file_bytes: checkpoint.file_bytes,
             }
         });
-        let records = found.records.iter().map(|(kind, count)| (kind.name(), *count));
+        let records = found.records.iter().copied();
         Self {
             opens: found.refused.is_empty(),
             database_id: found.database_id.map(|id| hex(&id)),

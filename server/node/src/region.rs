@@ -8,7 +8,7 @@ use reprise_database::RegionNote;
 use reprise_env::RealDisk;
 use reprise_log::{LogRecord, recovered_records};
 use reprise_nvram::{MapRegions, OpenMemory, PmemError, Recovered, Region};
-use reprise_wire::{FORMAT_VERSION, RecordRef};
+use reprise_wire::{FORMAT_VERSION, RecordScope};
 use serde::Serialize;
 
 use crate::{
@@ -185,8 +185,8 @@ impl AloneRegion {
         self.copied = Some(recovered.copied.0);
         self.end = Some(recovered.copied.0);
         recovered_records(&recovered, recovered.copied, &mut |record| {
-            match record.record {
-                RecordRef::Void => self.void += 1,
+            match record.record.facts().scope {
+                RecordScope::Nothing => self.void += 1,
                 _ => self.records += 1,
             }
             self.end = Some(record.end.0);
@@ -243,7 +243,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use reprise_base::{Epoch, TxnId};
     use reprise_nvram::{FlushPolicy, Owner};
-    use reprise_wire::{RecordBatch, RemoveRef};
+    use reprise_wire::{RecordBatch, RecordRef, RemoveRef};
 
     use super::*;
 

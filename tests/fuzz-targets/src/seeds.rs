@@ -160,23 +160,32 @@ fn older_changes() -> Vec<u8> {
 
 fn records() -> Vec<Vec<u8>> {
     let (several, changes) = ([PartitionId(1), PartitionId(4)], changes());
-    let command = |partitions, idempotency_key| {
-        RecordRef::Command(CommandRef {
-            txn_id: TXN,
-            partitions,
-            module_id: 3,
-            procedure: 2,
-            digest: 7,
-            idempotency_key,
-            idempotency_scope: idempotency_key.map_or(b"", |_| b"token"),
-            args: b"arguments",
-        })
+    let command = |partitions, idempotency_key| CommandRef {
+        txn_id: TXN,
+        partitions,
+        module_id: 3,
+        procedure: 2,
+        digest: 7,
+        idempotency_key,
+        idempotency_scope: idempotency_key.map_or(b"", |_| b"token"),
+        args: b"arguments",
     };
+    let called = command(PartitionSet::Several(PartitionList::new(&several)), None);
     let keyed = KeyedRef {
         key: b"key",
         scope: b"",
         fingerprint: 1 << 100,
         result: b"result",
+    };
+    let changed = ChangesRef {
+        txn_id: TXN,
+        partitions: PartitionSet::One(PartitionId(2)),
+        module_id: 1,
+        procedure: 1,
+        digest: 5,
+        parts: 0,
+        keyed: Some(keyed),
+        changes: &changes,
     };
     let records = [
         RecordRef::Genesis(Genesis {
@@ -230,19 +239,10 @@ fn records() -> Vec<Vec<u8>> {
             keyed: None,
             changes: &[],
         }),
-        command(PartitionSet::All, None),
-        command(PartitionSet::One(PartitionId(9)), Some(b"key".as_slice())),
-        command(PartitionSet::Several(PartitionList::new(&several)), None),
-        RecordRef::Changes(ChangesRef {
-            txn_id: TXN,
-            partitions: PartitionSet::One(PartitionId(2)),
-            module_id: 1,
-            procedure: 1,
-            digest: 5,
-            parts: 0,
-            keyed: Some(keyed),
-            changes: &changes,
-        }),
+        RecordRef::Command(command(PartitionSet::All, None)),
+        RecordRef::Command(command(PartitionSet::One(PartitionId(9)), Some(b"key".as_slice()))),
+        RecordRef::Command(called),
+        RecordRef::Changes(changed),
     ];
     let encode = |record: &RecordRef<'_>| {
         let mut out = Vec::new();
@@ -250,9 +250,6 @@ fn records() -> Vec<Vec<u8>> {
         out
     };
     // Either form in place of the other.
-    let [.., RecordRef::Command(called), RecordRef::Changes(changed)] = records else {
-        unreachable!("so they stand above");
-    };
     let apart = [TwoForms::CommandHere, TwoForms::ChangesHere].map(|forms| {
         let mut batch = RecordBatch::default();
         batch.push_forms(Some(&called), &changed, Some(forms));

@@ -10,7 +10,7 @@ use reprise_host::describe;
 use reprise_log::{Log, LogConfig, LogReader};
 use reprise_wire::{
     BlockHeader, BlockKind, Change, Changes, ChangesRef, CheckpointBlockKind, CheckpointRows, CommandRef, PartitionSet,
-    RecordBatch, RecordRef, SEGMENT_HEADER_BYTES,
+    RecordBatch, RecordEffect, RecordRef, SEGMENT_HEADER_BYTES,
 };
 
 /// What was done, and what an opening must do about it.
@@ -146,10 +146,11 @@ pub fn rewrite_log(disk: &SimDisk, number: usize, forgery: LogForgery) -> Option
     let (mut reader, report) = LogReader::open(Arc::new(old), Lsn(0)).ok()?;
     let mut records = Vec::new();
     while let Some(record) = reader.next_record().ok()? {
+        let facts = record.record.facts();
         let is_call = match forgery {
-            LogForgery::Arguments | LogForgery::Digest => matches!(record.record, RecordRef::Command(_)),
-            LogForgery::Change => matches!(record.record, RecordRef::Changes(_)),
-            _ => matches!(record.record, RecordRef::Command(_) | RecordRef::Changes(_)),
+            LogForgery::Arguments | LogForgery::Digest => facts.effect == RecordEffect::Call,
+            LogForgery::Change => facts.effect == RecordEffect::Rows && facts.standalone,
+            _ => [RecordEffect::Call, RecordEffect::Rows].contains(&facts.effect) && facts.standalone,
         };
         let forged = is_call.then(|| forged(&record.record, forgery)).flatten();
         records.push((is_call, RecordBatch::of(&record.record), forged));

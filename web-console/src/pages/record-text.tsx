@@ -1,42 +1,23 @@
 import type { RecordKind, LogRecord } from '../generated/types.gen';
-import { Badge } from '../ui/badge';
+import { Badge, type Tone } from '../ui/badge';
 
-export const kinds = [
-  'command',
-  'changes',
-  'checkpoint',
-  'deploy',
-  'remove',
-  'drop_table',
-  'genesis',
-  'void',
-  'quarantine',
-  'part',
-] satisfies RecordKind[];
+const tones: Record<RecordKind, Tone> = {
+  command: 'plain',
+  changes: 'plain',
+  checkpoint: 'accent',
+  deploy: 'accent',
+  remove: 'warn',
+  drop_table: 'warn',
+  genesis: 'accent',
+  void: 'plain',
+  quarantine: 'warn',
+  part: 'plain',
+};
+
+export const kinds = Object.keys(tones);
 
 export function KindBadge({ kind }: { kind: RecordKind }) {
-  switch (kind) {
-    case 'command':
-      return <Badge>command</Badge>;
-    case 'changes':
-      return <Badge>changes</Badge>;
-    case 'checkpoint':
-      return <Badge tone="accent">checkpoint</Badge>;
-    case 'deploy':
-      return <Badge tone="accent">deploy</Badge>;
-    case 'remove':
-      return <Badge tone="warn">remove</Badge>;
-    case 'drop_table':
-      return <Badge tone="warn">drop table</Badge>;
-    case 'genesis':
-      return <Badge tone="accent">genesis</Badge>;
-    case 'void':
-      return <Badge>void</Badge>;
-    case 'quarantine':
-      return <Badge tone="warn">quarantine</Badge>;
-    case 'part':
-      return <Badge>part</Badge>;
-  }
+  return <Badge tone={tones[kind]}>{kind.replace('_', ' ')}</Badge>;
 }
 
 /** What a record is about, in a few words. */

@@ -6,7 +6,7 @@ use crate::common::{config, files, take};
 use reprise_abi::{Field, RowLayout};
 use reprise_base::Lsn;
 use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogPolicy};
-use reprise_router::{BatchBuilder, BatchReply, LogBody, LogQuery, ReplyOutcome};
+use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome};
 
 const KEY: &str = r#"{"name":"k","type":"i64","nullable":false}"#;
 /// Versions of module `m`: its table's name and columns, and how many bytes of zeros stand behind the key in a row.
@@ -94,10 +94,7 @@ fn shown(database: &Database) -> Vec<(i64, String)> {
     };
     let page = database.router().log_records(query).expect("a page");
     let rows = page.records.into_iter().map(|entry| {
-        let LogBody::Changes(changes) = entry.body else {
-            panic!("another kind was asked for");
-        };
-        let row = changes.rows.into_iter().next().expect("a row");
+        let row = entry.rows.into_iter().next().expect("a row");
         let bytes = row.row.expect("an insertion");
         let key = i64::from_le_bytes(bytes[..8].try_into().expect("a key"));
         let Some(table) = row.table else {

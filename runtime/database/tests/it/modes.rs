@@ -97,7 +97,7 @@ fn kinds(database: &Database) -> Vec<&'static str> {
         ..LogQuery::default()
     };
     let page = database.router().log_records(query).expect("a log");
-    page.records.iter().map(|entry| entry.kind()).collect()
+    page.records.iter().map(|entry| entry.kind).collect()
 }
 
 #[test]

@@ -10,8 +10,8 @@ use crate::common::{config, take, wasm};
 use reprise_database::{Database, DatabaseConfig, LogPolicy, RecoverFrom, RedoConfig};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-use reprise_router::{BatchBuilder, ChangedRow, LogBody, LogQuery, NumberedRow, ReplyOutcome, TableId};
-use reprise_wire::{Changes, FORMAT_VERSION, RecordRef, RowName};
+use reprise_router::{BatchBuilder, ChangedRow, LogQuery, NumberedRow, ReplyOutcome, TableId};
+use reprise_wire::{Changes, FORMAT_VERSION, RowName};
 
 fn open(dir: &Path, sites: u16, log: LogPolicy, from: RecoverFrom) -> Database {
     let database = Database::open(DatabaseConfig {
@@ -128,12 +128,10 @@ fn check_names(dir: &Path, has_changes: bool) {
     let mut named = 0;
     while let Some(record) = reader.next_record().expect("read") {
         assert_eq!(record.version, FORMAT_VERSION);
-        if let RecordRef::Changes(changes) = &record.record {
-            for change in changes.groups().flat_map(|(_, changes)| Changes::new(changes)) {
-                let change = change.expect("whole");
-                assert!(matches!(change.name(), Some(RowName::Number(_))), "{change:?}");
-                named += 1;
-            }
+        for change in record.record.groups().flat_map(|(_, changes)| Changes::new(changes)) {
+            let change = change.expect("whole");
+            assert!(matches!(change.name(), Some(RowName::Number(_))), "{change:?}");
+            named += 1;
         }
     }
     assert_eq!(named > 100, has_changes, "{named} changes");
@@ -147,11 +145,7 @@ fn logged(database: &Database) -> Vec<ChangedRow> {
         ..LogQuery::default()
     };
     let page = database.router().log_records(query).expect("a log");
-    let rows = page.records.into_iter().map(|record| match record.body {
-        LogBody::Changes(changes) => changes.rows,
-        _ => panic!("only changes were asked for"),
-    });
-    rows.flatten().collect()
+    page.records.into_iter().flat_map(|record| record.rows).collect()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::following::{
 };
 use reprise_base::Lsn;
 use reprise_database::{Database, DatabaseConfig, LogPolicy, ServeStandbys, ServeStandbysError, ShipForm};
-use reprise_router::{LogBody, LogQuery, Phase, ReplyOutcome};
+use reprise_router::{LogQuery, Phase, ReplyOutcome};
 
 fn shipping(ship: ShipForm) -> ServeStandbys {
     ServeStandbys {
@@ -45,11 +45,9 @@ fn forms(database: &Database, from: Lsn) -> Vec<(Lsn, &'static str, u64)> {
         if page.records.is_empty() {
             return found;
         }
-        found.extend(page.records.iter().filter_map(|entry| match &entry.body {
-            LogBody::Command { txn_id, .. } => Some((entry.lsn, entry.kind(), txn_id.0)),
-            LogBody::Changes(changes) => Some((entry.lsn, entry.kind(), changes.txn_id.0)),
-            _ => None,
-        }));
+        let is_call = |kind| ["command", "changes"].contains(&kind);
+        let called = page.records.iter().filter(|entry| is_call(entry.kind));
+        found.extend(called.filter_map(|entry| Some((entry.lsn, entry.kind, entry.txn_id?.0))));
         from = page.next.expect("oldest first");
     }
 }

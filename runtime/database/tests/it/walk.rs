@@ -177,13 +177,13 @@ fn the_log_shows_what_was_called() {
         ..reprise_router::LogQuery::default()
     };
     let oldest = database.router().log_records(query(false)).expect("a log");
-    let kinds: Vec<_> = oldest.records.iter().map(|entry| entry.kind()).collect();
+    let kinds: Vec<_> = oldest.records.iter().map(|entry| entry.kind).collect();
     assert_eq!(kinds, ["genesis", "deploy", "command"]);
     let newest = database.router().log_records(query(true)).expect("a log");
     assert!(newest.records.windows(2).all(|pair| pair[0].lsn > pair[1].lsn));
     let lsn = newest.records[0].lsn;
     let one = database.router().log_record(lsn).expect("a log").expect("a record");
-    assert_eq!(one.kind(), "command");
+    assert_eq!(one.kind, "command");
     assert!(
         database
             .router()

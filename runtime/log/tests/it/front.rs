@@ -15,7 +15,7 @@ use reprise_env::{
 };
 use reprise_log::{FrontConfig, Log, LogConfig, LogError, LogReader, NvramAppender, UnavailableKind, verify};
 use reprise_nvram::{FlushPolicy, ObjectWriter, Owner, Recording, Region};
-use reprise_wire::{Change, ChangesRef, PartitionSet, RecordBatch, RecordRef, RowName};
+use reprise_wire::{Change, ChangesRef, PartitionSet, RecordBatch, RecordEffect, RecordRef, RowName};
 
 const REGION_BYTES: usize = 1 << 20;
 const ENTRIES: u32 = 256;
@@ -89,10 +89,13 @@ fn appenders(log: &Log<String>, sites: usize) -> Vec<NvramAppender<String>> {
 }
 
 fn word(record: &RecordRef<'_>) -> String {
-    match record {
-        RecordRef::Void => "void".to_owned(),
-        RecordRef::Changes(changes) => format!("{} in {} bytes", changes.digest, changes.changes.len()),
-        other => common::word(other),
+    match record.facts().effect {
+        RecordEffect::Nothing => "void".to_owned(),
+        RecordEffect::Rows => {
+            let bytes: usize = record.groups().map(|(_, changes)| changes.len()).sum();
+            format!("{:?} in {bytes} bytes", record.txn_id())
+        }
+        _ => common::word(record),
     }
 }
 

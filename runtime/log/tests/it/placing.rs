@@ -16,7 +16,7 @@ use reprise_log::{
     FrontConfig, Group, GroupSink, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, verify,
 };
 use reprise_nvram::{Event, FlushPolicy, Owner, Recording, Region};
-use reprise_wire::{Change, ChangesRef, CommandRef, PartitionSet, RawRecords, RecordBatch, RecordKind};
+use reprise_wire::{Change, ChangesRef, CommandRef, PartitionSet, RawRecords, RecordBatch, RecordEffect};
 
 const REGION_BYTES: usize = 1 << 20;
 const ENTRIES: u32 = 64;
@@ -377,14 +377,14 @@ fn pairs_on(disk: &SimDisk) -> u64 {
     while let Some(block) = reader.next_block().expect("read") {
         let records = RawRecords::new(block.records, block.version);
         let all: Vec<_> = records.map(|raw| raw.expect("whole")).collect();
-        let kinds = |raw: &[_]| -> Vec<RecordKind> {
+        let kinds = |raw: &[_]| -> Vec<RecordEffect> {
             let decoded = raw.iter().map(|raw: &reprise_wire::RawRecord<'_>| raw.decode());
-            decoded.map(|record| record.expect("whole").kind()).collect()
+            decoded.map(|record| record.expect("whole").facts().effect).collect()
         };
         for pair in all.chunks(2) {
             assert_eq!(
                 kinds(pair),
-                [RecordKind::Command, RecordKind::Changes],
+                [RecordEffect::Call, RecordEffect::Rows],
                 "LSN {}",
                 block.lsn
             );

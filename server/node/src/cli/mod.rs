@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use reprise_wire::RecordKind;
 
 use crate::{
     backup::BackupCommand,
@@ -317,8 +318,7 @@ pub enum LogCommand {
         /// Only records that touch this partition
         #[arg(long)]
         partition: Option<u16>,
-        /// Only records of this kind: genesis, deploy, remove, command, changes, checkpoint, drop_table, void, quarantine, part
-        #[arg(long)]
+        #[arg(long, help = format!("Only records of this kind: {}", RecordKind::ALL.map(RecordKind::name).join(", ")))]
         kind: Option<String>,
         #[command(flatten)]
         filter: LogFilterArgs,

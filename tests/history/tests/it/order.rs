@@ -72,15 +72,10 @@ fn check_log(database: &Database, history: &[Done], reproduce: &str) {
     let (mut model, mut logged) = (Model::default(), BTreeSet::new());
     let mut newest: BTreeMap<u16, TxnId> = BTreeMap::new();
     for entry in log_of(database) {
-        let LogBody::Command {
-            txn_id,
-            partitions,
-            args,
-            ..
-        } = entry.body
-        else {
+        let LogBody::Command { args, .. } = entry.body else {
             continue;
         };
+        let txn_id = entry.txn_id.expect("a transaction");
         let done = writes[&txn_id];
         let mut encoded = Vec::new();
         done.op.encode(&mut encoded);
@@ -91,7 +86,7 @@ fn check_log(database: &Database, history: &[Done], reproduce: &str) {
             "{reproduce}: {done:?} in the log's order"
         );
         assert!(logged.insert(txn_id), "{reproduce}: {txn_id} is logged twice");
-        for partition in partitions {
+        for partition in entry.partitions.expect("a call") {
             let before = newest.insert(partition, txn_id);
             assert!(
                 before < Some(txn_id),

@@ -114,7 +114,7 @@ impl Standby {
             let Ok(page) = router.log_records(query) else {
                 return false;
             };
-            let are_parts = page.records.iter().all(|entry| entry.kind() == "part");
+            let are_parts = page.records.iter().all(|entry| entry.kind == "part");
             let Some(last) = page.records.last().filter(|_| are_parts) else {
                 return false;
             };

@@ -12,7 +12,7 @@ use reprise_env::{
     SimClock, SimDisk, Stepper, Threads,
     sim::{CrashPolicy, FaultRandom},
 };
-use reprise_router::{BatchBuilder, BatchReply, CheckpointState, LogBody, LogQuery, ReplyOutcome, Router, RowsRequest};
+use reprise_router::{BatchBuilder, BatchReply, CheckpointState, LogQuery, ReplyOutcome, Router, RowsRequest};
 
 use super::{
     model::{Model, Write, form},
@@ -180,10 +180,7 @@ impl Life {
         };
         let page = self.router().log_records(query).map_err(|error| error.to_string())?;
         for entry in page.records {
-            let LogBody::Changes(changes) = entry.body else {
-                return Err(format!("the record at LSN {} is of another kind", entry.lsn));
-            };
-            for row in changes.rows {
+            for row in entry.rows {
                 let Some(table) = row.table else {
                     if page.oldest == Lsn(0) {
                         return Err(format!("table {} at LSN {} is not known", row.table_id, entry.lsn));

@@ -1,0 +1,285 @@
+//! Facts of a record: a reader asks for these, and matches the kind only where it needs what one kind alone carries.
+
+use reprise_base::{PartitionId, TxnId};
+
+use crate::{Genesis, PartitionSet, RecordRef, changes::groups_of};
+
+/// Effect of a record when the log is replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordEffect {
+    Nothing,
+    /// Modules, tables, or which procedures take calls, change.
+    Control,
+    /// A checkpoint may begin behind it.
+    Mark,
+    /// A procedure runs again.
+    Call,
+    /// Rows are put in place, and nothing runs.
+    Rows,
+}
+
+/// Extent of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordScope<'a> {
+    /// An LSN without a record.
+    Nothing,
+    /// The database as a whole.
+    Database,
+    /// The partitions that a call touched.
+    Partitions(PartitionSet<'a>),
+}
+
+/// Key of a call that may be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordKey<'a> {
+    /// 1 to 255 bytes.
+    pub key: &'a [u8],
+    /// Name of the token within which the key counts. Empty: the key counts for all callers.
+    pub scope: &'a [u8],
+}
+
+/// Properties that all kinds of records have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordFacts<'a> {
+    /// Name of the kind, as the API and the command line show it.
+    pub shown_as: &'static str,
+    pub effect: RecordEffect,
+    pub scope: RecordScope<'a>,
+    /// Numbers of the module version and of the procedure that the record names.
+    pub procedure: Option<(u32, u16)>,
+    pub keyed: Option<RecordKey<'a>>,
+    /// False for a part: it counts only if the record of changes follows that ends its transaction.
+    pub standalone: bool,
+}
+
+impl<'a> RecordRef<'a> {
+    /// Properties of the record. A new kind states all of its own here.
+    pub fn facts(&self) -> RecordFacts<'a> {
+        let of_database = |effect| RecordFacts {
+            shown_as: self.kind().name(),
+            effect,
+            scope: RecordScope::Database,
+            procedure: None,
+            keyed: None,
+            standalone: true,
+        };
+        let of_call = |effect, partitions, procedure| RecordFacts {
+            scope: RecordScope::Partitions(partitions),
+            procedure: Some(procedure),
+            ..of_database(effect)
+        };
+        match *self {
+            Self::Genesis(_) => of_database(RecordEffect::Nothing),
+            Self::Void => RecordFacts {
+                scope: RecordScope::Nothing,
+                ..of_database(RecordEffect::Nothing)
+            },
+            Self::Checkpoint(_) => of_database(RecordEffect::Mark),
+            Self::Deploy(_) | Self::Remove(_) | Self::DropTable(_) => of_database(RecordEffect::Control),
+            Self::Quarantine(found) => RecordFacts {
+                procedure: Some((found.module_id, found.procedure)),
+                ..of_database(RecordEffect::Control)
+            },
+            Self::Command(command) => RecordFacts {
+                keyed: command.idempotency_key.map(|key| RecordKey {
+                    key,
+                    scope: command.idempotency_scope,
+                }),
+                ..of_call(
+                    RecordEffect::Call,
+                    command.partitions,
+                    (command.module_id, command.procedure),
+                )
+            },
+            Self::Changes(changes) => RecordFacts {
+                keyed: changes.keyed.map(|keyed| RecordKey {
+                    key: keyed.key,
+                    scope: keyed.scope,
+                }),
+                ..of_call(
+                    RecordEffect::Rows,
+                    changes.partitions,
+                    (changes.module_id, changes.procedure),
+                )
+            },
+            Self::Part(part) => RecordFacts {
+                standalone: false,
+                ..of_call(RecordEffect::Rows, part.partitions, (part.module_id, part.procedure))
+            },
+        }
+    }
+
+    /// The description of the database, in the log's first record.
+    pub fn genesis(&self) -> Option<Genesis> {
+        match self {
+            Self::Genesis(genesis) => Some(*genesis),
+            _ => None,
+        }
+    }
+
+    /// Time of the transaction, or of the database's creation.
+    pub fn time_us(&self) -> Option<i64> {
+        let created_us = self.genesis().map(|genesis| genesis.created_us);
+        created_us.or(self.txn_id().map(TxnId::time_us))
+    }
+
+    /// The changed rows by partition, as [`crate::ChangesRef::groups`]; nothing if the record puts no rows in place.
+    pub fn groups(&self) -> impl Iterator<Item = (PartitionId, &'a [u8])> {
+        let (partitions, changes) = match *self {
+            Self::Changes(changes) => (changes.partitions, changes.changes),
+            Self::Part(part) => (part.partitions, part.changes),
+            _ => (PartitionSet::All, &[][..]),
+        };
+        groups_of(partitions, changes)
+    }
+}
+
+/// A walk over a log that finds the changes which stand beside their command: replay applies one of the two.
+#[derive(Debug, Default)]
+pub struct PairWalk {
+    /// Transaction of the record before, if that is a command.
+    command: Option<TxnId>,
+}
+
+impl PairWalk {
+    /// Takes the next record. Returns true if it holds the changes of the command before it.
+    pub fn is_beside(&mut self, record: &RecordRef<'_>) -> bool {
+        let (facts, txn_id) = (record.facts(), record.txn_id());
+        let command = self.command.take();
+        self.command = txn_id.filter(|_| facts.effect == RecordEffect::Call);
+        facts.effect == RecordEffect::Rows && command.is_some() && command == txn_id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use reprise_base::Lsn;
+
+    use super::*;
+    use crate::{
+        ChangesRef, CheckpointMark, CommandRef, DeployRef, DropTableRef, KeyedRef, PartRef, QuarantineRef, RecordKind,
+        RemoveRef,
+    };
+
+    const TXN: TxnId = TxnId(9 << 10);
+    const ONE: PartitionSet<'_> = PartitionSet::One(PartitionId(7));
+
+    fn one_of_each() -> [RecordRef<'static>; RecordKind::ALL.len()] {
+        let (module_id, procedure) = (3, 2);
+        let keyed = KeyedRef {
+            key: b"key",
+            scope: b"ci",
+            fingerprint: 0,
+            result: b"",
+        };
+        [
+            RecordRef::Genesis(Genesis {
+                database_id: [1; 16],
+                secret: [1, 2],
+                partitions: 8,
+                created_us: 5,
+            }),
+            RecordRef::Deploy(DeployRef {
+                txn_id: TXN,
+                module_id,
+                version: 1,
+                semantics: 3,
+                name: "m",
+                hash: [0; 32],
+                wasm: b"",
+                migration: None,
+            }),
+            RecordRef::Remove(RemoveRef { txn_id: TXN, name: "m" }),
+            RecordRef::Command(CommandRef {
+                txn_id: TXN,
+                partitions: PartitionSet::All,
+                module_id,
+                procedure,
+                digest: 1,
+                idempotency_key: Some(b"key"),
+                idempotency_scope: b"",
+                args: b"",
+            }),
+            RecordRef::Changes(ChangesRef {
+                txn_id: TXN,
+                partitions: ONE,
+                module_id,
+                procedure,
+                digest: 1,
+                parts: 1,
+                keyed: Some(keyed),
+                changes: b"changes",
+            }),
+            RecordRef::Checkpoint(CheckpointMark { txn_id: TXN }),
+            RecordRef::DropTable(DropTableRef {
+                txn_id: TXN,
+                table: "m.t",
+            }),
+            RecordRef::Void,
+            RecordRef::Quarantine(QuarantineRef {
+                txn_id: TXN,
+                module_id,
+                procedure,
+                diverged: Lsn(1),
+                what: "",
+            }),
+            RecordRef::Part(PartRef {
+                txn_id: TXN,
+                partitions: ONE,
+                module_id,
+                procedure,
+                number: 0,
+                changes: b"changes",
+            }),
+        ]
+    }
+
+    #[test]
+    fn facts_of_each_kind() {
+        let records = one_of_each();
+        assert_eq!(records.map(|record| record.kind()), RecordKind::ALL);
+        let lines = records.map(|record| {
+            let facts = record.facts();
+            assert_eq!(record.groups().count(), usize::from(facts.effect == RecordEffect::Rows));
+            let scope = match facts.scope {
+                RecordScope::Partitions(PartitionSet::One(one)) => format!("Partition {one}"),
+                other => format!("{other:?}"),
+            };
+            let key = facts
+                .keyed
+                .map(|keyed| [keyed.key, keyed.scope].map(String::from_utf8_lossy).join("@"));
+            format!(
+                "{:<10}  {:<7}  {scope:<15}  {:<14}  {:<6}  {}",
+                facts.shown_as,
+                format!("{:?}", facts.effect),
+                facts
+                    .procedure
+                    .map_or("-".into(), |(module, at)| format!("module {module}, {at}")),
+                key.unwrap_or("-".into()),
+                if facts.standalone { "standalone" } else { "part" },
+            )
+        });
+        expect![[r#"
+            genesis     Nothing  Database         -               -       standalone
+            deploy      Control  Database         -               -       standalone
+            remove      Control  Database         -               -       standalone
+            command     Call     Partitions(All)  module 3, 2     key@    standalone
+            changes     Rows     Partition 7      module 3, 2     key@ci  standalone
+            checkpoint  Mark     Database         -               -       standalone
+            drop_table  Control  Database         -               -       standalone
+            void        Nothing  Nothing          -               -       standalone
+            quarantine  Control  Database         module 3, 2     -       standalone
+            part        Rows     Partition 7      module 3, 2     -       part"#]]
+        .assert_eq(&lines.join("\n"));
+    }
+
+    #[test]
+    fn changes_stand_beside_the_command_right_before_them() {
+        let [_, _, remove, command, changes, .., part] = one_of_each();
+        let mut pairs = PairWalk::default();
+        let walk = [part, command, changes, changes, command, remove, changes];
+        let found = walk.map(|record| pairs.is_beside(&record));
+        assert_eq!(found, [false, false, true, false, false, false, false]);
+    }
+}
