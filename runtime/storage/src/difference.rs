@@ -202,7 +202,7 @@ fn change_text(change: &Change<'_>) -> &'static str {
 }
 
 /// A value as in a row's slot (or the data of a text or bytes column), for people.
-pub(crate) fn value_text(ty: ScalarType, value: Option<&[u8]>) -> String {
+fn value_text(ty: ScalarType, value: Option<&[u8]>) -> String {
     let Some(value) = value else {
         return "null".into();
     };
