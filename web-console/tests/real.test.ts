@@ -47,6 +47,9 @@ describe.skipIf(path === null)('the console on a real server', () => {
       await act(page);
       expect(await violations(page)).toEqual([]);
       expect(complaints).toEqual(expected);
+    } catch (error) {
+      await picture(page, `failed-${Date.now()}`);
+      throw error;
     } finally {
       await close();
     }
@@ -151,9 +154,9 @@ describe.skipIf(path === null)('the console on a real server', () => {
 
   test('shows rows, narrows them by several conditions and writes them to a file', () =>
     at(primary, '/tables', async (page) => {
-      await page.getByRole('region', { name: 'Tables' }).getByRole('link', { name: 'accounts' }).click();
+      await page.getByRole('region', { name: 'Tables' }).getByRole('link', { name: 'bank.accounts' }).click();
       await page.getByText('3 rows on this page').waitFor();
-      const rows = page.getByRole('region', { name: 'Rows of accounts' }).getByRole('row');
+      const rows = page.getByRole('region', { name: 'Rows of bank.accounts' }).getByRole('row');
       expect((await rows.allInnerTexts()).slice(1)).toEqual(['1\t70', '2\t230', '3\t300']);
       await picture(page, 'rows');
       await page.getByLabel('Where').fill('account:gt:1');
@@ -166,7 +169,7 @@ describe.skipIf(path === null)('the console on a real server', () => {
         page.waitForEvent('download'),
         page.getByRole('button', { name: 'CSV', exact: true }).click(),
       ]);
-      expect(file.suggestedFilename()).toBe('accounts.csv');
+      expect(file.suggestedFilename()).toBe('bank.accounts.csv');
       expect(readFileSync(await file.path(), 'utf8').trim().split(/\r?\n/)).toEqual(['account,balance', '2,230']);
     }));
 
@@ -187,7 +190,7 @@ describe.skipIf(path === null)('the console on a real server', () => {
       const plan = page.getByRole('region', { name: 'Plan' });
       await plan.getByText('drop column emails').waitFor();
       await plan.getByText('create table').waitFor();
-      await plan.getByText('reads contacts as it is now').waitFor();
+      await plan.getByText('reads contacts.contacts as it is now').waitFor();
       await picture(page, 'plan');
       await plan.getByRole('button', { name: 'Leave it' }).click();
       await plan.waitFor({ state: 'detached' });
@@ -196,14 +199,26 @@ describe.skipIf(path === null)('the console on a real server', () => {
       await page.getByText('The new version took over from version 1').waitFor();
     }));
 
-  test('rolls a module back once its plan is confirmed', () =>
+  test('says why a module cannot be rolled back to a version whose columns are gone', () =>
     at(primary, '/modules/contacts', async (page) => {
-      await page.getByRole('region', { name: 'Versions' }).getByText('kept').first().waitFor();
       await page.getByRole('button', { name: 'Roll back to version 1…' }).click();
       const dialog = page.getByRole('dialog');
       await dialog.getByRole('heading', { name: 'Roll contacts back to version 1?' }).waitFor();
-      await dialog.getByText('drop column first').waitFor();
-      await picture(page, 'rollback');
+      await dialog.getByRole('alert').getByText('contacts would be refused; nothing was changed').waitFor();
+      expect(await dialog.getByRole('button', { name: 'Roll back', exact: true }).isDisabled()).toBe(true);
+      await picture(page, 'rollback-refused');
+    }));
+
+  test('rolls a module back once its plan is confirmed', () =>
+    at(primary, '/modules/bank', async (page) => {
+      // An empty custom section makes other bytes that do the same.
+      const second = Buffer.concat([readFileSync(moduleFile('bank')), Buffer.from([0, 2, 1, 0x78])]);
+      await choose(page, 'bank.wasm', second);
+      await page.getByRole('button', { name: 'Upload' }).click();
+      await page.getByText('The new version took over from version 1').waitFor();
+      await page.getByRole('button', { name: 'Roll back to version 1…' }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByText('No table changes.').waitFor();
       await dialog.getByRole('button', { name: 'Leave it' }).click();
       await page.getByRole('button', { name: 'Roll back to version 1…' }).click();
       await dialog.getByRole('button', { name: 'Roll back', exact: true }).click();
@@ -268,7 +283,7 @@ describe.skipIf(path === null)('the console on a real server', () => {
         await open.getByRole('button').click();
         await page.getByRole('alert').getByText(primary.url).first().waitFor();
       },
-      [refused(409)],
+      [refused(421)],
     ));
 
   test.each(shapes)('every page renders its data, $name', ({ width, height, colorScheme }) => {
@@ -295,7 +310,7 @@ describe.skipIf(path === null)('the console on a real server', () => {
       await picture(page, `module-${width}`);
 
       await list('Tables');
-      await page.getByRole('region', { name: 'Tables' }).getByRole('link', { name: 'accounts' }).click();
+      await page.getByRole('region', { name: 'Tables' }).getByRole('link', { name: 'bank.accounts' }).click();
       await page.getByText('3 rows on this page').waitFor();
       await check();
       await page.getByText('Counts', { exact: true }).click();
@@ -387,11 +402,11 @@ describe.skipIf(path === null)('the console on a real server', () => {
       await page.getByRole('dialog').getByRole('button', { name: 'Take out of service' }).click();
       await page.getByRole('heading', { name: 'Modules' }).waitFor();
       await page.getByText('1 module', { exact: true }).waitFor();
-      await page.goto(`${standby.url}/console/#/tables/accounts`);
+      await page.goto(`${standby.url}/console/#/tables/bank.accounts`);
       await page.getByText('4 rows on this page').waitFor();
       await page.getByRole('button', { name: 'Drop it…' }).click();
       await page.getByRole('dialog').getByRole('button', { name: 'Drop the table' }).click();
-      await page.getByRole('region', { name: 'Tables' }).getByText('accounts').waitFor({ state: 'detached' });
+      await page.getByRole('region', { name: 'Tables' }).getByText('bank.accounts').waitFor({ state: 'detached' });
     }));
 });
 

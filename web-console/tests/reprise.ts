@@ -13,19 +13,19 @@ export type Server = {
 };
 
 /** The tree's file, from the folder of the console. A test without it would check nothing, so it fails. */
-function built(path: string, makes: string): string {
+function built(path: string, remedy: string): string {
   const file = resolve(path);
-  if (!existsSync(file)) throw new Error(`${file} is missing: ${makes} makes it`);
+  if (!existsSync(file)) throw new Error(`${file} is missing: ${remedy}`);
   return file;
 }
 
 /** The sample module of this name. */
 export function moduleFile(name: string): string {
-  return built(`../target/procedures/${name}.wasm`, '`make wasm`');
+  return built(`../target/procedures/${name}.wasm`, 'run `make wasm`');
 }
 
 export class Servers {
-  readonly #binary = built(process.env['REPRISE_BIN'] || '../target/release/reprise', '`make build`, or REPRISE_BIN names it,');
+  readonly #binary = built(process.env['REPRISE_BIN'] || '../target/release/reprise', 'run `make build`, or set REPRISE_BIN');
   readonly #directory = mkdtempSync(join(tmpdir(), 'reprise-servers-'));
   readonly #running = new Set<ChildProcess>();
 

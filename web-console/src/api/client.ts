@@ -36,6 +36,8 @@ export async function send<O extends Operation>(place: Place<O>, init: RequestIn
   const headers = new Headers(init.headers);
   const token = bearerToken();
   if (token !== null) headers.set('Authorization', `Bearer ${token}`);
+  // The server refuses a browser's POST without a type, even one without a body: another site's page could send it.
+  if (init.method === 'POST' && !headers.has('Content-Type')) headers.set('Content-Type', 'application/json');
   try {
     return await fetch(prefix() + addressOf(place), { ...init, headers });
   } catch (error) {

@@ -128,7 +128,7 @@ export type CallOutcome = CallAnswer & { replayed: boolean; elapsedMs: number };
 
 /** The body goes out as typed: integers wider than a double keep their digits. */
 export async function callProcedure({ module, procedure, body, idempotencyKey }: Call): Promise<CallOutcome> {
-  const headers = new Headers({ 'Content-Type': 'application/json' });
+  const headers = new Headers();
   if (idempotencyKey !== '') headers.set('Idempotency-Key', idempotencyKey);
   const started = performance.now();
   const answer = await request<CallData, CallResponses>(

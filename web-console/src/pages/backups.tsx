@@ -26,18 +26,20 @@ export function BackupsPage() {
     <>
       <div className="page-head">
         <h1>Backups</h1>
-        <label>
-          <input type="checkbox" checked={earlier} onChange={(event) => setEarlier(event.target.checked)} /> with earlier
-          log
-        </label>
-        <button
-          className="button"
-          type="button"
-          disabled={making.isPending || running !== undefined}
-          onClick={() => making.mutate(earlier)}
-        >
-          Make a backup
-        </button>
+        <div className="filters">
+          <label className="inline-field">
+            <input type="checkbox" checked={earlier} onChange={(event) => setEarlier(event.target.checked)} />
+            with earlier log
+          </label>
+          <button
+            className="button"
+            type="button"
+            disabled={making.isPending || running !== undefined}
+            onClick={() => making.mutate(earlier)}
+          >
+            Make a backup
+          </button>
+        </div>
       </div>
       {making.isError && <ProblemNotice error={making.error} />}
       {removing.isError && <ProblemNotice error={removing.error} />}
@@ -59,7 +61,7 @@ export function BackupsPage() {
         </Loaded>
       </Panel>
       <Panel title="To another machine, and back">
-        <div className="panel-body">
+        <div className="panel-body stack">
           <p className="muted">
             Makes one, downloads it and checks each byte; a restore makes a new data directory of it.
           </p>

@@ -119,7 +119,8 @@ function Remove({ module }: { module: string }) {
     mutationFn: () => removeModule(module),
     onSuccess: () => {
       navigate({ page: 'modules' });
-      void queries.invalidateQueries({ queryKey: ['modules'] });
+      // The list alone: this page, still shown, would ask for the module that is gone.
+      void queries.invalidateQueries({ queryKey: ['modules'], exact: true });
     },
   });
   return (

@@ -7,7 +7,7 @@ type Props = { module: string; planned: ModulePlanned; isPending: boolean; onIns
 export function Plan({ module, planned, isPending, onInstall, onCancel }: Props) {
   if (planned.plan.conflicts.length > 0) return <Conflicts module={module} plan={planned.plan} />;
   return (
-    <section className="notice" aria-label="Plan">
+    <section className="notice warn" aria-label="Plan">
       <strong>Tables would change</strong>
       <PlanSteps plan={planned.plan} />
       <div className="actions">

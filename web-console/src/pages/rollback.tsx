@@ -27,7 +27,7 @@ export function Rollback({ module, version }: { module: string; version: number 
   const isRefused = plan.isSuccess && plan.data.plan.conflicts.length > 0;
   return (
     <>
-      <button className="button" type="button" aria-label={`Roll back to version ${version}…`} onClick={open}>
+      <button className="button nowrap" type="button" aria-label={`Roll back to version ${version}…`} onClick={open}>
         Roll back…
       </button>
       <dialog ref={dialog} aria-labelledby={titleId}>

@@ -86,7 +86,8 @@ function Drop({ name, table }: { name: string; table: TableInfo }) {
     mutationFn: () => dropTable(name),
     onSuccess: () => {
       navigate({ page: 'tables' });
-      void queries.invalidateQueries({ queryKey: ['tables'] });
+      // The list alone: this page, still shown, would ask for the table that is gone.
+      void queries.invalidateQueries({ queryKey: ['tables'], exact: true });
     },
   });
   if (table.modules.length > 0) return null;
