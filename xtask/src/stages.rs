@@ -58,7 +58,9 @@ impl Stage {
         match self {
             Self::Unit => steps.push(Step::run("examples in the docs", || examples(root, packages))),
             Self::Console => steps.push(Step::run("npm test", || {
-                run(Command::new("npm").arg("test").current_dir(root.join("web-console")))
+                let mut npm = Command::new("npm");
+                npm.env("REPRISE_BIN", root.join("target/quick/reprise"));
+                run(npm.arg("test").current_dir(root.join("web-console")))
             })),
             Self::Sim | Self::Process | Self::Hardware => {}
         }
