@@ -38,7 +38,11 @@ pub fn print(root: &Path) -> Result<()> {
 
 /// `runtime/log` of `runtime/log/src/lib.rs`, `xtask` of `xtask/tests/it/main.rs`.
 fn crate_of(path: &str) -> String {
-    let folders = if path.starts_with("xtask/") || path.starts_with("fuzz/") { 1 } else { 2 };
+    let folders = if path.starts_with("xtask/") || path.starts_with("fuzz/") {
+        1
+    } else {
+        2
+    };
     path.split('/').take(folders).collect::<Vec<_>>().join("/")
 }
 
@@ -61,7 +65,10 @@ fn report(crates: &BTreeMap<String, Count>) -> String {
     }
     parts.iter().for_each(|(name, count)| line(name, count));
     line("all", &all);
-    out.push_str(&format!("\ncode outside of tests and benches/: {counted}\ntests: {}\n", all.tests));
+    out.push_str(&format!(
+        "\ncode outside of tests and benches/: {counted}\ntests: {}\n",
+        all.tests
+    ));
     out
 }
 
@@ -112,7 +119,11 @@ mod tests {
 
     #[test]
     fn benches_are_no_part_of_the_measure() {
-        let lines = |code| Count { code, tests: 1, comments: 2 };
+        let lines = |code| Count {
+            code,
+            tests: 1,
+            comments: 2,
+        };
         let crates = [("benches/a", 5), ("runtime/b", 7), ("xtask", 11)];
         let crates = crates.map(|(name, code)| (name.to_owned(), lines(code)));
         let report = report(&crates.into());

@@ -36,7 +36,14 @@ pub fn quick(root: &Path, names: &[String]) -> Result<()> {
         names => names.iter().map(|name| named(name, &packages)).collect::<Result<_>>()?,
     };
     let list = own.iter().map(|package| package.folder.as_str()).collect::<Vec<_>>();
-    println!("crates: {}", if list.is_empty() { "none".into() } else { list.join(", ") });
+    println!(
+        "crates: {}",
+        if list.is_empty() {
+            "none".into()
+        } else {
+            list.join(", ")
+        }
+    );
     let mut steps = vec![Step::run("tidy", || tidy::run(root, false))];
     if !own.is_empty() {
         test(root, &own, &packages, &mut steps);
@@ -74,7 +81,9 @@ fn test(root: &Path, own: &[&Package], packages: &[Package], steps: &mut Vec<Ste
         let simulator = root.join("target/quick/sim");
         let seeds = |seeds: &[&str]| run(Command::new(&simulator).args(["--threads", "2", "--seeds"]).args(seeds));
         steps.push(Step::run("seeds", || seeds(&[SEEDS])));
-        steps.push(Step::run("seeds of failovers", || seeds(&[FAILOVER_SEEDS, "--failovers"])));
+        steps.push(Step::run("seeds of failovers", || {
+            seeds(&[FAILOVER_SEEDS, "--failovers"])
+        }));
     }
 }
 
@@ -125,12 +134,20 @@ fn is_simulated(package: &Package, packages: &[Package]) -> bool {
 /// The package of this name, of this folder, or whose folder ends so.
 fn named<'a>(name: &str, packages: &'a [Package]) -> Result<&'a Package> {
     let name = name.trim_end_matches('/');
-    let exact = packages.iter().find(|package| package.name == name || package.folder == name);
+    let exact = packages
+        .iter()
+        .find(|package| package.name == name || package.folder == name);
     let short = || {
-        let of_part = |part: &&str| packages.iter().find(|package| package.folder == format!("{part}{name}"));
+        let of_part = |part: &&str| {
+            packages
+                .iter()
+                .find(|package| package.folder == format!("{part}{name}"))
+        };
         PARTS.iter().find_map(of_part)
     };
-    exact.or_else(short).with_context(|| format!("no crate has the name {name}"))
+    exact
+        .or_else(short)
+        .with_context(|| format!("no crate has the name {name}"))
 }
 
 /// The packages with files that differ from the main branch as this branch left it, committed or not.
@@ -193,7 +210,10 @@ mod tests {
         ];
         let own = [&packages[0]];
         let dependants = packages.iter().filter(|package| is_tested_dependant(package, &own));
-        assert_eq!(dependants.map(|package| package.name.as_str()).collect::<Vec<_>>(), ["reprise-ship"]);
+        assert_eq!(
+            dependants.map(|package| package.name.as_str()).collect::<Vec<_>>(),
+            ["reprise-ship"]
+        );
         assert!(is_simulated(&packages[0], &packages));
         assert!(!is_simulated(&packages[5], &packages));
     }

@@ -46,7 +46,9 @@ impl Package {
 /// What cargo says, where it prints nothing.
 pub fn metadata(root: &Path, args: &[&str]) -> Result<Value> {
     let mut command = cargo(root);
-    command.args(["metadata", "--offline", "--format-version", "1"]).args(args);
+    command
+        .args(["metadata", "--offline", "--format-version", "1"])
+        .args(args);
     let output = command.output().context("start cargo metadata")?;
     serde_json::from_slice(&output.stdout).with_context(|| {
         let said = String::from_utf8_lossy(&output.stderr);

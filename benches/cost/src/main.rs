@@ -10,7 +10,6 @@ mod inputs;
 use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use reprise_abi::SEMANTICS;
 use reprise_base::{PartitionId, TxnId};
 use reprise_driver::NativeCode;
 use reprise_host::{CompiledModule, Engine, Limits};
@@ -244,7 +243,6 @@ impl Bench {
             hash,
             wasm_bytes: 0,
             description: Arc::default(),
-            semantics: SEMANTICS,
             schema,
             code,
         };

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_abi::{SEMANTICS, describe::write_json};
+use reprise_abi::describe::write_json;
 use reprise_base::{
     PartitionId,
     limits::{SEGMENT_BYTES, WAITING_TXNS_MAX},
@@ -229,7 +229,6 @@ fn deploy(router: &Router, name: &str, wasm: &[u8], native: Option<&'static Nati
         wasm_bytes: wasm.len() as u64,
         description: write_json(&native.schema()).into_bytes().into(),
         schema: native.schema(),
-        semantics: SEMANTICS,
         code: Arc::new(NativeCode(native)),
     };
     let deployed = router.deploy_candidate(candidate, &wasm.into());

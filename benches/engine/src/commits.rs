@@ -19,7 +19,7 @@ use std::{
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Connection, FrameBuffer, FrameMemory, FramePoster, Net, NetLimits};
 use reprise_net_rdma::{Ask, Card, Completion, Memory, Pair, PairAddress, Queue, RdmaNet, VerbsError, Write};
-use reprise_wire::{FORMAT_VERSION, GroupFrame, History};
+use reprise_wire::{GroupFrame, History};
 
 use crate::Args;
 
@@ -154,7 +154,6 @@ fn commit_once(buffer: &Arc<FrameBuffer>, posters: &[Arc<dyn FramePoster>], numb
         first: Lsn(number),
         end: Lsn(number + 1),
         history: History(7),
-        format: FORMAT_VERSION,
         records,
     };
     let laid = buffer.lay(&[&frame.head(), records]).expect("all of it is free");

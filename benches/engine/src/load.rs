@@ -8,7 +8,7 @@ use std::{error::Error, time::Instant};
 
 use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema};
 use reprise_storage::{Store, TableId};
-use reprise_wire::{FORMAT_VERSION, push_checkpoint_row};
+use reprise_wire::push_checkpoint_row;
 
 use crate::Args;
 
@@ -160,7 +160,7 @@ fn measure(kind: &Kind, total: usize) {
     let (mut blocks, mut raw, mut count, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
     while bytes < total {
         let row = (kind.row)(&layout, count);
-        push_checkpoint_row(&mut raw, &row, Some(count));
+        push_checkpoint_row(&mut raw, &row, count);
         (count, bytes) = (count + 1, bytes + row.len());
         if raw.len() >= BLOCK_BYTES {
             blocks.push(std::mem::take(&mut raw));
@@ -189,7 +189,7 @@ fn load(kind: &Kind, blocks: &[Vec<u8>]) -> Vec<f64> {
     let begun = Instant::now();
     let mut load = store.loads().pop().expect("one table");
     for raw in blocks {
-        load.rows(raw, FORMAT_VERSION).expect("rows of the table");
+        load.rows(raw).expect("rows of the table");
     }
     let mut parts = vec![begun.elapsed().as_secs_f64()];
     for index in load.finish(u64::MAX).expect("free numbers") {

@@ -16,7 +16,7 @@ use std::{
 use libloading::Library;
 use reprise_base::{Epoch, Lsn, TxnId};
 use reprise_nvram::{FlushPolicy, Memory, Owner, Pmem, PmemOptions, Region, RingWriter};
-use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, History, RawRecords, RecordBatch, RecordRef, RemoveRef};
+use reprise_wire::{Frame, GroupFrame, History, RawRecords, RecordBatch, RecordRef, RemoveRef};
 
 use crate::Args;
 
@@ -92,7 +92,7 @@ fn judge(frame: &[u8], before: History) -> Result<(History, u32), Box<dyn Error>
     };
     let history = before.then(group.records);
     let mut count = 0;
-    for record in RawRecords::new(group.records, group.format) {
+    for record in RawRecords::new(group.records) {
         record?;
         count += 1;
     }
@@ -119,7 +119,6 @@ fn frame_of(bytes: usize) -> Vec<u8> {
         first: Lsn(0),
         end: Lsn(u64::from(records.count())),
         history: History::default(),
-        format: FORMAT_VERSION,
         records: records.bytes(),
     };
     [&group.head()[..], records.bytes()].concat()

@@ -8,7 +8,7 @@ use std::{error::Error, time::Instant};
 
 use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ScalarType, TableSchema};
 use reprise_storage::{LastWrites, PartitionRedo, Store, TableId, ViewId};
-use reprise_wire::{Change, PatchWriter, RowName};
+use reprise_wire::{Change, PatchWriter};
 
 use crate::Args;
 
@@ -84,12 +84,12 @@ fn push_vote(store: &Store, window: &mut Vec<u8>, n: u64, counts: u64) -> usize 
     ]);
     let insert = Change::Insert {
         table: 0,
-        number: Some(n),
+        number: n,
         row: &row,
     };
     insert.encode(window);
     let count = spread(n + 7) % counts;
-    let mut patch = PatchWriter::begin(window, 1, RowName::Number(count), 1);
+    let mut patch = PatchWriter::begin(window, 1, count, 1);
     patch.column(3, Some(&n.to_le_bytes()));
     patch.finish();
     start

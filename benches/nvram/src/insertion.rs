@@ -92,12 +92,12 @@ fn record(number: u64, changes: &[u8]) -> RecordBatch {
     batch
 }
 
-/// A deletion by its key, as often as it goes into so many bytes.
+/// A deletion, as often as it goes into so many bytes.
 fn changes(bytes: usize) -> Vec<u8> {
     let mut changes = Vec::new();
     while changes.len() < bytes {
-        let name = reprise_wire::RowName::Key(b"a key of sixteen");
-        reprise_wire::Change::Delete { table: 1, name }.encode(&mut changes);
+        let number = u64::MAX;
+        reprise_wire::Change::Delete { table: 1, number }.encode(&mut changes);
     }
     changes
 }

@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result, bail};
 use reprise_abi::{RowLayout, row::ColumnSlot};
-use reprise_wire::{Change, ChangeSink, Changes, PatchColumns, RawRecords, RecordEffect, RowName};
+use reprise_wire::{Change, ChangeSink, Changes, PatchColumns, RawRecords, RecordEffect};
 
 /// Rows of one table of one partition, by their numbers.
 #[derive(Default)]
@@ -36,14 +36,11 @@ pub struct ReplayArrays {
 struct Named;
 
 impl ChangeSink<'_> for Named {
-    type Out = Option<(u16, u64)>;
+    type Out = (u16, u64);
 
     #[inline(always)]
     fn take(self, _: usize, change: Change<'_>) -> Self::Out {
-        match change.name() {
-            Some(RowName::Number(number)) => Some((change.table(), number)),
-            _ => None,
-        }
+        (change.table(), change.number())
     }
 }
 
@@ -61,7 +58,7 @@ impl ReplayArrays {
             let Some(named) = walk.next_into(Named) else {
                 return Ok(());
             };
-            let (table, number) = named?.context("a change that names its row by a key")?;
+            let (table, number) = named?;
             let (table, number) = (table as usize, number as usize);
             if tables.len() <= table {
                 tables.resize_with(table + 1, TableArray::default);
@@ -75,11 +72,11 @@ impl ReplayArrays {
         }
     }
 
-    /// Notes whole records, which begin at `place` in a log of this format; how many transactions they end.
-    pub fn note_records(&mut self, place: u64, records: &[u8], version: u32) -> Result<u64> {
+    /// Notes whole records, which begin at `place` in a log; how many transactions they end.
+    pub fn note_records(&mut self, place: u64, records: &[u8]) -> Result<u64> {
         let at = |changes: &[u8]| place + (changes.as_ptr() as u64 - records.as_ptr() as u64);
         let mut transactions = 0;
-        for record in RawRecords::new(records, version) {
+        for record in RawRecords::new(records) {
             let record = record?;
             if let Some((txn_id, changes)) = record.plain_changes() {
                 transactions += 1;

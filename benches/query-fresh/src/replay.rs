@@ -16,7 +16,7 @@ use reprise_driver::{Around, BenchError, run_in};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
 use reprise_storage::{LastWrites, PartitionRedo, Store, TableId};
-use reprise_wire::{RawRecords, lsn_after};
+use reprise_wire::RawRecords;
 
 use crate::{arrays::ReplayArrays, threads::ran_ns, ways::options};
 
@@ -81,18 +81,18 @@ pub fn make_log(run: &crate::ways::Run<'_>, dir: &Path) -> Result<Made> {
 struct Window {
     bytes: Vec<u8>,
     /// Where whole records lie one behind the other, with the format of their segment.
-    blocks: Vec<(usize, usize, u32)>,
+    blocks: Vec<(usize, usize)>,
     /// Of transactions.
     changes: Vec<(u32, usize, usize)>,
 }
 
 impl Window {
-    fn push(&mut self, records: &[u8], version: u32) -> Result<()> {
+    fn push(&mut self, records: &[u8]) -> Result<()> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(records);
-        self.blocks.push((start, self.bytes.len(), version));
+        self.blocks.push((start, self.bytes.len()));
         let records = &self.bytes[start..];
-        for record in RawRecords::new(records, version) {
+        for record in RawRecords::new(records) {
             let record = record?;
             let place = |changes: &[u8]| {
                 let at = changes.as_ptr() as usize - self.bytes.as_ptr() as usize;
@@ -123,20 +123,20 @@ fn windows(dir: &Path) -> Result<(Vec<Window>, Vec<Window>)> {
     while let Some(block) = reader.next_block()? {
         let mut lsn = block.lsn;
         let mut cut = block.records.len();
-        for record in RawRecords::new(block.records, block.version) {
+        for record in RawRecords::new(block.records) {
             let record = record?;
             if lsn >= begin {
                 cut = record.start;
                 break;
             }
-            lsn = lsn_after(block.version, lsn, record.end - record.start);
+            lsn = Lsn(lsn.0 + 1);
         }
         for (windows, records) in [(&mut load, &block.records[..cut]), (&mut run, &block.records[cut..])] {
             if windows.last().is_some_and(|last| last.bytes.len() >= WINDOW_BYTES) {
                 windows.push(Window::default());
             }
             if let (Some(window), false) = (windows.last_mut(), records.is_empty()) {
-                window.push(records, block.version)?;
+                window.push(records)?;
             }
         }
     }
@@ -182,8 +182,8 @@ fn redo(store: &mut Store, windows: &[Window]) -> Result<()> {
 fn measured_arrays(arrays: &mut ReplayArrays, windows: &[Window]) -> Result<u64> {
     let (mut place, mut transactions) = (0, 0);
     for window in windows {
-        for (start, end, version) in &window.blocks {
-            transactions += arrays.note_records(place + *start as u64, &window.bytes[*start..*end], *version)?;
+        for (start, end) in &window.blocks {
+            transactions += arrays.note_records(place + *start as u64, &window.bytes[*start..*end])?;
         }
         place += window.bytes.len() as u64;
     }

@@ -38,7 +38,6 @@ pub enum Replays {
 /// Groups on their way to the thread of replay arrays.
 struct Piece {
     end: Lsn,
-    version: u32,
     records: Vec<u8>,
 }
 
@@ -129,7 +128,6 @@ impl Taker for WayTaker {
             if let Some(pieces) = &self.pieces {
                 let _ = pieces.send(Piece {
                     end: group.end.lsn,
-                    version: group.version,
                     records: group.records.to_vec(),
                 }); // the thread may have ended
             }
@@ -178,7 +176,7 @@ struct Noting {
 impl Noting {
     /// False: nothing can be noted any more.
     fn note(&mut self, piece: &Piece) -> bool {
-        let noted = self.arrays.note_records(self.place, &piece.records, piece.version);
+        let noted = self.arrays.note_records(self.place, &piece.records);
         self.place += piece.records.len() as u64;
         match noted {
             Ok(_) => self.noted.end.store(piece.end.0, Ordering::Release),

@@ -9,9 +9,8 @@ use std::{
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, Checkpoints};
 use reprise_env::{Clock, Disk, RealClock};
-use reprise_host::stored::read_stored_table;
 use reprise_log::{LogReader, VerifyReport};
-use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, WireError, rows_have_numbers};
+use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, WireError};
 
 use crate::{
     manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, hex, is_place},
@@ -209,17 +208,11 @@ pub fn verify_backup_in(place: &Place, goes_on: &mut dyn FnMut(u64) -> bool) -> 
 /// Every block of a checkpoint, and every row and key in it.
 pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::CheckpointError> {
     let mut blocks = reader.blocks();
-    let has_numbers = numbered_tables(reader);
     for (number, entry) in reader.entries().iter().enumerate() {
         let raw = blocks.read(number)?;
         let found = match entry.kind {
-            CheckpointBlockKind::Rows => {
-                let has_number = has_numbers.get(entry.table as usize).copied().unwrap_or(false);
-                CheckpointRows::new(raw, has_number).try_fold(0, |count, row| row.map(|_| count + 1))
-            }
-            CheckpointBlockKind::Keys => {
-                CheckpointKeys::new(raw, reader.header().version).try_fold(0, |count, key| key.map(|_| count + 1))
-            }
+            CheckpointBlockKind::Rows => CheckpointRows::new(raw).try_fold(0, |count, row| row.map(|_| count + 1)),
+            CheckpointBlockKind::Keys => CheckpointKeys::new(raw).try_fold(0, |count, key| key.map(|_| count + 1)),
             _ => Ok(entry.items_count),
         };
         let judged = found.and_then(|found| match found == entry.items_count {
@@ -233,16 +226,4 @@ pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::C
         judged.map_err(|error| reader.corrupt(entry, error))?;
     }
     Ok(())
-}
-
-/// By table: its rows have numbers.
-fn numbered_tables(reader: &CheckpointReader) -> Vec<bool> {
-    let described = reader.tables().iter().map(|json| read_stored_table(json));
-    let tables = described.map(|read| read.ok().flatten());
-    tables
-        .map(|table| {
-            let has_key = table.is_none_or(|table| !table.primary_key.is_empty());
-            rows_have_numbers(reader.header().version, has_key)
-        })
-        .collect()
 }

@@ -6,11 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, TxnId};
 use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name};
 use reprise_env::{Clock, Disk, DiskError, DiskErrorKind, DiskLock, RealClock};
-use reprise_log::{CopyRange, Damage, LogCopy, LogError, LogReader, LogRecord, VerifyReport};
+use reprise_log::{CopyRange, Damage, LogCopy, LogError, LogReader, VerifyReport};
 use reprise_wire::{PairWalk, RecordEffect};
 
 use crate::{
@@ -244,7 +243,7 @@ impl Source {
         let oldest = stored
             .as_ref()
             .and_then(|(_, stored)| stored.iter().find(|lsn| (found.start..=found.end).contains(lsn)));
-        let cut = Walk::over(&mut reader, &found, point)?;
+        let cut = Walk::over(&mut reader, point)?;
         cut.judge(point, &found, oldest.copied(), known_until_us)?;
         let mut report = RestoreReport {
             cut: cut.until,
@@ -263,10 +262,6 @@ impl Source {
                 cut: cut.until,
                 reasons: report.passed_over.join("; "),
             });
-        }
-        if let Some((lsn, found)) = cut.foreign_from(report.checkpoint.unwrap_or_default()) {
-            let expected = SEMANTICS;
-            return Err(LogError::ForeignCommand { lsn, found, expected }.into());
         }
         let range = CopyRange {
             from: report.checkpoint.unwrap_or_default(),
@@ -324,10 +319,6 @@ struct Walk {
     /// By the end of a checkpoint's mark: records up to it.
     marks: Vec<(Lsn, u64)>,
     left_out: u64,
-    /// The last command that can only be run again, and that ran under this other semantics number.
-    foreign: Option<(Lsn, u32)>,
-    /// What `foreign` was before the last command.
-    foreign_before: Option<(Lsn, u32)>,
     /// The record or transaction that was asked for, or a record behind the point, was met.
     is_found: bool,
     newest: Option<TxnId>,
@@ -335,7 +326,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn over(reader: &mut LogReader, found: &VerifyReport, point: Point) -> Result<Self, RestoreError> {
+    fn over(reader: &mut LogReader, point: Point) -> Result<Self, RestoreError> {
         let (mut walk, mut pairs) = (Self::default(), PairWalk::default());
         let mut is_over = false;
         while let Some(record) = reader.next_record()? {
@@ -363,7 +354,6 @@ impl Walk {
             }
             walk.until = record.end;
             walk.included += 1 + std::mem::take(&mut walk.parts);
-            walk.note_foreign(&record, is_twin, found);
             if facts.effect == RecordEffect::Mark {
                 walk.marks.push((record.end, walk.included));
             }
@@ -376,22 +366,6 @@ impl Walk {
             };
         }
         Ok(walk)
-    }
-
-    fn note_foreign(&mut self, record: &LogRecord<'_>, is_twin: bool, found: &VerifyReport) {
-        if is_twin {
-            self.foreign = self.foreign_before;
-        }
-        if record.record.facts().effect == RecordEffect::Call {
-            self.foreign_before = self.foreign;
-            let semantics = found.semantics_at(record.lsn).filter(|number| *number != SEMANTICS);
-            self.foreign = semantics.map(|number| (record.lsn, number)).or(self.foreign);
-        }
-    }
-
-    /// A command at or behind `from` of which a server would refuse what is restored.
-    fn foreign_from(&self, from: Lsn) -> Option<(Lsn, u32)> {
-        self.foreign.filter(|(lsn, _)| *lsn >= from)
     }
 
     fn records_from(&self, from: Lsn) -> u64 {

@@ -71,8 +71,7 @@ impl TxnClock {
     }
 }
 
-/// A record's number in the log, from 0, dense in the order of commits; a watermark `w` covers all records with `lsn < w`. Records of
-/// older formats have the place of their first byte as their number.
+/// A record's number in the log, from 0, dense in the order of commits; a watermark `w` covers all records with `lsn < w`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 

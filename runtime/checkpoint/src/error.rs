@@ -20,6 +20,18 @@ pub enum CheckpointError {
         /// What it holds.
         found: String,
     },
+    /// A program with other numbers wrote it.
+    #[error("checkpoint {file} has {what} {found}, and this program reads {expected} alone. Nothing was changed")]
+    Foreign {
+        /// The checkpoint's.
+        file: String,
+        /// Which number.
+        what: &'static str,
+        /// This program's.
+        expected: String,
+        /// The file's.
+        found: String,
+    },
     /// The compressor failed.
     #[error("compress a block of a checkpoint: {0}")]
     Compress(String),
@@ -33,17 +45,30 @@ pub enum CheckpointError {
 
 impl CheckpointError {
     pub(crate) fn at(file: &str, offset: u64) -> impl FnOnce(WireError) -> Self + '_ {
-        move |error| Self::Corrupt {
-            file: file.to_owned(),
-            offset,
-            what: error.what.to_owned(),
-            expected: error.expected,
-            found: error.found,
+        move |error| match error.is_foreign() {
+            true => Self::Foreign {
+                file: file.to_owned(),
+                what: error.what,
+                expected: error.expected,
+                found: error.found,
+            },
+            false => Self::Corrupt {
+                file: file.to_owned(),
+                offset,
+                what: error.what.to_owned(),
+                expected: error.expected,
+                found: error.found,
+            },
         }
     }
 
     /// True where another checkpoint may be whole.
     pub fn is_corrupt(&self) -> bool {
         matches!(self, Self::Corrupt { .. })
+    }
+
+    /// True where it is another program's: no opening passes over it.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self, Self::Foreign { .. })
     }
 }

@@ -15,16 +15,12 @@ use crate::{CheckpointSize, error::CheckpointError};
 
 /// A module version as a checkpoint holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModuleVersion {
-    raw: Vec<u8>,
-    /// Of the file's format.
-    version: u32,
-}
+pub struct ModuleVersion(Vec<u8>);
 
 impl ModuleVersion {
     /// Decoded.
     pub fn get(&self) -> CheckpointModuleRef<'_> {
-        CheckpointModuleRef::decode(&self.raw, self.version).expect("decoded when it was read")
+        CheckpointModuleRef::decode(&self.0).expect("decoded when it was read")
     }
 }
 
@@ -200,7 +196,6 @@ impl CheckpointReader {
         use CheckpointBlockKind as Kind;
         let (mut modules, mut tables, mut partitions) = (Vec::new(), Vec::new(), Vec::new());
         let (mut database, mut quarantine) = (None, None);
-        let version = self.header.version;
         let mut blocks = self.blocks();
         for (number, entry) in self.entries.iter().enumerate() {
             if matches!(entry.kind, Kind::Rows | Kind::Keys | Kind::Index) {
@@ -209,10 +204,9 @@ impl CheckpointReader {
             let raw = blocks.read(number)?;
             let judged = match entry.kind {
                 Kind::Database => CheckpointDatabase::decode(raw).map(|found| database = Some(found)),
-                Kind::Module => CheckpointModuleRef::decode(raw, version).and_then(|module| {
+                Kind::Module => CheckpointModuleRef::decode(raw).and_then(|module| {
                     wire_check("module number", modules.len() as u32, module.module_id)?;
-                    let raw = raw.to_vec();
-                    modules.push(ModuleVersion { raw, version });
+                    modules.push(ModuleVersion(raw.to_vec()));
                     Ok(())
                 }),
                 Kind::Quarantine => CheckpointQuarantine::decode_all(raw).and_then(|found| {

@@ -8,7 +8,7 @@ use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpo
 use reprise_env::{SimDisk, sim::CrashPolicy};
 use reprise_wire::{
     CheckpointBlockKind as Kind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointModuleRef,
-    CheckpointPartition, CheckpointRows, FORMAT_VERSION, Genesis, push_checkpoint_row,
+    CheckpointPartition, CheckpointRows, Genesis, push_checkpoint_row,
 };
 
 const ID: [u8; 16] = *b"a test database!";
@@ -20,8 +20,6 @@ fn files(disk: &SimDisk) -> Checkpoints {
 /// A checkpoint of two partitions and one table with so many rows a partition.
 fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError> {
     let header = CheckpointHeader {
-        version: FORMAT_VERSION,
-        semantics: 2,
         database_id: ID,
         lsn: Lsn(lsn),
         settings_hash: 7,
@@ -33,7 +31,6 @@ fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError
     CheckpointModuleRef {
         module_id: 0,
         version: 1,
-        semantics: 2,
         name: "bank",
         in_service: true,
         installed_by: TxnId(3),
@@ -56,7 +53,7 @@ fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError
         writer.block(Kind::Partition, partition, 0, 1, &raw)?;
         let mut raw = Vec::new();
         for row in 0..rows {
-            push_checkpoint_row(&mut raw, format!("row {row} of {lsn}").as_bytes(), None);
+            push_checkpoint_row(&mut raw, format!("row {row} of {lsn}").as_bytes(), u64::from(row));
         }
         writer.block(Kind::Rows, partition, 0, rows, &raw)?;
     }
@@ -104,7 +101,7 @@ fn read(reader: &CheckpointReader) -> Result<Vec<String>, CheckpointError> {
     for (number, entry) in reader.entries().iter().enumerate() {
         let raw = blocks.read(number)?;
         if entry.kind == Kind::Rows {
-            for row in CheckpointRows::new(raw, false) {
+            for row in CheckpointRows::new(raw) {
                 let (row, _) = row.map_err(|error| reader.corrupt(entry, error))?;
                 found.push(String::from_utf8_lossy(row).into_owned());
             }
@@ -158,8 +155,6 @@ fn every_crash_leaves_the_set_before_or_the_one_with_it() {
 fn a_checkpoint_given_up_leaves_nothing() {
     let disk = SimDisk::new();
     let header = CheckpointHeader {
-        version: FORMAT_VERSION,
-        semantics: 2,
         database_id: ID,
         lsn: Lsn(512),
         settings_hash: 0,

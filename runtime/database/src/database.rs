@@ -34,7 +34,7 @@ use crate::{
     expected,
     memory::{judge_memory, keep_memory_ready},
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
-    quarantine::{self, Quarantined},
+    quarantine::Quarantined,
     report::{ReadOnly, RecoveryReport},
     shipping::Replication,
     shown,
@@ -55,8 +55,6 @@ pub(crate) struct Upkeep {
     pub folders: Option<Folders>,
     /// Procedures that are kept from running, and of which the log has no record yet.
     pub quarantine: Mutex<Vec<Quarantined>>,
-    /// They come from a file, `quarantine.json`, which goes once the log has them.
-    is_quarantine_filed: bool,
     /// Memory that is made ready before calls are taken.
     pub memory_ready: AtomicU64,
     /// The region before the log's files, where there is one.
@@ -148,7 +146,7 @@ impl Database {
     pub(crate) fn open_as(config: DatabaseConfig, around: Environment, role: Role) -> Result<Self, OpenError> {
         let mut upkeep = Upkeep::begun();
         check(&config)?;
-        let quarantine = load_beside(&around, role)?;
+        check_beside(&around, role)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
         let opened = match config.log {
             LogPolicy::None => None,
@@ -207,8 +205,6 @@ impl Database {
             file_part_bytes: around.file_part_bytes,
             upkeep: Upkeep {
                 folders: around.folders,
-                is_quarantine_filed: !quarantine.is_empty(),
-                quarantine: Mutex::new(quarantine),
                 ..upkeep
             },
             sites: Mutex::new(sites),
@@ -302,10 +298,6 @@ impl Database {
             Ok(report) => {
                 self.make_ready_for_calls()?;
                 self.router.set_phase(Phase::Ready);
-                if self.upkeep.is_quarantine_filed {
-                    // Where the log takes nothing now, the file stays for the next opening.
-                    let _ = self.keep_quarantine();
-                }
                 if let Some(checkpointer) = &self.checkpointer {
                     checkpointer.start_schedule();
                 }
@@ -506,16 +498,11 @@ impl Database {
     }
 }
 
-/// What lies beside the log: a quarantine that is not in it yet; Err also where the directory is to be opened by no primary.
-fn load_beside(around: &Environment, role: Role) -> Result<Vec<Quarantined>, OpenError> {
+/// Checks what lies beside the log. Err: the directory is not to be opened in this role.
+fn check_beside(around: &Environment, role: Role) -> Result<(), OpenError> {
     let root = around.folders.as_ref().map(|folders| &*folders.root);
     stepping::judge_role(root, role)?;
-    differing::judge(root, role)?;
-    match (root, role) {
-        // Its primary's log tells.
-        (_, Role::Standby) | (None, _) => Ok(Vec::new()),
-        (Some(root), _) => Ok(quarantine::load(root)?),
-    }
+    differing::judge(root, role)
 }
 
 impl Drop for Database {

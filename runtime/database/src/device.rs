@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, Role};
 use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_log::{Drained, EpochStart, FrontConfig, FrontStatus, Log, LogConfig, LogError, Outline, database_id};
@@ -87,10 +88,14 @@ pub enum DeviceError {
     )]
     LogLost { path: PathBuf, copied: Lsn, end: Lsn },
     #[error(
-        "{} holds records in format {found}, this program writes format {expected}. Nothing was changed. Start the program that wrote \
-         them, stop it in order, and start this one", .path.display()
+        "{} holds records of {what} {found}, and this program reads {expected} alone. Nothing was changed", .path.display()
     )]
-    Format { path: PathBuf, found: u32, expected: u32 },
+    Foreign {
+        path: PathBuf,
+        what: &'static str,
+        found: u32,
+        expected: u32,
+    },
 }
 
 /// Says which region may hold records that the files do not have.
@@ -269,17 +274,25 @@ impl<'a> Device<'a> {
             return Ok(Drained::default());
         };
         let owner = region.owner();
+        let numbers = [
+            ("format version", owner.format, FORMAT_VERSION),
+            ("semantics number", owner.semantics, SEMANTICS),
+        ];
+        if let Some((what, found, expected)) = numbers.into_iter().find(|(_, found, expected)| found != expected) {
+            let path = noted.path.clone();
+            return Err(DeviceError::Foreign {
+                path,
+                what,
+                found,
+                expected,
+            }
+            .into());
+        }
         if recovered.records.is_empty() {
             return Ok(Drained::default());
         }
-        if owner.format != FORMAT_VERSION {
-            let (found, expected) = (owner.format, FORMAT_VERSION);
-            let path = noted.path.clone();
-            return Err(DeviceError::Format { path, found, expected }.into());
-        }
         let log_config = LogConfig {
             settings_hash: owner.settings_hash,
-            semantics: owner.semantics,
             expected_database_id: Some(owner.database_id),
             role: Role::Standby,
             ..log_config.clone()
@@ -345,7 +358,7 @@ impl<'a> Device<'a> {
             database_id: log.database_id(),
             region_id,
             settings_hash: config.settings_hash,
-            semantics: config.semantics,
+            semantics: SEMANTICS,
             format: FORMAT_VERSION,
         };
         let unfit = |error| DeviceError::Region {

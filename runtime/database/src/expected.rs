@@ -17,12 +17,9 @@ struct Stored {
     name: String,
     /// From here on it needs the log.
     lsn: u64,
-    /// Its log was durable up to here. None: as `lsn`.
-    #[serde(default)]
-    persisted: Option<u64>,
-    #[serde(default)]
+    /// Its log was durable up to here.
+    persisted: u64,
     in_sync: bool,
-    #[serde(default)]
     counted: bool,
     /// In sync when the reign that the list is of ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -53,7 +50,7 @@ pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Expected>, String> {
     let standbys = read.into_iter().map(|standby| Expected {
         name: standby.name.into(),
         from: Lsn(standby.lsn),
-        persisted: Lsn(standby.persisted.unwrap_or(standby.lsn)),
+        persisted: Lsn(standby.persisted),
         is_in_sync: standby.in_sync,
         is_counted: standby.counted,
     });
@@ -66,7 +63,7 @@ pub(crate) fn laggards(root: &dyn Disk) -> Vec<OutOfSync> {
     let standbys = read(root).unwrap_or(Ok(Vec::new())).unwrap_or_default().into_iter();
     let out = standbys.filter(|standby| !standby.in_sync && !standby.was_in_sync);
     out.map(|standby| OutOfSync {
-        from: Lsn(standby.persisted.unwrap_or(standby.lsn)),
+        from: Lsn(standby.persisted),
         name: standby.name,
     })
     .collect()
@@ -76,7 +73,7 @@ pub(crate) fn save(root: &dyn Disk, standbys: &[Expected]) -> Result<(), DiskErr
     let expected = standbys.iter().map(|standby| Stored {
         name: standby.name.to_string(),
         lsn: standby.from.0,
-        persisted: Some(standby.persisted.0),
+        persisted: standby.persisted.0,
         in_sync: standby.is_in_sync,
         counted: standby.is_counted,
         was_in_sync: false,
@@ -131,7 +128,7 @@ pub(crate) fn begin_reign(root: &dyn Disk, laggards: &[OutOfSync]) -> Result<(),
                 standbys.push(Stored {
                     name: laggard.name.clone(),
                     lsn: laggard.from.0,
-                    persisted: Some(0),
+                    persisted: 0,
                     in_sync: false,
                     counted: false,
                     was_in_sync: false,
@@ -149,7 +146,7 @@ pub(crate) fn end_reign(root: &dyn Disk) -> Result<(), DiskError> {
 
 /// Whether `end_reign` may have something to do.
 pub(crate) fn may_have_led(root: &dyn Disk) -> bool {
-    let is_ended = |standby: &Stored| !standby.in_sync && standby.persisted == Some(0);
+    let is_ended = |standby: &Stored| !standby.in_sync && standby.persisted == 0;
     match read(root) {
         Ok(Ok(standbys)) => !standbys.iter().all(is_ended),
         Ok(Err(_)) => false, // garbage stays
@@ -168,7 +165,7 @@ impl Stored {
     /// The reign ends in which it was in sync.
     fn end(&mut self) {
         self.was_in_sync |= self.in_sync;
-        (self.in_sync, self.persisted) = (false, Some(0));
+        (self.in_sync, self.persisted) = (false, 0);
     }
 }
 
@@ -216,12 +213,8 @@ mod tests {
             left.iter().map(|standby| standby.from.0).collect::<Vec<_>>(),
             [7, u64::MAX]
         );
-        // Of a server that knew of no levels.
-        small_file::replace(&disk, EXPECTED_NAME, b"[{\"name\":\"s1\",\"lsn\":7}]").expect("saved");
-        let old = load(&disk).expect("read");
-        assert!(!old[0].is_in_sync && !old[0].is_counted, "{old:?}");
-        assert_eq!(old[0].persisted, Lsn(7));
-        for (garbage, what) in [("[", "EOF"), ("[{\"name\":\"a/b\",\"lsn\":1}]", "letters, digits")] {
+        let stranger = r#"[{"name":"a/b","lsn":1,"persisted":1,"in_sync":false,"counted":false}]"#;
+        for (garbage, what) in [("[", "EOF"), (stranger, "letters, digits")] {
             small_file::replace(&disk, EXPECTED_NAME, garbage.as_bytes()).expect("saved");
             let error = load(&disk).expect_err("refused");
             assert!(error.contains(what) && error.contains(EXPECTED_NAME), "{error}");

@@ -2,10 +2,9 @@
 
 use std::{path::Path, sync::Arc};
 
-use reprise_abi::SEMANTICS;
 use reprise_backup::{MANIFEST_NAME, Place, RestoreError, Source, decode_all};
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_checkpoint::{CheckpointReader, Checkpoints, checkpoint_name};
+use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{Disk, DiskErrorKind, RealDisk};
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_log::{LogReader, VerifyReport};
@@ -97,9 +96,6 @@ pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
     let settings_hash = found.log.segments.last().map(|segment| segment.settings_hash);
     found.other_settings_hash = settings_hash.filter(|hash| *hash != engine.settings_hash());
     look_at_checkpoints(dir, &engine, &mut found)?;
-    if let Err(error) = found.log.judge_commands(found.replay_from, SEMANTICS) {
-        found.refused.push(error.to_string());
-    }
     look_at_log(&mut reader, &engine, &mut found)?;
     found.estimate();
     drop(held);
@@ -110,6 +106,15 @@ impl Inspection {
     /// The checkpoint that would be loaded.
     pub fn taken(&self) -> Option<&FoundCheckpoint> {
         self.checkpoints.iter().find(|found| found.verdict == Verdict::Taken)
+    }
+
+    /// Why a checkpoint is not taken. No opening passes over one of a program with other numbers.
+    fn reason_of(&mut self, error: &CheckpointError) -> String {
+        let reason = error.to_string();
+        if error.is_foreign() {
+            self.refused.push(reason.clone());
+        }
+        reason
     }
 
     fn estimate(&mut self) {
@@ -144,12 +149,15 @@ fn look_at_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> R
         }
         let judged = match lsn < start || lsn > end {
             true => Err(format!("it has no place in the log, which holds LSN {start} to {end}")),
-            false => files.open(lsn).map_err(|error| error.to_string()).and_then(|reader| {
-                let size = reader.size();
-                (checkpoint.rows, checkpoint.row_bytes) = (size.rows, size.row_bytes);
-                judge(&reader, engine, found)?;
-                Ok(reader.database().genesis)
-            }),
+            false => files
+                .open(lsn)
+                .map_err(|error| found.reason_of(&error))
+                .and_then(|reader| {
+                    let size = reader.size();
+                    (checkpoint.rows, checkpoint.row_bytes) = (size.rows, size.row_bytes);
+                    judge(&reader, engine, found)?;
+                    Ok(reader.database().genesis)
+                }),
         };
         match judged {
             Ok(genesis) if !is_taken => {

@@ -10,7 +10,6 @@ use std::{
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
-use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, MemoryLedger, Role, SiteId};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::Started;
@@ -102,15 +101,12 @@ fn log_config_of(
     memory: &Arc<MemoryLedger>,
     (role, new_id): (Role, [u8; 16]),
 ) -> Result<(LogConfig, Option<Genesis>), OpenError> {
-    let readable = readable(files)?;
-    let known = readable.last().map(|(_, genesis)| *genesis);
+    let known = newest_genesis(files)?;
     let key = (around.entropy)().map_err(OpenError::Entropy)?;
     let log_config = LogConfig {
         segment_bytes: config.segment_bytes,
         group_commit_delay: Duration::from_micros(config.group_commit_us),
         settings_hash: around.compiler.settings_hash(),
-        semantics: SEMANTICS,
-        replay_from: readable.iter().map(|(lsn, _)| *lsn).collect(),
         new_block_key: u32::from_le_bytes(*key.first_chunk().expect("16 bytes")),
         // Beside checkpoints an empty log would begin at a position that they have passed.
         expected_database_id: known.as_ref().map(|known| known.database_id),
@@ -172,13 +168,17 @@ fn judge_standby(folders: &Folders) -> Result<(), OpenError> {
     }
 }
 
-/// The checkpoints whose descriptions can be read, the oldest first, with what each says of the database.
-pub(crate) fn readable(files: &Checkpoints) -> Result<Vec<(Lsn, Genesis)>, OpenError> {
-    let stored = files.list()?;
-    let readable = stored.iter().filter_map(|lsn| files.open(*lsn).ok());
-    Ok(readable
-        .map(|reader| (reader.lsn(), reader.database().genesis))
-        .collect())
+/// What the newest checkpoint that can be read says of the database. Err: one is of a program with other numbers.
+pub(crate) fn newest_genesis(files: &Checkpoints) -> Result<Option<Genesis>, OpenError> {
+    let mut newest = None;
+    for lsn in files.list()? {
+        match files.open(lsn) {
+            Ok(reader) => newest = Some(reader.database().genesis),
+            Err(error) if error.is_foreign() => return Err(error.into()),
+            Err(_) => {}
+        }
+    }
+    Ok(newest)
 }
 
 fn reasons_against(files: &Checkpoints) -> Result<Vec<String>, OpenError> {

@@ -3,22 +3,16 @@
 use std::collections::BTreeSet;
 
 use reprise_base::Lsn;
-use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_partition::Touched;
 use reprise_recovery::RecoveryError;
 use reprise_replay::Divergence;
 use reprise_txn::{Deployed, ModuleId};
 use reprise_wire::RecordRef;
-use serde::{Deserialize, Serialize};
 
-use crate::{database::Database, error::OpenError, small_file};
-
-/// In which formats before 6 kept the list; it goes into the log at the first opening.
-const QUARANTINE_NAME: &str = "quarantine.json";
+use crate::{database::Database, error::OpenError};
 
 /// A procedure of one module version that takes no calls; of what it did, the log's changes are believed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quarantined {
     /// Number of the version in the log.
     pub module_id: u32,
@@ -92,8 +86,7 @@ impl Database {
             self.router().quarantine(module, procedure, found.why())?;
             list.remove(0);
         }
-        let folders = self.upkeep.folders.as_ref();
-        Ok(folders.map_or(Ok(()), |folders| small_file::remove(&*folders.root, QUARANTINE_NAME))?)
+        Ok(())
     }
 
     /// Refuses calls of procedures whose records are not in the log yet.
@@ -134,49 +127,5 @@ impl Database {
             }
         }
         Ok(places)
-    }
-}
-
-/// What the file in the data directory lists; nothing where there is none.
-pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Quarantined>, DiskError> {
-    let Some(bytes) = small_file::read(root, QUARANTINE_NAME)? else {
-        return Ok(Vec::new());
-    };
-    serde_json::from_slice(&bytes).map_err(|error| {
-        let reason = format!("{error}. Restore the file from a copy, or remove it to let go of the quarantine");
-        let path = format!("{}/{QUARANTINE_NAME}", root.describe());
-        DiskError::new("read", &path, DiskErrorKind::Io, &reason)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use reprise_env::RealDisk;
-
-    use super::*;
-
-    #[test]
-    fn a_list_reads_back_and_garbage_is_said() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let disk = RealDisk::open(dir.path()).expect("opened");
-        assert_eq!(load(&disk).expect("none"), []);
-        let list = [Quarantined {
-            module_id: 3,
-            procedure_number: 1,
-            module: "bank".into(),
-            version: 2,
-            procedure: "transfer".into(),
-            lsn: 77,
-            what: "it did something else".into(),
-        }];
-        let text = serde_json::to_vec_pretty(&list).expect("text");
-        std::fs::write(dir.path().join(QUARANTINE_NAME), text).expect("written");
-        assert_eq!(load(&disk).expect("read"), list);
-        std::fs::write(dir.path().join(QUARANTINE_NAME), b"{").expect("written");
-        let error = load(&disk).expect_err("garbage").to_string();
-        assert!(
-            error.contains(QUARANTINE_NAME) && error.contains("remove it"),
-            "{error}"
-        );
     }
 }

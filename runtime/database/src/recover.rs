@@ -8,13 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, Role};
 use reprise_checkpoint::{CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_log::Log;
 use reprise_partition::CallBatch;
 use reprise_recovery::{LogSchemas, RecoveryError, described_in, feed, load, reset};
-use reprise_replay::{KeyedOutcome, RecoverFrom, ReplayError, Replayer};
+use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_router::{
     CheckpointInfo, CheckpointState, Fingerprint, Phase, RecoveryStep, Remembered, Router, ScopedKey,
 };
@@ -52,10 +51,8 @@ impl Database {
         report.torn_bytes = opened.found.torn.as_ref().map_or(0, |torn| torn.bytes);
         report.other_settings_hash = opened.other_settings_hash;
         (report.checked_bytes, report.check_seconds) = (opened.found.bytes, self.upkeep.check_seconds);
-        let start = self.load_newest(replayer, &mut report)?;
+        let start = self.load_newest(&mut report)?;
         let until = until.map(|until| until.max(start));
-        // The newest checkpoint could be read before the log was opened, and yet not be loaded.
-        opened.found.judge_commands(start, SEMANTICS)?;
         let end = log.durable();
         report.log_bytes = log.bytes_behind(start);
         let replay_begun = Instant::now();
@@ -74,24 +71,12 @@ impl Database {
                 });
             }
         };
-        // Commands of another semantics number have their changes beside them, or the log would not be open.
-        let own = opened.found.foreign_end(SEMANTICS);
-        let (mut fed, bytes) = (Ok(()), self.redo_window_bytes);
-        if own > start {
-            let own = until.map_or(own, |until| until.min(own));
-            replayer.set_from(RecoverFrom::Changes);
-            fed = feed(replayer, log.reader(start)?, bytes, Some(own), &mut show);
-        }
-        if fed.is_ok() {
-            replayer.set_from(self.recover_from);
-            fed = feed(replayer, log.reader(start.max(own))?, bytes, until, &mut show);
-        }
+        replayer.set_from(self.recover_from);
+        let fed = feed(replayer, log.reader(start)?, self.redo_window_bytes, until, &mut show);
         fed.map_err(|error| match error {
             RecoveryError::Log(error) => OpenError::Log(error),
             error => error.into(),
         })?;
-        // What follows is this program's.
-        replayer.number_rows().map_err(RecoveryError::from)?;
         replayer.drain().map_err(RecoveryError::from)?;
         report.commands = replayer.replayed();
         report.keys = self.router.idempotency().stats().keys as usize;
@@ -131,8 +116,8 @@ impl Database {
         *checkpointer.speeds.lock().expect("held for a store") = speeds;
     }
 
-    /// Loads the newest checkpoint that can be; where the log goes on behind it, by `replayer`. Without any the log goes on at its beginning.
-    fn load_newest(&self, replayer: &mut Replayer, report: &mut RecoveryReport) -> Result<Lsn, OpenError> {
+    /// Loads the newest checkpoint that can be; where the log goes on behind it. Without any the log goes on at its beginning.
+    fn load_newest(&self, report: &mut RecoveryReport) -> Result<Lsn, OpenError> {
         let (Some(log), Some(files)) = (&self.log, &self.files) else {
             return Ok(Lsn(0));
         };
@@ -156,6 +141,7 @@ impl Database {
             }
             let reader = match files.open(lsn) {
                 Ok(reader) => Arc::new(reader),
+                Err(error) if error.is_foreign() => return Err(error.into()),
                 Err(error) => {
                     report.passed_over.push(error.to_string());
                     continue;
@@ -175,9 +161,6 @@ impl Database {
             }
         }
         report.checkpoint = loaded;
-        if let Some(loaded) = loaded {
-            replayer.note_version(loaded.version).map_err(RecoveryError::from)?;
-        }
         match (loaded, start) {
             (Some(loaded), _) => Ok(loaded.lsn),
             (None, Lsn(0)) => Ok(start),
@@ -209,7 +192,6 @@ impl Database {
         keys.for_each(|key| restore_key(&self.router, key));
         Ok(LoadedCheckpoint {
             lsn: reader.lsn(),
-            version: reader.header().version,
             rows: size.rows,
             row_bytes: size.row_bytes,
             file_bytes: size.file_bytes,

@@ -34,8 +34,6 @@ pub struct RecoveryReport {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadedCheckpoint {
     pub lsn: Lsn,
-    /// Of its file's format.
-    pub version: u32,
     pub rows: u64,
     /// Of rows, before compression.
     pub row_bytes: u64,

@@ -5,9 +5,9 @@ use std::{path::Path, sync::Arc};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{Disk, RealDisk};
 use reprise_log::parse_segment_name;
-use reprise_wire::{BLOCK_HEADER_BYTES, FORMAT_VERSION, Records, SEGMENT_HEADER_BYTES, SegmentHeader};
+use reprise_wire::{BLOCK_HEADER_BYTES, Records, SEGMENT_HEADER_BYTES};
 
-use crate::{error::OpenError, opening::readable};
+use crate::{error::OpenError, opening::newest_genesis};
 
 /// The first record fits.
 const LOOKED_AT_BYTES: usize = 4096;
@@ -24,11 +24,10 @@ pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, OpenError> {
     };
     let mut buffer = vec![0; LOOKED_AT_BYTES];
     let read = disk.open_read(first)?.read_at(0, &mut buffer)?;
-    let version = SegmentHeader::decode(&buffer[..read]).map_or(FORMAT_VERSION, |header| header.version);
     let payload = buffer[..read]
         .get(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES..)
         .unwrap_or_default();
-    let first = Records::new(payload, version).next().and_then(Result::ok);
+    let first = Records::new(payload).next().and_then(Result::ok);
     if let Some(genesis) = first.and_then(|(_, record, _)| record.genesis()) {
         return Ok(Some(genesis.partitions));
     }
@@ -36,6 +35,6 @@ pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, OpenError> {
     let Ok(disk) = RealDisk::open(dir.join("checkpoints")) else {
         return Ok(None);
     };
-    let readable = readable(&Checkpoints::new(Arc::new(disk)))?;
-    Ok(readable.last().map(|(_, genesis)| genesis.partitions))
+    let newest = newest_genesis(&Checkpoints::new(Arc::new(disk)))?;
+    Ok(newest.map(|genesis| genesis.partitions))
 }

@@ -35,7 +35,6 @@ struct Kept {
     epoch: u32,
     in_sync: bool,
     /// In sync, as one of those of whom a quorum is waited for: others may have more.
-    #[serde(default)]
     of_quorum: bool,
     /// What was durable here by then.
     lsn: u64,
@@ -304,7 +303,8 @@ mod tests {
     #[test]
     fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_more() {
         let disk = SimDisk::new();
-        let list = br#"[{"name":"s1","lsn":9,"in_sync":true},{"name":"s2","lsn":7,"persisted":5}]"#;
+        let list = br#"[{"name":"s1","lsn":9,"persisted":9,"in_sync":true,"counted":false},
+            {"name":"s2","lsn":7,"persisted":5,"in_sync":false,"counted":false}]"#;
         small_file::replace(&disk, expected::EXPECTED_NAME, list).expect("written");
         let synced = Synced::open(Arc::new(disk.clone()), at(1, 9));
         let told = |synced: &Synced| -> Vec<(String, u64)> {
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
         let disk = SimDisk::new();
-        let list = br#"[{"name":"s1","lsn":9,"in_sync":true}]"#;
+        let list = br#"[{"name":"s1","lsn":9,"persisted":9,"in_sync":true,"counted":false}]"#;
         small_file::replace(&disk, expected::EXPECTED_NAME, list).expect("written");
         let are_in_sync = || {
             expected::load(&disk)

@@ -9,7 +9,6 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Select, TryRecvError};
-use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, PartitionId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader, CheckpointSize, CheckpointWriter};
 use reprise_env::{Step, Work};
@@ -19,7 +18,7 @@ use reprise_router::{CopyStart, Exported};
 use reprise_storage::stored_json;
 use reprise_wire::{
     CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef,
-    CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, FORMAT_VERSION, Genesis,
+    CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, Genesis,
 };
 
 use crate::checkpoint::Checkpointer;
@@ -125,8 +124,6 @@ impl Writing {
 
     fn begin(&mut self) -> Result<Step, CheckpointError> {
         let mut writer = self.service.files.begin(CheckpointHeader {
-            version: FORMAT_VERSION,
-            semantics: SEMANTICS,
             database_id: self.service.genesis.database_id,
             lsn: self.start.lsn,
             settings_hash: self.service.settings_hash,
@@ -338,7 +335,6 @@ fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Resul
         CheckpointModuleRef {
             module_id: module.id.0,
             version: module.version,
-            semantics: module.semantics,
             name: &module.name,
             in_service: start.deployed.is_current(module.id),
             installed_by: module.installed_by,

@@ -419,7 +419,6 @@ fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checke
         "partitioning",
         "log",
         "prefetch",
-        "near",
         "time_max_ms",
     ];
     let object = Object::new(path, value, &members)?;
@@ -438,8 +437,7 @@ fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checke
     if partitioning == Partitioning::Any && !read_only {
         return path.member("partitioning").fail("\"any\" is for read-only procedures");
     }
-    // Modules of earlier versions of the SDK say `near`.
-    let prefetch = match object.optional("prefetch").or_else(|| object.optional("near")) {
+    let prefetch = match object.optional("prefetch") {
         Some((at, value)) => list(&at, value, 0, NEAR_KEYS_MAX, |at, value| {
             parse_prefetch(at, value, tables, &params)
         })?,

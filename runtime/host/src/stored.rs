@@ -148,7 +148,7 @@ fn read_procedure(value: &Value, tables: &[TableSchema]) -> Read<ProcedureSchema
         Some(Value::String(word)) if word == "any" => Partitioning::Any,
         _ => Partitioning::All,
     };
-    let prefetch = items(value, "prefetch").iter().chain(items(value, "near"));
+    let prefetch = items(value, "prefetch").iter();
     Ok(ProcedureSchema {
         docs: docs(value),
         name: text(value, "name")?.to_owned(),

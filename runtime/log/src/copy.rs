@@ -5,8 +5,7 @@ use std::sync::Arc;
 use reprise_base::Lsn;
 use reprise_env::{Disk, DiskError, DiskFile};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, History, Records, SEGMENT_HEADER_BYTES, SegmentHeader, block_bytes,
-    lsn_after, seal_block, tag_at,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, History, Records, SegmentHeader, block_bytes, seal_block, tag_at,
 };
 
 use crate::{
@@ -14,6 +13,7 @@ use crate::{
     error::{LogError, UnavailableKind},
     index::segment_name,
     reader::{LogReader, damaged},
+    scan::read_header,
 };
 
 /// Bytes gathered for one write.
@@ -120,13 +120,13 @@ fn kept_records(block: &PlacedBlock, bytes: &[u8], until: Lsn) -> Kept {
         return Kept::All;
     }
     let payload = &bytes[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + payload_bytes];
-    let mut records = Records::new(payload, block.version);
+    let mut records = Records::new(payload);
     let (mut count, mut lsn) = (0, block.first());
     while lsn < until {
         match records.next() {
-            Some(Ok((_, _, bytes))) => {
+            Some(Ok(_)) => {
                 count += 1;
-                lsn = lsn_after(block.version, lsn, bytes.len());
+                lsn = Lsn(lsn.0 + 1);
             }
             _ => return Kept::All,
         }
@@ -215,10 +215,7 @@ impl<'r> Walk<'r> {
 
     fn segment_header(&self) -> Result<SegmentHeader, LogError> {
         let start = self.cursor.as_ref().expect("a block was found through it").start;
-        let file = self.reader.disk.open_read(&segment_name(start))?;
-        let mut bytes = [0; SEGMENT_HEADER_BYTES];
-        let read = file.read_at(0, &mut bytes)?;
-        SegmentHeader::decode(&bytes[..read]).map_err(|error| damaged(start, start, self.next_lsn(), &error))
+        read_header(&*self.reader.disk, start, self.next_lsn())
     }
 }
 
@@ -339,7 +336,7 @@ impl Copier<'_> {
             payload_bytes: 0,
             records_count: 0,
             chain: self.last.chain,
-            tag: tag_at(source.version, source.block_tag(), place),
+            tag: tag_at(source.block_tag(), place),
             epoch: self.last.epoch,
             payload_crc: 0,
             memory_units: self.memory_units,
@@ -347,8 +344,7 @@ impl Copier<'_> {
         let mut close = vec![0; block_bytes(0)];
         let chain = seal_block(&header, &mut close);
         let after = Continuity { chain, ..self.last };
-        let version = source.version;
-        self.push(&PlacedBlock { header, place, version }, &close, after)?;
+        self.push(&PlacedBlock { header, place }, &close, after)?;
         let out = self.out.take().expect("the caller copied something");
         self.copy.bytes += out.finish()?;
         self.target.sync_dir()?;

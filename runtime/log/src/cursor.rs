@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use reprise_base::{Epoch, Lsn, limits::LOG_ALIGN_BYTES};
 use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile};
-use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockHeader, LSN_COUNTS_FROM, SEGMENT_HEADER_BYTES, SegmentHeader, WireError, tag_at,
-};
+use reprise_wire::{BLOCK_HEADER_BYTES, BlockHeader, SEGMENT_HEADER_BYTES, SegmentHeader, WireError, tag_at};
 
 use crate::index::{SegmentPlace, segment_name};
 
@@ -34,8 +32,6 @@ impl Continuity {
 pub(crate) struct PlacedBlock {
     pub header: BlockHeader,
     pub place: u64,
-    /// Of the format of its segment.
-    pub version: u32,
 }
 
 impl PlacedBlock {
@@ -45,26 +41,12 @@ impl PlacedBlock {
 
     /// Of its first record.
     pub fn first(&self) -> Lsn {
-        match self.version < LSN_COUNTS_FROM {
-            true => Lsn(self.place + BLOCK_HEADER_BYTES as u64),
-            false => self.header.lsn,
-        }
+        self.header.lsn
     }
 
     /// Behind its last record.
-    pub fn records_end(&self) -> Lsn {
-        match self.version < LSN_COUNTS_FROM {
-            true => Lsn(self.first().0 + u64::from(self.header.payload_bytes)),
-            false => Lsn(self.header.lsn.0 + u64::from(self.header.records_count)),
-        }
-    }
-
-    /// What the header of the block behind it tells as its LSN.
     pub fn end(&self) -> Lsn {
-        match self.version < LSN_COUNTS_FROM {
-            true => Lsn(self.end_place()),
-            false => self.records_end(),
-        }
+        Lsn(self.header.lsn.0 + u64::from(self.header.records_count))
     }
 }
 
@@ -90,8 +72,6 @@ pub(crate) struct SegmentCursor {
     pub start: u64,
     /// What the tags of its blocks are made of; whoever reads the header first sets it.
     block_tag: u32,
-    /// Of the segment's format; set likewise.
-    pub version: u32,
     window: Vec<u8>,
     window_at: u64,
 }
@@ -103,7 +83,6 @@ impl SegmentCursor {
             file,
             start,
             block_tag: 0,
-            version: 0,
             window: Vec::new(),
             window_at: 0,
         }
@@ -113,12 +92,12 @@ impl SegmentCursor {
     pub fn at(disk: &dyn Disk, place: &SegmentPlace) -> Result<Self, DiskError> {
         let file = disk.open_read(&segment_name(place.place))?;
         let mut cursor = Self::new(file, place.place);
-        (cursor.block_tag, cursor.version) = (place.block_tag, place.version);
+        cursor.block_tag = place.block_tag;
         Ok(cursor)
     }
 
     pub fn set_header(&mut self, header: &SegmentHeader) {
-        (self.block_tag, self.version) = (header.block_tag(), header.version);
+        self.block_tag = header.block_tag();
     }
 
     pub fn file_bytes(&self) -> Result<u64, DiskError> {
@@ -151,8 +130,7 @@ impl SegmentCursor {
     pub fn expected(&self, place: u64) -> Expected {
         Expected {
             place,
-            version: self.version,
-            tag: tag_at(self.version, self.block_tag, place),
+            tag: tag_at(self.block_tag, place),
         }
     }
 
@@ -296,7 +274,6 @@ pub(crate) fn judge_block(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
     place: u64,
-    version: u32,
     tag: u32,
 }
 
@@ -304,24 +281,16 @@ impl Expected {
     /// The block whose header `bytes` begin with, and the header's checksum.
     pub fn judge(&self, bytes: &[u8]) -> Result<(PlacedBlock, u32), WireError> {
         let (header, crc) = BlockHeader::decode(bytes)?;
-        let judge = |what, expected: u64, found: u64| {
-            if expected == found {
-                return Ok(());
-            }
-            Err(WireError {
-                what,
-                expected: expected.to_string(),
-                found: found.to_string(),
-            })
-        };
-        if self.version < LSN_COUNTS_FROM {
-            judge("position of the block", self.place, header.lsn.0)?;
+        if header.tag != self.tag {
+            return Err(WireError {
+                what: "tag of the block",
+                expected: self.tag.to_string(),
+                found: header.tag.to_string(),
+            });
         }
-        judge("tag of the block", self.tag.into(), header.tag.into())?;
         let block = PlacedBlock {
             header,
             place: self.place,
-            version: self.version,
         };
         Ok((block, crc))
     }

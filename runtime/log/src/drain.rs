@@ -4,7 +4,7 @@ use std::{ops::Range, time::Duration};
 
 use reprise_base::Lsn;
 use reprise_nvram::{Recovered, RecoveredRecord};
-use reprise_wire::{FORMAT_VERSION, RecordBatch, RecordRef, Records};
+use reprise_wire::{RecordBatch, RecordRef, Records};
 
 use crate::{
     error::LogError,
@@ -139,7 +139,6 @@ pub fn recovered_records(
                 end: Lsn(at.0 + 1),
                 record: RecordRef::Void,
                 bytes: void.bytes(),
-                version: FORMAT_VERSION,
                 place: place_of(found, 0),
             };
             if !each(&void_record) {
@@ -147,7 +146,7 @@ pub fn recovered_records(
             }
             at = void_record.end;
         }
-        for decoded in Records::new(&found.bytes, FORMAT_VERSION) {
+        for decoded in Records::new(&found.bytes) {
             let (offset, record, bytes) =
                 decoded.map_err(|error| unfit(format!("what lies at LSN {at} is no record: {error}")))?;
             let record = LogRecord {
@@ -155,7 +154,6 @@ pub fn recovered_records(
                 end: Lsn(at.0 + 1),
                 record,
                 bytes,
-                version: FORMAT_VERSION,
                 place: place_of(found, offset),
             };
             if !each(&record) {

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use reprise_base::Lsn;
 use reprise_env::DiskError;
+use reprise_wire::WireError;
 
 /// Why the log takes no writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,19 +35,13 @@ pub enum LogError {
     TooLong { bytes: usize, max: usize },
     #[error("the log belongs to database {found}, not to {expected}")]
     WrongDatabase { expected: String, found: String },
-    #[error("{file} has format version {found}, this program reads versions {oldest} to {newest}")]
-    FormatVersion {
+    #[error("{file} has {what} {found}, and this program reads {expected} alone. Nothing was changed")]
+    Foreign {
         file: String,
-        oldest: u32,
-        newest: u32,
-        found: u32,
+        what: &'static str,
+        expected: String,
+        found: String,
     },
-    #[error(
-        "the command at LSN {lsn} ran under semantics number {found}, and this program has {expected}: run again it could come to something \
-         else. Nothing was changed. The way on: start the program that wrote the log, take a checkpoint with `reprise checkpoint take`, \
-         stop it, and start this one"
-    )]
-    ForeignCommand { lsn: Lsn, found: u32, expected: u32 },
     #[error(
         "the data needs {} MiB, --memory-max is {} MiB. Nothing was changed: start with more",
         .needed.div_ceil(1 << 20), .max >> 20
@@ -65,6 +60,17 @@ impl LogError {
         Self::Unavailable {
             kind,
             reason: reason.into(),
+        }
+    }
+
+    /// Of a segment that a program with other numbers wrote.
+    pub(crate) fn foreign(file: &str, error: WireError) -> Self {
+        let WireError { what, expected, found } = error;
+        Self::Foreign {
+            file: file.to_owned(),
+            what,
+            expected,
+            found,
         }
     }
 

@@ -8,8 +8,8 @@ use std::{
 use reprise_base::Lsn;
 use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile, Step, Work};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FORMAT_VERSION, History, MEMORY_UNIT_BYTES, SEGMENT_HEADER_BYTES,
-    SegmentHeader, seal_block, tag_at,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, History, MEMORY_UNIT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader,
+    seal_block, tag_at,
 };
 
 use crate::{
@@ -269,7 +269,7 @@ impl<P: Send + 'static> Flusher<P> {
             payload_bytes: block.payload_bytes as u32,
             records_count: block.records_count,
             chain: self.next.chain,
-            tag: tag_at(FORMAT_VERSION, self.block_tag, block.place),
+            tag: tag_at(self.block_tag, block.place),
             epoch: self.next.epoch,
             payload_crc: 0,
             memory_units: memory_units(self.shared.config.memory.data_bytes()),
@@ -290,7 +290,6 @@ impl<P: Send + 'static> Flusher<P> {
         let written = PlacedBlock {
             header,
             place: block.place,
-            version: FORMAT_VERSION,
         };
         (self.next.chain, self.next.lsn) = (crc, written.end());
         if block.records_count > 0 {
@@ -328,7 +327,6 @@ impl<P: Send + 'static> Flusher<P> {
         let group = Group {
             first: block.lsn,
             end,
-            version: FORMAT_VERSION,
             records,
         };
         let is_handed = block.kind == BlockKind::Data && self.shared.sinks.hand(&group);
@@ -339,8 +337,6 @@ impl<P: Send + 'static> Flusher<P> {
     fn segment_header(&self, block: &Block) -> SegmentHeader {
         let config = &self.shared.config;
         SegmentHeader {
-            version: FORMAT_VERSION,
-            semantics: config.semantics,
             database_id: self.shared.database_id,
             start: block.lsn,
             place: block.place,

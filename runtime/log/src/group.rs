@@ -28,8 +28,6 @@ pub struct Group<'a> {
     pub first: Lsn,
     /// Behind the last one.
     pub end: Position,
-    /// Of the format.
-    pub version: u32,
     /// Encoded, one behind the other.
     pub records: &'a [u8],
 }
@@ -98,13 +96,13 @@ pub(crate) fn history_until(reader: &mut LogReader, mut history: History, lsn: L
             continue;
         }
         let mut at = block.lsn;
-        for record in RawRecords::new(block.records, block.version) {
+        for record in RawRecords::new(block.records) {
             let record = record.map_err(|error| block.malformed(&error))?;
             if at >= lsn {
                 break;
             }
             history = history.then(&block.records[record.start..record.end]);
-            at = reprise_wire::lsn_after(block.version, at, record.end - record.start);
+            at = Lsn(at.0 + 1);
         }
         break;
     }

@@ -41,12 +41,10 @@ pub(crate) struct SegmentPlace {
     pub start: Lsn,
     /// As its header tells.
     pub epoch: Epoch,
-    /// Of all records before its first one, as far as the log is kept where the header does not tell it.
+    /// Of all records before its first one.
     pub history: History,
     /// What the tags of its blocks are made of.
     pub block_tag: u32,
-    /// Of the format: what its records are read by.
-    pub version: u32,
     /// Where the next one begins.
     pub following: Option<u64>,
 }
@@ -104,7 +102,6 @@ impl LogIndex {
             epoch: header.epoch,
             history: header.history,
             block_tag: header.block_tag(),
-            version: header.version,
             following: None,
         };
         if let Some(last) = inner.segments.last_mut() {
@@ -239,14 +236,12 @@ impl LogIndex {
 
 #[cfg(test)]
 mod tests {
-    use reprise_wire::{BlockHeader, BlockKind, FORMAT_VERSION};
+    use reprise_wire::{BlockHeader, BlockKind};
 
     use super::*;
 
     fn header(place: u64, start: u64) -> SegmentHeader {
         SegmentHeader {
-            version: FORMAT_VERSION,
-            semantics: 1,
             database_id: [7; 16],
             start: Lsn(start),
             place,
@@ -272,7 +267,6 @@ mod tests {
                 memory_units: 0,
             },
             place,
-            version: FORMAT_VERSION,
         }
     }
 

@@ -8,9 +8,7 @@ use std::{
 use reprise_base::{Epoch, Lsn, MemoryLedger, OnReached, Role, Waiter, Watermark, limits::SEGMENT_BYTES};
 use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads};
 use reprise_observe::FlushStats;
-use reprise_wire::{
-    BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, History, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,
-};
+use reprise_wire::{BlockKind, History, SEGMENT_HEADER_BYTES, SegmentHeader};
 
 use crate::{
     append::Appender,
@@ -51,18 +49,14 @@ pub struct LogConfig {
     pub append_wait_max: Duration,
     /// Hash of the settings that can change what a replay computes.
     pub settings_hash: u64,
-    /// What guests see: a log's commands run again under the same number alone.
-    pub semantics: u32,
     /// `Standby`: the log takes groups of a primary instead of appends.
     pub role: Role,
     /// For a log that is created now.
     pub new_database_id: [u8; 16],
-    /// Unguessable, for segments of a log that has no key for its blocks yet.
+    /// Unguessable, for the blocks of a log that is created now.
     pub new_block_key: u32,
     /// Another database's log, or an empty directory, is refused.
     pub expected_database_id: Option<[u8; 16]>,
-    /// Where a replay may begin beside the log's beginning: checkpoints that can be read.
-    pub replay_from: Vec<Lsn>,
     /// What each block tells of the database's memory.
     pub memory: Arc<MemoryLedger>,
 }
@@ -77,12 +71,10 @@ impl LogConfig {
             seal_after: Duration::from_millis(5),
             append_wait_max: Duration::from_secs(10),
             settings_hash: 0,
-            semantics: SEMANTICS_OLDEST,
             role: Role::Primary,
             new_database_id,
             new_block_key: 0,
             expected_database_id: None,
-            replay_from: Vec::new(),
             memory: MemoryLedger::unlimited(),
         }
     }
@@ -127,8 +119,8 @@ pub struct Log<P: Send + 'static> {
 
 impl<P: Send + 'static> Log<P> {
     /// Opens the log on `disk`, or begins one on an empty directory. Every block is checked; the remains of a write that a
-    /// crash cut off are erased; anything else that is wrong is `Corrupt`, and nothing is changed. Neither is it where commands would
-    /// have to be run again that ran under another semantics number.
+    /// crash cut off are erased; anything else that is wrong is `Corrupt`, and nothing is changed. Files of a program with other numbers are
+    /// `Foreign`, and nothing is changed.
     pub fn open(
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
@@ -154,13 +146,6 @@ impl<P: Send + 'static> Log<P> {
         if let Some(damage) = scanned.report.damage {
             return Err(LogError::Corrupt(Arc::new(damage)));
         }
-        let found = &scanned.report;
-        let places = config
-            .replay_from
-            .iter()
-            .filter(|from| (found.start..=found.end).contains(*from));
-        let from = places.max().copied().unwrap_or(found.start);
-        found.judge_commands(from, config.semantics)?;
         for leftover in [SPARE_NAME, RECYCLE_NAME] {
             match disk.remove(leftover) {
                 Err(error) if error.kind != DiskErrorKind::NotFound => return Err(error.into()),
@@ -380,8 +365,6 @@ struct Opened {
 impl Opened {
     fn create(disk: &dyn Disk, mut scan: Scan, config: &LogConfig) -> Result<Self, LogError> {
         let header = SegmentHeader {
-            version: FORMAT_VERSION,
-            semantics: config.semantics,
             block_key: config.new_block_key,
             database_id: config.new_database_id,
             start: Lsn(0),
@@ -432,11 +415,7 @@ impl Opened {
         if config.role != Role::Standby {
             scan.next.epoch = scan.next.epoch.next();
         }
-        let is_continued = newest.settings_hash == config.settings_hash
-            && (newest.version, newest.semantics) == (FORMAT_VERSION, config.semantics);
-        if newest.version == FORMAT_VERSION_OLDEST {
-            scan.block_key = config.new_block_key;
-        }
+        let is_continued = newest.settings_hash == config.settings_hash;
         let segment_room = newest.file_bytes.saturating_sub(SEGMENT_HEADER_BYTES as u64);
         let used = newest.end_place - newest.place;
         Ok(Self {

@@ -28,7 +28,7 @@ struct Part<'a> {
 fn parts<'a>(group: &Group<'a>, bytes_max: usize) -> Result<Vec<Part<'a>>, PlaceError> {
     let first = group.first;
     let (mut parts, mut begins, mut ends, mut count) = (Vec::new(), 0, 0, 0);
-    let mut records = RawRecords::new(group.records, group.version).peekable();
+    let mut records = RawRecords::new(group.records).peekable();
     while let Some(record) = records.next() {
         let record = record.map_err(|error| PlaceError::Malformed { first, error })?;
         let beside = records.next_if(|next| next.as_ref().is_ok_and(|next| next.is_beside(&record)));

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use reprise_base::{Epoch, Lsn, Watermark};
 use reprise_env::Disk;
-use reprise_wire::{BLOCK_HEADER_BYTES, RecordRef, Records, WireError, lsn_after};
+use reprise_wire::{BLOCK_HEADER_BYTES, RecordRef, Records, WireError};
 
 use crate::{
     cursor::{Continuity, NoBlock, PlacedBlock, SegmentCursor},
@@ -28,8 +28,6 @@ pub struct LogRecord<'a> {
     pub record: RecordRef<'a>,
     /// As in the log, its length included.
     pub bytes: &'a [u8],
-    /// Of the format of its segment.
-    pub version: u32,
     /// Where it lies.
     pub place: RecordPlace,
 }
@@ -65,7 +63,6 @@ impl LogRecord<'_> {
             lsn: self.lsn,
             end: self.end,
             bytes: self.bytes.to_vec(),
-            version: self.version,
             place: self.place,
         }
     }
@@ -78,7 +75,6 @@ pub struct OwnedRecord {
     pub lsn: Lsn,
     end: Lsn,
     bytes: Vec<u8>,
-    version: u32,
     place: RecordPlace,
 }
 
@@ -88,9 +84,8 @@ impl OwnedRecord {
         LogRecord {
             lsn: self.lsn,
             end: self.end,
-            record: RecordRef::decode(&self.bytes, self.version).expect("decoded before it was copied"),
+            record: RecordRef::decode(&self.bytes).expect("decoded before it was copied"),
             bytes: &self.bytes,
-            version: self.version,
             place: self.place,
         }
     }
@@ -110,8 +105,6 @@ pub struct LogBlock<'a> {
     pub end: Lsn,
     /// Encoded.
     pub records: &'a [u8],
-    /// Of the format of their segment.
-    pub version: u32,
     /// In which they were written.
     pub epoch: Epoch,
     segment: u64,
@@ -247,10 +240,10 @@ impl LogReader {
         let segment = cursor.start;
         let offset = cursor.offset_of(block.place) + (BLOCK_HEADER_BYTES + at) as u64;
         let payload = cursor.payload(&block)?;
-        let decoded = Records::at(payload, at, block.version).next();
+        let decoded = Records::at(payload, at).next();
         match decoded.expect("the block has at least one byte left") {
             Ok((_, record, bytes)) => {
-                let end = lsn_after(block.version, lsn, bytes.len());
+                let end = Lsn(lsn.0 + 1);
                 self.current = Some(BlockAt {
                     block,
                     at: at + bytes.len(),
@@ -261,7 +254,6 @@ impl LogReader {
                     end,
                     record,
                     bytes,
-                    version: block.version,
                     place: RecordPlace {
                         holder: Holder::Segment(segment),
                         offset,
@@ -278,7 +270,7 @@ impl LogReader {
         let Some(BlockAt { block, at, lsn }) = self.current_block()? else {
             return Ok(None);
         };
-        let end = block.records_end();
+        let end = block.end();
         self.current = Some(BlockAt {
             block,
             at: block.header.payload_bytes as usize,
@@ -291,7 +283,6 @@ impl LogReader {
             segment: cursor.start,
             place: block.place,
             records: &cursor.payload(&block)?[at..],
-            version: block.version,
             epoch: block.header.epoch,
         }))
     }
@@ -301,7 +292,7 @@ impl LogReader {
         let (current, before, next_block) = (self.current, self.before, self.next_block);
         let found = self.current_block()?;
         (self.current, self.before, self.next_block) = (current, before, next_block);
-        Ok(found.map(|found| found.block.records_end()))
+        Ok(found.map(|found| found.block.end()))
     }
 
     /// The next record's LSN, or what it will be.
@@ -416,10 +407,10 @@ impl ReadEnd {
 /// The first record of a block at or behind `from`.
 fn first_record_from(payload: &[u8], block: PlacedBlock, from: Lsn) -> BlockAt {
     let mut lsn = block.first();
-    let mut records = Records::new(payload, block.version);
+    let mut records = Records::new(payload);
     while lsn < from {
         match records.next() {
-            Some(Ok((_, _, bytes))) => lsn = lsn_after(block.version, lsn, bytes.len()),
+            Some(Ok(_)) => lsn = Lsn(lsn.0 + 1),
             _ => {
                 let at = payload.len();
                 return BlockAt { block, at, lsn };

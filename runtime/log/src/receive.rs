@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use reprise_base::{Epoch, Lsn};
-use reprise_wire::{FORMAT_VERSION, RecordCounts, WireError};
+use reprise_wire::{RecordCounts, WireError};
 
 use crate::{
     append::Appender,
@@ -35,8 +35,6 @@ pub enum PlaceError {
         "the records of LSN {first} to {end} are not those that were sent, or another history lies before them here"
     )]
     OtherHistory { first: Lsn, end: Lsn },
-    #[error("a group of format version {found}; this program writes {FORMAT_VERSION}")]
-    Version { found: u32 },
     #[error("the group of LSN {first}: {error}")]
     Malformed { first: Lsn, error: WireError },
     #[error("the group of LSN {first} holds {found} records, and tells of {told}")]
@@ -147,9 +145,6 @@ pub(crate) fn promoted() -> LogError {
 /// True for a group that was received before.
 fn is_known(group: &Group<'_>, received: &Position) -> Result<bool, PlaceError> {
     let (first, end) = (group.first, group.end.lsn);
-    if group.version != FORMAT_VERSION {
-        return Err(PlaceError::Version { found: group.version });
-    }
     if group.end.epoch < received.epoch {
         return Err(PlaceError::OldEpoch {
             found: group.end.epoch,
@@ -175,7 +170,7 @@ fn judge_records(group: &Group<'_>, received: &Position) -> Result<RecordCounts,
     if received.history.then(group.records) != group.end.history {
         return Err(PlaceError::OtherHistory { first, end });
     }
-    let counts = RecordCounts::of(group.records, group.version);
+    let counts = RecordCounts::of(group.records);
     let counts = counts.map_err(|error| PlaceError::Malformed { first, error })?;
     match u64::from(counts.all) == end.0 - first.0 {
         true => Ok(counts),

@@ -2,10 +2,7 @@
 
 use reprise_base::{Epoch, Lsn};
 use reprise_env::Disk;
-use reprise_wire::{
-    BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, MEMORY_UNIT_BYTES, PairWalk, RecordEffect,
-    RecordRef, Records, SEGMENT_HEADER_BYTES, SegmentHeader, lsn_after,
-};
+use reprise_wire::{BlockKind, History, MEMORY_UNIT_BYTES, RecordEffect, Records, SEGMENT_HEADER_BYTES, SegmentHeader};
 
 use crate::{
     cursor::{Continuity, NoBlock, PlacedBlock, SegmentCursor},
@@ -29,14 +26,8 @@ pub struct SegmentReport {
     pub end_place: u64,
     /// Of the settings under which it was written.
     pub settings_hash: u64,
-    /// As its header tells; 0 in segments of formats that don't.
+    /// As its header tells.
     pub epoch: Epoch,
-    /// Of the format.
-    pub version: u32,
-    /// What guests saw when its commands ran.
-    pub semantics: u32,
-    /// Where the last command lies whose changes do not stand behind it: it can only be run again.
-    pub last_command: Option<Lsn>,
     /// Its length.
     pub file_bytes: u64,
 }
@@ -85,51 +76,24 @@ pub struct VerifyReport {
     pub damage: Option<Damage>,
 }
 
-impl VerifyReport {
-    /// Err: at or behind `from` lies a command that ran under another semantics number and can only be run again.
-    pub fn judge_commands(&self, from: Lsn, semantics: u32) -> Result<(), LogError> {
-        let foreign = self.segments.iter().filter(|segment| segment.semantics != semantics);
-        let mut commands = foreign.filter_map(|segment| Some((segment.last_command?, segment.semantics)));
-        match commands.find(|(lsn, _)| *lsn >= from) {
-            None => Ok(()),
-            Some((lsn, found)) => Err(LogError::ForeignCommand {
-                lsn,
-                found,
-                expected: semantics,
-            }),
-        }
-    }
-
-    /// Behind everything that was logged under another semantics number.
-    pub fn foreign_end(&self, semantics: u32) -> Lsn {
-        let mut newest = self.segments.iter().rev();
-        let foreign = newest.find(|segment| segment.semantics != semantics);
-        foreign.map_or(Lsn(0), |segment| segment.end)
-    }
-
-    /// Under which number the record at `lsn` was logged.
-    pub fn semantics_at(&self, lsn: Lsn) -> Option<u32> {
-        let mut newest = self.segments.iter().rev();
-        newest
-            .find(|segment| segment.start <= lsn)
-            .map(|segment| segment.semantics)
-    }
-}
-
-/// Reads the whole log without changing it. Err only where the disk fails or the format is another version's.
+/// Reads the whole log without changing it. Err only where the disk fails, or another program's numbers stand in a file.
 pub fn verify(disk: &dyn Disk) -> Result<VerifyReport, LogError> {
     Ok(scan(disk)?.report)
 }
 
 /// The LSN of the first record of the segment that begins at a place, as its header tells.
 pub fn start_of_segment(disk: &dyn Disk, place: u64) -> Result<Lsn, LogError> {
-    let name = segment_name(place);
+    Ok(read_header(disk, place, Lsn(0))?.start)
+}
+
+/// The header of the segment that begins at a place; `lsn` is where the log is whole to.
+pub(crate) fn read_header(disk: &dyn Disk, place: u64, lsn: Lsn) -> Result<SegmentHeader, LogError> {
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
-    let read = disk.open_read(&name)?.read_at(0, &mut bytes)?;
-    match SegmentHeader::decode(&bytes[..read]) {
-        Ok(header) => Ok(header.start),
-        Err(error) => Err(damaged(place, place, Lsn(0), &error)),
-    }
+    let read = disk.open_read(&segment_name(place))?.read_at(0, &mut bytes)?;
+    SegmentHeader::decode(&bytes[..read]).map_err(|error| match error.is_foreign() {
+        true => LogError::foreign(&segment_name(place), error),
+        false => damaged(place, place, lsn, &error),
+    })
 }
 
 /// Whose log lies on `disk`, by its oldest segment; None: no log is there.
@@ -138,12 +102,7 @@ pub fn database_id(disk: &dyn Disk) -> Result<Option<[u8; 16]>, LogError> {
     let Some(place) = names.iter().filter_map(|name| parse_segment_name(name)).min() else {
         return Ok(None);
     };
-    let mut bytes = [0; SEGMENT_HEADER_BYTES];
-    let read = disk.open_read(&segment_name(place))?.read_at(0, &mut bytes)?;
-    match SegmentHeader::decode(&bytes[..read]) {
-        Ok(header) => Ok(Some(header.database_id)),
-        Err(error) => Err(damaged(place, place, Lsn(0), &error)),
-    }
+    Ok(Some(read_header(disk, place, Lsn(0))?.database_id))
 }
 
 pub(crate) struct Scan {
@@ -159,29 +118,6 @@ pub(crate) struct Scan {
     pub last_block: Option<u64>,
     /// Behind the last whole block.
     pub end_place: u64,
-}
-
-/// Finds commands whose changes do not follow. Both of a transaction stand in one block.
-#[derive(Default)]
-struct CommandsAlone {
-    last: Option<Lsn>,
-    /// The record before, if it is a command.
-    before: Option<Lsn>,
-    pairs: PairWalk,
-}
-
-impl CommandsAlone {
-    fn note(&mut self, lsn: Lsn, record: &RecordRef<'_>) {
-        let before = self.before.take();
-        if !self.pairs.is_beside(record) {
-            self.last = before.or(self.last);
-        }
-        self.before = (record.facts().effect == RecordEffect::Call).then_some(lsn);
-    }
-
-    fn last(self) -> Option<Lsn> {
-        self.before.or(self.last)
-    }
 }
 
 /// Why the walk ends early: damage is a finding, the rest an error.
@@ -237,18 +173,12 @@ impl Scan {
             end_place: place,
             settings_hash: header.settings_hash,
             epoch: header.epoch,
-            version: header.version,
-            semantics: header.semantics,
-            last_command: None,
             file_bytes,
         });
         (self.report.end, self.end_place) = (header.start, place);
         cursor.set_header(&header);
         self.block_key = header.block_key;
-        self.index.add_segment(&SegmentHeader {
-            history: self.history,
-            ..header
-        });
+        self.index.add_segment(&header);
         // The segment that follows was begun when everything before its start was durable.
         let end = following.unwrap_or(u64::MAX);
         while self.end_place < end {
@@ -285,17 +215,10 @@ impl Scan {
             }))
         };
         let bytes = cursor.bytes(0, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES as u64)?;
-        let header = match (SegmentHeader::decode(bytes), SegmentHeader::peek_version(bytes)) {
-            (Ok(header), _) => header,
-            (Err(_), Some(found)) if !(FORMAT_VERSION_OLDEST..=FORMAT_VERSION).contains(&found) => {
-                return Err(Stop::Error(LogError::FormatVersion {
-                    file: file.to_owned(),
-                    oldest: FORMAT_VERSION_OLDEST,
-                    newest: FORMAT_VERSION,
-                    found,
-                }));
-            }
-            (Err(error), _) => return damage(error.to_string()),
+        let header = match SegmentHeader::decode(bytes) {
+            Ok(header) => header,
+            Err(error) if error.is_foreign() => return Err(Stop::Error(LogError::foreign(file, error))),
+            Err(error) => return damage(error.to_string()),
         };
         if header.place != place {
             return damage(format!("the header tells of byte {} of the log", header.place));
@@ -320,16 +243,10 @@ impl Scan {
             }
             Some(_) => {}
         }
-        if header.version < HISTORY_FROM {
-            return Ok(header);
-        }
         if header.epoch < self.next.epoch {
             return damage(format!("the file before it is of epoch {}", self.next.epoch));
         }
-        // Behind segments of an older format it depends on how many of them are kept.
-        let mut newest = self.report.segments.iter().rev();
-        let is_known = newest.next().is_some_and(|before| before.version >= HISTORY_FROM);
-        if is_known && header.history != self.history {
+        if !self.report.segments.is_empty() && header.history != self.history {
             return damage("the records before it are not those that it tells of".to_owned());
         }
         (self.next.epoch, self.history) = (header.epoch, header.history);
@@ -340,20 +257,18 @@ impl Scan {
         let mut count = 0;
         let mut malformed = None;
         let mut is_changes = true;
-        let mut commands = CommandsAlone::default();
         let mut control = Vec::new();
         let mut lsn = block.first();
         let payload = cursor.payload(block)?;
         let history = self.history.then(payload);
-        for record in Records::new(payload, block.version) {
+        for record in Records::new(payload) {
             count += 1;
             match record {
-                Ok((_, record, bytes)) => {
+                Ok((_, record, _)) => {
                     let effect = record.facts().effect;
                     is_changes &= effect == RecordEffect::Rows;
-                    commands.note(lsn, &record);
                     control.extend((effect == RecordEffect::Control).then_some(lsn));
-                    lsn = lsn_after(block.version, lsn, bytes.len());
+                    lsn = Lsn(lsn.0 + 1);
                 }
                 Err(error) => malformed = Some(error),
             }
@@ -383,7 +298,6 @@ impl Scan {
         self.report.end = block.end();
         let segment = self.report.segments.last_mut().expect("pushed before its blocks");
         (segment.end, segment.end_place) = (block.end(), block.end_place());
-        segment.last_command = commands.last().or(segment.last_command);
         // At a close the tables have been let go of.
         if block.header.kind != BlockKind::Close {
             self.report.memory_bytes = block.header.memory_units as u64 * MEMORY_UNIT_BYTES;

@@ -22,8 +22,6 @@ pub struct StretchBlock<'a> {
     pub place: Range<usize>,
     /// Not looked at.
     pub records: &'a [u8],
-    /// Of the format of their segment.
-    pub version: u32,
     /// How many they are, where all are known to be changes.
     pub changes: Option<u32>,
 }
@@ -85,9 +83,8 @@ impl LogReader {
             let holds_changes = self.index.holds_changes(next.place);
             let block = StretchBlock {
                 lsn: found.first(),
-                end: found.records_end(),
+                end: found.end(),
                 records: &buffer[place.clone()],
-                version: found.version,
                 place,
                 changes: holds_changes.then_some(found.header.records_count),
             };

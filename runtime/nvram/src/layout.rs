@@ -322,10 +322,10 @@ fn is_blank(memory: &dyn Memory) -> bool {
     if !words.enumerate().skip(HEADER_BYTES / 8).all(is_ours) {
         return false;
     }
-    // One that was made anew over an older one has the version of either; a new one is zero behind.
+    // One that was made anew over another one has its version; a new one is zero behind.
     match u32::from_le_bytes(header[..4].try_into().expect("4 bytes")) {
         0 => is_zero_behind(memory),
-        version => version <= VERSION,
+        version => version == VERSION,
     }
 }
 

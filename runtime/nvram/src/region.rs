@@ -22,10 +22,7 @@ pub enum RegionError {
          changed. Name another path; if nobody needs what is there, remove the file, or write zeros over the device"
     )]
     NotBlank,
-    #[error(
-        "the NVRAM region has layout version {found}; this program reads version {VERSION}. Start the program that wrote it, stop it in order, \
-         and start this one"
-    )]
+    #[error("the NVRAM region has layout version {found}, and this program reads {VERSION} alone. Nothing was changed")]
     Version { found: u32 },
     #[error("the NVRAM region's header is damaged")]
     Header,

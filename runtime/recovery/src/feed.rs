@@ -37,7 +37,7 @@ pub fn read_window(reader: &mut LogReader, bytes: usize, limit: Lsn, window: &mu
         reader.read_blocks(buffer, bytes, |block| {
             is_beyond = block.end > limit;
             if !is_beyond {
-                note(block.lsn..block.end, block.version, block.place.clone());
+                note(block.lsn..block.end, block.place.clone());
             }
             !is_beyond
         })
@@ -53,7 +53,7 @@ pub fn read_window(reader: &mut LogReader, bytes: usize, limit: Lsn, window: &mu
         return Ok(false);
     }
     if let Some(block) = reader.next_block()? {
-        window.push(block.lsn..block.end, block.version, block.records);
+        window.push(block.lsn..block.end, block.records);
     }
     Ok(true)
 }

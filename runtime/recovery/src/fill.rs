@@ -183,7 +183,6 @@ impl<'s> Pool<'_, 's> {
 
     fn fill_table(&self, mut task: TableTask<'s>) -> Result<(), CheckpointError> {
         let table = task.load.id();
-        let version = self.reader.header().version;
         let mut source = Source::new(self.reader, task.blocks);
         self.lock().tasks.push_front(Task::Ahead(source.ahead()));
         self.woken.notify_one();
@@ -192,7 +191,7 @@ impl<'s> Pool<'_, 's> {
                 return Ok(());
             }
             let entry = &self.reader.entries()[number];
-            let rows = task.load.rows(source.raw(), version).map_err(|error| match error {
+            let rows = task.load.rows(source.raw()).map_err(|error| match error {
                 LoadError::Block(error) => self.reader.corrupt(entry, error),
                 LoadError::Row(error) => {
                     let error = error_of("row", "one that fits its table", &error.to_string());

@@ -53,7 +53,6 @@ pub fn load(
         return Err(broken(reader, "partitions", &asked.to_string(), &found.to_string()).into());
     }
     let outcome = Arc::new(LoadOutcome::new(shared.memory.clone()));
-    replayer.note_version(reader.header().version)?;
     let compile_seconds = describe(replayer, reader, past, &outcome)?;
     let (from, bytes, filled) = (reader.clone(), loaded.clone(), outcome.clone());
     replayer.gather(
@@ -265,7 +264,6 @@ fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dy
         in_service: module.in_service,
         schema,
         description: module.description.into(),
-        semantics: module.semantics,
         code,
     }
 }
@@ -285,7 +283,7 @@ fn read_keys(reader: &CheckpointReader) -> Result<Vec<KeyedOutcome>, CheckpointE
         if entry.kind != CheckpointBlockKind::Keys {
             continue;
         }
-        for found in CheckpointKeys::new(blocks.read(number)?, reader.header().version) {
+        for found in CheckpointKeys::new(blocks.read(number)?) {
             let found = found.map_err(|error| reader.corrupt(entry, error))?;
             let module = reader.modules().get(found.module_id as usize);
             if module.is_none() {

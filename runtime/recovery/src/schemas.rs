@@ -7,7 +7,7 @@ use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::read_module;
 use reprise_storage::TableId;
 use reprise_txn::{Candidate, Deployed, Judge, TablePast, apply, apply_drop, plan, remove};
-use reprise_wire::{DeployRef, RecordRef, SEMANTICS_OLDEST};
+use reprise_wire::{DeployRef, RecordRef};
 
 use crate::load::{Retired, descriptions};
 
@@ -77,14 +77,9 @@ impl LogSchemas {
             wasm_bytes: deploy.wasm.len() as u64,
             schema,
             description,
-            semantics: deploy.semantics,
             code: Arc::new(Retired),
         };
-        let judge = match deploy.semantics {
-            SEMANTICS_OLDEST => Judge::ReplayShared,
-            _ => Judge::Replay,
-        };
-        let plan = plan(&self.deployed, &candidate, &[], judge, &|_| true).ok()?;
+        let plan = plan(&self.deployed, &candidate, &[], Judge::Replay, &|_| true).ok()?;
         Some(apply(&self.deployed, candidate, plan, deploy.txn_id, &mut []).next)
     }
 

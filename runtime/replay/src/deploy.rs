@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, TxnId};
 use reprise_partition::{
     ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, install, note_position,
 };
 use reprise_storage::Conflict;
-use reprise_txn::{Candidate, Judge, ModuleId, PlanSummary, failure_text};
-use reprise_wire::{DeployRef, SEMANTICS_OLDEST};
+use reprise_txn::{Judge, ModuleId, PlanSummary, failure_text};
+use reprise_wire::DeployRef;
 
 use crate::{command::Divergence, error::ReplayError, replayer::Replayer};
 
@@ -40,24 +39,13 @@ impl Replayer {
         };
         let wasm: Arc<[u8]> = record.wasm.into();
         let restored = self.compiler.restore(record.name, &wasm);
-        let mut candidate = restored.map_err(|error| logged.refused(error.to_string()))?;
+        let candidate = restored.map_err(|error| logged.refused(error.to_string()))?;
         if candidate.hash != record.hash {
             return Err(logged.refused("its bytes do not have the logged hash".into()));
         }
-        candidate.semantics = record.semantics;
-        if record.migration.is_some() && record.semantics != SEMANTICS {
-            return Err(logged.refused(format!(
-                "it ran something under semantics number {}, and this program has number {SEMANTICS}: open the database with the program                  that wrote it, take a checkpoint there, and then with this one",
-                record.semantics
-            )));
-        }
-        if record.migration.is_none() {
-            // Deployed by a program that ran nothing at deployments: nothing is run.
-            candidate.schema.on_deploy = false;
-        }
         let installation = Installation {
             bounds: InstallBounds {
-                judge: judge_of(&candidate),
+                judge: Judge::Replay,
                 until_ns: None,
                 max_s: 0,
             },
@@ -74,13 +62,6 @@ impl Replayer {
                 outcome.fail(error);
             }
         }))
-    }
-}
-
-fn judge_of(candidate: &Candidate) -> Judge {
-    match candidate.semantics {
-        SEMANTICS_OLDEST => Judge::ReplayShared,
-        _ => Judge::Replay,
     }
 }
 

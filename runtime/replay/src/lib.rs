@@ -16,7 +16,6 @@ mod control;
 mod cut;
 mod deploy;
 mod error;
-mod numbers;
 mod outcome;
 mod redo;
 mod replayer;

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, PartitionId};
 use reprise_partition::{Job, MultiPartitionTxn, Rendezvous, Shared, Site, SiteMessage, Touched};
 use reprise_txn::{Compiler, ModuleId};
-use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef, lsn_after};
+use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef};
 
 use crate::{
     assist::{Ahead, Assist},
@@ -77,8 +77,6 @@ pub struct Replayer {
     pub(crate) has_barrier: bool,
     /// Jobs over several sites so far, each of which may change the tables.
     jobs: u64,
-    /// What was fed, or loaded, is of a format in which numbers name no rows of tables with a primary key.
-    pub(crate) has_old_numbers: bool,
     pub(crate) assist: Arc<Assist>,
     /// Batches on their way that may be demultiplexed before their sites come to them, the next ones first.
     pub(crate) aheads: VecDeque<Arc<Ahead>>,
@@ -184,7 +182,6 @@ impl Replayer {
             spares: crossbeam_channel::unbounded(),
             outcome: Arc::new(Outcome::new(shared.clone(), remember)),
             jobs: 0,
-            has_old_numbers: false,
             assist: Arc::new(Assist::new(shared.threads.clone())),
             aheads: VecDeque::new(),
             at_mark: None,
@@ -283,9 +280,8 @@ impl Replayer {
 
     fn feed_blocks(&mut self, window: &Arc<Window>, until: Option<Lsn>) -> Result<(), ReplayError> {
         for block in window.blocks() {
-            self.note_version(block.version)?;
             let block_at = window.place_of(block.records);
-            let mut records = RawRecords::new(block.records, block.version);
+            let mut records = RawRecords::new(block.records);
             let mut lsn = block.lsn;
             while let Some(record) = records.next() {
                 if until.is_some_and(|until| lsn >= until) {
@@ -295,7 +291,7 @@ impl Replayer {
                 let place = RecordPlace {
                     window,
                     lsn,
-                    end: lsn_after(block.version, lsn, record.end - record.start),
+                    end: Lsn(lsn.0 + 1),
                     at: block_at + record.start,
                     bytes: record.end - record.start,
                 };

@@ -116,12 +116,7 @@ impl Run {
     }
 
     /// Ends with `record`, whose changes follow those of the parts.
-    pub fn end(
-        mut self,
-        place: &RecordPlace<'_>,
-        version: u32,
-        record: &ChangesRef<'_>,
-    ) -> Result<WholeRun, ReplayError> {
+    pub fn end(mut self, place: &RecordPlace<'_>, record: &ChangesRef<'_>) -> Result<WholeRun, ReplayError> {
         let lsn = place.lsn;
         if record.parts != self.parts || record.module_id != self.module_id || record.procedure != self.procedure {
             return Err(unfit(lsn, self.parts, record.parts));
@@ -129,7 +124,7 @@ impl Run {
         for (id, changes) in record.groups() {
             self.push_group(lsn, id, changes)?;
         }
-        let at = self.window.push_run(lsn..place.end, version, place.record());
+        let at = self.window.push_run(lsn..place.end, place.record());
         Ok(WholeRun {
             window: Arc::new(self.window),
             record: at,
@@ -200,16 +195,16 @@ impl Replayer {
         };
         match decoded {
             RecordRef::Part(part) => run.push(place.lsn, &part),
-            RecordRef::Changes(changes) => self.end_run(place, raw.version, &changes),
+            RecordRef::Changes(changes) => self.end_run(place, &changes),
             RecordRef::Command(_) if self.is_passed_over(raw, behind) => Ok(()),
             RecordRef::Command(command) => self.feed_command(place.lsn, place.end, &command),
             _ => unreachable!("nothing else continues a run"),
         }
     }
 
-    fn end_run(&mut self, place: &RecordPlace<'_>, version: u32, record: &ChangesRef<'_>) -> Result<(), ReplayError> {
+    fn end_run(&mut self, place: &RecordPlace<'_>, record: &ChangesRef<'_>) -> Result<(), ReplayError> {
         let run = self.run.take().expect("it is continued");
-        let whole = run.end(place, version, record)?;
+        let whole = run.end(place, record)?;
         let Some((mut command, target)) = self.take_command(record) else {
             self.release_held()?;
             return self.feed_run(place, record, &whole);

@@ -8,7 +8,7 @@ use reprise_base::{
 };
 use reprise_storage::REDO_WINDOW_BYTES_MAX;
 use reprise_txn::ModuleId;
-use reprise_wire::{ChangesRef, RawRecords, lsn_after};
+use reprise_wire::{ChangesRef, RawRecords};
 
 use crate::command::Redo;
 
@@ -39,8 +39,6 @@ struct Block {
     lsn: Lsn,
     /// Behind the last one.
     end: Lsn,
-    /// Of the format of its segment.
-    version: u32,
     records: Range<usize>,
 }
 
@@ -48,19 +46,18 @@ struct Block {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowBlock<'w> {
     pub lsn: Lsn,
-    pub version: u32,
     pub records: &'w [u8],
 }
 
 impl Window {
-    /// Adds a copy of whole records that lie one behind the other, with these LSNs, in a segment of this format version.
-    pub fn push(&mut self, lsns: Range<Lsn>, version: u32, records: &[u8]) {
+    /// Adds a copy of whole records that lie one behind the other, with these LSNs.
+    pub fn push(&mut self, lsns: Range<Lsn>, records: &[u8]) {
         let end = self.used + records.len();
         if self.buffer.len() < end {
             self.buffer.resize(end.next_power_of_two(), 0);
         }
         self.buffer[self.used..end].copy_from_slice(records);
-        self.note(lsns, version, self.used..end);
+        self.note(lsns, self.used..end);
     }
 
     /// Adds what is no record; where it lies.
@@ -77,10 +74,10 @@ impl Window {
     }
 
     /// Adds the record that ends a transaction in parts; where it lies. The window has no other.
-    pub(crate) fn push_run(&mut self, lsns: Range<Lsn>, version: u32, record: &[u8]) -> usize {
+    pub(crate) fn push_run(&mut self, lsns: Range<Lsn>, record: &[u8]) -> usize {
         let at = self.extend(record);
         self.is_run = true;
-        self.note(lsns, version, at..self.used);
+        self.note(lsns, at..self.used);
         at
     }
 
@@ -90,26 +87,20 @@ impl Window {
     }
 
     /// Has `read` fill an empty window's buffer, which it may make longer, and tell where whole records lie in it, in the order of the
-    /// log: with their LSNs and the format version of the segment.
-    pub fn fill<T>(
-        &mut self,
-        read: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(Range<Lsn>, u32, Range<usize>)) -> T,
-    ) -> T {
+    /// log, with their LSNs.
+    pub fn fill<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(Range<Lsn>, Range<usize>)) -> T) -> T {
         assert!(self.is_empty(), "a window is filled from its beginning on");
         let mut buffer = std::mem::take(&mut self.buffer);
-        let filled = read(&mut buffer, &mut |lsns, version, records| {
-            self.note(lsns, version, records)
-        });
+        let filled = read(&mut buffer, &mut |lsns, records| self.note(lsns, records));
         self.buffer = buffer;
         filled
     }
 
-    fn note(&mut self, lsns: Range<Lsn>, version: u32, records: Range<usize>) {
+    fn note(&mut self, lsns: Range<Lsn>, records: Range<usize>) {
         self.used = records.end;
         self.blocks.push(Block {
             lsn: lsns.start,
             end: lsns.end,
-            version,
             records,
         });
     }
@@ -138,7 +129,6 @@ impl Window {
         let blocks = self.blocks.iter();
         blocks.map(|block| WindowBlock {
             lsn: block.lsn,
-            version: block.version,
             records: &self.buffer[block.records.clone()],
         })
     }
@@ -172,19 +162,17 @@ impl Window {
     /// Of the record that begins at a byte, for a message: its block is walked.
     pub(crate) fn lsn_of(&self, at: usize) -> Lsn {
         let block = self.block_of(at);
-        let records = RawRecords::new(&self.buffer[block.records.clone()], block.version);
+        let records = RawRecords::new(&self.buffer[block.records.clone()]);
         let before = records
             .map_while(Result::ok)
             .take_while(|record| block.records.start + record.start < at);
-        before.fold(block.lsn, |lsn, record| {
-            lsn_after(block.version, lsn, record.end - record.start)
-        })
+        Lsn(block.lsn.0 + before.count() as u64)
     }
 
     /// The record of changes that begins at a byte, with its place in the log; none where it can't be read.
     pub(crate) fn changes_at(&self, at: usize) -> Option<(Redo, ChangesRef<'_>)> {
-        let (lsn, version) = (self.lsn_of(at), self.block_of(at).version);
-        let record = RawRecords::new(&self.bytes()[at..], version).next()?.ok()?;
+        let lsn = self.lsn_of(at);
+        let record = RawRecords::new(&self.bytes()[at..]).next()?.ok()?;
         let changes = record.changes().ok()?;
         let redo = Redo {
             lsn,

@@ -20,8 +20,8 @@ use reprise_replay::{RecoverFrom, ReplayError, Replayer, Window};
 use reprise_storage::{Rid, Store, TableId};
 use reprise_txn::{Candidate, Compiler};
 use reprise_wire::{
-    Change, ChangesRef, ChangesRun, CheckpointRows, CommandRef, FORMAT_VERSION, PartitionList, PartitionSet,
-    PatchWriter, RecordBatch, RecordRef, RowName, count_records,
+    Change, ChangesRef, ChangesRun, CheckpointRows, CommandRef, PartitionList, PartitionSet, PatchWriter, RecordBatch,
+    RecordRef, count_records,
 };
 
 const PARTITIONS: u16 = 3;
@@ -162,10 +162,10 @@ fn row(id: i64, n: i64) -> Vec<u8> {
 
 /// Of the rows with ids from 1 on, which come in their order.
 fn insert(table: u16, id: i64, n: i64) -> Vec<u8> {
-    insert_numbered(table, Some(id as u64 - 1), id, n)
+    insert_numbered(table, id as u64 - 1, id, n)
 }
 
-fn insert_numbered(table: u16, number: Option<u64>, id: i64, n: i64) -> Vec<u8> {
+fn insert_numbered(table: u16, number: u64, id: i64, n: i64) -> Vec<u8> {
     let (row, mut out) = (row(id, n), Vec::new());
     let row = &row[..];
     Change::Insert { table, number, row }.encode(&mut out);
@@ -173,12 +173,8 @@ fn insert_numbered(table: u16, number: Option<u64>, id: i64, n: i64) -> Vec<u8> 
 }
 
 fn write(table: u16, id: i64, n: i64) -> Vec<u8> {
-    write_named(table, RowName::Number(id as u64 - 1), n)
-}
-
-fn write_named(table: u16, name: RowName<'_>, n: i64) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut patch = PatchWriter::begin(&mut out, table, name, 1);
+    let mut patch = PatchWriter::begin(&mut out, table, id as u64 - 1, 1);
     patch.column(1, Some(&n.to_le_bytes()));
     patch.finish();
     out
@@ -260,67 +256,10 @@ fn history(count: u64) -> Vec<(Vec<u8>, Vec<(u16, Vec<u8>)>)> {
 }
 
 fn window_of(replayer: &mut Replayer, lsn: u64, records: &[u8]) -> Window {
-    window_of_version(replayer, lsn, records, FORMAT_VERSION)
-}
-
-fn window_of_version(replayer: &mut Replayer, lsn: u64, records: &[u8], version: u32) -> Window {
     let mut window = replayer.window().expect("the sites run");
     let end = lsn + u64::from(count_records(records).unwrap_or(1));
-    window.push(Lsn(lsn)..Lsn(end), version, records);
+    window.push(Lsn(lsn)..Lsn(end), records);
     window
-}
-
-/// Rows of an older log, of any numbers or none, are numbered by their keys where the log goes on in this format, or at its end.
-#[test]
-fn rows_of_an_older_log_are_numbered_by_their_keys() {
-    let key = |id: i64| (id as u64 ^ 1 << 63).to_be_bytes();
-    let ids = [5, 3, 9, 1, 7];
-    let numbers = [Some(4), None, Some(4), Some(0), None];
-    let inserts = ids.iter().zip(numbers).zip(1..);
-    let older: Vec<u8> = inserts
-        .flat_map(|((id, number), tick)| changes(tick, &[(1, insert_numbered(0, number, *id, 0))]))
-        .chain(changes(6, &[(1, write_named(0, RowName::Key(&key(9)), 90))]))
-        .collect();
-    // In the order of keys: 1, 3, 5, 7, 9.
-    let own: Vec<u8> = [
-        changes(7, &[(1, write_named(0, RowName::Number(1), 30))]),
-        changes(8, &[(1, insert_numbered(0, Some(5), 4, 40))]),
-    ]
-    .concat();
-    let seen = |sites: &Sites| {
-        sites.on(1, |store| {
-            let rids = store.rids_from(TableId(0), Rid(0));
-            let mut rows: Vec<_> = rids
-                .map(|rid| {
-                    let row = store.row(TableId(0), rid).expect("live");
-                    let int = |at: usize| i64::from_le_bytes(row[at..at + 8].try_into().expect("eight bytes"));
-                    (store.row_number(TableId(0), rid), int(0), int(8))
-                })
-                .collect();
-            rows.sort_unstable();
-            rows
-        })
-    };
-    for in_one_window in [true, false] {
-        let sites = Sites::start();
-        let mut replayer = sites.replayer();
-        let window = window_of_version(&mut replayer, 0, &older, 5);
-        replayer.feed(window, None).expect("an older log");
-        if !in_one_window {
-            replayer.number_rows().expect("the log's end");
-            replayer.drain().expect("an older log");
-            assert_eq!(seen(&sites), [(0, 1, 0), (1, 3, 0), (2, 5, 0), (3, 7, 0), (4, 9, 90)]);
-        }
-        let window = window_of(&mut replayer, 6, &own);
-        replayer.feed(window, None).expect("its own log");
-        replayer.drain().expect("its own log");
-        assert_eq!(
-            seen(&sites),
-            [(0, 1, 0), (1, 3, 30), (2, 5, 0), (3, 7, 0), (4, 9, 90), (5, 4, 40)]
-        );
-        drop(replayer);
-        sites.stop();
-    }
 }
 
 #[test]
@@ -336,7 +275,7 @@ fn large_windows_come_to_what_each_record_does() {
 
 /// The record of a transaction, cut into parts: each change for itself, and without what makes them count unless `is_whole`.
 fn in_parts(record: &[u8], part_bytes: usize, is_whole: bool) -> Vec<Vec<u8>> {
-    let Ok(RecordRef::Changes(whole)) = RecordRef::decode(record, FORMAT_VERSION) else {
+    let Ok(RecordRef::Changes(whole)) = RecordRef::decode(record) else {
         panic!("a record of changes");
     };
     let run = ChangesRun::new(whole, None, None, part_bytes);
@@ -432,7 +371,7 @@ fn transactions_in_parts_come_to_what_one_record_does() {
                 let last = window.last().expect("a chunk has records");
                 assert_eq!(
                     is_open,
-                    RecordRef::decode(last, FORMAT_VERSION).is_ok_and(|last| !last.facts().standalone)
+                    RecordRef::decode(last).is_ok_and(|last| !last.facts().standalone)
                 );
             }
             replayer.drain().expect("its own log");
@@ -447,7 +386,7 @@ fn transactions_in_parts_come_to_what_one_record_does() {
                 .collect();
             assert!(ends.is_sorted());
             for end in ends.into_iter().filter(|end| *end < records.len()) {
-                let is_inside = |at: usize| match RecordRef::decode(&records[at], FORMAT_VERSION) {
+                let is_inside = |at: usize| match RecordRef::decode(&records[at]) {
                     Ok(RecordRef::Part(part)) => part.number > 0,
                     Ok(RecordRef::Changes(changes)) => changes.parts > 0,
                     _ => false,
@@ -546,7 +485,7 @@ fn replay_goes_on_beside_readers_and_a_checkpoint() {
         while !store.copy_snapshot(1 << 10) {}
         let pages = store.take_snapshot_pages();
         store.end_snapshot();
-        let rows = pages.iter().flat_map(|page| CheckpointRows::new(&page.bytes, true));
+        let rows = pages.iter().flat_map(|page| CheckpointRows::new(&page.bytes));
         rows.map(|row| row.expect("just written").0[8..].to_vec())
             .collect::<Vec<_>>()
     });
@@ -594,7 +533,7 @@ fn commands_are_passed_over_where_their_changes_are_asked_for() {
 fn the_earliest_record_that_does_not_fit_is_told() {
     let good: Vec<_> = (1..200)
         .map(|tick| {
-            let insert = insert_numbered(0, Some((tick - 1) / 3), tick as i64, 0);
+            let insert = insert_numbered(0, (tick - 1) / 3, tick as i64, 0);
             changes(tick, &[((tick % 3) as u16, insert)])
         })
         .collect();
@@ -637,7 +576,7 @@ fn the_earliest_record_that_does_not_fit_is_told() {
 fn the_earliest_of_two_lent_tables_is_told() {
     let good: Vec<_> = (1..20_000_u64)
         .map(|tick| {
-            let insert = insert_numbered((tick % 2) as u16, Some((tick - 1) / 2), tick as i64, 0);
+            let insert = insert_numbered((tick % 2) as u16, (tick - 1) / 2, tick as i64, 0);
             changes(tick, &[(0, insert)])
         })
         .collect();

@@ -300,7 +300,7 @@ fn deploy(
     let deployed = held.tools.deployed().clone();
     let of_name = |module: &&Arc<Module>| module.name == candidate.name;
     let version = deployed.versions.iter().filter(of_name).count() as u32 + 1;
-    let (name, hash, semantics) = (candidate.name.clone(), candidate.hash, candidate.semantics);
+    let (name, hash) = (candidate.name.clone(), candidate.hash);
     let bytes = wasm.clone();
     // The record last, and durable: should the log refuse it, the tables are still as they were.
     let log = |held: &mut ExclusivePartitions<'_>, plan: &PlanSummary, migrated: &Migrated| {
@@ -314,7 +314,6 @@ fn deploy(
             txn_id,
             module_id: deployed.versions.len() as u32,
             version,
-            semantics,
             name: &name,
             hash,
             wasm: &bytes,

@@ -11,7 +11,7 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
 use reprise_storage::TableId;
 use reprise_txn::{Deployed, Module, ModuleId};
-use reprise_wire::{Change, Changes, PartitionSet, RecordFacts, RecordKind, RecordRef, RecordScope, RowName};
+use reprise_wire::{Change, Changes, PartitionSet, RecordFacts, RecordKind, RecordRef, RecordScope};
 
 use crate::router::Router;
 
@@ -64,8 +64,6 @@ pub struct LogEntry {
     /// Byte offset in the segment's file.
     pub offset: u64,
     pub durable: bool,
-    /// Format of its segment.
-    pub version: u32,
     /// Name of its kind.
     pub kind: &'static str,
     /// None of the genesis, and of a number without a record.
@@ -154,10 +152,10 @@ pub struct ChangedRow {
     pub table: Option<Arc<TableSchema>>,
     /// "insert", "update" or "delete".
     pub change: &'static str,
-    /// The row's number. None where the record names it by its key, or not at all, as those of formats before 6 do.
-    pub number: Option<u64>,
-    /// Encoded primary key, in a table with one. Of a record that names the row by it, before the change; else as the record has it;
-    /// else as the row has it now, where a page of records is read that way. None of an insertion, whose row holds it, and where it is not known.
+    /// The row's number.
+    pub number: u64,
+    /// Encoded primary key, in a table with one: as the record has it, else as the row has it now, where a page of records is read that way.
+    /// None of an insertion, whose row holds it, and where it is not known.
     pub key: Option<Vec<u8>>,
     /// Of an insert, and of an update that was not logged by columns.
     pub row: Option<Vec<u8>>,
@@ -342,7 +340,6 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
         segment: record.place.file(),
         offset: record.place.offset,
         durable: true,
-        version: record.version,
         kind: facts.shown_as,
         txn_id: record.record.txn_id(),
         time_us: record.record.time_us(),
@@ -411,18 +408,13 @@ fn changed_rows(record: &RecordRef<'_>, deployed: &Deployed) -> Vec<ChangedRow> 
 }
 
 fn changed_row(partition: PartitionId, change: Change<'_>, table: Option<Arc<TableSchema>>) -> ChangedRow {
-    let (number, key) = match change.name() {
-        Some(RowName::Key(key)) => (None, Some(key.to_vec())),
-        Some(RowName::Number(number)) => (Some(number), None),
-        None => (None, None),
-    };
     let mut found = ChangedRow {
         partition: partition.0,
         table_id: change.table(),
         table,
         change: "update",
-        number,
-        key,
+        number: change.number(),
+        key: None,
         row: None,
         columns: Vec::new(),
     };
@@ -432,8 +424,7 @@ fn changed_row(partition: PartitionId, change: Change<'_>, table: Option<Arc<Tab
             found.row = Some(row.to_vec());
         }
         Change::Replace { row, .. } => {
-            let table = found.table.as_ref();
-            found.key = found.key.or_else(|| key_of(table?, row));
+            found.key = found.table.as_ref().and_then(|table| key_of(table, row));
             found.row = Some(row.to_vec());
         }
         Change::Patch { columns, .. } => {

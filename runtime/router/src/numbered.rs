@@ -12,7 +12,6 @@ use reprise_base::PartitionId;
 use reprise_partition::{ExclusivePartitions, Touched};
 use reprise_storage::TableId;
 use reprise_txn::partition_between;
-use reprise_wire::NUMBERS_NAME_FROM;
 
 use crate::{
     logs::{ChangedRow, LogEntry, key_of},
@@ -40,15 +39,14 @@ pub struct NumberedRow {
 type Asked<T> = (TableId, Arc<TableSchema>, T);
 
 impl NumberedRow {
-    /// The row that a change is of; none where the record tells no lasting number.
-    pub fn of(row: &ChangedRow, version: u32) -> Option<Self> {
+    /// The row that a change is of; none where its table is no longer known.
+    pub fn of(row: &ChangedRow) -> Option<Self> {
         let table = row.table.as_ref()?;
-        let number = row.number.filter(|_| version >= NUMBERS_NAME_FROM)?;
         let is_copy = table.placement == Placement::Replicated;
         Some(Self {
             partition: (!is_copy).then_some(PartitionId(row.partition)),
             table: TableId(row.table_id),
-            number,
+            number: row.number,
         })
     }
 }
@@ -60,9 +58,8 @@ impl Router {
         let mut unnamed: BTreeMap<u16, Vec<Asked<&mut ChangedRow>>> = BTreeMap::new();
         let mut left = ROWS_ASKED_MAX;
         for entry in entries {
-            let version = entry.version;
             for row in &mut entry.rows {
-                let is_asked = row.key.is_none() && row.row.is_none() && NumberedRow::of(row, version).is_some();
+                let is_asked = row.key.is_none() && row.row.is_none() && NumberedRow::of(row).is_some();
                 let Some(table) = row
                     .table
                     .clone()
@@ -84,10 +81,9 @@ impl Router {
     fn ask_keys(&self, unnamed: BTreeMap<u16, Vec<Asked<&mut ChangedRow>>>) {
         for (partition, mut rows) in unnamed {
             for rows in rows.chunks_mut(ROWS_AT_ONCE) {
-                let asked = rows.iter().map(|(table, schema, row)| {
-                    let number = row.number.expect("of a numbered row");
-                    (*table, schema.clone(), number)
-                });
+                let asked = rows
+                    .iter()
+                    .map(|(table, schema, row)| (*table, schema.clone(), row.number));
                 let asked: Vec<_> = asked.collect();
                 let Ok(keys) = self.ask_partition(PartitionId(partition), move |held| {
                     let key = |(table, schema, number): &Asked<u64>| {

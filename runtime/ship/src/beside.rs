@@ -57,18 +57,11 @@ impl LogComing {
     pub fn open(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, threads: Arc<dyn Threads>) -> Result<Self, LogError> {
         let found = verify(&*disk)?;
         // It goes on as its primary wrote it; whoever opens the directory has settings of its own.
-        let newest = found
-            .segments
-            .last()
-            .map(|newest| (newest.settings_hash, newest.semantics));
-        let defaults = LogConfig::new([0; 16]);
-        let (settings_hash, semantics) = newest.unwrap_or((defaults.settings_hash, defaults.semantics));
+        let newest = found.segments.last().map(|newest| newest.settings_hash);
         let config = LogConfig {
-            settings_hash,
-            semantics,
+            settings_hash: newest.unwrap_or_default(),
             role: Role::Standby,
-            replay_from: vec![found.end],
-            ..defaults
+            ..LogConfig::new([0; 16])
         };
         let (log, _) = Log::open_on(disk, clock, threads, config, Box::new(|_, _, ()| {}))?;
         Ok(Self {

@@ -8,7 +8,7 @@ use std::{
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Connection, Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 use reprise_log::{CopyRange, Hold, LogError};
-use reprise_wire::{FORMAT_VERSION, FileChunk, FilesEnd, Frame, Refusal, SegmentHeader};
+use reprise_wire::{FileChunk, FilesEnd, Frame, Refusal};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -153,14 +153,6 @@ fn stub(log: &dyn ShippedLog, lsn: Lsn) -> Result<Stub, End> {
     let mut files = Vec::new();
     for name in copied.files {
         let file = memory.open_read(&name)?;
-        let mut header = vec![0; reprise_wire::SEGMENT_HEADER_BYTES];
-        file.read_at(0, &mut header)?;
-        let version = SegmentHeader::decode(&header)?.version;
-        if version != FORMAT_VERSION {
-            return Err(unavailable(
-                "the newest checkpoint is of an older program: take another one",
-            ));
-        }
         files.push((name, file));
     }
     let end = copied.end;

@@ -175,7 +175,7 @@ impl LinkError {
                 ),
                 _ => true,
             },
-            Self::Place(PlaceError::Version { .. }) | Self::Staging(_) | Self::Disk(_) => true,
+            Self::Staging(_) | Self::Disk(_) => true,
             _ => false,
         }
     }
@@ -272,7 +272,6 @@ pub(crate) fn group_of<'a>(frame: &GroupFrame<'a>) -> Group<'a> {
             lsn: frame.end,
             history: frame.history,
         },
-        version: frame.format,
         records: frame.records,
     }
 }

@@ -25,7 +25,6 @@ const POSTED_MAX: usize = 512;
 pub(crate) struct Sealed {
     first: Lsn,
     end: Position,
-    version: u32,
     pub records: Box<[u8]>,
     head: OnceLock<[u8; GROUP_HEAD_BYTES]>,
 }
@@ -35,7 +34,6 @@ impl Sealed {
         Self {
             first: group.first,
             end: group.end,
-            version: group.version,
             records: group.records.into(),
             head: OnceLock::new(),
         }
@@ -47,7 +45,6 @@ impl Sealed {
             head_of(&Group {
                 first: self.first,
                 end: self.end,
-                version: self.version,
                 records: &self.records,
             })
         })
@@ -60,7 +57,6 @@ fn head_of(group: &Group<'_>) -> [u8; GROUP_HEAD_BYTES] {
         first: group.first,
         end: group.end.lsn,
         history: group.end.history,
-        format: group.version,
         records: group.records,
     };
     frame.head()
@@ -389,7 +385,7 @@ impl GroupSink for Ring {
 mod tests {
     use reprise_base::Epoch;
     use reprise_env::{FrameMemory, NetError};
-    use reprise_wire::{FORMAT_VERSION, History};
+    use reprise_wire::History;
 
     use super::*;
 
@@ -401,7 +397,6 @@ mod tests {
                 lsn: Lsn(end),
                 history: History(7),
             },
-            version: FORMAT_VERSION,
             records: &vec![1; bytes],
         });
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use reprise_base::Lsn;
 use reprise_env::Connection;
 use reprise_log::{LogError, LogReader, Position};
-use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Progress, Refusal};
+use reprise_wire::{Frame, GroupFrame, Heartbeat, Progress, Refusal};
 
 use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, send},
@@ -217,11 +217,6 @@ impl Stream {
             self.from = From::Files(None);
             return Ok(false);
         };
-        if block.version != FORMAT_VERSION {
-            let reason =
-                "the log that it lacks is of an older format: take a checkpoint, and begin anew in an empty directory";
-            return Err(End::Refused(Verdict::new(Refusal::Gone, reason)));
-        }
         assert_eq!(block.lsn, next.lsn, "a group follows what was sent");
         let end = Position {
             epoch: block.epoch,
@@ -233,7 +228,6 @@ impl Stream {
             first: block.lsn,
             end: end.lsn,
             history: end.history,
-            format: block.version,
             records: block.records,
         };
         connection.sender.send(&[&frame.head(), block.records])?;

@@ -1,7 +1,7 @@
 //! One change of the log, applied to its table: no undo is kept and no procedure runs. `redo` does so for many.
 
 use reprise_abi::{RowLayout, ScalarType, row::ColumnSlot};
-use reprise_wire::{Change, PatchColumns, RowName, WireError};
+use reprise_wire::{Change, PatchColumns, WireError};
 
 use crate::{
     changelog::column_value,
@@ -20,10 +20,8 @@ use crate::{
 pub enum ApplyError {
     #[error("a changed row is of table number {table}, and there are {count} tables")]
     Table { table: u16, count: usize },
-    #[error("the changed row with {name} is not in table {table}")]
-    Missing { table: String, name: String },
-    #[error("a changed row of table {table} has {name}, as rows of other tables or older logs do")]
-    Name { table: String, name: String },
+    #[error("the changed row with number {number} is not in table {table}")]
+    Missing { table: String, number: u64 },
     #[error("a row comes to table {table} with number {found}, and {next} is the next one that the table gives out")]
     Number { table: String, found: u64, next: u64 },
     #[error("column {column} of table {table} can't take the {found} bytes that a change holds for it")]
@@ -54,8 +52,7 @@ pub(crate) struct Again {
     pub rid: Option<Rid>,
     /// What it shall be; none: deleted.
     pub row: Option<Vec<u8>>,
-    /// None: it gets the next one.
-    pub number: Option<u64>,
+    pub number: u64,
 }
 
 /// What a change is about.
@@ -136,76 +133,54 @@ impl Table {
 
     #[inline]
     pub fn touch_change(&self, change: &Change<'_>, prefetch: PrefetchStep) {
-        let index = &self.indexes[0];
-        let name = match change {
-            Change::Insert { row, .. } => {
-                if prefetch == PrefetchStep::Index && row.len() >= self.layout.fixed_bytes() {
-                    let tag = index.touch_of(RowRef { row, number: 0 });
-                    tag.into_iter().for_each(|tag| index.touch_tag(tag));
-                }
-                return;
+        if let Change::Insert { row, .. } = change {
+            let index = &self.indexes[0];
+            if prefetch == PrefetchStep::Index && row.len() >= self.layout.fixed_bytes() {
+                let tag = index.touch_of(RowRef { row, number: 0 });
+                tag.into_iter().for_each(|tag| index.touch_tag(tag));
             }
-            Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => *name,
-        };
-        let rid = match (name, prefetch) {
-            (RowName::Key(key), PrefetchStep::Index) => return index.touch(key),
-            (RowName::Number(number), PrefetchStep::Index) => return self.rows.touch_number(number),
-            (RowName::Key(key), _) => index.candidate(key),
-            (RowName::Number(number), _) => self.rows.numbered_candidate(number),
-        };
-        match rid {
+            return;
+        }
+        let number = change.number();
+        if prefetch == PrefetchStep::Index {
+            return self.rows.touch_number(number);
+        }
+        match self.rows.numbered_candidate(number) {
             Some(rid) if prefetch == PrefetchStep::Place => self.rows.touch_place(rid),
             Some(rid) => self.rows.touch(rid),
             None => {}
         }
     }
 
-    /// True where the row is there and the change names it by its key or its number as they are now.
+    /// True where the row is there and the change is one of it.
     #[inline]
     pub fn is_row_of(&self, rid: Rid, change: &Change<'_>) -> bool {
-        let (Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. }) = change else {
-            return false;
-        };
-        self.is_named(rid, *name)
+        !matches!(change, Change::Insert { .. }) && self.is_numbered(rid, change.number())
     }
 
-    /// True where the row is there and that is its name now.
+    /// True where the row is there and has that number.
     #[inline]
-    pub fn is_named(&self, rid: Rid, name: RowName<'_>) -> bool {
-        let Some(row) = self.rows.live(rid) else {
-            return false;
-        };
-        match name {
-            RowName::Key(key) => !self.is_numbered() && self.indexes[0].is_of(row, key),
-            RowName::Number(number) => self.is_numbered() && row.number == number,
-        }
+    pub fn is_numbered(&self, rid: Rid, number: u64) -> bool {
+        self.rows.live(rid).is_some_and(|row| row.number == number)
     }
 
-    /// The row of that name, which is there.
+    /// The row of that number, which is there.
     #[inline]
-    pub fn named(&self, name: RowName<'_>) -> Result<Rid, ApplyError> {
-        match self.find(name)? {
-            Some(rid) => Ok(rid),
-            None => Err(self.missing(name)),
-        }
+    pub fn numbered(&self, number: u64) -> Result<Rid, ApplyError> {
+        self.find(number).ok_or_else(|| self.missing(number))
     }
 
     /// The row that a change is about.
     #[inline]
     pub fn target(&self, change: &Change<'_>) -> Result<Target, ApplyError> {
-        let (name, may_lack) = match change {
+        let number = match change {
             Change::Insert { .. } => return Ok(Target::New),
-            Change::Delete {
-                name: RowName::Number(_),
-                ..
-            } if !self.is_numbered() => return Ok(Target::Passed),
-            Change::Delete { name, .. } => (*name, true),
-            Change::Replace { name, .. } | Change::Patch { name, .. } => (*name, false),
+            Change::Replace { number, .. } | Change::Patch { number, .. } | Change::Delete { number, .. } => *number,
         };
-        match self.find(name)? {
+        match self.find(number) {
             Some(rid) => Ok(Target::Row(rid)),
-            None if may_lack => Ok(Target::Passed),
-            None => Err(self.missing(name)),
+            None if matches!(change, Change::Delete { .. }) => Ok(Target::Passed),
+            None => Err(self.missing(number)),
         }
     }
 
@@ -219,14 +194,11 @@ impl Table {
     ) -> Result<Option<Rid>, ApplyError> {
         match (change, target) {
             (Change::Insert { number, row, .. }, _) => {
-                let number = match number {
-                    Some(number) => self.check_number(*number)?,
-                    None => self.unlogged_number()?,
-                };
+                let number = self.check_number(*number)?;
                 let put = self.put_new(row, number, scratch);
                 return Ok(Some(put.map_err(|error| self.unfit(error))?));
             }
-            (Change::Delete { name, .. }, Target::Passed) => self.pass_number(*name)?,
+            (Change::Delete { number, .. }, Target::Passed) => self.pass_number(*number)?,
             (Change::Delete { .. }, Target::Row(rid)) => self.take_out(rid, scratch),
             (Change::Replace { row, .. }, Target::Row(rid)) => {
                 let put = self.put(rid, row, scratch);
@@ -235,48 +207,42 @@ impl Table {
             (Change::Patch { columns, .. }, Target::Row(rid)) => {
                 self.put_columns(rid, *columns, scratch)?;
             }
-            (Change::Replace { name, .. } | Change::Patch { name, .. }, _)
-            | (Change::Delete { name, .. }, Target::New) => return Err(self.missing(*name)),
+            (Change::Replace { number, .. } | Change::Patch { number, .. }, _)
+            | (Change::Delete { number, .. }, Target::New) => return Err(self.missing(*number)),
         }
         Ok(None)
     }
 
     /// What the change leaves, for rows that are all taken out before any is put in.
     pub fn last_state(&mut self, change: &Change<'_>) -> Result<Again, ApplyError> {
-        let again = |rid, row, number| Again { rid, row, number };
+        let number = change.number();
+        let again = |rid, row| Again { rid, row, number };
         let target = self.target(change)?;
         Ok(match (change, target) {
-            (Change::Insert { number, row, .. }, _) => {
-                match number {
-                    Some(number) => _ = self.take_number(*number)?,
-                    None => _ = self.unlogged_number()?,
-                }
-                again(None, Some(row.to_vec()), *number)
+            (Change::Insert { row, .. }, _) => {
+                self.take_number(number)?;
+                again(None, Some(row.to_vec()))
             }
-            (Change::Delete { name, .. }, Target::Passed) => {
-                self.pass_number(*name)?;
-                again(None, None, None)
+            (Change::Delete { .. }, Target::Passed) => {
+                self.pass_number(number)?;
+                again(None, None)
             }
             (_, Target::Row(rid)) => {
-                let old = self.rows.at(rid);
                 let row = match change {
                     Change::Replace { row, .. } => Some(row.to_vec()),
-                    Change::Patch { columns, .. } => Some(self.patched(old.row, *columns)?),
+                    Change::Patch { columns, .. } => Some(self.patched(self.rows.at(rid).row, *columns)?),
                     Change::Insert { .. } | Change::Delete { .. } => None,
                 };
-                again(Some(rid), row, Some(old.number))
+                again(Some(rid), row)
             }
-            (
-                Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. },
-                Target::New | Target::Passed,
-            ) => return Err(self.missing(*name)),
+            (_, Target::New | Target::Passed) => return Err(self.missing(number)),
         })
     }
 
-    fn missing(&self, name: RowName<'_>) -> ApplyError {
+    fn missing(&self, number: u64) -> ApplyError {
         ApplyError::Missing {
             table: self.schema.name.clone(),
-            name: text_of(name),
+            number,
         }
     }
 
@@ -287,65 +253,36 @@ impl Table {
         }
     }
 
-    /// The row of that name, if it is there.
+    /// The row of that number, if it is there.
     #[inline]
-    fn find(&self, name: RowName<'_>) -> Result<Option<Rid>, ApplyError> {
-        match (name, self.has_number()) {
-            (RowName::Key(key), false) if !self.is_numbered() => {
-                Ok(self.indexes[0].get(&self.rows, key).map(|(rid, _)| rid))
-            }
-            (RowName::Number(number), true) => {
-                let found = self.indexes[0].get(&self.rows, &number.to_be_bytes());
-                Ok(found.map(|(rid, _)| rid))
-            }
-            (RowName::Number(number), false) if self.is_numbered() => Ok(self.rows.by_number(number)),
-            _ => Err(ApplyError::Name {
-                table: self.schema.name.clone(),
-                name: text_of(name),
-            }),
+    pub fn find(&self, number: u64) -> Option<Rid> {
+        match self.has_number() {
+            true => Some(self.indexes[0].get(&self.rows, &number.to_be_bytes())?.0),
+            false => self.rows.by_number(number),
         }
     }
 
-    /// True where a number names a row.
-    #[inline(always)]
-    pub fn is_numbered(&self) -> bool {
-        self.rows.has_numbers() || self.has_number()
-    }
-
-    /// The number that a row has which is to be inserted. Of a table with a primary key numbers have no gaps, where they name rows:
-    /// whatever took one is in the log.
+    /// The number that a row has which is to be inserted. Of a table with a primary key numbers have no gaps: whatever took one is in the log.
     #[inline]
     pub fn check_number(&self, number: u64) -> Result<u64, ApplyError> {
-        match self.rows.has_numbers() && number != self.next_number() || number > NUMBER_MAX {
+        match !self.has_number() && number != self.next_number() || number > NUMBER_MAX {
             true => Err(self.misnumbered(number)),
             false => Ok(number),
         }
     }
 
     /// As `check_number`, of a row that is inserted later: the next one follows it.
-    fn take_number(&mut self, number: u64) -> Result<u64, ApplyError> {
+    fn take_number(&mut self, number: u64) -> Result<(), ApplyError> {
         self.check_number(number)?;
         self.note_number(number);
-        Ok(number)
-    }
-
-    /// The number of a row that older logs hold without one, of a table with a primary key: the next one.
-    #[cold]
-    fn unlogged_number(&self) -> Result<u64, ApplyError> {
-        match self.is_numbered() {
-            false => Ok(self.next_number()),
-            true => Err(ApplyError::Name {
-                table: self.schema.name.clone(),
-                name: "no number".into(),
-            }),
-        }
+        Ok(())
     }
 
     /// A row that came and went within its transaction left a number that no other row gets.
-    fn pass_number(&mut self, name: RowName<'_>) -> Result<(), ApplyError> {
-        match name {
-            RowName::Number(number) if number >= self.next_number() => self.take_number(number).map(drop),
-            _ => Err(self.missing(name)),
+    fn pass_number(&mut self, number: u64) -> Result<(), ApplyError> {
+        match number >= self.next_number() {
+            true => self.take_number(number),
+            false => Err(self.missing(number)),
         }
     }
 
@@ -504,15 +441,4 @@ fn put_value(layout: &RowLayout, row: &mut Vec<u8>, column: usize, value: Option
         return;
     }
     put_fixed(row, slot, value);
-}
-
-/// A row's name for people.
-pub(crate) fn text_of(name: RowName<'_>) -> String {
-    match name {
-        RowName::Number(number) => format!("number {number}"),
-        RowName::Key(key) => {
-            let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("key {hex}")
-        }
-    }
 }

@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, fmt};
 
 use reprise_abi::{ScalarType, key::KeyReader};
-use reprise_wire::{Change, Changes, RowName};
+use reprise_wire::{Change, Changes};
 
-use crate::{apply::text_of, changelog::column_value, indirection::Rid, store::Store, table::Table};
+use crate::{changelog::column_value, store::Store, table::Table};
 
 /// The first row in which a store and logged changes differ. Values are told for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,21 +37,13 @@ const VALUE_BYTES_MAX: usize = 64;
 
 impl Store {
     /// Compares a transaction that has just run here with the changes that were logged of it: `logged` with the rows as they
-    /// are now, then the rows of `replayed` (its own `write_set`) that the log does not have. None: all rows agree, as far as the log tells
-    /// which rows it deleted: one of an older format names them by keys that are gone.
+    /// are now, then the rows of `replayed` (its own `write_set`) that the log does not have. None: all rows agree.
     pub fn first_difference(&self, logged: &[u8], replayed: &[u8]) -> Option<RowDifference> {
         let read = |changes| Changes::new(changes).map_while(Result::ok);
-        let logged: Vec<_> = read(logged).filter(|change| !self.is_passed(change)).collect();
-        let kept = logged.iter().filter(|change| !matches!(change, Change::Delete { .. }));
-        let kept: BTreeSet<_> = kept.filter_map(|change| self.number_of(change)).collect();
-        let found = logged.iter().find_map(|change| self.difference_of(change, &kept));
+        let found = read(logged).find_map(|change| self.difference_of(&change));
         found.or_else(|| {
-            let known: BTreeSet<_> = logged.iter().filter_map(|change| self.number_of(change)).collect();
-            let is_extra = |change: &Change<'_>| {
-                let number = self.number_of(change);
-                number.is_some_and(|number| !known.contains(&number)) && !is_maybe_named(change, &logged)
-            };
-            let change = read(replayed).find(is_extra)?;
+            let known: BTreeSet<_> = read(logged).map(|change| (change.table(), change.number())).collect();
+            let change = read(replayed).find(|change| !known.contains(&(change.table(), change.number())))?;
             let table = self.tables.get(change.table() as usize)?;
             Some(RowDifference {
                 table: table.schema.name.clone(),
@@ -63,30 +55,7 @@ impl Store {
         })
     }
 
-    /// True of a row that came and went, where numbers name none: nothing but a number that was given out.
-    fn is_passed(&self, change: &Change<'_>) -> bool {
-        let Change::Delete {
-            table,
-            name: RowName::Number(_),
-        } = change
-        else {
-            return false;
-        };
-        let table = self.tables.get(*table as usize);
-        table.is_some_and(|table| !table.is_numbered())
-    }
-
-    /// Table and number of the changed row; none where that is told by its key, and no row has it.
-    fn number_of(&self, change: &Change<'_>) -> Option<(u16, u64)> {
-        let table = self.tables.get(change.table() as usize)?;
-        let number = match change.name() {
-            Some(RowName::Number(number)) => number,
-            _ => table.rows.at(table.live_of(change)?).number,
-        };
-        Some((change.table(), number))
-    }
-
-    fn difference_of(&self, change: &Change<'_>, kept: &BTreeSet<(u16, u64)>) -> Option<RowDifference> {
+    fn difference_of(&self, change: &Change<'_>) -> Option<RowDifference> {
         let table = self.tables.get(change.table() as usize)?;
         let differ = |column: Option<usize>, logged: String, replayed: String| RowDifference {
             table: table.schema.name.clone(),
@@ -96,7 +65,7 @@ impl Store {
             replayed,
         };
         let is_deleted = matches!(change, Change::Delete { .. });
-        let Some(now) = table.live_of(change).map(|rid| table.rows.at(rid)) else {
+        let Some(now) = table.find(change.number()).map(|rid| table.rows.at(rid)) else {
             return (!is_deleted).then(|| differ(None, change_text(change).into(), "no such row".into()));
         };
         let compare = |at: usize, logged: Option<&[u8]>| {
@@ -106,8 +75,6 @@ impl Store {
             (logged != replayed).then(|| differ(Some(at), text(logged), text(replayed)))
         };
         match change {
-            // Another row has taken its key: that one is compared itself.
-            Change::Delete { .. } if kept.contains(&(change.table(), now.number)) => None,
             Change::Delete { .. } => Some(differ(None, "deleted".into(), "still there".into())),
             Change::Insert { row, .. } | Change::Replace { row, .. } => {
                 table.validate(row).ok()?;
@@ -122,40 +89,7 @@ impl Store {
     }
 }
 
-/// True of a deletion that the log may have by a key.
-fn is_maybe_named(change: &Change<'_>, logged: &[Change<'_>]) -> bool {
-    let is_by_key = |other: &Change<'_>| {
-        let by_key = matches!(other.name(), Some(RowName::Key(_)));
-        by_key && matches!(other, Change::Delete { .. }) && other.table() == change.table()
-    };
-    matches!(change, Change::Delete { .. }) && logged.iter().any(is_by_key)
-}
-
 impl Table {
-    /// The row as it is now, once the change is made.
-    fn live_of(&self, change: &Change<'_>) -> Option<Rid> {
-        match change.name() {
-            Some(RowName::Number(number)) if self.has_number() => {
-                Some(self.indexes[0].get(&self.rows, &number.to_be_bytes())?.0)
-            }
-            Some(RowName::Number(number)) if self.is_numbered() => self.rows.by_number(number),
-            _ => Some(self.indexes[0].get(&self.rows, &self.key_after(change)?)?.0),
-        }
-    }
-
-    /// The encoded primary key once the change is made, where it tells that.
-    fn key_after(&self, change: &Change<'_>) -> Option<Vec<u8>> {
-        match change {
-            Change::Insert { row, .. } | Change::Replace { row, .. } if self.validate(row).is_ok() => {
-                Some(self.key_of(row))
-            }
-            _ => match change.name() {
-                Some(RowName::Key(key)) => Some(key.to_vec()),
-                _ => None,
-            },
-        }
-    }
-
     fn key_of(&self, row: &[u8]) -> Vec<u8> {
         let mut key = Vec::new();
         self.layout.push_key(row, &self.schema.primary_key, &mut key);
@@ -164,32 +98,32 @@ impl Table {
 
     /// The changed row for people: the columns of its primary key with their values, where that is known, or its number.
     fn text_of(&self, change: &Change<'_>) -> String {
-        let number = match change.name() {
-            Some(RowName::Number(number)) => text_of(RowName::Number(number)),
-            _ => String::new(),
+        let live = self.find(change.number()).and_then(|rid| self.rows.get(rid));
+        let row = match change {
+            _ if self.has_number() => None,
+            Change::Insert { row, .. } | Change::Replace { row, .. } => {
+                live.or(self.validate(row).is_ok().then_some(*row))
+            }
+            Change::Patch { .. } | Change::Delete { .. } => live,
         };
-        if self.has_number() {
-            return number;
-        }
-        let live = self.live_of(change).and_then(|rid| self.rows.get(rid));
-        let key = live.map(|row| self.key_of(row)).or_else(|| self.key_after(change));
-        key.map_or(number, |key| self.key_text(&key))
+        let key = row.and_then(|row| self.key_text(&self.key_of(row)));
+        key.unwrap_or_else(|| format!("number {}", change.number()))
     }
 
-    fn key_text(&self, key: &[u8]) -> String {
+    fn key_text(&self, key: &[u8]) -> Option<String> {
         let mut reader = KeyReader::new(key);
         let columns = self
             .schema
             .primary_key
             .iter()
             .map(|at| &self.schema.columns[*at as usize]);
-        let columns: Option<Vec<_>> = columns
+        let texts: Option<Vec<_>> = columns
             .map(|column| {
                 let value = reader.next_column(column.ty, column.nullable)?;
                 Some(format!("{}={}", column.name, value_text(column.ty, value.as_deref())))
             })
             .collect();
-        columns.map_or_else(|| text_of(RowName::Key(key)), |columns| columns.join(", "))
+        Some(texts?.join(", "))
     }
 }
 

@@ -10,15 +10,6 @@ use crate::schema::{
     At, Conflict, check_table, describe_column, describe_index, describe_placement, describe_type, names,
 };
 
-/// Which rule a declaration is judged by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evolve {
-    /// The table is stored as declared.
-    AsDeclared,
-    /// Columns and indexes are only added, whatever is no longer declared: the rule of logs of semantics 1.
-    OnlyGrow,
-}
-
 /// How the stored table becomes the declared one; rows not looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableChange {
@@ -121,7 +112,7 @@ impl TableChange {
 }
 
 /// Compares a declaration with the stored table. `declared` has its owner.
-pub fn plan_change(stored: &TableSchema, declared: &TableSchema, rule: Evolve) -> Result<TableChange, Vec<Conflict>> {
+pub fn plan_change(stored: &TableSchema, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
     let mut conflicts = check_table(declared);
     if !conflicts.is_empty() {
         return Err(conflicts);
@@ -132,21 +123,14 @@ pub fn plan_change(stored: &TableSchema, declared: &TableSchema, rule: Evolve) -
         conflicts: Vec::new(),
         steps: Vec::new(),
     };
-    let target = match rule {
-        Evolve::AsDeclared => declared.clone(),
-        Evolve::OnlyGrow => plan.grown(),
-    };
-    let columns = match rule {
-        Evolve::AsDeclared => plan.match_columns(),
-        Evolve::OnlyGrow => plan.match_positions(&target),
-    };
-    plan.compare_columns(&target, &columns);
-    plan.compare_table(&target, &columns);
+    let columns = plan.match_columns();
+    plan.compare_columns(&columns);
+    plan.compare_table(&columns);
     conflicts.append(&mut plan.conflicts);
     if !conflicts.is_empty() {
         return Err(conflicts);
     }
-    Ok(plan.finish(target, columns))
+    Ok(plan.finish(columns))
 }
 
 struct Planner<'a> {
@@ -172,42 +156,6 @@ impl Planner<'_> {
 
     fn note(&mut self, action: ChangeAction, what: &'static str, item: &str, detail: impl Into<String>) {
         self.steps.push(ChangeStep::new(action, what, item, detail));
-    }
-
-    /// The stored table with what the declaration has beyond it.
-    fn grown(&self) -> TableSchema {
-        let (stored, declared) = (self.stored, self.declared);
-        let mut target = stored.clone();
-        let added = declared.columns.get(stored.columns.len()..);
-        target.columns.extend_from_slice(added.unwrap_or_default());
-        for index in &declared.indexes {
-            if !stored.indexes.iter().any(|known| known.name == index.name) {
-                target.indexes.push(index.clone());
-            }
-        }
-        target
-    }
-
-    /// As positions are: columns of one place must be the same in both.
-    fn match_positions(&mut self, target: &TableSchema) -> Vec<Option<u16>> {
-        let (stored, declared) = (self.stored, self.declared);
-        for (known, column) in stored.columns.iter().zip(&declared.columns) {
-            if known.name != column.name || known.ty != column.ty || known.nullable != column.nullable {
-                let (stored, declared) = (describe_column(known), describe_column(column));
-                self.refuse(&column.name, "column", stored, declared, WAY_BEFORE);
-            }
-        }
-        for index in &declared.indexes {
-            let known = stored.indexes.iter().find(|known| known.name == index.name);
-            if let Some(known) = known.filter(|known| *known != index) {
-                let (stored, declared) = (describe_index(stored, known), describe_index(declared, index));
-                self.refuse(&index.name, "index", stored, declared, WAY_BEFORE);
-            }
-        }
-        let count = stored.columns.len();
-        (0..target.columns.len())
-            .map(|at| (at < count).then_some(at as u16))
-            .collect()
     }
 
     /// By name, or by the name before.
@@ -249,8 +197,8 @@ impl Planner<'_> {
         sources
     }
 
-    fn compare_columns(&mut self, target: &TableSchema, sources: &[Option<u16>]) {
-        for (column, source) in target.columns.iter().zip(sources) {
+    fn compare_columns(&mut self, sources: &[Option<u16>]) {
+        for (column, source) in self.declared.columns.iter().zip(sources) {
             match source {
                 Some(at) => self.compare_column(&self.stored.columns[*at as usize], column),
                 None => self.add_column(column),
@@ -303,8 +251,8 @@ impl Planner<'_> {
         self.refuse(&column.name, "column", "rows without it", declared, way_on);
     }
 
-    fn compare_table(&mut self, target: &TableSchema, sources: &[Option<u16>]) {
-        let stored = self.stored;
+    fn compare_table(&mut self, sources: &[Option<u16>]) {
+        let (stored, target) = (self.stored, self.declared);
         let is_from = |columns: &[u16], known: &[u16]| {
             let from = columns.iter().map(|column| sources[*column as usize]);
             from.eq(known.iter().map(|known| Some(*known)))
@@ -337,8 +285,8 @@ impl Planner<'_> {
         }
     }
 
-    fn finish(mut self, target: TableSchema, columns: Vec<Option<u16>>) -> TableChange {
-        let stored = self.stored;
+    fn finish(mut self, columns: Vec<Option<u16>>) -> TableChange {
+        let (stored, target) = (self.stored, self.declared);
         let is_same = |(at, source): (usize, &Option<u16>)| {
             let (known, column) = (stored.columns.get(at), &target.columns[at]);
             *source == Some(at as u16)
@@ -361,7 +309,7 @@ impl Planner<'_> {
                     true => ChangeAction::Convert,
                     false => ChangeAction::Add,
                 };
-                self.note(action, "index", &index.name, describe_index(&target, index));
+                self.note(action, "index", &index.name, describe_index(target, index));
             }
             indexes.push(kept.filter(|_| !rewrites_rows));
         }
@@ -371,7 +319,7 @@ impl Planner<'_> {
             }
         }
         TableChange {
-            schema: as_stored(target),
+            schema: as_stored(target.clone()),
             steps: self.steps,
             columns,
             rewrites_rows,
@@ -383,7 +331,6 @@ impl Planner<'_> {
 
 const WAY_NEW_TABLE: &str =
     "declare a table of another name beside this one, and copy the rows by a procedure; then drop this one";
-const WAY_BEFORE: &str = "restore to before this deployment";
 
 /// What is stored of a declaration: not what the table and its columns were.
 pub fn as_stored(mut declared: TableSchema) -> TableSchema {

@@ -444,17 +444,6 @@ impl Index {
         prefetch.map(Rid)
     }
 
-    /// True where the row has the key, whole and as the index is of it.
-    #[inline]
-    pub fn is_of(&self, row: RowRef<'_>, key: &[u8]) -> bool {
-        match self.plan.ints() {
-            Some(_) if self.key_bytes <= 16 => {
-                key.len() == self.key_bytes && int_key(&self.plan, row) == self.bits_of(key)
-            }
-            _ => self.is_whole(key) && self.plan.matches(row, key),
-        }
-    }
-
     /// True when the row's entry key is in the index.
     pub fn has(
         &self,

@@ -56,7 +56,7 @@ pub use compare::TableDigest;
 pub use convert::{GoOn, Prepared, Unprepared};
 pub use difference::RowDifference;
 pub use digest::result_digest;
-pub use evolve::{ChangeAction, ChangeStep, Evolve, TableChange, as_stored, plan_change};
+pub use evolve::{ChangeAction, ChangeStep, TableChange, as_stored, plan_change};
 pub use growth::Growth;
 pub use index::{NotOrdered, PrefetchState, Range, ScanPosition, Visit};
 pub use indirection::Rid;

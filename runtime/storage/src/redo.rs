@@ -11,7 +11,7 @@ mod run;
 use std::ops::Range;
 
 use reprise_abi::ScalarType;
-use reprise_wire::{Change, ChangeSink, Changes, PatchColumns, RowName};
+use reprise_wire::{Change, ChangeSink, Changes, PatchColumns};
 
 use crate::{
     apply::{ApplyError, Target},
@@ -206,9 +206,8 @@ impl<'w> ChangeSink<'w> for Demux<'_> {
         self.found.end += end as u32;
         let list = self.redo.list(self.schema, change.table(), self.last)?;
         match change {
-            Change::Insert { number: Some(_), .. } => list.push_row(self.found),
-            Change::Patch { name, columns, .. } => list.push_patch(self.found, name, columns, self.last),
-            Change::Insert { .. } => list.push(self.found, 1),
+            Change::Insert { .. } => list.push_row(self.found),
+            Change::Patch { number, columns, .. } => list.push_patch(self.found, number, columns, self.last),
             Change::Replace { .. } => list.push(self.found, 0),
             Change::Delete { .. } => list.push(self.found, -1),
         }
@@ -228,29 +227,22 @@ impl<'w> ChangeSink<'w> for ApplyRead<'_, '_> {
     #[inline(always)]
     fn take(self, _: usize, change: Change<'w>) -> Self::Out {
         match change {
-            Change::Insert {
-                number: Some(number),
-                row,
-                ..
-            } => self.redo.insert(row, number),
-            Change::Patch { name, columns, .. } => self.redo.patch(name, columns, self.hint),
+            Change::Insert { number, row, .. } => self.redo.insert(row, number),
+            Change::Patch { number, columns, .. } => self.redo.patch(number, columns, self.hint),
             other => self.redo.apply_one(&other, self.hint),
         }
     }
 }
 
-/// The name of a changed row; None of an insertion.
-struct NameOf;
+/// The number of a changed row.
+struct NumberOf;
 
-impl<'w> ChangeSink<'w> for NameOf {
-    type Out = Option<RowName<'w>>;
+impl<'w> ChangeSink<'w> for NumberOf {
+    type Out = u64;
 
     #[inline(always)]
-    fn take(self, _: usize, change: Change<'w>) -> Self::Out {
-        match change {
-            Change::Insert { .. } => None,
-            Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => Some(name),
-        }
+    fn take(self, _: usize, change: Change<'w>) -> u64 {
+        change.number()
     }
 }
 
@@ -410,28 +402,16 @@ impl TableRedo<'_> {
     /// Asks for what changes of rows will look at, each step for all of them before the next; where their rows probably are.
     #[inline]
     fn prefetch(&self, window: &[u8], list: &RedoList, group: Range<usize>, hints: &mut [u32; GROUP]) {
-        let index = &self.table.indexes[0];
-        // Of a tree the way down is not worth going twice.
-        let is_touched = !index.is_ordered();
-        let mut keys: [&[u8]; GROUP] = [&[]; GROUP];
         let mut numbers = [NO_NUMBER; GROUP];
         *hints = [NO_RID; GROUP];
         for (place, at) in group.enumerate() {
             if list.row(window, at).is_some() {
                 continue;
             }
-            match list.read_into(window, at, NameOf) {
-                None => {}
-                Some(RowName::Key(key)) => {
-                    if is_touched {
-                        index.touch(key);
-                    }
-                    keys[place] = key;
-                }
-                Some(RowName::Number(number)) if self.table.has_number() => {
-                    hints[place] = self.prefetch_place(&number.to_be_bytes());
-                }
-                Some(RowName::Number(number)) => {
+            let number = list.read_into(window, at, NumberOf);
+            match self.table.has_number() {
+                true => hints[place] = self.prefetch_place(number),
+                false => {
                     self.table.rows.touch_number(number);
                     numbers[place] = number;
                 }
@@ -445,20 +425,15 @@ impl TableRedo<'_> {
                 *hint = rid.0;
             }
         }
-        for (key, hint) in keys.iter().zip(hints.iter_mut()) {
-            if !key.is_empty() {
-                *hint = self.prefetch_place(key);
-            }
-        }
         for hint in hints.iter().filter(|hint| **hint != NO_RID) {
             self.table.rows.touch(Rid(*hint));
         }
     }
 
-    /// The row that the key probably names; where it stands at which place it lies is asked for.
+    /// The row that the number probably names, of a table without a primary key; where it stands at which place it lies is asked for.
     #[inline]
-    fn prefetch_place(&self, key: &[u8]) -> u32 {
-        let Some(rid) = self.table.indexes[0].candidate_prefetch(key) else {
+    fn prefetch_place(&self, number: u64) -> u32 {
+        let Some(rid) = self.table.indexes[0].candidate_prefetch(&number.to_be_bytes()) else {
             return NO_RID;
         };
         self.table.rows.touch_place(rid);
@@ -466,10 +441,10 @@ impl TableRedo<'_> {
     }
 
     #[inline]
-    fn patch(&mut self, name: RowName<'_>, columns: PatchColumns<'_>, hint: u32) -> Result<(), ApplyError> {
-        let rid = match self.table.is_named(Rid(hint), name) {
+    fn patch(&mut self, number: u64, columns: PatchColumns<'_>, hint: u32) -> Result<(), ApplyError> {
+        let rid = match self.table.is_numbered(Rid(hint), number) {
             true => Rid(hint),
-            false => self.table.named(name)?,
+            false => self.table.numbered(number)?,
         };
         if self.watchers.is_some() && self.note_or_keep(rid, columns) {
             return Ok(());
@@ -509,8 +484,7 @@ impl TableRedo<'_> {
         }
         for entry in &again {
             let Some(row) = &entry.row else { continue };
-            let number = entry.number.unwrap_or_else(|| self.table.next_number());
-            let put = self.table.put_new(row, number, self.scratch);
+            let put = self.table.put_new(row, entry.number, self.scratch);
             let rid = put.map_err(|error| self.table.unfit(error))?;
             self.pass_over(rid);
         }

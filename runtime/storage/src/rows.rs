@@ -23,12 +23,8 @@ const NUMBER_BYTES: usize = 8;
 pub(crate) struct Rows {
     places: Indirection,
     arena: Arena,
-    /// None in a table without a primary key, and while numbers name nothing (`forget_numbers`).
+    /// None in a table without a primary key.
     numbers: Option<Numbers>,
-    /// The table has a primary key.
-    is_keyed: bool,
-    /// Where the memory is counted.
-    budget: Option<Arc<Budget>>,
     count: u64,
     /// Rows that went, whose ids are not free yet: something may still name them.
     buried: u64,
@@ -42,8 +38,6 @@ impl Rows {
             places: Indirection::default(),
             arena: Arena::default(),
             numbers: is_keyed.then(Numbers::new),
-            is_keyed,
-            budget: None,
             count: 0,
             buried: 0,
             nominal_bytes: 0,
@@ -52,41 +46,7 @@ impl Rows {
 
     /// No rows, and otherwise the same; nobody counts the memory.
     pub fn fresh(&self) -> Self {
-        let mut fresh = Self::new(self.is_keyed);
-        if self.numbers.is_none() {
-            fresh.numbers = None;
-        }
-        fresh
-    }
-
-    /// False where no row is found by its number: of a table without a primary key, or before `renumber`.
-    #[inline(always)]
-    pub fn has_numbers(&self) -> bool {
-        self.numbers.is_some()
-    }
-
-    /// Rows are not found by their numbers until `renumber`, and two may have the same.
-    pub fn forget_numbers(&mut self) {
-        self.numbers = None;
-    }
-
-    /// Gives the rows, which are all that there are, numbers from 0 on, in this order.
-    pub fn renumber(&mut self, rids: &[Rid]) {
-        assert!(self.is_keyed && rids.len() as u64 == self.count && self.buried == 0);
-        let mut numbers = Numbers::new();
-        if let Some(budget) = &self.budget {
-            numbers.count_in(budget);
-        }
-        for (number, rid) in (0..).zip(rids) {
-            let place = self.places.live(*rid);
-            let stored = self.arena.get_mut(place);
-            let at = stored.len() - NUMBER_BYTES;
-            stored[at..].copy_from_slice(&u64::to_be_bytes(number));
-            // Those before it have theirs, and others are not asked.
-            let number_of = |rid| number_at(&self.places, &self.arena, rid);
-            numbers.insert(number, *rid, number_of).expect("each number once");
-        }
-        self.numbers = Some(numbers);
+        Self::new(self.numbers.is_some())
     }
 
     /// The row of a number, of a table with a primary key.
@@ -137,7 +97,6 @@ impl Rows {
         if let Some(numbers) = &mut self.numbers {
             numbers.count_in(budget);
         }
-        self.budget = Some(Arc::clone(budget));
     }
 
     /// True where `give_back` may find something.
@@ -304,7 +263,7 @@ impl Rows {
 
     #[inline(always)]
     fn nominal(&self, place: Location) -> u64 {
-        let numbers = NUMBER_ENTRY_BYTES * self.is_keyed as usize;
+        let numbers = NUMBER_ENTRY_BYTES * self.numbers.is_some() as usize;
         (footprint_bytes(place.len()) + PLACE_BYTES + numbers) as u64
     }
 

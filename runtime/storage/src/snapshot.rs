@@ -135,7 +135,7 @@ impl SnapshotPage {
             self.bytes.reserve(PAGE_BYTES.max(added));
             self.grant = budget.map(|budget| budget.take(self.bytes.capacity() as u64));
         }
-        push_checkpoint_row(&mut self.bytes, row.row, Some(row.number));
+        push_checkpoint_row(&mut self.bytes, row.row, row.number);
         self.rows += 1;
         if self.bytes.len() + added > PAGE_BYTES {
             self.hand_out(ready);

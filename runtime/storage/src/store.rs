@@ -50,8 +50,6 @@ pub struct Store {
     undo: Charge,
     /// Tables have freed what is given back once no row may come back.
     has_freed: bool,
-    /// Numbers name no rows of tables with a primary key, until `renumber`.
-    has_old_numbers: bool,
 }
 
 impl Store {
@@ -516,24 +514,6 @@ impl Store {
         })
     }
 
-    // Numbers that are not those of this format: before it, changes named rows by their keys, and a row's number could be another one in
-    // each replay.
-
-    /// Rows of tables with a primary key are named by their keys alone until `renumber`: what follows is of an older format.
-    pub fn forget_numbers(&mut self) {
-        self.has_old_numbers = true;
-        self.tables.iter_mut().for_each(|table| table.rows.forget_numbers());
-    }
-
-    /// Gives the rows of each table with a primary key numbers from 0 on, in the order of their keys: the same wherever the rows are the same.
-    /// From now on changes name them so. Between transactions, and not where undo is retained or a snapshot is copied.
-    pub fn renumber(&mut self) {
-        self.check_settled();
-        assert!(self.watchers.is_none(), "rows are numbered while nobody watches them");
-        self.has_old_numbers = false;
-        self.tables.iter_mut().for_each(Table::renumber);
-    }
-
     // Schema changes, between transactions.
 
     /// Adds an empty table, under the lowest number that is free.
@@ -577,9 +557,6 @@ impl Store {
         assert!(!self.journal.is_active, "the schema changes between transactions");
         let id = TableId(u16::try_from(at).expect("fewer tables than numbers"));
         let mut table = Table::new(schema);
-        if self.has_old_numbers {
-            table.rows.forget_numbers();
-        }
         self.count_table(&mut table);
         match self.tables.get_mut(at) {
             Some(free) => *free = table,

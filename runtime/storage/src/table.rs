@@ -338,17 +338,6 @@ impl Table {
         Ok(())
     }
 
-    /// Gives the rows of a table with a primary key numbers anew, in the order of their keys, and the next row the number behind theirs.
-    /// Nothing may be taken back.
-    pub fn renumber(&mut self) {
-        if self.has_number() {
-            return;
-        }
-        let rids = self.sorted_rids();
-        self.rows.renumber(&rids);
-        self.next_number = rids.len() as u64;
-    }
-
     /// A row has this number: later ones get others.
     #[inline]
     pub fn note_number(&mut self, number: u64) {

@@ -158,7 +158,6 @@ mod tests {
             installed_by: TxnId(1),
             schema: ModuleSchema::default(),
             description: Arc::default(),
-            semantics: 1,
             tables: Vec::new(),
             prefetch: Vec::new(),
             meters: ModuleMeters::new(0),

@@ -33,8 +33,6 @@ pub struct Candidate {
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent.
     pub description: Arc<[u8]>,
-    /// What its procedures could observe when it was first deployed (`reprise_abi::SEMANTICS`).
-    pub semantics: u32,
     /// What instances are made of.
     pub code: Arc<dyn Code>,
 }
@@ -46,8 +44,6 @@ pub enum Judge {
     Deployment,
     /// It stands in a log: whatever is possible is done, whichever limits held.
     Replay,
-    /// It stands in a log of semantics 1: tables only grow, and modules share those of one name.
-    ReplayShared,
 }
 
 /// What a deployment changes; made by `plan`, carried out by `apply`.
@@ -159,7 +155,6 @@ pub fn apply(
         meters: ModuleMeters::new(candidate.schema.procedures.len()),
         schema: candidate.schema,
         description: candidate.description,
-        semantics: candidate.semantics,
         tables: plan.bindings,
         code: candidate.code,
     });
@@ -236,7 +231,6 @@ impl Module {
             installed_by: self.installed_by,
             schema: self.schema.clone(),
             description: self.description.clone(),
-            semantics: self.semantics,
             code: self.code.clone(),
         }
     }
@@ -260,8 +254,6 @@ pub struct Restored {
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent.
     pub description: Arc<[u8]>,
-    /// As in `Candidate`.
-    pub semantics: u32,
     /// What instances are made of.
     pub code: Arc<dyn Code>,
 }
@@ -296,7 +288,6 @@ pub fn restore(
             installed_by: found.installed_by,
             schema: found.schema,
             description: found.description,
-            semantics: found.semantics,
             code: found.code,
         });
         if found.in_service {
@@ -304,8 +295,7 @@ pub fn restore(
         }
         next.versions.push(module);
     }
-    let owned = tables.into_iter().map(|table| Arc::new(with_owner(table, &next)));
-    next.tables = owned.collect();
+    next.tables = tables.into_iter().map(Arc::new).collect();
     for name in in_service {
         let bound = bind::bind_all(&name, &next.current[&name].schema, &next);
         let tables = bound.map_err(|conflicts| {
@@ -315,15 +305,6 @@ pub fn restore(
         rebind(&mut next, &name, tables);
     }
     Ok(next)
-}
-
-/// A table of a file from before tables had owners is that of the module that declared it first.
-fn with_owner(mut table: TableSchema, deployed: &Deployed) -> TableSchema {
-    if table.owner.is_empty() && !table.is_dropped() {
-        let owner = deployed.first_declarer(&table.name);
-        table.owner = owner.unwrap_or_default().to_owned();
-    }
-    table
 }
 
 /// Takes a module out of service; its versions stay known. None where no such module is in service.

@@ -7,7 +7,6 @@ use reprise_base::{Lsn, TxnId};
 use reprise_host::CallOutcome;
 use reprise_observe::ModuleMeters;
 use reprise_storage::{RowProjection, TableId};
-use reprise_wire::SEMANTICS_OLDEST;
 
 use crate::{keyplace::KeyPlace, past::TablePast, prefetch::PrefetchRow};
 
@@ -68,8 +67,6 @@ pub struct Module {
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent: what was taken in once is kept as it is.
     pub description: Arc<[u8]>,
-    /// What its procedures could observe when it was deployed (`reprise_abi::SEMANTICS`).
-    pub semantics: u32,
     /// Bindings of `schema.tables`, in the same order.
     pub tables: Vec<TableBinding>,
     /// By procedure: rows to prefetch before it runs.
@@ -182,13 +179,12 @@ impl Deployed {
         if table.is_dropped() {
             return None;
         }
-        // Under the oldest semantics number other modules' deployments changed it, too.
         let mut before = self
             .versions
             .iter()
             .filter(|module| module.installed_by.tick() < until)
             .rev();
-        let mut changed = || before.find(|module| module.name == table.owner || module.semantics == SEMANTICS_OLDEST);
+        let mut changed = || before.find(|module| module.name == table.owner);
         let is_known =
             self.past.reaches(txn_id) || changed().is_some_and(|module| module.installed_by.tick() < txn_id.tick());
         is_known.then_some(table)

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use reprise_abi::{HostOps, ModuleSchema, SEMANTICS};
+use reprise_abi::{HostOps, ModuleSchema};
 use reprise_env::{Disk, DiskError};
 use reprise_host::{CallOutcome, CompiledModule, Engine, Instance, InvalidModule, described, hash_of};
 
@@ -79,7 +79,6 @@ fn candidate(
         wasm_bytes: wasm.len() as u64,
         schema,
         description,
-        semantics: SEMANTICS,
         code: Arc::new(code),
     }
 }

@@ -2,9 +2,7 @@
 
 use reprise_base::PlacedBytes;
 
-use crate::{
-    ChangesRef, CommandRef, FORMAT_VERSION, RecordCounts, RecordEffect, RecordRef, WireError, stand_in::push_stand_in,
-};
+use crate::{ChangesRef, CommandRef, RecordCounts, RecordEffect, RecordRef, WireError, stand_in::push_stand_in};
 
 /// Which form of a transaction is in the log, where standbys get the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,9 +101,9 @@ impl RecordBatch {
         &self.placed
     }
 
-    /// Appends records that were encoded before, in the newest format. Err: they are none, and nothing was appended.
+    /// Appends records that were encoded before. Err: they are none, and nothing was appended.
     pub fn push_encoded(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        let counts = RecordCounts::of(bytes, FORMAT_VERSION)?;
+        let counts = RecordCounts::of(bytes)?;
         let at = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.mirror(at);

@@ -3,7 +3,7 @@
 
 use reprise_abi::copy::copy_short;
 
-use crate::changes::{Change, DELETE, INSERT, PATCH, RowName, number_bytes, numbered};
+use crate::changes::{Change, DELETE, INSERT, PATCH, number_bytes, numbered};
 
 /// Numbers below take a byte as a varint, and two bytes.
 const ONE_BYTE: usize = 1 << 7;
@@ -84,7 +84,6 @@ impl ChangesBuffer {
     #[inline]
     pub fn insert(&mut self, table: u16, number: u64, row: &[u8]) {
         if !Self::takes_table(table) || row.len() >= TWO_BYTES {
-            let number = Some(number);
             return self.other(|out| Change::Insert { table, number, row }.encode(out));
         }
         let room = self.room::<{ ROW_HEAD_BYTES + SHORT_ROW_BYTES }>();
@@ -110,8 +109,7 @@ impl ChangesBuffer {
     #[inline]
     pub fn delete(&mut self, table: u16, number: u64) {
         if !Self::takes_table(table) {
-            let name = RowName::Number(number);
-            return self.other(|out| Change::Delete { table, name }.encode(out));
+            return self.other(|out| Change::Delete { table, number }.encode(out));
         }
         let room = self.room::<NAME_BYTES>();
         self.end += put_number(room, DELETE, table, number);
@@ -217,12 +215,11 @@ mod tests {
 
     /// A deletion, a patch and a change of another form.
     fn check_named(table: u16, number: u64, row: &[u8]) {
-        let name = RowName::Number(number);
         let (mut buffer, mut expected) = (ChangesBuffer::default(), Vec::new());
         for from_end in [true, false] {
             buffer.delete(table, number);
-            Change::Delete { table, name }.encode(&mut expected);
-            let mut patch = PatchWriter::begin(&mut expected, table, name, 7);
+            Change::Delete { table, number }.encode(&mut expected);
+            let mut patch = PatchWriter::begin(&mut expected, table, number, 7);
             let place = |width: u8| {
                 if from_end { row.len() - width as usize } else { 3 }
             };
@@ -238,7 +235,7 @@ mod tests {
             }
             patch.column(127, None);
             patch.finish();
-            let other = Change::Replace { table, name, row };
+            let other = Change::Replace { table, number, row };
             buffer.other(|out| other.encode(out));
             other.encode(&mut expected);
         }
@@ -254,7 +251,6 @@ mod tests {
                 for number in [0, 7, 255, 256, 1 << 24, u64::MAX] {
                     let row = &row[..bytes];
                     buffer.insert(table, number, row);
-                    let number = Some(number);
                     Change::Insert { table, number, row }.encode(&mut expected);
                 }
             }
@@ -266,8 +262,7 @@ mod tests {
         let (mut buffer, mut expected) = (ChangesBuffer::default(), Vec::new());
         for table in [127, 128, 4000] {
             buffer.delete(table, 300);
-            let name = RowName::Number(300);
-            Change::Delete { table, name }.encode(&mut expected);
+            Change::Delete { table, number: 300 }.encode(&mut expected);
         }
         assert!(buffer.as_bytes() == expected);
     }

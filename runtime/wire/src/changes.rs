@@ -1,11 +1,10 @@
 //! The physiological record: what a committed transaction left in each row that it changed (paper A, section III-A).
 //!
-//! Rows are named by table and number, which an insertion gives; before format version 6 those of tables with a primary key by that.
+//! Rows are named by table and number, which an insertion gives.
 //! After-images alone: redo needs nothing else, because nothing uncommitted reaches the log. An update names the changed columns where that
 //! is shorter.
 
 use reprise_abi::{
-    key::KEY_BYTES_MAX,
     row::COLUMNS_MAX,
     value::{RESULT_BYTES_MAX, push_bytes, push_varint},
 };
@@ -15,10 +14,9 @@ use reprise_base::{
 };
 
 use crate::{
-    NUMBERS_NAME_FROM, PartitionSet, WireError,
+    PartitionSet, WireError,
     body::BodyReader,
     check, corrupt,
-    part::PARTS_FROM,
     reader::{Reader, Unnamed},
     record::{
         COMMAND_FLAGS, PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_key, decode_partitions,
@@ -58,39 +56,29 @@ pub struct KeyedRef<'a> {
     pub result: &'a [u8],
 }
 
-/// How a changed row is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum RowName<'a> {
-    /// Its primary key before the change (`reprise_abi::key`): before format version 6.
-    Key(&'a [u8]),
-    /// Its number. Before format version 6 in a table without a primary key, or of a row that came and went in its transaction.
-    Number(u64),
-}
-
-/// One changed row.
+/// One changed row, which its number names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     Insert {
         table: u16,
-        /// None in logs of format versions 2 and 3, of rows with a primary key: they get the next number of their table.
-        number: Option<u64>,
+        number: u64,
         row: &'a [u8],
     },
     /// The whole row after the change.
     Replace {
         table: u16,
-        name: RowName<'a>,
+        number: u64,
         row: &'a [u8],
     },
     /// The columns that differ.
     Patch {
         table: u16,
-        name: RowName<'a>,
+        number: u64,
         columns: PatchColumns<'a>,
     },
     Delete {
         table: u16,
-        name: RowName<'a>,
+        number: u64,
     },
 }
 
@@ -98,10 +86,9 @@ pub(crate) const INSERT: u8 = 1;
 pub(crate) const REPLACE: u8 = 2;
 pub(crate) const PATCH: u8 = 3;
 pub(crate) const DELETE: u8 = 4;
-pub(crate) const OP_MASK: u8 = 7;
-/// The row's number stands in place of its key, in 8 bytes; in an insertion, before the row. Until format version 4.
-const NUMBERED_WIDE: u8 = 8;
-/// From this bit on, the bytes of the row's number, which stands there as by `NUMBERED_WIDE`; 0: none does.
+/// Bits of the kind. One bit behind it is 0.
+pub(crate) const OP_MASK: u8 = 15;
+/// From this bit on, how many bytes the row's number has, which follows the table.
 const NUMBER_SHIFT: u32 = 4;
 
 /// The bytes that a number takes: as few as it needs, at least one.
@@ -116,27 +103,11 @@ pub(crate) fn numbered(kind: u8, bytes: usize) -> u8 {
     kind | (bytes as u8) << NUMBER_SHIFT
 }
 
-/// How a row's number stands in a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NumberForm {
-    None,
-    /// Of so many bytes, always.
-    Wide,
-    /// Of so many, as few as it needs.
-    Short(usize),
-}
-
-impl NumberForm {
-    /// By the first byte of a change; none where it is no such byte.
-    #[inline(always)]
-    pub fn of(op: u8) -> Option<Self> {
-        match ((op >> NUMBER_SHIFT) as usize, op & NUMBERED_WIDE) {
-            (0, 0) => Some(Self::None),
-            (0, _) => Some(Self::Wide),
-            (bytes @ 1..=8, 0) => Some(Self::Short(bytes)),
-            _ => None,
-        }
-    }
+/// Bytes of the row's number, by the first byte of a change; none where it is no such byte.
+#[inline(always)]
+pub(crate) fn number_bytes_of(op: u8) -> Option<usize> {
+    let bytes = (op >> NUMBER_SHIFT) as usize;
+    (1..=8).contains(&bytes).then_some(bytes)
 }
 
 /// Changed columns with what they hold now: growing positions, at least one.
@@ -182,9 +153,9 @@ pub struct PatchWriter<'o> {
 impl<'o> PatchWriter<'o> {
     /// `count` columns follow, at least one.
     #[inline]
-    pub fn begin(out: &'o mut Vec<u8>, table: u16, name: RowName<'_>, count: u16) -> Self {
+    pub fn begin(out: &'o mut Vec<u8>, table: u16, number: u64, count: u16) -> Self {
         assert!(count > 0 && count as usize <= COLUMNS_MAX, "columns of a patch");
-        push_head(out, PATCH, table, Some(name));
+        push_head(out, PATCH, table, number);
         push_varint(out, count as u32);
         Self {
             out,
@@ -215,25 +186,11 @@ impl<'o> PatchWriter<'o> {
 }
 
 #[inline]
-fn push_head(out: &mut Vec<u8>, op: u8, table: u16, name: Option<RowName<'_>>) {
-    match name {
-        None => {
-            out.push(op);
-            push_varint(out, table as u32);
-        }
-        Some(RowName::Key(key)) => {
-            assert!(key.len() <= KEY_BYTES_MAX, "key of {} bytes", key.len());
-            out.push(op);
-            push_varint(out, table as u32);
-            push_bytes(out, key);
-        }
-        Some(RowName::Number(number)) => {
-            let bytes = number_bytes(number);
-            out.push(numbered(op, bytes));
-            push_varint(out, table as u32);
-            out.extend_from_slice(&number.to_le_bytes()[..bytes]);
-        }
-    }
+fn push_head(out: &mut Vec<u8>, op: u8, table: u16, number: u64) {
+    let bytes = number_bytes(number);
+    out.push(numbered(op, bytes));
+    push_varint(out, table as u32);
+    out.extend_from_slice(&number.to_le_bytes()[..bytes]);
 }
 
 impl<'a> Change<'a> {
@@ -246,11 +203,13 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// What names the row; none of an insertion without a number.
-    pub fn name(&self) -> Option<RowName<'a>> {
-        match *self {
-            Self::Insert { number, .. } => number.map(RowName::Number),
-            Self::Replace { name, .. } | Self::Patch { name, .. } | Self::Delete { name, .. } => Some(name),
+    /// Of the row.
+    pub fn number(&self) -> u64 {
+        match self {
+            Self::Insert { number, .. }
+            | Self::Replace { number, .. }
+            | Self::Patch { number, .. }
+            | Self::Delete { number, .. } => *number,
         }
     }
 
@@ -272,21 +231,21 @@ impl<'a> Change<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Insert { table, number, row } => {
-                push_head(out, INSERT, table, number.map(RowName::Number));
+                push_head(out, INSERT, table, number);
                 push_bytes(out, row);
             }
-            Self::Replace { table, name, row } => {
-                push_head(out, REPLACE, table, Some(name));
+            Self::Replace { table, number, row } => {
+                push_head(out, REPLACE, table, number);
                 push_bytes(out, row);
             }
-            Self::Patch { table, name, columns } => {
-                let mut patch = PatchWriter::begin(out, table, name, columns.count);
+            Self::Patch { table, number, columns } => {
+                let mut patch = PatchWriter::begin(out, table, number, columns.count);
                 for (column, value) in columns.iter() {
                     patch.column(column, value);
                 }
                 patch.finish();
             }
-            Self::Delete { table, name } => push_head(out, DELETE, table, Some(name)),
+            Self::Delete { table, number } => push_head(out, DELETE, table, number),
         }
     }
 }
@@ -431,14 +390,8 @@ impl<'a> ChangesRef<'a> {
         out.extend_from_slice(self.changes);
     }
 
-    /// Of a segment of format `version`.
-    pub(crate) fn decode(body: &mut BodyReader<'a>, version: u32) -> Result<Self, WireError> {
-        let known = if version < PARTS_FROM {
-            COMMAND_FLAGS
-        } else {
-            COMMAND_FLAGS | HAS_PARTS
-        };
-        let flags = decode_flags(body, known)?;
+    pub(crate) fn decode(body: &mut BodyReader<'a>) -> Result<Self, WireError> {
+        let flags = decode_flags(body, COMMAND_FLAGS | HAS_PARTS)?;
         let txn_id = TxnId(body.u64()?);
         let digest = body.u64()?;
         let partitions = decode_partitions(body, flags & PARTITIONS_MASK, txn_id.origin())?;
@@ -468,7 +421,7 @@ impl<'a> ChangesRef<'a> {
             keyed,
             changes: body.rest("changes", RECORD_BYTES_MAX)?,
         };
-        check_groups(record.partitions, record.changes, version)?;
+        check_groups(record.partitions, record.changes)?;
         Ok(record)
     }
 }
@@ -493,10 +446,10 @@ pub(crate) fn groups_of<'a>(
     })
 }
 
-/// Reads what a record of these partitions holds, in a segment of format `version`. Err: it is not as the format has it.
-pub(crate) fn check_groups(partitions: PartitionSet<'_>, changes: &[u8], version: u32) -> Result<(), WireError> {
+/// Reads what a record of these partitions holds. Err: it is not as the format has it.
+pub(crate) fn check_groups(partitions: PartitionSet<'_>, changes: &[u8]) -> Result<(), WireError> {
     if matches!(partitions, PartitionSet::One(_)) {
-        return check_walk(changes, version);
+        return check_walk(changes);
     }
     let mut reader = BodyReader::new(changes);
     let mut before = None;
@@ -509,20 +462,14 @@ pub(crate) fn check_groups(partitions: PartitionSet<'_>, changes: &[u8], version
             return Err(corrupt("partition of a group", "one of the record's", partition));
         }
         check("a group without changes", false, changes.is_empty())?;
-        check_walk(changes, version)?;
+        check_walk(changes)?;
         before = Some(partition);
     }
     Ok(())
 }
 
-fn check_walk(changes: &[u8], version: u32) -> Result<(), WireError> {
-    Changes::new(changes).try_for_each(|change| {
-        let is_numbered = matches!(change?.name(), Some(RowName::Number(_)));
-        match version < NUMBERS_NAME_FROM || is_numbered {
-            true => Ok(()),
-            false => Err(corrupt("name of a changed row", "its number", "a key, or none")),
-        }
-    })
+fn check_walk(changes: &[u8]) -> Result<(), WireError> {
+    Changes::new(changes).try_for_each(|change| change.map(drop))
 }
 
 fn read_group<'a>(reader: &mut BodyReader<'a>) -> Result<(PartitionId, &'a [u8]), WireError> {

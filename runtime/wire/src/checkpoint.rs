@@ -1,6 +1,7 @@
 //! The checkpoint file: a header, blocks, and a trailer that leads to the blocks' index.
 
 use reprise_abi::{
+    SEMANTICS,
     key::KEY_BYTES_MAX,
     row::ROW_BYTES_MAX,
     value::{RESULT_BYTES_MAX, ValueReader, push_bytes, push_varint},
@@ -13,11 +14,11 @@ use reprise_base::{
 };
 
 use crate::{
-    FORMAT_VERSION_OLDEST, Genesis, SEMANTICS_OLDEST, WireError,
+    Genesis, WireError,
     body::BodyReader,
     check, corrupt, crc32c,
     record::{GENESIS_BODY_BYTES, QUARANTINE_TEXT_BYTES_MAX, decode_genesis, push_genesis, push_name, push_short},
-    segment::{check_semantics, check_version},
+    segment::{check_numbers, check_semantics, put_numbers},
     u32_at, u64_at,
 };
 
@@ -39,10 +40,6 @@ const INDEX_ENTRY_BYTES: usize = 28;
 /// What a checkpoint says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointHeader {
-    /// Of the format: what the file's other parts are read by.
-    pub version: u32,
-    /// Of the program that wrote it.
-    pub semantics: u32,
     pub database_id: [u8; 16],
     /// It holds what the log holds before this position.
     pub lsn: Lsn,
@@ -57,15 +54,12 @@ impl CheckpointHeader {
     pub fn encode(&self) -> [u8; CHECKPOINT_HEADER_BYTES] {
         let mut out = [0; CHECKPOINT_HEADER_BYTES];
         out[..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&self.version.to_le_bytes());
-        if self.version > FORMAT_VERSION_OLDEST {
-            out[12..16].copy_from_slice(&self.semantics.to_le_bytes());
-            out[56..64].copy_from_slice(&self.memory_bytes.to_le_bytes());
-        }
+        put_numbers(&mut out);
         out[16..32].copy_from_slice(&self.database_id);
         out[32..40].copy_from_slice(&self.lsn.0.to_le_bytes());
         out[40..48].copy_from_slice(&self.settings_hash.to_le_bytes());
         out[48..56].copy_from_slice(&self.txn_id.0.to_le_bytes());
+        out[56..64].copy_from_slice(&self.memory_bytes.to_le_bytes());
         let at = CHECKPOINT_HEADER_BYTES - 4;
         let crc = crc32c(&out[..at]);
         out[at..].copy_from_slice(&crc.to_le_bytes());
@@ -80,17 +74,10 @@ impl CheckpointHeader {
         }
         let at = CHECKPOINT_HEADER_BYTES - 4;
         check("checkpoint header checksum", crc32c(&bytes[..at]), u32_at(bytes, at))?;
-        let version = check_version(u32_at(bytes, 8))?;
-        let semantics = check_semantics(version, u32_at(bytes, 12))?;
-        let fields_end = match version {
-            FORMAT_VERSION_OLDEST => 56,
-            _ => HEADER_FIELDS_BYTES,
-        };
-        let nonzero = bytes[fields_end..at].iter().filter(|byte| **byte != 0).count();
+        check_numbers(bytes)?;
+        let nonzero = bytes[HEADER_FIELDS_BYTES..at].iter().filter(|byte| **byte != 0).count();
         check("reserved checkpoint bytes", 0, nonzero)?;
         Ok(Self {
-            version,
-            semantics,
             database_id: bytes[16..32].try_into().expect("16 bytes"),
             lsn: Lsn(u64_at(bytes, 32)),
             settings_hash: u64_at(bytes, 40),
@@ -374,8 +361,6 @@ impl CheckpointDatabase {
 pub struct CheckpointModuleRef<'a> {
     pub module_id: u32,
     pub version: u32,
-    /// As in the record that deployed it.
-    pub semantics: u32,
     pub name: &'a str,
     pub in_service: bool,
     pub installed_by: TxnId,
@@ -394,7 +379,7 @@ impl<'a> CheckpointModuleRef<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         push_varint(out, self.module_id);
         push_varint(out, self.version);
-        push_varint(out, self.semantics);
+        push_varint(out, SEMANTICS);
         push_name(out, self.name);
         out.push(self.in_service as u8);
         out.extend_from_slice(&self.installed_by.0.to_le_bytes());
@@ -403,16 +388,13 @@ impl<'a> CheckpointModuleRef<'a> {
         out.extend_from_slice(self.wasm);
     }
 
-    /// `version` is that of the file's header.
-    pub fn decode(bytes: &'a [u8], version: u32) -> Result<Self, WireError> {
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         let mut body = BodyReader::new(bytes);
+        let (module_id, version) = (body.varint()?, body.varint()?);
+        check_semantics(body.varint()?)?;
         Ok(Self {
-            module_id: body.varint()?,
-            version: body.varint()?,
-            semantics: match version {
-                FORMAT_VERSION_OLDEST => SEMANTICS_OLDEST,
-                _ => check_semantics(version, body.varint()?)?,
-            },
+            module_id,
+            version,
             name: body.name()?,
             in_service: match body.array::<1>()? {
                 [flag @ 0..=1] => flag == 1,
@@ -506,32 +488,23 @@ impl CheckpointPartition {
     }
 }
 
-/// Appends a row to a block of rows; `number` in tables without a primary key.
+/// Appends a row and its number to a block of rows.
 #[inline]
-pub fn push_checkpoint_row(out: &mut Vec<u8>, row: &[u8], number: Option<u64>) {
+pub fn push_checkpoint_row(out: &mut Vec<u8>, row: &[u8], number: u64) {
     push_bytes(out, row);
-    if let Some(number) = number {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-}
-
-/// True where the rows of a checkpoint of this format version have numbers: all of them from version 4 on.
-pub fn rows_have_numbers(version: u32, has_primary_key: bool) -> bool {
-    version >= 4 || !has_primary_key
+    out.extend_from_slice(&number.to_le_bytes());
 }
 
 /// Walks the rows of a block; ends after the first error.
 pub struct CheckpointRows<'a> {
     reader: ValueReader<'a>,
-    has_number: bool,
     failed: bool,
 }
 
 impl<'a> CheckpointRows<'a> {
-    pub fn new(raw: &'a [u8], has_number: bool) -> Self {
+    pub fn new(raw: &'a [u8]) -> Self {
         Self {
             reader: ValueReader::new(raw),
-            has_number,
             failed: false,
         }
     }
@@ -543,16 +516,13 @@ impl<'a> CheckpointRows<'a> {
             let bound = format!("at most {ROW_BYTES_MAX} bytes");
             return Err(corrupt("row", bound, row.len()));
         }
-        let number = match self.has_number {
-            true => u64::from_le_bytes(self.reader.array().map_err(cut)?),
-            false => 0,
-        };
-        Ok((row, number))
+        let number = self.reader.array().map_err(cut)?;
+        Ok((row, u64::from_le_bytes(number)))
     }
 }
 
 impl<'a> Iterator for CheckpointRows<'a> {
-    /// A row and its number, 0 where rows have none.
+    /// A row and its number.
     type Item = Result<(&'a [u8], u64), WireError>;
 
     #[inline]
@@ -602,15 +572,12 @@ impl CheckpointKeyRef<'_> {
 /// Walks the outcomes of a block; ends after the first error.
 pub struct CheckpointKeys<'a> {
     body: BodyReader<'a>,
-    has_scopes: bool,
     failed: bool,
 }
 
 impl<'a> CheckpointKeys<'a> {
-    /// `version` is that of the file's header.
-    pub fn new(raw: &'a [u8], version: u32) -> Self {
+    pub fn new(raw: &'a [u8]) -> Self {
         Self {
-            has_scopes: version > FORMAT_VERSION_OLDEST,
             body: BodyReader::new(raw),
             failed: false,
         }
@@ -620,10 +587,7 @@ impl<'a> CheckpointKeys<'a> {
         let body = &mut self.body;
         Ok(CheckpointKeyRef {
             key: body.idempotency_key()?,
-            scope: match self.has_scopes {
-                true => body.short_bytes()?,
-                false => &[],
-            },
+            scope: body.short_bytes()?,
             fingerprint: u128::from_le_bytes(body.array()?),
             module_id: body.varint()?,
             procedure: body.varint_u16()?,

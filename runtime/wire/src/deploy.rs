@@ -1,25 +1,22 @@
 //! The record of a deployment: the module, and what it ran.
 
-use reprise_abi::value::push_varint;
+use reprise_abi::{SEMANTICS, value::push_varint};
 use reprise_base::{
     TxnId,
     limits::{MODULE_BYTES_MAX, PARTITIONS_MAX, RECORD_BYTES_MAX},
 };
 
 use crate::{
-    SEMANTICS_OLDEST, WireError,
+    WireError,
     body::BodyReader,
     corrupt,
     record::{RecordKind, begin_numbered, push_name, varint_bytes},
+    segment::check_semantics,
 };
 
-/// Kinds of the record: a deployment under the oldest semantics number, which it does not say; one with its number; the same of a module
-/// that ran something: plan and digests lie in front of its bytes.
-pub(crate) const DEPLOY_OLDEST: u8 = RecordKind::Deploy as u8;
-pub(crate) const DEPLOY_UNDER: u8 = 8;
+/// Kinds of the record: a module that ran nothing, and one that ran something: its plan and digests lie in front of its bytes.
+pub(crate) const DEPLOY: u8 = RecordKind::Deploy as u8;
 pub(crate) const DEPLOY_MIGRATED: u8 = 9;
-/// The first version of the format that has it.
-pub(crate) const DEPLOY_MIGRATED_SINCE: u32 = 4;
 /// Longest plan of a deployment, in bytes.
 pub const PLAN_BYTES_MAX: usize = 32 << 10;
 
@@ -33,8 +30,6 @@ pub struct DeployRef<'a> {
     pub module_id: u32,
     /// Counts the versions under this name, from 1.
     pub version: u32,
-    /// What its procedures could observe when it was deployed (`reprise_abi::SEMANTICS`).
-    pub semantics: u32,
     pub name: &'a str,
     /// SHA-256 of `wasm`.
     pub hash: [u8; 32],
@@ -110,25 +105,16 @@ impl<'a> MigrationRef<'a> {
 
 impl<'a> DeployRef<'a> {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        let is_oldest = self.semantics == SEMANTICS_OLDEST;
-        assert!(
-            !is_oldest || self.migration.is_none(),
-            "modules of those days ran nothing"
-        );
-        let (kind, told) = match (is_oldest, &self.migration) {
-            (true, _) => (RecordKind::Deploy as u8, 0),
-            (false, None) => (DEPLOY_UNDER, varint_bytes(self.semantics)),
-            (false, Some(_)) => (DEPLOY_MIGRATED, varint_bytes(self.semantics)),
+        let kind = match &self.migration {
+            None => DEPLOY,
+            Some(_) => DEPLOY_MIGRATED,
         };
-        let numbers = told + varint_bytes(self.module_id) + varint_bytes(self.version);
+        let numbers = varint_bytes(SEMANTICS) + varint_bytes(self.module_id) + varint_bytes(self.version);
         let migration = self.migration.as_ref().map_or(0, MigrationRef::bytes);
         let body = 8 + numbers + 1 + self.name.len() + 32 + migration + self.wasm.len();
         begin_numbered(out, kind, body);
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
-        if !is_oldest {
-            assert!(self.semantics > SEMANTICS_OLDEST, "semantics number");
-            push_varint(out, self.semantics);
-        }
+        push_varint(out, SEMANTICS);
         push_varint(out, self.module_id);
         push_varint(out, self.version);
         push_name(out, self.name);
@@ -141,20 +127,11 @@ impl<'a> DeployRef<'a> {
 
     pub(crate) fn decode(body: &mut BodyReader<'a>, kind: u8) -> Result<Self, WireError> {
         let txn_id = TxnId(body.u64()?);
-        let semantics = match kind {
-            DEPLOY_OLDEST => SEMANTICS_OLDEST,
-            _ => match body.varint()? {
-                told @ 0..=SEMANTICS_OLDEST => {
-                    return Err(corrupt("semantics number of a module", "2 or more", told));
-                }
-                told => told,
-            },
-        };
+        check_semantics(body.varint()?)?;
         Ok(Self {
             txn_id,
             module_id: body.varint()?,
             version: body.varint()?,
-            semantics,
             name: body.name()?,
             hash: body.array()?,
             migration: match kind {

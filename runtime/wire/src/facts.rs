@@ -184,7 +184,6 @@ mod tests {
                 txn_id: TXN,
                 module_id,
                 version: 1,
-                semantics: 3,
                 name: "m",
                 hash: [0; 32],
                 wasm: b"",

@@ -2,7 +2,7 @@
 
 use reprise_base::{Epoch, Lsn, limits::BLOCK_BYTES_MAX};
 
-use crate::{History, WireError, check, corrupt, crc32c, crc32c_behind, u32_at, u64_at};
+use crate::{FORMAT_VERSION, History, WireError, check, corrupt, crc32c, crc32c_behind, u32_at, u64_at};
 
 mod comparison;
 mod epochs;
@@ -174,8 +174,6 @@ pub struct GroupFrame<'a> {
     pub end: Lsn,
     /// Of all records before `end`.
     pub history: History,
-    /// Of the log's format.
-    pub format: u32,
     pub records: &'a [u8],
 }
 
@@ -286,7 +284,7 @@ impl GroupFrame<'_> {
         put(12, &self.history.0.to_le_bytes());
         put(16, &self.first.0.to_le_bytes());
         put(24, &self.end.0.to_le_bytes());
-        put(32, &self.format.to_le_bytes());
+        put(32, &FORMAT_VERSION.to_le_bytes());
         put(36, &(self.records.len() as u32).to_le_bytes());
         let crc = crc32c_behind(crc32c(&head[CHECKED_AT..]), self.records);
         head[..CHECKED_AT].copy_from_slice(&crc.to_le_bytes());
@@ -554,13 +552,13 @@ impl<'a> GroupFrame<'a> {
     fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         check_head("length of a group", GROUP_HEAD_BYTES + 1, bytes)?;
         let (head, records) = bytes.split_at(GROUP_HEAD_BYTES);
+        check("format version of a group", FORMAT_VERSION, u32_at(head, 32))?;
         check("bytes of a group's records", u32_at(head, 36) as usize, records.len())?;
         let group = Self {
             epoch: Epoch(u32_at(head, 8)),
             history: History(u32_at(head, 12)),
             first: Lsn(u64_at(head, 16)),
             end: Lsn(u64_at(head, 24)),
-            format: u32_at(head, 32),
             records,
         };
         match group.first < group.end {

@@ -25,12 +25,12 @@ mod stand_in;
 pub use batch::{RecordBatch, TwoForms};
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, MEMORY_UNIT_BYTES, block_bytes, seal_block};
 pub use buffer::{ChangesBuffer, PatchRoom};
-pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, RowName};
+pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter};
 pub use checkpoint::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
     CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeyRef,
     CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CheckpointRows, CheckpointTrailer,
-    push_checkpoint_row, rows_have_numbers,
+    push_checkpoint_row,
 };
 pub use deploy::{DeployRef, MigrationRef, PLAN_BYTES_MAX};
 pub use facts::{PairWalk, RecordEffect, RecordFacts, RecordKey, RecordScope};
@@ -46,10 +46,7 @@ pub use record::{
     CheckpointMark, CommandRef, DropTableRef, Genesis, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RawRecord, RawRecords,
     RecordKind, RecordRef, Records, RemoveRef, count_records,
 };
-pub use segment::{
-    FORMAT_VERSION, FORMAT_VERSION_OLDEST, HISTORY_FROM, History, LSN_COUNTS_FROM, NUMBERS_NAME_FROM,
-    SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader, lsn_after, tag_at,
-};
+pub use segment::{FORMAT_VERSION, History, SEGMENT_HEADER_BYTES, SegmentHeader, tag_at};
 pub use stand_in::{RecordCounts, STAND_IN_HEAD_BYTES_MAX, is_stand_in};
 
 /// Bytes that are not a value of the format.

@@ -15,9 +15,6 @@ use crate::{
     record::{PARTITIONS_MASK, RecordKind, begin, decode_flags, decode_partitions, varint_bytes},
 };
 
-/// The format version from which on records have parts.
-pub(crate) const PARTS_FROM: u32 = 6;
-
 /// A part's record beside its partitions and its changes, at most.
 const HEAD_BYTES_MAX: usize = 32;
 /// What a partition's group takes beside its changes, at most.
@@ -58,8 +55,7 @@ impl<'a> PartRef<'a> {
         out.extend_from_slice(self.changes);
     }
 
-    /// Of a segment of format `version`.
-    pub(crate) fn decode(body: &mut BodyReader<'a>, version: u32) -> Result<Self, WireError> {
+    pub(crate) fn decode(body: &mut BodyReader<'a>) -> Result<Self, WireError> {
         let flags = decode_flags(body, PARTITIONS_MASK)?;
         let txn_id = TxnId(body.u64()?);
         let part = Self {
@@ -73,7 +69,7 @@ impl<'a> PartRef<'a> {
         if part.changes.is_empty() {
             return Err(corrupt("changes of a part", "one or more", "none"));
         }
-        check_groups(part.partitions, part.changes, version)?;
+        check_groups(part.partitions, part.changes)?;
         Ok(part)
     }
 }

@@ -1,10 +1,7 @@
 //! The one decoder of changes. Who reads many asks for no error texts: an error value costs each read, and what is wrong is then
 //! read once more by whoever says so.
 
-use reprise_abi::{
-    key::KEY_BYTES_MAX,
-    row::{COLUMNS_MAX, ROW_BYTES_MAX},
-};
+use reprise_abi::row::{COLUMNS_MAX, ROW_BYTES_MAX};
 use reprise_base::{
     PartitionId, TxnId,
     limits::{PARTITIONS_MAX, RECORD_BYTES_MAX, TABLES_MAX},
@@ -13,8 +10,8 @@ use reprise_base::{
 use crate::{
     PartitionSet, WireError,
     changes::{
-        Change, ChangeSink, ChangesRef, DELETE, INSERT, NumberForm, OP_MASK, PATCH, PatchColumns, REPLACE, RowName,
-        number_bytes,
+        Change, ChangeSink, ChangesRef, DELETE, INSERT, OP_MASK, PATCH, PatchColumns, REPLACE, number_bytes,
+        number_bytes_of,
     },
     corrupt,
 };
@@ -43,7 +40,7 @@ impl Fault for WireError {
 }
 
 /// The longest length, with its 1 more for a value that is there, has three bytes as a varint.
-const _: () = assert!(ROW_BYTES_MAX < 1 << 21 && RECORD_BYTES_MAX <= 1 << 32 && KEY_BYTES_MAX < ROW_BYTES_MAX);
+const _: () = assert!(ROW_BYTES_MAX < 1 << 21 && RECORD_BYTES_MAX <= 1 << 32);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
@@ -128,14 +125,11 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(word.try_into().expect("8 bytes were taken")))
     }
 
-    /// The row's number, where the change has one.
+    /// The number of the changed row.
     #[inline(always)]
-    fn row_number<F: Fault>(&mut self, op: u8) -> Result<Option<u64>, F> {
-        let bytes = match NumberForm::of(op) {
-            None => return Err(Self::no_change(op)),
-            Some(NumberForm::None) => return Ok(None),
-            Some(NumberForm::Wide) => return self.number().map(Some),
-            Some(NumberForm::Short(bytes)) => bytes,
+    fn row_number<F: Fault>(&mut self, op: u8) -> Result<u64, F> {
+        let Some(bytes) = number_bytes_of(op) else {
+            return Err(Self::no_change(op));
         };
         let rest = &self.bytes[self.at..];
         let number = match rest.first_chunk() {
@@ -148,22 +142,14 @@ impl<'a> Reader<'a> {
         };
         self.at += bytes;
         match number_bytes(number) == bytes {
-            true => Ok(Some(number)),
+            true => Ok(number),
             false => Err(F::of("bytes of a row's number", "as few as it needs", bytes)),
         }
     }
 
-    #[inline(always)]
-    fn name<F: Fault>(&mut self, op: u8) -> Result<RowName<'a>, F> {
-        Ok(match self.row_number(op)? {
-            None => RowName::Key(self.bytes("primary key", KEY_BYTES_MAX)?),
-            Some(number) => RowName::Number(number),
-        })
-    }
-
     #[cold]
     fn no_change<F: Fault>(op: u8) -> F {
-        F::of("change of a row", "1 to 4, with 8 or up to 8 times 16", op.into())
+        F::of("change of a row", "1 to 4, and 1 to 8 times 16", op.into())
     }
 
     /// The next change, handed to `sink`. `KNOWN`: the bytes were read before and hold nothing else, so that the columns of a
@@ -183,21 +169,21 @@ impl<'a> Reader<'a> {
                 Ok(sink.take(self.at, Change::Insert { table, number, row }))
             }
             PATCH => {
-                let name = self.name(op)?;
+                let number = self.row_number(op)?;
                 let columns = match KNOWN {
                     true => self.rest_of_patch()?,
                     false => self.columns()?,
                 };
-                Ok(sink.take(self.at, Change::Patch { table, name, columns }))
+                Ok(sink.take(self.at, Change::Patch { table, number, columns }))
             }
             REPLACE => {
-                let name = self.name(op)?;
+                let number = self.row_number(op)?;
                 let row = self.bytes("row", ROW_BYTES_MAX)?;
-                Ok(sink.take(self.at, Change::Replace { table, name, row }))
+                Ok(sink.take(self.at, Change::Replace { table, number, row }))
             }
             DELETE => {
-                let name = self.name(op)?;
-                Ok(sink.take(self.at, Change::Delete { table, name }))
+                let number = self.row_number(op)?;
+                Ok(sink.take(self.at, Change::Delete { table, number }))
             }
             _ => Err(Self::no_change(op)),
         }
@@ -331,8 +317,7 @@ mod tests {
             assert_eq!(Change::again(own), Some(change), "{bytes:?}");
             let mut encoded = Vec::new();
             change.encode(&mut encoded);
-            let is_wide = NumberForm::of(bytes[0]) == Some(NumberForm::Wide);
-            assert!(is_wide || encoded == own, "{bytes:?}: {change:?}");
+            assert_eq!(encoded, own, "{change:?}");
             taken += 1;
         }
         assert!(taken > 1_000 && refused > 1_000, "{taken}, {refused}");

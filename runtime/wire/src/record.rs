@@ -13,26 +13,27 @@ use reprise_base::{
 };
 
 use crate::{
-    ChangesRef, FORMAT_VERSION, FORMAT_VERSION_OLDEST, PartitionList, PartitionSet, WireError,
+    ChangesRef, PartitionList, PartitionSet, WireError,
     body::{BodyReader, TABLE_NAME_BYTES_MAX},
     corrupt,
-    deploy::{DEPLOY_MIGRATED, DEPLOY_MIGRATED_SINCE, DEPLOY_OLDEST, DEPLOY_UNDER, DeployRef},
-    part::{PARTS_FROM, PartRef},
+    deploy::{DEPLOY, DEPLOY_MIGRATED, DeployRef},
+    part::PartRef,
     reader::Reader,
-    stand_in::{self, STAND_IN, STAND_INS_FROM, content_in},
+    stand_in::{self, STAND_IN, content_in},
 };
 
 /// First byte of a record's body. Numbers are never used again for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     Genesis = 1,
-    Deploy = 2,
+    // 2 is not in use.
     Remove = 3,
     Command = 4,
     Changes = 5,
     Checkpoint = 6,
     DropTable = 7,
-    /// 8 and 9 are deployments.
+    Deploy = 8,
+    // 9 is a deployment that ran something.
     Void = 10,
     Quarantine = 11,
     Part = 12,
@@ -452,18 +453,18 @@ impl<'a> RecordRef<'a> {
         }
     }
 
-    /// Reads the record that is the whole of `bytes`, from a segment of format `version`.
-    pub fn decode(bytes: &'a [u8], version: u32) -> Result<Self, WireError> {
-        let (content, record_bytes) = split(bytes, version)?;
+    /// Reads the record that is the whole of `bytes`.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (content, record_bytes) = split(bytes)?;
         crate::check("record length", bytes.len(), record_bytes)?;
-        decode_content(content, version)
+        decode_content(content)
     }
 }
 
-/// The content (kind and body) of the first record in `bytes`, of a segment of format `version`, and the bytes that the record takes. Of one
-/// that stands for another: what it holds.
+/// The content (kind and body) of the first record in `bytes`, and the bytes that the record takes. Of one that stands for another: what it
+/// holds.
 #[inline]
-fn split(bytes: &[u8], version: u32) -> Result<(&[u8], usize), WireError> {
+fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
     let mut reader = ValueReader::new(bytes);
     let length = reader
         .varint()
@@ -475,7 +476,7 @@ fn split(bytes: &[u8], version: u32) -> Result<(&[u8], usize), WireError> {
         return Err(corrupt("record length", format!("1 to {RECORD_BYTES_MAX}"), length));
     }
     let content = match content[0] {
-        STAND_IN if version >= STAND_INS_FROM => content_in(content).ok_or_else(stand_in::malformed)?,
+        STAND_IN => content_in(content).ok_or_else(stand_in::malformed)?,
         _ => content,
     };
     Ok((content, reader.offset()))
@@ -484,32 +485,26 @@ fn split(bytes: &[u8], version: u32) -> Result<(&[u8], usize), WireError> {
 /// Records that lie one after the other in `bytes`. Their bodies are not looked at.
 pub fn count_records(bytes: &[u8]) -> Result<u32, WireError> {
     let mut count = 0;
-    for record in RawRecords::new(bytes, FORMAT_VERSION) {
+    for record in RawRecords::new(bytes) {
         record?;
         count += 1;
     }
     Ok(count)
 }
 
-/// A record by its kind and body. Fields that came with a version are read from bodies of that version on.
-fn decode_content(content: &[u8], version: u32) -> Result<RecordRef<'_>, WireError> {
+/// A record by its kind and body.
+fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
     let (kind, body) = content.split_first().expect("split leaves a kind");
     let mut body = BodyReader::new(body);
     let record = match *kind {
         1 => RecordRef::Genesis(decode_genesis(&mut body)?),
-        DEPLOY_OLDEST => RecordRef::Deploy(DeployRef::decode(&mut body, DEPLOY_OLDEST)?),
-        DEPLOY_UNDER if version > FORMAT_VERSION_OLDEST => {
-            RecordRef::Deploy(DeployRef::decode(&mut body, DEPLOY_UNDER)?)
-        }
-        DEPLOY_MIGRATED if version >= DEPLOY_MIGRATED_SINCE => {
-            RecordRef::Deploy(DeployRef::decode(&mut body, DEPLOY_MIGRATED)?)
-        }
+        DEPLOY | DEPLOY_MIGRATED => RecordRef::Deploy(DeployRef::decode(&mut body, *kind)?),
         3 => RecordRef::Remove(RemoveRef {
             txn_id: TxnId(body.u64()?),
             name: body.name()?,
         }),
         4 => RecordRef::Command(decode_command(&mut body)?),
-        5 => RecordRef::Changes(ChangesRef::decode(&mut body, version)?),
+        5 => RecordRef::Changes(ChangesRef::decode(&mut body)?),
         6 => RecordRef::Checkpoint(CheckpointMark {
             txn_id: TxnId(body.u64()?),
         }),
@@ -519,8 +514,8 @@ fn decode_content(content: &[u8], version: u32) -> Result<RecordRef<'_>, WireErr
         }),
         VOID => RecordRef::Void,
         QUARANTINE => RecordRef::Quarantine(QuarantineRef::decode(&mut body)?),
-        PART if version >= PARTS_FROM => RecordRef::Part(PartRef::decode(&mut body, version)?),
-        other => return Err(corrupt("record kind", "1 to 12", other)),
+        PART => RecordRef::Part(PartRef::decode(&mut body)?),
+        other => return Err(corrupt("record kind", "1, or 3 to 12", other)),
     };
     body.finish()?;
     Ok(record)
@@ -604,8 +599,6 @@ pub struct RawRecord<'a> {
     pub start: usize,
     pub end: usize,
     content: &'a [u8],
-    /// Of the format of its segment.
-    pub version: u32,
 }
 
 impl<'a> RawRecord<'a> {
@@ -620,7 +613,7 @@ impl<'a> RawRecord<'a> {
     }
 
     pub fn decode(&self) -> Result<RecordRef<'a>, WireError> {
-        decode_content(self.content, self.version)
+        decode_content(self.content)
     }
 
     /// True for changes whose command `before` is, the record before: replay applies one of the two.
@@ -665,16 +658,14 @@ impl<'a> RawRecord<'a> {
 pub struct RawRecords<'a> {
     bytes: &'a [u8],
     offset: usize,
-    version: u32,
 }
 
 impl<'a> RawRecords<'a> {
-    /// The records of a block in a segment of format `version`.
-    pub fn new(payload: &'a [u8], version: u32) -> Self {
+    /// The records of a block.
+    pub fn new(payload: &'a [u8]) -> Self {
         Self {
             bytes: payload,
             offset: 0,
-            version,
         }
     }
 }
@@ -693,7 +684,7 @@ impl<'a> Iterator for RawRecords<'a> {
         let Some(mut content) = quick.record() else {
             return Some(self.next_checked());
         };
-        if content[0] == STAND_IN && self.version >= STAND_INS_FROM {
+        if content[0] == STAND_IN {
             let Some(held) = content_in(content) else {
                 return Some(self.next_checked());
             };
@@ -704,7 +695,6 @@ impl<'a> Iterator for RawRecords<'a> {
             start,
             end: self.offset,
             content,
-            version: self.version,
         }))
     }
 }
@@ -715,14 +705,13 @@ impl<'a> RawRecords<'a> {
     #[inline(never)]
     fn next_checked(&mut self) -> Result<RawRecord<'a>, WireError> {
         let start = self.offset;
-        match split(&self.bytes[start..], self.version) {
+        match split(&self.bytes[start..]) {
             Ok((content, length)) => {
                 self.offset += length;
                 Ok(RawRecord {
                     start,
                     end: self.offset,
                     content,
-                    version: self.version,
                 })
             }
             Err(error) => {
@@ -738,21 +727,19 @@ impl<'a> RawRecords<'a> {
 pub struct Records<'a> {
     bytes: &'a [u8],
     offset: usize,
-    version: u32,
 }
 
 impl<'a> Records<'a> {
-    /// The records of a block in a segment of format `version`.
-    pub fn new(payload: &'a [u8], version: u32) -> Self {
-        Self::at(payload, 0, version)
+    /// The records of a block.
+    pub fn new(payload: &'a [u8]) -> Self {
+        Self::at(payload, 0)
     }
 
     /// Starts at a record that begins at `offset` of the payload.
-    pub fn at(payload: &'a [u8], offset: usize, version: u32) -> Self {
+    pub fn at(payload: &'a [u8], offset: usize) -> Self {
         Self {
             bytes: payload,
             offset: offset.min(payload.len()),
-            version,
         }
     }
 
@@ -770,9 +757,8 @@ impl<'a> Iterator for Records<'a> {
         if rest.is_empty() {
             return None;
         }
-        let decoded = split(rest, self.version).and_then(|(content, record_bytes)| {
-            Ok((start, decode_content(content, self.version)?, &rest[..record_bytes]))
-        });
+        let decoded = split(rest)
+            .and_then(|(content, record_bytes)| Ok((start, decode_content(content)?, &rest[..record_bytes])));
         self.offset = match &decoded {
             Ok((_, _, bytes)) => start + bytes.len(),
             Err(_) => self.bytes.len(),

@@ -14,8 +14,6 @@ use crate::{
 
 /// Its number among the kinds of records.
 pub(crate) const STAND_IN: u8 = 13;
-/// The format version from which on there are any.
-pub(crate) const STAND_INS_FROM: u32 = 6;
 
 /// What it takes beside the record in it, at most.
 pub const STAND_IN_HEAD_BYTES_MAX: usize = 5 + 1 + 4 + 4 + 5;
@@ -160,11 +158,10 @@ pub struct RecordCounts {
 }
 
 impl RecordCounts {
-    /// Of the records in `bytes`, of a segment of format `version`. Their bodies are not looked at, but those that stand for others are
-    /// held to their checksums.
-    pub fn of(bytes: &[u8], version: u32) -> Result<Self, WireError> {
+    /// Of the records in `bytes`. Their bodies are not looked at, but those that stand for others are held to their checksums.
+    pub fn of(bytes: &[u8]) -> Result<Self, WireError> {
         let mut counts = Self::default();
-        for record in RawRecords::new(bytes, version) {
+        for record in RawRecords::new(bytes) {
             let record = record?;
             counts.all += 1;
             counts.changes += u32::from(record.holds_changes());

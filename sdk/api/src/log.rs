@@ -67,9 +67,8 @@ pub struct RowChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub primary_key: Option<Json>,
-    /// The row's number, by which the log names it on its partition. Not in records of formats before 6 that name it by its key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub number: Option<U64>,
+    /// The row's number, by which the log names it on its partition.
+    pub number: U64,
     /// What the columns hold now, by name: all of an inserted row, the changed ones of an updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]

@@ -201,12 +201,12 @@ impl KeyMatch {
     fn is_in(&self, entry: &LogEntry) -> bool {
         let key = Some(self.text.as_str());
         // Each row is looked at: it may tell a number that a later record has.
-        let changed = entry.rows.iter().filter(|row| self.is_of(row, entry.version));
+        let changed = entry.rows.iter().filter(|row| self.is_of(row));
         changed.count() > 0 || entry.idempotency_key.as_deref() == key
     }
 
-    fn is_of(&self, row: &ChangedRow, version: u32) -> bool {
-        let numbered = NumberedRow::of(row, version);
+    fn is_of(&self, row: &ChangedRow) -> bool {
+        let numbered = NumberedRow::of(row);
         let mut rows = self.rows.lock().expect("held for a look");
         if row_key_text(row).is_some_and(|found| found == self.text) {
             if rows.len() < ROWS_MET_MAX {
@@ -431,7 +431,7 @@ fn row_change(row: &ChangedRow) -> RowChange {
         change: row.change.to_owned(),
         key: row.key.as_deref().map(hex),
         primary_key,
-        number: row.number.map(U64),
+        number: U64(row.number),
         columns,
     }
 }

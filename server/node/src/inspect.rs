@@ -14,7 +14,7 @@ use reprise_checkpoint::{CheckpointReader, Checkpoints, parse_checkpoint_name};
 use reprise_codec::{rfc3339, row_json};
 use reprise_env::RealDisk;
 use reprise_host::stored::read_module;
-use reprise_wire::{CheckpointBlockKind, CheckpointRows, rows_have_numbers};
+use reprise_wire::{CheckpointBlockKind, CheckpointRows};
 use serde::Serialize;
 
 use crate::{
@@ -259,7 +259,6 @@ fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Ou
     };
     let schema = &tables[number];
     let layout = RowLayout::of_table(schema);
-    let has_number = rows_have_numbers(reader.header().version, !schema.primary_key.is_empty());
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut blocks = reader.blocks();
     for (at, entry) in reader.entries().iter().enumerate() {
@@ -269,7 +268,7 @@ fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Ou
             continue;
         }
         let raw = blocks.read(at).context("read the checkpoint")?;
-        for row in CheckpointRows::new(raw, has_number) {
+        for row in CheckpointRows::new(raw) {
             if left == 0 {
                 return Ok(());
             }
@@ -280,7 +279,7 @@ fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Ou
             match output {
                 Output::Json => print_json_line(&serde_json::json!({
                     "partition": entry.partition.0,
-                    "number": has_number.then(|| row_number.to_string()),
+                    "number": row_number.to_string(),
                     "row": shown,
                 }))?,
                 Output::Text => print_text(&format!("{:>4}  {}", entry.partition.0, shown.get()))?,

@@ -9,11 +9,10 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 fn row(row: &RowChange) -> String {
-    let name = match (&row.primary_key, &row.key, row.number) {
-        (Some(key), ..) => format!(" {}", key.get()),
-        (None, Some(key), _) => format!(" key {key}"),
-        (None, None, Some(number)) => format!(" number {}", number.0),
-        (None, None, None) => String::new(),
+    let name = match (&row.primary_key, &row.key) {
+        (Some(key), _) => format!(" {}", key.get()),
+        (None, Some(key)) => format!(" key {key}"),
+        (None, None) => format!(" number {}", row.number.0),
     };
     if row.schema_unknown {
         let table = &row.table;

@@ -117,7 +117,7 @@ fn records_of(region: &Region) -> anyhow::Result<Recovered> {
     let recovered = region.recover()?;
     let format = region.owner().format;
     anyhow::ensure!(
-        format == FORMAT_VERSION || recovered.records.is_empty(),
+        format == FORMAT_VERSION,
         "it holds records in format {format}, this program reads format {FORMAT_VERSION}"
     );
     Ok(recovered)

@@ -556,7 +556,7 @@ mod tests {
     fn files_get_their_place_also_where_that_was_cut_off() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |path: &str| dir.path().join(path);
-        let own = br#"[{"name":"s1","lsn":7,"in_sync":true}]"#;
+        let own = br#"[{"name":"s1","lsn":7,"persisted":7,"in_sync":true,"counted":false}]"#;
         fs::write(at("standbys.json"), own).expect("write");
         fs::write(at("standing.json"), "{}").expect("write");
         settle(dir.path()).expect("nothing to do");

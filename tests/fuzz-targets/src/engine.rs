@@ -173,7 +173,6 @@ static DATABASE: LazyLock<Database> = LazyLock::new(|| {
         hash: [1; 32],
         wasm_bytes: 1,
         description: Arc::default(),
-        semantics: reprise_abi::SEMANTICS,
         schema: SCHEMA.clone(),
         code: Arc::new(NoCode),
     };

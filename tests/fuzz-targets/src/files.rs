@@ -8,7 +8,7 @@ use reprise_env::{Disk, SimDisk};
 use reprise_log::{LogReader, verify};
 use reprise_wire::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockKind, CheckpointBlockKind, CheckpointHeader, CheckpointKeys, CheckpointRows,
-    FORMAT_VERSION, History, SegmentHeader, block_bytes, count_records, seal_block, tag_at,
+    History, SegmentHeader, block_bytes, count_records, seal_block, tag_at,
 };
 
 fn disk_with(name: &str, bytes: &[u8]) -> SimDisk {
@@ -46,8 +46,6 @@ pub fn segment(bytes: &[u8]) {
 pub fn blocks(bytes: &[u8]) {
     let id = *b"sixteen bytes id";
     let header = SegmentHeader {
-        version: FORMAT_VERSION,
-        semantics: 2,
         database_id: id,
         start: Lsn(0),
         place: 0,
@@ -72,7 +70,7 @@ pub fn blocks(bytes: &[u8]) {
             payload_bytes: payload.len() as u32,
             records_count,
             chain,
-            tag: tag_at(FORMAT_VERSION, tag, (start - 512) as u64),
+            tag: tag_at(tag, (start - 512) as u64),
             epoch: Epoch(1),
             payload_crc: 0,
             memory_units: 0,
@@ -99,12 +97,10 @@ pub fn checkpoint(bytes: &[u8]) {
         };
         match entry.kind {
             CheckpointBlockKind::Rows => {
-                CheckpointRows::new(raw, false).take_while(Result::is_ok).for_each(drop);
+                CheckpointRows::new(raw).take_while(Result::is_ok).for_each(drop);
             }
             CheckpointBlockKind::Keys => {
-                CheckpointKeys::new(raw, reader.header().version)
-                    .take_while(Result::is_ok)
-                    .for_each(drop);
+                CheckpointKeys::new(raw).take_while(Result::is_ok).for_each(drop);
             }
             _ => {}
         }

@@ -12,8 +12,8 @@ use reprise_wire::{
     CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CommandRef, Compared, ComparedTable, DeployRef,
     DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, InSync,
     KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef,
-    RecordBatch, RecordRef, Refusal, Refused, RemoveRef, RowName, SHIP_PROTOCOL, Standing, TableDigests, TwoForms,
-    Wants, Welcome, push_checkpoint_row,
+    RecordBatch, RecordRef, Refusal, Refused, RemoveRef, SHIP_PROTOCOL, Standing, TableDigests, TwoForms, Wants,
+    Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -34,7 +34,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
             vec![file[..512].to_vec(), file[512..].to_vec()]
         }
         "records" => [records(), vec![records().concat()]].concat(),
-        "changes" => vec![changes(), older_changes()],
+        "changes" => vec![changes()],
         "frame" => frames(),
         "checkpoint" => vec![checkpoint()],
         "checkpoint_parts" => checkpoint_parts(),
@@ -86,7 +86,6 @@ fn frames() -> Vec<Vec<u8>> {
         first: Lsn(9),
         end: Lsn(11),
         history: History(3),
-        format: FORMAT_VERSION,
         records: b"\x03ab\x03cd",
     };
     let laggards = Standing::pack(
@@ -126,35 +125,19 @@ fn frames() -> Vec<Vec<u8>> {
 fn changes() -> Vec<u8> {
     let mut out = Vec::new();
     let row = b"a row of bytes".as_slice();
-    let (table, number) = (1, RowName::Number(9));
-    Change::Insert {
+    let (table, number) = (1, 9);
+    Change::Insert { table, number: 3, row }.encode(&mut out);
+    Change::Replace {
         table,
-        number: Some(3),
+        number: 1 << 30,
         row,
     }
     .encode(&mut out);
-    let name = RowName::Number(1 << 30);
-    Change::Replace { table, name, row }.encode(&mut out);
     let mut patch = PatchWriter::begin(&mut out, 2, number, 2);
     patch.column(0, Some(&[1; 8]));
     patch.column(3, None);
     patch.finish();
-    Change::Delete { table, name: number }.encode(&mut out);
-    out
-}
-
-/// Rows named by their keys, as before format version 6.
-fn older_changes() -> Vec<u8> {
-    let mut out = Vec::new();
-    let (table, key, row) = (1, RowName::Key(b"\x80\0\0\0\0\0\0\x07"), b"a row of bytes".as_slice());
-    Change::Insert {
-        table,
-        number: None,
-        row,
-    }
-    .encode(&mut out);
-    Change::Replace { table, name: key, row }.encode(&mut out);
-    Change::Delete { table, name: key }.encode(&mut out);
+    Change::Delete { table, number }.encode(&mut out);
     out
 }
 
@@ -198,7 +181,6 @@ fn records() -> Vec<Vec<u8>> {
             txn_id: TXN,
             module_id: 0,
             version: 1,
-            semantics: 2,
             name: "module",
             hash: [7; 32],
             wasm: b"\0asm\x01\0\0\0",
@@ -269,7 +251,7 @@ fn segment() -> Vec<u8> {
     for half in records().chunks(4) {
         let mut batch = RecordBatch::default();
         for bytes in half {
-            batch.push(&RecordRef::decode(bytes, FORMAT_VERSION).expect("encoded above"));
+            batch.push(&RecordRef::decode(bytes).expect("encoded above"));
         }
         let appended = log.appender().append(&batch, None).map_err(|(error, _)| error);
         let start = appended.expect("there is room");
@@ -284,7 +266,7 @@ fn segment() -> Vec<u8> {
 
 fn checkpoint_rows() -> Vec<u8> {
     let mut raw = Vec::new();
-    (0..20).for_each(|at| push_checkpoint_row(&mut raw, format!("row {at}").as_bytes(), None));
+    (0..20).for_each(|at| push_checkpoint_row(&mut raw, format!("row {at}").as_bytes(), at));
     raw
 }
 
@@ -312,7 +294,6 @@ fn descriptions() -> [Vec<u8>; 3] {
     CheckpointModuleRef {
         module_id: 0,
         version: 1,
-        semantics: 2,
         name: "module",
         in_service: true,
         installed_by: TXN,
@@ -361,11 +342,8 @@ fn checkpoint_parts() -> Vec<Vec<u8>> {
     let with = |which: u8, bytes: &[u8]| [&[which], bytes].concat();
     let [module, partition, database] = descriptions();
     let file = checkpoint();
-    let mut numbered = Vec::new();
-    (0..5).for_each(|at| push_checkpoint_row(&mut numbered, b"row", Some(at)));
     vec![
         with(0, &checkpoint_rows()),
-        with(1, &numbered),
         with(2, &checkpoint_keys()),
         with(3, &module),
         with(8, &quarantine()),
@@ -380,8 +358,6 @@ fn checkpoint() -> Vec<u8> {
     let disk = SimDisk::new();
     let files = Checkpoints::new(Arc::new(disk.clone()));
     let header = CheckpointHeader {
-        version: FORMAT_VERSION,
-        semantics: 2,
         database_id: *b"sixteen bytes id",
         lsn: Lsn(4_000),
         settings_hash: 1,

@@ -92,7 +92,7 @@ fn forge(data_dir: &Path, mut change: impl FnMut(&RecordRef<'_>, &[u8]) -> Optio
             let block = bytes.get_mut(at..at + length).context("a whole block")?;
             let payload = header.payload(block).context("a whole block")?.to_vec();
             if forged.is_none()
-                && let Some((offset, number, record)) = forge_in(&payload, segment.version, &mut change)?
+                && let Some((offset, number, record)) = forge_in(&payload, &mut change)?
             {
                 let place = BLOCK_HEADER_BYTES + offset;
                 block[place..place + record.len()].copy_from_slice(&record);
@@ -111,10 +111,9 @@ fn forge(data_dir: &Path, mut change: impl FnMut(&RecordRef<'_>, &[u8]) -> Optio
 /// The record that was picked, as it shall be, behind its place in the block and its number there.
 fn forge_in(
     payload: &[u8],
-    version: u32,
     change: &mut impl FnMut(&RecordRef<'_>, &[u8]) -> Option<Vec<u8>>,
 ) -> Result<Option<(usize, u64, Vec<u8>)>> {
-    for (number, found) in Records::new(payload, version).enumerate() {
+    for (number, found) in Records::new(payload).enumerate() {
         let (offset, record, bytes) = found.context("a record")?;
         if let Some(changed) = change(&record, bytes) {
             ensure!(changed.len() == bytes.len(), "the record has another length");

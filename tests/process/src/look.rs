@@ -142,7 +142,10 @@ pub fn check_by_promtool(metrics: &str) -> Result<()> {
         .spawn();
     let mut promtool = match started {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            skip("metrics as Prometheus reads them", "there is no promtool (Debian: prometheus)");
+            skip(
+                "metrics as Prometheus reads them",
+                "there is no promtool (Debian: prometheus)",
+            );
             return Ok(());
         }
         started => started.context("start promtool")?,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_abi::{Field, RowLayout, SEMANTICS};
+use reprise_abi::{Field, RowLayout};
 use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
 use reprise_env::{Disk, SimClock, SimDisk, Stepper, sim::FaultRandom};
@@ -176,7 +176,6 @@ pub fn rewrite_log(disk: &SimDisk, number: usize, forgery: LogForgery) -> Option
     let mut config = LogConfig::new(report.database_id?);
     config.settings_hash = report.segments.last()?.settings_hash;
     config.segment_bytes = 1 << 20;
-    config.semantics = SEMANTICS;
     let folder = Arc::new(fresh.folder("log"));
     let complete = Box::new(|_: Lsn, _: Result<(), &_>, (): ()| {});
     let opened = Log::open_on(folder, clock, Arc::new(stepper.clone()), config, complete);
@@ -283,7 +282,7 @@ pub fn forge_checkpoint(disk: &SimDisk, forgery: CheckpointForgery) -> Option<()
 }
 
 fn forge_row(raw: &mut [u8], layout: &RowLayout) -> bool {
-    let Some(Ok((row, _))) = CheckpointRows::new(raw, false).next() else {
+    let Some(Ok((row, _))) = CheckpointRows::new(raw).next() else {
         return false;
     };
     let Field::Int(value) = layout.field(row, 1) else {

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use reprise_abi::{HostOps, OpError, SEMANTICS, describe::write_json};
+use reprise_abi::{HostOps, OpError, describe::write_json};
 use reprise_env::SimClock;
 use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule};
 use reprise_procedure::native::{self, NativeFault, NativeModule};
@@ -336,7 +336,6 @@ impl Compiler for NativeCompiler {
             hash,
             wasm_bytes: wasm.len() as u64,
             description: write_json(&module.schema()).into_bytes().into(),
-            semantics: SEMANTICS,
             schema: module.schema(),
             code: Arc::new(NativeCode(
                 module,

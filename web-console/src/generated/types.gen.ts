@@ -1755,7 +1755,10 @@ export type RowChange = {
      * record has the row's number alone, and the row is gone.
      */
     key?: string | null;
-    number?: U64 | null;
+    /**
+     * The row's number, by which the log names it on its partition.
+     */
+    number: U64;
     /**
      * The partition that the row lies on.
      */

@@ -20,7 +20,7 @@ use reprise_database::{DIFFERS_NAME, Database, DatabaseConfig, LogPolicy, OpenEr
 use reprise_env::RealDisk;
 use reprise_host::describe;
 use reprise_router::{ComparedInfo, Phase, RowsRequest, StandbyInfo};
-use reprise_wire::{CheckpointBlockKind, CheckpointPartition, CheckpointRows, FORMAT_VERSION, push_checkpoint_row};
+use reprise_wire::{CheckpointBlockKind, CheckpointPartition, CheckpointRows, push_checkpoint_row};
 
 fn comparing(url: &str) -> ServeStandbys {
     ServeStandbys {
@@ -204,7 +204,7 @@ fn harm(dir: &Path, table: &str, harm: Harm) -> (TableSchema, Vec<u8>) {
             state.encode(&mut raw);
         }
         if entry.kind == CheckpointBlockKind::Rows && usize::from(entry.table) == at && harmed.is_none() {
-            let rows: Vec<_> = CheckpointRows::new(&raw, reprise_wire::rows_have_numbers(FORMAT_VERSION, true))
+            let rows: Vec<_> = CheckpointRows::new(&raw)
                 .map(|row| row.expect("whole"))
                 .map(|(row, number)| (row.to_vec(), number))
                 .collect();
@@ -217,10 +217,10 @@ fn harm(dir: &Path, table: &str, harm: Harm) -> (TableSchema, Vec<u8>) {
                         let mut row = row.clone();
                         let slot = layout.columns.last().expect("a column");
                         row[slot.offset as usize] ^= 1;
-                        push_checkpoint_row(&mut changed, &row, Some(number));
+                        push_checkpoint_row(&mut changed, &row, number);
                     }
                 } else {
-                    push_checkpoint_row(&mut changed, &row, Some(number));
+                    push_checkpoint_row(&mut changed, &row, number);
                 }
             }
             raw = changed;

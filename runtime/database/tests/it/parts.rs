@@ -351,7 +351,6 @@ fn a_log_cut_off_between_two_parts_has_nothing_of_them() {
 struct Sent {
     first: Lsn,
     end: Position,
-    version: u32,
     records: Vec<u8>,
 }
 
@@ -363,7 +362,6 @@ impl GroupSink for Line {
         self.0.lock().expect("the line").push_back(Sent {
             first: group.first,
             end: group.end,
-            version: group.version,
             records: group.records.to_vec(),
         });
     }
@@ -373,7 +371,6 @@ fn place(standby: &Database, sent: &Sent) {
     let group = Group {
         first: sent.first,
         end: sent.end,
-        version: sent.version,
         records: &sent.records,
     };
     assert_eq!(standby.place(&group), Ok(Placed::New));

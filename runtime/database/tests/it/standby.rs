@@ -30,7 +30,6 @@ const ACCOUNTS: i64 = 200;
 struct Sent {
     first: Lsn,
     end: Position,
-    version: u32,
     records: Vec<u8>,
 }
 
@@ -39,7 +38,6 @@ impl Sent {
         Group {
             first: self.first,
             end: self.end,
-            version: self.version,
             records: &self.records,
         }
     }
@@ -54,7 +52,6 @@ impl GroupSink for Line {
         self.0.lock().expect("the line").push_back(Sent {
             first: group.first,
             end: group.end,
-            version: group.version,
             records: group.records.to_vec(),
         });
     }
@@ -509,7 +506,6 @@ fn forged(standby: &Database, record: &RecordRef<'_>) -> Sent {
             history: received.history.then(&records),
             epoch: received.epoch,
         },
-        version: reprise_wire::FORMAT_VERSION,
         records,
     }
 }

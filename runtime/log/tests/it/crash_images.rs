@@ -253,7 +253,7 @@ fn a_client_can_t_make_a_torn_tail_look_like_damage() {
             payload_bytes: 0,
             records_count: 0,
             chain: 1,
-            tag: reprise_wire::tag_at(header.version, tag, (place - SECTOR_BYTES) as u64),
+            tag: reprise_wire::tag_at(tag, (place - SECTOR_BYTES) as u64),
             epoch: reprise_base::Epoch(9),
             payload_crc: 0,
             memory_units: 0,

@@ -15,7 +15,7 @@ use reprise_env::{
 };
 use reprise_log::{FrontConfig, Log, LogConfig, LogError, LogReader, NvramAppender, UnavailableKind, verify};
 use reprise_nvram::{FlushPolicy, ObjectWriter, Owner, Recording, Region};
-use reprise_wire::{Change, ChangesRef, PartitionSet, RecordBatch, RecordEffect, RecordRef, RowName};
+use reprise_wire::{Change, ChangesRef, PartitionSet, RecordBatch, RecordEffect, RecordRef};
 
 const REGION_BYTES: usize = 1 << 20;
 const ENTRIES: u32 = 256;
@@ -37,8 +37,8 @@ fn append_changes(
     let (mut changes, mut pieces) = (Vec::new(), Vec::new());
     for row in 0..rows {
         let at = changes.len();
-        let name = RowName::Number(u64::from(row));
-        Change::Delete { table: 1, name }.encode(&mut changes);
+        let number = u64::from(row);
+        Change::Delete { table: 1, number }.encode(&mut changes);
         let place = has_room.then(|| objects.insert(&changes[at..])).flatten();
         has_room = place.is_some();
         let bytes = (changes.len() - at) as u32;

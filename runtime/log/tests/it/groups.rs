@@ -16,7 +16,7 @@ use reprise_log::{
     EpochStart, Group, GroupSink, Log, LogConfig, LogError, Outline, PlaceError, Placed, Position, UnavailableKind,
     verify,
 };
-use reprise_wire::{FORMAT_VERSION, History};
+use reprise_wire::History;
 
 /// A group that outlives its block.
 #[derive(Clone, Debug)]
@@ -219,13 +219,6 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
                 ..good.end
             }),
             "and tells of",
-        ),
-        (
-            Group {
-                version: FORMAT_VERSION - 1,
-                ..good
-            },
-            "format version",
         ),
     ];
     for (group, what) in refused {

@@ -342,7 +342,7 @@ fn both_forms(sizes: &[(usize, usize)]) -> RecordBatch {
     for (number, (args, row)) in sizes.iter().enumerate() {
         let txn_id = TxnId::new(number as u64, 0);
         let (args, row, mut changes) = (vec![1; *args], vec![2; *row], Vec::new());
-        let (table, number, row) = (1, Some(number as u64), &row[..]);
+        let (table, number, row) = (1, number as u64, &row[..]);
         Change::Insert { table, number, row }.encode(&mut changes);
         let changes = ChangesRef {
             txn_id,

@@ -15,13 +15,13 @@ use reprise_env::{
 };
 use reprise_log::{FrontConfig, Log, LogError, LogReader, NvramAppender, UnavailableKind};
 use reprise_nvram::{FlushPolicy, Owner, Recording, Region};
-use reprise_wire::{Change, ChangesRef, ChangesRun, PartitionSet, RecordRef, RowName};
+use reprise_wire::{Change, ChangesRef, ChangesRun, PartitionSet, RecordRef};
 
 /// So many insertions, each of so many bytes.
 fn changes(rows: u64, row_bytes: usize) -> Vec<u8> {
     let (row, mut out) = (vec![7; row_bytes], Vec::new());
     for number in 0..rows {
-        let (table, number, row) = (1, Some(number), &row[..]);
+        let (table, number, row) = (1, number, &row[..]);
         Change::Insert { table, number, row }.encode(&mut out);
     }
     out
@@ -333,11 +333,10 @@ fn a_ring_whose_disk_is_full_makes_the_rest_of_the_parts_void() {
 fn what_no_ring_can_take_is_refused_before_anything_is_written() {
     let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
     let (log, mut sites) = fronted(&disk, &memory, 3, WAIT_MAX);
-    let row = RowName::Number(1);
     let (mut all, large) = (Vec::new(), vec![1; 200_000]);
     Change::Replace {
         table: 1,
-        name: row,
+        number: 1,
         row: &large,
     }
     .encode(&mut all);

@@ -6,7 +6,7 @@ use crate::common::{WAIT_MAX, append, encode, open, segments, word};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_env::SimDisk;
 use reprise_log::{LogError, LogReader, StretchEnd};
-use reprise_wire::{ChangesRef, FORMAT_VERSION, PartitionSet, RecordBatch, RecordRef, Records, RemoveRef};
+use reprise_wire::{ChangesRef, PartitionSet, RecordBatch, RecordRef, Records, RemoveRef};
 
 /// Blocks of many sizes over several segments; one of each is larger than small rooms.
 fn written() -> SimDisk {
@@ -26,7 +26,7 @@ fn reader(disk: &SimDisk) -> LogReader {
 
 /// Positions and words of a block.
 fn told(lsn: Lsn, records: &[u8]) -> (u64, Vec<String>) {
-    let words = Records::new(records, FORMAT_VERSION).map(|record| word(&record.expect("a record").1));
+    let words = Records::new(records).map(|record| word(&record.expect("a record").1));
     (lsn.0, words.collect())
 }
 

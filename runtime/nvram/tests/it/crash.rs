@@ -441,7 +441,7 @@ fn regions_that_are_not_ours_are_refused() {
         assert!(
             refused
                 .to_string()
-                .contains("this program reads version 3. Start the program that wrote it")
+                .contains("and this program reads 3 alone. Nothing was changed")
         );
     }
 }

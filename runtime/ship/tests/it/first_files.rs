@@ -45,7 +45,6 @@ fn open(dir: &Path, around: &Around) -> Arc<TestLog> {
     let config = LogConfig {
         role: Role::Standby,
         expected_database_id: Some(DATABASE),
-        replay_from: vec![Lsn(20)],
         ..LogConfig::new(DATABASE)
     };
     let opened = Log::open(disk, around.clock.clone(), config, Box::new(|_, _, ()| {}));
@@ -234,7 +233,6 @@ fn a_primary_that_sends_other_things_is_left() {
             first: Lsn(first),
             end: Lsn(first + 1),
             history: History(0).then(records),
-            format: FORMAT_VERSION,
             records,
         })
     };

@@ -337,12 +337,16 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
     assert!(primary.log.wait_durable(end, common::WAIT_MAX));
     let position = |lsn, history| (Epoch(1), Lsn(lsn), History(history));
     type Change = Box<dyn FnOnce(&mut Hello<'_>)>;
-    let cases: Vec<(Change, Refusal, &str)> = vec![
-        (
-            Box::new(|hello| hello.protocol = 9),
-            Refusal::Version,
-            "speaks protocol 6, the standby 9",
-        ),
+    let mut cases: Vec<(Change, Refusal, String)> = Vec::new();
+    for other in [SHIP_PROTOCOL - 1, SHIP_PROTOCOL + 1] {
+        let text = format!("speaks protocol {SHIP_PROTOCOL}, the standby {other}");
+        cases.push((Box::new(move |hello| hello.protocol = other), Refusal::Version, text));
+    }
+    for other in [FORMAT_VERSION - 1, FORMAT_VERSION + 1] {
+        let text = format!("format version {FORMAT_VERSION}, the standby {other}");
+        cases.push((Box::new(move |hello| hello.format = other), Refusal::Version, text));
+    }
+    let others: Vec<(Change, Refusal, &str)> = vec![
         (
             Box::new(|hello| hello.ticket = [0xaa; 16]),
             Refusal::Ticket,
@@ -350,11 +354,6 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
         ),
         (Box::new(|hello| hello.name = "s2"), Refusal::Ticket, "for that name"),
         (Box::new(|hello| hello.name = "a/b"), Refusal::Name, "letters, digits"),
-        (
-            Box::new(|hello| hello.format = FORMAT_VERSION - 1),
-            Refusal::Version,
-            "format version 6, the standby 5",
-        ),
         (
             Box::new(|hello| hello.database_id = [1; 16]),
             Refusal::Database,
@@ -381,10 +380,15 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
             "deposed",
         ),
     ];
+    cases.extend(
+        others
+            .into_iter()
+            .map(|(change, refusal, text)| (change, refusal, text.to_owned())),
+    );
     for (change, expected, text) in cases {
         let (refusal, reason) = greet(&primary, &around, change);
         assert_eq!(refusal, expected, "{reason}");
-        assert!(reason.contains(text), "{reason}");
+        assert!(reason.contains(&text), "{reason}");
     }
     assert!(primary.shipper.join("").is_err() && primary.shipper.join("a b").is_err());
     // Somebody who says nothing, and somebody who sends noise.
@@ -480,7 +484,6 @@ fn a_damaged_or_foreign_frame_ends_the_connection_and_nothing_is_placed() {
         first: Lsn(0),
         end: Lsn(1),
         history: History(0).then(&records),
-        format: FORMAT_VERSION,
         records: &records,
     };
     let welcome = reprise_wire::Welcome {

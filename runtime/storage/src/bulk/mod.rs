@@ -3,7 +3,7 @@
 pub(crate) mod radix;
 
 use reprise_abi::RowLayout;
-use reprise_wire::{CheckpointRows, WireError, rows_have_numbers};
+use reprise_wire::{CheckpointRows, WireError};
 
 use crate::{
     index::Index,
@@ -11,7 +11,7 @@ use crate::{
     numbers::NUMBER_MAX,
     rows::Rows,
     store::{Store, TableId},
-    table::{Table, WriteError, has_number, write_error},
+    table::{Table, WriteError, write_error},
 };
 
 /// Why the rows of a block can't be the table's.
@@ -32,8 +32,6 @@ pub struct TableLoad<'s> {
     table: &'s mut Table,
     /// Behind the greatest number seen.
     numbers_end: u64,
-    /// Rows came without numbers, as older checkpoints have them: they get theirs as they come.
-    gives_numbers: bool,
 }
 
 /// An index that is still to be built. Those of one table are built beside each other.
@@ -56,7 +54,6 @@ impl Store {
                 id: TableId(number as u16),
                 table,
                 numbers_end: 0,
-                gives_numbers: false,
             }
         });
         loads.collect()
@@ -69,21 +66,17 @@ impl<'s> TableLoad<'s> {
         self.id
     }
 
-    /// Takes the rows of a block in a checkpoint of this format version in; how many they are. Each is checked against the table's
-    /// layout.
-    pub fn rows(&mut self, raw: &[u8], version: u32) -> Result<u32, LoadError> {
-        let numbered = rows_have_numbers(version, !has_number(&self.table.schema));
-        self.gives_numbers |= !numbered;
+    /// Takes the rows of a block in; how many they are. Each is checked against the table's layout.
+    pub fn rows(&mut self, raw: &[u8]) -> Result<u32, LoadError> {
         let Table { rows, layout, .. } = &mut *self.table;
         let mut count = 0;
-        for row in CheckpointRows::new(raw, numbered) {
+        for row in CheckpointRows::new(raw) {
             let (row, number) = row.map_err(LoadError::Block)?;
             let valid = layout.validate(row);
             valid.map_err(|error| LoadError::Row(WriteError::Malformed(error)))?;
             if rows.is_full() {
                 return Err(LoadError::Row(WriteError::Full));
             }
-            let number = if numbered { number } else { self.numbers_end };
             self.numbers_end = self.numbers_end.max(number.saturating_add(1));
             let taken = rows.try_insert(RowRef { row, number });
             taken.map_err(|_| LoadError::Number(number))?;
@@ -92,14 +85,9 @@ impl<'s> TableLoad<'s> {
         Ok(count)
     }
 
-    /// Ends the rows: `next_number` is what the next one gets, where they have numbers. None where a row has that number or a later
-    /// one. What is left are the indexes.
+    /// Ends the rows: `next_number` is what the next one gets. None where a row has that number or a later one. What is left are the
+    /// indexes.
     pub fn finish(self, next_number: u64) -> Option<Vec<IndexLoad<'s>>> {
-        let next_number = if self.gives_numbers {
-            self.numbers_end
-        } else {
-            next_number
-        };
         if next_number < self.numbers_end || next_number > NUMBER_MAX || !self.table.raise_next_number(next_number) {
             return None;
         }

@@ -3,7 +3,7 @@
 //! is put together at the end, from undo and live rows, and these bytes are not used. Either way comes to the same bytes.
 
 use reprise_abi::{ColumnSet, RowLayout, row::ColumnSlot};
-use reprise_wire::{Change, ChangesBuffer, RowName};
+use reprise_wire::{Change, ChangesBuffer};
 
 use crate::{
     changelog::columns::{NAMED_COLUMNS, differing_columns, fixed_bytes, patch_bytes, write_patch},
@@ -159,15 +159,14 @@ impl Capture {
             return self.replace(changed, now);
         }
         self.rows += 1;
-        let name = RowName::Number(changed.number);
-        let write = |out: &mut Vec<u8>| write_patch(out, changed.table, name, changed.layout, columns, now);
+        let write = |out: &mut Vec<u8>| write_patch(out, changed.table, changed.number, changed.layout, columns, now);
         self.changes.other(write);
     }
 
     fn replace(&mut self, changed: &Changed<'_>, row: &[u8]) {
         self.rows += 1;
-        let (table, name) = (changed.table, RowName::Number(changed.number));
-        let replace = Change::Replace { table, name, row };
+        let (table, number) = (changed.table, changed.number);
+        let replace = Change::Replace { table, number, row };
         self.changes.other(|out| replace.encode(out));
     }
 }

@@ -1,7 +1,7 @@
 //! Columns of a changed row: which ones differ, and how they are written.
 
 use reprise_abi::{ColumnSet, RowLayout, row::ColumnSlot};
-use reprise_wire::{PatchWriter, RowName};
+use reprise_wire::PatchWriter;
 
 use crate::keyplan::NO_PREVIOUS;
 
@@ -43,12 +43,12 @@ pub(super) fn patch_bytes(layout: &RowLayout, columns: ColumnSet, row: &[u8]) ->
 pub(super) fn write_patch(
     out: &mut Vec<u8>,
     table: u16,
-    name: RowName<'_>,
+    number: u64,
     layout: &RowLayout,
     columns: ColumnSet,
     row: &[u8],
 ) {
-    let mut patch = PatchWriter::begin(out, table, name, columns.0.count_ones() as u16);
+    let mut patch = PatchWriter::begin(out, table, number, columns.0.count_ones() as u16);
     for at in columns.positions() {
         patch.column(at as u16, column_value(layout, row, &layout.columns[at]));
     }

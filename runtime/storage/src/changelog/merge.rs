@@ -2,7 +2,7 @@
 //! named by their numbers, after-images are the live rows, and images from before serve to tell which columns an update changed.
 
 use reprise_abi::{ColumnSet, RowLayout};
-use reprise_wire::{Change, RowName};
+use reprise_wire::Change;
 
 use crate::{
     arena::Location,
@@ -182,7 +182,7 @@ impl Touched {
         let live = table.rows.live(Rid(self.row as u32));
         match (self.was_live, live) {
             (false, Some(now)) => {
-                let (table, number, row) = (number, Some(now.number), now.row);
+                let (table, number, row) = (number, now.number, now.row);
                 Change::Insert { table, number, row }.encode(out);
                 true
             }
@@ -193,11 +193,11 @@ impl Touched {
 
     /// Of a row that was there, or one that came and went: that took a number, and the next one continues behind it. Nothing of an
     /// insertion that was taken back.
-    fn write_gone(&self, table: &Table, number: u16, out: &mut Vec<u8>) -> bool {
+    fn write_gone(&self, table: &Table, id: u16, out: &mut Vec<u8>) -> bool {
         match self.gone {
             Some(place) => {
-                let name = RowName::Number(table.rows.read(place).number);
-                Change::Delete { table: number, name }.encode(out);
+                let number = table.rows.read(place).number;
+                Change::Delete { table: id, number }.encode(out);
                 true
             }
             None => false,
@@ -206,19 +206,19 @@ impl Touched {
 
     #[inline]
     fn write_update(&self, table: &Table, now: RowRef<'_>, images: AfterImage, out: &mut Vec<u8>) -> bool {
-        let (number, name) = ((self.row >> 32) as u16, RowName::Number(now.number));
+        let id = (self.row >> 32) as u16;
         if images == AfterImage::Changed && !self.is_whole {
             if self.columns == 0 {
                 return false;
             }
             let columns = ColumnSet(self.columns);
             if patch_bytes(&table.layout, columns, now.row) < now.row.len() {
-                write_patch(out, number, name, &table.layout, columns, now.row);
+                write_patch(out, id, now.number, &table.layout, columns, now.row);
                 return true;
             }
         }
-        let (table, row) = (number, now.row);
-        Change::Replace { table, name, row }.encode(out);
+        let (table, number, row) = (id, now.number, now.row);
+        Change::Replace { table, number, row }.encode(out);
         true
     }
 }

@@ -3,18 +3,18 @@
 //! Values in the log are whole, not differences. So an earlier patch of a row may be left out where a later patch of that row writes the
 //! same columns with values of the same lengths. The changes between them have to be patches, too, and no index and no length may depend
 //! on the columns. The later patch takes the earlier one's place and its transaction's number: an error in either is an error in both,
-//! and is reported as if both were applied. The list keeps each patch's row and columns in three words, since the patch's bytes have
-//! left the caches. A patch that does not fit three words is never left out.
+//! and is reported as if both were applied. The list keeps each patch's row and columns in two words, since the patch's bytes have
+//! left the caches. A patch that does not fit two words is never left out.
 
 use std::ops::Range;
 
 use reprise_pages::{prefetch, prefetch_line};
-use reprise_wire::{Change, ChangeSink, PatchColumns, RowName};
+use reprise_wire::{Change, ChangeSink, PatchColumns};
 
 /// Bytes of a window, at most; numbers of transactions are below it, too.
 pub const REDO_WINDOW_BYTES_MAX: usize = 1 << 31;
 
-/// A flag in `Found::txn`: the change is an insertion with a number.
+/// A flag in `Found::txn`: the change is an insertion.
 const ROW_ALONE: u32 = REDO_WINDOW_BYTES_MAX as u32;
 
 /// `LastWrites` has one pair of places for so many bytes of a window.
@@ -65,10 +65,9 @@ struct Place {
 /// A patch's row and columns.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Mark {
-    /// The key's bytes, or the number.
-    key: [u64; 2],
-    /// Each column's number and length in 11 bits; from `KEY_SHIFT` on the key's length; from `COUNT_SHIFT` on the number of columns. 0: no
-    /// mark.
+    /// Of the row.
+    number: u64,
+    /// Each column's number and length in 11 bits; from `COUNT_SHIFT` on the number of columns. 0: no mark.
     shape: u64,
 }
 
@@ -76,16 +75,12 @@ const COLUMN_BITS: u32 = 11;
 const COLUMNS_MAX: usize = 5;
 /// Of a fixed column.
 const VALUE_BYTES_MAX: usize = 16;
-const KEY_SHIFT: u32 = COLUMN_BITS * COLUMNS_MAX as u32;
-const KEY_MASK: u64 = 31;
-const COUNT_SHIFT: u32 = KEY_SHIFT + 5;
-/// In the place of a key's length plus 1: the row is named by its number.
-const NUMBERED: u64 = 31;
+const COUNT_SHIFT: u32 = COLUMN_BITS * COLUMNS_MAX as u32;
 
 impl Mark {
-    /// None where a column is not `overwritable`, there are too many columns, or the key is too long.
+    /// None where a column is not `overwritable`, or there are too many columns.
     #[inline(always)]
-    fn of(name: RowName<'_>, columns: PatchColumns<'_>, overwritable: u64) -> Option<Self> {
+    fn of(number: u64, columns: PatchColumns<'_>, overwritable: u64) -> Option<Self> {
         if columns.count() > COLUMNS_MAX {
             return None;
         }
@@ -98,37 +93,8 @@ impl Mark {
             }
             shape = shape << COLUMN_BITS | (length as u64) << 6 | column as u64;
         }
-        let (key, length) = match name {
-            RowName::Number(number) => ([number, 0], NUMBERED),
-            RowName::Key(key) => {
-                let (first, rest) = word_of(key);
-                let (second, rest) = word_of(rest);
-                if !rest.is_empty() {
-                    return None;
-                }
-                ([first, second], key.len() as u64 + 1)
-            }
-        };
-        let shape = shape | length << KEY_SHIFT | count;
-        Some(Self { key, shape })
-    }
-
-    #[inline(always)]
-    fn is_of_same_row(&self, other: &Self) -> bool {
-        let key = (self.key[0] ^ other.key[0]) | (self.key[1] ^ other.key[1]);
-        key | (self.shape ^ other.shape) >> KEY_SHIFT & KEY_MASK == 0
-    }
-}
-
-/// The first eight bytes as a number, fewer where there are fewer, and the rest.
-#[inline(always)]
-fn word_of(bytes: &[u8]) -> (u64, &[u8]) {
-    match bytes.split_first_chunk() {
-        Some((word, rest)) => (u64::from_le_bytes(*word), rest),
-        None => {
-            let bytes = bytes.iter().rev();
-            (bytes.fold(0, |word, byte| word << 8 | *byte as u64), &[])
-        }
+        let shape = shape | count;
+        Some(Self { number, shape })
     }
 }
 
@@ -152,8 +118,8 @@ impl LastWrites {
     }
 
     #[inline(always)]
-    fn pair(&mut self, list: u32, key: [u64; 2]) -> &mut [Place; 2] {
-        let hash = mix(mix(list as u64, key[0]), key[1]);
+    fn pair(&mut self, list: u32, number: u64) -> &mut [Place; 2] {
+        let hash = mix(list as u64, number);
         let mask = self.pairs.len() - 1;
         &mut self.pairs[hash as usize & mask].0
     }
@@ -206,15 +172,14 @@ impl RedoList {
         self.growth.max(0) as u64
     }
 
-    /// Adds the next change, which lies where `found` says and is neither an insertion with a number nor a patch. Numbers of
-    /// transactions grow.
+    /// Adds the next change, which lies where `found` says and is neither an insertion nor a patch. Numbers of transactions grow.
     #[inline]
     pub fn push(&mut self, found: Found, growth: i64) {
         self.growth += growth;
         self.push_any(found);
     }
 
-    /// As `push`, of an insertion with a number.
+    /// As `push`, of an insertion.
     #[inline(always)]
     pub fn push_row(&mut self, found: Found) {
         self.growth += 1;
@@ -226,9 +191,9 @@ impl RedoList {
 
     /// As `push`, of a patch.
     #[inline(always)]
-    pub fn push_patch(&mut self, found: Found, name: RowName<'_>, columns: PatchColumns<'_>, last: &mut LastWrites) {
+    pub fn push_patch(&mut self, found: Found, number: u64, columns: PatchColumns<'_>, last: &mut LastWrites) {
         if self.looks_back {
-            match Mark::of(name, columns, self.overwritable) {
+            match Mark::of(number, columns, self.overwritable) {
                 Some(mark) if self.take_place(found, mark, last) => return,
                 Some(_) => return self.entries.push(found),
                 None => {}
@@ -253,11 +218,11 @@ impl RedoList {
             list: self.number,
             at: self.entries.len() as u32,
         };
-        let pair = last.pair(self.number, mark.key);
+        let pair = last.pair(self.number, mark.number);
         // Both places are compared without a branch: which of them matches is random.
         let is_of_row = |place: &Place| {
             let is_ours = (place.list == self.number) & (place.at as usize >= self.run_start);
-            is_ours & place.mark.is_of_same_row(&mark)
+            is_ours & (place.mark.number == mark.number)
         };
         let is_second = !is_of_row(&pair[0]);
         if is_second & !is_of_row(&pair[1]) {
@@ -307,7 +272,7 @@ impl RedoList {
         }
     }
 
-    /// Row and number of an insertion that has one.
+    /// Row and number of an insertion.
     #[inline]
     pub(super) fn row<'w>(&self, window: &'w [u8], at: usize) -> Option<(u64, &'w [u8])> {
         let entry = self.entries.get(at)?;
@@ -331,7 +296,7 @@ impl RedoList {
     }
 }
 
-/// The row of an insertion, and its number; None of what is none or has none.
+/// The row of an insertion, and its number; None of another change.
 struct NumberedRow;
 
 impl<'w> ChangeSink<'w> for NumberedRow {
@@ -340,7 +305,7 @@ impl<'w> ChangeSink<'w> for NumberedRow {
     #[inline(always)]
     fn take(self, _: usize, change: Change<'w>) -> Self::Out {
         match change {
-            Change::Insert { number, row, .. } => Some((number?, row)),
+            Change::Insert { number, row, .. } => Some((number, row)),
             _ => None,
         }
     }

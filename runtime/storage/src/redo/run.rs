@@ -34,12 +34,11 @@ impl<'w> Piece<'w> {
     /// is to have `next_number`.
     fn read(&mut self, table: &Table, (window, list): (&'w [u8], &RedoList), from: usize, next_number: u64) {
         self.count = 0;
-        let has_numbers = table.rows.has_numbers();
         for at in 0..PIECE_ROWS {
             list.fetch_start(window, from + at + FETCH_AHEAD);
             match list.row(window, from + at) {
                 // One that is out of turn is told by whoever judges it alone.
-                Some((number, _)) if has_numbers && number != next_number + at as u64 => break,
+                Some((number, _)) if number != next_number + at as u64 => break,
                 Some((number, row)) if table.validate(row).is_ok() => (self.numbers[at], self.rows[at]) = (number, row),
                 _ => break,
             }

@@ -4,7 +4,7 @@ use crate::common::table;
 use proptest::prelude::*;
 use reprise_abi::{Field, IndexKind, RowLayout, ScalarType, ScanFlags, TableSchema};
 use reprise_storage::{LoadError, Range, Rid, ScanPosition, Store, TableId, Visit, WriteError};
-use reprise_wire::{FORMAT_VERSION, push_checkpoint_row};
+use reprise_wire::push_checkpoint_row;
 
 const KINDS: [IndexKind; 3] = [IndexKind::Ordered, IndexKind::Hash, IndexKind::Dense];
 
@@ -69,7 +69,7 @@ fn blocks(store: &Store, table: TableId) -> Vec<(Vec<u8>, u32)> {
         .map(|rids| {
             let mut raw = Vec::new();
             for rid in rids {
-                let number = Some(store.row_number(table, *rid));
+                let number = store.row_number(table, *rid);
                 push_checkpoint_row(&mut raw, store.row(table, *rid).expect("live"), number);
             }
             (raw, rids.len() as u32)
@@ -82,7 +82,7 @@ fn load_all(from: &Store) -> Store {
     for mut load in store.loads() {
         let id = load.id();
         for (raw, count) in blocks(from, id) {
-            assert_eq!(load.rows(&raw, FORMAT_VERSION), Ok(count));
+            assert_eq!(load.rows(&raw), Ok(count));
         }
         for index in load.finish(from.stats(id).rows).expect("a free number") {
             assert_eq!(index.build(), Ok(()));
@@ -191,11 +191,12 @@ fn a_large_hash_is_filled_in_groups() {
     let layout = store.layout(table).clone();
     let mut raw = Vec::new();
     for id in 0..300_000i64 {
-        push_checkpoint_row(&mut raw, &layout.build(&[Field::Int(id * 7), Field::Int(id)]), None);
+        let row = layout.build(&[Field::Int(id * 7), Field::Int(id)]);
+        push_checkpoint_row(&mut raw, &row, id as u64);
     }
     let mut load = store.loads().pop().expect("one table");
-    assert_eq!(load.rows(&raw, 3), Ok(300_000));
-    for index in load.finish(0).expect("no numbers") {
+    assert_eq!(load.rows(&raw), Ok(300_000));
+    for index in load.finish(300_000).expect("a free number") {
         assert_eq!((index.entries(), index.build()), (300_000, Ok(())));
     }
     for id in 0..300_000i64 {
@@ -217,10 +218,10 @@ fn what_no_table_could_hold_is_refused() {
         for (ids, expected) in [([1, 2, 1], !is_numbered), ([1, 2, 3], false)] {
             let (mut store, mut raw) = (empty(), Vec::new());
             for (number, id) in (0..).zip(ids) {
-                push_checkpoint_row(&mut raw, &row(&layout, id), Some(number));
+                push_checkpoint_row(&mut raw, &row(&layout, id), number);
             }
             let mut load = store.loads().remove(table_number);
-            assert_eq!(load.rows(&raw, FORMAT_VERSION), Ok(3));
+            assert_eq!(load.rows(&raw), Ok(3));
             let indexes = load.finish(3).expect("a free number");
             let built: Vec<_> = indexes.into_iter().map(|index| index.build()).collect();
             let is_refused = built.contains(&Err(WriteError::Duplicate { index: 0 }));
@@ -236,36 +237,12 @@ fn numbers_come_once_and_the_next_one_is_free() {
     for (numbers, next, is_free) in [([0, 5], 6, true), ([0, 5], 5, false), ([7, 2], 7, false)] {
         let (mut store, mut raw) = (empty(), Vec::new());
         for number in numbers {
-            push_checkpoint_row(&mut raw, &row(&layout, 1), Some(number));
+            push_checkpoint_row(&mut raw, &row(&layout, 1), number);
         }
         let mut load = store.loads().remove(numbered);
-        assert_eq!(load.rows(&raw, FORMAT_VERSION), Ok(2));
+        assert_eq!(load.rows(&raw), Ok(2));
         assert_eq!(load.finish(next).is_some(), is_free);
     }
-}
-
-/// Checkpoints before version 4 hold no numbers of rows with a key: they get theirs in the order in which they lie there.
-#[test]
-fn rows_of_an_older_checkpoint_get_numbers() {
-    let layout = RowLayout::of_table(&schemas()[0]);
-    let (mut store, mut raw) = (empty(), Vec::new());
-    for id in [7, 3, 5] {
-        push_checkpoint_row(&mut raw, &row(&layout, id), None);
-    }
-    let mut load = store.loads().remove(0);
-    assert_eq!((load.rows(&raw, 3), load.rows(&[], 3)), (Ok(3), Ok(0)));
-    for index in load.finish(0).expect("none was given out") {
-        assert_eq!(index.build(), Ok(()));
-    }
-    let table = TableId(0);
-    store.begin();
-    store.insert(table, &row(&layout, 9)).expect("new");
-    store.commit();
-    let numbers: Vec<_> = store
-        .rids_from(table, Rid(0))
-        .map(|rid| store.row_number(table, rid))
-        .collect();
-    assert_eq!(numbers, [0, 1, 2, 3]);
 }
 
 #[test]
@@ -275,13 +252,10 @@ fn a_row_of_another_layout_is_refused() {
     let mut store = empty();
     let mut load = store.loads().remove(0);
     let mut raw = Vec::new();
-    push_checkpoint_row(&mut raw, &good[1..], None);
-    assert!(matches!(
-        load.rows(&raw, 3),
-        Err(LoadError::Row(WriteError::Malformed(_)))
-    ));
+    push_checkpoint_row(&mut raw, &good[1..], 0);
+    assert!(matches!(load.rows(&raw), Err(LoadError::Row(WriteError::Malformed(_)))));
     raw.pop();
-    assert!(matches!(load.rows(&raw, 3), Err(LoadError::Block(_))));
+    assert!(matches!(load.rows(&raw), Err(LoadError::Block(_))));
 }
 
 proptest! {
@@ -303,7 +277,7 @@ proptest! {
         let layout = RowLayout::of_table(&schemas()[table]);
         let mut raw = Vec::new();
         for id in [id, id + 1, id + 2] {
-            push_checkpoint_row(&mut raw, &row(&layout, id), Some(id as u64));
+            push_checkpoint_row(&mut raw, &row(&layout, id), id as u64);
         }
         for (at, byte) in flips {
             let at = at.index(raw.len());
@@ -311,7 +285,7 @@ proptest! {
         }
         let mut store = empty();
         let mut load = store.loads().remove(table);
-        if load.rows(&raw, FORMAT_VERSION).is_ok()
+        if load.rows(&raw).is_ok()
             && let Some(indexes) = load.finish(u64::MAX)
             && indexes.into_iter().map(|index| index.build()).fold(true, |all, built| all & built.is_ok())
         {

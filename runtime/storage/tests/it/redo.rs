@@ -5,7 +5,7 @@ use crate::common::{redo::redo_by_table, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
 use reprise_storage::{AfterImage, RedoError, Rid, SnapshotPage, Store, TableId};
-use reprise_wire::{Change, Changes, CheckpointRows, PatchWriter, RowName};
+use reprise_wire::{Change, Changes, CheckpointRows, PatchWriter};
 
 use ScalarType::*;
 
@@ -292,47 +292,30 @@ fn insertions_into_a_large_table_are_where_their_keys_say() {
 }
 
 /// Insertions alone, into rooms that deleted rows left and behind them; a key that comes again, a row that does not fit, a number out of
-/// turn, and a key that its row gives up in the same transaction, each at every place of the run. By numbers, and as older logs have it.
+/// turn, and a key that its row gives up in the same transaction, each at every place of the run.
 #[test]
 fn a_run_of_insertions_ends_where_one_by_one_would() {
-    for is_old in [false, true] {
-        check_runs(is_old);
-    }
-}
-
-fn check_runs(is_old: bool) {
     let columns = [("id", I64, false), ("n", I32, false), ("state", Text, false)];
     let mut schema = table("t", &columns, &[0, 1], &[]);
     schema.primary_kind = IndexKind::Hash;
     let layout = store_of(vec![schema.clone()]).layout(TableId(0)).clone();
     let row = |id: i64| layout.build(&[Field::Int(id * 7_919), Field::Int(1), Field::Text("NY")]);
-    let numbered = |number: u64, row: &[u8]| {
-        let (mut out, number) = (Vec::new(), Some(number));
+    let insertion = |number: u64, row: &[u8]| {
+        let mut out = Vec::new();
         Change::Insert { table: 0, number, row }.encode(&mut out);
         out
     };
-    // Where numbers name nothing, they may be any.
-    let insertion = |number: i64, row: &[u8]| numbered(if is_old { 7 } else { number as u64 }, row);
-    let deletion = |id: i64| {
-        let mut key = Vec::new();
-        layout.push_key(&row(id), &[0, 1], &mut key);
-        let name = match is_old {
-            true => RowName::Key(&key),
-            false => RowName::Number(id as u64),
-        };
+    let deletion = |number: u64| {
         let mut out = Vec::new();
-        Change::Delete { table: 0, name }.encode(&mut out);
+        Change::Delete { table: 0, number }.encode(&mut out);
         out
     };
-    let begin: Vec<_> = (0..300).map(|id| insertion(id, &row(id))).collect();
+    let begin: Vec<_> = (0..300).map(|id| insertion(id, &row(id as i64))).collect();
     let holes: Vec<_> = (0..20).map(|id| deletion(id * 11)).collect();
-    let run: Vec<_> = (300..500).map(|id| insertion(id, &row(id))).collect();
+    let run: Vec<_> = (300..500).map(|id| insertion(id, &row(id as i64))).collect();
     let check = |begin: &[Vec<u8>], log: &[Vec<u8>], is_good: bool| {
         let (mut redone, mut serial) = (store_of(vec![schema.clone()]), store_of(vec![schema.clone()]));
         for store in [&mut redone, &mut serial] {
-            if is_old {
-                store.forget_numbers();
-            }
             apply_each(store, begin).expect("new rows, and they go");
         }
         let found = redo_by_table(&mut redone, log).map(drop);
@@ -353,7 +336,7 @@ fn check_runs(is_old: bool) {
             log[at] = change;
             log
         };
-        let (number, other) = (300 + at as i64, at * 7 % 200);
+        let (number, other) = (300 + at as u64, at * 7 % 200);
         check(&begin, &with(insertion(number, &row(299))), false);
         check(&begin, &with(insertion(number, &row(300 + other as i64))), other == at);
         check(&begin, &with(insertion(number, &long)), false);
@@ -361,10 +344,8 @@ fn check_runs(is_old: bool) {
         check(&begin, &with(insertion(number, b"short")), false);
         let given_up = [insertion(number, &row(17)), deletion(17)].concat();
         check(&begin, &with(given_up), true);
-        if !is_old {
-            for number in [0, number as u64 - 1, number as u64 + 1, u64::MAX] {
-                check(&begin, &with(numbered(number, &row(1_000))), false);
-            }
+        for number in [0, number - 1, number + 1, u64::MAX] {
+            check(&begin, &with(insertion(number, &row(1_000))), false);
         }
     }
 }
@@ -392,7 +373,7 @@ fn numbers_that_name_no_row_or_are_out_of_turn_are_refused() {
             .step_by(2)
             .for_each(|rid| store.delete(table, *rid).expect("live"));
         store.commit();
-        let (number, digest) = (|number| RowName::Number(number), store.digest());
+        let digest = store.digest();
         let mut refuse = |change: &Change<'_>, text: &str| {
             let found = store.apply(&hostile(change)).expect_err(text).to_string();
             assert!(found.contains(text), "{found}");
@@ -404,72 +385,43 @@ fn numbers_that_name_no_row_or_are_out_of_turn_are_refused() {
             refuse(
                 &Change::Replace {
                     table,
-                    name: number(gone),
+                    number: gone,
                     row,
                 },
                 &text,
             );
             let mut patch = Vec::new();
-            PatchWriter::begin(&mut patch, table, number(gone), 1).column(1, Some(&[1; 8]));
+            PatchWriter::begin(&mut patch, table, gone, 1).column(1, Some(&[1; 8]));
             let patch = Changes::new(&patch).next().expect("one").expect("whole");
             refuse(&patch, &text);
         }
+        refuse(&Change::Delete { table, number: 38 }, "number 38");
         refuse(
             &Change::Delete {
                 table,
-                name: number(38),
-            },
-            "number 38",
-        );
-        refuse(
-            &Change::Delete {
-                table,
-                name: number(u64::MAX),
+                number: u64::MAX,
             },
             &format!("number {}", u64::MAX),
         );
         refuse(
             &Change::Insert {
                 table,
-                number: Some(u64::MAX),
+                number: u64::MAX,
                 row,
             },
             &format!("number {}", u64::MAX),
         );
         if !key.is_empty() {
             for number in [0, 1, 39, 41] {
-                refuse(
-                    &Change::Insert {
-                        table,
-                        number: Some(number),
-                        row,
-                    },
-                    &format!("number {number}"),
-                );
+                refuse(&Change::Insert { table, number, row }, &format!("number {number}"));
             }
-            refuse(
-                &Change::Delete {
-                    table,
-                    name: number(41),
-                },
-                "number 41",
-            );
-            refuse(
-                &Change::Insert {
-                    table,
-                    number: None,
-                    row,
-                },
-                "no number",
-            );
-            let name = RowName::Key(&[0x80, 0, 0, 0, 0, 0, 0, 1]);
-            refuse(&Change::Delete { table, name }, "key 8000000000000001");
+            refuse(&Change::Delete { table, number: 41 }, "number 41");
         }
         // Bytes of changes with some of them wrong: refused or not, nothing panics, and what is made can be looked through.
         for _ in 0..2_000 {
             let mut bytes = hostile(&Change::Patch {
                 table,
-                name: number(random.next(45)),
+                number: random.next(45),
                 columns: match Changes::new(&[0x13, 0, 1, 1, 1, 9, 1, 0, 0, 0, 0, 0, 0, 0]).next() {
                     Some(Ok(Change::Patch { columns, .. })) => columns,
                     other => panic!("{other:?}"),
@@ -521,7 +473,7 @@ fn a_snapshot_keeps_its_moment_while_changes_are_redone() {
 
 /// Each row with its table.
 fn rows_of(page: &SnapshotPage) -> Vec<(u16, u64, Vec<u8>)> {
-    let rows = CheckpointRows::new(&page.bytes, true);
+    let rows = CheckpointRows::new(&page.bytes);
     let rows = rows.map(|row| row.expect("just written"));
     rows.map(|(row, number)| (page.table, number, row.to_vec())).collect()
 }

@@ -4,7 +4,7 @@ use crate::common::table;
 use expect_test::{Expect, expect};
 use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema};
 use reprise_storage::{
-    ColumnProblem, Conflict, Evolve, Range, Store, TableChange, TableId, Unprepared, Visit, WriteError, check_limits,
+    ColumnProblem, Conflict, Range, Store, TableChange, TableId, Unprepared, Visit, WriteError, check_limits,
     plan_change,
 };
 
@@ -67,7 +67,7 @@ fn dump(store: &Store, id: TableId, index: u16) -> String {
 
 /// Makes the stored table what is declared.
 fn evolve(store: &mut Store, id: TableId, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
-    let change = plan_change(store.schema(id), declared, Evolve::AsDeclared)?;
+    let change = plan_change(store.schema(id), declared)?;
     let prepared = store.prepare(id, change.clone(), &|_| true);
     let prepared = prepared.map_err(|unprepared| match unprepared {
         Unprepared::Conflicts(conflicts) => conflicts,
@@ -423,7 +423,7 @@ fn a_table_is_checked_before_it_is_made() {
 fn a_whole_copy_can_be_written_and_put_back() {
     let (mut store, id) = filled();
     let before = (store.digest(), store.stats(id), dump(&store, id, 1));
-    let same = plan_change(store.schema(id), &accounts(), Evolve::AsDeclared).expect("no conflict");
+    let same = plan_change(store.schema(id), &accounts()).expect("no conflict");
     assert!(same.is_noop());
     let prepared = store.prepare(id, same.whole(), &|_| true);
     let mut replaced = vec![store.install(prepared.expect("fits")).expect("a whole copy")];
@@ -452,7 +452,7 @@ fn a_whole_copy_can_be_written_and_put_back() {
 #[test]
 fn a_copy_ends_where_it_is_not_to_go_on() {
     let (store, id) = filled();
-    let same = plan_change(store.schema(id), &accounts(), Evolve::AsDeclared).expect("no conflict");
+    let same = plan_change(store.schema(id), &accounts()).expect("no conflict");
     let prepared = store.prepare(id, same.whole(), &|_| false);
     assert_eq!(prepared.err(), Some(Unprepared::Ended));
 }

@@ -3,8 +3,7 @@
 use crate::common::table;
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType};
-use reprise_storage::{Evolve, SnapshotPage, Store, TableId, plan_change};
-use reprise_wire::FORMAT_VERSION;
+use reprise_storage::{SnapshotPage, Store, TableId, plan_change};
 
 const KEYED: TableId = TableId(0);
 const NUMBERED: TableId = TableId(1);
@@ -89,7 +88,7 @@ fn load(pages: &[SnapshotPage], next_numbers: &[u64]) -> Store {
     for mut load in store.loads() {
         let table = load.id();
         for page in pages.iter().filter(|page| page.table == table.0) {
-            assert_eq!(load.rows(&page.bytes, FORMAT_VERSION).expect("own bytes"), page.rows);
+            assert_eq!(load.rows(&page.bytes).expect("own bytes"), page.rows);
         }
         let indexes = load.finish(next_numbers[table.0 as usize]).expect("a free number");
         indexes
@@ -145,7 +144,7 @@ fn a_schema_change_does_not_tear_a_snapshot() {
         nullable: true,
         default: None,
     });
-    let change = plan_change(store.schema(KEYED), &changed, Evolve::AsDeclared).expect("fits");
+    let change = plan_change(store.schema(KEYED), &changed).expect("fits");
     let prepared = store.prepare(KEYED, change, &|_| true).expect("fits");
     store.install(prepared);
     apply(&mut store, (1, 5, 3, 3));
@@ -261,7 +260,7 @@ fn digests_outlive_a_schema_change_and_end_when_they_are_told_to() {
         nullable: true,
         default: None,
     });
-    let change = plan_change(store.schema(KEYED), &changed, Evolve::AsDeclared).expect("fits");
+    let change = plan_change(store.schema(KEYED), &changed).expect("fits");
     let prepared = store.prepare(KEYED, change, &|_| true).expect("fits");
     store.install(prepared);
     let found = loop {

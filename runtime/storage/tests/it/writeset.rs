@@ -5,7 +5,7 @@ use crate::common::{redo::redo_by_table, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
 use reprise_storage::{AfterImage, ApplyError, PrefetchStep, Range, Rid, ScanPosition, Store, TableId, Visit};
-use reprise_wire::{Change, Changes, RowName};
+use reprise_wire::{Change, Changes};
 
 use ScalarType::*;
 
@@ -458,11 +458,10 @@ fn an_update_names_what_changed_and_a_row_that_came_and_went_leaves_its_number()
     let mut changes = Vec::new();
     assert_eq!(store.write_set(AfterImage::Changed, &mut changes), 2);
     let found: Vec<_> = Changes::new(&changes).map(|change| change.expect("whole")).collect();
-    let name = RowName::Number(2);
     let [passed, Change::Patch { table: 0, columns, .. }] = found[..] else {
         panic!("{found:?}");
     };
-    assert_eq!(passed, Change::Delete { table: 0, name });
+    assert_eq!(passed, Change::Delete { table: 0, number: 2 });
     let columns: Vec<_> = columns.iter().collect();
     assert_eq!(columns, [(2, Some(&b"a note of some length"[..]))]);
     // Taken back: nothing is left of it, and nothing is written.

@@ -12,33 +12,18 @@ use crate::{
 };
 
 impl Deployed {
-    /// The table that a module's declaration means: its own, the shared one that it names, or, of modules that were deployed
-    /// before tables had owners, that of the module that declared the name first.
+    /// The table that a module's declaration means: its own, or the shared one that it names.
     pub fn table_of(&self, module: &str, declared: &TableSchema) -> Option<TableId> {
         let owner = match declared.owner.as_str() {
             "" => module,
             owner => owner,
         };
-        let own = self.owned(owner, &declared.name);
-        own.or_else(|| match declared.owner.is_empty() {
-            true => self.owned(self.first_declarer(&declared.name)?, &declared.name),
-            false => None,
-        })
+        self.owned(owner, &declared.name)
     }
 
     pub(crate) fn owned(&self, owner: &str, name: &str) -> Option<TableId> {
         let is_it = |table: &Arc<TableSchema>| table.name == name && table.owner == owner;
         self.tables.iter().position(is_it).map(|at| TableId(at as u16))
-    }
-
-    /// The first module, in the order of deployment, that declared a table of this name as its own.
-    pub(crate) fn first_declarer(&self, name: &str) -> Option<&str> {
-        let declares = |schema: &ModuleSchema| {
-            let mut tables = schema.tables.iter();
-            tables.any(|table| table.owner.is_empty() && table.name == name)
-        };
-        let found = self.versions.iter().find(|module| declares(&module.schema));
-        found.map(|module| module.name.as_str())
     }
 }
 

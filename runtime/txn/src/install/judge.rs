@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use reprise_abi::{Placement, TableSchema, describe::write_json};
 use reprise_base::limits::{DESCRIPTION_BYTES_MAX, MODULES_MAX, TABLES_MAX};
 use reprise_storage::{
-    ChangeAction, ChangeStep, Conflict, Evolve, GoOn, Prepared, Store, TableChange, TableId, Unprepared, as_stored,
+    ChangeAction, ChangeStep, Conflict, GoOn, Prepared, Store, TableChange, TableId, Unprepared, as_stored,
     check_limits, plan_change,
 };
 
@@ -146,10 +146,7 @@ impl Judged<'_> {
                 }
             };
         }
-        match self.deployed.table_of(module, declared) {
-            Some(id) => self.target_from_before(id, table),
-            None => Ok(Target::New(as_stored(table))),
-        }
+        Ok(Target::New(as_stored(table)))
     }
 
     fn declares(&self, name: &str) -> bool {
@@ -182,39 +179,14 @@ impl Judged<'_> {
         }
     }
 
-    /// The name is known as another module's table, from before tables had owners.
-    fn target_from_before(&self, id: TableId, mut table: TableSchema) -> Result<Target, Conflict> {
-        let stored = &self.deployed.tables[id.0 as usize];
-        if self.judge == Judge::ReplayShared {
-            table.owner = stored.owner.clone();
-            return Ok(Target::Own(id, table));
-        }
-        let before = self.deployed.current.get(&self.candidate.name);
-        let uses = before.is_some_and(|module| module.tables.iter().any(|bound| bound.table == id));
-        if !uses {
-            return Ok(Target::New(as_stored(table)));
-        }
-        let (full, name) = (stored.full_name(), &table.name);
-        let way_on = format!(
-            "declare {name} `shared` in {}, deploy that, and declare {full} `shared` here; or remove this module first to begin with a table of its own",
-            stored.owner
-        );
-        let declared = format!("{name} of {} alone", self.candidate.name);
-        Err(conflict(&full, "", "table", "used by both modules", &declared, &way_on))
-    }
-
     fn check_new(&self, table: &TableSchema) -> Result<(), Vec<Conflict>> {
         // A change from nothing: what is judged is the declaration alone.
-        plan_change(table, table, Evolve::AsDeclared)?;
+        plan_change(table, table)?;
         self.check_limits(table)
     }
 
     fn check_change(&self, id: TableId, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
-        let rule = match self.judge {
-            Judge::ReplayShared => Evolve::OnlyGrow,
-            Judge::Deployment | Judge::Replay => Evolve::AsDeclared,
-        };
-        let change = plan_change(&self.deployed.tables[id.0 as usize], declared, rule)?;
+        let change = plan_change(&self.deployed.tables[id.0 as usize], declared)?;
         self.check_limits(&change.schema)?;
         Ok(change)
     }
@@ -222,7 +194,7 @@ impl Judged<'_> {
     fn check_limits(&self, table: &TableSchema) -> Result<(), Vec<Conflict>> {
         let found = match self.judge {
             Judge::Deployment => check_limits(table),
-            Judge::Replay | Judge::ReplayShared => Vec::new(),
+            Judge::Replay => Vec::new(),
         };
         match found.is_empty() {
             true => Ok(()),
@@ -267,7 +239,7 @@ impl Judged<'_> {
                 retiring.push((seen.clone(), copies.collect()));
                 continue;
             };
-            let change = plan_change(&self.deployed.tables[id.0 as usize], &seen, Evolve::AsDeclared);
+            let change = plan_change(&self.deployed.tables[id.0 as usize], &seen);
             let change = change.map_err(Unprepared::Conflicts)?.whole();
             let copies = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
             retiring.push((seen, copies.collect::<Result<_, _>>()?));
@@ -278,7 +250,7 @@ impl Judged<'_> {
     fn check_table_count(&mut self) {
         let tables_max = match self.judge {
             Judge::Deployment => TABLES_MAX,
-            Judge::Replay | Judge::ReplayShared => usize::from(u16::MAX),
+            Judge::Replay => usize::from(u16::MAX),
         };
         let live = self.next.tables.iter().filter(|table| !table.is_dropped());
         if live.count() + self.candidate.schema.retiring.len() > tables_max {

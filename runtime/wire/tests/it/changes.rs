@@ -5,9 +5,6 @@ use proptest::{collection::vec, prelude::*};
 use reprise_base::{PartitionId, TxnId, limits::RECORD_BYTES_MAX};
 use reprise_wire::*;
 
-/// The last version in which changes name rows by keys; all that later ones hold it may hold, too.
-const KEYED: u32 = NUMBERS_NAME_FROM - 1;
-
 fn hex(bytes: &[u8]) -> String {
     let lines = bytes.chunks(16).map(|line| {
         let pairs: Vec<_> = line.iter().map(|b| format!("{b:02x}")).collect();
@@ -19,25 +16,10 @@ fn hex(bytes: &[u8]) -> String {
 /// A change in a form that owns its bytes.
 #[derive(Clone, Debug)]
 enum Owned {
-    Insert(u16, Option<u64>, Vec<u8>),
-    Replace(u16, Name, Vec<u8>),
-    Patch(u16, Name, Vec<(u16, Option<Vec<u8>>)>),
-    Delete(u16, Name),
-}
-
-#[derive(Clone, Debug)]
-enum Name {
-    Key(Vec<u8>),
-    Number(u64),
-}
-
-impl Name {
-    fn of(&self) -> RowName<'_> {
-        match self {
-            Self::Key(key) => RowName::Key(key),
-            Self::Number(number) => RowName::Number(*number),
-        }
-    }
+    Insert(u16, u64, Vec<u8>),
+    Replace(u16, u64, Vec<u8>),
+    Patch(u16, u64, Vec<(u16, Option<Vec<u8>>)>),
+    Delete(u16, u64),
 }
 
 impl Owned {
@@ -49,22 +31,22 @@ impl Owned {
                 row,
             }
             .encode(out),
-            Self::Replace(table, name, row) => Change::Replace {
+            Self::Replace(table, number, row) => Change::Replace {
                 table: *table,
-                name: name.of(),
+                number: *number,
                 row,
             }
             .encode(out),
-            Self::Patch(table, name, columns) => {
-                let mut patch = PatchWriter::begin(out, *table, name.of(), columns.len() as u16);
+            Self::Patch(table, number, columns) => {
+                let mut patch = PatchWriter::begin(out, *table, *number, columns.len() as u16);
                 for (column, value) in columns {
                     patch.column(*column, value.as_deref());
                 }
                 patch.finish();
             }
-            Self::Delete(table, name) => Change::Delete {
+            Self::Delete(table, number) => Change::Delete {
                 table: *table,
-                name: name.of(),
+                number: *number,
             }
             .encode(out),
         }
@@ -73,13 +55,13 @@ impl Owned {
     fn is(&self, change: &Change<'_>) -> bool {
         match (self, change) {
             (Self::Insert(t, n, r), Change::Insert { table, number, row }) => t == table && n == number && r == row,
-            (Self::Replace(t, n, r), Change::Replace { table, name, row }) => t == table && n.of() == *name && r == row,
-            (Self::Patch(t, n, wanted), Change::Patch { table, name, columns }) => {
+            (Self::Replace(t, n, r), Change::Replace { table, number, row }) => t == table && n == number && r == row,
+            (Self::Patch(t, n, wanted), Change::Patch { table, number, columns }) => {
                 let found: Vec<_> = columns.iter().collect();
                 let wanted: Vec<_> = wanted.iter().map(|(c, v)| (*c, v.as_deref())).collect();
-                t == table && n.of() == *name && wanted == found && wanted.len() == columns.count()
+                t == table && n == number && wanted == found && wanted.len() == columns.count()
             }
-            (Self::Delete(t, n), Change::Delete { table, name }) => t == table && n.of() == *name,
+            (Self::Delete(t, n), Change::Delete { table, number }) => t == table && n == number,
             _ => false,
         }
     }
@@ -92,14 +74,13 @@ fn encode_all(changes: &[Owned]) -> Vec<u8> {
 }
 
 fn samples() -> Vec<Owned> {
-    let key = || Name::Key(b"\x80\x01".to_vec());
     vec![
-        Owned::Insert(0, None, b"row".to_vec()),
-        Owned::Insert(300, Some(7), b"r".to_vec()),
-        Owned::Replace(1, key(), b"new".to_vec()),
-        Owned::Patch(1, key(), vec![(0, None), (2, Some(b"\x05\0".to_vec()))]),
-        Owned::Delete(1, key()),
-        Owned::Delete(2, Name::Number(9)),
+        Owned::Insert(0, 0, b"row".to_vec()),
+        Owned::Insert(300, 7, b"r".to_vec()),
+        Owned::Replace(1, 300, b"new".to_vec()),
+        Owned::Patch(130, 1 << 40, vec![(0, None), (2, Some(b"\x05\0".to_vec()))]),
+        Owned::Delete(1, 255),
+        Owned::Delete(2, 9),
     ]
 }
 
@@ -134,63 +115,19 @@ fn golden_changes() {
         72 02 01 02 80 01 03 6e 65 77 03 01 02 80 01 02
         00 00 02 03 05 00 04 01 02 80 01 14 02 09"#]]
     .assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes, KEYED), Ok(RecordRef::Changes(one)));
+    assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(one)));
     let found: Vec<_> = Changes::new(&changes).collect::<Result<_, _>>().expect("own bytes");
     assert!(samples().iter().zip(&found).all(|(a, b)| a.is(b)) && found.len() == samples().len());
 }
 
-/// From version 6 on a change has its row's number, and nothing else names a row.
 #[test]
-fn golden_numbered_changes() {
-    let number = |number| Name::Number(number);
-    let changes = encode_all(&[
-        Owned::Insert(0, Some(0), b"row".to_vec()),
-        Owned::Replace(1, number(300), b"new".to_vec()),
-        Owned::Patch(130, number(1 << 40), vec![(0, None), (2, Some(b"\x05\0".to_vec()))]),
-        Owned::Delete(1, number(255)),
-    ]);
-    let one = record(PartitionSet::One(PartitionId(7)), &changes);
-    let bytes = encode(&one);
-    expect![[r#"
-        36 05 00 07 98 55 11 cd 88 44 00 08 07 06 05 04
-        03 02 01 03 02 11 00 00 03 72 6f 77 22 01 2c 01
-        03 6e 65 77 63 82 01 00 00 00 00 00 01 02 00 00
-        02 03 05 00 14 01 ff"#]]
-    .assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(RecordRef::Changes(one)));
-    for keyed in samples() {
-        let changes = encode_all(std::slice::from_ref(&keyed));
-        let bytes = encode(&record(PartitionSet::One(PartitionId(7)), &changes));
-        assert!(RecordRef::decode(&bytes, KEYED).is_ok(), "{keyed:?}");
-        let is_numbered = matches!(keyed, Owned::Insert(_, Some(_), _) | Owned::Delete(_, Name::Number(_)));
-        let found = RecordRef::decode(&bytes, FORMAT_VERSION);
-        assert_eq!(found.is_ok(), is_numbered, "{keyed:?}: {found:?}");
-    }
-}
-
-/// Until format version 4 a row's number took 8 bytes.
-#[test]
-fn wide_numbers_are_read() {
-    let wide = [
-        &[9, 2, 7, 0, 0, 0, 0, 0, 0, 0, 1, b'r'][..],
-        &[12, 2, 0xff, 1, 0, 0, 0, 0, 0, 0x80],
-    ]
-    .concat();
-    let (table, far) = (2, RowName::Number(0x8000_0000_0000_01ff));
-    let number = Some(7);
-    let expected = [
-        Change::Insert {
-            table,
-            number,
-            row: b"r",
-        },
-        Change::Delete { table, name: far },
-    ];
-    let found: Vec<_> = Changes::new(&wide).collect::<Result<_, _>>().expect("well-formed");
-    assert_eq!(found, expected);
-    assert_eq!(Change::again(&wide[..12]), Some(expected[0]));
-    // Both ways at once, nine bytes, and more bytes than it needs.
-    for op in [0x1c, 0x94, 0x24] {
+fn change_is_refused_when_its_number_is_missing_or_too_long() {
+    let good = [0x21, 2, 0xff, 1, 1, b'r'];
+    let change = Changes::new(&good).next().expect("bytes").expect("well-formed");
+    assert_eq!((change.table(), change.number()), (2, 511));
+    assert_eq!(Change::again(&good), Some(change));
+    // Without one, of another form, of nine bytes, and of more bytes than it needs.
+    for op in [0x01, 0x09, 0x1c, 0x94, 0x24] {
         let bytes = [&[op, 2, 5, 0][..], &[0; 8]].concat();
         assert!(Changes::new(&bytes).next().expect("bytes").is_err(), "{op:x}");
     }
@@ -218,7 +155,7 @@ fn golden_groups_with_a_key() {
         0e 0f 02 6f 6b 01 08 04 01 02 80 01 14 02 09 e7
         07 08 04 01 02 80 01 14 02 09"#]]
     .assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes, KEYED), Ok(RecordRef::Changes(several)));
+    assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(several)));
     let groups: Vec<_> = several.groups().map(|(id, bytes)| (id.0, bytes.len())).collect();
     assert_eq!(groups, [(1, 8), (999, 8)]);
 }
@@ -231,7 +168,7 @@ fn golden_checkpoint_mark() {
     let mut bytes = Vec::new();
     mark.encode(&mut bytes);
     expect!["09 06 ff 1b 00 00 00 00 00 00"].assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes, KEYED), Ok(mark));
+    assert_eq!(RecordRef::decode(&bytes), Ok(mark));
 }
 
 #[test]
@@ -245,7 +182,7 @@ fn groups_grow_hold_changes_and_belong_to_the_record() {
     };
     let decodes = |changes: &[u8]| {
         let set = PartitionSet::Several(PartitionList::new(&ids));
-        RecordRef::decode(&encode(&record(set, changes)), KEYED).is_ok()
+        RecordRef::decode(&encode(&record(set, changes))).is_ok()
     };
     assert!(decodes(&[group(1), group(4)].concat()) && decodes(&[]));
     assert!(!decodes(&[group(4), group(1)].concat()));
@@ -271,9 +208,9 @@ fn raw_records_are_those_that_are_read_whole() {
     record(PartitionSet::One(PartitionId(3)), &changes).encode(&mut payload);
     record(several, &group).encode(&mut payload);
     RecordRef::Remove(removal).encode(&mut payload);
-    let mut raw = RawRecords::new(&payload, KEYED);
+    let mut raw = RawRecords::new(&payload);
     let mut plain = 0;
-    for found in Records::new(&payload, KEYED) {
+    for found in Records::new(&payload) {
         let (start, record, bytes) = found.expect("whole");
         let quick = raw.next().expect("as many").expect("whole");
         assert_eq!((quick.start, quick.end), (start, start + bytes.len()));
@@ -295,7 +232,7 @@ fn raw_records_are_those_that_are_read_whole() {
     assert_eq!(plain, 1);
     assert_eq!(count_records(&payload), Ok(4));
     assert!(raw.next().is_none());
-    let mut cut = RawRecords::new(&payload[..payload.len() - 1], KEYED);
+    let mut cut = RawRecords::new(&payload[..payload.len() - 1]);
     assert!(cut.by_ref().any(|record| record.is_err()) && cut.next().is_none());
 }
 
@@ -318,9 +255,9 @@ fn decoded(run: &ChangesRun<'_>) -> (Vec<Vec<u8>>, Vec<u8>) {
 #[test]
 fn golden_parts() {
     let numbered = [
-        Owned::Insert(0, Some(0), b"row".to_vec()),
-        Owned::Delete(1, Name::Number(255)),
-        Owned::Delete(1, Name::Number(7)),
+        Owned::Insert(0, 0, b"row".to_vec()),
+        Owned::Delete(1, 255),
+        Owned::Delete(1, 7),
     ];
     let (first, rest) = (encode_all(&numbered[..2]), encode_all(&numbered[2..]));
     let whole = [&first[..], &rest].concat();
@@ -343,7 +280,7 @@ fn golden_parts() {
         15 05 10 07 98 55 11 cd 88 44 00 08 07 06 05 04
         03 02 01 03 02 02"#]]
     .assert_eq(&hex(&last));
-    let part = RecordRef::decode(&parts[1], FORMAT_VERSION);
+    let part = RecordRef::decode(&parts[1]);
     let expected = PartRef {
         txn_id: one.txn_id,
         partitions: one.partitions,
@@ -358,19 +295,11 @@ fn golden_parts() {
         changes: &[],
         ..one
     };
-    assert_eq!(RecordRef::decode(&last, FORMAT_VERSION), Ok(RecordRef::Changes(end)));
+    assert_eq!(RecordRef::decode(&last), Ok(RecordRef::Changes(end)));
     // Earlier formats have neither, and no part is empty.
-    assert!(RecordRef::decode(&parts[1], KEYED).is_err() && RecordRef::decode(&last, KEYED).is_err());
     let empty = [&[parts[1][0] - 3], &parts[1][1..parts[1].len() - 3]].concat();
-    let refused = RecordRef::decode(&empty, FORMAT_VERSION).expect_err("it holds nothing");
+    let refused = RecordRef::decode(&empty).expect_err("it holds nothing");
     assert_eq!(refused.what, "changes of a part");
-}
-
-fn name() -> impl Strategy<Value = Name> {
-    prop_oneof![
-        vec(any::<u8>(), 0..40).prop_map(Name::Key),
-        any::<u64>().prop_map(Name::Number),
-    ]
 }
 
 fn change() -> impl Strategy<Value = Owned> {
@@ -378,10 +307,10 @@ fn change() -> impl Strategy<Value = Owned> {
     let column = proptest::option::of(vec(any::<u8>(), 0..20));
     let columns = proptest::collection::btree_map(0u16..256, column, 1..8);
     prop_oneof![
-        (0u16..4096, any::<Option<u64>>(), row()).prop_map(|(t, n, r)| Owned::Insert(t, n, r)),
-        (0u16..4096, name(), row()).prop_map(|(t, n, r)| Owned::Replace(t, n, r)),
-        (0u16..4096, name(), columns).prop_map(|(t, n, c)| Owned::Patch(t, n, c.into_iter().collect())),
-        (0u16..4096, name()).prop_map(|(t, n)| Owned::Delete(t, n)),
+        (0u16..4096, any::<u64>(), row()).prop_map(|(t, n, r)| Owned::Insert(t, n, r)),
+        (0u16..4096, any::<u64>(), row()).prop_map(|(t, n, r)| Owned::Replace(t, n, r)),
+        (0u16..4096, any::<u64>(), columns).prop_map(|(t, n, c)| Owned::Patch(t, n, c.into_iter().collect())),
+        (0u16..4096, any::<u64>()).prop_map(|(t, n)| Owned::Delete(t, n)),
     ]
 }
 
@@ -407,7 +336,7 @@ proptest! {
             result,
         });
         let encoded = encode(&sample);
-        prop_assert_eq!(RecordRef::decode(&encoded, KEYED), Ok(RecordRef::Changes(sample)));
+        prop_assert_eq!(RecordRef::decode(&encoded), Ok(RecordRef::Changes(sample)));
         for (_, group) in sample.groups() {
             let found: Result<Vec<_>, _> = Changes::new(group).collect();
             let found = found.expect("checked");
@@ -424,15 +353,9 @@ proptest! {
         part_bytes in 1usize..600,
         keyed: bool,
     ) {
-        let numbered = changes.into_iter().filter_map(|(at, change)| match change {
-            Owned::Insert(table, number, row) => Some((at, Owned::Insert(table, Some(number.unwrap_or(3)), row))),
-            Owned::Replace(_, Name::Key(_), _) | Owned::Patch(_, Name::Key(_), _) | Owned::Delete(_, Name::Key(_)) => None,
-            other => Some((at, other)),
-        });
-        let numbered: Vec<_> = numbered.collect();
         let ids = [PartitionId(0), PartitionId(4), PartitionId(9)];
         let of = |at: usize| {
-            let own = numbered.iter().filter(|(partition, _)| one || *partition as usize == at);
+            let own = changes.iter().filter(|(partition, _)| one || *partition as usize == at);
             encode_all(&own.map(|(_, change)| change.clone()).collect::<Vec<_>>())
         };
         let mut bytes = Vec::new();
@@ -456,7 +379,7 @@ proptest! {
         prop_assert_eq!(run.records() as usize, parts.len() + 1);
         let (mut found, mut number) = (std::collections::BTreeMap::<_, Vec<u8>>::new(), 0);
         for part in &parts {
-            let Ok(RecordRef::Part(part)) = RecordRef::decode(part, FORMAT_VERSION) else {
+            let Ok(RecordRef::Part(part)) = RecordRef::decode(part) else {
                 panic!("an own part");
             };
             prop_assert_eq!((part.number, part.txn_id, part.partitions), (number, whole.txn_id, set));
@@ -472,7 +395,7 @@ proptest! {
         prop_assert_eq!(found, expected);
         let ends = ChangesRef { parts: number, changes: &[], ..whole };
         if number > 0 {
-            prop_assert_eq!(RecordRef::decode(&last, FORMAT_VERSION), Ok(RecordRef::Changes(ends)));
+            prop_assert_eq!(RecordRef::decode(&last), Ok(RecordRef::Changes(ends)));
         }
     }
 
@@ -484,7 +407,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = value;
         bytes.truncate(bytes.len() - cut / 4);
-        if let Ok(record) = RecordRef::decode(&bytes, KEYED) {
+        if let Ok(record) = RecordRef::decode(&bytes) {
             let mut again = Vec::new();
             record.encode(&mut again);
             prop_assert_eq!(again, bytes);
@@ -541,12 +464,9 @@ fn golden_stand_in() {
         14 01 07"#]]
     .assert_eq(&hex(&shipped));
     // It is read as what it holds, and counts as what it stands for.
-    assert_eq!(
-        RecordRef::decode(&shipped, FORMAT_VERSION),
-        Ok(RecordRef::Changes(changes))
-    );
+    assert_eq!(RecordRef::decode(&shipped), Ok(RecordRef::Changes(changes)));
     assert_eq!(History(9).then(&shipped), History(9).then_plain(&own));
-    let counts = RecordCounts::of(&shipped, FORMAT_VERSION);
+    let counts = RecordCounts::of(&shipped);
     let expected = RecordCounts {
         all: 1,
         changes: 1,
@@ -560,7 +480,7 @@ fn golden_stand_in() {
     batch.push_command(&command);
     let shipped = batch.shipped().expect("another form");
     assert_eq!(History(9).then(shipped), History(9).then_plain(batch.bytes()));
-    let kinds: Vec<_> = RawRecords::new(shipped, FORMAT_VERSION)
+    let kinds: Vec<_> = RawRecords::new(shipped)
         .map(|raw| raw.expect("whole").decode().expect("whole").kind())
         .collect();
     assert_eq!(kinds, [RecordKind::Void, RecordKind::Command, RecordKind::Command]);
@@ -572,22 +492,6 @@ fn encode_record(record: &RecordRef<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     record.encode(&mut out);
     out
-}
-
-#[test]
-fn a_stand_in_in_a_segment_of_an_older_format_is_refused() {
-    let (command, changes) = two_forms();
-    let mut batch = RecordBatch::default();
-    batch.push_forms(Some(&command), &changes, Some(TwoForms::CommandHere));
-    let shipped = batch.shipped().expect("another form");
-    for version in FORMAT_VERSION_OLDEST..FORMAT_VERSION {
-        let refused = RecordRef::decode(shipped, version).expect_err("there were none");
-        assert_eq!((refused.what, &*refused.found), ("record kind", "13"));
-        let walked = RawRecords::new(shipped, version).next().expect("a record");
-        assert!(walked.is_ok_and(|raw| raw.decode().is_err() && !raw.holds_changes()));
-        let read = Records::new(shipped, version).next().expect("a record");
-        assert!(read.is_err());
-    }
 }
 
 /// Origins are passed over by their number, however long they are: a block of forged ones holds nobody up.
@@ -623,10 +527,7 @@ fn what_a_long_origin_adds_is_found_without_it() {
     let mut forged = good.to_vec();
     forged.splice(10..11, told);
     forged[0] += 3;
-    assert_eq!(
-        RecordCounts::of(&forged, FORMAT_VERSION).map(|counts| counts.stand_ins),
-        Ok(1)
-    );
+    assert_eq!(RecordCounts::of(&forged).map(|counts| counts.stand_ins), Ok(1));
     let block = forged.repeat((1 << 20) / forged.len());
     assert_ne!(
         History(0).then(&block),
@@ -645,23 +546,19 @@ fn a_stand_in_is_held_to_what_it_stands_for_and_to_what_it_holds() {
     for bit in 0..8 * shipped.len() {
         let mut harmed = shipped.clone();
         harmed[bit / 8] ^= 1 << (bit % 8);
-        let is_seen = RecordCounts::of(&harmed, FORMAT_VERSION).is_err() || History(1).then(&harmed) != history;
+        let is_seen = RecordCounts::of(&harmed).is_err() || History(1).then(&harmed) != history;
         assert!(is_seen, "bit {bit}");
     }
     for cut in 0..shipped.len() {
-        assert!(RecordRef::decode(&shipped[..cut], FORMAT_VERSION).is_err());
+        assert!(RecordRef::decode(&shipped[..cut]).is_err());
     }
     // In place of the record in it, another kind: also one that stands for another itself.
     for kind in (0..=255).filter(|kind| ![4, 5].contains(kind)) {
         let mut other = shipped.clone();
         other[12] = kind;
-        let refused = RecordRef::decode(&other, FORMAT_VERSION).expect_err("it stands for nothing");
+        let refused = RecordRef::decode(&other).expect_err("it stands for nothing");
         assert_eq!(refused.what, "a record that stands for another");
-        assert!(
-            RawRecords::new(&other, FORMAT_VERSION)
-                .next()
-                .is_some_and(|raw| raw.is_err())
-        );
+        assert!(RawRecords::new(&other).next().is_some_and(|raw| raw.is_err()));
     }
 }
 

@@ -22,7 +22,7 @@ fn encode(record: &RecordRef<'_>) -> Vec<u8> {
 fn check_golden(record: RecordRef<'_>, golden: Expect) {
     let bytes = encode(&record);
     golden.assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(record));
+    assert_eq!(RecordRef::decode(&bytes), Ok(record));
 }
 
 fn command(partitions: PartitionSet<'_>) -> CommandRef<'_> {
@@ -57,24 +57,6 @@ fn golden_records() {
             txn_id: TxnId::new(5, TxnId::MULTI_PARTITION),
             module_id: 1,
             version: 200,
-            semantics: 1,
-            name: "voter",
-            hash: [0xaa; 32],
-            wasm: b"\0asm",
-            migration: None,
-        }),
-        expect![[r#"
-            36 02 ff 17 00 00 00 00 00 00 01 c8 01 05 76 6f
-            74 65 72 aa aa aa aa aa aa aa aa aa aa aa aa aa
-            aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
-            aa aa aa 00 61 73 6d"#]],
-    );
-    check_golden(
-        RecordRef::Deploy(DeployRef {
-            txn_id: TxnId::new(5, TxnId::MULTI_PARTITION),
-            module_id: 1,
-            version: 200,
-            semantics: 300,
             name: "voter",
             hash: [0xaa; 32],
             wasm: b"\0asm",
@@ -153,31 +135,9 @@ fn golden_records() {
     );
 }
 
-/// Version 2 says no semantics number, and has no key for its blocks.
-#[test]
-fn headers_of_version_2_are_read_and_written_again() {
-    let segment = SegmentHeader {
-        version: FORMAT_VERSION_OLDEST,
-        semantics: SEMANTICS_OLDEST,
-        database_id: *b"0123456789abcdef",
-        start: Lsn(0x1000),
-        place: 0x1000,
-        settings_hash: 0x1122_3344_5566_7788,
-        epoch: Epoch(0),
-        history: History(0),
-        chain: 0xdead_beef,
-        block_key: 0,
-    };
-    let bytes = segment.encode();
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 d6 8f ab 7c"].assert_eq(&hex(&bytes[496..]));
-    assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
-}
-
 #[test]
 fn golden_segment_and_block() {
     let segment = SegmentHeader {
-        version: FORMAT_VERSION,
-        semantics: 2,
         database_id: *b"0123456789abcdef",
         start: Lsn(0x1000),
         place: 0x2_0000,
@@ -239,8 +199,6 @@ fn every_flipped_bit_of_a_block_or_segment_header_is_found() {
     let is_good = |block: &[u8]| BlockHeader::decode(block).is_ok_and(|(header, _)| header.payload(block).is_ok());
     assert!(is_good(&block));
     let segment = SegmentHeader {
-        version: FORMAT_VERSION,
-        semantics: 2,
         database_id: [1; 16],
         start: Lsn(0),
         place: 0,
@@ -299,14 +257,14 @@ proptest! {
             args: &args,
         });
         let bytes = encode(&record);
-        prop_assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(record));
+        prop_assert_eq!(RecordRef::decode(&bytes), Ok(record));
         prop_assert_eq!(count_records(&[&bytes[..], &bytes[..]].concat()), Ok(2));
     }
 
     #[test]
     fn deployments_round_trip(
         txn_id: u64,
-        numbers in (any::<u32>(), any::<u32>(), 1..=u32::MAX),
+        numbers in (any::<u32>(), any::<u32>()),
         name in "[a-z][a-z0-9_]{0,62}",
         wasm in proptest::collection::vec(any::<u8>(), 0..400),
     ) {
@@ -314,20 +272,19 @@ proptest! {
             txn_id: TxnId(txn_id),
             module_id: numbers.0,
             version: numbers.1,
-            semantics: numbers.2,
             name: &name,
             hash: [9; 32],
             wasm: &wasm,
             migration: None,
         });
         let bytes = encode(&record);
-        prop_assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(record));
+        prop_assert_eq!(RecordRef::decode(&bytes), Ok(record));
     }
 
     #[test]
     fn migrations_round_trip(
         txn_id: u64,
-        numbers in (any::<u32>(), any::<u32>(), 2..=u32::MAX),
+        numbers in (any::<u32>(), any::<u32>()),
         name in "[a-z][a-z0-9_]{0,62}",
         plan in "[a-z \n]{0,300}",
         digests in proptest::collection::vec(any::<u64>(), 1..20),
@@ -338,15 +295,13 @@ proptest! {
             txn_id: TxnId(txn_id),
             module_id: numbers.0,
             version: numbers.1,
-            semantics: numbers.2,
             name: &name,
             hash: [9; 32],
             wasm: &wasm,
             migration: Some(MigrationRef::new(&plan, &digests)),
         });
         let bytes = encode(&record);
-        prop_assert!(RecordRef::decode(&bytes, LSN_COUNTS_FROM - 1).is_err(), "older files have none");
-        prop_assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(record));
+        prop_assert_eq!(RecordRef::decode(&bytes), Ok(record));
     }
 
     /// Whatever decodes was the one encoding of its value.
@@ -361,7 +316,7 @@ proptest! {
             bytes[1] = kind;
             bytes[2] &= 15;
         }
-        for item in Records::new(&bytes, FORMAT_VERSION) {
+        for item in Records::new(&bytes) {
             let Ok((_, record, raw)) = item else { break };
             prop_assert_eq!(encode(&record), raw);
         }
@@ -386,7 +341,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = value;
         bytes.truncate(bytes.len().saturating_sub(cut / 4));
-        if let Ok(record) = RecordRef::decode(&bytes, FORMAT_VERSION) {
+        if let Ok(record) = RecordRef::decode(&bytes) {
             prop_assert_eq!(encode(&record), bytes);
         }
     }

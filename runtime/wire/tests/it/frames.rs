@@ -38,7 +38,6 @@ fn group(records: &[u8]) -> GroupFrame<'_> {
         first: Lsn(7),
         end: Lsn(9),
         history: History(0xa1a2_a3a4),
-        format: FORMAT_VERSION,
         records,
     }
 }
@@ -459,7 +458,6 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             first: Lsn(n[0]),
             end: Lsn(n[1]),
             history: History(n[3] as u32),
-            format: n[4] as u32,
             records: &parts.bytes,
         }));
     }

@@ -28,7 +28,6 @@ const OWN_NONCE: i64 = 1 << 40;
 struct Sent {
     first: Lsn,
     end: Position,
-    version: u32,
     records: Vec<u8>,
 }
 
@@ -37,7 +36,6 @@ impl Sent {
         Group {
             first: self.first,
             end: self.end,
-            version: self.version,
             records: &self.records,
         }
     }
@@ -60,7 +58,6 @@ impl GroupSink for Line {
         self.0.lock().expect("one thread").push(Sent {
             first: group.first,
             end: group.end,
-            version: group.version,
             records: group.records.to_vec(),
         });
     }

@@ -93,7 +93,6 @@ impl Compiler for DescribedCompiler {
             hash,
             wasm_bytes: wasm.len() as u64,
             description: wasm.clone(),
-            semantics: reprise_abi::SEMANTICS,
             code: Arc::new(Described(Arc::new(schema.clone()))),
             schema,
         })

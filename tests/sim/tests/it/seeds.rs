@@ -59,8 +59,6 @@ fn caught(mutant: Mutant) -> String {
     let found = (0..MUTANT_SEEDS).find_map(|seed| run(seed, options).err());
     let found = found.unwrap_or_else(|| panic!("{mutant:?} lives"));
     println!("{mutant:?}: {found}");
-    // Not by how its files were forged.
-    assert!(!found.what.contains("semantics number"), "{found}");
     found.what
 }
 

@@ -55,7 +55,6 @@ pub fn encode(words: &[&str]) -> RecordBatch {
                     txn_id,
                     module_id: 1,
                     version: 1,
-                    semantics: 1,
                     name,
                     hash: [0; 32],
                     wasm: &wasm,

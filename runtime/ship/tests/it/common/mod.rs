@@ -91,7 +91,6 @@ pub fn append_with(log: &TestLog, word: &str, bytes: usize) -> Lsn {
         txn_id: TxnId::new(0, 0),
         module_id: 1,
         version: 1,
-        semantics: 1,
         name: word,
         hash: [0; 32],
         wasm: &wasm,
@@ -104,10 +103,10 @@ pub fn append_with(log: &TestLog, word: &str, bytes: usize) -> Lsn {
 /// Appends a transaction of so many bytes in one form, which standbys get in the other; its end.
 pub fn append_apart(log: &TestLog, number: u64, bytes: usize, forms: TwoForms) -> Lsn {
     let (args, row, mut changes) = (vec![1; bytes], vec![2; bytes], Vec::new());
-    let (table, number, row) = (1, Some(number), &row[..]);
+    let (table, row) = (1, &row[..]);
     Change::Insert { table, number, row }.encode(&mut changes);
     let changes = ChangesRef {
-        txn_id: TxnId::new(number.unwrap_or_default(), 0),
+        txn_id: TxnId::new(number, 0),
         partitions: PartitionSet::One(PartitionId(0)),
         module_id: 0,
         procedure: 0,

@@ -37,7 +37,6 @@ pub fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
         name: "m".into(),
         hash: [0; 32],
         description: schema.as_bytes().into(),
-        semantics: reprise_abi::SEMANTICS,
         wasm_bytes: 0,
         schema: describe::from_json(schema.as_bytes()).expect("a description"),
         code: Arc::new(NoCode),
