@@ -4,16 +4,15 @@ use std::{
     io,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use crossbeam_channel::{Receiver, unbounded};
-use reprise_base::Lsn;
 use reprise_env::{Started, Step, Work};
 use reprise_partition::{PartitionDigest, Shared};
-use reprise_router::{NamesLsn, Router};
+use reprise_router::Router;
 use reprise_ship::{Comparisons, Shipper};
 
 use crate::comparing::{gather, tables_of};
@@ -81,40 +80,16 @@ struct Running {
     found: Vec<PartitionDigest>,
 }
 
-/// Hands the LSN of a mark to the standbys.
-struct Names {
-    comparisons: Arc<Comparisons>,
-    number: AtomicU64,
-}
-
-impl NamesLsn for Names {
-    fn begin(&self, filled: Lsn) {
-        self.comparisons.begin_naming(filled);
-    }
-
-    fn end(&self, lsn: Option<Lsn>) {
-        match lsn {
-            Some(lsn) => self.number.store(self.comparisons.name(lsn), Ordering::Release),
-            None => self.comparisons.cancel_naming(),
-        }
-    }
-}
-
 impl Naming {
     /// Marks an LSN. Where that can't be, the next time comes.
     fn begin(&mut self) {
-        let names = Arc::new(Names {
-            comparisons: self.comparisons.clone(),
-            number: AtomicU64::new(0),
-        });
         let (to, from) = unbounded();
-        if self.router.begin_comparison(to, names.clone()).is_ok() {
-            self.running = Some(Running {
-                number: names.number.load(Ordering::Acquire),
-                from,
-                found: Vec::new(),
-            });
-        }
+        let begun = self.router.begin_comparison(to, self.comparisons.clone());
+        self.running = begun.ok().map(|number| Running {
+            number,
+            from,
+            found: Vec::new(),
+        });
     }
 
     fn is_due(&self, now_ns: u64) -> bool {

@@ -575,12 +575,12 @@ impl ReplicationService for Replication {
             other => ReplicationError::Unavailable(other.to_string().into()),
         })?;
         Ok(JoinTicket {
-            ticket: ticket.ticket,
+            ticket,
             ship_address: serving.ship_address,
             transport: serving.net.transport(),
             certificate: serving.net.certificate(),
-            database_id: ticket.database_id,
-            partitions: ticket.partitions,
+            database_id: self.log.database_id(),
+            partitions: self.router.partitions_count(),
         })
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
-use reprise_base::Lsn;
 use reprise_log::Log;
 use reprise_partition::{CallBatch, ExclusivePartitions, Job, NewRecords, Partition, PartitionDigest};
+use reprise_ship::Comparisons;
 use reprise_wire::{CheckpointMark, RecordBatch, RecordRef};
 
 use crate::{
@@ -13,22 +13,19 @@ use crate::{
     router::{Router, Unavailable},
 };
 
-/// Whoever tells the LSN to standbys.
-pub trait NamesLsn: Send + Sync {
-    /// The mark is about to be written behind it, and nothing else is meanwhile.
-    fn begin(&self, filled: Lsn);
-    /// The mark is written: what lies before `lsn` is compared. None: it is not.
-    fn end(&self, lsn: Option<Lsn>);
-}
-
 impl Router {
-    /// Marks an LSN in the log, and has the engine threads send digests of what the tables hold there, while they go on. Each partition
-    /// sends one, or drops its sender. Nothing is marked on a standby, or while digests of an earlier LSN are made.
-    pub fn begin_comparison(&self, to: Sender<PartitionDigest>, names: Arc<dyn NamesLsn>) -> Result<(), CopyError> {
+    /// Marks an LSN in the log and names it to standbys. The engine threads then send digests of the tables at that LSN, and run other work
+    /// meanwhile. Each partition sends one, or drops its sender. Returns the number of the comparison. Nothing is marked on a standby, or
+    /// while the engine threads make digests of an earlier LSN.
+    pub fn begin_comparison(
+        &self,
+        to: Sender<PartitionDigest>,
+        comparisons: Arc<Comparisons>,
+    ) -> Result<u64, CopyError> {
         let Some(log) = self.0.config.log.clone().filter(|_| !self.is_standby()) else {
             return Err(Unavailable("a comparison begins on a primary with a log".into()).into());
         };
-        self.run_on_all(move |held| begin_at(held, &log, &to, &*names))?
+        self.run_on_all(move |held| begin_at(held, &log, &to, &comparisons))?
     }
 }
 
@@ -36,8 +33,8 @@ fn begin_at(
     held: &mut ExclusivePartitions<'_>,
     log: &Log<Box<CallBatch>>,
     to: &Sender<PartitionDigest>,
-    names: &dyn NamesLsn,
-) -> Result<(), CopyError> {
+    comparisons: &Comparisons,
+) -> Result<u64, CopyError> {
     if held.partitions.iter().any(|partition| partition.is_digesting()) {
         return Err(CopyError::Busy);
     }
@@ -47,20 +44,20 @@ fn begin_at(
     let txn_id = held.tools.next_multi_id(held.partitions);
     let record = RecordBatch::of(&RecordRef::Checkpoint(CheckpointMark { txn_id }));
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
-    names.begin(log.filled());
+    comparisons.begin_naming(log.filled());
     let published = held.tools.sink.publish(
         NewRecords::Whole(&record),
         &mut partitions,
         Box::new(CallBatch::new(None)),
     );
     if let Err((reason, _)) = published {
-        names.end(None);
+        comparisons.cancel_naming();
         return Err(CopyError::from(reason));
     }
     // The mark is the last record of every partition.
-    names.end(Some(partitions[0].last_end));
+    let number = comparisons.name(partitions[0].last_end);
     begin_digests(held, to);
-    Ok(())
+    Ok(number)
 }
 
 /// Of all partitions, which the caller holds.

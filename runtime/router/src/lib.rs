@@ -29,7 +29,7 @@ pub use checkpoint::{
     CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart, PartitionStart,
     RestartEstimate, TakeError,
 };
-pub use compare::{NamesLsn, digests_at_mark};
+pub use compare::digests_at_mark;
 pub use idempotency::{Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
 pub use logs::{ChangedRow, LogBody, LogEntry, LogMatch, LogPage, LogProcedure, LogQuery, LogReadError, decode_entry};
 pub use numbered::NumberedRow;

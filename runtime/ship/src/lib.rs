@@ -36,6 +36,6 @@ pub use link::{
 };
 pub use receive::{Bootstrapped, Bootstrapping};
 pub use safety::{Commits, SafetyHook, Stand, committed_by, waits_for_each};
-pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig, Ticket};
+pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
 pub use table::{ComparedStatus, Expected, StandbyState, StandbyStatus};

@@ -105,15 +105,6 @@ pub enum ShipError {
     Entropy(io::Error),
 }
 
-/// What a standby shows when it connects: once, within a minute.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ticket {
-    pub ticket: [u8; 16],
-    pub ship_address: String,
-    pub database_id: [u8; 16],
-    pub partitions: u16,
-}
-
 pub(crate) struct Inner {
     pub clock: Arc<dyn Clock>,
     threads: Arc<dyn Threads>,
@@ -245,18 +236,13 @@ impl Shipper {
         &self.address
     }
 
-    /// Lets a standby of this name connect, once, within a minute.
-    pub fn join(&self, name: &str) -> Result<Ticket, ShipError> {
+    /// Lets a standby of this name connect with the ticket that it returns, once, within a minute.
+    pub fn join(&self, name: &str) -> Result<[u8; 16], ShipError> {
         check_node_name(name).map_err(ShipError::Name)?;
         let ticket = (self.entropy)().map_err(ShipError::Entropy)?;
         let inner = &self.inner;
         inner.tickets.issue(ticket, name, inner.clock.monotonic_ns());
-        Ok(Ticket {
-            ticket,
-            ship_address: self.address.clone(),
-            database_id: inner.log.database_id(),
-            partitions: inner.partitions,
-        })
+        Ok(ticket)
     }
 
     /// By name.

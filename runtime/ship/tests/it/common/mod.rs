@@ -271,9 +271,9 @@ impl Primary {
         LinkConfig {
             net: around.net.clone(),
             clock: around.clock.clone(),
-            address: ticket.ship_address,
+            address: self.shipper.address().to_owned(),
             certificate: None,
-            ticket: ticket.ticket,
+            ticket,
             name: name.into(),
             connect_time: Duration::from_secs(2),
         }
