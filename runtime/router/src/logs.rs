@@ -88,7 +88,7 @@ pub struct LogProcedure {
 }
 
 impl LogProcedure {
-    fn at((module_id, number): (u32, u16), deployed: &Deployed) -> Self {
+    fn at(module_id: u32, number: u16, deployed: &Deployed) -> Self {
         Self {
             module: deployed.module(ModuleId(module_id)).cloned(),
             number,
@@ -304,7 +304,9 @@ impl LogQuery {
         if self.module.is_none() && self.procedure.is_none() {
             return true;
         }
-        let called = facts.procedure.map(|called| LogProcedure::at(called, deployed));
+        let called = facts
+            .procedure
+            .map(|(module_id, number)| LogProcedure::at(module_id, number, deployed));
         let name = match record {
             RecordRef::Deploy(deploy) => Some(deploy.name),
             RecordRef::Remove(removal) => Some(removal.name),
@@ -347,7 +349,9 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
             RecordScope::Partitions(partitions) => Some(numbers(&partitions)),
             RecordScope::Database | RecordScope::Nothing => None,
         },
-        procedure: facts.procedure.map(|named| LogProcedure::at(named, deployed)),
+        procedure: facts
+            .procedure
+            .map(|(module_id, number)| LogProcedure::at(module_id, number, deployed)),
         idempotency_key: facts.keyed.map(|keyed| text(keyed.key)),
         idempotency_scope: scope.map(text),
         rows: changed_rows(&record.record, deployed),
