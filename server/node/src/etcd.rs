@@ -15,6 +15,9 @@ use reqwest::{StatusCode, Url, blocking::Client, header::AUTHORIZATION, redirect
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
 use serde_json::{Value, json};
 
+/// Most characters that a message shows of an answer without JSON.
+const TEXT_CHARS_MAX: usize = 200;
+
 /// One server of etcd.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdEndpoint {
@@ -217,7 +220,11 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Value, Refusal> {
     let texts = [&answer["message"], error, &error["message"]];
     let text = texts.iter().find_map(|text| text.as_str());
     let text = text.map_or_else(
-        || format!("etcd answered with HTTP status {status} and no message"),
+        || {
+            let body = String::from_utf8_lossy(body);
+            let body: String = body.trim().chars().take(TEXT_CHARS_MAX).collect();
+            format!("etcd answered with HTTP status {status}: {body}")
+        },
         str::to_owned,
     );
     Err(

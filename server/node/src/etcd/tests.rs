@@ -62,7 +62,11 @@ fn refusals_are_read_in_each_of_their_shapes() {
     assert_eq!(refused(401, TOKEN_REFUSED), "token: etcdserver: invalid auth token");
     let old = r#"{"code":3,"message":"etcdserver: revision of auth store is old"}"#;
     assert_eq!(refused(400, old), "token: etcdserver: revision of auth store is old");
-    assert!(refused(502, "<html>").contains("502"));
+    let plain = refused(400, "CommonName of client will be ignored\n");
+    assert_eq!(
+        plain,
+        "etcd answered with HTTP status 400 Bad Request: CommonName of client will be ignored"
+    );
     assert!(refused(200, "pong").contains("200"));
 }
 
