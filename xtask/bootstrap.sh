@@ -46,10 +46,6 @@ has_debian_wasm() { [ -x /usr/bin/cargo ] && [ -e "$(/usr/bin/rustc --print sysr
 
 has_wasm_linker() { ls "$(rustc --print sysroot)"/lib/rustlib/*/bin/rust-lld /usr/bin/wasm-ld* >/dev/null 2>&1; }
 
-has_libclang() {
-    [ -n "${LIBCLANG_PATH:-}" ] || ls /usr/lib*/libclang*.so* /usr/lib*/*/libclang*.so* /usr/lib*/*/*/libclang*.so* >/dev/null 2>&1
-}
-
 # What a build from nothing leaves in target and web-console, in GiB, rounded up, with what its tests write beside it. All targets with
 # their line tables took 11 GiB.
 room_gib() {
@@ -94,11 +90,15 @@ if [ "$task" = check ] || stage unit; then component rustfmt fmt; fi
 
 check_room "$task"
 has cc || need "a C compiler (cc)" gcc libc6-dev
-# The crate `ibverbs-sys` builds rdma-core for its headers, and reads them with bindgen.
+
+# The crate `ibverbs-sys` builds rdma-core, and reads its headers with libclang, whose folder `.cargo/config.toml` names.
 has cmake || need "cmake" cmake make
 has pkg-config || need "pkg-config" pkg-config
-pkg-config --exists libnl-3.0 libnl-route-3.0 || need "the headers of libnl 3 (libnl-3-dev, libnl-route-3-dev)" libnl-3-dev libnl-route-3-dev
-has_libclang || need "libclang, or LIBCLANG_PATH with its folder" libclang-14-dev
+[ -e /usr/include/infiniband/verbs_api.h ] && pkg-config --exists libnl-3.0 libnl-route-3.0 ||
+    need "the headers of rdma-core and libnl 3" libibverbs-dev libnl-3-dev libnl-route-3-dev
+libclang=/usr/lib/llvm-14/lib
+[ -n "${LIBCLANG_PATH:-}" ] || { ls $libclang/libclang*.so* && [ -d $libclang/clang ]; } >/dev/null 2>&1 ||
+    need "libclang 14 to 19: set LIBCLANG_PATH to its folder" libclang1-14 libclang-common-14-dev
 
 if ! has_wasm_target && ! { has rustup && rustup target add $wasm_target >/dev/null 2>&1; }; then
     has_debian_wasm || need "the Rust target $wasm_target (rustup target add $wasm_target)" rustc-web cargo-web rust-web-src
