@@ -41,7 +41,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// Every kind, by its number.
+    /// Every kind.
     pub const ALL: [Self; 10] = [
         Self::Genesis,
         Self::Deploy,

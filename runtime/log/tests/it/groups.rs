@@ -23,7 +23,6 @@ use reprise_wire::History;
 struct Kept {
     first: Lsn,
     end: Position,
-    version: u32,
     records: Vec<u8>,
 }
 
@@ -32,7 +31,6 @@ impl Kept {
         Group {
             first: self.first,
             end: self.end,
-            version: self.version,
             records: &self.records,
         }
     }
@@ -46,7 +44,6 @@ impl GroupSink for KeepAll {
         self.0.lock().expect("test").push(Kept {
             first: group.first,
             end: group.end,
-            version: group.version,
             records: group.records.to_vec(),
         });
     }

@@ -26,7 +26,6 @@ const ENTRIES: u32 = 64;
 struct Kept {
     first: Lsn,
     end: Position,
-    version: u32,
     records: Vec<u8>,
 }
 
@@ -35,7 +34,6 @@ impl Kept {
         Group {
             first: self.first,
             end: self.end,
-            version: self.version,
             records: &self.records,
         }
     }
@@ -49,7 +47,6 @@ impl GroupSink for KeepAll {
         self.0.lock().expect("test").push(Kept {
             first: group.first,
             end: group.end,
-            version: group.version,
             records: group.records.to_vec(),
         });
     }
@@ -320,7 +317,6 @@ fn what_does_not_follow_is_refused() {
             ..good
         },
         Group { end: longer, ..good },
-        Group { version: 1, ..good },
     ];
     for group in &bad {
         let refused = receiver.place(group);
@@ -375,7 +371,7 @@ fn pairs_on(disk: &SimDisk) -> u64 {
     assert_eq!(report.damage, None);
     let mut pairs = 0;
     while let Some(block) = reader.next_block().expect("read") {
-        let records = RawRecords::new(block.records, block.version);
+        let records = RawRecords::new(block.records);
         let all: Vec<_> = records.map(|raw| raw.expect("whole")).collect();
         let kinds = |raw: &[_]| -> Vec<RecordEffect> {
             let decoded = raw.iter().map(|raw: &reprise_wire::RawRecord<'_>| raw.decode());

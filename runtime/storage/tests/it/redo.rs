@@ -202,8 +202,8 @@ fn cut(changes: &[u8], of: TableId) -> Vec<u8> {
     let mut out = Vec::new();
     for change in Changes::new(changes) {
         match change.expect("well-formed") {
-            Change::Patch { table, name, columns } if table == of.0 => {
-                let mut patch = PatchWriter::begin(&mut out, table, name, columns.count() as u16);
+            Change::Patch { table, number, columns } if table == of.0 => {
+                let mut patch = PatchWriter::begin(&mut out, table, number, columns.count() as u16);
                 for (column, value) in columns.iter() {
                     patch.column(column, value.map(|value| &value[..value.len().saturating_sub(1)]));
                 }
