@@ -12,7 +12,7 @@ use reprise_wire::RecordRef;
 use crate::{database::Database, error::OpenError};
 
 /// A procedure of one module version that takes no calls; of what it did, the log's changes are believed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Quarantined {
     /// Number of the version in the log.
     pub module_id: u32,

@@ -22,7 +22,7 @@ use crate::{
     answers::{BatchAnswers, chain, primary_of, read, refusal},
     error::ClientError,
     query::{CallOptions, Called, LinesQuery, LogQuery, RowsQuery, RowsText},
-    trust::tls_config,
+    trust::{is_refused, tls_config},
 };
 
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -455,7 +455,7 @@ impl Client {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
-        request.send().map_err(|error| match trust::is_refused(&error) {
+        request.send().map_err(|error| match is_refused(&error) {
             true => ClientError::Trust(format!(
                 "the certificate of {} is not trusted here; name the one that signed it: {}",
                 self.url,

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, run_verb};
-use reprise_test_process::{balance, check, check_by_promtool, open_accounts, verify, wait_reached};
+use reprise_test_process::{check, check_by_promtool, open_accounts, verify, wait_reached};
 
 const SIZE: &str = "8MiB";
 
