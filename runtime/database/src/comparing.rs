@@ -95,8 +95,9 @@ impl Comparison {
         let Own::Done(own) = pending.own else {
             return None;
         };
-        let both = (&own[..], &pending.theirs.tables[..]);
-        let difference = compare_tables(pending.named.lsn, both, |table| self.name_of(table));
+        let difference = compare_tables(pending.named.lsn, &own, &pending.theirs.tables, |table| {
+            self.name_of(table)
+        });
         state.note(pending.named, difference.clone(), self.shared.clock.now_us());
         difference
     }
@@ -111,7 +112,8 @@ impl Comparison {
 /// Describes the first table that differs, by partition; none: all are equal.
 fn compare_tables(
     lsn: Lsn,
-    (own, theirs): (&[ComparedTable], &[ComparedTable]),
+    own: &[ComparedTable],
+    theirs: &[ComparedTable],
     name_of: impl Fn(u16) -> String,
 ) -> Option<String> {
     let mut both: BTreeMap<(PartitionId, u16), (Option<ComparedTable>, Option<ComparedTable>)> = BTreeMap::new();
@@ -284,7 +286,7 @@ mod tests {
     }
 
     fn compare(here: &[ComparedTable], there: &[ComparedTable]) -> Option<String> {
-        compare_tables(LSN, (here, there), |table| format!("t{table}"))
+        compare_tables(LSN, here, there, |table| format!("t{table}"))
     }
 
     #[test]
