@@ -41,7 +41,7 @@ macro_rules! functions {
                 let library = unsafe { Library::new(LIBRARY) }?;
                 Ok(Self {
                     // SAFETY: the types are those of verbs.h, whose version the library's name fixes; the library is kept beside them.
-                    $($name: unsafe { *library.get(stringify!($name))? },)*
+                    $($name: unsafe { *library.get(stringify!($name).as_bytes())? },)*
                     _library: library,
                 })
             }
