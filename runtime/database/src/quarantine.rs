@@ -8,11 +8,12 @@ use reprise_recovery::RecoveryError;
 use reprise_replay::Divergence;
 use reprise_txn::{Deployed, ModuleId};
 use reprise_wire::RecordRef;
+use serde::Serialize;
 
 use crate::{database::Database, error::OpenError};
 
 /// A procedure of one module version that takes no calls; of what it did, the log's changes are believed.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Quarantined {
     /// Number of the version in the log.
     pub module_id: u32,
