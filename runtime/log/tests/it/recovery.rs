@@ -185,7 +185,7 @@ fn damage_is_refused_with_its_place() {
         "append a
          flip 40",
         expect![
-            "the log is damaged in log-0000000000000000.seg at byte 0 (LSN 0): segment header checksum: expected 851661912, found 1654042357. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000000000.seg at byte 0 (LSN 0): segment header checksum: expected 2930685240, found 4277882773. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
     check_recovery(
@@ -238,7 +238,7 @@ fn segments_follow_each_other_without_gaps() {
          append c*9000
          flip 600",
         expect![
-            "the log is damaged in log-0000000000004800.seg at byte 512 (LSN 2): block checksum: expected 1749163648, found 877530757; the block at LSN 3 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000004800.seg at byte 512 (LSN 2): block checksum: expected 1368296595, found 1680053407; the block at LSN 3 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
 }

@@ -110,10 +110,10 @@ fn golden_changes() {
     let one = record(PartitionSet::One(PartitionId(7)), &changes);
     let bytes = encode(&one);
     expect![[r#"
-        3d 05 00 07 98 55 11 cd 88 44 00 08 07 06 05 04
-        03 02 01 03 02 01 00 03 72 6f 77 11 ac 02 07 01
-        72 02 01 02 80 01 03 6e 65 77 03 01 02 80 01 02
-        00 00 02 03 05 00 04 01 02 80 01 14 02 09"#]]
+        3f 05 00 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 03 02 11 00 00 03 72 6f 77 11 ac 02 07
+        01 72 22 01 2c 01 03 6e 65 77 63 82 01 00 00 00
+        00 00 01 02 00 00 02 03 05 00 14 01 ff 14 02 09"#]]
     .assert_eq(&hex(&bytes));
     assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(one)));
     let found: Vec<_> = Changes::new(&changes).collect::<Result<_, _>>().expect("own bytes");
@@ -149,15 +149,15 @@ fn golden_groups_with_a_key() {
     });
     let bytes = encode(&several);
     expect![[r#"
-        49 05 06 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        45 05 06 07 98 55 11 cd 88 44 00 08 07 06 05 04
         03 02 01 03 01 00 04 00 e7 03 03 02 05 6b 65 79
         2d 31 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d
-        0e 0f 02 6f 6b 01 08 04 01 02 80 01 14 02 09 e7
-        07 08 04 01 02 80 01 14 02 09"#]]
+        0e 0f 02 6f 6b 01 06 14 01 ff 14 02 09 e7 07 06
+        14 01 ff 14 02 09"#]]
     .assert_eq(&hex(&bytes));
     assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(several)));
     let groups: Vec<_> = several.groups().map(|(id, bytes)| (id.0, bytes.len())).collect();
-    assert_eq!(groups, [(1, 8), (999, 8)]);
+    assert_eq!(groups, [(1, 6), (999, 6)]);
 }
 
 #[test]

@@ -39,12 +39,12 @@ fn golden_header_block_and_trailer() {
     };
     let bytes = header.encode();
     expect![[r#"
-        52 50 52 53 43 4b 50 0a 06 00 00 00 02 00 00 00
+        52 50 52 53 43 4b 50 0a 06 00 00 00 03 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
         99 00 00 00 00 00 00 00 06 05 04 03 02 01 00 00"#]]
     .assert_eq(&hex(&bytes[..64]));
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 c5 9f fb 5b"].assert_eq(&hex(&bytes[496..]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 75 6f cd 15"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(CheckpointHeader::decode(&bytes), Ok(header));
     let mut sealed = block();
     let bytes = sealed.seal(b"stored");
@@ -108,10 +108,10 @@ fn golden_contents() {
     }
     .encode(&mut bytes);
     expect![[r#"
-        01 02 ac 02 05 76 6f 74 65 72 01 03 00 00 00 00
-        00 00 00 aa aa aa aa aa aa aa aa aa aa aa aa aa
+        01 02 03 05 76 6f 74 65 72 01 03 00 00 00 00 00
+        00 00 aa aa aa aa aa aa aa aa aa aa aa aa aa aa
         aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
-        aa aa aa 02 7b 7d 00 61 73 6d"#]]
+        aa aa 02 7b 7d 00 61 73 6d"#]]
     .assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
     let state = CheckpointPartition {

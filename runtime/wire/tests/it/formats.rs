@@ -63,10 +63,10 @@ fn golden_records() {
             migration: None,
         }),
         expect![[r#"
-            38 08 ff 17 00 00 00 00 00 00 ac 02 01 c8 01 05
-            76 6f 74 65 72 aa aa aa aa aa aa aa aa aa aa aa
+            37 08 ff 17 00 00 00 00 00 00 03 01 c8 01 05 76
+            6f 74 65 72 aa aa aa aa aa aa aa aa aa aa aa aa
             aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
-            aa aa aa aa aa 00 61 73 6d"#]],
+            aa aa aa aa 00 61 73 6d"#]],
     );
     check_golden(
         RecordRef::DropTable(DropTableRef {
@@ -149,12 +149,12 @@ fn golden_segment_and_block() {
     };
     let bytes = segment.encode();
     expect![[r#"
-        52 50 52 53 4c 4f 47 0a 06 00 00 00 02 00 00 00
+        52 50 52 53 4c 4f 47 0a 06 00 00 00 03 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
         03 00 00 00 ef be ad de 08 07 06 05 00 00 02 00"#]]
     .assert_eq(&hex(&bytes[..64]));
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 69 f7 0c d8"].assert_eq(&hex(&bytes[496..]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 d9 07 3a 96"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
     let (header, block, chain) = sample_block();
     expect![[r#"
