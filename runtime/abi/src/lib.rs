@@ -2,8 +2,8 @@
 //! Owns: every byte that crosses the sandbox wall (rows, keys, arguments, results) and the import table.
 //! Does not: run anything, store anything, depend on anything; `no_std` so that guests compile it too.
 //! Invariants: all integers are little-endian except in keys; every encoding has exactly one valid form.
-//! Called by: `replay`, `procedure` (guest side); `host`, `wire`, `storage`, `txn`, `partition`, `recovery`, `router`,
-//! `database`, `backup`, `codec`, `http`, `node` (host side).
+//! Called by: `procedure` (guest side); `host`, `wire`, `storage`, `txn`, `partition`, `recovery`, `router`, `database`,
+//! `codec`, `http`, `node` (host side).
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

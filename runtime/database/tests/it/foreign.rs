@@ -27,8 +27,8 @@ fn forge(path: &Path, at: usize, number: u32, header: Range<usize>, sum_at: usiz
 }
 
 fn refusal(config: DatabaseConfig) -> String {
-    let refused = Database::open(config).and_then(|database| database.recover());
-    refused.err().expect("refused").to_string()
+    let opened = Database::open(config).and_then(|database| database.recover());
+    opened.expect_err("refused").to_string()
 }
 
 /// A database with a checkpoint in the middle of its log.
