@@ -19,6 +19,7 @@ mod simnet;
 mod slice;
 mod socket;
 pub mod stepper;
+mod tcp;
 mod threads;
 
 pub use aligned::{AlignedBuf, DIRECT_ALIGN_BYTES};
@@ -30,8 +31,9 @@ pub use net::{Connection, FrameSender, Listener, Net, NetError, NetLimits, RealN
 pub use real::{PRIVATE_FILE_MODE, RealDisk, make_private_dir, make_private_dirs};
 pub use shared::{FrameBuffer, FrameMemory, FramePoster, SHARED_FRAMES_MAX, SharedFrame};
 pub use sim::{SimClock, SimDisk};
-pub use simnet::{NetFaults, SimHost, SimNet, Tampering};
+pub use simnet::{NetFaults, SimHost, SimNet};
 pub use slice::ask_for_short_slices;
-pub use socket::{DroppedMark, OpenSocket, OpenSockets, SocketReader};
+pub use socket::{DroppedMark, OpenSocket, SocketReader};
 pub use stepper::Stepper;
+pub use tcp::{bind_tcp, connect_tcp, greet_on};
 pub use threads::{MakeWork, RealThreads, Started, Step, Threads, Work};

@@ -3,9 +3,9 @@
 //! What arrives comes through a channel, so whoever waits for it does so as for any other thread (`Threads::receive_for`).
 
 use std::{
-    fmt, io,
+    io,
     io::{IoSlice, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -20,14 +20,11 @@ use crate::{
     shared::{FrameBuffer, FrameMemory, FramePoster, SharedFrame},
     slice::ask_for_short_slices,
     socket::{DroppedMark, OpenSocket, OpenSockets, SocketReader},
+    tcp::{ACCEPT_LOOK, accept_on, bind_tcp, connect_tcp},
 };
 
 /// Before each frame on a stream: its length, 4 bytes, little-endian.
 const PREFIX_BYTES: usize = 4;
-/// How often a listener looks whether it was dropped.
-const ACCEPT_LOOK: Duration = Duration::from_millis(20);
-/// Connections that were accepted and that nobody has taken yet, at most; further ones wait in the kernel.
-const ACCEPTED_MAX: usize = 16;
 
 /// What a connection may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,15 +40,19 @@ pub struct NetLimits {
 }
 
 /// Why there is no connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetError {
     /// Nobody listens there, or no way leads there.
+    #[error("unreachable: {0}")]
     Unreachable(String),
     /// The connection has ended.
+    #[error("the connection has ended")]
     Closed,
     /// The peer did not take it in time.
+    #[error("the peer did not answer in time")]
     TimedOut,
     /// A frame is longer than what was agreed on.
+    #[error("a frame of {bytes} bytes is more than {max}")]
     TooLarge {
         /// Of the frame.
         bytes: usize,
@@ -59,22 +60,9 @@ pub enum NetError {
         max: usize,
     },
     /// Everything else, in the system's words.
+    #[error("{0}")]
     Io(String),
 }
-
-impl fmt::Display for NetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable(reason) => write!(f, "unreachable: {reason}"),
-            Self::Closed => f.write_str("the connection has ended"),
-            Self::TimedOut => f.write_str("the peer did not answer in time"),
-            Self::TooLarge { bytes, max } => write!(f, "a frame of {bytes} bytes is more than {max}"),
-            Self::Io(reason) => f.write_str(reason),
-        }
-    }
-}
-
-impl std::error::Error for NetError {}
 
 impl From<io::Error> for NetError {
     fn from(error: io::Error) -> Self {
@@ -192,44 +180,16 @@ struct TcpSender {
     is_broken: bool,
 }
 
-struct OpenListener(Arc<AtomicBool>);
-
-impl Drop for OpenListener {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 impl Net for RealNet {
     fn listen(&self, address: &str, limits: NetLimits) -> Result<Listener, NetError> {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?.to_string();
-        let (sender, accepted) = bounded(ACCEPTED_MAX);
-        let is_closed = Arc::new(AtomicBool::new(false));
-        let closed = is_closed.clone();
-        let accept = move || accept_all(&listener, limits, &sender, &closed);
-        thread::Builder::new().name("net-accept".into()).spawn(accept)?;
-        Ok(Listener {
-            address,
-            accepted,
-            _open: Box::new(OpenListener(is_closed)),
+        accept_on(bind_tcp(address)?, "net-accept", move |listener, sender, is_closed| {
+            accept_all(listener, limits, sender, is_closed);
         })
     }
 
     fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError> {
-        let unreachable = |reason: String| NetError::Unreachable(format!("{address}: {reason}"));
-        let addresses = address
-            .to_socket_addrs()
-            .map_err(|error| unreachable(error.to_string()))?;
-        let mut last = unreachable("no such name".into());
-        for address in addresses {
-            match TcpStream::connect_timeout(&address, time) {
-                Ok(stream) => return connection_of(stream, address, (limits, None)),
-                Err(error) => last = unreachable(error.to_string()),
-            }
-        }
-        Err(last)
+        let (stream, peer) = connect_tcp(address, time)?;
+        connection_of(stream, peer, (limits, None))
     }
 }
 

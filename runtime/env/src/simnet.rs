@@ -64,11 +64,7 @@ struct State {
     next_port: u16,
     /// From which host nothing arrives at which: (from, to).
     cut: BTreeSet<(String, String)>,
-    tampering: Option<Tampering>,
 }
-
-/// What arrives instead of a frame.
-pub type Tampering = Box<dyn Fn(Vec<u8>) -> Vec<u8> + Send>;
 
 struct Way {
     from: String,
@@ -96,7 +92,6 @@ impl SimNet {
             next_way: 0,
             next_port: 1,
             cut: BTreeSet::new(),
-            tampering: None,
         };
         Self {
             clock,
@@ -119,11 +114,6 @@ impl SimNet {
     /// What goes wrong from here on.
     pub fn set_faults(&self, faults: NetFaults) {
         self.state().faults = faults;
-    }
-
-    /// From here on each frame arrives as another one: for tests of the tests.
-    pub fn set_tampering(&self, tampering: Tampering) {
-        self.state().tampering = Some(tampering);
     }
 
     /// From here on nothing that `from` sends arrives at `to`, and neither notices: half of a partition. What is sent meanwhile arrives
@@ -262,10 +252,7 @@ impl FrameSender for SimSender {
         let Some(way) = state.ways.get_mut(&self.way).filter(|way| !way.is_closed) else {
             return Err(NetError::Closed);
         };
-        let mut frame = parts.concat();
-        if let Some(tampering) = &state.tampering {
-            frame = tampering(frame);
-        }
+        let frame = parts.concat();
         if frame.len() > self.sent_bytes {
             let (bytes, max) = (frame.len(), self.sent_bytes);
             return Err(NetError::TooLarge { bytes, max });

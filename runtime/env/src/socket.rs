@@ -76,7 +76,7 @@ impl Read for SocketReader {
 
 /// The sockets that a listener has.
 #[derive(Clone, Debug, Default)]
-pub struct OpenSockets(Arc<AtomicUsize>);
+pub(crate) struct OpenSockets(Arc<AtomicUsize>);
 
 /// One of them, until it is dropped.
 #[derive(Debug)]

@@ -6,10 +6,7 @@ use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr},
     ptr::NonNull,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
 };
 
 use ibverbs_sys as ffi;
@@ -20,14 +17,6 @@ use crate::{
     real::{RealMemory, RealPair},
     verbs::{Ask, Card, CardSeen, Pair, VerbsError},
 };
-
-/// Queue pairs, completion queues, channels, memories and open cards that were not given back.
-static RESOURCES: AtomicUsize = AtomicUsize::new(0);
-
-/// What this process has of its cards: 0 once all connections are over.
-pub fn open_resources() -> usize {
-    RESOURCES.load(Ordering::Acquire)
-}
 
 pub(crate) fn failed(what: &'static str) -> VerbsError {
     let error = io::Error::last_os_error();
@@ -54,7 +43,6 @@ pub(crate) struct Owned<T> {
 impl<T> Owned<T> {
     pub fn new(what: &'static str, pointer: *mut T, give_back: unsafe fn(*mut T)) -> Result<Self, VerbsError> {
         let pointer = NonNull::new(pointer).ok_or_else(|| failed(what))?;
-        RESOURCES.fetch_add(1, Ordering::AcqRel);
         Ok(Self { pointer, give_back })
     }
 
@@ -67,7 +55,6 @@ impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         // SAFETY: the pointer came from rdma-core, is not null, and is given back here alone.
         unsafe { (self.give_back)(self.pointer.as_ptr()) };
-        RESOURCES.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

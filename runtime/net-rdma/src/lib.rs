@@ -19,7 +19,7 @@ mod shared;
 mod stepped;
 mod verbs;
 
-pub use cards::{RealCard, cards_seen, open_resources};
+pub use cards::{RealCard, cards_seen};
 pub use greeting::{GREETING_BYTES, Greeting, GreetingError, make_ready, read, refusal};
 pub use layout::{
     Outgoing, PIECE_HEAD_BYTES, PIECES_MAX, PieceHead, RING_AT, RING_BYTES_MAX, RING_BYTES_MIN, piece_bytes_max,

@@ -2,17 +2,15 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    thread,
+    net::{IpAddr, SocketAddr, TcpStream},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Sender, bounded};
-use reprise_env::{Connection, FrameMemory, Listener, Net, NetError, NetLimits, entropy};
+use crossbeam_channel::bounded;
+use reprise_env::{
+    Connection, FrameMemory, Listener, Net, NetError, NetLimits, bind_tcp, connect_tcp, entropy, greet_on,
+};
 
 use crate::{
     greeting::{self, Greeting, GreetingError},
@@ -23,10 +21,6 @@ use crate::{
     verbs::{Ask, Card, Pair, VerbsError},
 };
 
-/// How often a listener looks whether it was dropped.
-const ACCEPT_LOOK: Duration = Duration::from_millis(20);
-/// Connections that were accepted and that nobody has taken yet, and greetings under way, at most.
-const ACCEPTED_MAX: usize = 16;
 /// Longest time for a greeting that comes in.
 const GREETING_TIME: Duration = Duration::from_secs(3);
 /// Beside the posted receives: one is posted again before its piece is told to be taken.
@@ -38,23 +32,6 @@ pub struct RdmaNet {
     card: Arc<dyn Card>,
     /// Of the newest connection.
     path: Arc<Mutex<Option<String>>>,
-}
-
-/// Closes a listener when it is dropped.
-struct Open(Arc<AtomicBool>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// What greetings at a listener share.
-struct Greeted {
-    net: RdmaNet,
-    limits: NetLimits,
-    accepted: Sender<Connection>,
-    under_way: AtomicUsize,
 }
 
 impl RdmaNet {
@@ -146,72 +123,19 @@ impl Net for RdmaNet {
     }
 
     fn listen(&self, address: &str, limits: NetLimits) -> Result<Listener, NetError> {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        let bound = listener.local_addr()?;
-        let found = self.card.describe(bound.ip());
+        let listener = bind_tcp(address)?;
+        let found = self.card.describe(listener.local_addr()?.ip());
         let found = found.map_err(|error| NetError::Io(format!("RDMA: {error}")))?;
         *self.path.lock().expect("nothing panics under this lock") = Some(found);
-        let (sender, accepted) = bounded(ACCEPTED_MAX);
-        let is_closed = Arc::new(AtomicBool::new(false));
-        let closed = is_closed.clone();
-        let greeted = Arc::new(Greeted {
-            net: self.clone(),
-            limits,
-            accepted: sender,
-            under_way: AtomicUsize::new(0),
-        });
-        let accept = move || accept_all(&listener, &greeted, &closed);
-        thread::Builder::new().name("rdma-accept".into()).spawn(accept)?;
-        Ok(Listener::new(bound.to_string(), accepted, Box::new(Open(is_closed))))
+        let own = self.clone();
+        greet_on(listener, "rdma", move |stream, peer, _| {
+            own.connection_of(stream, peer, (limits, GREETING_TIME))
+        })
     }
 
     fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError> {
-        let unreachable = |reason: String| NetError::Unreachable(format!("{address}: {reason}"));
-        let addresses = address
-            .to_socket_addrs()
-            .map_err(|error| unreachable(error.to_string()))?;
-        let mut last = unreachable("no such name".into());
-        for address in addresses {
-            match TcpStream::connect_timeout(&address, time) {
-                Ok(stream) => return self.connection_of(stream, address, (limits, time)),
-                Err(error) => last = unreachable(error.to_string()),
-            }
-        }
-        Err(last)
-    }
-}
-
-fn accept_all(listener: &TcpListener, greeted: &Arc<Greeted>, is_closed: &AtomicBool) {
-    while !is_closed.load(Ordering::Acquire) {
-        let Ok((stream, peer)) = listener.accept() else {
-            thread::sleep(ACCEPT_LOOK);
-            continue;
-        };
-        if greeted.under_way.fetch_add(1, Ordering::AcqRel) >= ACCEPTED_MAX {
-            greeted.under_way.fetch_sub(1, Ordering::AcqRel);
-            continue; // dropped, it ends
-        }
-        let own = greeted.clone();
-        let greet = move || {
-            own.greet(stream, peer);
-            own.under_way.fetch_sub(1, Ordering::AcqRel);
-        };
-        // Without a thread it ends; whoever connected notices.
-        if thread::Builder::new().name("rdma-greet".into()).spawn(greet).is_err() {
-            greeted.under_way.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-}
-
-impl Greeted {
-    /// One that can't be set up is gone; whoever connected is told where that is possible.
-    fn greet(&self, stream: TcpStream, peer: SocketAddr) {
-        let connection = stream.set_nonblocking(false).map_err(NetError::from);
-        let connection = connection.and_then(|()| self.net.connection_of(stream, peer, (self.limits, GREETING_TIME)));
-        if let Ok(connection) = connection {
-            let _ = self.accepted.send(connection);
-        }
+        let (stream, peer) = connect_tcp(address, time)?;
+        self.connection_of(stream, peer, (limits, time))
     }
 }
 

@@ -1,19 +1,16 @@
 //! Where connections come from: TCP, and TLS in it where this node has a certificate, or the peer says that it has one.
 
 use std::{
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Sender, bounded};
 use reprise_env::{
-    Connection, FrameSender, Listener, Net, NetError, NetLimits, OpenSocket, OpenSockets, RealNet,
-    ask_for_short_slices, frame_prefix, read_frame,
+    Connection, FrameSender, Listener, Net, NetError, NetLimits, OpenSocket, RealNet, ask_for_short_slices, bind_tcp,
+    connect_tcp, frame_prefix, greet_on, read_frame,
 };
 use rustls::{ClientConnection, ServerConnection, pki_types::ServerName};
 
@@ -23,10 +20,6 @@ use crate::{
     stream::{CHUNK_BYTES, TlsReader, TlsWriter, shake},
 };
 
-/// How often a listener looks whether it was dropped.
-const ACCEPT_LOOK: Duration = Duration::from_millis(20);
-/// Connections that were accepted and that nobody has taken yet, and handshakes under way, at most.
-const ACCEPTED_MAX: usize = 16;
 /// Longest time for a handshake that comes in.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(3);
 /// The certificate is known by its sum: no name in it matters.
@@ -36,22 +29,6 @@ const NAME: &str = "reprise";
 #[derive(Clone, Debug, Default)]
 pub struct TlsNet {
     own: Option<Arc<Identity>>,
-}
-
-struct Open(Arc<AtomicBool>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// What handshakes at a listener share.
-struct Accepting {
-    own: Arc<Identity>,
-    limits: NetLimits,
-    accepted: Sender<Connection>,
-    under_way: AtomicUsize,
 }
 
 impl TlsNet {
@@ -66,21 +43,12 @@ impl Net for TlsNet {
         let Some(own) = self.own.clone() else {
             return RealNet.listen(address, limits);
         };
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        let bound = listener.local_addr()?;
-        let (sender, accepted) = bounded(ACCEPTED_MAX);
-        let is_closed = Arc::new(AtomicBool::new(false));
-        let closed = is_closed.clone();
-        let accepting = Arc::new(Accepting {
-            own,
-            limits,
-            accepted: sender,
-            under_way: AtomicUsize::new(0),
-        });
-        let accept = move || accept_all(&listener, &accepting, &closed);
-        thread::Builder::new().name("tls-accept".into()).spawn(accept)?;
-        Ok(Listener::new(bound.to_string(), accepted, Box::new(Open(is_closed))))
+        greet_on(bind_tcp(address)?, "tls", move |socket, peer, place| {
+            let until = Instant::now() + HANDSHAKE_TIME;
+            let state = ServerConnection::new(own.frames()).map_err(|error| NetError::Io(error.to_string()))?;
+            let ends = shake(&socket, state.into(), until)?;
+            connection_of(ends, &socket, peer, (limits, Some(place)))
+        })
     }
 
     fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError> {
@@ -99,18 +67,8 @@ impl Net for TlsNet {
         limits: NetLimits,
     ) -> Result<Connection, NetError> {
         let until = Instant::now() + time;
-        let unreachable = |reason: String| NetError::Unreachable(format!("{address}: {reason}"));
-        let addresses = address
-            .to_socket_addrs()
-            .map_err(|error| unreachable(error.to_string()))?;
-        let mut last = unreachable("no such name".into());
-        for address in addresses {
-            match TcpStream::connect_timeout(&address, time) {
-                Ok(socket) => return greet(&socket, address, certificate, (until, limits)),
-                Err(error) => last = unreachable(error.to_string()),
-            }
-        }
-        Err(last)
+        let (socket, peer) = connect_tcp(address, time)?;
+        greet(&socket, peer, certificate, (until, limits))
     }
 }
 
@@ -131,52 +89,6 @@ fn greet(
         _ => NetError::from(error),
     })?;
     connection_of(ends, socket, peer, (limits, None))
-}
-
-fn accept_all(listener: &TcpListener, accepting: &Arc<Accepting>, is_closed: &AtomicBool) {
-    let open = OpenSockets::default();
-    while !is_closed.load(Ordering::Acquire) {
-        let Ok((socket, peer)) = listener.accept() else {
-            thread::sleep(ACCEPT_LOOK);
-            continue;
-        };
-        let Some(place) = open.take() else {
-            thread::sleep(ACCEPT_LOOK);
-            continue; // dropped, it ends
-        };
-        if accepting.under_way.fetch_add(1, Ordering::AcqRel) >= ACCEPTED_MAX {
-            accepting.under_way.fetch_sub(1, Ordering::AcqRel);
-            continue; // dropped, it ends
-        }
-        let own = accepting.clone();
-        let take = move || {
-            own.take(&socket, peer, place);
-            own.under_way.fetch_sub(1, Ordering::AcqRel);
-        };
-        // Without a thread it ends; whoever connected notices.
-        if thread::Builder::new().name("tls-greet".into()).spawn(take).is_err() {
-            accepting.under_way.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-}
-
-impl Accepting {
-    /// One that can't be set up is gone; whoever connected notices.
-    fn take(&self, socket: &TcpStream, peer: SocketAddr, place: OpenSocket) {
-        let until = Instant::now() + HANDSHAKE_TIME;
-        let Ok(state) = ServerConnection::new(self.own.frames()) else {
-            return;
-        };
-        let ends = socket
-            .set_nonblocking(false)
-            .and_then(|()| shake(socket, state.into(), until));
-        let connection = ends
-            .map_err(NetError::from)
-            .and_then(|ends| connection_of(ends, socket, peer, (self.limits, Some(place))));
-        if let Ok(connection) = connection {
-            let _ = self.accepted.send(connection); // nobody listens any more
-        }
-    }
 }
 
 fn connection_of(
