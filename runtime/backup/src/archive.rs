@@ -7,16 +7,12 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::Lsn;
+use reprise_base::{Lsn, hex};
 use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name, parse_checkpoint_name};
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
 use reprise_log::{LogError, parse_segment_name, segment_name, start_of_segment, verify};
 
-use crate::{
-    staging::copy_as,
-    tree::Place,
-    union::{Narrowed, Union},
-};
+use crate::{staging::copy_as, tree::Place, union::Union};
 
 /// A file on its way into the archive; none is ever read.
 const TEMPORARY_NAME: &str = "archive.tmp";
@@ -162,10 +158,9 @@ impl Archive {
         let Some(newest) = segments(&*self.log)?.last().copied() else {
             return Ok(());
         };
-        let alone = Narrowed::to(self.log.clone(), segment_name(newest));
+        let alone = Union::Narrowed(self.log.clone(), segment_name(newest));
         let found = verify(&alone)?;
         if let Some(found) = found.database_id.filter(|found| *found != origin.database_id) {
-            let hex = |id: &[u8; 16]| id.iter().map(|byte| format!("{byte:02x}")).collect();
             return Err(ArchiveError::OtherDatabase {
                 archive: self.path.clone(),
                 expected: hex(&origin.database_id),
@@ -335,7 +330,7 @@ impl Archive {
 pub(crate) fn with_archive(live: &Place, archive: &Place, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
     let archived = archive.folder(folder)?;
     match live.folder(folder) {
-        Ok(live) => Ok(Arc::new(Union::of(live, archived))),
+        Ok(live) => Ok(Arc::new(Union::Both(live, archived))),
         Err(error) if error.kind == DiskErrorKind::NotFound => Ok(archived),
         Err(error) => Err(error),
     }

@@ -6,14 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use reprise_base::Lsn;
+use reprise_base::{Lsn, hex};
 use reprise_checkpoint::{CheckpointReader, Checkpoints};
 use reprise_env::{Clock, Disk, RealClock};
 use reprise_log::{LogReader, VerifyReport};
 use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, WireError};
 
 use crate::{
-    manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, hex, is_place},
+    manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, is_place},
     restore::{Point, RestoreError, RestoreReport, Source, new_place},
     staging::Staging,
     tree::Place,

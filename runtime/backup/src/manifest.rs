@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use reprise_base::hex;
 use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_log::parse_segment_name;
 use serde::{Deserialize, Serialize};
@@ -252,10 +253,6 @@ pub(crate) fn describe_files(
         }
     }
     Ok(files)
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

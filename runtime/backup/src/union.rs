@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 
-/// A folder that lets files go and the one that takes them before: what is gone from the first is in the second. Only read.
-pub(crate) struct Union {
-    first: Arc<dyn Disk>,
-    second: Arc<dyn Disk>,
+/// A folder that lets files go and the one that takes them before: what is gone from the first is in the second. Or one file of a folder.
+/// Only read.
+pub(crate) enum Union {
+    Both(Arc<dyn Disk>, Arc<dyn Disk>),
+    Narrowed(Arc<dyn Disk>, String),
 }
 
 impl Union {
-    pub fn of(first: Arc<dyn Disk>, second: Arc<dyn Disk>) -> Self {
-        Self { first, second }
+    fn first(&self) -> &dyn Disk {
+        let (Self::Both(first, _) | Self::Narrowed(first, _)) = self;
+        &**first
     }
 }
 
@@ -30,16 +32,20 @@ impl Disk for Union {
     }
 
     fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        match self.first.open_read(name) {
-            Err(error) if error.kind == DiskErrorKind::NotFound => self.second.open_read(name),
-            opened => opened,
+        match (self.first().open_read(name), self) {
+            (Err(error), Self::Both(_, second)) if error.kind == DiskErrorKind::NotFound => second.open_read(name),
+            (opened, _) => opened,
         }
     }
 
     /// The first folder before the second: what is moved meanwhile is seen in one of them.
     fn list(&self) -> Result<Vec<String>, DiskError> {
-        let mut names = self.first.list()?;
-        names.extend(self.second.list()?);
+        let (first, second) = match self {
+            Self::Both(first, second) => (first, second),
+            Self::Narrowed(_, name) => return Ok(vec![name.clone()]),
+        };
+        let mut names = first.list()?;
+        names.extend(second.list()?);
         names.sort_unstable();
         names.dedup();
         Ok(names)
@@ -58,60 +64,13 @@ impl Disk for Union {
     }
 
     fn lock(&self) -> Result<DiskLock, DiskError> {
-        self.first.lock()
+        self.first().lock()
     }
 
     fn describe(&self) -> String {
-        format!("{} and {}", self.first.describe(), self.second.describe())
-    }
-}
-
-/// A folder of which one file is seen.
-pub(crate) struct Narrowed {
-    disk: Arc<dyn Disk>,
-    name: String,
-}
-
-impl Narrowed {
-    pub fn to(disk: Arc<dyn Disk>, name: String) -> Self {
-        Self { disk, name }
-    }
-}
-
-impl Disk for Narrowed {
-    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        Err(refused("create", name))
-    }
-
-    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        Err(refused("open", name))
-    }
-
-    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.disk.open_read(name)
-    }
-
-    fn list(&self) -> Result<Vec<String>, DiskError> {
-        Ok(vec![self.name.clone()])
-    }
-
-    fn rename(&self, from: &str, _to: &str) -> Result<(), DiskError> {
-        Err(refused("rename", from))
-    }
-
-    fn remove(&self, name: &str) -> Result<(), DiskError> {
-        Err(refused("remove", name))
-    }
-
-    fn sync_dir(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn lock(&self) -> Result<DiskLock, DiskError> {
-        self.disk.lock()
-    }
-
-    fn describe(&self) -> String {
-        self.disk.describe()
+        match self {
+            Self::Both(first, second) => format!("{} and {}", first.describe(), second.describe()),
+            Self::Narrowed(disk, _) => disk.describe(),
+        }
     }
 }

@@ -18,7 +18,7 @@ pub mod watermark;
 pub use budget::{Budget, Grant};
 pub use ids::{Epoch, Lsn, PartitionId, Role, SiteId, TxnClock, TxnId};
 pub use memory::{MemoryKind, MemoryLedger};
-pub use names::{NODE_NAME_BYTES_MAX, check_node_name};
+pub use names::{NODE_NAME_BYTES_MAX, check_node_name, hex};
 pub use placed::PlacedBytes;
 pub use safety::Safety;
 pub use watermark::{OnReached, Waiter, Watermark};

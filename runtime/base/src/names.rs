@@ -16,6 +16,11 @@ pub fn check_node_name(name: &str) -> Result<(), String> {
     }
 }
 
+/// Bytes in lower-case hexadecimal, as names of databases and sums are shown.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

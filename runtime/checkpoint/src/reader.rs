@@ -2,12 +2,12 @@
 
 use std::{cell::Cell, sync::Arc};
 
-use reprise_base::{Lsn, PartitionId};
+use reprise_base::{Lsn, PartitionId, hex};
 use reprise_env::{Disk, DiskFile};
 use reprise_wire::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
     CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointModuleRef,
-    CheckpointPartition, CheckpointQuarantine, CheckpointTrailer, WireError,
+    CheckpointPartition, CheckpointQuarantine, CheckpointTrailer, WireError, check, corrupt,
 };
 use zstd::bulk::Decompressor;
 
@@ -182,10 +182,10 @@ impl CheckpointReader {
         let raw = std::mem::take(&mut blocks.raw);
         let wrong = CheckpointError::at(&self.name, at);
         let judge = || {
-            wire_check("kind of the last block", "index", block.kind.name())?;
+            check("kind of the last block", "index", block.kind.name())?;
             let entries = CheckpointEntry::decode_all(&raw)?;
-            wire_check("blocks in the index", block.items_count, entries.len() as u32)?;
-            wire_check("number of the last block", block.number, entries.len() as u32)?;
+            check("blocks in the index", block.items_count, entries.len() as u32)?;
+            check("number of the last block", block.number, entries.len() as u32)?;
             Ok(entries)
         };
         self.entries = judge().map_err(wrong)?;
@@ -205,30 +205,30 @@ impl CheckpointReader {
             let judged = match entry.kind {
                 Kind::Database => CheckpointDatabase::decode(raw).map(|found| database = Some(found)),
                 Kind::Module => CheckpointModuleRef::decode(raw).and_then(|module| {
-                    wire_check("module number", modules.len() as u32, module.module_id)?;
+                    check("module number", modules.len() as u32, module.module_id)?;
                     modules.push(ModuleVersion(raw.to_vec()));
                     Ok(())
                 }),
                 Kind::Quarantine => CheckpointQuarantine::decode_all(raw).and_then(|found| {
-                    wire_check("procedures in quarantine", entry.items_count as usize, found.len())?;
-                    wire_check("blocks of quarantine before it", 0, quarantine.iter().len())?;
+                    check("procedures in quarantine", entry.items_count as usize, found.len())?;
+                    check("blocks of quarantine before it", 0, quarantine.iter().len())?;
                     quarantine = Some(found);
                     Ok(())
                 }),
                 Kind::Table => {
                     let known = tables.len();
                     tables.push(raw.to_vec());
-                    wire_check("table number", known, entry.table as usize)
+                    check("table number", known, entry.table as usize)
                 }
                 _ => CheckpointPartition::decode(raw).and_then(|state| {
-                    wire_check("partition", partitions.len(), entry.partition.index())?;
+                    check("partition", partitions.len(), entry.partition.index())?;
                     partitions.push(state);
                     Ok(())
                 }),
             };
             judged.map_err(|error| self.corrupt(entry, error))?;
         }
-        let missing = || wire_error("block of the database", "one", "none");
+        let missing = || corrupt("block of the database", "one", "none");
         let database = database.ok_or_else(missing);
         self.database = database.map_err(CheckpointError::at(&self.name, 0))?;
         (self.modules, self.tables, self.partitions) = (modules, tables, partitions);
@@ -242,14 +242,14 @@ impl CheckpointReader {
         let judge = || {
             let (database, tables) = (&self.database, self.tables.len());
             let id = self.header.database_id;
-            wire_check("database id", hex(&id), hex(&database.genesis.database_id))?;
-            wire_check("modules", database.modules as usize, self.modules.len())?;
-            wire_check("tables", database.tables as usize, tables)?;
+            check("database id", hex(&id), hex(&database.genesis.database_id))?;
+            check("modules", database.modules as usize, self.modules.len())?;
+            check("tables", database.tables as usize, tables)?;
             let partitions = database.genesis.partitions as usize;
-            wire_check("partitions", partitions, self.partitions.len())?;
+            check("partitions", partitions, self.partitions.len())?;
             let last = self.quarantine.last().map_or(0, |last| last.module_id as usize + 1);
             if last > self.modules.len() {
-                return Err(wire_error(
+                return Err(corrupt(
                     "procedure in quarantine of",
                     "a known module",
                     "an unknown one",
@@ -262,7 +262,7 @@ impl CheckpointReader {
                     Kind::Rows => {
                         let (partition, table) = (entry.partition.index(), entry.table as usize);
                         if partition >= partitions || table >= tables {
-                            return Err(wire_error("rows of", "a known table", "an unknown one"));
+                            return Err(corrupt("rows of", "a known table", "an unknown one"));
                         }
                         rows[partition * tables + table] += entry.items_count as u64;
                     }
@@ -270,15 +270,15 @@ impl CheckpointReader {
                     _ => {}
                 }
             }
-            wire_check("idempotency keys", database.keys, keys)?;
+            check("idempotency keys", database.keys, keys)?;
             for (at, state) in self.partitions.iter().enumerate() {
-                wire_check("tables of a partition", tables, state.tables.len())?;
+                check("tables of a partition", tables, state.tables.len())?;
                 let expected = state.tables.iter().map(|(count, _)| *count);
                 for (expected, found) in expected.zip(&rows[at * tables..]) {
-                    wire_check("rows of a table", expected, *found)?;
+                    check("rows of a table", expected, *found)?;
                 }
             }
-            wire_check("rows", self.trailer.rows, rows.iter().sum::<u64>())
+            check("rows", self.trailer.rows, rows.iter().sum::<u64>())
         };
         judge().map_err(CheckpointError::at(&self.name, self.trailer.index_offset))
     }
@@ -326,11 +326,11 @@ impl Blocks<'_> {
         let entry = self.reader.entries[number];
         let block = self.read_at(entry.offset, Some(number as u32))?;
         let judge = || {
-            wire_check("kind of the block", entry.kind.name(), block.kind.name())?;
-            wire_check("partition of the block", entry.partition.0, block.partition.0)?;
-            wire_check("table of the block", entry.table, block.table)?;
-            wire_check("items of the block", entry.items_count, block.items_count)?;
-            wire_check("bytes of the block", entry.raw_bytes, block.raw_bytes)
+            check("kind of the block", entry.kind.name(), block.kind.name())?;
+            check("partition of the block", entry.partition.0, block.partition.0)?;
+            check("table of the block", entry.table, block.table)?;
+            check("items of the block", entry.items_count, block.items_count)?;
+            check("bytes of the block", entry.raw_bytes, block.raw_bytes)
         };
         judge().map_err(CheckpointError::at(&self.reader.name, entry.offset))?;
         Ok(&self.raw)
@@ -355,8 +355,8 @@ impl Blocks<'_> {
         let read = file.read_at(offset, &mut head)?;
         let block = CheckpointBlock::decode(&head[..read])
             .and_then(|block| {
-                wire_check("checkpoint of the block", self.reader.header.lsn.0, block.lsn.0)?;
-                wire_check("number of the block", number.unwrap_or(block.number), block.number)?;
+                check("checkpoint of the block", self.reader.header.lsn.0, block.lsn.0)?;
+                check("number of the block", number.unwrap_or(block.number), block.number)?;
                 Ok(block)
             })
             .map_err(CheckpointError::at(name, offset))?;
@@ -383,8 +383,8 @@ impl Blocks<'_> {
         let decompressor = decompressor.map_err(|error| CheckpointError::Compress(error.to_string()))?;
         let done = decompressor.decompress_to_buffer(&self.stored, &mut self.raw);
         let judged = match done {
-            Ok(bytes) => wire_check("decompressed bytes", block.raw_bytes as usize, bytes),
-            Err(error) => Err(wire_error("compressed block", "a zstd frame", &error.to_string())),
+            Ok(bytes) => check("decompressed bytes", block.raw_bytes as usize, bytes),
+            Err(error) => Err(corrupt("compressed block", "a zstd frame", error)),
         };
         judged.map_err(CheckpointError::at(name, offset))?;
         Ok(block)
@@ -396,7 +396,7 @@ fn read_header(file: &dyn DiskFile, name: &str, lsn: Lsn) -> Result<CheckpointHe
     let read = file.read_at(0, &mut bytes)?;
     let judge = || {
         let header = CheckpointHeader::decode(&bytes[..read])?;
-        wire_check("position in the header", lsn.0, header.lsn.0)?;
+        check("position in the header", lsn.0, header.lsn.0)?;
         Ok(header)
     };
     judge().map_err(CheckpointError::at(name, 0))
@@ -409,28 +409,9 @@ fn read_trailer(file: &dyn DiskFile, name: &str, lsn: Lsn) -> Result<CheckpointT
     let read = file.read_at(at, &mut bytes)?;
     let judge = || {
         let trailer = CheckpointTrailer::decode(&bytes[..read])?;
-        wire_check("bytes of the file", trailer.file_bytes, file_bytes)?;
-        wire_check("position in the trailer", lsn.0, trailer.lsn.0)?;
+        check("bytes of the file", trailer.file_bytes, file_bytes)?;
+        check("position in the trailer", lsn.0, trailer.lsn.0)?;
         Ok(trailer)
     };
     judge().map_err(CheckpointError::at(name, at))
-}
-
-fn wire_error(what: &'static str, expected: &str, found: &str) -> WireError {
-    WireError {
-        what,
-        expected: expected.to_owned(),
-        found: found.to_owned(),
-    }
-}
-
-fn wire_check<T: PartialEq + std::fmt::Display>(what: &'static str, expected: T, found: T) -> Result<(), WireError> {
-    if expected == found {
-        return Ok(());
-    }
-    Err(wire_error(what, &expected.to_string(), &found.to_string()))
-}
-
-fn hex(id: &[u8; 16]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }

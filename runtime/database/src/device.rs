@@ -10,7 +10,7 @@ use std::{
 };
 
 use reprise_abi::SEMANTICS;
-use reprise_base::{Lsn, Role};
+use reprise_base::{Lsn, Role, hex};
 use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_log::{Drained, EpochStart, FrontConfig, FrontStatus, Log, LogConfig, LogError, Outline, database_id};
 use reprise_nvram::{
@@ -524,8 +524,4 @@ fn judge_on_insert(config: &DatabaseConfig, flush: &str) -> Result<(), String> {
             "NVRAM flush {flush} writes changes as they are made, and what a row is as a whole is known at the commit: take log-differential true"
         )),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,6 +1,6 @@
 //! What can be wrong with a log.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use reprise_base::Lsn;
 use reprise_env::DiskError;
@@ -84,7 +84,11 @@ impl LogError {
 }
 
 /// Bytes of the log that are not what was written and can't be the remains of a write that a crash cut off.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the log is damaged in {file} at byte {offset} (LSN {lsn}): {what}. Everything before that LSN is whole. Nothing was changed. \
+     Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+)]
 pub struct Damage {
     /// Its name.
     pub file: String,
@@ -94,21 +98,4 @@ pub struct Damage {
     pub lsn: Lsn,
     /// What is wrong there.
     pub what: String,
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the log is damaged in {} at byte {} (LSN {}): {}. Everything before that LSN is whole. Nothing was changed. \
-             Restore this file from a copy or a standby, or read what is whole with `reprise log dump`",
-            self.file, self.offset, self.lsn, self.what
-        )
-    }
-}
-
-impl std::error::Error for Damage {}
-
-pub(crate) fn hex(id: &[u8; 16]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }

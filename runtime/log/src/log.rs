@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Epoch, Lsn, MemoryLedger, OnReached, Role, Waiter, Watermark, limits::SEGMENT_BYTES};
+use reprise_base::{Epoch, Lsn, MemoryLedger, OnReached, Role, Waiter, Watermark, hex, limits::SEGMENT_BYTES};
 use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads};
 use reprise_observe::FlushStats;
 use reprise_wire::{BlockKind, History, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -14,7 +14,7 @@ use crate::{
     append::Appender,
     cursor::SegmentCursor,
     delay::CommitDelay,
-    error::{LogError, UnavailableKind, hex},
+    error::{LogError, UnavailableKind},
     flush::{Flusher, create_first_segment},
     front::Front,
     group::Position,

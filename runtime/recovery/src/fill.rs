@@ -18,9 +18,9 @@ use reprise_base::PartitionId;
 use reprise_checkpoint::{Blocks, CheckpointError, CheckpointReader};
 use reprise_partition::Partition;
 use reprise_storage::{IndexLoad, LoadError, TableLoad};
-use reprise_wire::CheckpointBlockKind;
+use reprise_wire::{CheckpointBlockKind, corrupt};
 
-use crate::load::{LoadOutcome, broken, error_of};
+use crate::load::{LoadOutcome, broken};
 
 /// Bytes of rows for which another thread is worth its start.
 const THREAD_BYTES: u64 = 4 << 20;
@@ -194,19 +194,17 @@ impl<'s> Pool<'_, 's> {
             let rows = task.load.rows(source.raw()).map_err(|error| match error {
                 LoadError::Block(error) => self.reader.corrupt(entry, error),
                 LoadError::Row(error) => {
-                    let error = error_of("row", "one that fits its table", &error.to_string());
+                    let error = corrupt("row", "one that fits its table", error);
                     self.reader.corrupt(entry, error)
                 }
                 LoadError::Number(number) => {
-                    let error = error_of("number of a row", "one that no other row has", &number.to_string());
+                    let error = corrupt("number of a row", "one that no other row has", number);
                     self.reader.corrupt(entry, error)
                 }
             })?;
             if rows != entry.items_count {
-                let (expected, found) = (entry.items_count.to_string(), rows.to_string());
-                return Err(self
-                    .reader
-                    .corrupt(entry, error_of("rows of the block", &expected, &found)));
+                let error = corrupt("rows of the block", entry.items_count, rows);
+                return Err(self.reader.corrupt(entry, error));
             }
             self.note_loaded(entry.raw_bytes as u64 / 2);
             task.bytes -= entry.raw_bytes as u64 / 2;

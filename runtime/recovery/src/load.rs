@@ -13,7 +13,7 @@ use reprise_partition::{ExclusivePartitions, Touched, put_in_service};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_storage::Store;
 use reprise_txn::{Code, Compiler, Deployed, Executor, ModuleId, Quarantined, Restored, TablePast, restore};
-use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointModuleRef, WireError};
+use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointModuleRef, corrupt};
 
 use crate::{RecoveryError, fill::fill, ready::make_ready};
 
@@ -268,14 +268,6 @@ fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dy
     }
 }
 
-pub(crate) fn error_of(what: &'static str, expected: &str, found: &str) -> WireError {
-    WireError {
-        what,
-        expected: expected.to_owned(),
-        found: found.to_owned(),
-    }
-}
-
 fn read_keys(reader: &CheckpointReader) -> Result<Vec<KeyedOutcome>, CheckpointError> {
     let mut keys = Vec::new();
     let mut blocks = reader.blocks();
@@ -287,7 +279,7 @@ fn read_keys(reader: &CheckpointReader) -> Result<Vec<KeyedOutcome>, CheckpointE
             let found = found.map_err(|error| reader.corrupt(entry, error))?;
             let module = reader.modules().get(found.module_id as usize);
             if module.is_none() {
-                let error = error_of("module of a key", "a known one", "an unknown one");
+                let error = corrupt("module of a key", "a known one", "an unknown one");
                 return Err(reader.corrupt(entry, error));
             }
             keys.push(KeyedOutcome {

@@ -58,8 +58,9 @@ pub struct WireError {
     pub found: String,
 }
 
+/// Bytes that are not what was written: `what` is `found` where `expected` should be.
 #[cold]
-fn corrupt(what: &'static str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> WireError {
+pub fn corrupt(what: &'static str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> WireError {
     WireError {
         what,
         expected: expected.to_string(),
@@ -67,7 +68,8 @@ fn corrupt(what: &'static str, expected: impl std::fmt::Display, found: impl std
     }
 }
 
-fn check<T: PartialEq + std::fmt::Display>(what: &'static str, expected: T, found: T) -> Result<(), WireError> {
+/// Err: `what` is `found`, and not `expected`.
+pub fn check<T: PartialEq + std::fmt::Display>(what: &'static str, expected: T, found: T) -> Result<(), WireError> {
     if expected == found {
         Ok(())
     } else {
