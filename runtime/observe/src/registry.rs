@@ -8,7 +8,7 @@ use std::{
 use hdrhistogram::Histogram;
 
 use crate::{
-    Counter, LatencyHistogram, LatencySummary, ProcedureMeters,
+    Counter, LatencyHistogram, ProcedureMeters,
     histogram::{empty, nanoseconds},
 };
 
@@ -142,18 +142,6 @@ pub struct Snapshot {
     pub flush: Histogram<u64>,
 }
 
-impl Snapshot {
-    /// Of `answered`.
-    pub fn answered_summary(&self) -> LatencySummary {
-        LatencySummary::of(&self.answered)
-    }
-
-    /// Of `flush`.
-    pub fn flush_summary(&self) -> LatencySummary {
-        LatencySummary::of(&self.flush)
-    }
-}
-
 impl Registry {
     /// Of no thread.
     pub fn new() -> Self {
@@ -270,6 +258,6 @@ mod tests {
         };
         assert_eq!((snapshot.totals, registry.write_ns()), (expected, 14));
         assert_eq!((snapshot.threads.len(), snapshot.run.len()), (2, 4));
-        assert_eq!(snapshot.answered_summary().count, 5);
+        assert_eq!(snapshot.answered.len(), 5);
     }
 }

@@ -38,16 +38,6 @@ impl RowProjection {
         })
     }
 
-    /// Both sides have the same columns: rows need no conversion.
-    pub fn is_identity(&self) -> bool {
-        self.added.is_empty()
-    }
-
-    /// Of the rows as the module knows them.
-    pub fn narrow_layout(&self) -> &RowLayout {
-        &self.narrow
-    }
-
     /// The narrow row of a stored one.
     pub fn narrow(&self, stored: &[u8]) -> Vec<u8> {
         let fields: Vec<_> = (0..self.narrow.columns.len() as u16)
@@ -153,7 +143,7 @@ mod tests {
             column("size", ScalarType::U16, false, Some(b"\x05\x00")),
         ];
         let projection = RowProjection::new(&columns, 2).expect("defaults are there");
-        let narrow = projection.narrow_layout().build(&[Field::Int(7), Field::Text("x")]);
+        let narrow = projection.narrow.build(&[Field::Int(7), Field::Text("x")]);
         let wide = projection.widen_insert(&narrow).expect("row is valid");
         let layout = RowLayout::new(&columns);
         assert_eq!(layout.validate(&wide), Ok(()));
