@@ -45,6 +45,6 @@ pub use key::{count_prefix, encode_column, encode_prefix};
 pub use names::first_names;
 pub use pack::Packer;
 pub use rows::{columns_json, raw_json, row_json};
-pub use scalar::{hex, parse_timestamp, rfc3339};
+pub use scalar::{decimal, hex, parse_timestamp, rfc3339};
 pub use source::{Source, SyntaxError, Text, Token};
 pub use text::Json;

@@ -91,6 +91,13 @@ pub fn push_decimal(out: &mut Vec<u8>, value: i128, scale: u8) {
     }
 }
 
+/// As `push_decimal` writes it.
+pub fn decimal(value: i128, scale: u8) -> String {
+    let mut text = Vec::new();
+    push_decimal(&mut text, value, scale);
+    String::from_utf8(text).expect("digits")
+}
+
 /// A decimal number (digits, point, exponent), if it fits `scale` and an `i128` without loss.
 pub fn parse_decimal(text: &str, scale: u8) -> Option<i128> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {

@@ -8,7 +8,7 @@ use axum::{
     body::Body,
     extract::{Path, State},
     http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use bytes::Bytes;
 use reprise_api::{Backup, BackupFile, BackupList, BackupState, Problem, ProblemKind, U64};
@@ -20,6 +20,7 @@ use utoipa::IntoParams;
 
 use crate::{
     auth::Principal,
+    checkpoints::accepted,
     control::ControlOp,
     front::{Name, Params},
     limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
@@ -65,12 +66,7 @@ pub async fn create_backup(
         })
         .await?;
     let backup = answer(begun);
-    let location = format!("/v1/backups/{}", backup.id);
-    let mut response = (StatusCode::ACCEPTED, Json(backup)).into_response();
-    if let Ok(location) = HeaderValue::try_from(location) {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(response)
+    Ok(accepted(format!("/v1/backups/{}", backup.id), backup))
 }
 
 /// Lists backups

@@ -9,6 +9,7 @@ use axum::{
 use reprise_api::{Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem, RestartEstimate, U64};
 use reprise_codec::rfc3339;
 use reprise_router::{CheckpointInfo, CheckpointState as RouterState, CopyError, TakeError};
+use serde::Serialize;
 
 use crate::{auth::Principal, control::ControlOp, front::Name, refusal::Refusal, state::AppState};
 
@@ -34,12 +35,16 @@ pub async fn take_checkpoint(State(state): State<AppState>, principal: Principal
         })
         .await?;
     let checkpoint = answer(begun);
-    let location = format!("/v1/checkpoints/{}", checkpoint.id);
-    let mut response = (StatusCode::ACCEPTED, Json(checkpoint)).into_response();
+    Ok(accepted(format!("/v1/checkpoints/{}", checkpoint.id), checkpoint))
+}
+
+/// The answer to what has begun, with where its progress is.
+pub fn accepted(location: String, body: impl Serialize) -> Response {
+    let mut response = (StatusCode::ACCEPTED, Json(body)).into_response();
     if let Ok(location) = HeaderValue::try_from(location) {
         response.headers_mut().insert(header::LOCATION, location);
     }
-    Ok(response)
+    response
 }
 
 /// Lists checkpoints

@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
     limits::{HEADER_BYTES_MAX, HEADERS_MAX},
-    pipeline::answer::Answers,
+    pipeline::answer::last_answer,
     refusal::Refusal,
     stall::StallGuard,
     state::AppState,
@@ -216,16 +216,7 @@ impl WatchedStream {
             return false;
         };
         self.state.counts.answered(refusal.problem.status);
-        let (mut text, mut body) = (Vec::new(), Vec::new());
-        let mut answers = Answers {
-            out: &mut text,
-            body: &mut body,
-            room: &mut None,
-            staleness: None,
-            safety: None,
-        };
-        answers.push_answer(refusal.answer(), true);
-        self.told = Some((text, 0));
+        self.told = Some((last_answer(&refusal), 0));
         true
     }
 }

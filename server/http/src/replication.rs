@@ -12,7 +12,7 @@ use reprise_api::{
     Replication, Standby, StandbyState, StepDownRequest, SteppedDown, U64, headers,
 };
 use reprise_base::{Lsn, check_node_name};
-use reprise_codec::rfc3339;
+use reprise_codec::{hex, rfc3339};
 use reprise_router::{
     ComparedInfo, CutRecords, LeaseInfo, LeaseState as RouterLease, LostRange as RouterLost,
     OutOfSync as RouterOutOfSync, PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo,
@@ -246,10 +246,6 @@ fn reachable(address: &str, host: &str) -> String {
         Some(port) => format!("{host}:{port}"),
         None => address.to_owned(),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Of a node that neither takes standbys nor is one.

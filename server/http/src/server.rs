@@ -28,7 +28,7 @@ use crate::{
     docs, front,
     heads::WatchedStream,
     limits::{DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADERS_MAX, PROBE_WAIT_MAX, READ_BUFFER_BYTES_MAX},
-    pipeline::{self, answer::Answers},
+    pipeline::{self, answer::last_answer},
     refusal::Refusal,
     stall::StallGuard,
     state::AppState,
@@ -103,16 +103,7 @@ fn turn_away(stream: &TcpStream) {
     let refusal = full(
         "too many connections are open from this address; use those that there are, or ask for a larger connections_per_peer_max",
     );
-    let (mut out, mut body) = (Vec::new(), Vec::new());
-    let mut answers = Answers {
-        out: &mut out,
-        body: &mut body,
-        room: &mut None,
-        staleness: None,
-        safety: None,
-    };
-    answers.push_answer(refusal.answer(), true);
-    let _ = stream.try_write(&out); // the peer sees the end at least
+    let _ = stream.try_write(&last_answer(&refusal)); // the peer sees the end at least
 }
 
 fn full(detail: &str) -> Refusal {

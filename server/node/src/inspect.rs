@@ -11,7 +11,7 @@ use reprise_abi::{TableSchema, row::RowLayout};
 use reprise_api::U64;
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, Checkpoints, parse_checkpoint_name};
-use reprise_codec::{rfc3339, row_json};
+use reprise_codec::{hex, rfc3339, row_json};
 use reprise_env::RealDisk;
 use reprise_host::stored::read_module;
 use reprise_wire::{CheckpointBlockKind, CheckpointRows};
@@ -23,7 +23,6 @@ use crate::{
         Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table, print_text, table,
         usage,
     },
-    records::hex,
 };
 
 pub const EXAMPLE: &str = "Examples:

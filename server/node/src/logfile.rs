@@ -9,6 +9,7 @@ use std::{
 use anyhow::Context;
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpoint_name};
+use reprise_codec::hex;
 use reprise_env::{Disk, RealDisk};
 use reprise_host::{CompiledModule, Engine, Limits, described};
 use reprise_http::log_record;
@@ -120,7 +121,7 @@ impl Verified {
                 && checkpoints_are_whole
                 && nvram.as_ref().is_none_or(FoundRegion::is_readable),
             nvram,
-            database_id: report.database_id.map(|id| records::hex(&id)),
+            database_id: report.database_id.map(|id| hex(&id)),
             start: report.start.0,
             end: report.end.0,
             bytes: report.bytes,

@@ -4,10 +4,6 @@ use reprise_api::{LogRecord, RecordKind, RowChange};
 
 use crate::output::bytes;
 
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn row(row: &RowChange) -> String {
     let name = match (&row.primary_key, &row.key) {
         (Some(key), _) => format!(" {}", key.get()),

@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use reprise_api::U64;
 use reprise_base::limits::SEGMENT_BYTES;
-use reprise_codec::rfc3339;
+use reprise_codec::{hex, rfc3339};
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy, Quarantined,
     RecoverFrom, RedoConfig, Verdict, inspect, stored_partitions,
@@ -23,7 +23,6 @@ use crate::{
     config::{self, place::sites_or_default},
     divergence,
     output::{Failure, Outcome, bytes, grouped, print_json, print_pairs},
-    records::hex,
 };
 
 pub const EXAMPLE: &str = "Examples:

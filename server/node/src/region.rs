@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use reprise_base::Lsn;
+use reprise_codec::hex;
 use reprise_database::RegionNote;
 use reprise_env::RealDisk;
 use reprise_log::{LogRecord, recovered_records};
@@ -233,10 +234,6 @@ pub fn each_alone(path: &Path, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> 
         Ok::<(), anyhow::Error>(())
     };
     Ok(read().with_context(|| format!("read the NVRAM region {}", path.display()))?)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

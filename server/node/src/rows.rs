@@ -5,6 +5,7 @@ use std::{fmt, io};
 use clap::{Args, ValueEnum};
 use reprise_api::{CSV_MEDIA_TYPE, GroupsPage, NDJSON_MEDIA_TYPE, RowGroup, RowsPage};
 use reprise_client::{Client, RowsQuery};
+use reprise_codec::decimal;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
@@ -237,7 +238,7 @@ fn plus(one: &Value, other: &Value) -> Value {
     let units = |text: &str| text.replace('.', "").parse::<i128>().ok();
     match (one, other) {
         (Value::String(one), Value::String(other)) => {
-            let scale = one.split_once('.').map_or(0, |(_, part)| part.len());
+            let scale = one.split_once('.').map_or(0, |(_, part)| part.len() as u8);
             let sum = units(one)
                 .zip(units(other))
                 .and_then(|(one, other)| one.checked_add(other));
@@ -245,14 +246,6 @@ fn plus(one: &Value, other: &Value) -> Value {
         }
         (one, other) => Value::from(one.as_f64().unwrap_or_default() + other.as_f64().unwrap_or_default()),
     }
-}
-
-fn decimal(units: i128, scale: usize) -> String {
-    let digits = format!("{:0width$}", units.unsigned_abs(), width = scale + 1);
-    let (whole, part) = digits.split_at(digits.len() - scale);
-    let sign = if units < 0 { "-" } else { "" };
-    let point = if scale > 0 { "." } else { "" };
-    format!("{sign}{whole}{point}{part}")
 }
 
 fn print_groups(page: &GroupsPage) -> io::Result<()> {

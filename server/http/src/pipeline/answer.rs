@@ -150,6 +150,20 @@ fn put_date(out: &mut Vec<u8>) {
     });
 }
 
+/// The bytes of an answer after which the connection ends.
+pub fn last_answer(refusal: &Refusal) -> Vec<u8> {
+    let (mut out, mut body) = (Vec::new(), Vec::new());
+    let mut answers = Answers {
+        out: &mut out,
+        body: &mut body,
+        room: &mut None,
+        staleness: None,
+        safety: None,
+    };
+    answers.push_answer(refusal.answer(), true);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use reprise_api::ProblemKind;
@@ -158,17 +172,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_an_answer_with_its_length_and_the_date() {
-        let (mut out, mut body) = (Vec::new(), Vec::new());
-        let mut answers = Answers {
-            out: &mut out,
-            body: &mut body,
-            room: &mut None,
-            staleness: None,
-            safety: None,
-        };
         let refusal = Refusal::new(ProblemKind::NotFound, "no such thing");
-        assert_eq!(answers.push_answer(refusal.answer(), true), 404);
-        let text = String::from_utf8(out).expect("text");
+        let text = String::from_utf8(last_answer(&refusal)).expect("text");
         let (head, body) = text.split_once("\r\n\r\n").expect("head and body");
         assert!(
             head.starts_with("HTTP/1.1 404 Not Found\r\ncontent-type: application/problem+json\r\n"),

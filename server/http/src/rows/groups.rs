@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use axum::{Json, extract::State, http::HeaderMap};
 use reprise_abi::{Field, RowLayout, ScalarType, TableSchema};
 use reprise_api::{GroupsPage, Problem, RowGroup, U64, integers_are_numbers};
-use reprise_codec::columns_json;
+use reprise_codec::{columns_json, decimal};
 use reprise_router::RowsRequest;
 use serde_json::{Map, Number, Value};
 
@@ -252,22 +252,12 @@ impl Sum {
         match (self, ty) {
             (Self::Float(sum), _) => Number::from_f64(sum).map_or(Value::String(sum.to_string()), Value::Number),
             (Self::Whole(_), ScalarType::F64) => Value::from(0.0),
-            (Self::Whole(sum), ScalarType::Decimal { scale }) => Value::String(decimal(sum, scale as usize)),
+            (Self::Whole(sum), ScalarType::Decimal { scale }) => Value::String(decimal(sum, scale)),
             (Self::Whole(sum), _) => match Number::from_i128(sum).filter(|_| integers_are_numbers()) {
                 Some(number) => Value::Number(number),
                 None => Value::String(sum.to_string()),
             },
         }
-    }
-}
-
-fn decimal(value: i128, scale: usize) -> String {
-    let digits = format!("{:0width$}", value.unsigned_abs(), width = scale + 1);
-    let (whole, part) = digits.split_at(digits.len() - scale);
-    let sign = if value < 0 { "-" } else { "" };
-    match scale {
-        0 => format!("{sign}{whole}"),
-        _ => format!("{sign}{whole}.{part}"),
     }
 }
 
