@@ -60,9 +60,8 @@ pub fn wasm(
 /// The kill -9 test with as many cycles as asked for; the tests of the workspace run a short one.
 pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, further: &[(&str, Option<String>)]) -> Result<()> {
     build_server(root)?;
-    let mut command = cargo(root);
-    command.args(["run", "--release", "--quiet", "--package", "reprise-test-crash"]);
-    command.args(["--bin", "crash", "--", "--cycles", &cycles.to_string()]);
+    let mut command = program(root, "reprise-test-crash", "crash");
+    command.args(["--cycles", &cycles.to_string()]);
     if let Some(seed) = seed {
         command.args(["--seed", &seed.to_string()]);
     }
@@ -74,6 +73,13 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, further: &[(&str, Opti
     run(&mut command)
 }
 
+/// Builds and runs a program of a package; its flags follow.
+fn program(root: &Path, package: &str, name: &str) -> Command {
+    let mut command = cargo(root);
+    command.args(["run", "--release", "--quiet", "--package", package, "--bin", name, "--"]);
+    command
+}
+
 /// Failovers between three servers, with `--rdma` in a virtual machine; the tests of the workspace run some.
 pub fn failover(root: &Path, args: &[String]) -> Result<()> {
     if let Some(at) = args.iter().position(|arg| arg == "--rdma") {
@@ -81,9 +87,7 @@ pub fn failover(root: &Path, args: &[String]) -> Result<()> {
         return hardware(root, "rdma-failover", &others);
     }
     build_server(root)?;
-    let mut command = cargo(root);
-    command.args(["run", "--release", "--quiet", "--package", "reprise-test-crash"]);
-    run(command.args(["--bin", "failover", "--"]).args(args))
+    run(program(root, "reprise-test-crash", "failover").args(args))
 }
 
 /// Builds what the tests of the real binary start.
@@ -100,16 +104,12 @@ fn build_server(root: &Path) -> Result<()> {
 /// Power failures in a virtual machine, by the binary of this name; the tests of the workspace run short ones.
 pub fn hardware(root: &Path, binary: &str, args: &[String]) -> Result<()> {
     build_server(root)?;
-    let mut command = cargo(root);
-    command.args(["run", "--release", "--quiet", "--package", "reprise-test-hardware"]);
-    run(command.args(["--bin", binary, "--"]).args(args))
+    run(program(root, "reprise-test-hardware", binary).args(args))
 }
 
 pub fn full(root: &Path, mib: u64) -> Result<()> {
     build_server(root)?;
-    let mut command = cargo(root);
-    command.args(["run", "--release", "--quiet", "--package", "reprise-test-process"]);
-    run(command.args(["--bin", "full", "--", &mib.to_string()]))
+    run(program(root, "reprise-test-process", "full").arg(mib.to_string()))
 }
 
 /// Lists the tests that the last run left out, and why. With `CI=true` such a test fails by itself.
@@ -122,12 +122,9 @@ pub fn skipped(root: &Path) {
 
 /// Seeds of the simulation, or of another binary of it; the tests of the workspace run some of them.
 pub fn sim(root: &Path, bin: &str, args: &[String]) -> Result<()> {
-    let mut command = cargo(root);
-    command.args(["run", "--release", "--quiet", "--package", "reprise-test-sim"]);
-    run(command.args(["--bin", bin, "--"]).args(args))
+    run(program(root, "reprise-test-sim", bin).args(args))
 }
 
-/// Measures and draws the figures of a paper: CSV and SVG under target/figures.
 /// Query Fresh's figures over TCP and over RDMA, in a virtual machine: `args` may be the seconds of each measurement.
 fn rdma_figures(root: &Path, args: &[String]) -> Result<()> {
     build_server(root)?;
@@ -151,6 +148,7 @@ fn rdma_figures(root: &Path, args: &[String]) -> Result<()> {
     done
 }
 
+/// Measures and draws the figures of a paper: CSV and SVG under target/figures.
 pub fn figures(root: &Path, paper: &str, args: &[String]) -> Result<()> {
     if !root.join("target/procedures/tpcc.wasm").exists() {
         wasm(root, None, Vec::new(), None, None)?;
@@ -158,9 +156,8 @@ pub fn figures(root: &Path, paper: &str, args: &[String]) -> Result<()> {
     if paper == "rdma" {
         return rdma_figures(root, args);
     }
-    let mut command = cargo(root);
     let package = format!("reprise-bench-{paper}");
-    command.args(["run", "--release", "--quiet", "--package", &package, "--"]);
+    let mut command = program(root, &package, &package);
     let modules = root.join("target/procedures");
     command.arg("--modules").arg(modules).arg("--build").arg(built(root));
     run(command.args(args))
@@ -179,9 +176,7 @@ fn built(root: &Path) -> String {
 }
 
 pub fn bench(root: &Path, args: &[String]) -> Result<()> {
-    run(cargo(root)
-        .args(["run", "--release", "--quiet", "--package", "reprise-driver", "--"])
-        .args(args))
+    run(program(root, "reprise-driver", "reprise-bench").args(args))
 }
 
 pub fn console(root: &Path) -> Result<()> {
