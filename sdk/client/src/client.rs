@@ -232,21 +232,17 @@ impl Client {
 
     /// A page of the log's records.
     pub fn log(&self, query: &LogQuery) -> Result<LogPage, ClientError> {
-        let from = query.from.map(|from| from.to_string());
-        let limit = query.limit.map(|limit| limit.to_string());
-        let partition = query.partition.map(|partition| partition.to_string());
-        let transaction = query.transaction.map(|transaction| transaction.to_string());
         let pairs = [
-            ("from", from.as_deref()),
-            ("limit", limit.as_deref()),
-            ("partition", partition.as_deref()),
-            ("kind", query.kind.as_deref()),
-            ("transaction", transaction.as_deref()),
-            ("module", query.module.as_deref()),
-            ("procedure", query.procedure.as_deref()),
-            ("key", query.key.as_deref()),
-            ("argument", query.argument.as_deref()),
-            ("order", query.newest.then_some("newest")),
+            ("from", query.from.map(|from| from.to_string())),
+            ("limit", query.limit.map(|limit| limit.to_string())),
+            ("partition", query.partition.map(|partition| partition.to_string())),
+            ("kind", query.kind.clone()),
+            ("transaction", query.transaction.map(|id| id.to_string())),
+            ("module", query.module.clone()),
+            ("procedure", query.procedure.clone()),
+            ("key", query.key.clone()),
+            ("argument", query.argument.clone()),
+            ("order", query.newest.then(|| "newest".to_owned())),
         ];
         self.get_with(&["v1", "log"], &pairs)
     }
@@ -258,16 +254,13 @@ impl Client {
 
     /// What procedures logged, newest first.
     pub fn procedure_log(&self, query: &LinesQuery) -> Result<ProcedureLog, ClientError> {
-        let limit = query.limit.map(|limit| limit.to_string());
-        let transaction = query.transaction.map(|transaction| transaction.to_string());
-        let since = query.since.map(|since| since.to_string());
         let pairs = [
-            ("limit", limit.as_deref()),
-            ("module", query.module.as_deref()),
-            ("procedure", query.procedure.as_deref()),
-            ("level", query.level.as_deref()),
-            ("transaction", transaction.as_deref()),
-            ("since", since.as_deref()),
+            ("limit", query.limit.map(|limit| limit.to_string())),
+            ("module", query.module.clone()),
+            ("procedure", query.procedure.clone()),
+            ("level", query.level.clone()),
+            ("transaction", query.transaction.map(|id| id.to_string())),
+            ("since", query.since.map(|since| since.to_string())),
         ];
         self.get_with(&["v1", "procedure-log"], &pairs)
     }
@@ -289,7 +282,7 @@ impl Client {
 
     /// Calls that run or wait, the oldest first.
     pub fn calls(&self, limit: usize) -> Result<CallList, ClientError> {
-        self.get_with(&["v1", "calls"], &[("limit", Some(&limit.to_string()))])
+        self.get_with(&["v1", "calls"], &[("limit", Some(limit.to_string()))])
     }
 
     /// Ends a call by its own id or its transaction's; how far it had got.
@@ -405,7 +398,7 @@ impl Client {
     fn get_with<T: DeserializeOwned>(
         &self,
         segments: &[&str],
-        pairs: &[(&str, Option<&str>)],
+        pairs: &[(&str, Option<String>)],
     ) -> Result<T, ClientError> {
         let mut url = self.at(segments);
         for (name, value) in pairs {
