@@ -25,4 +25,4 @@ pub use network::Network;
 pub use openings::{
     Headers, Openings, PATIENCE, durable_lsn, is_awaited, open_until_known, replication, take_checkpoint, wait_reached,
 };
-pub use verbs::{json_of, refused, status_of, switch_over};
+pub use verbs::{json_of, refused, replication_status, status_of, switch_over};

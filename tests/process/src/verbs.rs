@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use reprise_test_crash::run_verb;
+use reprise_test_crash::{Server, run_verb};
 use serde_json::Value;
 
 use crate::openings::PATIENCE;
@@ -27,6 +27,13 @@ pub fn json_of(args: &[&str]) -> Result<Value> {
 pub fn status_of(args: &[&str]) -> Result<(i32, Output)> {
     let output = run_verb(&[args, &["--output", "json"]].concat())?;
     Ok((output.status.code().context("ended by a signal")?, output))
+}
+
+/// What `reprise replication status` prints of this server.
+pub fn replication_status(server: &Server) -> Result<String> {
+    let shown = run_verb(&["replication", "status", "--url", &format!("http://{}", server.address)])?;
+    ensure!(shown.status.success(), "{shown:?}");
+    Ok(String::from_utf8_lossy(&shown.stdout).into_owned())
 }
 
 /// A verb that says no, with these words on either output.

@@ -269,33 +269,3 @@ fn connections_beyond_the_limit_are_told_so_until_there_is_a_place() {
     drop(idle);
     check_served(&server, 1);
 }
-
-#[test]
-fn pipelined_requests_are_answered_in_order() {
-    const REQUESTS: usize = 500;
-    let server = server();
-    let mut stream = connect(&server);
-    let mut sent = String::new();
-    for id in 0..REQUESTS {
-        let body = format!("{{\"id\":{id}}}");
-        let close = if id + 1 == REQUESTS {
-            "connection: close\r\n"
-        } else {
-            ""
-        };
-        sent += &format!(
-            "POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\n{close}content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-    }
-    let mut writer = stream.try_clone().expect("clone");
-    let sender = thread::spawn(move || writer.write_all(sent.as_bytes()));
-    let answer = rest(&mut stream);
-    sender.join().expect("no panic").expect("send");
-    let results: Vec<usize> = answer
-        .split("{\"result\":\"")
-        .skip(1)
-        .map(|part| part[..part.find('"').expect("a string")].parse().expect("a number"))
-        .collect();
-    assert_eq!(results, (0..REQUESTS).collect::<Vec<_>>());
-}

@@ -109,21 +109,6 @@ fn garbage_behind_the_end_is_cut() -> Result<()> {
 }
 
 #[test]
-fn a_file_that_ends_early_opens() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (launch, tally) = database(dir.path(), false)?;
-    // The last block is the closing one: without it, or a part of it, everything is still there.
-    let (file, end) = (segment(&launch)?, end(&launch)?);
-    for length in [end, end - 100, end - 512] {
-        OpenOptions::new().write(true).open(&file)?.set_len(length)?;
-        let mut server = Server::start(&launch).with_context(|| format!("cut to {length} of {end}"))?;
-        check(&server, std::slice::from_ref(&tally))?;
-        server.kill()?;
-    }
-    Ok(())
-}
-
-#[test]
 fn a_catalog_that_is_gone_or_garbage_is_made_again() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (launch, tally) = database(dir.path(), false)?;

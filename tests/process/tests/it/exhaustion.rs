@@ -1,7 +1,6 @@
-//! A disk that is full, fails or is read-only, and file descriptors that run out.
+//! A disk that fails or is read-only, and file descriptors that run out.
 
 use std::{
-    fs,
     net::TcpStream,
     thread,
     time::{Duration, Instant},
@@ -9,78 +8,13 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Connection, Launch, Server, Spawned};
-use reprise_test_process::{Load, Mount, Tally, balance, check, fill, open_accounts, prepare};
+use reprise_test_process::{Load, Mount, check, open_accounts, prepare};
 
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(180);
 const DISK_BYTES: usize = 48 << 20;
 const LOG_UNAVAILABLE: &str = "/problems/log-unavailable";
 const OUTCOME_UNKNOWN: &str = "/problems/outcome-unknown";
-
-#[test]
-fn a_full_disk_refuses_writes_serves_reads_and_works_again_after_a_restart() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let Some(mount) = Mount::tmpfs(&dir.path().join("disk"), DISK_BYTES)? else {
-        return Ok(());
-    };
-    let launch = Launch::new(&mount.path.join("data")).args(&["--partitions", "2"]);
-    let mut server = Server::start(&launch)?;
-    prepare(&server, 2)?;
-    let filler = mount.path.join("filler");
-    fill(&filler)?;
-    let mut tallies = write_until_refused(&server)?;
-    check(&server, &tallies).context("on the full disk")?;
-    // Still refused, and still nothing to see of it.
-    let answer = server.call("bank/open", r#"{"account": 3, "balance": 0}"#)?;
-    ensure!(
-        answer.status == 503 && answer.json()["type"] == LOG_UNAVAILABLE,
-        "{} {}",
-        answer.status,
-        answer.text()
-    );
-    ensure!(balance(&server, 3)?.is_none(), "a refused write is there");
-    let status = server.get("/v1/status")?.json();
-    ensure!(status["log_error"].is_string(), "the status does not tell: {status}");
-    check(&server, &tallies).context("on the full disk")?;
-
-    fs::remove_file(&filler)?;
-    server.kill()?;
-    let server = Server::start(&launch)?;
-    check(&server, &tallies).context("after the restart")?;
-    ensure!(
-        balance(&server, 3)?.is_none(),
-        "a refused write is there after the restart"
-    );
-    let mut connection = server.connect()?;
-    let tally = &mut tallies[0];
-    let refused = tally.refused.len();
-    ensure!(
-        tally.batch(&mut connection, 50)? && tally.refused.len() == refused,
-        "writes are refused: {:?}",
-        tally.problems
-    );
-    check(&server, &tallies)
-}
-
-/// Two clients write until both were refused.
-fn write_until_refused(server: &Server) -> Result<Vec<Tally>> {
-    let begun = Instant::now();
-    let mut clients = Vec::new();
-    for client in [1, 2] {
-        clients.push((Tally::new(client), server.connect()?));
-    }
-    while clients.iter().any(|(tally, _)| tally.refused.is_empty()) {
-        for (tally, connection) in &mut clients {
-            ensure!(tally.batch(connection, 1000)?, "the server is gone: {tally:?}");
-        }
-        ensure!(begun.elapsed() < LONG, "the disk does not get full");
-    }
-    for (tally, _) in &clients {
-        let only: Vec<_> = tally.problems.iter().collect();
-        ensure!(only == [LOG_UNAVAILABLE], "refused for {only:?}");
-    }
-    Ok(clients.into_iter().map(|(tally, _)| tally).collect())
-}
 
 /// Transactions run before their records are written: when the write fails, what they did must go from the tables.
 #[test]

@@ -93,30 +93,6 @@ fn sigterm_under_load_loses_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_restart_keeps_everything_and_transaction_ids_grow() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let data = dir.path().join("data");
-    let server = Server::start(&Launch::new(&data).args(&["--partitions", "2"]))?;
-    let tally = open_accounts(&server, 20)?;
-    let before = server.call("bank/open", r#"{"account": 1, "balance": 0}"#)?.json();
-    let (status, errors) = server.terminate()?;
-    ensure!(status.code() == Some(0), "{status}: {errors}");
-    // The number of partitions is the database's own; the number of sites is free.
-    let server = Server::start(&Launch::new(&data).args(&["--sites", "1"]))?;
-    let status = server.get("/v1/status")?.json();
-    ensure!(status["partitions"] == 2, "{status}");
-    let after = server.call("bank/open", r#"{"account": 2, "balance": 0}"#)?.json();
-    for id in ["txn_id", "lsn"] {
-        let number = |answer: &serde_json::Value| answer[id].as_str().and_then(|text| text.parse::<u64>().ok());
-        ensure!(number(&after) > number(&before), "{id} fell from {before} to {after}");
-    }
-    let own = [1, 2];
-    let mut tally = tally;
-    tally.acknowledged.extend(own);
-    check(&server, &[tally])
-}
-
-#[test]
 fn a_second_server_on_the_directory_is_refused_and_the_first_serves_on() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let launch = Launch::new(&dir.path().join("data"));

@@ -6,7 +6,6 @@ mod divergence;
 mod exhaustion;
 mod follow;
 mod installed;
-mod large;
 mod lifecycle;
 mod memory;
 mod migrations;

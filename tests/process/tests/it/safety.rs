@@ -7,7 +7,9 @@ use std::{
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, run_verb};
-use reprise_test_process::{Openings, PATIENCE, durable_lsn, is_awaited, open_until_known, switch_over};
+use reprise_test_process::{
+    Openings, PATIENCE, durable_lsn, is_awaited, open_until_known, replication_status, switch_over,
+};
 use serde_json::Value;
 
 struct Cluster {
@@ -196,8 +198,7 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
         "of {} answers none was lost: nothing was tested",
         answered.len()
     );
-    let shown = run_verb(&["replication", "status", "--url", &format!("http://{}", a.address)])?;
-    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let shown = replication_status(&a)?;
     ensure!(shown.contains(name) && shown.contains("some of it, perhaps"), "{shown}");
     // Both show the same.
     let fresh = [
@@ -238,9 +239,7 @@ fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_
     let told = replication(&b)?;
     ensure!(told["out_of_sync"][0]["name"] == "c", "{told}");
     a.kill()?;
-    let url = format!("http://{}", b.address);
-    let shown = run_verb(&["replication", "status", "--url", &url])?;
-    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let shown = replication_status(&b)?;
     ensure!(
         shown.contains("out of sync") && shown.contains("c, from LSN"),
         "{shown}"
@@ -361,8 +360,7 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
     wait_reached(&a, "1-safe", &[])?;
     ensure!(open(&a, 2, &[])?.0 == 200, "it goes on alone");
     ensure!(open(&a, 1, &[("idempotency-key", "k1")])?.0 == 200, "the key tells");
-    let shown = run_verb(&["replication", "status", "--url", &format!("http://{}", a.address)])?;
-    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let shown = replication_status(&a)?;
     ensure!(shown.contains("2-safe (now 1-safe: standbys are missing)"), "{shown}");
     // It comes back, and is waited for again.
     let b = cluster.standby("b", &a, "2-safe")?;

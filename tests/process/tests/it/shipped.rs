@@ -7,9 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use reprise_test_crash::{Launch, Rng, Server, Spawned, free_address, procedure_wasm, run_verb};
+use reprise_test_crash::{Launch, Rng, Server, Spawned, free_address, procedure_wasm};
 use reprise_test_process::{
-    Load, Mount, PATIENCE, Tally, check, fill, forge_stand_in, json_of, prepare, replication, take_checkpoint,
+    Load, Mount, PATIENCE, Tally, check, fill, forge_stand_in, json_of, prepare, replication, replication_status,
+    take_checkpoint,
 };
 use serde_json::{Value, json};
 
@@ -362,6 +363,18 @@ fn a_write_that_fails_behind_what_was_shipped_is_shown_nowhere() -> Result<()> {
     check(&standby, &tallies)
 }
 
+/// `/metrics` tells whether the standby's tables differ.
+fn check_differs(server: &Server, value: &str) -> Result<()> {
+    let metrics = server.get("/metrics")?.text();
+    let mut lines = metrics.lines();
+    let line = lines.find(|line| line.starts_with("reprise_standby_differs{"));
+    ensure!(
+        line.is_some_and(|line| line.ends_with(&format!(" {value}"))),
+        "{line:?}"
+    );
+    Ok(())
+}
+
 /// A row of a standby is another one than its primary's, under checksums that hold: who tells the table, how the row is found, and the way back.
 #[test]
 fn a_table_that_differs_is_named_everywhere_and_its_rows_are_read_only() -> Result<()> {
@@ -376,6 +389,14 @@ fn a_table_that_differs_is_named_everywhere_and_its_rows_are_read_only() -> Resu
         ensure!(opened.status == 200, "{}", opened.text());
     }
     wait_equal(&primary, "b")?;
+    for server in [&primary, &standby] {
+        let compared = seen(server, "b")?["compared"].clone();
+        ensure!(compared["equal"] == true && compared["at"].is_string(), "{compared}");
+        check_differs(server, "0")?;
+        let told = replication_status(server)?;
+        let is_told = told.contains("b compared") && told.contains("all tables are equal");
+        ensure!(is_told, "{told}");
+    }
     standby.kill()?;
     let forged = forge_stand_in(
         &cluster.dir.path().join("b"),
@@ -406,11 +427,7 @@ fn a_table_that_differs_is_named_everywhere_and_its_rows_are_read_only() -> Resu
     let ready = standby.get("/readyz")?;
     ensure!(ready.status == 503 && ready.text().contains(named), "{}", ready.text());
     standby.wait_said(named)?;
-    let metrics = standby.get("/metrics")?.text();
-    let differs = metrics
-        .lines()
-        .find(|line| line.starts_with("reprise_standby_differs{"));
-    ensure!(differs.is_some_and(|line| line.ends_with(" 1")), "{differs:?}");
+    check_differs(&standby, "1")?;
     while !seen(&primary, "b")?["compared"]["difference"]
         .as_str()
         .is_some_and(|what| what.contains(named))
@@ -423,9 +440,7 @@ fn a_table_that_differs_is_named_everywhere_and_its_rows_are_read_only() -> Resu
         thread::sleep(Duration::from_millis(20));
     }
     for server in [&primary, &standby] {
-        let url = format!("http://{}", server.address);
-        let told = run_verb(&["replication", "status", "--url", &url])?;
-        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let told = replication_status(server)?;
         ensure!(told.contains(named), "{told}");
     }
     // Nothing is shown, it is not promoted, and it goes on receiving.
