@@ -10,4 +10,4 @@ mod wire;
 
 pub use probe::{probe, probe_changed, probe_grown, probe_with};
 pub use server::{Options, Server};
-pub use wire::{Answer, raw};
+pub use wire::{Answer, raw, rest};

@@ -3,6 +3,7 @@
 use std::{
     env,
     io::{BufRead, BufReader},
+    net::TcpStream,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -14,7 +15,10 @@ use reqwest::{Method, blocking::Client};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::wire::Answer;
+use crate::{
+    probe::probe,
+    wire::{Answer, connect},
+};
 
 /// Waits that end only by a mistake: long enough for a machine that is busy with other things.
 const START_WAIT_MAX: Duration = Duration::from_secs(180);
@@ -99,6 +103,18 @@ impl Server {
             dir,
         }
         .until_ready()
+    }
+
+    /// A server with the module `probe`.
+    pub fn with_probe(options: Options) -> Self {
+        let server = Self::start_with(options);
+        server.put_module("probe", probe()).ok(201);
+        server
+    }
+
+    /// A connection for requests that no HTTP library would send.
+    pub fn connect(&self) -> TcpStream {
+        connect(&self.address)
     }
 
     pub fn data_dir(&self) -> PathBuf {

@@ -79,12 +79,23 @@ impl Answer {
 
 /// Sends bytes as they are and returns the answer up to the end of the connection.
 pub fn raw(address: &str, request: &[u8]) -> String {
-    let mut stream = TcpStream::connect(address).expect("connect");
-    stream
-        .set_read_timeout(Some(Duration::from_secs(180)))
-        .expect("set timeout");
+    let mut stream = connect(address);
     stream.write_all(request).expect("send");
+    rest(&mut stream)
+}
+
+/// A connection whose reads end by a mistake alone.
+pub fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("connect");
+    let wait_max = Some(Duration::from_secs(180));
+    stream.set_read_timeout(wait_max).expect("set timeout");
+    stream.set_nodelay(true).expect("set nodelay");
+    stream
+}
+
+/// Everything until the server closes.
+pub fn rest(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer); // a reset after the answer is an end too
+    let _ = stream.read_to_end(&mut answer); // a reset is an end too
     String::from_utf8_lossy(&answer).into_owned()
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_test_http::{Options, Server, probe, probe_grown, raw};
+use reprise_test_http::{Options, Server, probe, probe_grown, raw, rest};
 use serde_json::json;
 
 /// Only a client that takes no answers is to be cut off.
@@ -21,21 +21,12 @@ const LONG: Duration = Duration::from_secs(180);
 const GROWN_BYTES_MAX: u64 = 128 << 20;
 
 fn server() -> Server {
-    let server = Server::start_with(Options {
+    Server::with_probe(Options {
         settings: SETTINGS,
         partitions: Some(2),
         is_measured: true,
         ..Options::default()
-    });
-    server.put_module("probe", probe()).ok(201);
-    server
-}
-
-fn connect(server: &Server) -> TcpStream {
-    let stream = TcpStream::connect(&server.address).expect("connect");
-    stream.set_read_timeout(Some(LONG)).expect("set timeout");
-    stream.set_nodelay(true).expect("set nodelay");
-    stream
+    })
 }
 
 fn call(procedure: &str, body: &str, lines: &str) -> String {
@@ -47,13 +38,6 @@ fn call(procedure: &str, body: &str, lines: &str) -> String {
 
 fn get(path: &str, lines: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n")
-}
-
-/// Everything until the server closes.
-fn rest(stream: &mut TcpStream) -> String {
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer); // a reset is an end too
-    String::from_utf8_lossy(&answer).into_owned()
 }
 
 /// The answers in a text: status, and what the body says first.
@@ -141,7 +125,7 @@ fn the_answers_do_not_depend_on_how_the_requests_arrive() {
     for piece_max in [1, 3, 40, 400, 2_000] {
         let server = server();
         let (requests, expected) = mixture();
-        let mut stream = connect(&server);
+        let mut stream = server.connect();
         let mut left = requests.as_bytes();
         let begun = Instant::now();
         while !left.is_empty() {
@@ -230,7 +214,7 @@ fn doubtful_requests_are_told_the_same_at_first_and_after_a_request_of_another_k
     let server = server();
     let after = call("echo", "{\"id\":77}", "connection: close\r\n");
     let told = |before: &str, request: &str| {
-        let mut stream = connect(&server);
+        let mut stream = server.connect();
         let _ = stream.write_all(format!("{before}{request}{after}").as_bytes()); // it may be cut off while it writes
         let _ = stream.shutdown(Shutdown::Write); // it may have been closed by the peer
         answers(&rest(&mut stream))
@@ -297,7 +281,7 @@ fn a_client_that_sends_ahead_and_takes_no_answers_is_cut_off_in_bounded_memory()
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let mut stream = connect(&server);
+                let mut stream = server.connect();
                 stream.set_write_timeout(Some(LONG)).expect("set timeout");
                 // 100 MB a client, were all of it taken.
                 for _ in 0..1_000 {
@@ -322,7 +306,7 @@ fn a_client_that_sends_ahead_and_takes_no_answers_is_cut_off_in_bounded_memory()
 #[test]
 fn half_closed_connections_get_every_answer() {
     let server = server();
-    let mut stream = connect(&server);
+    let mut stream = server.connect();
     let requests: String = (0..300)
         .map(|id| call("echo", &format!("{{\"id\":{id}}}"), ""))
         .collect();
@@ -331,7 +315,7 @@ fn half_closed_connections_get_every_answer() {
     let expected: Vec<_> = (0..300).map(|id| format!("200 {{ result {id}")).collect();
     assert_eq!(answers(&rest(&mut stream)), expected);
     // The last one is not whole: those before it are answered all the same.
-    let mut stream = connect(&server);
+    let mut stream = server.connect();
     stream
         .write_all(&requests.as_bytes()[..requests.len() - 3])
         .expect("send");
@@ -343,7 +327,7 @@ fn half_closed_connections_get_every_answer() {
 fn a_client_that_is_gone_in_the_middle_harms_nobody() {
     let server = server();
     for round in 0..20_i64 {
-        let mut stream = connect(&server);
+        let mut stream = server.connect();
         let ids = 1_000 * round..1_000 * round + 200;
         let requests: String = ids
             .map(|id| call("put", &format!("{{\"id\":{id},\"amount\":{round}}}"), ""))
@@ -393,7 +377,7 @@ fn calls_whose_module_is_replaced_on_their_way_run_with_the_new_one() {
         .collect();
     thread::scope(|scope| {
         let client = scope.spawn(|| {
-            let mut stream = connect(&server);
+            let mut stream = server.connect();
             let mut text = String::new();
             let mut rounds = 0;
             let begun = Instant::now();
@@ -416,7 +400,7 @@ fn calls_whose_module_is_replaced_on_their_way_run_with_the_new_one() {
         for client in 0..20 {
             let server = &server;
             scope.spawn(move || {
-                let (mut stream, mut text) = (connect(server), String::new());
+                let (mut stream, mut text) = (server.connect(), String::new());
                 for id in client * 1_000..client * 1_000 + 300 {
                     let request = call("echo", &format!("{{\"id\":{id}}}"), "");
                     stream.write_all(request.as_bytes()).expect("send");
@@ -465,8 +449,8 @@ fn calls_whose_module_is_replaced_on_their_way_run_with_the_new_one() {
 #[test]
 fn a_stopping_server_answers_what_it_took_and_says_that_it_closes() {
     let server = server();
-    let mut idle = connect(&server);
-    let mut stream = connect(&server);
+    let mut idle = server.connect();
+    let mut stream = server.connect();
     let slow = call("sleepy", "{\"id\":1,\"turns\":10000000}", "");
     stream.write_all(slow.repeat(30).as_bytes()).expect("send");
     while server.get("/v1/status").ok(200)["waiting"] == 0 {
@@ -514,7 +498,7 @@ fn single_calls_of_many_connections_each_get_their_own_answers() {
         for client in 0..CLIENTS {
             let server = &server;
             scope.spawn(move || {
-                let mut stream = connect(server);
+                let mut stream = server.connect();
                 let mut text = String::new();
                 for round in 0..ROUNDS {
                     let id = client * ROUNDS + round;
@@ -558,7 +542,7 @@ fn a_head_that_came_before_is_judged_by_its_own_token() {
     server
         .send(reqwest::Method::PUT, "/v1/modules/probe", &admin, probe())
         .ok(201);
-    let mut stream = connect(&server);
+    let mut stream = server.connect();
     let mut text = String::new();
     let mut told = |procedure: &str, token: &str, id: i64| {
         let body = format!("{{\"id\":{id},\"amount\":1}}");

@@ -2,7 +2,6 @@
 
 use std::{
     io::{Read, Write},
-    net::TcpStream,
     time::{Duration, Instant},
 };
 
@@ -14,12 +13,10 @@ use serde_json::{Value, json};
 const LONG: Duration = Duration::from_secs(120);
 
 fn with_probe(partitions: u16) -> Server {
-    let server = Server::start_with(Options {
+    Server::with_probe(Options {
         partitions: Some(partitions),
         ..Options::default()
-    });
-    server.put_module("probe", probe()).ok(201);
-    server
+    })
 }
 
 #[test]
@@ -159,8 +156,7 @@ fn a_batch_answers_each_line_in_order() {
 #[test]
 fn a_batch_is_a_conversation() {
     let server = with_probe(1);
-    let mut stream = TcpStream::connect(&server.address).expect("connect");
-    stream.set_read_timeout(Some(LONG)).expect("set timeout");
+    let mut stream = server.connect();
     stream
         .write_all(b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
         .expect("send");
@@ -404,8 +400,7 @@ fn status_metrics_and_events() {
     assert!(fuel > 0.0, "{metrics}");
     assert!(!metrics.contains("otel_scope"), "{metrics}");
     assert_eq!(procedure_sum(&metrics, "calls", "put", "committed"), 1.0, "{metrics}");
-    let mut stream = TcpStream::connect(&server.address).expect("connect");
-    stream.set_read_timeout(Some(LONG)).expect("set timeout");
+    let mut stream = server.connect();
     stream
         .write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .expect("send");
@@ -566,7 +561,7 @@ fn odd_requests_do_no_harm() {
     }
     // A call whose client is gone before the answer still commits.
     let args = json!({"id": 77, "amount": 1}).to_string();
-    let mut stream = TcpStream::connect(&server.address).expect("connect");
+    let mut stream = server.connect();
     stream
         .write_all(format!("{head}content-length: {}\r\n\r\n{args}", args.len()).as_bytes())
         .expect("send");

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_test_http::{Options, Server, probe, raw};
+use reprise_test_http::{Options, Server, raw};
 use reqwest::Method;
 use serde_json::json;
 
@@ -17,12 +17,10 @@ use serde_json::json;
 const LONG: Duration = Duration::from_secs(180);
 
 fn server(settings: &'static str) -> Server {
-    let server = Server::start_with(Options {
+    Server::with_probe(Options {
         settings,
         ..Options::default()
-    });
-    server.put_module("probe", probe()).ok(201);
-    server
+    })
 }
 
 fn put(server: &Server, id: i64, headers: &[(&str, &str)]) -> (u16, String) {

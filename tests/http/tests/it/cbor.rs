@@ -1,7 +1,7 @@
 //! The second format: the same calls in CBOR give the same.
 
 use minicbor::{Decoder, Encoder, data::Type};
-use reprise_test_http::{Answer, Server, probe};
+use reprise_test_http::{Answer, Options, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -78,8 +78,7 @@ fn call(server: &Server, procedure: &str, body: Vec<u8>, headers: &[(&str, &str)
 
 #[test]
 fn a_call_is_the_same_in_both_formats() {
-    let server = Server::start();
-    server.put_module("probe", probe()).ok(201);
+    let server = Server::with_probe(Options::default());
     let wide = 9_007_199_254_740_993i64;
     let args = json!({"id": wide});
     let in_json = server.call("echo", args.clone()).ok(200);
@@ -119,8 +118,7 @@ fn a_call_is_the_same_in_both_formats() {
 
 #[test]
 fn what_is_not_cbor_is_malformed() {
-    let server = Server::start();
-    server.put_module("probe", probe()).ok(201);
+    let server = Server::with_probe(Options::default());
     let deep = [&b"\xa1\x61x"[..], &[0x81; 100_000], b"\x00"].concat();
     for body in [
         &b"\xa2\x62id"[..],
@@ -136,8 +134,7 @@ fn what_is_not_cbor_is_malformed() {
 
 #[test]
 fn a_batch_is_a_sequence() {
-    let server = Server::start();
-    server.put_module("probe", probe()).ok(201);
+    let server = Server::with_probe(Options::default());
     let line = |id: i64, tag: Value| json!({"module": "probe", "procedure": "echo", "args": {"id": id}, "id": tag});
     let calls = [
         line(1, json!({"a": [1, null]})),

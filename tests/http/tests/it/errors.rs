@@ -5,9 +5,7 @@ use reqwest::Method;
 use serde_json::json;
 
 fn with_probe() -> Server {
-    let server = Server::start();
-    server.put_module("probe", probe()).ok(201);
-    server
+    Server::with_probe(Options::default())
 }
 
 #[test]
@@ -420,11 +418,10 @@ fn too_stale() {
 /// A server whose log can't be written any more, and its answer to the call whose record was the first to fail.
 fn refusing() -> (Server, Answer) {
     for _ in 0..20 {
-        let server = Server::start_with(Options {
+        let server = Server::with_probe(Options {
             survives_file_limit: true,
             ..Options::default()
         });
-        server.put_module("probe", probe()).ok(201);
         server.call("put", json!({"id": 1, "amount": 1})).ok(200);
         server.refuse_writes();
         let answer = server.call("put", json!({"id": 2, "amount": 2}));
@@ -528,11 +525,10 @@ fn before_the_last_record_is_replayed_every_call_is_told_so_and_never_that_somet
 
 #[test]
 fn the_log_before_its_beginning_is_gone_and_says_where_it_begins() {
-    let server = Server::start_with(Options {
+    let server = Server::with_probe(Options {
         settings: "checkpoints_kept = 1",
         ..Options::default()
     });
-    server.put_module("probe", probe()).ok(201);
     // More than the first segment, which has 4 MiB, holds.
     for round in 0..4 {
         assert_eq!(server.batch(&puts(round * 50_000, 50_000)).len(), 50_000);

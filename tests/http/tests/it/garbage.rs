@@ -1,7 +1,7 @@
 //! Whatever bytes come to whatever endpoint: an answer of the contract, and the server lives.
 
 use proptest::{prelude::*, test_runner::TestRunner};
-use reprise_test_http::{Server, probe};
+use reprise_test_http::{Options, Server};
 use reqwest::Method;
 
 const PATHS: &[&str] = &[
@@ -68,8 +68,7 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
 
 #[test]
 fn no_bytes_bring_an_answer_that_the_contract_does_not_know() {
-    let server = Server::start();
-    server.put_module("probe", probe()).ok(201);
+    let server = Server::with_probe(Options::default());
     let methods = vec![
         Method::GET,
         Method::POST,

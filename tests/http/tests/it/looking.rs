@@ -2,7 +2,6 @@
 
 use std::{
     io::{Read, Write},
-    net::TcpStream,
     thread,
     time::{Duration, Instant},
 };
@@ -108,7 +107,7 @@ fn looks_take_moments_while_the_partition_is_held() {
 fn events_tell_of_checkpoints_and_of_who_did_what() {
     let server = on_one_partition();
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
-    let mut stream = TcpStream::connect(&server.address).expect("connect");
+    let mut stream = server.connect();
     stream
         .write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .expect("send");

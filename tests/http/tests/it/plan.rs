@@ -1,6 +1,6 @@
 //! What is looked at before it is done: deployments by `dry_run`, and tables that go.
 
-use reprise_test_http::{Answer, Server, probe, probe_changed, probe_grown};
+use reprise_test_http::{Answer, Options, Server, probe, probe_changed, probe_grown};
 use reqwest::Method;
 use serde_json::json;
 
@@ -41,8 +41,7 @@ fn a_dry_run_judges_and_installs_nothing() {
 
 #[test]
 fn a_table_goes_once_no_module_in_service_declares_it() {
-    let server = Server::start();
-    server.put_module("probe", probe()).ok(201);
+    let server = Server::with_probe(Options::default());
     server.call("put", json!({"id": 1, "amount": 10})).ok(200);
     let drop = |server: &Server| server.send(Method::DELETE, "/v1/tables/items", &[], Vec::new());
     drop(&server).problem("schema-conflict", 409);

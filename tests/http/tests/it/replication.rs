@@ -1,6 +1,6 @@
 //! What a server tells of replication, and what it refuses, while no standby is there.
 
-use reprise_test_http::{Options, Server, probe};
+use reprise_test_http::{Options, Server};
 use reqwest::Method;
 use serde_json::json;
 
@@ -77,8 +77,7 @@ fn who_would_join_is_judged_first() {
 
 #[test]
 fn a_write_names_the_level_that_it_has_and_a_level_is_asked_for_once() {
-    let server = Server::start();
-    server.put_module("probe", probe()).ok(201);
+    let server = Server::with_probe(Options::default());
     let written = server.call("put", json!({"id": 1, "amount": 5}));
     written.ok(200);
     assert_eq!(written.header("reprise-safety"), Some("local-sync"));
@@ -94,8 +93,7 @@ fn a_write_names_the_level_that_it_has_and_a_level_is_asked_for_once() {
 
 #[test]
 fn a_primary_is_never_behind_itself() {
-    let server = Server::start();
-    server.put_module("probe", probe()).ok(201);
+    let server = Server::with_probe(Options::default());
     server.call("put", json!({"id": 1, "amount": 5})).ok(200);
     let read = |lag: &str| server.call_with("echo", json!({"id": 1}), &[("reprise-max-lag-ms", lag)]);
     let answer = read("0");

@@ -27,8 +27,7 @@ fn typed(ty: &str) -> Vec<u8> {
 
 #[test]
 fn the_former_bytes_become_a_new_version_with_the_rows() {
-    let server = Server::start();
-    server.put_module("probe", probe()).ok(201);
+    let server = Server::with_probe(Options::default());
     roll_back(&server, "probe", "").problem("not-found", 404);
     server.call("put", json!({"id": 1, "amount": 10})).ok(200);
     server.put_module("probe", probe_grown()).ok(200);

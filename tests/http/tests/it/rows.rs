@@ -1,16 +1,15 @@
 //! Looking into tables: ranges, order, conditions, columns, counts and sums, CSV; and what procedures logged.
 
-use reprise_test_http::{Options, Server, probe};
+use reprise_test_http::{Options, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 /// A hundred rows, `amount` the id modulo 7.
 fn server() -> Server {
-    let server = Server::start_with(Options {
+    let server = Server::with_probe(Options {
         partitions: Some(2),
         ..Options::default()
     });
-    server.put_module("probe", probe()).ok(201);
     let line = |id: i64| {
         format!(
             "{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{{\"id\":{id},\"amount\":{}}}}}\n",
@@ -92,11 +91,10 @@ fn ranges_order_and_conditions_give_the_rows_that_they_say_page_by_page() {
 
 #[test]
 fn a_condition_that_nothing_meets_looks_at_a_bounded_number_of_rows_a_page() {
-    let server = Server::start_with(Options {
+    let server = Server::with_probe(Options {
         partitions: Some(1),
         ..Options::default()
     });
-    server.put_module("probe", probe()).ok(201);
     let line =
         |id: i64| format!("{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{{\"id\":{id},\"amount\":1}}}}\n");
     for part in 0..2 {

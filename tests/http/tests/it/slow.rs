@@ -2,13 +2,13 @@
 //! its time, the server's memory stays where it was, and others are served meanwhile.
 
 use std::{
-    io::{Read, Write},
+    io::Write,
     net::{Shutdown, TcpStream},
     thread,
     time::{Duration, Instant},
 };
 
-use reprise_test_http::{Options, Server, probe};
+use reprise_test_http::{Options, Server, rest};
 use serde_json::json;
 
 /// Waits of which a client that means well has enough, on a machine that does other things, too.
@@ -21,27 +21,12 @@ const LONG: Duration = Duration::from_secs(180);
 const GROWN_BYTES_MAX: u64 = 128 << 20;
 
 fn server() -> Server {
-    let server = Server::start_with(Options {
+    Server::with_probe(Options {
         settings: SETTINGS,
         partitions: Some(1),
         is_measured: true,
         ..Options::default()
-    });
-    server.put_module("probe", probe()).ok(201);
-    server
-}
-
-fn connect(server: &Server) -> TcpStream {
-    let stream = TcpStream::connect(&server.address).expect("connect");
-    stream.set_read_timeout(Some(LONG)).expect("set timeout");
-    stream
-}
-
-/// Everything until the server closes.
-fn rest(stream: &mut TcpStream) -> String {
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer); // a reset is an end too
-    String::from_utf8_lossy(&answer).into_owned()
+    })
 }
 
 /// Writes a byte every 50 ms until the server has had enough; how long it bore that.
@@ -80,7 +65,7 @@ fn dribbled_heads_and_bodies_are_given_up() {
     let server = server();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut stream = connect(&server);
+            let mut stream = server.connect();
             stream
                 .write_all(b"GET /v1/status HTTP/1.1\r\nhost: localhost\r\nx-a: ")
                 .expect("send");
@@ -90,7 +75,7 @@ fn dribbled_heads_and_bodies_are_given_up() {
             assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
         });
         scope.spawn(|| {
-            let mut stream = connect(&server);
+            let mut stream = server.connect();
             let head = b"POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n";
             stream.write_all(head).expect("send");
             let borne = dribble(&mut stream, b" ");
@@ -99,7 +84,7 @@ fn dribbled_heads_and_bodies_are_given_up() {
             assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
         });
         scope.spawn(|| {
-            let mut stream = connect(&server);
+            let mut stream = server.connect();
             let head = b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{\"module";
             stream.write_all(head).expect("send");
             let begun = Instant::now();
@@ -121,7 +106,7 @@ fn a_client_that_takes_no_answers_is_cut_off_in_bounded_memory() {
     let before = server.resident_bytes();
     let lines = "{\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{\"id\":7}}\n".repeat(1000);
     let begun = Instant::now();
-    let mut streams: Vec<_> = (0..4).map(|_| connect(&server)).collect();
+    let mut streams: Vec<_> = (0..4).map(|_| server.connect()).collect();
     thread::scope(|scope| {
         for stream in &mut streams {
             scope.spawn(|| {
@@ -153,7 +138,7 @@ const HALF_CLOSED_ROUNDS: i64 = 100;
 
 /// Sends all of `request`, says that nothing follows, and reads until the server closes.
 fn half_closed(server: &Server, request: &str) -> String {
-    let mut stream = connect(server);
+    let mut stream = server.connect();
     stream.write_all(request.as_bytes()).expect("send");
     stream.shutdown(Shutdown::Write).expect("half close");
     rest(&mut stream)
@@ -231,7 +216,7 @@ fn header_floods_are_refused() {
         format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{long}\r\n"),
         path,
     ] {
-        let mut stream = connect(&server);
+        let mut stream = server.connect();
         let _ = stream.write_all(request.as_bytes()); // it may be cut off while it writes
         let answer = rest(&mut stream);
         let is_refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
@@ -239,7 +224,7 @@ fn header_floods_are_refused() {
         check_served(&server, 1);
     }
     // A header without end: the connection does not live on it.
-    let mut stream = connect(&server);
+    let mut stream = server.connect();
     let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\n");
     let begun = Instant::now();
     while stream.write_all(&[b'a'; 4096]).is_ok() {
@@ -252,10 +237,10 @@ fn header_floods_are_refused() {
 fn connections_beyond_the_limit_are_told_so_until_there_is_a_place() {
     let server = server();
     // Silent connections fill every place of this address; the header wait frees them again.
-    let idle: Vec<_> = (0..60).map(|_| connect(&server)).collect();
+    let idle: Vec<_> = (0..60).map(|_| server.connect()).collect();
     let begun = Instant::now();
     loop {
-        let mut late = connect(&server);
+        let mut late = server.connect();
         let _ = late.write_all(b"GET /v1/tables HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"); // it may be closed
         let answer = rest(&mut late);
         if answer.starts_with("HTTP/1.1 200") {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_test_http::{Options, Server, probe};
+use reprise_test_http::{Options, Server};
 use serde_json::json;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -60,11 +60,10 @@ fn bytes_of(hex: &str) -> Vec<u8> {
 fn a_call_and_a_batch_become_spans_of_the_callers_trace() {
     let (address, spans) = collector();
     let settings = format!("otlp_endpoint = \"http://{address}\"");
-    let server = Server::start_with(Options {
+    let server = Server::with_probe(Options {
         settings: settings.leak(),
         ..Options::default()
     });
-    server.put_module("probe", probe()).ok(201);
     let parent = format!("00-{TRACE}-{PARENT}-01");
     let traced = [("traceparent", parent.as_str())];
     let answer = server.call_with("echo", json!({"id": 1}), &traced);
@@ -125,11 +124,10 @@ fn a_collector_that_is_gone_harms_no_call() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let settings = format!("otlp_endpoint = \"http://{}\"", listener.local_addr().expect("address"));
     drop(listener);
-    let server = Server::start_with(Options {
+    let server = Server::with_probe(Options {
         settings: settings.leak(),
         ..Options::default()
     });
-    server.put_module("probe", probe()).ok(201);
     for id in 0..5000 {
         server.call("echo", json!({"id": id})).ok(200);
     }
