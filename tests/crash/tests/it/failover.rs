@@ -1,5 +1,6 @@
 //! A short run of what `cargo xtask failover` does for long.
 
+use crate::{check_loss, tell};
 use reprise_test_crash::{By, FailoverConfig, has_etcd, run_failovers, skip};
 
 /// Its first primary stands still.
@@ -15,18 +16,12 @@ fn config(failovers: u32, seed: u64, safety: &str) -> FailoverConfig {
 
 #[test]
 fn nothing_answered_at_2_safe_is_lost_by_failovers_by_hand() {
-    match run_failovers(&config(5, 1, "2-safe")) {
-        Ok(report) => println!("{report}"),
-        Err(error) => panic!("{error:#}"),
-    }
+    tell(run_failovers(&config(5, 1, "2-safe")));
 }
 
 #[test]
 fn nothing_that_a_quorum_answered_is_lost_by_failovers_by_hand() {
-    match run_failovers(&config(5, 2, "quorum")) {
-        Ok(report) => println!("{report}"),
-        Err(error) => panic!("{error:#}"),
-    }
+    tell(run_failovers(&config(5, 2, "quorum")));
 }
 
 #[test]
@@ -39,10 +34,7 @@ fn nothing_answered_at_2_safe_is_lost_by_failovers_by_lease() {
         by: By::Lease,
         ..config(5, 4, "2-safe")
     };
-    match run_failovers(&by_lease) {
-        Ok(report) => println!("{report}"),
-        Err(error) => panic!("{error:#}"),
-    }
+    tell(run_failovers(&by_lease));
 }
 
 /// With each server's log in NVRAM: a primary that stands still beyond its lease is taken over from, and comes to itself deposed.
@@ -56,34 +48,11 @@ fn nothing_answered_from_nvram_is_lost_by_failovers_by_lease() {
         device: "nvram".into(),
         ..FailoverConfig::new(By::Lease, 2, NVRAM_SEED)
     };
-    match run_failovers(&in_nvram) {
-        Ok(report) => {
-            println!("{report}");
-            assert!(report.paused > 0, "choose another seed");
-        }
-        Err(error) => panic!("{error:#}"),
-    }
+    assert!(tell(run_failovers(&in_nvram)).paused > 0, "choose another seed");
 }
 
-/// What is answered before a standby has it may be lost with the primary. A check that does not see that sees nothing.
+/// What is answered before a standby has it may be lost with the primary.
 #[test]
 fn a_loss_at_1_safe_is_noticed() {
-    let error = match run_failovers(&config(20, 3, "1-safe")) {
-        Ok(report) => panic!("standbys that stood still had all of it: {report}"),
-        Err(error) => format!("{error:#}"),
-    };
-    println!("{error}");
-    assert!(error.contains("reproduce: cargo xtask failover"), "{error}");
-    let is_a_loss = [
-        "lost",
-        "forgotten",
-        "had seen",
-        "must be",
-        "must have",
-        "above",
-        "has version",
-    ]
-    .iter()
-    .any(|word| error.contains(word));
-    assert!(is_a_loss, "it failed for another reason: {error}");
+    check_loss(run_failovers(&config(20, 3, "1-safe")), "failover");
 }

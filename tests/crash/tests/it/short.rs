@@ -1,5 +1,6 @@
 //! A short run of what `cargo xtask crash` does for long.
 
+use crate::{check_loss, tell};
 use reprise_test_crash::{Config, run};
 
 #[test]
@@ -7,10 +8,7 @@ fn no_acknowledged_transaction_is_lost_none_is_half_none_is_there_twice() {
     let seed = std::env::var("REPRISE_CRASH_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
-    match run(&Config::new(15, seed.unwrap_or(1))) {
-        Ok(report) => println!("{report}"),
-        Err(error) => panic!("{error:#}"),
-    }
+    tell(run(&Config::new(15, seed.unwrap_or(1))));
 }
 
 #[test]
@@ -19,13 +17,10 @@ fn neither_is_one_in_nvram_nor_between_nvram_and_files() {
         device: "mixed".into(),
         ..Config::new(12, 3)
     };
-    match run(&config) {
-        Ok(report) => println!("{report}"),
-        Err(error) => panic!("{error:#}"),
-    }
+    tell(run(&config));
 }
 
-/// What is answered before it is durable is lost by kill -9. A check that does not see that sees nothing.
+/// What is answered before it is durable is lost by kill -9.
 #[test]
 fn a_loss_is_noticed() {
     let config = Config {
@@ -36,22 +31,5 @@ fn a_loss_is_noticed() {
         keeps: false,
         ..Config::new(25, 2)
     };
-    let error = match run(&config) {
-        Ok(report) => panic!("a server that acknowledges too early passed: {report}"),
-        Err(error) => format!("{error:#}"),
-    };
-    println!("{error}");
-    assert!(error.contains("reproduce: cargo xtask crash"), "{error}");
-    let is_a_loss = [
-        "lost",
-        "forgotten",
-        "had seen",
-        "must be",
-        "must have",
-        "above",
-        "before it",
-    ]
-    .iter()
-    .any(|word| error.contains(word));
-    assert!(is_a_loss, "it failed for another reason: {error}");
+    check_loss(run(&config), "crash");
 }

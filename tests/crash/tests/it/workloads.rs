@@ -1,5 +1,6 @@
 //! Short runs of `cargo xtask crash --workload`: a kill under each kind of log, each recovery on another number of sites.
 
+use crate::tell;
 use reprise_test_crash::{SCHEMAS, WorkloadConfig, run_schemas, run_workload};
 
 fn config(workload: &str, cycles: u32) -> WorkloadConfig {
@@ -14,10 +15,7 @@ fn config(workload: &str, cycles: u32) -> WorkloadConfig {
 }
 
 fn check(workload: &str) {
-    match run_workload(&config(workload, 3)) {
-        Ok(report) => println!("{report}"),
-        Err(error) => panic!("{error:#}"),
-    }
+    tell(run_workload(&config(workload, 3)));
 }
 
 #[test]
@@ -37,13 +35,8 @@ fn tatp_keeps_its_rows() {
 
 #[test]
 fn tables_that_change_keep_their_rows() {
-    match run_schemas(&config(SCHEMAS, 9)) {
-        Ok(report) => {
-            println!("{report}");
-            assert!(report.kills_in_deployment > 0 && report.deployments > 0, "{report}");
-        }
-        Err(error) => panic!("{error:#}"),
-    }
+    let report = tell(run_schemas(&config(SCHEMAS, 9)));
+    assert!(report.kills_in_deployment > 0 && report.deployments > 0, "{report}");
 }
 
 /// What is answered before it is durable is lost by kill -9, and the counters tell.

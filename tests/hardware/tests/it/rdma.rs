@@ -1,11 +1,9 @@
 //! A primary and a standby in a virtual machine, over RDMA of the kernel's soft-RoCE: the wire is cut, either is killed.
 
-use std::{
-    path::Path,
-    process::{Child, Command, Stdio},
-};
+use std::process::{Child, Command, Stdio};
 
-use reprise_test_crash::{binary, has_etcd, procedure_wasm, skip};
+use crate::{bank_in, check_whole, run_guest, tools};
+use reprise_test_crash::{binary, has_etcd, skip};
 use reprise_test_hardware::{alone, is_available};
 
 #[test]
@@ -14,23 +12,8 @@ fn a_standby_follows_over_rdma_is_cut_off_killed_and_takes_over() {
     if let Err(why) = is_available() {
         return skip(NAME, &why);
     }
-    let reprise = binary().expect("the server");
     let _alone = alone();
-    let dir = tempfile::tempdir().expect("a directory");
-    let wasm = dir.path().join("bank.wasm");
-    std::fs::write(&wasm, procedure_wasm("bank").expect("a module")).expect("written");
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut vm = Command::new(tools.join("boot-vm"));
-    vm.args(["--timeout", "1800", "--mem", "2G", "--rdma", "--"]);
-    vm.arg(tools.join("rdma-guest")).arg(reprise).arg(&wasm);
-    let output = vm.stdin(Stdio::null()).output().expect("boot-vm");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{told}");
-    assert!(
-        output.status.success() && told.contains("whole"),
-        "{told}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    run_guest("rdma-guest", "1800");
 }
 
 /// Ends with the test.
@@ -60,18 +43,16 @@ fn two_machines_lose_their_power_one_after_the_other() {
         .prefix("rdma")
         .tempdir_in("/tmp")
         .expect("a directory");
-    let wasm = dir.path().join("bank.wasm");
-    std::fs::write(&wasm, procedure_wasm("bank").expect("a module")).expect("written");
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let wasm = bank_in(dir.path());
     let start = |side: &str, kill_on: Option<&str>, role: &str, last: &str| {
-        let mut vm = Command::new(tools.join("boot-vm"));
+        let mut vm = Command::new(tools().join("boot-vm"));
         vm.args(["--timeout", "1800", "--mem", "1G", "--cpus", "1", "--rdma"]);
         let path = |name: String| dir.path().join(name).display().to_string();
         vm.args(["--link", &path(format!("link:{side}"))]);
         vm.args(["--pmem", &path(format!("{side}.img:256M"))]);
         vm.args(kill_on.map(|text| ["--kill-on", text]).into_iter().flatten());
         vm.arg("--")
-            .arg(tools.join("rdma-pair"))
+            .arg(tools().join("rdma-pair"))
             .arg(role)
             .arg(&reprise)
             .arg(last);
@@ -110,12 +91,5 @@ fn nothing_answered_is_lost_by_failovers_over_rdma() {
     let _alone = alone();
     let mut failovers = Command::new(env!("CARGO_BIN_EXE_rdma-failover"));
     failovers.args(["--by-hand", "2", "--by-lease", "2", "--seed", "2"]);
-    let output = failovers.stdin(Stdio::null()).output().expect("rdma-failover");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{told}");
-    assert!(
-        output.status.success() && told.contains("whole"),
-        "{told}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    check_whole(&failovers.stdin(Stdio::null()).output().expect("rdma-failover"));
 }
