@@ -5,6 +5,7 @@
 //! Invariants: a mount ends with its handle; what a test notes as refused must never be seen again.
 //! Called by: the tests beside it; `cargo xtask full`.
 
+mod cluster;
 mod forge;
 mod full;
 mod group;
@@ -15,6 +16,7 @@ mod network;
 mod openings;
 mod verbs;
 
+pub use cluster::Cluster;
 pub use forge::{forge_args, forge_migration, forge_stand_in};
 pub use full::{FullReport, run_full};
 pub use group::Group;

@@ -6,37 +6,11 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Launch, Server, run_verb};
+use reprise_test_crash::{Server, run_verb};
 use reprise_test_process::{
-    Openings, PATIENCE, durable_lsn, is_awaited, open_until_known, replication_status, switch_over,
+    Cluster, Openings, PATIENCE, durable_lsn, is_awaited, open_until_known, replication_status, switch_over,
 };
 use serde_json::Value;
-
-struct Cluster {
-    dir: tempfile::TempDir,
-}
-
-impl Cluster {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            dir: tempfile::tempdir()?,
-        })
-    }
-
-    fn launch(&self, name: &str, args: &[&str]) -> Launch {
-        let own = ["--name", name, "--ship-listen", "127.0.0.1:0"];
-        Launch::new(&self.dir.path().join(name)).args(&[&own[..], args].concat())
-    }
-
-    fn primary(&self, name: &str, safety: &str) -> Result<Server> {
-        Server::start(&self.launch(name, &["--partitions", "2", "--safety", safety]))
-    }
-
-    fn standby(&self, name: &str, of: &Server, safety: &str) -> Result<Server> {
-        let url = format!("http://{}", of.address);
-        Server::start(&self.launch(name, &["--standby-of", &url, "--safety", safety]))
-    }
-}
 
 fn replication(server: &Server) -> Result<Value> {
     reprise_test_process::replication(server, &[])
@@ -95,8 +69,8 @@ fn promote(server: &Server) -> Result<()> {
 #[test]
 fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
     let cluster = Cluster::new()?;
-    let a = cluster.primary("a", "1-safe")?;
-    let mut b = cluster.standby("b", &a, "1-safe")?;
+    let a = cluster.primary("a", &["--safety", "1-safe"])?;
+    let mut b = cluster.standby("b", &a, &["--safety", "1-safe"])?;
     wait_streaming(&a, 1)?;
     signal(&mut b, libc::SIGSTOP)?;
     a.deploy("bank")?;
@@ -132,22 +106,22 @@ fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
 #[test]
 fn what_one_standby_acknowledged_is_marked_where_another_one_was_promoted() -> Result<()> {
     let cluster = Cluster::new()?;
-    let mut a = cluster.primary("a", "2-safe")?;
+    let mut a = cluster.primary("a", &["--safety", "2-safe"])?;
     a.deploy("bank")?;
-    let b = cluster.standby("b", &a, "2-safe")?;
-    let mut c = cluster.standby("c", &a, "2-safe")?;
+    let b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
+    let mut c = cluster.standby("c", &a, &["--safety", "2-safe"])?;
     wait_reached(&a, "2-safe", &[&b, &c])?;
     ensure!(is_opened(&a, 1)?, "with both");
     c.kill()?;
     let asked = open_until_known(&a, 2, &[("reprise-safety", "2-safe")])?;
     ensure!(asked.status == 200, "with one: {}", asked.text());
     a.kill()?;
-    let c = cluster.standby("c", &a, "2-safe")?;
+    let c = cluster.standby("c", &a, &["--safety", "2-safe"])?;
     let path = "/v1/replication/promote?force=true&accept_loss=true";
     let promoted = c.request("POST", path, &[], b"")?;
     ensure!(promoted.status == 200, "{}", promoted.text());
     ensure!(!has_account(&c, 2)?, "it lacks what was answered last");
-    let a = cluster.standby("a", &c, "2-safe")?;
+    let a = cluster.standby("a", &c, &["--safety", "2-safe"])?;
     wait_streaming(&c, 1)?;
     let told = replication(&a)?;
     let cuts = told["cuts"].as_array().cloned().unwrap_or_default();
@@ -160,9 +134,9 @@ fn what_one_standby_acknowledged_is_marked_where_another_one_was_promoted() -> R
 #[test]
 fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -> Result<()> {
     let cluster = Cluster::new()?;
-    let mut a = cluster.primary("a", "1-safe")?;
+    let mut a = cluster.primary("a", &["--safety", "1-safe"])?;
     a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, "1-safe")?;
+    let mut b = cluster.standby("b", &a, &["--safety", "1-safe"])?;
     wait_reached(&a, "1-safe", &[&b])?;
     let load = Openings::start(&a.address, &[]);
     load.wait(100)?;
@@ -174,7 +148,7 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
     signal(&mut b, libc::SIGCONT)?;
     promote(&b)?;
     ensure!(open(&b, 7_000_000, &[])?.0 == 200, "it takes writes");
-    let a = cluster.standby("a", &b, "1-safe")?;
+    let a = cluster.standby("a", &b, &["--safety", "1-safe"])?;
     wait_streaming(&b, 1)?;
     // What was answered is on the new primary, or kept aside and marked.
     let told = replication(&a)?;
@@ -182,7 +156,7 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
     ensure!(told["cuts"].as_array().is_some_and(|cuts| cuts.len() == 1), "{told}");
     ensure!(cut["acknowledged"] == true && cut["epoch"] == 1, "{cut}");
     let name = cut["name"].as_str().unwrap_or_default();
-    let dir = cluster.dir.path().join("a/cuts").join(name);
+    let dir = cluster.path("a/cuts").join(name);
     let dump = run_verb(&["log", "dump", &dir.display().to_string(), "--output", "json"])?;
     ensure!(dump.status.success(), "{dump:?}");
     let kept = String::from_utf8_lossy(&dump.stdout).into_owned();
@@ -220,10 +194,10 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
 #[test]
 fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_it() -> Result<()> {
     let cluster = Cluster::new()?;
-    let mut a = cluster.primary("a", "2-safe")?;
+    let mut a = cluster.primary("a", &["--safety", "2-safe"])?;
     a.deploy("bank")?;
-    let b = cluster.standby("b", &a, "2-safe")?;
-    let mut c = cluster.standby("c", &a, "2-safe")?;
+    let b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
+    let mut c = cluster.standby("c", &a, &["--safety", "2-safe"])?;
     wait_reached(&a, "2-safe", &[&b, &c])?;
     c.kill()?;
     if open(&a, 1, &[("idempotency-key", "open-1")])?.0 != 200 {
@@ -245,8 +219,8 @@ fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_
         "{shown}"
     );
     ensure!(b.terminate()?.0.code() == Some(0), "it ends");
-    std::fs::remove_file(cluster.dir.path().join("b/standing.json"))?;
-    let b = cluster.standby("b", &a, "2-safe")?;
+    std::fs::remove_file(cluster.path("b/standing.json"))?;
+    let b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
     ensure!(
         replication(&b)?["standbys"][0]["in_sync"] == false,
         "it was told nothing"
@@ -272,10 +246,10 @@ fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_
 #[test]
 fn a_switch_over_under_load_loses_nothing() -> Result<()> {
     let cluster = Cluster::new()?;
-    let a = cluster.primary("a", "1-safe")?;
+    let a = cluster.primary("a", &["--safety", "1-safe"])?;
     a.deploy("bank")?;
-    let b = cluster.standby("b", &a, "1-safe")?;
-    let c = cluster.standby("c", &a, "1-safe")?;
+    let b = cluster.standby("b", &a, &["--safety", "1-safe"])?;
+    let c = cluster.standby("c", &a, &["--safety", "1-safe"])?;
     wait_streaming(&a, 2)?;
     let load = Openings::start(&a.address, &[]);
     load.wait(100)?;
@@ -309,7 +283,7 @@ fn a_switch_over_under_load_loses_nothing() -> Result<()> {
     let mistake = Server::start(&cluster.launch("a", &[]));
     let told = mistake.err().map(|error| format!("{error:#}")).unwrap_or_default();
     ensure!(told.contains("stepped down for b"), "{told}");
-    let a = cluster.standby("a", &b, "1-safe")?;
+    let a = cluster.standby("a", &b, &["--safety", "1-safe"])?;
     ensure!(open(&b, 7_000_000, &[])?.0 == 200, "it takes writes");
     // The other standby goes to the new primary by itself.
     wait_streaming(&b, 2)?;
@@ -328,9 +302,9 @@ fn a_switch_over_under_load_loses_nothing() -> Result<()> {
 #[test]
 fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_alone() -> Result<()> {
     let cluster = Cluster::new()?;
-    let a = cluster.primary("a", "2-safe")?;
+    let a = cluster.primary("a", &["--safety", "2-safe"])?;
     a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, "2-safe")?;
+    let mut b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
     wait_reached(&a, "2-safe", &[&b])?;
     signal(&mut b, libc::SIGSTOP)?;
     let (mut first, mut second) = (a.connect()?, a.connect()?);
@@ -363,7 +337,7 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
     let shown = replication_status(&a)?;
     ensure!(shown.contains("2-safe (now 1-safe: standbys are missing)"), "{shown}");
     // It comes back, and is waited for again.
-    let b = cluster.standby("b", &a, "2-safe")?;
+    let b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
     wait_reached(&a, "2-safe", &[&b])?;
     ensure!(is_opened(&a, 3)?, "with it");
     Ok(())
@@ -373,12 +347,12 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
 #[test]
 fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -> Result<()> {
     let cluster = Cluster::new()?;
-    let a = cluster.primary("a", "2-safe")?;
+    let a = cluster.primary("a", &["--safety", "2-safe"])?;
     a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, "2-safe")?;
+    let mut b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
     wait_reached(&a, "2-safe", &[&b])?;
     // A directory has the place of the file that is to be written.
-    let in_the_way = cluster.dir.path().join("a/standbys.json.tmp");
+    let in_the_way = cluster.path("a/standbys.json.tmp");
     let begun = Instant::now();
     // The file itself may lie there for a moment.
     while let Err(error) = std::fs::create_dir_all(in_the_way.join("x")) {
@@ -406,9 +380,9 @@ fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -
 #[test]
 fn a_client_that_waits_no_longer_is_told_that_its_write_is_open() -> Result<()> {
     let cluster = Cluster::new()?;
-    let a = cluster.primary("a", "2-safe")?;
+    let a = cluster.primary("a", &["--safety", "2-safe"])?;
     a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, "2-safe")?;
+    let mut b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
     wait_reached(&a, "2-safe", &[&b])?;
     signal(&mut b, libc::SIGSTOP)?;
     let begun = Instant::now();
@@ -425,7 +399,7 @@ fn a_client_that_waits_no_longer_is_told_that_its_write_is_open() -> Result<()> 
 #[test]
 fn a_very_safe_primary_writes_nothing_without_its_standbys() -> Result<()> {
     let cluster = Cluster::new()?;
-    let a = cluster.primary("a", "very-safe")?;
+    let a = cluster.primary("a", &["--safety", "very-safe"])?;
     let refused = a.request(
         "PUT",
         "/v1/modules/bank",
@@ -437,7 +411,7 @@ fn a_very_safe_primary_writes_nothing_without_its_standbys() -> Result<()> {
         "{}",
         refused.text()
     );
-    let mut b = cluster.standby("b", &a, "very-safe")?;
+    let mut b = cluster.standby("b", &a, &["--safety", "very-safe"])?;
     wait_reached(&a, "very-safe", &[&b])?;
     a.deploy_until_known("bank")?;
     ensure!(is_opened(&a, 1)?, "with its standby");
@@ -453,7 +427,7 @@ fn a_very_safe_primary_writes_nothing_without_its_standbys() -> Result<()> {
         has_account(&a, 1)? && !has_account(&a, 2)?,
         "reads go on, and nothing was left"
     );
-    let b = cluster.standby("b", &a, "very-safe")?;
+    let b = cluster.standby("b", &a, &["--safety", "very-safe"])?;
     wait_reached(&a, "very-safe", &[&b])?;
     ensure!(is_opened(&a, 2)?, "it is back");
     Ok(())
@@ -487,7 +461,7 @@ fn levels_that_can_not_be_had_are_refused_at_the_start() -> Result<()> {
 #[test]
 fn a_call_asks_for_more_than_its_server_gives_to_all() -> Result<()> {
     let cluster = Cluster::new()?;
-    let a = cluster.primary("a", "1-safe")?;
+    let a = cluster.primary("a", &["--safety", "1-safe"])?;
     a.deploy("bank")?;
     let asked = |account, level| open(&a, account, &[("reprise-safety", level)]);
     // Judged before it runs: nothing is left of what is refused.
@@ -505,8 +479,8 @@ fn a_call_asks_for_more_than_its_server_gives_to_all() -> Result<()> {
         asked(1, "1-safe")?.0 == 200 && asked(2, "local-sync")?.0 == 200,
         "what all get"
     );
-    let mut b = cluster.standby("b", &a, "1-safe")?;
-    let c = cluster.standby("c", &a, "1-safe")?;
+    let mut b = cluster.standby("b", &a, &["--safety", "1-safe"])?;
+    let c = cluster.standby("c", &a, &["--safety", "1-safe"])?;
     wait_reached(&a, "1-safe", &[&b, &c])?;
     for (account, level) in [(10, "2-safe"), (11, "quorum"), (12, "very-safe")] {
         let answer = open_until_known(&a, account, &[("reprise-safety", level)])?;
@@ -619,11 +593,11 @@ fn deployment_is_left_open(a: &Server, c: &mut Server, wasm: &[u8]) -> Result<bo
 #[test]
 fn a_quorum_of_three_goes_on_with_one_standby_and_not_with_none() -> Result<()> {
     let cluster = Cluster::new()?;
-    let mut a = cluster.primary("a", "quorum")?;
-    let mut b = cluster.standby("b", &a, "quorum")?;
+    let mut a = cluster.primary("a", &["--safety", "quorum"])?;
+    let mut b = cluster.standby("b", &a, &["--safety", "quorum"])?;
     wait_reached(&a, "quorum", &[&b])?;
     a.deploy_until_known("bank")?;
-    let mut c = cluster.standby("c", &a, "quorum")?;
+    let mut c = cluster.standby("c", &a, &["--safety", "quorum"])?;
     wait_reached(&a, "quorum", &[&b, &c])?;
     b.kill()?;
     wait_reached(&a, "quorum", &[&c])?;
@@ -641,7 +615,7 @@ fn a_quorum_of_three_goes_on_with_one_standby_and_not_with_none() -> Result<()> 
     c.kill()?;
     let mut account = 10;
     loop {
-        c = cluster.standby("c", &a, "quorum")?;
+        c = cluster.standby("c", &a, &["--safety", "quorum"])?;
         wait_reached(&a, "quorum", &[&c])?;
         if is_left_open(&a, &mut c, account)? {
             break;
@@ -654,9 +628,9 @@ fn a_quorum_of_three_goes_on_with_one_standby_and_not_with_none() -> Result<()> 
     ensure!(has_account(&a, 1)?, "reads go on");
     // Killed, it knows after its start who counts; what nobody else had is confirmed once a standby has it.
     a.kill()?;
-    let a = cluster.primary("a", "quorum")?;
+    let a = cluster.primary("a", &["--safety", "quorum"])?;
     ensure!(open(&a, 3, &[])?.0 == 503, "no majority yet");
-    let c = cluster.standby("c", &a, "quorum")?;
+    let c = cluster.standby("c", &a, &["--safety", "quorum"])?;
     wait_reached(&a, "quorum", &[&c])?;
     ensure!(is_opened(&a, 3)? && has_account(&a, account)?, "two of three");
     Ok(())
@@ -711,10 +685,10 @@ fn is_hidden(a: &Server, b: &Server, c: &mut Server, account: u64) -> Result<boo
 #[test]
 fn a_standby_shows_nothing_that_another_one_may_still_lack() -> Result<()> {
     let cluster = Cluster::new()?;
-    let a = cluster.primary("a", "2-safe")?;
+    let a = cluster.primary("a", &["--safety", "2-safe"])?;
     a.deploy("bank")?;
-    let b = cluster.standby("b", &a, "2-safe")?;
-    let mut c = cluster.standby("c", &a, "2-safe")?;
+    let b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
+    let mut c = cluster.standby("c", &a, &["--safety", "2-safe"])?;
     wait_reached(&a, "2-safe", &[&b, &c])?;
     ensure!(is_opened(&a, 1)?, "all have it");
     wait_has_account(&b, 1)?;

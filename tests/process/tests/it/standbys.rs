@@ -9,43 +9,8 @@ use std::{
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, run_verb};
-use reprise_test_process::{check_by_promtool, wait_reached};
+use reprise_test_process::{Cluster, PATIENCE, check_by_promtool, wait_reached};
 use serde_json::Value;
-
-/// A wait that ends only by a mistake.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-struct Cluster {
-    dir: tempfile::TempDir,
-}
-
-impl Cluster {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            dir: tempfile::tempdir()?,
-        })
-    }
-
-    fn path(&self, name: &str) -> std::path::PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// A server that takes standbys.
-    fn primary(&self, name: &str, args: &[&str]) -> Result<Server> {
-        let own = ["--name", name, "--ship-listen", "127.0.0.1:0", "--partitions", "3"];
-        Server::start(&Launch::new(&self.path(name)).args(&[&own[..], args].concat()))
-    }
-
-    fn standby_launch(&self, name: &str, of: &Server, args: &[&str]) -> Launch {
-        let url = format!("http://{}", of.address);
-        let own = ["--name", name, "--standby-of", &url, "--ship-listen", "127.0.0.1:0"];
-        Launch::new(&self.path(name)).args(&[&own[..], args].concat())
-    }
-
-    fn standby(&self, name: &str, of: &Server, args: &[&str]) -> Result<Server> {
-        Server::start(&self.standby_launch(name, of, args))
-    }
-}
 
 fn replication(server: &Server) -> Result<Value> {
     Ok(server.get("/v1/replication")?.json())

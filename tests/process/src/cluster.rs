@@ -1,0 +1,40 @@
+//! A primary and its standbys, in one directory.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use reprise_test_crash::{Launch, Server};
+
+/// Servers that take standbys, each in a directory of its name.
+pub struct Cluster {
+    dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    pub fn new() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        Ok(Self { dir })
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn launch(&self, name: &str, args: &[&str]) -> Launch {
+        let own = ["--name", name, "--ship-listen", "127.0.0.1:0"];
+        Launch::new(&self.path(name)).args(&own).args(args)
+    }
+
+    pub fn primary(&self, name: &str, args: &[&str]) -> Result<Server> {
+        Server::start(&self.launch(name, &["--partitions", "3"]).args(args))
+    }
+
+    pub fn standby_launch(&self, name: &str, of: &Server, args: &[&str]) -> Launch {
+        let url = format!("http://{}", of.address);
+        self.launch(name, &["--standby-of", &url]).args(args)
+    }
+
+    pub fn standby(&self, name: &str, of: &Server, args: &[&str]) -> Result<Server> {
+        Server::start(&self.standby_launch(name, of, args))
+    }
+}
