@@ -75,6 +75,15 @@ impl Answer {
         }
         problem
     }
+
+    /// The same, whose detail has these words.
+    #[track_caller]
+    pub fn problem_with(&self, (slug, status): (&str, u16), words: &str) -> Value {
+        let problem = self.problem(slug, status);
+        let is_told = problem["detail"].as_str().is_some_and(|text| text.contains(words));
+        assert!(is_told, "no {words:?}: {problem}");
+        problem
+    }
 }
 
 /// Sends bytes as they are and returns the answer up to the end of the connection.

@@ -17,8 +17,7 @@ fn a_server_alone_is_the_primary_of_nobody() {
     assert_eq!((&told["primary"], &told["ship_address"]), (&json!(null), &json!(null)));
     assert_eq!(told["durable_lsn"], told["committed_lsn"]);
     let promoted = server.send(Method::POST, "/v1/replication/promote", &[], Vec::new());
-    let refused = promoted.problem("not-standby", 409);
-    assert!(refused["detail"].as_str().is_some_and(|text| text.contains("epoch 1")));
+    promoted.problem_with(("not-standby", 409), "epoch 1");
     let wrong = server.send(Method::POST, "/v1/replication/promote?force=perhaps", &[], Vec::new());
     wrong.problem("malformed-request", 400);
     let step_down = |body: &str| {
@@ -60,12 +59,7 @@ fn who_would_join_is_judged_first() {
     }
     let long = format!(r#"{{"name": "{}"}}"#, "x".repeat(5_000));
     join("secret-admin", &long).problem("too-large", 413);
-    let refused = join("secret-admin", r#"{"name": "b"}"#).problem("not-found", 404);
-    assert!(
-        refused["detail"]
-            .as_str()
-            .is_some_and(|text| text.contains("--ship-listen"))
-    );
+    join("secret-admin", r#"{"name": "b"}"#).problem_with(("not-found", 404), "--ship-listen");
     let bearer = [("authorization", "Bearer secret-write")];
     let promoted = server.send(Method::POST, "/v1/replication/promote", &bearer, Vec::new());
     promoted.problem("forbidden", 403);
