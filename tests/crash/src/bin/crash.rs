@@ -1,9 +1,11 @@
 //! `crash`: kills the server under load again and again. `cargo xtask crash` builds and runs it.
 
-use std::{process::ExitCode, time::SystemTime};
+use std::process::ExitCode;
 
 use clap::Parser;
-use reprise_test_crash::{Config, MIXED, SCHEMAS, WORKLOADS, WorkloadConfig, run, run_schemas, run_workload};
+use reprise_test_crash::{
+    Config, MIXED, SCHEMAS, WORKLOADS, WorkloadConfig, exit_code, run, run_schemas, run_workload, told_seed,
+};
 
 /// Kill the server under load again and again and look for lost, half or repeated transactions
 #[derive(Parser)]
@@ -38,11 +40,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let seed = args
-        .seed
-        .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
-    eprintln!("seed {seed}");
+    let seed = told_seed(args.seed);
     if let Some(workload) = args.workload {
         let config = WorkloadConfig {
             workload,
@@ -69,14 +67,5 @@ fn main() -> ExitCode {
 }
 
 fn tell<T: std::fmt::Display>(outcome: anyhow::Result<T>) -> ExitCode {
-    match outcome {
-        Ok(report) => {
-            println!("{report}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(outcome.map(|report| println!("{report}")))
 }

@@ -1,9 +1,9 @@
 //! `failover`: loses the primary of three servers again and again. `cargo xtask failover` builds and runs it.
 
-use std::{process::ExitCode, time::SystemTime};
+use std::process::ExitCode;
 
 use clap::Parser;
-use reprise_test_crash::{By, FailoverConfig, run_failovers};
+use reprise_test_crash::{By, FailoverConfig, exit_code, run_failovers, told_seed};
 
 /// Lose the primary of three servers under load again and again, and look for lost, half or repeated transactions
 #[derive(Parser)]
@@ -32,11 +32,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let seed = args
-        .seed
-        .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
-    eprintln!("seed {seed}");
+    let seed = told_seed(args.seed);
     let by = if args.by_lease.is_some() { By::Lease } else { By::Hand };
     let failovers = args.by_lease.unwrap_or(args.by_hand);
     let config = FailoverConfig {
@@ -45,14 +41,5 @@ fn main() -> ExitCode {
         tells: true,
         ..FailoverConfig::new(by, failovers, seed)
     };
-    match run_failovers(&config) {
-        Ok(report) => {
-            println!("{report}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run_failovers(&config).map(|report| println!("{report}")))
 }

@@ -1,9 +1,10 @@
 //! `nvdimm`: power failures of a server on an emulated NVDIMM. `cargo xtask nvdimm` builds and runs it.
 
-use std::{process::ExitCode, time::SystemTime};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use reprise_test_crash::{exit_code, told_seed};
 use reprise_test_hardware::{NvdimmConfig, NvdimmGuestConfig, is_available, run_nvdimm, run_nvdimm_guest};
 
 /// Cut the power of a loaded server on an emulated NVDIMM again and again, and look for lost calls
@@ -51,22 +52,12 @@ fn main() -> ExitCode {
         }),
         None => kill(&args),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(done)
 }
 
 fn kill(args: &Args) -> anyhow::Result<()> {
     is_available().map_err(anyhow::Error::msg)?;
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let seed = args
-        .seed
-        .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
-    eprintln!("seed {seed}");
+    let seed = told_seed(args.seed);
     let program = std::env::current_exe().context("find this program")?;
     let kills = args.kills;
     println!("{}", run_nvdimm(&program, &NvdimmConfig { kills, seed })?);

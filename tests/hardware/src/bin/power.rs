@@ -1,8 +1,9 @@
 //! `power`: power failures under load, on a recorded disk. `cargo xtask power` builds and runs it.
 
-use std::{path::PathBuf, process::ExitCode, time::SystemTime};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use reprise_test_crash::{exit_code, told_seed};
 use reprise_test_hardware::{Config, GuestConfig, is_available, run, run_guest};
 
 /// Cut the power of a loaded server at many points and look for lost or half transactions
@@ -53,22 +54,12 @@ fn main() -> ExitCode {
         }),
         None => cut(args),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(done)
 }
 
 fn cut(args: Args) -> anyhow::Result<()> {
     is_available().map_err(anyhow::Error::msg)?;
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let seed = args
-        .seed
-        .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
-    eprintln!("seed {seed}");
+    let seed = told_seed(args.seed);
     let config = Config {
         seed,
         seconds: args.seconds,

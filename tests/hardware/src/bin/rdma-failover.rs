@@ -4,6 +4,7 @@ use std::{process::ExitCode, time::SystemTime};
 
 use anyhow::Context;
 use clap::Parser;
+use reprise_test_crash::exit_code;
 use reprise_test_hardware::{RdmaFailovers, is_available, run_rdma_failovers, run_rdma_failovers_guest};
 
 /// Lose the primary of three servers again and again, whose log travels over RDMA in a virtual machine
@@ -51,13 +52,7 @@ fn main() -> ExitCode {
         true => run_rdma_failovers_guest(&failovers),
         false => boot(&failovers),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(done)
 }
 
 fn boot(failovers: &RdmaFailovers) -> anyhow::Result<()> {
