@@ -25,6 +25,7 @@ pub use look::{balance, check, check_by_promtool, snapshot, verify};
 pub use mount::{Mount, fill};
 pub use network::Network;
 pub use openings::{
-    Headers, Openings, PATIENCE, durable_lsn, is_awaited, open_until_known, replication, take_checkpoint, wait_reached,
+    Headers, Openings, PATIENCE, durable_lsn, is_awaited, lsn, open_until_known, promote, replication, take_checkpoint,
+    wait_reached,
 };
 pub use verbs::{json_of, refused, replication_status, status_of, switch_over};

@@ -87,6 +87,18 @@ pub fn replication(server: &Server, headers: Headers) -> Result<Value> {
     Ok(server.request("GET", "/v1/replication", headers, b"")?.json())
 }
 
+/// A number that is told as a string; 0 where there is none.
+pub fn lsn(value: &Value) -> u64 {
+    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// Promotes a standby by force.
+pub fn promote(standby: &Server) -> Result<Value> {
+    let answer = standby.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    Ok(answer.json())
+}
+
 /// All before it is on the server's disk.
 pub fn durable_lsn(server: &Server, headers: Headers) -> Result<u64> {
     let told = replication(server, headers)?;

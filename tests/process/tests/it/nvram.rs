@@ -155,67 +155,49 @@ fn what_can_not_be_is_refused_in_a_line() -> Result<()> {
     let (data, region) = (dir.path().join("data"), dir.path().join("region"));
     let region = region.to_str().expect("text");
     let folder = dir.path().to_str().expect("text");
-    let nvram = ["--device", "nvram"];
-    for (args, part) in [
-        (vec!["--nvram", region], "nvram and nvram-size go with device nvram"),
-        ([&nvram[..], &["--nvram-size", SIZE]].concat(), "needs --nvram PATH"),
+    let words = |args: &'static str| {
+        let words = args.split(' ').map(|word| match word {
+            "REGION" => region,
+            "FOLDER" => folder,
+            "SIZE" => SIZE,
+            word => word,
+        });
+        words.collect::<Vec<_>>()
+    };
+    const SIZED: &str = "--device nvram --nvram REGION --nvram-size SIZE";
+    for (first, more, part) in [
+        ("--nvram REGION", "", "nvram and nvram-size go with device nvram"),
+        ("--device nvram --nvram-size SIZE", "", "needs --nvram PATH"),
+        ("--device nvram --nvram REGION", "", "needs --nvram-size BYTES to make"),
+        ("--device nvram --nvram REGION", "--nvram-size 4096", "too small"),
         (
-            [&nvram[..], &["--nvram", region]].concat(),
-            "needs --nvram-size BYTES to make",
-        ),
-        (
-            [&nvram[..], &["--nvram", region, "--nvram-size", "4096"]].concat(),
-            "too small",
-        ),
-        (
-            [&nvram[..], &["--nvram", folder, "--nvram-size", SIZE]].concat(),
+            "--device nvram --nvram FOLDER",
+            "--nvram-size SIZE",
             "neither a file nor a DAX device",
         ),
+        (SIZED, "--commit async", "asynchronous commit"),
+        ("--nvram-flush insert", "", "nvram-flush goes with device nvram"),
         (
-            [
-                &nvram[..],
-                &["--nvram", region, "--nvram-size", SIZE, "--commit", "async"],
-            ]
-            .concat(),
-            "asynchronous commit",
-        ),
-        (vec!["--nvram-flush", "insert"], "nvram-flush goes with device nvram"),
-        (
-            [
-                &nvram[..],
-                &["--nvram", region, "--nvram-size", SIZE, "--nvram-flush", "later"],
-            ]
-            .concat(),
+            SIZED,
+            "--nvram-flush later",
             "changes go to NVRAM at commit, insert or insert-fence",
         ),
+        (SIZED, "--nvram-flush insert", "log command has none"),
         (
-            [
-                &nvram[..],
-                &["--nvram", region, "--nvram-size", SIZE, "--nvram-flush", "insert"],
-            ]
-            .concat(),
-            "log command has none",
-        ),
-        (
-            [
-                &nvram[..],
-                &["--nvram", region, "--nvram-size", SIZE, "--log", "auto"],
-                &["--nvram-flush", "insert-fence", "--log-differential", "false"],
-            ]
-            .concat(),
+            SIZED,
+            "--log auto --nvram-flush insert-fence --log-differential false",
             "take log-differential true",
         ),
-        (
-            [&nvram[..], &["--nvram", region, "--nvram-size", SIZE, "--log", "none"]].concat(),
-            "nothing to be written to NVRAM",
-        ),
+        (SIZED, "--log none", "nothing to be written to NVRAM"),
     ] {
+        let mut args = words(first);
+        args.extend(words(more).into_iter().filter(|word| !word.is_empty()));
         let told = refusal(&Launch::new(&data).args(&args))?;
         ensure!(told.contains(part), "{args:?}: {told}");
         let _ = std::fs::remove_file(region);
     }
     // Two servers on one region.
-    let on_nvram = [&nvram[..], &["--nvram", region, "--nvram-size", SIZE]].concat();
+    let on_nvram = words(SIZED);
     let first = Server::start(&Launch::new(&data).args(&on_nvram))?;
     let told = refusal(&Launch::new(&dir.path().join("other")).args(&on_nvram))?;
     ensure!(told.contains("another process uses"), "{told}");

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Server, run_verb};
 use reprise_test_process::{
-    Cluster, Openings, PATIENCE, durable_lsn, is_awaited, open_until_known, replication_status, switch_over,
+    Cluster, Openings, PATIENCE, durable_lsn, is_awaited, open_until_known, promote, replication_status, switch_over,
 };
 use serde_json::Value;
 
@@ -59,10 +59,12 @@ fn signal(server: &mut Server, signal: i32) -> Result<()> {
     server.process().signal(signal)
 }
 
-fn promote(server: &Server) -> Result<()> {
-    let answer = server.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
-    ensure!(answer.status == 200, "{}", answer.text());
-    Ok(())
+/// What is told of all accounts once what is durable on the primary is shown.
+fn fresh_total(server: &Server, primary: &Server) -> Result<Value> {
+    let least = (durable_lsn(primary, &[])? - 1).to_string();
+    let fresh = [("reprise-min-lsn", &*least), ("reprise-max-wait-ms", "20000")];
+    let read = server.request("POST", "/v1/call/bank/total", &fresh, b"{}")?;
+    Ok(read.json()["result"].clone())
 }
 
 /// The module may come with what is awaited.
@@ -175,18 +177,8 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
     let shown = replication_status(&a)?;
     ensure!(shown.contains(name) && shown.contains("some of it, perhaps"), "{shown}");
     // Both show the same.
-    let fresh = [
-        ("reprise-min-lsn", &*(durable_lsn(&b, &[])? - 1).to_string()),
-        ("reprise-max-wait-ms", "20000"),
-    ];
-    let total = |server: &Server| -> Result<Value> {
-        Ok(server.request("POST", "/v1/call/bank/total", &fresh, b"{}")?.json()["result"].clone())
-    };
-    ensure!(
-        total(&a)? == total(&b)? && total(&a)?["accounts"].is_string(),
-        "{}",
-        total(&a)?
-    );
+    let (own, theirs) = (fresh_total(&a, &b)?, fresh_total(&b, &b)?);
+    ensure!(own == theirs && own["accounts"].is_string(), "{own}");
     Ok(())
 }
 
@@ -289,12 +281,8 @@ fn a_switch_over_under_load_loses_nothing() -> Result<()> {
     wait_streaming(&b, 2)?;
     for server in [&a, &c] {
         let count = (answered.len() + 1).to_string();
-        let fresh = [
-            ("reprise-min-lsn", &*(durable_lsn(&b, &[])? - 1).to_string()),
-            ("reprise-max-wait-ms", "20000"),
-        ];
-        let read = server.request("POST", "/v1/call/bank/total", &fresh, b"{}")?.json();
-        ensure!(read["result"]["accounts"].as_str() == Some(&*count), "{read}");
+        let read = fresh_total(server, &b)?;
+        ensure!(read["accounts"].as_str() == Some(&*count), "{read}");
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Launch, Rng, Server, Spawned, free_address, procedure_wasm};
 use reprise_test_process::{
-    Load, Mount, PATIENCE, Tally, check, fill, forge_stand_in, json_of, prepare, replication, replication_status,
+    Load, Mount, PATIENCE, Tally, check, fill, forge_stand_in, json_of, lsn, prepare, replication, replication_status,
     take_checkpoint,
 };
 use serde_json::{Value, json};
@@ -30,10 +30,6 @@ struct Cluster {
     dir: tempfile::TempDir,
     listen: String,
     ship: String,
-}
-
-fn lsn(value: &Value) -> u64 {
-    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 impl Cluster {

@@ -9,15 +9,11 @@ use std::{
 
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, run_verb};
-use reprise_test_process::{Cluster, PATIENCE, check_by_promtool, wait_reached};
+use reprise_test_process::{Cluster, PATIENCE, check_by_promtool, lsn, promote, wait_reached};
 use serde_json::Value;
 
 fn replication(server: &Server) -> Result<Value> {
     Ok(server.get("/v1/replication")?.json())
-}
-
-fn lsn(value: &Value) -> u64 {
-    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 /// Opens accounts from `first` on, each with 10.
@@ -65,12 +61,6 @@ fn total(server: &Server) -> Result<(u64, u64)> {
     ensure!(answer.status == 200, "{}", answer.text());
     let result = &answer.json()["result"];
     Ok((lsn(&result["accounts"]), lsn(&result["sum"])))
-}
-
-fn promote(server: &Server) -> Result<Value> {
-    let answer = server.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
-    ensure!(answer.status == 200, "{}", answer.text());
-    Ok(answer.json())
 }
 
 #[test]
