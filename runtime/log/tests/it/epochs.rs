@@ -1,6 +1,6 @@
 //! Epochs count the openings that write, and the history names what was written, in whatever files it lies.
 
-use crate::common::{append, encode, open, segments, words_on};
+use crate::common::{append, close, encode, open, segments, words_on};
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{SimDisk, sim::CrashPolicy};
 use reprise_log::{LogError, verify};
@@ -52,8 +52,7 @@ fn an_opening_that_writes_no_record_is_no_epoch() {
         (report.epoch, report.found.last_block),
         (Epoch(2), Some(BlockKind::Data))
     );
-    log.close().expect("close");
-    drop(log);
+    close(log);
     let (log, report, _) = open(&disk).expect("open");
     assert_eq!(
         (report.found.epoch, report.found.last_block),

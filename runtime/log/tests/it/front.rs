@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{WAIT_MAX, config, encode, open, open_with};
-use reprise_base::{Epoch, Lsn, PartitionId, PlacedBytes, Role, TxnId};
+use crate::common::{WAIT_MAX, close, config, encode, open, open_with, standby_config};
+use reprise_base::{Epoch, Lsn, PartitionId, PlacedBytes, TxnId};
 use reprise_env::{
     SimClock, SimDisk, Stepper,
     sim::{CrashPolicy, FaultPlan},
@@ -119,14 +119,9 @@ fn opened(disk: &SimDisk, image: Vec<u8>) -> Vec<String> {
     let region = Region::open(Arc::new(Recording::from_image(image)))
         .expect("a region")
         .expect("made");
-    let standby = LogConfig {
-        role: Role::Standby,
-        ..config()
-    };
-    let (log, _, _) = open_with(disk, standby).expect("open");
+    let (log, _, _) = open_with(disk, standby_config()).expect("open");
     log.drain(&region.recover().expect("whole")).expect("drained");
-    log.close().expect("close");
-    drop(log);
+    close(log);
     words_on(disk)
 }
 
@@ -416,8 +411,7 @@ fn numbers_that_were_lost_are_void() {
     let disk = SimDisk::new();
     let (log, _, _) = open(&disk).expect("open");
     common::append(&log, &["first"]);
-    log.close().expect("close");
-    drop(log);
+    close(log);
     let memory = Arc::new(Recording::new(REGION_BYTES));
     let mut rings = region(&memory, 2).rings(FlushPolicy::OnCommit);
     // Already on disk; 1 and 4 were taken by a site that did not live to persist them.

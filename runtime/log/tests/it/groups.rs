@@ -1,60 +1,23 @@
 //! What a primary's log hands out, and what a standby's takes: the same records under the same numbers, or nothing.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use crate::common::{WAIT_MAX, append, config, encode, open, open_with, segments, words_in, words_on};
-use reprise_base::{Epoch, Lsn, Role};
+use crate::common::{
+    KeepAll, Kept, WAIT_MAX, append, encode, open, open_with, segments, standby_config, words_in, words_on,
+};
+use reprise_base::{Epoch, Lsn};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::{
-    EpochStart, Group, GroupSink, Log, LogConfig, LogError, Outline, PlaceError, Placed, Position, UnavailableKind,
-    verify,
+    EpochStart, Group, Log, LogConfig, LogError, Outline, PlaceError, Placed, Position, UnavailableKind, verify,
 };
 use reprise_wire::History;
-
-/// A group that outlives its block.
-#[derive(Clone, Debug)]
-struct Kept {
-    first: Lsn,
-    end: Position,
-    records: Vec<u8>,
-}
-
-impl Kept {
-    fn get(&self) -> Group<'_> {
-        Group {
-            first: self.first,
-            end: self.end,
-            records: &self.records,
-        }
-    }
-}
-
-#[derive(Default)]
-struct KeepAll(Mutex<Vec<Kept>>);
-
-impl GroupSink for KeepAll {
-    fn take(&self, group: &Group<'_>) {
-        self.0.lock().expect("test").push(Kept {
-            first: group.first,
-            end: group.end,
-            records: group.records.to_vec(),
-        });
-    }
-}
-
-fn standby_config() -> LogConfig {
-    LogConfig {
-        role: Role::Standby,
-        ..config()
-    }
-}
 
 fn standby(disk: &SimDisk) -> Log<String> {
     open_with(disk, standby_config()).expect("open").0

@@ -1,56 +1,23 @@
 //! A standby's groups in NVRAM: persistent there before they are acknowledged, in the files later, whole after a crash wherever it comes.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use crate::common::{WAIT_MAX, append, config, encode, open, open_with, words_on};
-use reprise_base::{Epoch, Lsn, PartitionId, Role, TxnId};
+use crate::common::{KeepAll, Kept, WAIT_MAX, append, close, encode, open, open_with, standby_config, words_on};
+use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
-use reprise_log::{
-    FrontConfig, Group, GroupSink, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, verify,
-};
+use reprise_log::{FrontConfig, Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, verify};
 use reprise_nvram::{Event, FlushPolicy, Owner, Recording, Region};
 use reprise_wire::{Change, ChangesRef, CommandRef, PartitionSet, RawRecords, RecordBatch, RecordEffect};
 
 const REGION_BYTES: usize = 1 << 20;
 const ENTRIES: u32 = 64;
-
-/// A group that outlives its block.
-#[derive(Clone)]
-struct Kept {
-    first: Lsn,
-    end: Position,
-    records: Vec<u8>,
-}
-
-impl Kept {
-    fn get(&self) -> Group<'_> {
-        Group {
-            first: self.first,
-            end: self.end,
-            records: &self.records,
-        }
-    }
-}
-
-#[derive(Default)]
-struct KeepAll(Mutex<Vec<Kept>>);
-
-impl GroupSink for KeepAll {
-    fn take(&self, group: &Group<'_>) {
-        self.0.lock().expect("test").push(Kept {
-            first: group.first,
-            end: group.end,
-            records: group.records.to_vec(),
-        });
-    }
-}
 
 /// Groups of a primary that was opened several times, and its words.
 fn primary(openings: usize, each: &[&[&str]]) -> (Vec<Kept>, Vec<String>) {
@@ -63,13 +30,6 @@ fn primary(openings: usize, each: &[&[&str]]) -> (Vec<Kept>, Vec<String>) {
     }
     let groups = sink.0.lock().expect("test").clone();
     (groups, words_on(&disk))
-}
-
-fn standby_config() -> LogConfig {
-    LogConfig {
-        role: Role::Standby,
-        ..config()
-    }
 }
 
 /// A standby with a front of two rings, on what is on the disk.
@@ -92,12 +52,10 @@ fn opened(disk: &SimDisk, image: Vec<u8>) -> (Position, Vec<String>) {
         .expect("made");
     let (log, _, _) = open_with(disk, standby_config()).expect("open");
     log.drain(&region.recover().expect("whole")).expect("drained");
-    log.close().expect("close");
-    drop(log);
+    close(log);
     let (log, _, _) = open_with(disk, standby_config()).expect("open");
     let received = log.received().expect("a standby");
-    log.close().expect("close");
-    drop(log);
+    close(log);
     (received, words_on(disk))
 }
 
@@ -129,8 +87,7 @@ fn what_was_placed_is_there_after_a_crash_in_the_epoch_that_it_had() {
             assert_eq!(found, words[..received.lsn.0 as usize]);
         }
     }
-    log.close().expect("close");
-    drop(log);
+    close(log);
     assert_eq!(words_on(&disk), words);
     let (log, _, _) = open_with(&disk, standby_config()).expect("open");
     let epochs: Vec<_> = log.epochs().iter().map(|start| start.epoch.0).collect();
@@ -206,8 +163,7 @@ fn a_group_is_cut_to_what_a_ring_takes_and_longer_records_go_to_the_files() {
         let (received, found) = opened(&disk.crash(&CrashPolicy::LoseAll), image);
         assert_eq!((received, found.len() as u64), (group.end, group.end.lsn.0));
     }
-    log.close().expect("close");
-    drop(log);
+    close(log);
     assert_eq!(words_on(&disk), words);
 }
 
@@ -285,8 +241,7 @@ fn a_standby_is_promoted_on_its_rings() {
     let (received, found) = opened(&left, image);
     assert_eq!((received.epoch, found), (Epoch(3), words.clone()));
     assert_eq!(verify(&left).expect("verify").epoch, Epoch(3));
-    log.close().expect("close");
-    drop(log);
+    close(log);
     assert_eq!(words_on(&disk), words);
 }
 
@@ -413,8 +368,7 @@ fn a_command_and_its_changes_are_placed_together() {
     let (log, _, _) = open(&disk).expect("open");
     log.add_sink(sink.clone());
     log.appender().append(&both_forms(&sizes), None).expect("append");
-    log.close().expect("close");
-    drop(log);
+    close(log);
     let groups = sink.0.lock().expect("test").clone();
     assert_eq!(
         (groups.len(), pairs_on(&disk)),
@@ -441,8 +395,7 @@ fn a_command_and_its_changes_are_placed_together() {
                 let left = left.copy();
                 let (log, _, _) = open_with(&left, standby_config()).expect("open");
                 let is_drained = log.drain(&region.recover().expect("whole")).is_ok();
-                log.close().expect("close");
-                drop(log);
+                close(log);
                 assert_eq!(verify(&left).expect("verify").damage, None);
                 if is_drained {
                     found.push(pairs_on(&left));
@@ -456,7 +409,6 @@ fn a_command_and_its_changes_are_placed_together() {
     found.sort_unstable();
     found.dedup();
     assert!(found.len() > 4 && found[0] == 0, "{found:?}");
-    log.close().expect("close");
-    drop(log);
+    close(log);
     assert_eq!(pairs_on(&disk), sizes.len() as u64);
 }

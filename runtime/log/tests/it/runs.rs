@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{WAIT_MAX, config, encode, open, open_with};
+use crate::common::{WAIT_MAX, close, config, encode, open, open_with};
 use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
 use reprise_env::{
     SimDisk,
@@ -240,8 +240,7 @@ fn opened(disk: &SimDisk, image: Vec<u8>) -> (Vec<u64>, u64) {
         .expect("made");
     let (log, _, _) = open(disk).expect("open");
     log.drain(&region.recover().expect("whole")).expect("drained");
-    log.close().expect("close");
-    drop(log);
+    close(log);
     read_on(disk)
 }
 

@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Lsn, TxnId};
+use reprise_base::{Lsn, Role, TxnId};
 use reprise_env::{RealClock, SimDisk};
-use reprise_log::{Log, LogConfig, LogError, LogReader, OpenReport};
+use reprise_log::{Group, GroupSink, Log, LogConfig, LogError, LogReader, OpenReport, Position};
 use reprise_wire::{DeployRef, RecordBatch, RecordRef, RemoveRef};
 
 /// What was told, in the order of telling.
@@ -105,4 +105,47 @@ pub fn segments(disk: &SimDisk) -> Vec<String> {
     use reprise_env::Disk;
     let names = disk.list().expect("list").into_iter();
     names.filter(|name| name.starts_with("log-")).collect()
+}
+
+/// Closes a log, and lets go of its files.
+pub fn close(log: Log<String>) {
+    log.close().expect("close");
+}
+
+pub fn standby_config() -> LogConfig {
+    LogConfig {
+        role: Role::Standby,
+        ..config()
+    }
+}
+
+/// A group that outlives its block.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    pub first: Lsn,
+    pub end: Position,
+    pub records: Vec<u8>,
+}
+
+impl Kept {
+    pub fn get(&self) -> Group<'_> {
+        Group {
+            first: self.first,
+            end: self.end,
+            records: &self.records,
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct KeepAll(pub Mutex<Vec<Kept>>);
+
+impl GroupSink for KeepAll {
+    fn take(&self, group: &Group<'_>) {
+        self.0.lock().expect("test").push(Kept {
+            first: group.first,
+            end: group.end,
+            records: group.records.to_vec(),
+        });
+    }
 }
