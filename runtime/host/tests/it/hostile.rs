@@ -97,41 +97,23 @@ fn pointers_out_of_range_are_faults_in_every_host_call() {
     }
 }
 
+/// Calls of WASI: the name, the types, and arguments out of range.
+const WASI_OUT_OF_RANGE: &str = "random_get => i32 i32 => (i32.const 65530) (i32.const 100)
+random_get => i32 i32 => (i32.const 0) (i32.const -1)
+clock_time_get => i32 i64 i32 => (i32.const 0) (i64.const 0) (i32.const 65529)
+clock_res_get => i32 i32 => (i32.const 0) (i32.const -1)
+fd_write => i32 i32 i32 i32 => (i32.const 1) (i32.const -8) (i32.const 1) (i32.const 0)
+fd_write => i32 i32 i32 i32 => (i32.const 1) (i32.const 0) (i32.const 1) (i32.const -2)
+fd_fdstat_get => i32 i32 => (i32.const 1) (i32.const 65520)
+args_sizes_get => i32 i32 => (i32.const 0) (i32.const 65534)
+environ_sizes_get => i32 i32 => (i32.const -1) (i32.const 0)
+poll_oneoff => i32 i32 i32 i32 => (i32.const 65500) (i32.const 0) (i32.const 1) (i32.const 0)
+poll_oneoff => i32 i32 i32 i32 => (i32.const 0) (i32.const -9) (i32.const 1) (i32.const 0)";
+
 #[test]
 fn wasi_pointers_out_of_range_are_faults() {
-    for (name, params, arguments) in [
-        ("random_get", "i32 i32", "(i32.const 65530) (i32.const 100)"),
-        ("random_get", "i32 i32", "(i32.const 0) (i32.const -1)"),
-        (
-            "clock_time_get",
-            "i32 i64 i32",
-            "(i32.const 0) (i64.const 0) (i32.const 65529)",
-        ),
-        ("clock_res_get", "i32 i32", "(i32.const 0) (i32.const -1)"),
-        (
-            "fd_write",
-            "i32 i32 i32 i32",
-            "(i32.const 1) (i32.const -8) (i32.const 1) (i32.const 0)",
-        ),
-        (
-            "fd_write",
-            "i32 i32 i32 i32",
-            "(i32.const 1) (i32.const 0) (i32.const 1) (i32.const -2)",
-        ),
-        ("fd_fdstat_get", "i32 i32", "(i32.const 1) (i32.const 65520)"),
-        ("args_sizes_get", "i32 i32", "(i32.const 0) (i32.const 65534)"),
-        ("environ_sizes_get", "i32 i32", "(i32.const -1) (i32.const 0)"),
-        (
-            "poll_oneoff",
-            "i32 i32 i32 i32",
-            "(i32.const 65500) (i32.const 0) (i32.const 1) (i32.const 0)",
-        ),
-        (
-            "poll_oneoff",
-            "i32 i32 i32 i32",
-            "(i32.const 0) (i32.const -9) (i32.const 1) (i32.const 0)",
-        ),
-    ] {
+    for line in WASI_OUT_OF_RANGE.lines() {
+        let [name, params, arguments] = line.split(" => ").collect::<Vec<_>>().try_into().expect("three fields");
         let wat = format!(
             r#"(module
               (import "wasi_snapshot_preview1" "{name}" (func $f (param {params}) (result i32)))
@@ -143,48 +125,24 @@ fn wasi_pointers_out_of_range_are_faults() {
     }
 }
 
+/// Host calls with their types, and what calls them with a mistake.
+const MISTAKES: &str = "log (param i32 i64) => (call $f (i32.const 9) (i64.const 0))
+insert (param i32 i64) (result i64) => (drop (call $f (i32.const 70000) (i64.const 0)))
+add (param i32 i32 i64) (result i64) => (drop (call $f (i32.const 0) (i32.const -1) (i64.const 0)))
+delete (param i32) => (call $f (i32.const 0))
+count (param i32) (result i64) => (i32.store (i32.const 4) (i32.const 16)) (drop (call $f (i32.const 0)))
+count (param i32) (result i64) => (i32.store (i32.const 16) (i32.const 2000)) (drop (call $f (i32.const 0)))
+multi_get (param i32 i64 i32 i64) (result i64) => (drop (call $f (i32.const 0) (i64.const 0x4_0000_0000) (i32.const 2) (i64.const 0)))
+multi_insert (param i32 i64 i32) (result i64) => (drop (call $f (i32.const 0) (i64.const 0x7_0000_0000) (i32.const 2)))
+abort (param i64 i64) => (i32.store (i32.const 0) (i32.const -1)) (call $f (i64.const 0x1_0000_0000) (i64.const 0))";
+
 #[test]
 fn mistakes_in_host_calls_are_faults_of_the_guest() {
-    for (imports, call) in [
-        (
-            r#"(import "reprise1" "log" (func $f (param i32 i64)))"#,
-            "(call $f (i32.const 9) (i64.const 0))",
-        ),
-        (
-            r#"(import "reprise1" "insert" (func $f (param i32 i64) (result i64)))"#,
-            "(drop (call $f (i32.const 70000) (i64.const 0)))",
-        ),
-        (
-            r#"(import "reprise1" "add" (func $f (param i32 i32 i64) (result i64)))"#,
-            "(drop (call $f (i32.const 0) (i32.const -1) (i64.const 0)))",
-        ),
-        (
-            r#"(import "reprise1" "delete" (func $f (param i32)))"#,
-            "(call $f (i32.const 0))",
-        ),
-        (
-            r#"(import "reprise1" "count" (func $f (param i32) (result i64)))"#,
-            "(i32.store (i32.const 4) (i32.const 16)) (drop (call $f (i32.const 0)))",
-        ),
-        (
-            r#"(import "reprise1" "count" (func $f (param i32) (result i64)))"#,
-            "(i32.store (i32.const 16) (i32.const 2000)) (drop (call $f (i32.const 0)))",
-        ),
-        (
-            r#"(import "reprise1" "multi_get" (func $f (param i32 i64 i32 i64) (result i64)))"#,
-            "(drop (call $f (i32.const 0) (i64.const 0x4_0000_0000) (i32.const 2) (i64.const 0)))",
-        ),
-        (
-            r#"(import "reprise1" "multi_insert" (func $f (param i32 i64 i32) (result i64)))"#,
-            "(drop (call $f (i32.const 0) (i64.const 0x7_0000_0000) (i32.const 2)))",
-        ),
-        (
-            r#"(import "reprise1" "abort" (func $f (param i64 i64)))"#,
-            "(i32.store (i32.const 0) (i32.const -1)) (call $f (i64.const 0x1_0000_0000) (i64.const 0))",
-        ),
-    ] {
+    for line in MISTAKES.lines() {
+        let (import, call) = line.split_once(" => ").expect("two fields");
+        let (name, signature) = import.split_once(' ').expect("a name");
         let wat = format!(
-            r#"(module {imports} (memory (export "memory") 1)
+            r#"(module (import "reprise1" "{name}" (func $f {signature})) (memory (export "memory") 1)
               (func (export "reprise_call_p") (param i32) (result i32) {call} (i32.const 0)))"#
         );
         let fault = faulted(&mut start(&wat, &["p"]), 0, &[]);
@@ -192,41 +150,18 @@ fn mistakes_in_host_calls_are_faults_of_the_guest() {
     }
 }
 
+/// Host calls with their types, what calls them past a limit, and its name.
+const LIMITS: &str = "result_write => i64 => (call $f (i64.const 0x0080_0000_0000_0000)) => result_bytes
+rollback_to => i32 => (call $f (i32.const 3)) => savepoints
+log => i32 i64 => (call $f (i32.const 1) (i64.const 0x0001_0001_0000_0000)) => log_bytes
+abort => i64 i64 => (call $f (i64.const 0x0000_0081_0000_0000) (i64.const 0)) => abort_code_bytes
+abort => i64 i64 => (call $f (i64.const 0) (i64.const 0x0000_1001_0000_0000)) => abort_message_bytes
+result_write => i64 => (loop $l (call $f (i64.const 0x0040_0000_0000_0000)) (br $l)) => host_call_bytes";
+
 #[test]
 fn limits_in_host_calls_are_named() {
-    for (name, params, call, limit) in [
-        (
-            "result_write",
-            "i64",
-            "(call $f (i64.const 0x0080_0000_0000_0000))",
-            "result_bytes",
-        ),
-        ("rollback_to", "i32", "(call $f (i32.const 3))", "savepoints"),
-        (
-            "log",
-            "i32 i64",
-            "(call $f (i32.const 1) (i64.const 0x0001_0001_0000_0000))",
-            "log_bytes",
-        ),
-        (
-            "abort",
-            "i64 i64",
-            "(call $f (i64.const 0x0000_0081_0000_0000) (i64.const 0))",
-            "abort_code_bytes",
-        ),
-        (
-            "abort",
-            "i64 i64",
-            "(call $f (i64.const 0) (i64.const 0x0000_1001_0000_0000))",
-            "abort_message_bytes",
-        ),
-        (
-            "result_write",
-            "i64",
-            "(loop $l (call $f (i64.const 0x0040_0000_0000_0000)) (br $l))",
-            "host_call_bytes",
-        ),
-    ] {
+    for line in LIMITS.lines() {
+        let [name, params, call, limit] = line.split(" => ").collect::<Vec<_>>().try_into().expect("four fields");
         let wat = format!(
             r#"(module (import "reprise1" "{name}" (func $f (param {params})))
               (memory (export "memory") 200)
@@ -350,91 +285,35 @@ fn reason(wat: &str) -> String {
 
 const P: &str = r#"(func (export "reprise_call_p") (param i32) (result i32) (i32.const 0))"#;
 
+/// Modules, and what refuses each: `$M` stands for a memory, `$P` for the procedure.
+const REFUSED: &str = r#"(import "env" "steal" (func)) $M $P => @unknown import env.steal (no such import module)
+(import "reprise1" "steal" (func)) $M $P => @unknown import reprise1.steal
+(import "reprise1" "now" (func (result i32))) $M $P => @import reprise1.now has type () -> (i32), expected () -> (i64)
+(import "env" "g" (global (mut i32))) $M $P => @import env.g: an imported global is not accepted
+(import "env" "m" (memory 1)) $P => @import env.m: an imported memory is not accepted
+(import "env" "t" (table 1 funcref)) $M $P => @import env.t: an imported table is not accepted
+$P => module does not export its memory
+(memory 1) $P => module does not export its memory
+(memory (export "memory") 1025) $P => @memory of 1025 pages is larger than the limit of 1024
+$M (table 200000 funcref) $P => @tables of more than 131072 elements
+$M (func (export "reprise_call_p") (param i64) (result i32) (i32.const 0)) => @export reprise_call_p has type (i64) -> (i32), expected (i32) -> (i32)
+$M (global (export "reprise_call_p") i32 (i32.const 0)) => @export reprise_call_p is not a function
+$M $P (func (export "reprise_call_q") (param i32) (result i32) (i32.const 0)) => reprise_call_q is exported, but procedure q is not described
+$M => procedure p is described, but reprise_call_p is not exported
+$M $P (data (i32.const 65535) "ab") => @data segment outside of the memory
+$M $P (data (i32.sub (i32.const 0) (i32.const 1)) "a") => @data segment outside of the memory
+$M $P (func $s unreachable) (start $s) => start module: wasm `unreachable` instruction executed in s
+$M $P (func (export "_initialize") (loop (br 0))) => start module: all fuel consumed by WebAssembly in _initialize
+(import "reprise1" "txn_id" (func $f (result i64))) $M $P (func $s (drop (call $f))) (start $s) => start module: txn_id: not available while the module starts or describes itself in s
+$M $P (func (export "_initialize") (param i32)) => @export _initialize has type (i32) -> (), expected () -> ()
+$M $P (table 1 funcref) (elem (i32.const 5) 0) => instantiate module: wasm trap: undefined element: out of bounds table access"#;
+
 #[test]
 fn modules_are_refused_with_a_reason() {
     let memory = r#"(memory (export "memory") 1)"#;
-    for (wat, expected) in [
-        (
-            format!(r#"(import "env" "steal" (func)) {memory} {P}"#),
-            "@unknown import env.steal (no such import module)",
-        ),
-        (
-            format!(r#"(import "reprise1" "steal" (func)) {memory} {P}"#),
-            "@unknown import reprise1.steal",
-        ),
-        (
-            format!(r#"(import "reprise1" "now" (func (result i32))) {memory} {P}"#),
-            "@import reprise1.now has type () -> (i32), expected () -> (i64)",
-        ),
-        (
-            format!(r#"(import "env" "g" (global (mut i32))) {memory} {P}"#),
-            "@import env.g: an imported global is not accepted",
-        ),
-        (
-            format!(r#"(import "env" "m" (memory 1)) {P}"#),
-            "@import env.m: an imported memory is not accepted",
-        ),
-        (
-            format!(r#"(import "env" "t" (table 1 funcref)) {memory} {P}"#),
-            "@import env.t: an imported table is not accepted",
-        ),
-        (P.to_owned(), "module does not export its memory"),
-        (format!("(memory 1) {P}"), "module does not export its memory"),
-        (
-            format!(r#"(memory (export "memory") 1025) {P}"#),
-            "@memory of 1025 pages is larger than the limit of 1024",
-        ),
-        (
-            format!(r#"{memory} (table 200000 funcref) {P}"#),
-            "@tables of more than 131072 elements",
-        ),
-        (
-            format!(r#"{memory} (func (export "reprise_call_p") (param i64) (result i32) (i32.const 0))"#),
-            "@export reprise_call_p has type (i64) -> (i32), expected (i32) -> (i32)",
-        ),
-        (
-            format!(r#"{memory} (global (export "reprise_call_p") i32 (i32.const 0))"#),
-            "@export reprise_call_p is not a function",
-        ),
-        (
-            format!(r#"{memory} {P} (func (export "reprise_call_q") (param i32) (result i32) (i32.const 0))"#),
-            "reprise_call_q is exported, but procedure q is not described",
-        ),
-        (
-            memory.to_owned(),
-            "procedure p is described, but reprise_call_p is not exported",
-        ),
-        (
-            format!(r#"{memory} {P} (data (i32.const 65535) "ab")"#),
-            "@data segment outside of the memory",
-        ),
-        (
-            format!(r#"{memory} {P} (data (i32.sub (i32.const 0) (i32.const 1)) "a")"#),
-            "@data segment outside of the memory",
-        ),
-        (
-            format!(r#"{memory} {P} (func $s unreachable) (start $s)"#),
-            "start module: wasm `unreachable` instruction executed in s",
-        ),
-        (
-            format!(r#"{memory} {P} (func (export "_initialize") (loop (br 0)))"#),
-            "start module: all fuel consumed by WebAssembly in _initialize",
-        ),
-        (
-            format!(
-                r#"(import "reprise1" "txn_id" (func $f (result i64))) {memory} {P} (func $s (drop (call $f))) (start $s)"#
-            ),
-            "start module: txn_id: not available while the module starts or describes itself in s",
-        ),
-        (
-            format!(r#"{memory} {P} (func (export "_initialize") (param i32))"#),
-            "@export _initialize has type (i32) -> (), expected () -> ()",
-        ),
-        (
-            format!(r#"{memory} {P} (table 1 funcref) (elem (i32.const 5) 0)"#),
-            "instantiate module: wasm trap: undefined element: out of bounds table access",
-        ),
-    ] {
+    for line in REFUSED.lines() {
+        let (wat, expected) = line.split_once(" => ").expect("two fields");
+        let wat = wat.replace("$M", memory).replace("$P", P);
         assert_eq!(reason(&format!("(module {wat})")), expected);
     }
     let refused = refusal(&module(
