@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::common::{config, files, fill, take, transfer, wasm};
+use crate::common::{close, config, digest_now, files, fill, fill_bank, take, transfer, wasm};
 use reprise_backup::{
     ArchiveBounds, ArchiveError, Place, Point, RealTree, RestoreError, Tree, restore, restore_archived,
 };
@@ -34,7 +34,7 @@ fn moment(database: &Database, account: i64) -> Moment {
     Moment {
         lsn: last.get(0).lsn,
         txn_id: last.get(0).txn_id,
-        digest: database.router().digest().expect("ready"),
+        digest: digest_now(database),
     }
 }
 
@@ -98,14 +98,13 @@ fn history(database: &Database, dir: &Path, from: i64, rounds: i64) -> Vec<Momen
 
 fn begin(dir: &Path, archive: &Path, keep: Option<Duration>) -> Database {
     let database = open_with(dir, archive, keep).expect("an archive");
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
+    fill_bank(&database, 200);
     database
 }
 
 fn digest_of(dir: &Path) -> u64 {
     let (database, _) = common::open(dir, 1);
-    let digest = database.router().digest().expect("ready");
+    let digest = digest_now(&database);
     database.close().expect("close");
     digest
 }
@@ -189,8 +188,7 @@ fn a_damaged_file_of_the_archive_is_refused_by_name_and_what_lies_behind_needs_i
     let Dirs { root, data, archive } = dirs();
     let database = begin(&data, &archive, None);
     let moments = history(&database, &data, 1, 5);
-    database.close().expect("close");
-    drop(database);
+    close(database);
     let damage = |path: &Path| {
         let mut bytes = fs::read(path).expect("a file");
         let at = bytes.len() / 3;
@@ -333,8 +331,7 @@ fn an_archive_that_takes_nothing_for_too_long_is_given_up() {
     wait_taken(&database, &data);
     assert!(status(&database).failure.is_some(), "it stays told");
     assert!(database.router().status().log_error.is_none());
-    database.close().expect("close");
-    drop(database);
+    close(database);
     // It is whole up to its end; what came behind it, and went, can't be gone back to.
     assert!(moments.iter().any(|found| found.lsn < end) && moments.iter().any(|found| found.lsn >= end));
     for (at, found) in moments.iter().enumerate() {
@@ -366,8 +363,7 @@ fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directo
         fill(&database, 5_000_000 + round * 1_000, 1_000);
     }
     assert!(files(&data, "log").len() > 3);
-    database.close().expect("close");
-    drop(database);
+    close(database);
     // What a crash left: a part of a file, and a file that was taken while its original was not yet removed.
     fs::write(archive.join("log/archive.tmp"), b"half").expect("written");
     let live = files(&data, "log").remove(0);
@@ -381,8 +377,7 @@ fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directo
     assert!(matches!(in_use, ArchiveError::InUse(_)), "{in_use}");
     let own = open_with(&other, &other, None).err().expect("refused");
     assert!(matches!(own, ArchiveError::InUse(_)), "{own}");
-    database.close().expect("close");
-    drop(database);
+    close(database);
     let foreign = open_with(&other, &archive, None).err().expect("refused");
     assert!(matches!(foreign, ArchiveError::OtherDatabase { .. }), "{foreign}");
     // Without the archive for a while: there is a gap, and it is told.
@@ -391,8 +386,7 @@ fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directo
         fill(&database, round * 10_000, 2_000);
         take(&database);
     }
-    database.close().expect("close");
-    drop(database);
+    close(database);
     let gap = open_with(&data, &archive, None).err().expect("refused");
     assert!(matches!(gap, ArchiveError::Gap { .. }), "{gap}");
 }
@@ -538,8 +532,7 @@ fn an_archive_whose_disk_hangs_at_the_start_is_told() {
     assert!(told.to_string().contains("did not answer within 0.05 s"), "{told}");
     // Whoever goes on without it has a database all the same, and it may be there at the next start.
     database.recover().expect("recover");
-    database.close().expect("close");
-    drop(database);
+    close(database);
     hangs.0.store(false, Ordering::Relaxed);
     let until = Instant::now() + WAIT_MAX;
     let database = loop {

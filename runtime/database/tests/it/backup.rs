@@ -1,6 +1,6 @@
 //! Backups of a directory that nobody serves: made, checked, restored, damaged.
 
-use crate::common::{config, files, fill, open, take, transfer, wasm};
+use crate::common::{close, config, digest_now, files, fill, fill_bank, open, take, transfer};
 use reprise_backup::{BackupManifest, MANIFEST_NAME, Point, RestoreError, create_backup, restore, verify_backup};
 use reprise_database::{Database, OpenError};
 
@@ -9,16 +9,14 @@ fn a_backup_is_checked_and_restored() {
     let source = tempfile::tempdir().expect("a directory");
     let to = tempfile::tempdir().expect("a directory");
     let (database, _) = open(source.path(), 2);
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
-    let early = database.router().digest().expect("ready");
+    fill_bank(&database, 200);
+    let early = digest_now(&database);
     take(&database);
     transfer(&database, 1);
-    let digest = database.router().digest().expect("ready");
+    let digest = digest_now(&database);
     let refused = create_backup(source.path(), &to.path().join("backup"));
     assert!(matches!(refused, Err(RestoreError::Running(_))));
-    database.close().expect("close");
-    drop(database);
+    close(database);
 
     let backup = to.path().join("backup");
     let manifest = create_backup(source.path(), &backup).expect("made");
@@ -32,7 +30,7 @@ fn a_backup_is_checked_and_restored() {
     let restored = to.path().join("restored");
     restore(&backup, &restored, Point::End).expect("restored");
     let (database, report) = open(&restored, 1);
-    assert_eq!(database.router().digest().expect("ready"), digest);
+    assert_eq!(digest_now(&database), digest);
     assert!(report.checkpoint.is_some());
     database.close().expect("close");
     // What it does not reach back to.
@@ -51,12 +49,10 @@ fn every_damage_of_a_backup_is_found() {
     let source = tempfile::tempdir().expect("a directory");
     let to = tempfile::tempdir().expect("a directory");
     let (database, _) = open(source.path(), 1);
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
+    fill_bank(&database, 200);
     take(&database);
     fill(&database, 1000, 200);
-    database.close().expect("close");
-    drop(database);
+    close(database);
     let backup = to.path().join("backup");
     create_backup(source.path(), &backup).expect("made");
     let mut all = files(&backup, "log");

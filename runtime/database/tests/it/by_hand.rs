@@ -1,41 +1,18 @@
 //! The module of `docs/ABI.md`, which nothing of ours has compiled: deployed, called, replayed. And the page's table of host calls.
 
-use std::sync::mpsc;
-
-use crate::common::open;
+use crate::common::{call_i64, open};
 use reprise_database::Database;
-use reprise_router::{BatchBuilder, ReplyOutcome};
 
 const PAGE: &str = include_str!("../../../../docs/ABI.md");
+
+fn call(database: &Database, procedure: &str, args: &[i64]) -> Result<i64, String> {
+    call_i64(database, "counters", procedure, args)
+}
 
 fn module() -> Vec<u8> {
     let (_, text) = PAGE.split_once("```wat\n").expect("a module in the page");
     let (text, _) = text.split_once("```").expect("its end");
     wat::parse_str(text).expect("wasm text")
-}
-
-fn call(database: &Database, procedure: &str, args: &[i64]) -> Result<i64, String> {
-    let router = database.router();
-    let deployed = router.deployed();
-    let mut batch = BatchBuilder::new(deployed.clone(), router);
-    let (number, _) = deployed.current["counters"].procedure(procedure).expect("a procedure");
-    let encode = |out: &mut Vec<u8>| {
-        args.iter().for_each(|arg| out.extend_from_slice(&arg.to_le_bytes()));
-        Ok::<(), ()>(())
-    };
-    batch
-        .push(&deployed.current["counters"], number, None, encode)
-        .expect("encoded");
-    let (sender, receiver) = mpsc::channel();
-    router.submit(
-        batch,
-        Box::new(move |reply| sender.send(reply).expect("the test waits")),
-    );
-    let reply = receiver.recv().expect("a reply");
-    match reply.get(0).outcome {
-        ReplyOutcome::Committed => Ok(i64::from_le_bytes(reply.get(0).result.try_into().expect("eight bytes"))),
-        other => Err(format!("{other:?}")),
-    }
 }
 
 #[test]

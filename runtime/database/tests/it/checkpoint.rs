@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{config, copy_log, files, fill, i64s, open, put_log, submit, take, transfer, wasm};
+use crate::common::{
+    bank, close, config, copy_log, digest_now, files, fill, fill_bank, i64s, open, put_log, recovered, submit, take,
+    transfer, transfer_until, wasm,
+};
 use reprise_database::{CheckpointConfig, Database, OpenError, inspect};
 use reprise_router::{CheckpointInfo, CheckpointState, ReplyOutcome};
 
@@ -15,18 +18,11 @@ const WAIT_MAX: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let (database, _) = open(dir.path(), 2);
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
+    let (dir, database) = bank(2, 200);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut round = 0;
-            while !is_over.load(Ordering::Acquire) {
-                transfer(&database, round);
-                round += 1;
-            }
+            transfer_until(&database, &is_over);
         });
         for batch in 1..4 {
             thread::sleep(Duration::from_millis(50));
@@ -40,9 +36,8 @@ fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
     let kept = database.router().checkpoints();
     assert_eq!(kept.len(), 2);
     assert_eq!(database.router().status().checkpointed_lsn, Some(kept[0].lsn));
-    let digest = database.router().digest().expect("ready");
-    database.close().expect("close");
-    drop(database);
+    let digest = digest_now(&database);
+    close(database);
     let first = files(dir.path(), "log")[0].file_name().expect("a name").to_owned();
     assert_ne!(
         first.to_str(),
@@ -53,36 +48,30 @@ fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
         let (database, report) = open(dir.path(), sites);
         let loaded = report.checkpoint.expect("loaded");
         assert_eq!((loaded.lsn, report.passed_over.len()), (kept[0].lsn, 0));
-        assert_eq!(database.router().digest().expect("ready"), digest, "{sites} sites");
+        assert_eq!(digest_now(&database), digest, "{sites} sites");
         database.close().expect("close");
     }
     // It goes on behind a checkpoint as behind a log.
     let (database, _) = open(dir.path(), 2);
     transfer(&database, 3);
     fill(&database, 9000, 10);
-    let digest = database.router().digest().expect("ready");
-    database.close().expect("close");
-    drop(database);
+    let digest = digest_now(&database);
+    close(database);
     let (database, report) = open(dir.path(), 2);
     assert!(report.commands >= 10);
-    assert_eq!(database.router().digest().expect("ready"), digest);
+    assert_eq!(digest_now(&database), digest);
 }
 
 #[test]
 fn a_log_that_ends_before_a_checkpoint_was_taken_is_not_gone_on_with() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let (database, _) = open(dir.path(), 2);
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 100);
-    let digest = database.router().digest().expect("ready");
-    database.close().expect("close");
-    drop(database);
+    let (dir, database) = bank(2, 100);
+    let digest = digest_now(&database);
+    close(database);
     let older = copy_log(dir.path());
     let (database, _) = open(dir.path(), 2);
     fill(&database, 100, 100);
     let taken = take(&database);
-    database.close().expect("close");
-    drop(database);
+    close(database);
     assert_eq!(inspect(dir.path()).expect("whole").refused, Vec::<String>::new());
     put_log(dir.path(), &older);
     let refused = inspect(dir.path()).expect("whole").refused;
@@ -102,26 +91,22 @@ fn a_log_that_ends_before_a_checkpoint_was_taken_is_not_gone_on_with() {
         "{:?}",
         found.report.passed_over
     );
-    assert_eq!(database.router().digest().expect("ready"), digest);
+    assert_eq!(digest_now(&database), digest);
     drop(database);
     std::fs::remove_file(dir.path().join("checkpoints").join(&taken.file)).expect("removed");
     let (database, _) = open(dir.path(), 2);
-    assert_eq!(database.router().digest().expect("ready"), digest);
+    assert_eq!(digest_now(&database), digest);
 }
 
 #[test]
 fn a_damaged_checkpoint_is_passed_over_and_said_so() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let (database, _) = open(dir.path(), 2);
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
+    let (dir, database) = bank(2, 200);
     let older = take(&database);
     transfer(&database, 1);
     let newer = take(&database);
     transfer(&database, 2);
-    let digest = database.router().digest().expect("ready");
-    database.close().expect("close");
-    drop(database);
+    let digest = digest_now(&database);
+    close(database);
     let damage = |info: &CheckpointInfo, at: usize| {
         let path = dir.path().join("checkpoints").join(&info.file);
         let mut bytes = std::fs::read(&path).expect("a checkpoint");
@@ -137,9 +122,8 @@ fn a_damaged_checkpoint_is_passed_over_and_said_so() {
         let loaded = report.checkpoint.expect("the older one");
         assert_eq!(loaded.lsn, older.lsn, "byte {at}");
         assert!(report.passed_over[0].contains(&newer.file), "{:?}", report.passed_over);
-        assert_eq!(database.router().digest().expect("ready"), digest);
-        database.close().expect("close");
-        drop(database);
+        assert_eq!(digest_now(&database), digest);
+        close(database);
         std::fs::write(dir.path().join("checkpoints").join(&newer.file), &whole).expect("whole again");
     }
     damage(&newer, 700);
@@ -168,8 +152,7 @@ fn keys_modules_and_versions_come_with_a_checkpoint() {
         take(&database);
     }
     let deployed = database.router().deployed();
-    database.close().expect("close");
-    drop(database);
+    close(database);
     let (database, report) = open(dir.path(), 1);
     assert_eq!((report.keys, report.commands), (1, 0));
     let found = database.router().deployed();
@@ -203,8 +186,7 @@ fn a_lost_log_beside_checkpoints_is_refused() {
     let (database, _) = open(dir.path(), 1);
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     take(&database);
-    database.close().expect("close");
-    drop(database);
+    close(database);
     std::fs::remove_dir_all(dir.path().join("log")).expect("removed");
     let refused = Database::open(config(dir.path(), 1))
         .err()
@@ -224,10 +206,8 @@ fn the_schedule_takes_them_by_time_and_by_length() {
             recovery_target: Duration::ZERO,
             keep: 1,
         };
-        let database = Database::open(config).expect("open");
-        database.recover().expect("recover");
-        database.router().deploy("bank", &wasm("bank")).expect("deploy");
-        fill(&database, 0, 200);
+        let database = recovered(config);
+        fill_bank(&database, 200);
         let is_taken = || {
             let taken = database.router().checkpoints();
             let estimate = database.router().status().restart.expect("there is a log");
@@ -253,10 +233,8 @@ fn a_checkpoint_is_begun_when_a_restart_would_take_too_long() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut config = config(dir.path(), 2);
     config.checkpoints.recovery_target = Duration::from_millis(2);
-    let database = Database::open(config).expect("open");
-    database.recover().expect("recover");
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
+    let database = recovered(config);
+    fill_bank(&database, 200);
     let mut round = 0;
     let until = Instant::now() + WAIT_MAX;
     while database.router().checkpoints().is_empty() && Instant::now() < until {
@@ -271,10 +249,7 @@ fn a_checkpoint_is_begun_when_a_restart_would_take_too_long() {
 
 #[test]
 fn a_checkpoint_that_fails_is_told_until_long_after() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let (database, _) = open(dir.path(), 1);
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 20);
+    let (dir, database) = bank(1, 20);
     assert_eq!(database.router().status().checkpoint_failure, None);
     std::fs::remove_dir_all(dir.path().join("checkpoints")).expect("removed");
     database.router().take_checkpoint().expect("begun");
@@ -306,16 +281,14 @@ fn a_restart_takes_about_as_long_as_was_estimated() {
         unknown.load_seconds.is_none() && unknown.seconds().is_none(),
         "{unknown:?}"
     );
-    database.close().expect("close");
-    drop(database);
+    close(database);
     (database, _) = open(dir.path(), 1);
     let mut best = f64::MAX;
     for round in 0..ROUNDS_MAX {
         (0..50).for_each(|part| fill(&database, (400 + 50 * round as i64 + part) * 1_000, 1_000));
         let estimate = database.router().status().restart.expect("there is a log");
         let estimated_s = estimate.seconds().expect("measured");
-        database.close().expect("close");
-        drop(database);
+        close(database);
         let begun = Instant::now();
         let report;
         (database, report) = open(dir.path(), 1);

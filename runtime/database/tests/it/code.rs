@@ -7,7 +7,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use crate::common::{config, files, fill, open, take, wasm};
+use crate::common::{bank, config, files, fill, open, recovered, take, wasm};
 use reprise_database::Database;
 
 /// Modules without tables, each of its own code: `p(n)` answers nothing.
@@ -41,10 +41,7 @@ fn is_ready(database: &Database) -> Vec<bool> {
 
 #[test]
 fn a_restart_compiles_nothing_and_believes_no_file_that_was_changed() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let (database, _) = open(dir.path(), 2);
-    database.router().deploy("bank", &wasm("bank")).expect("deployed");
-    fill(&database, 0, 10);
+    let (dir, database) = bank(2, 10);
     let bytes = kept(dir.path());
     assert_eq!(bytes.len(), 1);
     database.close().expect("closed");
@@ -179,8 +176,7 @@ fn restart_with_ten_modules_takes_their_code_from_disk() {
     database.close().expect("closed");
     let seconds = |dir: &Path| {
         let begun = Instant::now();
-        let database = Database::open(config(dir, 2)).expect("open");
-        database.recover().expect("recover");
+        let database = recovered(config(dir, 2));
         let taken = begun.elapsed().as_secs_f64();
         database.close().expect("closed");
         taken

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{config, fill, open, take, transfer, wasm};
+use crate::common::{close, config, fill, fill_bank, open, recovered, take, transfer, wasm};
 use crate::following::{Cluster, bootstrap, service, serving, wait_in_sync, wait_seen, wait_streaming, wait_until};
 use reprise_abi::{Field, RowLayout, TableSchema};
 use reprise_base::{Lsn, Role};
@@ -33,12 +33,10 @@ fn comparing(url: &str) -> ServeStandbys {
 fn start(cluster: &Cluster, log: LogPolicy, sites: u16) -> Arc<Database> {
     cluster.no_primary();
     let dir = cluster.place("p");
-    let database = Database::open(DatabaseConfig {
+    let database = Arc::new(recovered(DatabaseConfig {
         log,
         ..config(&dir, sites)
-    });
-    let database = Arc::new(database.expect("open"));
-    database.recover().expect("recover");
+    }));
     database.serve_standbys(comparing("http://p:1")).expect("served");
     cluster.set_primary(&database);
     database
@@ -73,8 +71,7 @@ fn equal_nodes_stay_equal_under_load_with_checkpoints_deployments_and_restarts()
     ] {
         let cluster = Cluster::new();
         let mut primary = start(&cluster, log, sites);
-        primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-        fill(&primary, 0, 200);
+        fill_bank(&primary, 200);
         let mut standby = cluster.standby_of(&primary, "s1");
         let next = AtomicI64::new(10_000);
         for round in 0..3 {
@@ -102,15 +99,13 @@ fn equal_nodes_stay_equal_under_load_with_checkpoints_deployments_and_restarts()
             });
             match round {
                 0 => {
-                    standby.close().expect("close");
-                    drop(standby);
+                    close(standby);
                     standby = cluster.open_standby("s1");
                     wait_streaming(&primary, "s1");
                 }
                 1 => {
                     cluster.no_primary();
-                    primary.close().expect("close");
-                    drop(primary);
+                    close(primary);
                     primary = start(&cluster, log, sites);
                     wait_streaming(&primary, "s1");
                     wait_in_sync(&standby);
@@ -128,13 +123,11 @@ fn equal_nodes_stay_equal_under_load_with_checkpoints_deployments_and_restarts()
 fn nobody_compares_where_that_is_off_and_no_mark_is_written_without_a_standby() {
     let cluster = Cluster::new();
     let primary = start(&cluster, LogPolicy::Command, 2);
-    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&primary, 0, 200);
+    fill_bank(&primary, 200);
     let end = primary.router().view();
     thread::sleep(Duration::from_millis(200));
     assert_eq!(primary.router().view(), end, "nobody follows");
-    primary.close().expect("close");
-    drop(primary);
+    close(primary);
     let primary = cluster.start("p");
     let standby = cluster.standby_of(&primary, "s1");
     let end = primary.router().view();
@@ -291,8 +284,7 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
         wait_until("it takes the log", || {
             service(&standby).own().expect("one").persisted > before
         });
-        standby.close().expect("close");
-        drop(standby);
+        close(standby);
         // Nor after a restart, as whatever it is opened.
         let dir = cluster.place("s1");
         for opened in [Database::open_standby(config(&dir, 1)), Database::open(config(&dir, 1))] {
@@ -312,8 +304,7 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
         assert_eq!(harmed.is_some(), matches!(kind, Harm::Flip));
         assert_ne!(harmed, theirs);
         assert_eq!(row_of(&alone, &schema, id + 1), row_of(&primary, &schema, id + 1));
-        alone.close().expect("close");
-        drop(alone);
+        close(alone);
         std::fs::remove_file(dir.join(DIFFERS_NAME)).expect("a note");
         let (copy, _) = open(&dir, 1);
         copy.close().expect("close");
@@ -338,8 +329,7 @@ fn a_difference_is_told_to_a_primary_that_comes_later() {
     });
     wait_failed(&standby, "accounts");
     cluster.no_primary();
-    primary.close().expect("close");
-    drop(primary);
+    close(primary);
     assert!(standby.router().digest().is_err(), "nothing is shown meanwhile");
     let primary = start(&cluster, LogPolicy::Physiological, 1);
     wait_until("the new primary is told", || {

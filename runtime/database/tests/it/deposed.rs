@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::common::{config, copy_log, fill, i64s, put_log, submit, take, transfer, wasm};
+use crate::common::{
+    close, config, copy_log, digest_now, fill, fill_bank, i64s, put_log, recovered, submit, take, transfer,
+};
 use crate::following::{
     Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
@@ -24,8 +26,7 @@ struct Parted {
 fn part(alone: impl FnOnce(&Arc<Database>)) -> Parted {
     let cluster = Cluster::new();
     let old = cluster.start("p");
-    old.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&old, 0, 200);
+    fill_bank(&old, 200);
     take(&old);
     let new = cluster.standby_of(&old, "s1");
     transfer(&old, 1);
@@ -52,8 +53,7 @@ impl Parted {
         let standby = self.cluster.open_standby(name);
         transfer(&self.new, 5);
         wait_seen(&self.new, &standby);
-        let digest = |database: &Database| database.router().digest().expect("ready");
-        assert_eq!(digest(&standby), digest(&self.new));
+        assert_eq!(digest_now(&standby), digest_now(&self.new));
         standby
     }
 
@@ -109,11 +109,9 @@ fn a_deposed_primary_keeps_what_only_it_has_aside_and_follows() {
 #[test]
 fn a_deposed_primary_that_was_opened_by_itself_meanwhile_has_another_epoch_of_the_same_number() {
     let parted = part(|old| fill(old, 5_000, 5));
-    let again = Database::open(config(&parted.cluster.place("p"), 1)).expect("open");
-    again.recover().expect("recover");
+    let again = recovered(config(&parted.cluster.place("p"), 1));
     fill(&again, 6_000, 20);
-    again.close().expect("close");
-    drop(again);
+    close(again);
     let cut = match parted.cluster.cut_back("p").expect("asked") {
         CutBack::Cut(cut) => cut,
         other => panic!("{other:?}"),
@@ -127,8 +125,7 @@ fn a_deposed_primary_that_was_opened_by_itself_meanwhile_has_another_epoch_of_th
 fn one_that_was_a_primary_later_than_the_one_it_is_to_follow_is_not_cut() {
     let parted = part(|old| fill(old, 5_000, 5));
     for opening in 0..2 {
-        let again = Database::open(config(&parted.cluster.place("p"), 1)).expect("open");
-        again.recover().expect("recover");
+        let again = recovered(config(&parted.cluster.place("p"), 1));
         fill(&again, 6_000 + 100 * opening, 20);
         again.close().expect("close");
     }
@@ -151,8 +148,7 @@ struct Beyond {
 fn be_beyond() -> Beyond {
     let cluster = Cluster::new();
     let old = cluster.start("p");
-    old.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&old, 0, 200);
+    fill_bank(&old, 200);
     let new = cluster.standby_of(&old, "s1");
     let other = cluster.standby_of(&old, "p2");
     wait_seen(&old, &new);
@@ -299,8 +295,7 @@ fn end_with_one_that_waits(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
     bootstrap(&old, "s1", &cluster.place("s1"));
     let standby = cluster.open_standby("s1");
     wait_in_sync(&standby);
-    old.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&old, 0, 10);
+    fill_bank(&old, 10);
     let acknowledged = old.router().view();
     fill(&old, 7_000, 1);
     if is_in_checkpoint {
@@ -323,8 +318,7 @@ fn follow_at_quorum() -> (Cluster, Arc<Database>, Arc<Database>) {
     let old = open_at_quorum(&cluster);
     cluster.set_primary(&old);
     let standby = cluster.standby_of(&old, "s1");
-    old.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&old, 0, 10);
+    fill_bank(&old, 10);
     wait_seen(&old, &standby);
     (cluster, old, standby)
 }
@@ -438,8 +432,7 @@ fn a_new_standby_shows_nothing_of_its_checkpoint_that_is_not_committed() {
     );
     assert_eq!(new.router().view(), acknowledged);
     // It knows as much after a restart.
-    new.close().expect("close");
-    drop(new);
+    close(new);
     let new = cluster.open_standby("s2");
     assert!(matches!(new.router().phase(), Phase::Recovering { .. }));
     let first = cluster.open_standby("s1");
@@ -499,8 +492,7 @@ fn a_standby_that_is_started_as_the_primary_at_quorum_takes_no_more_for_committe
 fn a_promotion_that_can_not_begin_leaves_a_standby_that_follows() {
     let cluster = Cluster::new();
     let primary = cluster.start("p");
-    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&primary, 0, 200);
+    fill_bank(&primary, 200);
     let standby = cluster.standby_of(&primary, "s1");
     let blocked = cluster.place("s1").join("stepped-down.json");
     std::fs::create_dir(&blocked).expect("made");
@@ -517,19 +509,16 @@ fn a_promotion_that_can_not_begin_leaves_a_standby_that_follows() {
 fn a_checkpoint_behind_what_is_left_of_a_standby_s_log_goes_before_it_follows() {
     let cluster = Cluster::new();
     let primary = cluster.start("p");
-    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&primary, 0, 100);
+    fill_bank(&primary, 100);
     let standby = cluster.standby_of(&primary, "s1");
     wait_seen(&primary, &standby);
-    standby.close().expect("close");
-    drop(standby);
+    close(standby);
     let older = copy_log(&cluster.place("s1"));
     let standby = cluster.open_standby("s1");
     fill(&primary, 5_000, 50);
     wait_seen(&primary, &standby);
     let checkpoint = cluster.place("s1").join("checkpoints").join(take(&standby).file);
-    standby.close().expect("close");
-    drop(standby);
+    close(standby);
     put_log(&cluster.place("s1"), &older);
     let alone = Database::open_standby(cluster.config("s1", 1)).expect("open");
     let refused = alone.recover().expect_err("its primary was not asked");
@@ -540,6 +529,5 @@ fn a_checkpoint_behind_what_is_left_of_a_standby_s_log_goes_before_it_follows() 
     assert!(!checkpoint.exists());
     let standby = cluster.open_standby("s1");
     wait_seen(&primary, &standby);
-    let digest = |database: &Database| database.router().digest().expect("ready");
-    assert_eq!(digest(&standby), digest(&primary));
+    assert_eq!(digest_now(&standby), digest_now(&primary));
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::common::{config, files, fill, open, snapshot, take, transfer, wasm};
+use crate::common::{config, files, fill_bank, open, recovered, snapshot, take, transfer};
 use reprise_abi::SEMANTICS;
 use reprise_backup::{BackupManifest, MANIFEST_NAME, Point, create_backup, restore, verify_backup};
 use reprise_database::{Database, DatabaseConfig, DeviceConfig, FlushPolicy, NvramConfig, inspect};
@@ -27,16 +27,14 @@ fn forge(path: &Path, at: usize, number: u32, header: Range<usize>, sum_at: usiz
 }
 
 fn refusal(config: DatabaseConfig) -> String {
-    let opened = Database::open(config).and_then(|database| database.recover());
-    opened.expect_err("refused").to_string()
+    let refused = Database::open(config).and_then(|database| database.recover());
+    refused.expect_err("refused").to_string()
 }
 
 /// A database with a checkpoint in the middle of its log.
 fn made(config: DatabaseConfig) {
-    let database = Database::open(config).expect("open");
-    database.recover().expect("recover");
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 100);
+    let database = recovered(config);
+    fill_bank(&database, 100);
     take(&database);
     transfer(&database, 1);
     database.close().expect("close");
@@ -122,10 +120,8 @@ fn region_in_use_is_refused_when_its_numbers_differ() {
     let work = tempfile::tempdir().expect("a directory");
     let (dir, region) = (work.path().join("data"), work.path().join("region"));
     fs::create_dir(&dir).expect("a directory");
-    let database = Database::open(on_nvram(&dir, region.clone())).expect("open");
-    database.recover().expect("recover");
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 10);
+    let database = recovered(on_nvram(&dir, region.clone()));
+    fill_bank(&database, 10);
     // A machine that loses its process now finds these.
     let (killed, image) = (work.path().join("killed"), fs::read(&region).expect("a region"));
     copy_dir(&dir, &killed).expect("copied");

@@ -5,15 +5,14 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
-        mpsc,
     },
     time::Duration,
 };
 
-use crate::common::{config, i64s, take, wasm};
+use crate::common::{begin, config, i64s, take, wasm};
 use reprise_database::{Database, Environment, LogPolicy};
 use reprise_env::{Clock, RealClock};
-use reprise_router::{BatchBuilder, Lookup, ReplyOutcome, ScopedKey};
+use reprise_router::{Lookup, ReplyOutcome, ScopedKey};
 
 /// The system's time, and some more.
 struct Ahead(RealClock, AtomicI64);
@@ -54,25 +53,9 @@ impl World {
 
     /// The outcome of one call, and whether it was remembered.
     fn call(&self, scope: &str, key: &str, procedure: &str, args: &[i64]) -> (ReplyOutcome, bool) {
-        let router = self.database.router();
-        let deployed = router.deployed();
-        let mut batch = BatchBuilder::new(deployed.clone(), router);
-        batch.set_scope((!scope.is_empty()).then(|| scope.into()));
-        let (number, _) = deployed.current["bank"].procedure(procedure).expect("a procedure");
-        let encode = |out: &mut Vec<u8>| {
-            out.extend_from_slice(&i64s(args));
-            Ok::<(), ()>(())
-        };
         let key = (!key.is_empty()).then_some(key);
-        batch
-            .push(&deployed.current["bank"], number, key, encode)
-            .expect("encoded");
-        let (sender, receiver) = mpsc::channel();
-        router.submit(
-            batch,
-            Box::new(move |reply| sender.send(reply).expect("the test waits")),
-        );
-        let reply = receiver.recv().expect("a reply");
+        let reply = begin(&self.database, scope, &[("bank", procedure, key, i64s(args))]);
+        let reply = reply.recv().expect("a reply");
         let reply = reply.get(0);
         (reply.outcome.clone(), reply.replayed)
     }

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command, sync::Arc, thread, time::Duration};
 
-use crate::common::{config, fill, i64s, submit, wasm};
+use crate::common::{close, config, fill_bank, i64s, submit};
 use crate::following::{FORCED, Primary, bootstrap, follow_primary, nvram, service, serving, wait_in_sync, wait_until};
 use reprise_base::{Role, Safety};
 use reprise_database::{
@@ -128,8 +128,7 @@ fn state(database: &Database) -> LeaseState {
 
 fn prepared(cluster: &Cluster) -> Arc<Database> {
     let primary = cluster.start("p");
-    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&primary, 0, 100);
+    fill_bank(&primary, 100);
     primary
 }
 
@@ -160,8 +159,7 @@ fn takes_over(on_nvram: bool) {
         "it shows nothing that only it has",
         || matches!(old.router().phase(), Phase::Failed { report } if report.contains("s1 has the lease")),
     );
-    old.close().expect("close");
-    drop(old);
+    close(old);
     let refused = Database::open(cluster.config("p", 1));
     assert!(
         matches!(&refused, Err(OpenError::SteppedDown { successor, .. }) if successor == "s1"),
@@ -193,8 +191,7 @@ fn who_fails_to_take_over_leaves_the_place_to_whom_it_was() {
     let old = prepared(&cluster);
     let new = cluster.standby_of(&old, "s1");
     let gone = cluster.standby_of(&old, "s2");
-    gone.close().expect("close");
-    drop(gone);
+    close(gone);
     wait_until("it is told who left", || {
         open_account(&old, 1_000);
         service(&new)
@@ -207,8 +204,7 @@ fn who_fails_to_take_over_leaves_the_place_to_whom_it_was() {
     let in_the_way = cluster.place("s1").join("standbys.json.tmp");
     std::fs::create_dir(&in_the_way).expect("made");
     *cluster.primary.lock().expect("test") = None;
-    old.close().expect("close");
-    drop(old);
+    close(old);
     let failed = service(&new).promote(FORCED).expect_err("nothing can be kept");
     assert!(failed.to_string().contains("can't be kept here"), "{failed}");
     wait_until("the record is as before", || {
@@ -225,11 +221,9 @@ fn a_loss_is_told_where_the_store_did_not_answer_first() {
     let cluster = Cluster::new(false);
     let old = prepared(&cluster);
     let new = cluster.standby_of(&old, "s1");
-    new.close().expect("close");
-    drop(new);
+    close(new);
     wait_until("it goes on alone", || cluster.in_sync().is_empty());
-    old.close().expect("close");
-    drop(old);
+    close(old);
     *cluster.primary.lock().expect("test") = None;
     let new = cluster.open_standby("s1");
     cluster.leases.lose_answer("s1");
@@ -265,8 +259,7 @@ fn answers_without_the_store(on_nvram: bool) {
     assert!(matches!(&refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
     assert_eq!(primary.router().role(), Role::Primary);
     // The standby goes: that can't be recorded, so nothing is begun that nobody else would know of.
-    standby.close().expect("close");
-    drop(standby);
+    close(standby);
     let is_lost = || {
         service(&primary)
             .info()
@@ -306,8 +299,7 @@ fn answers_without_the_store(on_nvram: bool) {
     assert_eq!(open_account(&primary, 1_003), ReplyOutcome::Committed);
     // One that is out of sync takes over by no lease, and by hand where the loss is accepted.
     *cluster.primary.lock().expect("test") = None;
-    primary.close().expect("close");
-    drop(primary);
+    close(primary);
     let standby = cluster.open_standby("s1");
     thread::sleep(3 * TTL);
     assert_eq!(
@@ -351,8 +343,7 @@ fn begins_with_the_lease_alone(on_nvram: bool) {
     assert!(promoted.has_stepped_down && promoted.may_be_lost.is_none());
     wait_until("it has the lease", || state(&standby) == LeaseState::Held);
     assert_eq!(open_account(&standby, 1_000), ReplyOutcome::Committed);
-    primary.close().expect("close");
-    drop(primary);
+    close(primary);
     std::fs::remove_file(cluster.place("p").join("stepped-down.json")).expect("removed");
     // As a standby it showed no more yet.
     let view = cluster.place("p").join("view");
@@ -363,8 +354,7 @@ fn begins_with_the_lease_alone(on_nvram: bool) {
         "{held:?}"
     );
     assert!(view.exists(), "it is no primary");
-    standby.close().expect("close");
-    drop(standby);
+    close(standby);
     let behind = cluster.try_start("p").err();
     assert!(
         matches!(&behind, Some(LeaseError::Behind { primary }) if primary == "s1"),
@@ -397,10 +387,8 @@ fn begins_in_no_old_copy(on_nvram: bool) {
     let primary = cluster.start("p");
     let standby = cluster.standby_of(&primary, "s1");
     assert_eq!(open_account(&primary, 1_000), ReplyOutcome::Committed);
-    standby.close().expect("close");
-    drop(standby);
-    primary.close().expect("close");
-    drop(primary);
+    close(standby);
+    close(primary);
     let in_sync = cluster.in_sync();
     std::fs::rename(cluster.place("p"), cluster.place("lost")).expect("renamed");
     copy(cluster.place("old"), cluster.place("p"));
@@ -436,8 +424,7 @@ fn the_last_primary_does_not_begin_once_its_log_went() {
     let standby = cluster.open_standby("p");
     let promoted = service(&standby).promote(FORCED).expect("nobody else was the primary");
     assert_eq!(promoted.may_be_lost, None);
-    standby.close().expect("close");
-    drop(standby);
+    close(standby);
     let root = RealDisk::open(cluster.place("p")).expect("its directory");
     forget_earlier_log(&root).expect("kept");
     drop(root);
@@ -452,8 +439,7 @@ fn the_last_primary_does_not_begin_once_its_log_went() {
     let refused = service(&standby).promote(FORCED).expect_err("it may lack anything");
     assert!(matches!(refused, ReplicationError::OutOfSync(_)), "{refused:?}");
     service(&standby).promote(ACCEPTING).expect("promoted");
-    standby.close().expect("close");
-    drop(standby);
+    close(standby);
     cluster.start("p").close().expect("close");
 }
 
@@ -468,8 +454,7 @@ fn has_its_own_epoch(on_nvram: bool) {
     let primary = prepared(&cluster);
     cluster.standby_of(&primary, "s1").close().expect("close");
     // Many epochs, of which the standby sees none.
-    primary.close().expect("close");
-    drop(primary);
+    close(primary);
     for account in 1_000..1_003 {
         let primary = cluster.start("p");
         let mut tries = 0;
@@ -486,8 +471,7 @@ fn has_its_own_epoch(on_nvram: bool) {
     let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
     assert_eq!(promoted.epoch.0, last + 1);
     assert_eq!(open_account(&standby, 5_000), ReplyOutcome::Committed);
-    standby.close().expect("close");
-    drop(standby);
+    close(standby);
     let again = cluster.start("s1");
     assert!(has_account(&again, 5_000));
     assert_eq!(cluster.leases.record().expect("one is there").epoch, last + 2);
@@ -506,16 +490,14 @@ fn begins_in_its_own_epoch(on_nvram: bool) {
     let standby = cluster.standby_of(&primary, "s1");
     // It would take over between two of them.
     cluster.leases.set_away("s1", true);
-    primary.close().expect("close");
-    drop(primary);
+    close(primary);
     // The next epochs of the primary stay empty, and are not used again: what was shipped and not written may be in a standby's log.
     for _ in 0..2 {
         cluster.start("p").close().expect("close");
     }
     let recorded = cluster.leases.record().expect("one is there");
     assert_eq!((recorded.in_sync, recorded.epoch), (vec!["s1".to_owned()], 3));
-    standby.close().expect("close");
-    drop(standby);
+    close(standby);
     cluster.leases.set_away("s1", false);
     let new = cluster.start("s1");
     assert_eq!(cluster.leases.record().expect("one is there").epoch, 4);
@@ -531,8 +513,7 @@ fn who_was_in_sync_in_an_earlier_reign_is_not_in_sync_with_a_standby_that_begins
     // Its lease ends, and nobody tells it that the other one is the primary.
     cluster.leases.set_away("p", true);
     wait_until("the other one takes over", || second.router().role() == Role::Primary);
-    first.close().expect("close");
-    drop(first);
+    close(first);
     cluster.leases.set_away("p", false);
     cluster.set_primary(&second);
     let first = cluster.open_standby("p");
@@ -569,15 +550,13 @@ fn a_place_that_was_given_counts_no_more_once_another_server_had_the_lease() {
         accepts_loss: false,
     };
     service(&given).promote(asked).expect("the primary gives its place");
-    given.close().expect("close");
-    drop(given);
+    close(given);
     // By force, and it answers alone.
     service(&other).promote(ACCEPTING).expect("promoted");
     wait_until("it answers alone", || {
         open_account(&other, 3_000) == ReplyOutcome::Committed
     });
-    other.close().expect("close");
-    drop(other);
+    close(other);
     // Whoever gave its place says so again. It was another one's since.
     let given = cluster.open_standby("s1");
     let refused = service(&given).promote(asked);
@@ -594,15 +573,13 @@ fn a_standby_acknowledges_nothing_to_a_primary_that_another_one_followed() {
     let first = prepared(&cluster);
     let other = cluster.standby_of(&first, "s1");
     let third = cluster.standby_of(&first, "s2");
-    third.close().expect("close");
-    drop(third);
+    close(third);
     // The first one does not hear of it, and its lease ends.
     cluster.leases.set_away("p", true);
     wait_until("its lease is over", || state(&first) == LeaseState::Over);
     wait_until("the other one takes over", || other.router().role() == Role::Primary);
     assert_eq!(open_account(&other, 3_000), ReplyOutcome::Committed);
-    other.close().expect("close");
-    drop(other);
+    close(other);
     let third = cluster.open_standby("s2");
     wait_until("it knows better", || {
         let own = service(&third).own().expect("a standby");

@@ -1,12 +1,12 @@
 //! Records of changes are shown with the schema that their rows were written with, whatever the tables are now.
 
-use std::{path::Path, sync::mpsc};
+use std::path::Path;
 
-use crate::common::{config, files, take};
+use crate::common::{call, config, files, recovered, take};
 use reprise_abi::{Field, RowLayout};
 use reprise_base::Lsn;
 use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogPolicy};
-use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome};
+use reprise_router::{LogQuery, ReplyOutcome};
 
 const KEY: &str = r#"{"name":"k","type":"i64","nullable":false}"#;
 /// Versions of module `m`: its table's name and columns, and how many bytes of zeros stand behind the key in a row.
@@ -64,25 +64,14 @@ fn settings(dir: &Path) -> DatabaseConfig {
 }
 
 fn open(dir: &Path) -> Database {
-    let database = Database::open(settings(dir)).expect("open");
-    database.recover().expect("recover");
-    database
+    recovered(settings(dir))
 }
 
 fn put(database: &Database, k: i64) {
-    let router = database.router();
-    let deployed = router.deployed();
-    let mut batch = BatchBuilder::new(deployed.clone(), router);
-    let encode = |out: &mut Vec<u8>| {
-        out.extend_from_slice(&k.to_le_bytes());
-        Ok::<(), ()>(())
-    };
-    batch.push(&deployed.current["m"], 0, None, encode).expect("encoded");
-    let (sender, receiver) = mpsc::channel();
-    let done = move |reply: BatchReply| sender.send(reply).expect("the test waits");
-    router.submit(batch, Box::new(done));
-    let reply = receiver.recv().expect("a reply");
-    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+    assert_eq!(
+        call(database, "m", "put", &k.to_le_bytes()).outcome,
+        ReplyOutcome::Committed
+    );
 }
 
 /// Each change: the row's key, and its table with its columns as the log shows them; `?` where that is not known.

@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{config, i64s, submit, wasm};
+use crate::common::{begin, config, i64s, submit, wasm};
 use reprise_database::{Database, Environment};
 use reprise_env::{DiskError, DiskErrorKind, DiskFile, DiskFilter, FilteredDisk};
-use reprise_router::{BatchBuilder, ReplyOutcome, RowsError, RowsPage, RowsRequest};
+use reprise_router::{BatchReply, ReplyOutcome, RowsError, RowsPage, RowsRequest};
 
 /// What writes to the log meet.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,23 +57,8 @@ fn set(gate: &Shared, to: Gate) {
 }
 
 /// Opens an account, and does not wait for it.
-fn begin_open(database: &Database, account: i64) -> Receiver<ReplyOutcome> {
-    let (router, (sender, receiver)) = (database.router(), mpsc::channel());
-    let deployed = router.deployed();
-    let mut batch = BatchBuilder::new(deployed.clone(), router);
-    let (number, _) = deployed.current["bank"].procedure("open").expect("a procedure");
-    let encode = |out: &mut Vec<u8>| {
-        out.extend_from_slice(&i64s(&[account, 100]));
-        Ok::<(), ()>(())
-    };
-    batch
-        .push(&deployed.current["bank"], number, None, encode)
-        .expect("encoded");
-    let done = Box::new(move |reply: reprise_router::BatchReply| {
-        let _ = sender.send(reply.get(0).outcome.clone()); // the test may be over
-    });
-    router.submit(batch, done);
-    receiver
+fn begin_open(database: &Database, account: i64) -> Receiver<BatchReply> {
+    begin(database, "", &[("bank", "open", None, i64s(&[account, 100]))])
 }
 
 /// Asks for all rows on a thread of its own.
@@ -81,11 +66,7 @@ fn begin_page(database: &Arc<Database>) -> Receiver<Result<RowsPage, RowsError>>
     let (database, (sender, receiver)) = (database.clone(), mpsc::channel());
     thread::spawn(move || {
         let request = RowsRequest {
-            table: 0,
-            index: 0,
             limit: 100,
-            cursor: None,
-            prefix: Vec::new(),
             ..RowsRequest::default()
         };
         let _ = sender.send(database.router().table_rows(request)); // as above
@@ -114,7 +95,8 @@ fn a_page_waits_until_what_it_shows_is_durable() {
     set(&gate, Gate::Open);
     let page = page.recv_timeout(LONG).expect("an answer").expect("a page");
     assert_eq!(page.rows.len(), 2);
-    assert_eq!(opened.recv_timeout(LONG), Ok(ReplyOutcome::Committed));
+    let reply = opened.recv_timeout(LONG).expect("a reply");
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
     let status = database.router().status();
     assert!(page.lsn <= status.durable_lsn);
 }
@@ -134,7 +116,8 @@ fn what_never_was_durable_is_never_shown() {
         Err(other) => panic!("{other}"),
         Ok(page) => assert_eq!(page.rows.len(), 1),
     }
-    assert_ne!(opened.recv_timeout(LONG), Ok(ReplyOutcome::Committed));
+    let reply = opened.recv_timeout(LONG).expect("a reply");
+    assert_ne!(*reply.get(0).outcome, ReplyOutcome::Committed);
     // Reads go on, with what was acknowledged.
     let page = begin_page(&database)
         .recv_timeout(LONG)

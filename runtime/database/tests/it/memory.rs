@@ -3,7 +3,7 @@
 use crate::common;
 use std::path::Path;
 
-use crate::common::{fill, i64s, snapshot, submit, take, wasm};
+use crate::common::{close, digest_now, fill_bank, i64s, snapshot, submit, take, wasm};
 use reprise_base::{MemoryKind, limits::MEMORY_MAX_LIMIT};
 use reprise_database::{Database, DatabaseConfig, LogPolicy, OpenError};
 use reprise_router::{Failure, ReplyOutcome};
@@ -92,16 +92,11 @@ fn full_memory_refuses_what_grows_and_opens_again_under_the_same_limit() {
         database.router().deploy("bank", &wasm("bank")).expect("deploy");
         let (opened, refused) = fill_up(&database);
         check_goes_on(&database, opened, refused);
-        let digest = database.router().digest().expect("ready");
-        database.close().expect("close");
-        drop(database);
+        let digest = digest_now(&database);
+        close(database);
         for sites in [1, 2] {
             let database = open(with(sites, MAX_BYTES)).expect("opens again");
-            assert_eq!(
-                database.router().digest().expect("ready"),
-                digest,
-                "{log:?}, {sites} sites"
-            );
+            assert_eq!(digest_now(&database), digest, "{log:?}, {sites} sites");
             let memory = database.router().memory();
             assert!(memory.used() <= MAX_BYTES);
             database.close().expect("close");
@@ -114,16 +109,10 @@ fn full_memory_refuses_what_grows_and_opens_again_under_the_same_limit() {
         let database = open(with(2, MAX_BYTES)).expect("opens again");
         // A checkpoint is taken all the same, and loaded.
         take(&database);
-        database.close().expect("close");
-        drop(database);
+        close(database);
         let database = open(with(2, MAX_BYTES)).expect("opens again");
-        assert_eq!(
-            database.router().digest().expect("ready"),
-            digest,
-            "{log:?}, from the checkpoint"
-        );
-        database.close().expect("close");
-        drop(database);
+        assert_eq!(digest_now(&database), digest, "{log:?}, from the checkpoint");
+        close(database);
         let error = open(with(2, MAX_BYTES / 8)).err().expect("too little");
         assert!(error.to_string().contains("--memory-max is 8 MiB"), "{error}");
     }
@@ -133,8 +122,7 @@ fn full_memory_refuses_what_grows_and_opens_again_under_the_same_limit() {
 fn a_deployment_that_takes_more_than_there_is_leaves_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let database = open(config(dir.path(), 2, LogPolicy::Command, MAX_BYTES)).expect("open");
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 100);
+    fill_bank(&database, 100);
     let rows = database.router().memory().kind(MemoryKind::Rows);
     let most = rows.take(MAX_BYTES);
     let error = database

@@ -1,15 +1,13 @@
 //! Deployments that change their data: what a module runs when it is deployed, over copies of its tables.
 
-use std::sync::{Arc, mpsc};
-
-use crate::common::{config, open, take, wasm};
+use crate::common::{self, config, open, recovered, take, wasm};
 use reprise_abi::{Field, RowLayout, ScalarType, value::push_varint};
 use reprise_base::{
     MemoryKind,
     limits::{MEMORY_MAX_LIMIT, WRITE_SET_BYTES_MAX},
 };
 use reprise_database::{Database, LogPolicy};
-use reprise_router::{BatchBuilder, DeployError, Failure, InstallError, LogBody, LogQuery, ReplyOutcome};
+use reprise_router::{DeployError, Failure, InstallError, LogBody, LogQuery, ReplyOutcome};
 
 const PEOPLE: i64 = 200;
 
@@ -20,31 +18,11 @@ fn text(value: &str) -> Vec<u8> {
     encoded
 }
 
-/// Calls a procedure of the module in service: its outcome and its encoded result.
-fn run(database: &Database, procedure: &str, args: &[u8]) -> (ReplyOutcome, Vec<u8>) {
-    let router = database.router();
-    let deployed = router.deployed();
-    let mut batch = BatchBuilder::new(deployed.clone(), router);
-    let module: &Arc<_> = &deployed.current["contacts"];
-    let (number, _) = module.procedure(procedure).expect("a procedure");
-    let encode = |out: &mut Vec<u8>| {
-        out.extend_from_slice(args);
-        Ok::<(), ()>(())
-    };
-    batch.push(module, number, None, encode).expect("encoded");
-    let (sender, receiver) = mpsc::channel();
-    let done = Box::new(move |reply| sender.send(reply).expect("the test waits"));
-    router.submit(batch, done);
-    let reply: reprise_router::BatchReply = receiver.recv().expect("a reply");
-    let found = reply.get(0);
-    (found.outcome.clone(), found.result.to_vec())
-}
-
 /// A call that commits; its encoded result.
 fn call(database: &Database, procedure: &str, args: &[u8]) -> Vec<u8> {
-    let (outcome, result) = run(database, procedure, args);
-    assert_eq!(outcome, ReplyOutcome::Committed, "{procedure}");
-    result
+    let answer = common::call(database, "contacts", procedure, args);
+    assert_eq!(answer.outcome, ReplyOutcome::Committed, "{procedure}");
+    answer.result
 }
 
 /// The first version, with people of whom each has as many addresses as its number's last digit.
@@ -97,8 +75,7 @@ fn a_migration_takes_columns_apart_and_replays() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut settings = config(dir.path(), 2);
         settings.log = log;
-        let database = Database::open(settings).expect("open");
-        database.recover().expect("recover");
+        let database = recovered(settings);
         fill(&database);
         if checkpoint == "before" {
             take(&database);
@@ -230,7 +207,7 @@ fn a_retiring_table_is_read_by_the_migration_alone() {
     check_first(&database);
     let read = "(if (i64.ne (call $count (i32.const 64)) (i64.const 50)) (then unreachable))";
     router.deploy("contacts", &retiring(name, read)).expect("deployed");
-    let (failed, _) = run(&database, "peek", &7_i64.to_le_bytes());
+    let failed = common::call(&database, "contacts", "peek", &7_i64.to_le_bytes()).outcome;
     match failed {
         ReplyOutcome::Failed(failure) => {
             let text = format!("{failure:?}");
@@ -370,8 +347,7 @@ fn one_may_write_more_than_a_call_and_takes_back_to_a_savepoint() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut settings = config(dir.path(), 1);
     (settings.partitions, settings.segment_bytes) = (1, 64 << 20);
-    let database = Database::open(settings.clone()).expect("open");
-    database.recover().expect("recover");
+    let database = recovered(settings.clone());
     let rows = WRITE_SET_BYTES_MAX / 800 + 5_000;
     let by_key = r#"{"by":"c0"}"#;
     let taken_back = format!(
@@ -390,8 +366,7 @@ fn one_may_write_more_than_a_call_and_takes_back_to_a_savepoint() {
     assert_eq!(rows_of_wide(&database), rows as u64);
     let before = digest(&database);
     database.close().expect("closed");
-    let database = Database::open(settings).expect("open");
-    database.recover().expect("recover");
+    let database = recovered(settings);
     assert_eq!((rows_of_wide(&database), digest(&database)), (rows as u64, before));
     database.close().expect("closed");
 }
@@ -403,8 +378,7 @@ fn without_memory_for_it_the_version_before_serves() {
     let max_bytes = 192 << 20;
     let mut settings = config(dir.path(), 1);
     (settings.partitions, settings.segment_bytes, settings.memory_max_bytes) = (1, 64 << 20, max_bytes);
-    let database = Database::open(settings.clone()).expect("open");
-    database.recover().expect("recover");
+    let database = recovered(settings.clone());
     let router = database.router();
     let by_key = r#"{"by":"c0"}"#;
     let filled = 40_000;
@@ -462,8 +436,7 @@ fn without_memory_for_it_the_version_before_serves() {
         (before, version)
     );
     database.close().expect("closed");
-    let database = Database::open(settings).expect("open");
-    database.recover().expect("recover");
+    let database = recovered(settings);
     assert_eq!(digest(&database), before);
     database.close().expect("closed");
 }

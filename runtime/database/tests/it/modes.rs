@@ -1,37 +1,20 @@
 //! Every log mode: what was acknowledged is found again, by whichever record, with the same digest.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::{Arc, mpsc},
-};
+use std::path::Path;
 
+use crate::common::{self, i64s, submit_to, wasm};
 use reprise_database::{
-    AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, OpenError,
-    RecoverFrom, RecoveryReport, RedoConfig,
+    AfterImage, Database, DatabaseConfig, LogPolicy, OpenError, RecoverFrom, RecoveryReport, RedoConfig,
 };
-use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome, RestartEstimate};
-
-/// The wasm of a sample module; `cargo xtask wasm` builds it.
-fn wasm(name: &str) -> Vec<u8> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let path = root.join("target/procedures").join(name).with_extension("wasm");
-    std::fs::read(&path)
-        .unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
-}
+use reprise_router::{LogQuery, ReplyOutcome, RestartEstimate};
 
 fn config(dir: &Path, sites: u16, log: LogPolicy, redo: RedoConfig) -> DatabaseConfig {
     DatabaseConfig {
-        dir: Some(PathBuf::from(dir)),
         partitions: 6,
-        sites,
         log,
         redo,
-        device: DeviceConfig::File,
-        commit: CommitMode::Sync,
-        group_commit_us: 0,
         segment_bytes: 1 << 20,
-        checkpoints: CheckpointConfig::BY_HAND,
-        memory_max_bytes: u64::MAX,
+        ..common::config(dir, sites)
     }
 }
 
@@ -45,36 +28,12 @@ fn open(dir: &Path, sites: u16, log: LogPolicy, redo: RedoConfig) -> (Database, 
     try_open(dir, sites, log, redo).expect("open")
 }
 
-/// Calls in one batch, each `(module, procedure, key, encoded arguments)`.
-fn submit(database: &Database, calls: &[(&str, &str, Option<&str>, Vec<u8>)]) -> BatchReply {
-    let router = database.router();
-    let deployed = router.deployed();
-    let mut batch = BatchBuilder::new(deployed.clone(), router);
-    for (module, procedure, key, args) in calls {
-        let module: &Arc<_> = &deployed.current[*module];
-        let (number, _) = module.procedure(procedure).expect("a procedure");
-        let encode = |out: &mut Vec<u8>| {
-            out.extend_from_slice(args);
-            Ok::<(), ()>(())
-        };
-        batch.push(module, number, *key, encode).expect("encoded");
-    }
-    let (sender, receiver) = mpsc::channel();
-    let done = Box::new(move |reply| sender.send(reply).expect("the test waits"));
-    router.submit(batch, done);
-    receiver.recv().expect("a reply")
-}
-
-fn i64s(values: &[i64]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
-}
-
 /// Accounts, transfers within and between partitions, and some that abort.
 fn work(database: &Database, round: i64) {
     let opened: Vec<_> = (0..40)
         .map(|i| ("bank", "open", None, i64s(&[round * 40 + i, 100])))
         .collect();
-    submit(database, &opened);
+    submit_to(database, &opened);
     let transfers: Vec<_> = (0..60)
         .map(|i| {
             let from = round * 40 + (i * 7) % 40;
@@ -82,18 +41,14 @@ fn work(database: &Database, round: i64) {
             ("bank", "transfer", None, i64s(&[from, to, 9 + i]))
         })
         .collect();
-    let reply = submit(database, &transfers);
+    let reply = submit_to(database, &transfers);
     let committed = (0..reply.len()).filter(|i| *reply.get(*i).outcome == ReplyOutcome::Committed);
     assert!(committed.count() > 10);
 }
 
 fn kinds(database: &Database) -> Vec<&'static str> {
     let query = LogQuery {
-        from: None,
-        newest: false,
         limit: 1_000,
-        partition: None,
-        kind: None,
         ..LogQuery::default()
     };
     let page = database.router().log_records(query).expect("a log");
@@ -126,7 +81,7 @@ fn one_log_holds_both_kinds_in_one_order_and_any_of_them_recovers() {
         }
         work(&database, round as i64);
         let keyed = ("bank", "transfer", Some("key"), i64s(&[1, 2, 1]));
-        assert_eq!(submit(&database, &[keyed]).get(0).replayed, round > 0);
+        assert_eq!(submit_to(&database, &[keyed]).get(0).replayed, round > 0);
         digest = database.router().digest().ok();
         if round == 0 {
             let kinds = kinds(&database);
@@ -163,7 +118,7 @@ fn a_repeat_finds_its_answer_after_redo() {
         let key = ["a", "b", "c"][from as usize % 3];
         ("bank", "transfer", Some(key), i64s(&[from, to, 1]))
     });
-    let first = submit(&database, &calls);
+    let first = submit_to(&database, &calls);
     let kept: Vec<_> = (0..3)
         .map(|i| (first.get(i).txn_id, first.get(i).lsn, first.get(i).result.to_vec()))
         .collect();
@@ -173,7 +128,7 @@ fn a_repeat_finds_its_answer_after_redo() {
         .filter(|i| *first.get(*i).outcome == ReplyOutcome::Committed)
         .count();
     assert_eq!(report.keys, committed);
-    let again = submit(&database, &calls);
+    let again = submit_to(&database, &calls);
     for (i, kept) in kept.iter().enumerate() {
         if *first.get(i).outcome == ReplyOutcome::Committed {
             let call = again.get(i);
@@ -182,7 +137,7 @@ fn a_repeat_finds_its_answer_after_redo() {
         }
     }
     let other = ("bank", "transfer", Some("b"), i64s(&[1, 2, 77]));
-    let conflict = submit(&database, &[other]);
+    let conflict = submit_to(&database, &[other]);
     assert_eq!(*conflict.get(0).outcome, ReplyOutcome::IdempotencyConflict);
 }
 
@@ -241,9 +196,9 @@ fn a_procedure_is_logged_as_it_declares_and_one_that_computes_long_by_its_change
         let calls: Vec<_> = (0..40)
             .map(|i| ("work", "spin", None, i64s(&[round * 40 + i])))
             .collect();
-        submit(&database, &calls);
+        submit_to(&database, &calls);
         if round == 0 {
-            submit(&database, &[("work", "put", None, i64s(&[-1]))]);
+            submit_to(&database, &[("work", "put", None, i64s(&[-1]))]);
         }
     }
     let why = explain("spin").1.expect("a reason");
@@ -269,11 +224,11 @@ fn work_long(database: &Database, round: i64) {
                 ("bank", "open", key, i64s(&[first + i, 100]))
             })
             .collect();
-        submit(database, &opened);
+        submit_to(database, &opened);
         let transfers: Vec<_> = (0..60)
             .map(|i| ("bank", "transfer", None, i64s(&[first + i, first + i * 3 + 1, 1 + i])))
             .collect();
-        submit(database, &transfers);
+        submit_to(database, &transfers);
     }
 }
 
@@ -307,10 +262,10 @@ fn long_stretches_of_changes_are_redone_between_commands() {
         let before = database.router().digest().ok();
         // What follows runs on it, and comes behind all of it.
         let call = ("bank", "transfer", None, i64s(&[1_000, 61_001, 1]));
-        let reply = submit(&database, &[call]);
+        let reply = submit_to(&database, &[call]);
         assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
         let again = ("bank", "open", Some("open-1000"), i64s(&[1_000, 100]));
-        assert!(submit(&database, &[again]).get(0).replayed);
+        assert!(submit_to(&database, &[again]).get(0).replayed);
         let after = database.router().digest().ok();
         found.push((report.commands, report.keys, before, after));
         database.close().expect("close");
@@ -353,7 +308,7 @@ fn a_restart_is_estimated_by_the_opening_and_by_the_time_of_the_calls_since() {
     let opened = |database: &Database, round: i64| {
         let account = |i| ("bank", "open", None, i64s(&[round * 1_000 + i, 100]));
         let accounts: Vec<_> = (0..1_000).map(account).collect();
-        submit(database, &accounts);
+        submit_to(database, &accounts);
     };
     (0..160).for_each(|round| opened(&database, round));
     database.close().expect("close");

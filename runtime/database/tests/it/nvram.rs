@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{config, fill, i64s, submit, take, transfer, wasm};
+use crate::common::{
+    close, config, digest_now, fill, fill_bank, i64s, recovered, submit, take, transfer, transfer_until, wasm,
+};
 use reprise_base::{Epoch, Lsn};
 use reprise_database::{
     AfterImage, CommitMode, Database, DatabaseConfig, DeviceConfig, DeviceError, Environment, FlushPolicy, LogPolicy,
@@ -111,12 +113,6 @@ impl Place {
     }
 }
 
-fn open(config: DatabaseConfig) -> Database {
-    let database = Database::open(config).expect("open");
-    database.recover().expect("recover");
-    database
-}
-
 fn refusal(config: DatabaseConfig) -> OpenError {
     Database::open(config).err().expect("it is refused")
 }
@@ -131,14 +127,10 @@ fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
     let mut drained = 0;
     for (log, flush) in WAYS {
         let place = Place::new();
-        let database = open(place.flushed(2, log, flush));
-        database.router().deploy("bank", &wasm("bank")).expect("deploy");
-        fill(&database, 0, 200);
+        let database = recovered(place.flushed(2, log, flush));
+        fill_bank(&database, 200);
         (0..10).for_each(|round| transfer(&database, round));
-        let (digest, durable) = (
-            database.router().digest().expect("ready"),
-            database.router().status().durable_lsn,
-        );
+        let (digest, durable) = (digest_now(&database), database.router().status().durable_lsn);
         let killed = [place.killed(), place.killed(), place.killed(), place.killed()];
         database.close().expect("close");
         // Other sites, the files alone, another region.
@@ -153,10 +145,10 @@ fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
         ];
         for (number, config) in again.into_iter().enumerate() {
             let is_on_files = config.device == DeviceConfig::File;
-            let database = open(DatabaseConfig { log, ..config });
+            let database = recovered(DatabaseConfig { log, ..config });
             drained += database.drained().records;
             assert_eq!(database.drained().void, 0, "{log:?}, {number}");
-            assert_eq!(database.router().digest().expect("ready"), digest, "{log:?}, {number}");
+            assert_eq!(digest_now(&database), digest, "{log:?}, {number}");
             assert_eq!(database.router().status().durable_lsn, durable);
             assert_ne!(has_note(&killed[number]), is_on_files);
             transfer(&database, 77);
@@ -170,17 +162,16 @@ fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
 #[test]
 fn between_files_and_nvram_a_database_goes_back_and_forth() {
     let place = Place::new();
-    let database = open(place.on_files(2));
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
+    let database = recovered(place.on_files(2));
+    fill_bank(&database, 200);
     let mut digest = digest_of(database);
     for round in 0..4 {
         let config = match round % 2 {
             0 => place.on_nvram(1 + round),
             _ => place.on_files(2),
         };
-        let database = open(config);
-        assert_eq!(database.router().digest().expect("ready"), digest, "round {round}");
+        let database = recovered(config);
+        assert_eq!(digest_now(&database), digest, "round {round}");
         assert_eq!(database.drained().records, 0, "it was closed in order");
         transfer(&database, i64::from(round));
         digest = digest_of(database);
@@ -188,7 +179,7 @@ fn between_files_and_nvram_a_database_goes_back_and_forth() {
 }
 
 fn digest_of(database: Database) -> u64 {
-    let digest = database.router().digest().expect("ready");
+    let digest = digest_now(&database);
     database.close().expect("close");
     digest
 }
@@ -196,9 +187,8 @@ fn digest_of(database: Database) -> u64 {
 #[test]
 fn the_log_is_read_as_with_files() {
     let place = Place::new();
-    let database = open(place.on_nvram(2));
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
+    let database = recovered(place.on_nvram(2));
+    fill_bank(&database, 200);
     let end = database.router().status().durable_lsn;
     let query = LogQuery {
         from: Some(Lsn(0)),
@@ -225,17 +215,12 @@ fn the_log_is_read_as_with_files() {
 #[test]
 fn checkpoints_go_with_it_under_load() {
     let place = Place::new();
-    let database = open(place.on_nvram(2));
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
+    let database = recovered(place.on_nvram(2));
+    fill_bank(&database, 200);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut round = 0;
-            while !is_over.load(Ordering::Acquire) {
-                transfer(&database, round);
-                round += 1;
-            }
+            transfer_until(&database, &is_over);
         });
         for batch in 1..4 {
             fill(&database, batch * 1000, 100);
@@ -243,25 +228,24 @@ fn checkpoints_go_with_it_under_load() {
         }
         is_over.store(true, Ordering::Release);
     });
-    let digest = database.router().digest().expect("ready");
+    let digest = digest_now(&database);
     let killed = place.killed();
     database.close().expect("close");
     let reopened = Database::open(killed.on_nvram(3)).expect("open");
     let report = reopened.recover().expect("recover");
     assert!(report.checkpoint.is_some());
-    assert_eq!(reopened.router().digest().expect("ready"), digest);
+    assert_eq!(digest_now(&reopened), digest);
     reopened.close().expect("close");
 }
 
 #[test]
 fn a_region_that_is_gone_or_older_is_told_and_nothing_is_changed() {
     let place = Place::new();
-    let database = open(place.on_nvram(1));
+    let database = recovered(place.on_nvram(1));
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     let older = place.killed();
-    database.close().expect("close");
-    drop(database);
-    let database = open(place.on_nvram(1));
+    close(database);
+    let database = recovered(place.on_nvram(1));
     fill(&database, 0, 50);
     let killed = place.killed();
     let digest = digest_of(database);
@@ -289,15 +273,15 @@ fn a_region_that_is_gone_or_older_is_told_and_nothing_is_changed() {
     let error = refusal(killed.on_nvram(1));
     assert!(error.to_string().contains("damaged"), "{error}");
     fs::write(killed.region(), &region).expect("written");
-    let database = open(killed.on_nvram(1));
-    assert_eq!(database.router().digest().expect("ready"), digest);
+    let database = recovered(killed.on_nvram(1));
+    assert_eq!(digest_now(&database), digest);
     database.close().expect("close");
 }
 
 #[test]
 fn others_regions_are_refused_and_left_alone() {
     let (one, two) = (Place::new(), Place::new());
-    let theirs = open(two.on_nvram(1));
+    let theirs = recovered(two.on_nvram(1));
     // In use.
     let error = refusal(DatabaseConfig {
         device: nvram(&two.region()),
@@ -317,7 +301,7 @@ fn others_regions_are_refused_and_left_alone() {
         matches!(error, OpenError::Device(DeviceError::OtherDatabase { .. })),
         "{error}"
     );
-    open(one.on_files(1)).close().expect("close");
+    recovered(one.on_files(1)).close().expect("close");
     let error = refusal(on_theirs(&one));
     assert!(
         matches!(error, OpenError::Device(DeviceError::OtherDatabase { .. })),
@@ -350,7 +334,7 @@ fn a_region_with_another_layout_version_is_refused_and_left_alone() {
 
 fn is_refused_with_version(other: u32) {
     let place = Place::new();
-    let database = open(place.on_nvram(1));
+    let database = recovered(place.on_nvram(1));
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     let killed = place.killed();
     database.close().expect("close");
@@ -393,7 +377,7 @@ fn a_module_whose_record_no_ring_takes_is_refused_before_it_is_installed() {
         unreachable!()
     };
     nvram.bytes = Some(320 << 10);
-    let database = open(config);
+    let database = recovered(config);
     let long = with_section(&wasm("bank"), 100 << 10);
     let (deployed, planned) = (
         database.router().deploy("bank", &long).err(),
@@ -410,8 +394,7 @@ fn a_module_whose_record_no_ring_takes_is_refused_before_it_is_installed() {
         Lsn(1),
         "the log has its first record alone"
     );
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 10);
+    fill_bank(&database, 10);
     database.close().expect("close");
 }
 
@@ -431,7 +414,7 @@ fn with_section(wasm: &[u8], bytes: usize) -> Vec<u8> {
 #[test]
 fn a_copy_of_a_region_without_its_note_is_not_overwritten() {
     let place = Place::new();
-    let database = open(place.on_nvram(1));
+    let database = recovered(place.on_nvram(1));
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     // Copied before it was emptied, which it is when nothing came for a second.
     let mut round = 0;
@@ -459,9 +442,8 @@ fn a_copy_of_a_region_without_its_note_is_not_overwritten() {
 #[test]
 fn a_region_of_another_epoch_that_is_not_named_is_not_overwritten() {
     let place = Place::new();
-    let database = open(place.on_files(1));
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 10);
+    let database = recovered(place.on_files(1));
+    fill_bank(&database, 10);
     database.close().expect("close");
     let disk = RealDisk::open(place.data().join("log")).expect("a disk");
     let database_id = reprise_log::database_id(&disk).expect("read").expect("it has one");
@@ -492,7 +474,7 @@ fn a_region_of_another_epoch_that_is_not_named_is_not_overwritten() {
                 );
                 assert_eq!(fs::read(place.region()).expect("a region"), before);
             }
-            false => open(place.on_nvram(1)).close().expect("close"),
+            false => recovered(place.on_nvram(1)).close().expect("close"),
         }
     }
 }
@@ -507,7 +489,7 @@ fn a_batch_that_no_ring_takes_at_once_goes_there_in_pieces() {
             nvram_of(&mut config).bytes = Some(320 << 10);
             config
         };
-        let database = open(config(&place));
+        let database = recovered(config(&place));
         database.router().deploy("bank", &wasm("bank")).expect("deploy");
         let keys: Vec<String> = (0..4_000).map(|call| format!("{call:0>250}")).collect();
         let calls = keys
@@ -522,11 +504,11 @@ fn a_batch_that_no_ring_takes_at_once_goes_there_in_pieces() {
         assert_eq!(accounts(&database), kept, "{log:?}");
         // The next batch finds room.
         fill(&database, 100_000, 100);
-        let digest = database.router().digest().expect("ready");
+        let digest = digest_now(&database);
         let killed = place.killed();
         database.close().expect("close");
-        let database = open(config(&killed));
-        assert_eq!(database.router().digest().expect("ready"), digest, "{log:?}");
+        let database = recovered(config(&killed));
+        assert_eq!(digest_now(&database), digest, "{log:?}");
         assert_eq!(accounts(&database), kept + 100, "{log:?}");
         database.close().expect("close");
     }
@@ -595,7 +577,7 @@ impl DiskFilter for Watched {
 #[test]
 fn a_region_is_overwritten_only_once_the_removal_of_its_note_is_durable() {
     let place = Place::new();
-    let database = open(place.on_nvram(1));
+    let database = recovered(place.on_nvram(1));
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     let killed = place.killed();
     database.close().expect("close");

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{config, fill, transfer, wasm};
+use crate::common::{close, config, digest_now, fill, fill_bank, recovered, transfer, transfer_until, wasm};
 use crate::following::{
     Cluster, FORCED, bootstrap, nvram, service, start_primary_with, start_standby_with, wait_in_sync, wait_seen,
     wait_streaming, wait_until,
@@ -81,8 +81,7 @@ fn persisted(standby: &Database) -> Lsn {
 fn cluster(on_nvram: &[&str]) -> (Cluster, Arc<Database>, Arc<Database>) {
     let cluster = Cluster::on_nvram(on_nvram);
     let primary = cluster.start("p");
-    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&primary, 0, 200);
+    fill_bank(&primary, 200);
     let standby = cluster.standby_of(&primary, "s1");
     (cluster, primary, standby)
 }
@@ -93,11 +92,7 @@ fn what_a_standby_acknowledged_is_there_after_a_kill_whatever_it_is_started_with
     let is_over = AtomicBool::new(false);
     let killed: Vec<Killed> = thread::scope(|scope| {
         scope.spawn(|| {
-            let mut round = 0;
-            while !is_over.load(Ordering::Acquire) {
-                transfer(&primary, round);
-                round += 1;
-            }
+            transfer_until(&primary, &is_over);
         });
         let killed = (0..9).map(|_| {
             thread::sleep(Duration::from_millis(30));
@@ -114,9 +109,8 @@ fn what_a_standby_acknowledged_is_there_after_a_kill_whatever_it_is_started_with
     });
     assert!(killed.last().expect("some").acknowledged > killed[0].acknowledged);
     wait_seen(&primary, &standby);
-    let (end, digest) = (primary.router().view(), primary.router().digest().expect("ready"));
-    standby.close().expect("close");
-    drop(standby);
+    let (end, digest) = (primary.router().view(), digest_now(&primary));
+    close(standby);
     for (number, killed) in killed.iter().enumerate() {
         let other = DatabaseConfig {
             device: nvram(killed.root.path().join("other")),
@@ -145,7 +139,7 @@ fn what_a_standby_acknowledged_is_there_after_a_kill_whatever_it_is_started_with
         );
         // It goes on where it was.
         wait_until("it has all", || again.router().view() >= end);
-        assert_eq!(again.router().digest().expect("ready"), digest, "{number}");
+        assert_eq!(digest_now(&again), digest, "{number}");
         again.close().expect("close");
     }
     primary.close().expect("close");
@@ -162,8 +156,7 @@ fn a_standby_goes_from_nvram_to_files_and_back() {
         transfer(&primary, round);
         wait_seen(&primary, &standby);
         assert!(cluster.place("s1").join("nvram.json").exists() == (round % 2 == 0));
-        standby.close().expect("close");
-        drop(standby);
+        close(standby);
         assert!(!cluster.place("s1").join("nvram.json").exists(), "the files have all");
         transfer(&primary, 100 + round);
         let config = match round % 2 {
@@ -173,10 +166,7 @@ fn a_standby_goes_from_nvram_to_files_and_back() {
         standby = start_standby_with(config, &cluster.primary, "s1");
     }
     wait_seen(&primary, &standby);
-    assert_eq!(
-        standby.router().digest().expect("ready"),
-        primary.router().digest().expect("ready")
-    );
+    assert_eq!(digest_now(&standby), digest_now(&primary));
     standby.close().expect("close");
     primary.close().expect("close");
 }
@@ -191,8 +181,7 @@ fn a_promoted_standby_writes_to_its_region() {
     ] {
         let (cluster, primary, standby) = cluster(&["s1"]);
         wait_seen(&primary, &standby);
-        standby.close().expect("close");
-        drop(standby);
+        close(standby);
         let mut config = DatabaseConfig {
             log,
             ..cluster.config("s1", 3)
@@ -211,20 +200,15 @@ fn a_promoted_standby_writes_to_its_region() {
         assert_eq!(standby.router().role(), Role::Primary);
         fill(&standby, 50_000, 100);
         transfer(&standby, 2);
-        let (digest, end) = (
-            standby.router().digest().expect("ready"),
-            standby.router().status().durable_lsn,
-        );
+        let (digest, end) = (digest_now(&standby), standby.router().status().durable_lsn);
         assert!(end > promoted.lsn);
         let killed = Killed::of(&cluster, &standby, "s1");
         standby.close().expect("close");
-        let again = Database::open(DatabaseConfig {
+        let again = recovered(DatabaseConfig {
             log,
             ..killed.on_nvram(2)
         });
-        let again = again.expect("open");
-        again.recover().expect("recover");
-        assert_eq!(again.router().digest().expect("ready"), digest, "{flush:?}");
+        assert_eq!(digest_now(&again), digest, "{flush:?}");
         assert_eq!(again.router().status().durable_lsn, end);
         transfer(&again, 3);
         again.close().expect("close");
@@ -262,10 +246,7 @@ fn a_deposed_primary_brings_home_what_its_region_holds_before_it_is_cut_back() {
     assert!(matches!(cut, reprise_database::CutBack::Cut(_)), "{cut:?}");
     let old = cluster.open_standby("p");
     wait_seen(&new, &old);
-    assert_eq!(
-        old.router().digest().expect("ready"),
-        new.router().digest().expect("ready")
-    );
+    assert_eq!(digest_now(&old), digest_now(&new));
     old.close().expect("close");
     new.close().expect("close");
 }
@@ -299,12 +280,10 @@ fn what_a_standby_can_not_have_is_said_and_changes_nothing() {
     let error = refusal(with(&small, 64 << 10));
     assert!(error.to_string().contains("too small"), "{error}");
     // Another database's.
-    let other = Database::open(DatabaseConfig {
+    let other = recovered(DatabaseConfig {
         device: nvram(killed.root.path().join("theirs")),
         ..config(&killed.root.path().join("other"), 1)
     });
-    let other = other.expect("open");
-    other.recover().expect("recover");
     fs::copy(killed.root.path().join("theirs"), killed.root.path().join("copy")).expect("copied");
     other.close().expect("close");
     let error = refusal(with(&killed.root.path().join("copy"), 8 << 20));
@@ -339,8 +318,7 @@ fn what_a_standby_can_not_have_is_said_and_changes_nothing() {
 #[test]
 fn a_small_region_takes_what_is_larger_than_itself() {
     let (cluster, primary, standby) = cluster(&[]);
-    standby.close().expect("close");
-    drop(standby);
+    close(standby);
     let small = DatabaseConfig {
         device: DeviceConfig::Nvram(NvramConfig {
             path: cluster.region("s1"),
@@ -359,10 +337,7 @@ fn a_small_region_takes_what_is_larger_than_itself() {
         fill(&primary, 100_000 + round * 1_000, 200);
     }
     wait_seen(&primary, &standby);
-    assert_eq!(
-        standby.router().digest().expect("ready"),
-        primary.router().digest().expect("ready")
-    );
+    assert_eq!(digest_now(&standby), digest_now(&primary));
     standby.close().expect("close");
     primary.close().expect("close");
 }
@@ -378,8 +353,7 @@ fn a_small_region_takes_commands_beside_their_changes() {
     };
     let primary = start_primary_with(both, "http://p:1");
     cluster.set_primary(&primary);
-    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&primary, 0, 200);
+    fill_bank(&primary, 200);
     bootstrap(&primary, "s1", &cluster.place("s1"));
     let small = |path: PathBuf, dir: &Path| DatabaseConfig {
         device: DeviceConfig::Nvram(NvramConfig {
@@ -415,10 +389,9 @@ fn a_small_region_takes_commands_beside_their_changes() {
         killed
     });
     wait_seen(&primary, &standby);
-    let (end, digest) = (primary.router().view(), primary.router().digest().expect("ready"));
-    assert_eq!(standby.router().digest().expect("ready"), digest);
-    standby.close().expect("close");
-    drop(standby);
+    let (end, digest) = (primary.router().view(), digest_now(&primary));
+    assert_eq!(digest_now(&standby), digest);
+    close(standby);
     for (number, killed) in killed.iter().enumerate() {
         let config = match number % 2 {
             0 => small(killed.region(), &killed.data()),
@@ -431,7 +404,7 @@ fn a_small_region_takes_commands_beside_their_changes() {
             assert!(!matches!(phase, Phase::Failed { .. }), "{number}: {phase:?}");
             again.router().view() >= end
         });
-        assert_eq!(again.router().digest().expect("ready"), digest, "{number}");
+        assert_eq!(digest_now(&again), digest, "{number}");
         again.close().expect("close");
     }
     primary.close().expect("close");

@@ -3,21 +3,19 @@
 
 use crate::common;
 use std::{
-    collections::VecDeque,
     path::Path,
-    sync::{Arc, Mutex, mpsc},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use crate::common::{config, i64s};
+use crate::common::{Line, Sent, close, config, i64s, submit_to};
 use reprise_abi::{Field, RowLayout, ScalarType};
 use reprise_backup::{Point, restore};
 use reprise_base::{Lsn, limits::PART_BYTES};
 use reprise_database::{
-    Database, DatabaseConfig, DeviceConfig, FlushPolicy, Group, GroupSink, LogPolicy, NvramConfig, Placed, Position,
-    RecoverFrom, ShipForm,
+    Database, DatabaseConfig, DeviceConfig, FlushPolicy, LogPolicy, NvramConfig, Placed, RecoverFrom, ShipForm,
 };
-use reprise_router::{BatchBuilder, BatchReply, Failure, LogBody, LogEntry, LogQuery, ReplyOutcome};
+use reprise_router::{BatchReply, Failure, LogBody, LogEntry, LogQuery, ReplyOutcome};
 use reprise_test_crash::copy_dir;
 
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -90,22 +88,8 @@ fn deployed(settings: DatabaseConfig, part_bytes: usize) -> Database {
 
 /// Calls of `put` in one batch.
 fn put(database: &Database, calls: &[([i64; 4], Option<&str>)]) -> BatchReply {
-    let router = database.router();
-    let deployed = router.deployed();
-    let mut batch = BatchBuilder::new(deployed.clone(), router);
-    let module: &Arc<_> = &deployed.current["m"];
-    let (number, _) = module.procedure("put").expect("a procedure");
-    for (args, key) in calls {
-        let encode = |out: &mut Vec<u8>| {
-            out.extend_from_slice(&i64s(args));
-            Ok::<(), ()>(())
-        };
-        batch.push(module, number, *key, encode).expect("encoded");
-    }
-    let (sender, receiver) = mpsc::channel();
-    let done = Box::new(move |reply| sender.send(reply).expect("the test waits"));
-    router.submit(batch, done);
-    receiver.recv().expect("a reply")
+    let calls = calls.iter().map(|(args, key)| ("m", "put", *key, i64s(args)));
+    submit_to(database, &calls.collect::<Vec<_>>())
 }
 
 /// A call that commits; its LSN.
@@ -347,33 +331,8 @@ fn a_log_cut_off_between_two_parts_has_nothing_of_them() {
     database.close().expect("closed");
 }
 
-/// A group on its way to a standby.
-struct Sent {
-    first: Lsn,
-    end: Position,
-    records: Vec<u8>,
-}
-
-#[derive(Default)]
-struct Line(Mutex<VecDeque<Sent>>);
-
-impl GroupSink for Line {
-    fn take(&self, group: &Group<'_>) {
-        self.0.lock().expect("the line").push_back(Sent {
-            first: group.first,
-            end: group.end,
-            records: group.records.to_vec(),
-        });
-    }
-}
-
 fn place(standby: &Database, sent: &Sent) {
-    let group = Group {
-        first: sent.first,
-        end: sent.end,
-        records: &sent.records,
-    };
-    assert_eq!(standby.place(&group), Ok(Placed::New));
+    assert_eq!(standby.place(&sent.get()), Ok(Placed::New));
 }
 
 /// A standby gets parts group by group; it is killed, opened again, asked and promoted between any two of them.
@@ -396,8 +355,7 @@ fn a_standby_shows_all_parts_or_none_and_a_promotion_between_two_drops_them() {
         };
         let primary = open_primary();
         primary.recover().expect("recover");
-        primary.close().expect("closed");
-        drop(primary);
+        close(primary);
         let seed = dir.path().join("seed");
         copy_dir(&dir.path().join("a"), &seed).expect("copied");
         let primary = open_primary();
@@ -541,8 +499,7 @@ fn a_ring_of_nvram_takes_more_than_it_holds_and_refuses_what_no_part_of_it_can_h
             let expected: i64 = calls.iter().map(|args| args[3]).sum();
             assert_eq!(rows(&database) as i64, expected);
             let before = digest(&database);
-            database.close().expect("closed");
-            drop(database);
+            close(database);
             let database = open_with(on_nvram, PART_BYTES);
             assert_eq!(digest(&database), before);
             let (txns, parts) = logged(&database);
@@ -574,8 +531,7 @@ fn a_ring_of_nvram_takes_more_than_it_holds_and_refuses_what_no_part_of_it_can_h
     }
     assert_eq!(*reply.get(1).outcome, ReplyOutcome::Committed);
     let (before, all) = (digest(&database), rows(&database));
-    database.close().expect("closed");
-    drop(database);
+    close(database);
     let database = open_with(small, PART_BYTES);
     assert_eq!((digest(&database), rows(&database)), (before, all));
     database.close().expect("closed");

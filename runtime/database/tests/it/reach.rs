@@ -1,10 +1,10 @@
 //! What a call sees, of a module that the SDK did not make: the rows of its own partitions, and nothing beyond them unseen; by a scan
 //! those that there were when it began.
 
-use std::{path::Path, sync::mpsc};
+use std::path::Path;
 
-use reprise_database::{CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy};
-use reprise_router::{BatchBuilder, ReplyOutcome};
+use crate::common::{call_i64, config, digest_now, recovered};
+use reprise_database::{Database, DatabaseConfig, LogPolicy};
 
 /// A procedure of each way to read, by the partition of its first argument; the second is a key as it is encoded. Each answers with
 /// what the host call did, as an integer.
@@ -160,51 +160,21 @@ fn open(dir: &Path, partitions: u16) -> Database {
 }
 
 fn open_under(dir: &Path, partitions: u16, log: LogPolicy) -> Database {
-    let config = DatabaseConfig {
-        dir: Some(dir.to_owned()),
+    recovered(DatabaseConfig {
         partitions,
-        sites: 1,
         log,
-        redo: reprise_database::RedoConfig::default(),
-        device: DeviceConfig::File,
-        commit: CommitMode::Sync,
-        group_commit_us: 0,
         segment_bytes: 1 << 20,
-        checkpoints: reprise_database::CheckpointConfig::BY_HAND,
-        memory_max_bytes: u64::MAX,
-    };
-    let database = Database::open(config).expect("open");
-    database.recover().expect("recover");
-    database
+        ..config(dir, 1)
+    })
+}
+
+fn call(database: &Database, procedure: &str, args: [i64; 2]) -> Result<i64, String> {
+    call_i64(database, "m", procedure, &args)
 }
 
 /// A key as it is encoded, read as an argument is.
 fn key(value: i64) -> i64 {
     (value ^ i64::MIN).swap_bytes()
-}
-
-fn call(database: &Database, procedure: &str, args: [i64; 2]) -> Result<i64, String> {
-    let router = database.router();
-    let deployed = router.deployed();
-    let mut batch = BatchBuilder::new(deployed.clone(), router);
-    let (number, _) = deployed.current["m"].procedure(procedure).expect("a procedure");
-    let encode = |out: &mut Vec<u8>| {
-        args.iter().for_each(|arg| out.extend_from_slice(&arg.to_le_bytes()));
-        Ok::<(), ()>(())
-    };
-    batch
-        .push(&deployed.current["m"], number, None, encode)
-        .expect("encoded");
-    let (sender, receiver) = mpsc::channel();
-    router.submit(
-        batch,
-        Box::new(move |reply| sender.send(reply).expect("the test waits")),
-    );
-    let reply = receiver.recv().expect("a reply");
-    match reply.get(0).outcome {
-        ReplyOutcome::Committed => Ok(i64::from_le_bytes(reply.get(0).result.try_into().expect("eight bytes"))),
-        other => Err(format!("{other:?}")),
-    }
 }
 
 #[test]
@@ -241,10 +211,10 @@ fn a_call_reads_its_own_partition_and_is_told_of_others() {
     }
     assert_eq!(call(&database, "count_local", [4, 0]), Ok(3));
     assert_eq!(call(&database, "scan_local", [4, 0]), Ok(3 * 32));
-    let digest = database.router().digest().expect("ready");
+    let digest = digest_now(&database);
     database.close().expect("close");
     let database = open(dir.path(), 3);
-    assert_eq!(database.router().digest().expect("ready"), digest, "replayed");
+    assert_eq!(digest_now(&database), digest, "replayed");
 }
 
 #[test]
@@ -265,10 +235,10 @@ fn a_loop_over_an_index_turns_once_for_each_row_in_every_kind_of_log() {
             refused.contains("the row of t was changed by this call after it was read"),
             "{refused}"
         );
-        digests.push(database.router().digest().expect("ready"));
+        digests.push(digest_now(&database));
         database.close().expect("close");
         let database = open_under(dir.path(), 3, log);
-        digests.push(database.router().digest().expect("ready"));
+        digests.push(digest_now(&database));
     }
     assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{config, files, fill, open, take, wasm};
+use crate::common::{close, config, digest_now, files, fill, fill_bank, open, take};
 use reprise_database::{Database, Environment};
 use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk};
 use reprise_router::{CheckpointInfo, CheckpointState, DeployError, InstallError};
@@ -61,8 +61,7 @@ fn what_can_t_be_read_back_replaces_nothing() {
     folders.checkpoints = Arc::new(FilteredDisk::new(folders.checkpoints.clone(), how.clone()));
     let database = Database::open_in(config, around).expect("open");
     database.recover().expect("recover");
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 500);
+    fill_bank(&database, 500);
     let good = [take(&database), take(&database)];
     let names = || {
         files(dir.path(), "checkpoints")
@@ -87,12 +86,11 @@ fn what_can_t_be_read_back_replaces_nothing() {
     how.0.store(HONEST, Ordering::Release);
     let next = take(&database);
     assert!(next.lsn > good[1].lsn);
-    let digest = database.router().digest().expect("ready");
-    database.close().expect("close");
-    drop(database);
+    let digest = digest_now(&database);
+    close(database);
     let (database, report) = open(dir.path(), 1);
     assert_eq!(report.checkpoint.expect("loaded").lsn, next.lsn);
-    assert_eq!(database.router().digest().expect("ready"), digest);
+    assert_eq!(digest_now(&database), digest);
 }
 
 /// A description of little less than a MiB that says nothing of what has a default; written out it would be longer.
@@ -133,8 +131,7 @@ fn a_description_that_is_longer_written_out_is_kept_as_it_was_sent() {
         .expect("out of service: known by its description alone");
     take(&database);
     take(&database);
-    database.close().expect("close");
-    drop(database);
+    close(database);
     let (database, report) = open(dir.path(), 2);
     assert!(
         report.checkpoint.is_some() && report.passed_over.is_empty(),

@@ -6,18 +6,17 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
-        mpsc,
     },
     thread,
     time::{Duration, Instant},
 };
 
-use crate::common::{config, wasm};
+use crate::common::{call, config, digest_now, wasm};
 use crate::following::{Primary, bootstrap, follow_primary, serving, wait_seen, wait_streaming, wait_until};
 use reprise_abi::{Field, IndexKind, RowLayout, value::push_varint};
 use reprise_base::{Lsn, MemoryKind};
 use reprise_database::{Database, LogPolicy, ReadersConfig};
-use reprise_router::{BatchBuilder, ReplyOutcome, RowFilter, RowsError, RowsRequest};
+use reprise_router::{ReplyOutcome, RowFilter, RowsError, RowsRequest};
 
 const REGISTERS: i64 = 300;
 const READERS: ReadersConfig = ReadersConfig {
@@ -78,7 +77,7 @@ impl Pair {
 
     fn check_equal(&self) {
         wait_seen(&self.primary, &self.standby);
-        let digests = [&self.primary, &self.standby].map(|database| database.router().digest().expect("a digest"));
+        let digests = [&self.primary, &self.standby].map(|database| digest_now(database));
         assert_eq!(digests[0], digests[1]);
     }
 
@@ -89,37 +88,6 @@ impl Pair {
         wait_until("their rows are gone", || {
             router.memory().kind(MemoryKind::Views).used() == 0
         });
-    }
-}
-
-struct Answer {
-    outcome: ReplyOutcome,
-    result: Vec<u8>,
-    lsn: Lsn,
-}
-
-fn call(database: &Database, module: &str, procedure: &str, args: &[u8]) -> Answer {
-    let router = database.router();
-    let deployed = router.deployed();
-    let mut batch = BatchBuilder::new(deployed.clone(), router);
-    let module = &deployed.current[module];
-    let (number, _) = module.procedure(procedure).expect("a procedure");
-    let encode = |out: &mut Vec<u8>| {
-        out.extend_from_slice(args);
-        Ok::<(), ()>(())
-    };
-    batch.push(module, number, None, encode).expect("encoded");
-    let (sender, receiver) = mpsc::channel();
-    router.submit(
-        batch,
-        Box::new(move |reply| sender.send(reply).expect("the test waits")),
-    );
-    let reply = receiver.recv().expect("a reply");
-    let reply = reply.get(0);
-    Answer {
-        outcome: reply.outcome.clone(),
-        result: reply.result.to_vec(),
-        lsn: reply.lsn,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{fill, take, transfer, wasm};
+use crate::common::{close, fill, fill_bank, take, transfer};
 use crate::following::{Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_until};
 use reprise_base::{Lsn, Safety};
 use reprise_database::Database;
@@ -15,8 +15,7 @@ fn start(cluster: &Cluster, level: Safety) -> Arc<Database> {
     primary.recover().expect("recover");
     primary.serve_standbys(cluster.serving("http://p:1")).expect("served");
     cluster.set_primary(&primary);
-    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&primary, 0, 200);
+    fill_bank(&primary, 200);
     primary
 }
 
@@ -82,8 +81,7 @@ fn what_comes_while_it_is_recovered_is_shown_once_it_is_committed() {
     assert_eq!(standby.router().view(), Lsn(0));
     // The primary is gone before it can say anything to one that is recovered; what it said before counts.
     cluster.no_primary();
-    primary.close().expect("close");
-    drop(primary);
+    close(primary);
     standby.recover().expect("recover");
     wait_until("it shows what it was told", || standby.router().view() >= end);
     standby.close().expect("close");
@@ -101,8 +99,7 @@ fn a_primary_that_does_not_hold_what_is_here_says_so_while_it_is_recovered() {
     let new = cluster.standby_of(&old, "s1");
     service(&new).promote(FORCED).expect("promoted");
     fill(&old, 5_000, 5);
-    old.close().expect("close");
-    drop(old);
+    close(old);
     new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
     fill(&new, 6_000, 50);
     cluster.set_primary(&new);

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::common::{files, fill, open, take, transfer, wasm};
+use crate::common::{close, digest_now, files, fill, fill_bank, open, take, transfer, wasm};
 use reprise_backup::{Point, RestoreError, StagingError, restore};
 use reprise_base::{Lsn, TxnId};
 use reprise_database::Database;
@@ -25,7 +25,7 @@ fn moment(database: &Database) -> Moment {
     Moment {
         lsn: last.get(0).lsn,
         txn_id: last.get(0).txn_id,
-        digest: database.router().digest().expect("ready"),
+        digest: digest_now(database),
     }
 }
 
@@ -38,8 +38,7 @@ fn next_account() -> i64 {
 /// Moments before, between and behind checkpoints.
 fn history(dir: &Path, checkpoints: usize) -> Vec<Moment> {
     let (database, _) = open(dir, 2);
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
+    fill_bank(&database, 200);
     let mut moments = vec![moment(&database)];
     for round in 0..4 {
         transfer(&database, round);
@@ -56,7 +55,7 @@ fn history(dir: &Path, checkpoints: usize) -> Vec<Moment> {
 
 fn digest_of(dir: &Path) -> u64 {
     let (database, _) = open(dir, 1);
-    let digest = database.router().digest().expect("ready");
+    let digest = digest_now(&database);
     // It takes more.
     transfer(&database, 7);
     database.close().expect("close");
@@ -198,8 +197,7 @@ fn a_log_whose_beginning_is_gone_is_restored_from_its_checkpoints_on() {
         kept.push(moment(&database));
     }
     let oldest = database.router().checkpoints().pop().expect("two").lsn;
-    database.close().expect("close");
-    drop(database);
+    close(database);
     let first = files(source.path(), "log")[0].clone();
     assert!(!first.ends_with("log-0000000000000000.seg"));
     for point in [

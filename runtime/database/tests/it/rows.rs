@@ -1,30 +1,24 @@
 //! Row numbers: the log names rows by them, they are the same in every replay, and people are told the keys all the same.
 
 use crate::common;
-use std::{
-    path::Path,
-    sync::{Arc, mpsc},
-};
+use std::{path::Path, sync::Arc};
 
-use crate::common::{config, take, wasm};
+use crate::common::{config, digest_now, i64s, recovered, take, wasm};
 use reprise_database::{Database, DatabaseConfig, LogPolicy, RecoverFrom, RedoConfig};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-use reprise_router::{BatchBuilder, ChangedRow, LogQuery, NumberedRow, ReplyOutcome, TableId};
+use reprise_router::{ChangedRow, LogQuery, NumberedRow, ReplyOutcome, TableId};
 use reprise_wire::Changes;
 
 fn open(dir: &Path, sites: u16, log: LogPolicy, from: RecoverFrom) -> Database {
-    let database = Database::open(DatabaseConfig {
+    recovered(DatabaseConfig {
         log,
         redo: RedoConfig {
             from,
             ..RedoConfig::default()
         },
         ..config(dir, sites)
-    });
-    let database = database.expect("open");
-    database.recover().expect("recover");
-    database
+    })
 }
 
 fn push_varint(out: &mut Vec<u8>, count: usize) {
@@ -34,35 +28,19 @@ fn push_varint(out: &mut Vec<u8>, count: usize) {
 
 /// Calls `registers.write`, or `rotate` without values.
 fn call(database: &Database, ids: &[i64], values: Option<(&[Option<i64>], bool)>) -> bool {
-    let router = database.router();
-    let deployed = router.deployed();
-    let module: &Arc<_> = &deployed.current["registers"];
     let name = if values.is_some() { "write" } else { "rotate" };
-    let (number, _) = module.procedure(name).expect("a procedure");
-    let mut batch = BatchBuilder::new(deployed.clone(), router);
-    let encode = |out: &mut Vec<u8>| {
-        push_varint(out, ids.len());
-        ids.iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
-        if let Some((values, abort)) = values {
-            push_varint(out, values.len());
-            for value in values {
-                out.push(value.is_some() as u8);
-                value
-                    .iter()
-                    .for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
-            }
-            out.push(abort as u8);
+    let mut args = Vec::new();
+    push_varint(&mut args, ids.len());
+    args.extend(i64s(ids));
+    if let Some((values, abort)) = values {
+        push_varint(&mut args, values.len());
+        for value in values {
+            args.push(value.is_some() as u8);
+            args.extend(value.iter().flat_map(|value| value.to_le_bytes()));
         }
-        Ok::<(), ()>(())
-    };
-    batch.push(module, number, None, encode).expect("encoded");
-    let (sender, receiver) = mpsc::channel();
-    router.submit(
-        batch,
-        Box::new(move |reply| sender.send(reply).expect("the test waits")),
-    );
-    let reply = receiver.recv().expect("a reply");
-    *reply.get(0).outcome == ReplyOutcome::Committed
+        args.push(abort as u8);
+    }
+    common::call(database, "registers", name, &args).outcome == ReplyOutcome::Committed
 }
 
 /// Rows come, change, go and come back, on one partition and on several, with savepoints taken back and transactions that fail.
@@ -91,7 +69,7 @@ fn rows_have_the_same_numbers_in_every_replay() {
         work(&database, 120);
         take(&database);
         work(&database, 120);
-        let digest = database.router().digest().expect("ready");
+        let digest = digest_now(&database);
         database.close().expect("close");
         for from in [RecoverFrom::Command, RecoverFrom::Changes] {
             for sites in [1, 3] {
@@ -99,7 +77,7 @@ fn rows_have_the_same_numbers_in_every_replay() {
                     let copy = tempfile::tempdir().expect("a directory");
                     copy_dir(dir.path(), copy.path(), has_checkpoint);
                     let database = open(copy.path(), sites, log, from);
-                    let found = database.router().digest().expect("ready");
+                    let found = digest_now(&database);
                     assert_eq!(found, digest, "{log:?}, {from:?}, {sites} sites, {has_checkpoint}");
                     database.close().expect("close");
                 }

@@ -2,8 +2,9 @@
 
 use std::{path::Path, sync::mpsc};
 
+use crate::common::{call, call_i64, config, digest_now, i64s, recovered};
 use reprise_abi::{Field, RowLayout};
-use reprise_database::{CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy};
+use reprise_database::{Database, DatabaseConfig};
 use reprise_router::{BatchBuilder, DeployError, InstallError, ReplyOutcome, RowsRequest};
 
 const V1: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i32","nullable":false}"#;
@@ -57,53 +58,22 @@ fn module_over(table: &str, columns: &str, indexes: &str, row_bytes: u32) -> Vec
 }
 
 fn open(dir: &Path) -> Database {
-    let database = Database::open(DatabaseConfig {
-        dir: Some(dir.to_owned()),
+    recovered(DatabaseConfig {
         partitions: 2,
-        sites: 2,
-        log: LogPolicy::Command,
-        redo: reprise_database::RedoConfig::default(),
-        device: DeviceConfig::File,
-        commit: CommitMode::Sync,
-        group_commit_us: 0,
         segment_bytes: 1 << 20,
-        checkpoints: reprise_database::CheckpointConfig::BY_HAND,
-        memory_max_bytes: u64::MAX,
+        ..config(dir, 2)
     })
-    .expect("open");
-    database.recover().expect("recover");
-    database
-}
-
-fn call(database: &Database, module: &str, procedure: &str, args: &[i64]) -> (ReplyOutcome, Vec<u8>) {
-    let router = database.router();
-    let deployed = router.deployed();
-    let mut batch = BatchBuilder::new(deployed.clone(), router);
-    let (number, _) = deployed.current[module].procedure(procedure).expect("a procedure");
-    let encode = |out: &mut Vec<u8>| {
-        args.iter().for_each(|arg| out.extend_from_slice(&arg.to_le_bytes()));
-        Ok::<(), ()>(())
-    };
-    batch
-        .push(&deployed.current[module], number, None, encode)
-        .expect("encoded");
-    let (sender, receiver) = mpsc::channel();
-    router.submit(
-        batch,
-        Box::new(move |reply| sender.send(reply).expect("the test waits")),
-    );
-    let reply = receiver.recv().expect("a reply");
-    (reply.get(0).outcome.clone(), reply.get(0).result.to_vec())
 }
 
 fn put(database: &Database, module: &str, k: i64) {
-    assert_eq!(call(database, module, "put", &[k]).0, ReplyOutcome::Committed);
+    assert_eq!(
+        call(database, module, "put", &i64s(&[k])).outcome,
+        ReplyOutcome::Committed
+    );
 }
 
 fn size(database: &Database, module: &str) -> i64 {
-    let (outcome, result) = call(database, module, "size", &[]);
-    assert_eq!(outcome, ReplyOutcome::Committed);
-    i64::from_le_bytes(result.try_into().expect("eight bytes"))
+    call_i64(database, module, "size", &[]).expect("committed")
 }
 
 /// The last column of every stored row, in key order.
@@ -111,11 +81,7 @@ fn last_columns(database: &Database) -> Vec<i64> {
     let schema = database.router().deployed().tables[0].clone();
     let layout = RowLayout::of_table(&schema);
     let request = RowsRequest {
-        table: 0,
-        index: 0,
         limit: 100,
-        cursor: None,
-        prefix: Vec::new(),
         ..RowsRequest::default()
     };
     let page = database.router().table_rows(request).expect("rows");
@@ -176,7 +142,7 @@ fn tables_grow_under_a_new_version_and_an_old_module_goes_on() {
 
     let database = open(dir.path());
     let deployed = database.router().deployed();
-    assert_eq!(database.router().digest().expect("ready"), digest);
+    assert_eq!(digest_now(&database), digest);
     assert_eq!(deployed.current["a"].version, 3);
     assert_eq!(deployed.versions.len(), 4);
     assert!(!deployed.current.contains_key("old"));
@@ -189,13 +155,9 @@ fn columns(count: usize) -> String {
 }
 
 fn refused(database: &Database, name: &str, wasm: &[u8]) -> String {
-    let digest = database.router().digest().expect("ready");
+    let digest = digest_now(database);
     let refused = database.router().deploy(name, wasm).err().expect("refused");
-    assert_eq!(
-        database.router().digest().expect("ready"),
-        digest,
-        "a refusal leaves nothing"
-    );
+    assert_eq!(digest_now(database), digest, "a refusal leaves nothing");
     match refused {
         DeployError::Install(InstallError::Conflicts(conflicts)) => {
             conflicts.iter().map(|conflict| format!("{conflict}\n")).collect()
@@ -385,11 +347,8 @@ fn rows_without_a_key_come_page_by_page_each_once_and_no_page_begins_with_all_be
     let (mut cursor, mut seen, mut cursors) = (None, Vec::new(), Vec::new());
     loop {
         let request = RowsRequest {
-            table: 0,
-            index: 0,
             limit: 2,
             cursor,
-            prefix: Vec::new(),
             ..RowsRequest::default()
         };
         let page = database.router().table_rows(request).expect("rows");
@@ -426,11 +385,9 @@ fn equal_keys_of_rows_without_a_key_are_walked_once() {
     let (mut cursor, mut seen) = (None::<Vec<u8>>, Vec::new());
     loop {
         let request = RowsRequest {
-            table: 0,
             index: 1,
             limit: 3,
             cursor,
-            prefix: Vec::new(),
             ..RowsRequest::default()
         };
         let page = database.router().table_rows(request).expect("rows");
@@ -456,11 +413,9 @@ fn equal_keys_of_rows_without_a_key_are_walked_once() {
         vec![0x80; 30],
     ] {
         let request = RowsRequest {
-            table: 0,
             index: 1,
             limit: 3,
             cursor: Some(forged),
-            prefix: Vec::new(),
             ..RowsRequest::default()
         };
         // Some rows, none, or a refusal: and nothing is walked that is not shown.

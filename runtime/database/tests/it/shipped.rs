@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::common::{config, fill, i64s, submit, take, transfer, wasm};
+use crate::common::{close, config, digest_now, fill, fill_bank, i64s, recovered, submit, take, transfer, wasm};
 use crate::following::{
     Cluster, FORCED, bootstrap, nvram, service, serving, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
@@ -20,12 +20,10 @@ fn shipping(ship: ShipForm) -> ServeStandbys {
 
 fn start(cluster: &Cluster, log: LogPolicy, ship: ShipForm) -> Arc<Database> {
     cluster.no_primary();
-    let database = Database::open(DatabaseConfig {
+    let database = Arc::new(recovered(DatabaseConfig {
         log,
         ..config(&cluster.place("p"), 2)
-    });
-    let database = Arc::new(database.expect("open"));
-    database.recover().expect("recover");
+    }));
     database.serve_standbys(shipping(ship)).expect("served");
     assert_eq!(service(&database).info().ship, ship.name());
     cluster.set_primary(&database);
@@ -94,8 +92,7 @@ fn standbys_get_the_other_form_and_both_sides_restart_fall_back_to_files_and_cha
     ] {
         let cluster = Cluster::new();
         let mut primary = start(&cluster, log, ship);
-        primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-        fill(&primary, 0, 200);
+        fill_bank(&primary, 200);
         let mut standby = cluster.standby_of(&primary, "s1");
         let from = primary.router().view();
         (0..3).for_each(|round| work(&primary, round));
@@ -107,8 +104,7 @@ fn standbys_get_the_other_form_and_both_sides_restart_fall_back_to_files_and_cha
         take(&standby);
         work(&primary, 3);
         wait_seen(&primary, &standby);
-        standby.close().expect("close");
-        drop(standby);
+        close(standby);
         // What it lacks comes from the primary's files: in the form that these have.
         let from = primary.router().view();
         (4..6).for_each(|round| work(&primary, round));
@@ -122,27 +118,25 @@ fn standbys_get_the_other_form_and_both_sides_restart_fall_back_to_files_and_cha
         check_forms(&primary, &standby, from, kinds);
         // The primary's restart, from its own log.
         cluster.no_primary();
-        primary.close().expect("close");
-        drop(primary);
+        close(primary);
         primary = start(&cluster, log, ship);
         wait_streaming(&primary, "s1");
         wait_in_sync(&standby);
         work(&primary, 7);
         wait_equal(&primary, &standby);
         // The standby takes over; the old primary wrote on, is cut back, and follows.
-        let digest = primary.router().digest().expect("ready");
+        let digest = digest_now(&primary);
         wait_seen(&primary, &standby);
         wait_in_sync(&standby);
         standby.serve_standbys(shipping(ship)).expect("once it is the primary");
         service(&standby).promote(FORCED).expect("promoted");
-        assert_eq!(standby.router().digest().expect("ready"), digest);
+        assert_eq!(digest_now(&standby), digest);
         // A key that was replayed, from changes or from a command, answers again.
         let again = submit(&standby, &[("open", Some("key 2"), i64s(&[100_002, 7]))]);
         assert_eq!(*again.get(0).outcome, ReplyOutcome::Committed);
-        assert_eq!(standby.router().digest().expect("ready"), digest);
+        assert_eq!(digest_now(&standby), digest);
         work(&primary, 8);
-        primary.close().expect("close");
-        drop(primary);
+        close(primary);
         cluster.set_primary(&standby);
         let cut = cluster.cut_back("p").expect("a fork");
         assert!(!format!("{cut:?}").is_empty());
@@ -150,14 +144,12 @@ fn standbys_get_the_other_form_and_both_sides_restart_fall_back_to_files_and_cha
         wait_streaming(&standby, "p");
         work(&standby, 9);
         wait_equal(&standby, &former);
-        former.close().expect("close");
-        drop(former);
+        close(former);
         // Both directories open by themselves, as what they are.
         standby.close().expect("close");
         let digest_of = |name: &str, sites| {
-            let opened = Database::open(config(&cluster.place(name), sites)).expect("open");
-            opened.recover().expect("recover");
-            let digest = opened.router().digest().expect("ready");
+            let opened = recovered(config(&cluster.place(name), sites));
+            let digest = digest_now(&opened);
             opened.close().expect("close");
             digest
         };
@@ -169,8 +161,7 @@ fn standbys_get_the_other_form_and_both_sides_restart_fall_back_to_files_and_cha
 fn nothing_is_captured_while_no_standby_is_there() {
     let cluster = Cluster::new();
     let primary = start(&cluster, LogPolicy::Command, ShipForm::Changes);
-    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&primary, 0, 200);
+    fill_bank(&primary, 200);
     bootstrap(&primary, "s1", &cluster.place("s1"));
     let before = primary.router().view();
     work(&primary, 0);
@@ -185,16 +176,14 @@ fn nothing_is_captured_while_no_standby_is_there() {
 fn a_standby_in_nvram_takes_either_form() {
     let cluster = Cluster::on_nvram(&["s1"]);
     let primary = start(&cluster, LogPolicy::Command, ShipForm::Changes);
-    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&primary, 0, 200);
+    fill_bank(&primary, 200);
     let mut standby = cluster.standby_of(&primary, "s1");
     let from = primary.router().view();
     for round in 0..3 {
         work(&primary, round);
         wait_equal(&primary, &standby);
         check_forms(&primary, &standby, from, ["command", "changes"]);
-        standby.close().expect("close");
-        drop(standby);
+        close(standby);
         standby = cluster.open_standby("s1");
         wait_streaming(&primary, "s1");
         wait_in_sync(&standby);
@@ -216,8 +205,7 @@ fn what_can_not_be_shipped_apart_is_refused() {
         ..config(&cluster.place("n"), 1)
     };
     for (config, why) in [(both, "both forms"), (on_nvram, "NVRAM")] {
-        let database = Database::open(config).expect("open");
-        database.recover().expect("recover");
+        let database = recovered(config);
         let database = Arc::new(database);
         for ship in [ShipForm::Changes, ShipForm::Command] {
             let refused = database.serve_standbys(shipping(ship)).expect_err("refused");

@@ -3,11 +3,10 @@
 
 use crate::common;
 use std::{
-    collections::VecDeque,
     fs,
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -15,9 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{config, fill, i64s, submit, transfer, wasm};
+use crate::common::{Line, Sent, close, config, digest_now, fill_bank, i64s, recovered, submit, transfer, wasm};
 use reprise_base::{Epoch, Lsn, Role, TxnId};
-use reprise_database::{Database, Group, GroupSink, LogPolicy, OpenError, PlaceError, Placed, Position, RedoConfig};
+use reprise_database::{Database, Group, LogPolicy, OpenError, PlaceError, Placed, Position, RedoConfig};
 use reprise_router::{DeployError, LogBody, NotPrimary, Phase, ReplicationError, ReplyOutcome, RowsRequest};
 use reprise_test_crash::copy_dir;
 use reprise_txn::{ModuleId, Quarantined};
@@ -25,49 +24,15 @@ use reprise_wire::{CheckpointMark, CommandRef, PartitionSet, QuarantineRef, Reco
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const ACCOUNTS: i64 = 200;
-/// A group on its way.
-#[derive(Clone)]
-struct Sent {
-    first: Lsn,
-    end: Position,
-    records: Vec<u8>,
-}
-
-impl Sent {
-    fn get(&self) -> Group<'_> {
-        Group {
-            first: self.first,
-            end: self.end,
-            records: &self.records,
-        }
+/// Places all that lies on the line.
+fn feed(line: &Line, standby: &Database) {
+    while let Some(sent) = pop(line) {
+        assert_eq!(standby.place(&sent.get()), Ok(Placed::New));
     }
 }
 
-/// What the primary has sealed, in order.
-#[derive(Default)]
-struct Line(Mutex<VecDeque<Sent>>);
-
-impl GroupSink for Line {
-    fn take(&self, group: &Group<'_>) {
-        self.0.lock().expect("the line").push_back(Sent {
-            first: group.first,
-            end: group.end,
-            records: group.records.to_vec(),
-        });
-    }
-}
-
-impl Line {
-    fn pop(&self) -> Option<Sent> {
-        self.0.lock().expect("the line").pop_front()
-    }
-
-    /// Places all that lies on the line.
-    fn feed(&self, standby: &Database) {
-        while let Some(sent) = self.pop() {
-            assert_eq!(standby.place(&sent.get()), Ok(Placed::New));
-        }
-    }
+fn pop(line: &Line) -> Option<Sent> {
+    line.0.lock().expect("the line").pop_front()
 }
 
 struct Pair {
@@ -105,10 +70,8 @@ impl Pair {
         let dir = tempfile::tempdir().expect("a directory");
         let place = dir.path().join("primary");
         let (primary, _) = open_primary(&place, policy);
-        primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-        fill(&primary, 0, ACCOUNTS);
-        primary.close().expect("close");
-        drop(primary);
+        fill_bank(&primary, ACCOUNTS);
+        close(primary);
         copy_dir(&place, &dir.path().join("standby")).expect("copied");
         let (primary, line) = open_primary(&place, policy);
         let standby = open_standby(&dir.path().join("standby"), policy);
@@ -123,7 +86,7 @@ impl Pair {
 
     /// Waits until the standby shows all that the primary has.
     fn catch_up(&self) {
-        self.line.feed(&self.standby);
+        feed(&self.line, &self.standby);
         let end = self.primary.router().view();
         let (tell, told) = mpsc::channel();
         let hook = Box::new(move || _ = tell.send(()));
@@ -136,7 +99,7 @@ impl Pair {
 
     fn check_equal(&self) {
         self.catch_up();
-        let digests = [&self.primary, &self.standby].map(|database| database.router().digest().expect("a digest"));
+        let digests = [&self.primary, &self.standby].map(digest_now);
         assert_eq!(digests[0], digests[1]);
     }
 
@@ -204,7 +167,7 @@ fn tables_are_equal_at_one_lsn_and_each_read_sees_a_prefix() {
             });
             scope.spawn(|| {
                 while !is_over.load(Ordering::Acquire) {
-                    pair.line.feed(&pair.standby);
+                    feed(&pair.line, &pair.standby);
                 }
             });
             for _ in 0..2 {
@@ -287,7 +250,7 @@ fn a_read_waits_for_an_lsn_until_it_is_replayed() {
     let waiter = router.when_in_view(lsn, Box::new(move || _ = tell.send(())));
     assert!(waiter.is_some());
     assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
-    pair.line.feed(&pair.standby);
+    feed(&pair.line, &pair.standby);
     told.recv_timeout(WAIT_MAX).expect("told");
     assert!(router.is_in_view(lsn));
     assert_eq!(balance(&pair.standby, 500), 7);
@@ -337,7 +300,7 @@ fn a_restarted_standby_goes_on_where_it_was() {
         for round in 0..4 {
             (0..5).for_each(|i| transfer(&pair.primary, round * 5 + i));
             // What is received and not replayed yet is there after the restart.
-            pair.line.feed(&pair.standby);
+            feed(&pair.line, &pair.standby);
             pair = pair.restart_standby();
             assert_eq!(pair.standby.router().role(), Role::Standby);
         }
@@ -345,7 +308,7 @@ fn a_restarted_standby_goes_on_where_it_was() {
         pair.check_equal();
         // The groups of before are known.
         transfer(&pair.primary, 100);
-        let sent = pair.line.pop().expect("a group");
+        let sent = pop(&pair.line).expect("a group");
         assert_eq!(pair.standby.place(&sent.get()), Ok(Placed::New));
         assert_eq!(pair.standby.place(&sent.get()), Ok(Placed::Known));
         pair.check_equal();
@@ -356,9 +319,9 @@ fn a_restarted_standby_goes_on_where_it_was() {
 fn gaps_damage_and_old_epochs_are_refused_and_nothing_is_changed() {
     let pair = Pair::new(LogPolicy::Command);
     transfer(&pair.primary, 1);
-    let first = pair.line.pop().expect("a group");
+    let first = pop(&pair.line).expect("a group");
     transfer(&pair.primary, 2);
-    let second = pair.line.pop().expect("a group");
+    let second = pop(&pair.line).expect("a group");
     let before = pair.standby.received().expect("a standby");
     let gap = pair.standby.place(&second.get());
     assert!(matches!(gap, Err(PlaceError::Gap { .. })), "{gap:?}");
@@ -379,7 +342,7 @@ fn gaps_damage_and_old_epochs_are_refused_and_nothing_is_changed() {
     });
     assert!(matches!(refused, Err(PlaceError::OldEpoch { .. })), "{refused:?}");
     assert_eq!(pair.standby.place(&second.get()), Ok(Placed::New));
-    while let Some(sent) = pair.line.pop() {
+    while let Some(sent) = pop(&pair.line) {
         pair.standby.place(&sent.get()).expect("placed");
     }
     pair.check_equal();
@@ -411,7 +374,7 @@ fn a_promoted_standby_takes_writes_in_a_new_epoch_and_keeps_every_outcome() {
         let keyed = call(&pair.primary, "transfer", Some("k1"), &[1, 2, 5]);
         let over_all = call(&pair.primary, "transfer", Some("k2"), &[3, 4, 6]);
         (0..5).for_each(|round| transfer(&pair.primary, round));
-        pair.line.feed(&pair.standby);
+        feed(&pair.line, &pair.standby);
         let received = pair.standby.received().expect("a standby");
         let refused = pair.primary.promote();
         assert!(
@@ -426,12 +389,12 @@ fn a_promoted_standby_takes_writes_in_a_new_epoch_and_keeps_every_outcome() {
             matches!(refused, Err(ReplicationError::IsPrimary(epoch)) if epoch == promoted.epoch),
             "{refused:?}"
         );
-        let digests = [&pair.primary, &pair.standby].map(|database| database.router().digest().expect("a digest"));
+        let digests = [&pair.primary, &pair.standby].map(digest_now);
         assert_eq!(digests[0], digests[1]);
 
         // A group of the old primary is refused, and so is one that would follow.
         transfer(&pair.primary, 50);
-        let late = pair.line.pop().expect("a group");
+        let late = pop(&pair.line).expect("a group");
         let refused = pair.standby.place(&late.get());
         assert!(matches!(refused, Err(PlaceError::Log(_))), "{refused:?}");
 
@@ -454,18 +417,17 @@ fn a_promoted_standby_takes_writes_in_a_new_epoch_and_keeps_every_outcome() {
 fn a_promoted_directory_restarts_as_a_primary() {
     let pair = Pair::new(LogPolicy::Command);
     (0..5).for_each(|round| transfer(&pair.primary, round));
-    pair.line.feed(&pair.standby);
+    feed(&pair.line, &pair.standby);
     let promoted = pair.standby.promote().expect("promoted");
     (5..9).for_each(|round| transfer(&pair.standby, round));
-    let digest = pair.standby.router().digest().expect("a digest");
+    let digest = digest_now(&pair.standby);
     pair.standby.close().expect("close");
     let Pair {
         dir, standby, primary, ..
     } = pair;
     drop((standby, primary));
-    let reopened = Database::open(config(&dir.path().join("standby"), 1)).expect("open");
-    reopened.recover().expect("recover");
-    assert_eq!(reopened.router().digest().expect("a digest"), digest);
+    let reopened = recovered(config(&dir.path().join("standby"), 1));
+    assert_eq!(digest_now(&reopened), digest);
     let status = reopened.router().status();
     assert_eq!(
         (status.role, status.epoch),
@@ -488,8 +450,7 @@ fn a_standby_opened_as_a_primary_is_one_in_a_new_epoch() {
         dir, standby, primary, ..
     } = pair;
     drop((standby, primary));
-    let opened = Database::open(config(&dir.path().join("standby"), 2)).expect("open");
-    opened.recover().expect("recover");
+    let opened = recovered(config(&dir.path().join("standby"), 2));
     assert_eq!(opened.router().status().epoch, Some(received.epoch.next()));
     assert_eq!(opened.router().digest(), digest);
     transfer(&opened, 2);
@@ -637,8 +598,7 @@ fn a_quarantine_reaches_a_standby_and_outlives_restart_and_failover() {
         check(&pair.standby);
         transfer(&pair.standby, 3);
         pair.standby.close().expect("close");
-        let opened = Database::open(config(&pair.standby_dir(), 2)).expect("open");
-        opened.recover().expect("recover");
+        let opened = recovered(config(&pair.standby_dir(), 2));
         check(&opened);
         // A new version takes calls again.
         let wasm = [&wasm("bank")[..], &[0, 2, 1, b'x']].concat();
@@ -660,7 +620,7 @@ fn a_checkpoint_of_a_standby_is_a_cut_of_the_replay_and_releases_its_log() {
             });
             scope.spawn(|| {
                 while !is_over.load(Ordering::Acquire) {
-                    pair.line.feed(&pair.standby);
+                    feed(&pair.line, &pair.standby);
                 }
             });
             (0..5).map(|_| common::take(&pair.standby)).collect::<Vec<_>>()
@@ -672,7 +632,7 @@ fn a_checkpoint_of_a_standby_is_a_cut_of_the_replay_and_releases_its_log() {
         let kept = common::files(&pair.standby_dir(), "checkpoints").len();
         assert_eq!(kept, 2, "older ones are gone");
         transfer(&pair.primary, 500);
-        pair.line.feed(&pair.standby);
+        feed(&pair.line, &pair.standby);
         pair = pair.restart_standby();
         let newest = pair.standby.router().status().checkpointed_lsn;
         assert_eq!(newest, Some(last.lsn));

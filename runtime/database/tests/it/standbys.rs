@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::common::{config, files, fill, open, take, transfer, wasm};
+use crate::common::{close, config, digest_now, files, fill, fill_bank, open, take, transfer};
 use crate::following::{
     Cluster, FORCED, Primary, beside, bootstrap, follow_primary, link, service, serving, start_primary, start_standby,
     wait_seen, wait_streaming, wait_until,
@@ -25,9 +25,8 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     database.serve_standbys(serving("http://p:1")).expect("served");
     let again = database.serve_standbys(serving("http://p:1"));
     assert!(matches!(again, Err(ServeStandbysError::Served)), "{again:?}");
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&database, 0, 200);
-    let digest = database.router().digest().expect("ready");
+    fill_bank(&database, 200);
+    let digest = digest_now(&database);
     let info = service(&database).info();
     assert_eq!(
         (info.role, info.safety, info.standbys.len()),
@@ -71,7 +70,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     // It opens as any data directory does, with what the checkpoint holds.
     let (copy, report) = open(&own, 1);
     assert!(report.checkpoint.is_some());
-    assert_eq!(copy.router().digest().expect("ready"), digest);
+    assert_eq!(digest_now(&copy), digest);
     copy.close().expect("close");
 }
 
@@ -100,8 +99,7 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
     let dirs = tempfile::tempdir().expect("a directory");
     let place = |name: &str| dirs.path().join(name);
     let first = start_primary(&place("p"), "http://p:1");
-    first.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&first, 0, 200);
+    fill_bank(&first, 200);
     for name in ["s1", "s2"] {
         bootstrap(&first, name, &place(name));
     }
@@ -129,8 +127,7 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
         let all = service(&old).info().standbys;
         let seen: Vec<_> = all.iter().map(|s| (&*s.name, s.error.clone())).collect();
         assert_eq!(seen, [("s1", None), ("s2", None)]);
-        old.close().expect("close");
-        drop(old);
+        close(old);
         wait_until("they know that it is gone", || {
             standbys
                 .iter()
@@ -151,14 +148,10 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
     one.serve_standbys(serving("http://s1:1")).expect("once it is promoted");
     assert!(matches!(service(&one).join("s2"), Err(ReplicationError::NotPrimary(Some(url))) if &*url == "http://p:2"));
     let old = primary.lock().expect("test").take().expect("a primary");
-    let digest = old.router().digest().expect("ready");
-    old.close().expect("close");
-    drop(old);
+    let digest = digest_now(&old);
+    close(old);
     let promoted = service(&one).promote(FORCED).expect("promoted");
-    assert_eq!(
-        (promoted.epoch, one.router().digest().expect("ready")),
-        (Epoch(5), digest)
-    );
+    assert_eq!((promoted.epoch, digest_now(&one)), (Epoch(5), digest));
     assert!(matches!(
         service(&one).promote(FORCED),
         Err(ReplicationError::IsPrimary(Epoch(5)))
@@ -166,10 +159,7 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
     fill(&one, 2_000, 50);
     *primary.lock().expect("test") = Some(one.clone());
     wait_seen(&one, &two);
-    assert_eq!(
-        two.router().digest().expect("ready"),
-        one.router().digest().expect("ready")
-    );
+    assert_eq!(digest_now(&two), digest_now(&one));
     wait_until("its primary is known", || {
         two.router().primary_url().as_deref() == Some("http://s1:1")
     });
@@ -212,14 +202,12 @@ fn check_own(standby: &Database) {
 fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss_is_accepted() {
     let cluster = Cluster::new();
     let primary = cluster.start("p");
-    primary.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&primary, 0, 200);
+    fill_bank(&primary, 200);
     let (one, two) = (cluster.standby_of(&primary, "s1"), cluster.standby_of(&primary, "s2"));
     wait_until("nobody is out of sync", || service(&one).info().out_of_sync.is_empty());
     wait_seen(&primary, &two);
     let behind = two.router().view();
-    two.close().expect("close");
-    drop(two);
+    close(two);
     fill(&primary, 1_000, 5);
     let laggards = |standby: &Database| -> Vec<_> {
         let told = service(standby).info().out_of_sync;
@@ -232,14 +220,12 @@ fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss
     let end = service(&one).info().durable;
     // Also after a restart, without anybody to ask.
     cluster.no_primary();
-    one.close().expect("close");
-    drop(one);
+    close(one);
     let one = cluster.open_standby("s1");
     assert_eq!(laggards(&one), [("s2".to_owned(), behind)]);
     assert!(service(&one).own().expect("a standby").is_in_sync);
     // One that was told nothing, like a copy of its files, is promoted by nobody who does not know what he does.
-    one.close().expect("close");
-    drop(one);
+    close(one);
     std::fs::remove_file(cluster.place("s1").join(reprise_database::STANDING_NAME)).expect("it was kept");
     let one = cluster.open_standby("s1");
     let refused = service(&one).promote(FORCED).expect_err("refused");
@@ -269,14 +255,12 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
     let dirs = tempfile::tempdir().expect("a directory");
     let place = |name: &str| dirs.path().join(name);
     let first = start_primary(&place("p"), "");
-    first.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&first, 0, 20);
+    fill_bank(&first, 20);
     bootstrap(&first, "s1", &place("s1"));
     bootstrap(&first, "s2", &place("s2"));
     // Somebody else's primary, and one that has gone another way.
     let other = start_primary(&place("o"), "");
-    first.close().expect("close");
-    drop(first);
+    close(first);
     let promoted = Database::open_standby(config(&place("s2"), 1)).expect("open");
     promoted.recover().expect("recover");
     promoted.promote().expect("promoted");
@@ -291,8 +275,7 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
             "at LSN" => {
                 let standby = start_standby(&place("s1"), &Arc::new(Mutex::new(Some(first.clone()))), "s1");
                 wait_seen(&first, &standby);
-                standby.close().expect("close");
-                drop(standby);
+                close(standby);
                 start_standby(&place("s1"), &Arc::new(Mutex::new(Some(primary.clone()))), "s1")
             }
             _ => start_standby(&place("s1"), &Arc::new(Mutex::new(Some(primary.clone()))), "s1"),
@@ -326,13 +309,11 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
     let dirs = tempfile::tempdir().expect("a directory");
     let place = |name: &str| dirs.path().join(name);
     let first = start_primary(&place("p"), "");
-    first.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&first, 0, 200);
+    fill_bank(&first, 200);
     for name in ["s1", "s2"] {
         bootstrap(&first, name, &place(name));
     }
-    first.close().expect("close");
-    drop(first);
+    close(first);
     let next = start_primary(&place("p"), "");
     let lost = service(&next).info().standbys;
     let states: Vec<_> = lost.iter().map(|s| (&*s.name, s.state)).collect();
@@ -352,10 +333,7 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
     let primary: Primary = Arc::new(Mutex::new(Some(next.clone())));
     let standby = start_standby(&place("s1"), &primary, "s1");
     wait_seen(&next, &standby);
-    assert_eq!(
-        standby.router().digest().expect("ready"),
-        next.router().digest().expect("ready")
-    );
+    assert_eq!(digest_now(&standby), digest_now(&next));
     let level = || std::fs::read(place("p").join("safety.json")).expect("it is kept");
     let kept = level();
     for name in ["s1", "nobody"] {
@@ -375,9 +353,7 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
     });
     let error = service(&late).own().and_then(|own| own.error).expect("told");
     assert!(error.contains("is gone here"), "{error}");
-    for database in [standby, late, next] {
-        database.close().expect("close");
-    }
+    [standby, late, next].into_iter().for_each(close);
     // Who is expected can't be read: it is said, and nobody is.
     std::fs::write(place("p").join("standbys.json"), "garbage").expect("written");
     let again = start_primary(&place("p"), "");
@@ -386,8 +362,7 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
         .iter()
         .any(|notice| matches!(notice, Notice::Standby { what, .. } if what.contains("standbys.json")));
     assert!(is_said && service(&again).info().standbys.is_empty(), "{told:?}");
-    again.close().expect("close");
-    drop(again);
+    close(again);
     // Where callers wait for standbys, it is not known for whom.
     std::fs::write(place("p").join("standbys.json"), "garbage").expect("written");
     let again = Database::open(config(&place("p"), 2)).expect("open");

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{fill, i64s, submit, transfer, wasm};
+use crate::common::{close, digest_now, fill, fill_bank, i64s, submit, transfer, wasm};
 use crate::following::{Cluster, FORCED, service, wait_seen, wait_streaming, wait_until};
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_database::{Database, OpenError};
@@ -69,8 +69,7 @@ fn a_standby_that_is_promoted_has_what_the_old_primary_answered_and_that_one_fol
 fn switches_over(on_nvram: &[&str]) {
     let cluster = Cluster::on_nvram(on_nvram);
     let old = cluster.start("p");
-    old.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&old, 0, 200);
+    fill_bank(&old, 200);
     let new = cluster.standby_of(&old, "s1");
     let other = cluster.standby_of(&old, "s2");
     wait_seen(&old, &new);
@@ -104,10 +103,7 @@ fn switches_over(on_nvram: &[&str]) {
         (old.router().role(), old.router().view()),
         (Role::Standby, promoted.lsn)
     );
-    assert_eq!(
-        old.router().digest().expect("ready"),
-        new.router().digest().expect("ready")
-    );
+    assert_eq!(digest_now(&old), digest_now(&new));
     let own = service(&old).own().expect("it says how old it is");
     thread::sleep(Duration::from_millis(5));
     assert!(service(&old).own().expect("older").lag_us > own.lag_us);
@@ -124,8 +120,7 @@ fn switches_over(on_nvram: &[&str]) {
         matches!(refused, Err(ReplicationError::PrimaryNotStopped(_))),
         "{refused:?}"
     );
-    old.close().expect("close");
-    drop(old);
+    close(old);
     let opened = Database::open(cluster.config("p", 1));
     assert!(
         matches!(&opened, Err(OpenError::SteppedDown { successor, lsn, .. }) if successor == "s1" && *lsn == promoted.lsn),
@@ -139,10 +134,7 @@ fn switches_over(on_nvram: &[&str]) {
     transfer(&new, 1);
     for standby in [&old, &other] {
         wait_seen(&new, standby);
-        assert_eq!(
-            standby.router().digest().expect("ready"),
-            new.router().digest().expect("ready")
-        );
+        assert_eq!(digest_now(standby), digest_now(&new));
     }
     // And back again: it asks the one that took over.
     wait_streaming(&new, "p");
@@ -150,10 +142,7 @@ fn switches_over(on_nvram: &[&str]) {
     let back = service(&old).promote(ASKED).expect("promoted");
     assert!(back.has_stepped_down && back.epoch == Epoch(3), "{back:?}");
     transfer(&old, 2);
-    for database in [&old, &new, &other] {
-        database.close().expect("close");
-    }
-    drop((old, new, other));
+    [old, new, other].into_iter().for_each(close);
     let old = cluster.start("p");
     assert_eq!(service(&old).info().epoch, Epoch(4));
     old.close().expect("close");
@@ -163,8 +152,7 @@ fn switches_over(on_nvram: &[&str]) {
 fn who_comes_to_a_standby_that_takes_over_is_told_to_ask_again_and_never_that_it_takes_none() {
     let cluster = Cluster::new();
     let old = cluster.start("p");
-    old.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&old, 0, 50);
+    fill_bank(&old, 50);
     let new = cluster.standby_of(&old, "s1");
     new.serve_standbys(cluster.serving("http://s1:1"))
         .expect("once it is the primary");
@@ -185,9 +173,7 @@ fn who_comes_to_a_standby_that_takes_over_is_told_to_ask_again_and_never_that_it
         service(&new).promote(ASKED).expect("promoted");
         asking.join().expect("served at last");
     });
-    for database in [&old, &new] {
-        database.close().expect("close");
-    }
+    [old, new].into_iter().for_each(close);
 }
 
 #[test]
@@ -198,8 +184,7 @@ fn a_primary_that_can_not_be_asked_or_says_no_keeps_its_place() {
 fn keeps_its_place(on_nvram: &[&str]) {
     let cluster = Cluster::on_nvram(on_nvram);
     let old = cluster.start("p");
-    old.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&old, 0, 200);
+    fill_bank(&old, 200);
     let new = cluster.standby_of(&old, "s1");
     wait_seen(&old, &new);
     let refusal = |reason: &str| {
@@ -253,8 +238,7 @@ fn a_primary_whose_successor_did_not_take_over_takes_its_place_again_in_a_new_ep
 fn takes_its_place_again(on_nvram: &[&str]) {
     let cluster = Cluster::on_nvram(on_nvram);
     let old = cluster.start("p");
-    old.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&old, 0, 200);
+    fill_bank(&old, 200);
     let new = cluster.standby_of(&old, "s1");
     wait_seen(&old, &new);
     let stepped = service(&old).step_down("s1", None).expect("stepped down");
@@ -284,13 +268,9 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     drop(new);
     let new = cluster.open_standby("s1");
     wait_seen(&old, &new);
-    assert_eq!(
-        new.router().digest().expect("ready"),
-        old.router().digest().expect("ready")
-    );
+    assert_eq!(digest_now(&new), digest_now(&old));
     new.close().expect("close");
-    old.close().expect("close");
-    drop(old);
+    close(old);
     assert_eq!(service(&cluster.start("p")).info().epoch, Epoch(4));
 }
 
@@ -298,8 +278,7 @@ fn takes_its_place_again(on_nvram: &[&str]) {
 fn whoever_a_primary_steps_down_for_begins_behind_its_epoch() {
     let cluster = Cluster::new();
     let old = cluster.start("p");
-    old.router().deploy("bank", &wasm("bank")).expect("deploy");
-    fill(&old, 0, 10);
+    fill_bank(&old, 10);
     let new = cluster.standby_of(&old, "s1");
     wait_seen(&old, &new);
     // An epoch of which no record tells.

@@ -2,15 +2,22 @@
 #![allow(dead_code)]
 
 use std::{
-    collections::BTreeMap,
+    borrow::Borrow,
+    collections::{BTreeMap, VecDeque},
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver},
+    },
     thread,
     time::Duration,
 };
 
+use reprise_base::Lsn;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RecoveryReport, RedoConfig,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Group, GroupSink, LogPolicy, Position,
+    RecoveryReport, RedoConfig,
 };
 use reprise_router::{BatchBuilder, BatchReply, CheckpointInfo, CheckpointState, ReplyOutcome};
 
@@ -43,12 +50,40 @@ pub fn open(dir: &Path, sites: u16) -> (Database, RecoveryReport) {
     (database, report)
 }
 
-pub fn submit(database: &Database, calls: &[(&str, Option<&str>, Vec<u8>)]) -> BatchReply {
+pub fn recovered(config: DatabaseConfig) -> Database {
+    let database = Database::open(config).expect("open");
+    database.recover().expect("recover");
+    database
+}
+
+/// Closes a database, and lets go of its directory.
+pub fn close(database: impl Borrow<Database>) {
+    database.borrow().close().expect("close");
+}
+
+/// A directory, and accounts in it.
+pub fn bank(sites: u16, count: i64) -> (tempfile::TempDir, Database) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), sites);
+    fill_bank(&database, count);
+    (dir, database)
+}
+
+pub fn digest_now(database: &Database) -> u64 {
+    database.router().digest().expect("ready")
+}
+
+/// A call: its module, its procedure, its idempotency key, and its encoded arguments.
+pub type Call<'a> = (&'a str, &'a str, Option<&'a str>, Vec<u8>);
+
+/// Sends calls in one batch, whose keys count in a scope, and does not wait for the reply.
+pub fn begin(database: &Database, scope: &str, calls: &[Call<'_>]) -> Receiver<BatchReply> {
     let router = database.router();
     let deployed = router.deployed();
     let mut batch = BatchBuilder::new(deployed.clone(), router);
-    for (procedure, key, args) in calls {
-        let module: &Arc<_> = &deployed.current["bank"];
+    batch.set_scope((!scope.is_empty()).then(|| scope.into()));
+    for (module, procedure, key, args) in calls {
+        let module = &deployed.current[*module];
         let (number, _) = module.procedure(procedure).expect("a procedure");
         let encode = |out: &mut Vec<u8>| {
             out.extend_from_slice(args);
@@ -57,9 +92,48 @@ pub fn submit(database: &Database, calls: &[(&str, Option<&str>, Vec<u8>)]) -> B
         batch.push(module, number, *key, encode).expect("encoded");
     }
     let (sender, receiver) = mpsc::channel();
-    let done = Box::new(move |reply| sender.send(reply).expect("the test waits"));
+    let done = Box::new(move |reply| _ = sender.send(reply)); // the test may be over
     router.submit(batch, done);
-    receiver.recv().expect("a reply")
+    receiver
+}
+
+/// Calls of any modules in one batch.
+pub fn submit_to(database: &Database, calls: &[Call<'_>]) -> BatchReply {
+    begin(database, "", calls).recv().expect("a reply")
+}
+
+/// Calls of the module `bank` in one batch.
+pub fn submit(database: &Database, calls: &[(&str, Option<&str>, Vec<u8>)]) -> BatchReply {
+    let calls = calls
+        .iter()
+        .map(|(name, key, args)| ("bank", *name, *key, args.clone()));
+    submit_to(database, &calls.collect::<Vec<_>>())
+}
+
+pub struct Answer {
+    pub outcome: ReplyOutcome,
+    pub result: Vec<u8>,
+    pub lsn: Lsn,
+}
+
+/// One call.
+pub fn call(database: &Database, module: &str, procedure: &str, args: &[u8]) -> Answer {
+    let reply = submit_to(database, &[(module, procedure, None, args.to_vec())]);
+    let reply = reply.get(0);
+    Answer {
+        outcome: reply.outcome.clone(),
+        result: reply.result.to_vec(),
+        lsn: reply.lsn,
+    }
+}
+
+/// The integer with which a call answers, or why it has none.
+pub fn call_i64(database: &Database, module: &str, procedure: &str, args: &[i64]) -> Result<i64, String> {
+    let answer = call(database, module, procedure, &i64s(args));
+    match answer.outcome {
+        ReplyOutcome::Committed => Ok(i64::from_le_bytes(answer.result.try_into().expect("eight bytes"))),
+        other => Err(format!("{other:?}")),
+    }
 }
 
 pub fn i64s(values: &[i64]) -> Vec<u8> {
@@ -76,6 +150,12 @@ pub fn fill(database: &Database, from: i64, count: i64) {
     }
 }
 
+/// Deploys the module `bank`, and opens accounts from 0 on.
+pub fn fill_bank(database: &Database, count: i64) {
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(database, 0, count);
+}
+
 pub fn transfer(database: &Database, round: i64) {
     let calls: Vec<_> = (0..20)
         .map(|i| {
@@ -84,6 +164,13 @@ pub fn transfer(database: &Database, round: i64) {
         })
         .collect();
     submit(database, &calls);
+}
+
+/// Transfers in round after round.
+pub fn transfer_until(database: &Database, is_over: &AtomicBool) {
+    (0..)
+        .take_while(|_| !is_over.load(Ordering::Acquire))
+        .for_each(|round| transfer(database, round));
 }
 
 pub fn take(database: &Database) -> CheckpointInfo {
@@ -132,5 +219,37 @@ pub fn put_log(dir: &Path, copy: &[(PathBuf, Vec<u8>)]) {
     }
     for (path, bytes) in copy {
         std::fs::write(path, bytes).expect("written");
+    }
+}
+
+/// A group on its way.
+#[derive(Clone)]
+pub struct Sent {
+    pub first: Lsn,
+    pub end: Position,
+    pub records: Vec<u8>,
+}
+
+impl Sent {
+    pub fn get(&self) -> Group<'_> {
+        Group {
+            first: self.first,
+            end: self.end,
+            records: &self.records,
+        }
+    }
+}
+
+/// What a primary has sealed, in order.
+#[derive(Default)]
+pub struct Line(pub Mutex<VecDeque<Sent>>);
+
+impl GroupSink for Line {
+    fn take(&self, group: &Group<'_>) {
+        self.0.lock().expect("the line").push_back(Sent {
+            first: group.first,
+            end: group.end,
+            records: group.records.to_vec(),
+        });
     }
 }

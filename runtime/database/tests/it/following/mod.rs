@@ -17,7 +17,7 @@ use reprise_env::{RealClock, RealDisk, RealNet, RealThreads};
 use reprise_router::{PromoteOptions, ReplicationService, StandbyState, SteppedDown};
 use reprise_ship::{Known, Link, LinkConfig, LogBeside};
 
-use crate::common::config;
+use crate::common::{config, recovered};
 
 /// Nobody is asked to step down.
 pub const FORCED: PromoteOptions = PromoteOptions {
@@ -108,8 +108,7 @@ pub fn start_primary(dir: &Path, url: &str) -> Arc<Database> {
 }
 
 pub fn start_primary_with(config: DatabaseConfig, url: &str) -> Arc<Database> {
-    let database = Database::open(config).expect("open");
-    database.recover().expect("recover");
+    let database = recovered(config);
     let database = Arc::new(database);
     database.serve_standbys(serving(url)).expect("served");
     database
