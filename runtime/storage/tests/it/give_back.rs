@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::table;
+use crate::common::{Random, table};
 use reprise_abi::{Field, IndexKind, ScalarType};
 use reprise_base::{MemoryKind, MemoryLedger};
 use reprise_storage::{Range, Rid, Store, TableId, WriteError};
@@ -163,18 +163,6 @@ fn what_may_come_back_keeps_its_memory() {
     assert_eq!(left, rids[rids.len() / 2..]);
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) as usize % end
-    }
-}
-
 /// Stretches of rows that come, go and change their lengths, some of them taken back, against a map.
 #[test]
 fn a_store_that_gives_back_is_its_model() {
@@ -186,21 +174,21 @@ fn a_store_that_gives_back_is_its_model() {
         let mut model = BTreeMap::<i64, (Rid, usize)>::new();
         let (mut next_key, mut least, mut most) = (0_i64, u64::MAX, 0);
         for step in 0..40 {
-            let (before, is_kept) = (model.clone(), random.below(5) > 0);
+            let (before, is_kept) = (model.clone(), random.next(5) as usize > 0);
             store.begin();
-            match (random.below(3), model.len()) {
+            match (random.next(3) as usize, model.len()) {
                 (0, 1..) | (_, 400_000..) => {
                     let keys: Vec<i64> = model.keys().copied().collect();
-                    let from = random.below(keys.len());
-                    let count = random.below(350_000);
+                    let from = random.next(keys.len() as u64) as usize;
+                    let count = random.next(350_000) as usize;
                     for key in keys.iter().cycle().skip(from).take(count.min(keys.len())) {
                         let (rid, _) = model.remove(key).expect("live");
                         store.delete(table, rid).expect("live");
                     }
                 }
                 (1, 1..) => {
-                    let stride = 1 + random.below(50);
-                    let note_bytes = random.below(400);
+                    let stride = 1 + random.next(50) as usize;
+                    let note_bytes = random.next(400) as usize;
                     for (key, (rid, bytes)) in model.iter_mut().step_by(stride) {
                         let row = row(&store, table, *key, note_bytes);
                         store.update(table, *rid, &row).expect("no limit");
@@ -208,8 +196,8 @@ fn a_store_that_gives_back_is_its_model() {
                     }
                 }
                 _ => {
-                    let note_bytes = random.below(60);
-                    for _ in 0..random.below(250_000) {
+                    let note_bytes = random.next(60) as usize;
+                    for _ in 0..random.next(250_000) as usize {
                         let row = row(&store, table, next_key, note_bytes);
                         let rid = store.insert(table, &row).expect("no limit");
                         model.insert(next_key, (rid, note_bytes));

@@ -1,25 +1,13 @@
 //! Redo in windows against the same changes applied one by one: few rows that are inserted, written, deleted and moved, so that
 //! most patches are overwritten by later ones of their window.
 
-use crate::common::{redo::redo_by_table, table};
+use crate::common::{Random, redo::redo_by_table, store_of, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
 use reprise_storage::{AfterImage, RedoError, Rid, SnapshotPage, Store, TableId};
 use reprise_wire::{Change, Changes, CheckpointRows, PatchWriter};
 
 use ScalarType::*;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) % below
-    }
-}
 
 /// By hash, in order, dense, by a hidden number, by names of any length; each with columns that may be overwritten, a `Bool`, a
 /// text, and a unique value.
@@ -65,14 +53,6 @@ const NAMES: [&str; 8] = [
     "a name that is longer",
     "a name that is longeR",
 ];
-
-fn store_of(schemas: Vec<TableSchema>) -> Store {
-    let mut store = Store::new();
-    for schema in schemas {
-        store.create_table(schema).expect("a table");
-    }
-    store
-}
 
 fn row(random: &mut Random, store: &Store, table: TableId) -> Vec<u8> {
     let part = [Field::Null, Field::Int(7), Field::Int(-1)][random.next(3) as usize];

@@ -128,13 +128,7 @@ proptest! {
     }
 }
 
-#[test]
-fn a_schema_change_does_not_tear_a_snapshot() {
-    let mut store = empty();
-    (0..500).for_each(|id| apply(&mut store, (0, 5, id, 40)));
-    let digest = store.digest();
-    let tables = store.begin_snapshot();
-    store.copy_snapshot(3000);
+fn add_column(store: &mut Store) {
     let mut changed = store.schema(KEYED).clone();
     changed.columns.push(reprise_abi::ColumnSchema {
         variants: Vec::new(),
@@ -147,6 +141,16 @@ fn a_schema_change_does_not_tear_a_snapshot() {
     let change = plan_change(store.schema(KEYED), &changed).expect("fits");
     let prepared = store.prepare(KEYED, change, &|_| true).expect("fits");
     store.install(prepared);
+}
+
+#[test]
+fn a_schema_change_does_not_tear_a_snapshot() {
+    let mut store = empty();
+    (0..500).for_each(|id| apply(&mut store, (0, 5, id, 40)));
+    let digest = store.digest();
+    let tables = store.begin_snapshot();
+    store.copy_snapshot(3000);
+    add_column(&mut store);
     apply(&mut store, (1, 5, 3, 3));
     while !store.copy_snapshot(1000) {}
     let pages = store.take_snapshot_pages();
@@ -251,18 +255,7 @@ fn digests_outlive_a_schema_change_and_end_when_they_are_told_to() {
     let expected = store.rows_digest(KEYED);
     store.begin_digest();
     assert!(store.go_on_digest(3000).is_none());
-    let mut changed = store.schema(KEYED).clone();
-    changed.columns.push(reprise_abi::ColumnSchema {
-        variants: Vec::new(),
-        was: None,
-        name: "more".into(),
-        ty: ScalarType::I64,
-        nullable: true,
-        default: None,
-    });
-    let change = plan_change(store.schema(KEYED), &changed).expect("fits");
-    let prepared = store.prepare(KEYED, change, &|_| true).expect("fits");
-    store.install(prepared);
+    add_column(&mut store);
     let found = loop {
         if let Some(found) = store.go_on_digest(1000) {
             break found;

@@ -1,7 +1,7 @@
 //! A view shows the tables as they were when it was opened, whatever is written since, in transactions, by redo, or taken back: every row by
 //! every key, every range in both directions, with pages that end anywhere. Once the last view is closed nothing is kept.
 
-use crate::common::{redo::redo_by_table, table};
+use crate::common::{Random, redo::redo_by_table, store_of, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, ScanFlags, TableSchema};
 use reprise_storage::{
@@ -12,18 +12,6 @@ use ScalarType::*;
 
 const BYTES_MAX: usize = 64 << 20;
 const TEXTS: [&str; 6] = ["", "a", "b", "a\0", "a text of some bytes", "a text of some bytes more"];
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) % below
-    }
-}
 
 /// By hash, in order, dense, by a hidden number, by a text: each with a unique value, an index that is not unique, and one that is wide.
 fn schemas() -> Vec<TableSchema> {
@@ -66,11 +54,7 @@ fn schemas() -> Vec<TableSchema> {
 }
 
 fn empty() -> Store {
-    let mut store = Store::new();
-    for schema in schemas() {
-        store.create_table(schema).expect("a table");
-    }
-    store
+    store_of(schemas())
 }
 
 fn row(random: &mut Random, store: &Store, table: TableId) -> Vec<u8> {

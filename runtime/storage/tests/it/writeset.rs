@@ -1,25 +1,13 @@
 //! Write sets of random transactions, applied to a second store: both must be the same after each, whatever the kind of table,
 //! with savepoints, and where rows swap unique values inside a transaction.
 
-use crate::common::{redo::redo_by_table, table};
+use crate::common::{Random, redo::redo_by_table, store_of, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
 use reprise_storage::{AfterImage, ApplyError, PrefetchStep, Range, Rid, ScanPosition, Store, TableId, Visit};
 use reprise_wire::{Change, Changes};
 
 use ScalarType::*;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) % below
-    }
-}
 
 fn schemas() -> Vec<TableSchema> {
     let mut hashed = table(
@@ -208,14 +196,6 @@ fn by_indexes(store: &Store) -> Vec<Vec<Vec<u8>>> {
         }
     }
     all
-}
-
-fn store_of(schemas: Vec<TableSchema>) -> Store {
-    let mut store = Store::new();
-    for schema in schemas {
-        store.create_table(schema).expect("a table");
-    }
-    store
 }
 
 proptest! {

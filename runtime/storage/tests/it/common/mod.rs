@@ -5,6 +5,27 @@ pub mod model;
 pub mod redo;
 
 use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, Placement, ScalarType, TableSchema};
+use reprise_storage::Store;
+
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self, below: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) % below
+    }
+}
+
+pub fn store_of(schemas: Vec<TableSchema>) -> Store {
+    let mut store = Store::new();
+    for schema in schemas {
+        store.create_table(schema).expect("a table");
+    }
+    store
+}
 
 /// A table whose columns are `(name, type, nullable)` and whose indexes are `(name, columns, unique)`.
 pub fn table(
