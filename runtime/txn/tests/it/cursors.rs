@@ -3,7 +3,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use crate::bed::{Procedure, deployed};
+use crate::bed::{Procedure, Random, deployed};
 use reprise_abi::{
     ColumnPlan, ColumnSet, Field, Handles, HostOps, OpError, RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest,
     Target,
@@ -93,18 +93,6 @@ fn decoded(bytes: &[u8]) -> Row {
         Field::Uint(value) => value as u32,
         other => panic!("{other:?}"),
     })
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % bound as u64) as u32
-    }
 }
 
 /// A row by table and the order of insertion.

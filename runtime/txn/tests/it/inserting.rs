@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::bed::{Procedure, deployed};
+use crate::bed::{Procedure, Random, deployed};
 use reprise_abi::{ColumnSet, Field, HostOps, OpError, RowLayout, ScalarType, Target};
 use reprise_base::{Epoch, Lsn, PartitionId, PlacedBytes, TxnId};
 use reprise_nvram::{Event, FlushPolicy, Owner, Recording, Region, RingReader, RingWriter};
@@ -113,18 +113,6 @@ impl Bench {
         let record = self.reader.next_record().expect("whole").expect("persistent");
         assert_eq!(record.bytes, records, "batch {lsn}");
         self.reader.free(&record);
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % bound as u64) as u32
     }
 }
 

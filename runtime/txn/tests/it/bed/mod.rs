@@ -47,3 +47,15 @@ pub fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
     let mut stores: Vec<_> = stores.iter_mut().collect();
     apply(&before, candidate, steps, TxnId(1), &mut stores).next
 }
+
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % bound as u64) as u32
+    }
+}
