@@ -24,9 +24,7 @@ struct Parted {
 
 /// `alone` is what the old primary does when its standby has left.
 fn part(alone: impl FnOnce(&Arc<Database>)) -> Parted {
-    let cluster = Cluster::new();
-    let old = cluster.start("p");
-    fill_bank(&old, 200);
+    let (cluster, old) = Cluster::with_bank(200);
     take(&old);
     let new = cluster.standby_of(&old, "s1");
     transfer(&old, 1);
@@ -146,9 +144,7 @@ struct Beyond {
 }
 
 fn be_beyond() -> Beyond {
-    let cluster = Cluster::new();
-    let old = cluster.start("p");
-    fill_bank(&old, 200);
+    let (cluster, old) = Cluster::with_bank(200);
     let new = cluster.standby_of(&old, "s1");
     let other = cluster.standby_of(&old, "p2");
     wait_seen(&old, &new);
@@ -490,9 +486,7 @@ fn a_standby_that_is_started_as_the_primary_at_quorum_takes_no_more_for_committe
 
 #[test]
 fn a_promotion_that_can_not_begin_leaves_a_standby_that_follows() {
-    let cluster = Cluster::new();
-    let primary = cluster.start("p");
-    fill_bank(&primary, 200);
+    let (cluster, primary) = Cluster::with_bank(200);
     let standby = cluster.standby_of(&primary, "s1");
     let blocked = cluster.place("s1").join("stepped-down.json");
     std::fs::create_dir(&blocked).expect("made");
@@ -507,9 +501,7 @@ fn a_promotion_that_can_not_begin_leaves_a_standby_that_follows() {
 
 #[test]
 fn a_checkpoint_behind_what_is_left_of_a_standby_s_log_goes_before_it_follows() {
-    let cluster = Cluster::new();
-    let primary = cluster.start("p");
-    fill_bank(&primary, 100);
+    let (cluster, primary) = Cluster::with_bank(100);
     let standby = cluster.standby_of(&primary, "s1");
     wait_seen(&primary, &standby);
     close(standby);

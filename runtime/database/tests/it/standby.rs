@@ -11,10 +11,11 @@ use std::{
         mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::common::{Line, Sent, close, config, digest_now, fill_bank, i64s, recovered, submit, transfer, wasm};
+use crate::following::wait_until;
 use reprise_base::{Epoch, Lsn, Role, TxnId};
 use reprise_database::{Database, Group, LogPolicy, OpenError, PlaceError, Placed, Position, RedoConfig};
 use reprise_router::{DeployError, LogBody, NotPrimary, Phase, ReplicationError, ReplyOutcome, RowsRequest};
@@ -144,14 +145,6 @@ fn balance(database: &Database, account: i64) -> i64 {
     let (outcome, result, _) = call(database, "balance", None, &[account]);
     assert_eq!(outcome, ReplyOutcome::Committed);
     result[0]
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + WAIT_MAX;
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

@@ -150,9 +150,7 @@ fn switches_over(on_nvram: &[&str]) {
 
 #[test]
 fn who_comes_to_a_standby_that_takes_over_is_told_to_ask_again_and_never_that_it_takes_none() {
-    let cluster = Cluster::new();
-    let old = cluster.start("p");
-    fill_bank(&old, 50);
+    let (cluster, old) = Cluster::with_bank(50);
     let new = cluster.standby_of(&old, "s1");
     new.serve_standbys(cluster.serving("http://s1:1"))
         .expect("once it is the primary");
@@ -276,9 +274,7 @@ fn takes_its_place_again(on_nvram: &[&str]) {
 
 #[test]
 fn whoever_a_primary_steps_down_for_begins_behind_its_epoch() {
-    let cluster = Cluster::new();
-    let old = cluster.start("p");
-    fill_bank(&old, 10);
+    let (cluster, old) = Cluster::with_bank(10);
     let new = cluster.standby_of(&old, "s1");
     wait_seen(&old, &new);
     // An epoch of which no record tells.

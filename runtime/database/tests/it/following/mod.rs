@@ -17,7 +17,7 @@ use reprise_env::{RealClock, RealDisk, RealNet, RealThreads};
 use reprise_router::{PromoteOptions, ReplicationService, StandbyState, SteppedDown};
 use reprise_ship::{Known, Link, LinkConfig, LogBeside};
 
-use crate::common::{config, recovered};
+use crate::common::{config, fill_bank, recovered};
 
 /// Nobody is asked to step down.
 pub const FORCED: PromoteOptions = PromoteOptions {
@@ -183,6 +183,14 @@ pub fn nvram(path: PathBuf) -> DeviceConfig {
 impl Cluster {
     pub fn new() -> Self {
         Self::on_nvram(&[])
+    }
+
+    /// A primary with accounts.
+    pub fn with_bank(count: i64) -> (Self, Arc<Database>) {
+        let cluster = Self::new();
+        let primary = cluster.start("p");
+        fill_bank(&primary, count);
+        (cluster, primary)
     }
 
     /// These have regions beside their directories.
