@@ -226,7 +226,8 @@ mod tests {
         let disk = SimDisk::new();
         end_reign(&disk).expect("there is no list");
         open_reign(&disk).expect("there is no list");
-        let list = br#"[{"name":"s1","lsn":9,"in_sync":true,"counted":true},{"name":"s2","lsn":7,"persisted":5}]"#;
+        let list = br#"[{"name":"s1","lsn":9,"persisted":9,"in_sync":true,"counted":true},
+            {"name":"s2","lsn":7,"persisted":5,"in_sync":false,"counted":false}]"#;
         small_file::replace(&disk, EXPECTED_NAME, list).expect("written");
         let out = || -> Vec<(String, u64)> {
             let out = laggards(&disk).into_iter();

@@ -303,7 +303,8 @@ fn end_with_one_that_waits(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
     drop(old);
     // As if the standby had been lost before it had the last one.
     let kept = cluster.place("p").join("standbys.json");
-    let known = format!(r#"[{{"name":"s1","lsn":{acknowledged},"in_sync":true,"counted":true}}]"#);
+    let known =
+        format!(r#"[{{"name":"s1","lsn":{acknowledged},"persisted":{acknowledged},"in_sync":true,"counted":true}}]"#);
     std::fs::write(kept, known).expect("written");
     acknowledged
 }

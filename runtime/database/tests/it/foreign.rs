@@ -50,7 +50,11 @@ fn log_and_checkpoint_are_refused_when_their_numbers_differ() {
                 let work = tempfile::tempdir().expect("a directory");
                 let (dir, to) = (work.path().join("data"), work.path().join("to"));
                 copy_dir(source.path(), &dir).expect("copied");
-                let last = files(&dir, folder).pop().expect("a file");
+                let is_spare = |file: &PathBuf| file.ends_with("spare.seg");
+                let last = files(&dir, folder)
+                    .into_iter()
+                    .rfind(|file| !is_spare(file))
+                    .expect("a file");
                 forge(&last, at, number, 0..508, 508);
                 let before = snapshot(&dir);
                 let text = format!("has {what} {number}, and this program reads {own} alone");
