@@ -59,6 +59,7 @@ fn the_ways_are_drawn() {
 }
 
 #[test]
+#[ignore = "takes a minute; the ways of these figures are drawn by the tests beside it"]
 fn freshness_and_processor_time_are_drawn() {
     check_drawn(
         &["7", "processor"],
@@ -71,6 +72,7 @@ fn freshness_and_processor_time_are_drawn() {
 }
 
 #[test]
+#[ignore = "takes a minute; the ways of these figures are drawn by the tests beside it"]
 fn replay_policies_are_drawn() {
     check_drawn(
         &["8", "9", "11"],
@@ -84,6 +86,7 @@ fn replay_policies_are_drawn() {
 }
 
 #[test]
+#[ignore = "takes a minute; the ways of these figures are drawn by the tests beside it"]
 fn the_standbys_log_and_its_beginning_are_drawn() {
     let logs = ["ideal", "file", "file-in-memory", "nvram"];
     check_drawn(

@@ -281,7 +281,7 @@ const COUNTERS: [Instrument; 14] = [
 ];
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 27] = [
+const GAUGES: [Instrument; 26] = [
     ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
     ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
     ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
@@ -307,11 +307,23 @@ const GAUGES: [Instrument; 27] = [
     ("reprise.nvram.ring.bytes", "Bytes of records in the fullest ring of NVRAM", |s| s.rings.bytes),
     ("reprise.nvram.ring.bytes.max", "Bytes of records that a ring has room for; 0 without NVRAM", |s| s.rings.bytes_max),
     ("reprise.lease.held", "1 while this server is the primary by a lease and may answer alone; 0 without a lease", |s| (s.lease_left_us > 0) as u64),
-    ("reprise.lease.left.microseconds", "For how long it may from now on", |s| s.lease_left_us),
     ("reprise.http.connections.open", "Connections open", |s| s.connections_open),
 ];
 
-const RESTART: &str = "Seconds that a restart would take now, without parts that were not measured yet";
+/// Gauges of times, in seconds.
+const TIMES: [(&str, &str, fn(&Sample) -> f64); 2] = [
+    (
+        "reprise.lease.left.seconds",
+        "Time for which this server may answer alone by its lease; 0 without a lease",
+        |s| s.lease_left_us as f64 / 1e6,
+    ),
+    (
+        "reprise.restart.seconds",
+        "Seconds that a restart would take now, without parts that were not measured yet",
+        |s| s.restart_seconds,
+    ),
+];
+
 const ANSWERS: &str = "Answers by class of status, as the label `status`";
 const PROCEDURE_CALLS: &str =
     "Calls by `module`, `procedure` and `outcome`; beyond 255 procedures all others are `other`";
@@ -327,11 +339,11 @@ pub fn described() -> Vec<(String, &'static str, &'static str)> {
         .iter()
         .map(|(name, what, _)| (format!("{}_total", plain(name)), "counter", *what));
     let gauges = GAUGES.iter().map(|(name, what, _)| (plain(name), "gauge", *what));
+    let times = TIMES.iter().map(|(name, what, _)| (plain(name), "gauge", *what));
     let histograms = HISTOGRAMS
         .iter()
         .map(|(name, what, _)| ((*name).to_owned(), "histogram", *what));
     let others = [
-        ("reprise_restart_seconds".to_owned(), "gauge", RESTART),
         ("reprise_http_answers_total".to_owned(), "counter", ANSWERS),
         ("reprise_memory_bytes".to_owned(), "gauge", MEMORY),
         ("reprise_procedure_calls_total".to_owned(), "counter", PROCEDURE_CALLS),
@@ -342,7 +354,12 @@ pub fn described() -> Vec<(String, &'static str, &'static str)> {
         ),
     ];
     let standbys = standby_metrics::described();
-    let all = counters.chain(gauges).chain(histograms).chain(others).chain(standbys);
+    let all = counters
+        .chain(gauges)
+        .chain(times)
+        .chain(histograms)
+        .chain(others)
+        .chain(standbys);
     let mut all: Vec<_> = all.collect();
     all.sort_unstable();
     all
@@ -365,12 +382,14 @@ fn register(meter: &Meter, sample: &Shared) {
             .with_callback(move |observer| observer.observe(read(&lock(&sample)), &[]))
             .build();
     }
-    let restart = sample.clone();
-    meter
-        .f64_observable_gauge("reprise.restart.seconds")
-        .with_description(RESTART)
-        .with_callback(move |observer| observer.observe(lock(&restart).restart_seconds, &[]))
-        .build();
+    for (name, description, read) in TIMES {
+        let sample = sample.clone();
+        meter
+            .f64_observable_gauge(name)
+            .with_description(description)
+            .with_callback(move |observer| observer.observe(read(&lock(&sample)), &[]))
+            .build();
+    }
     register_answers(meter, sample);
     register_memory(meter, sample.clone());
     register_procedures(meter, sample);

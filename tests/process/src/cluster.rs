@@ -26,7 +26,7 @@ impl Cluster {
     }
 
     pub fn primary(&self, name: &str, args: &[&str]) -> Result<Server> {
-        Server::start(&self.launch(name, &["--partitions", "3"]).args(args))
+        Server::start(&self.launch(name, &["--partitions", "2"]).args(args))
     }
 
     pub fn standby_launch(&self, name: &str, of: &Server, args: &[&str]) -> Launch {

@@ -1,4 +1,4 @@
-//! Memory that is used up in a control group that the kernel kills from.
+//! Memory that is used up: by the limit of its own, and in a control group that the kernel kills from.
 
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,26 @@ fn check_goes_on(server: &Server, tally: &mut Tally) -> Result<()> {
         metrics.text()
     );
     Ok(())
+}
+
+#[test]
+fn a_full_memory_refuses_what_grows_and_opens_again_after_a_kill() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    let launch = Launch::new(&data).args(&["--partitions", "2", "--memory-max", "96MiB"]);
+    let mut server = Server::start(&launch)?;
+    prepare(&server, 1)?;
+    let mut tally = Tally::new(1);
+    fill_up(&server, &mut tally)?;
+    check_goes_on(&server, &mut tally)?;
+    server.kill()?;
+    for sites in ["1", "2"] {
+        let mut server = Server::start(&launch.clone().args(&["--sites", sites]))?;
+        check_goes_on(&server, &mut tally).with_context(|| format!("opened again on {sites} sites"))?;
+        server.kill()?;
+    }
+    let server = Server::start(&launch)?;
+    check(&server, &[tally])
 }
 
 /// By default four fifths of what the group has.

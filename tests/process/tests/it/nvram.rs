@@ -315,10 +315,11 @@ fn a_standby_tells_its_region_and_what_it_can_not_begin_with() -> Result<()> {
         let ships = ["--ship-listen", "127.0.0.1:0"];
         Launch::new(&path(name)).args(&[&device[..], &own, &ships, args].concat())
     };
-    let a = Server::start(&launch("a", &["--partitions", "2", "--sites", "2"]))?;
+    let level = ["--safety", "1-safe"];
+    let a = Server::start(&launch("a", &["--partitions", "2", "--sites", "2"]).args(&level))?;
     a.deploy("bank")?;
     let url = format!("http://{}", a.address);
-    let follow = launch("b", &["--standby-of", &url]);
+    let follow = launch("b", &["--standby-of", &url]).args(&level);
     let mut b = Server::start(&follow)?;
     wait_reached(&a, &[], ("1-safe", &[&b]))?;
     let status = b.get("/v1/status")?.json();
