@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Read,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -17,6 +18,9 @@ use serde_json::{Value, json};
 
 /// Most characters that a message shows of an answer without JSON.
 const TEXT_CHARS_MAX: usize = 200;
+
+/// Most bytes that are read of an answer, whose records take some hundred.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// One server of etcd.
 #[derive(Clone, PartialEq, Eq)]
@@ -179,8 +183,10 @@ impl EtcdClient {
             (false, false) => Refusal::Other(format!("{:#}", anyhow::Error::from(error))),
         };
         let answer = request.send().map_err(refusal)?;
-        let status = answer.status();
-        read(status, &answer.bytes().map_err(refusal)?)
+        let (status, mut body) = (answer.status(), Vec::new());
+        let reading = answer.take(ANSWER_BYTES_MAX).read_to_end(&mut body);
+        reading.map_err(|error| Refusal::Other(error.to_string()))?;
+        read(status, &body)
     }
 
     fn use_next_endpoint(&mut self) {
