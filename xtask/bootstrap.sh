@@ -46,12 +46,11 @@ has_debian_wasm() { [ -x /usr/bin/cargo ] && [ -e "$(/usr/bin/rustc --print sysr
 
 has_wasm_linker() { ls "$(rustc --print sysroot)"/lib/rustlib/*/bin/rust-lld /usr/bin/wasm-ld* >/dev/null 2>&1; }
 
-# What a build from nothing leaves in target and web-console, in GiB, rounded up, with what its tests write beside it. All targets with
-# their line tables took 11 GiB.
+# What a build from nothing leaves in target and web-console, in GiB, rounded up, with what its tests write beside it.
 room_gib() {
     case $1 in
         run) echo 5 ;;
-        *) echo 14 ;;
+        *) echo 7 ;;
     esac
 }
 

@@ -112,10 +112,17 @@ pub fn test(root: &Path, stages: &[Stage]) -> Result<()> {
     Ok(())
 }
 
+/// Cargo without the state for a next build, which takes more room than all that is built.
+fn whole(root: &Path) -> Command {
+    let mut command = cargo(root);
+    command.env("CARGO_INCREMENTAL", "0");
+    command
+}
+
 /// The build of the stages' test programs, and of the programs that they start. Several stages are built as the whole workspace: cargo gives a
 /// shared dependency other features where it builds other packages, and would build it twice.
 fn selection(root: &Path, stages: &[Stage], packages: &[Package]) -> Command {
-    let mut command = cargo(root);
+    let mut command = whole(root);
     command.args(["build", "--profile", "quick", "--tests"]);
     if *stages != [Stage::Sim] {
         command.args(["--bin", "reprise", "--bin", "reprise-bench"]);
@@ -137,7 +144,7 @@ fn selection(root: &Path, stages: &[Stage], packages: &[Package]) -> Command {
 
 /// Runs the examples in the doc comments of the packages that have any.
 fn examples(root: &Path, packages: &[Package]) -> Result<()> {
-    let mut command = cargo(root);
+    let mut command = whole(root);
     command.args(["test", "--profile", "quick", "--doc"]);
     let sources = crate::tidy::sources(root)?;
     for package in packages {
