@@ -125,7 +125,7 @@ pub struct Run<'a> {
     pub workload: &'a str,
     pub standbys: usize,
     pub partitions: u16,
-    /// As of `reprise-bench tpcc`.
+    /// The default of `reprise-bench tpcc`.
     pub warehouses: Option<u32>,
     /// Of the primary.
     pub sites: u16,
@@ -173,7 +173,7 @@ pub struct Measured {
     pub catch_up_s: f64,
 }
 
-/// What `reprise-bench` would be asked for.
+/// The options that `reprise-bench` takes for the same run.
 pub fn options(run: &Run<'_>, data_dir: Option<PathBuf>) -> Options {
     let one = run.offered == Offered::One;
     Options {

@@ -27,7 +27,7 @@ struct State {
     /// The oldest first.
     pending: VecDeque<Pending>,
     told: VecDeque<ComparedOwn>,
-    /// Where it has a difference, nothing is compared any more.
+    /// The last comparison's result. After a difference the standby compares no more tables.
     last: Option<ComparedInfo>,
 }
 
