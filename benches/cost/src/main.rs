@@ -279,6 +279,7 @@ impl Bench {
             module: &self.module,
             procedure,
             args,
+            caller: None,
         };
         let executor = self.executors.get(&self.module).expect("instantiated");
         let outcome = run_single(&mut self.store, PartitionId(0), &input, executor, &mut self.frame);
@@ -307,8 +308,8 @@ fn write((records, frame): (&mut RecordBatch, &TxnScratch), record: Record, inpu
         module_id: input.module.id.0,
         procedure: input.procedure as u16,
         digest,
-        idempotency_key: None,
-        idempotency_scope: &[],
+        principal: 0,
+        keyed: None,
         args: input.args,
     };
     records.clear();
@@ -321,6 +322,7 @@ fn write((records, frame): (&mut RecordBatch, &TxnScratch), record: Record, inpu
                 module_id: command.module_id,
                 procedure: command.procedure,
                 digest,
+                principal: 0,
                 parts: 0,
                 keyed: None,
                 changes: frame.changes(),

@@ -51,8 +51,8 @@ fn command(number: u64, args: &[u8]) -> CommandRef<'_> {
         module_id: 1,
         procedure: 2,
         digest: number.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        idempotency_key: None,
-        idempotency_scope: &[],
+        principal: 0,
+        keyed: None,
         args,
     }
 }

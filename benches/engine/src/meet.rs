@@ -104,6 +104,8 @@ fn shared() -> Arc<Shared> {
         coordinator: Coordinator::new(2, 2),
         told: reprise_partition::Told::new(2, 2),
         underway: Default::default(),
+        key_clock: reprise_partition::KeyClock::new(Arc::new(RealClock::new())),
+        principals: Default::default(),
     })
 }
 

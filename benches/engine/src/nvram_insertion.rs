@@ -77,8 +77,8 @@ fn measure(dir: &Path, sites: usize) -> Result<f64, Box<dyn Error>> {
         module_id: 1,
         procedure: 2,
         digest: 3,
-        idempotency_key: None,
-        idempotency_scope: &[],
+        principal: 0,
+        keyed: None,
         args: &[5; 60],
     }));
     let barrier = Barrier::new(sites);

@@ -85,6 +85,7 @@ fn record(number: u64, changes: &[u8]) -> RecordBatch {
         module_id: 1,
         procedure: 0,
         digest: number,
+        principal: 0,
         parts: 0,
         keyed: None,
         changes,

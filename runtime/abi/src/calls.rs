@@ -33,6 +33,7 @@
 //! | `now` | `() -> i64` | the transaction's time, microseconds since 1970 |
 //! | `random` | `() -> i64` | 64 random bits from the transaction's stream |
 //! | `txn_id` | `() -> i64` | its low ten bits are the partition's number, or 1023 for several (`TXN_ORIGIN_SEVERAL`) |
+//! | `caller` | `(out i64) -> i32` | bytes of the caller's name, 1 to 255, written to `out` where they fit; 0 without tokens |
 //! | `log` | `(level i32, text slice i64)` | nothing |
 //! | `abort` | `(code slice i64, message slice i64)` | nothing; the guest then returns 1 from the entry |
 //! | `panic` | `(text slice i64)` | does not return: the call ends as a trap, told with the first 4 KiB of the text |
@@ -554,6 +555,10 @@ pub trait HostOps {
     fn now_us(&self) -> i64;
     /// The transaction's id.
     fn txn_id(&self) -> u64;
+    /// Name of the token that called; none without tokens.
+    fn caller(&self) -> Option<&str> {
+        None
+    }
     /// The next number of the transaction's own stream.
     fn random_u64(&mut self) -> u64;
     /// Notes a line, kept whether the transaction commits or not.

@@ -7,7 +7,7 @@ use reprise_env::{Disk, DiskFile};
 use reprise_wire::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
     CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointModuleRef,
-    CheckpointPartition, CheckpointQuarantine, CheckpointTrailer, WireError, check, corrupt,
+    CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CheckpointTrailer, WireError, check, corrupt,
 };
 use zstd::bulk::Decompressor;
 
@@ -39,6 +39,7 @@ pub struct CheckpointReader {
     /// By partition number.
     partitions: Vec<CheckpointPartition>,
     quarantine: Vec<CheckpointQuarantine>,
+    principals: Vec<(u32, String)>,
 }
 
 struct Opaque(Arc<dyn DiskFile>);
@@ -71,11 +72,13 @@ impl CheckpointReader {
                 modules: 0,
                 tables: 0,
                 keys: 0,
+                key_clock_us: 0,
             },
             modules: Vec::new(),
             tables: Vec::new(),
             partitions: Vec::new(),
             quarantine: Vec::new(),
+            principals: Vec::new(),
             name,
         };
         reader.read_index()?;
@@ -131,6 +134,11 @@ impl CheckpointReader {
     /// Procedures that take no calls.
     pub fn quarantine(&self) -> &[CheckpointQuarantine] {
         &self.quarantine
+    }
+
+    /// Names of callers by number.
+    pub fn principals(&self) -> &[(u32, String)] {
+        &self.principals
     }
 
     /// Where its blocks lie.
@@ -195,7 +203,7 @@ impl CheckpointReader {
     fn read_descriptions(&mut self) -> Result<(), CheckpointError> {
         use CheckpointBlockKind as Kind;
         let (mut modules, mut tables, mut partitions) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut database, mut quarantine) = (None, None);
+        let (mut database, mut quarantine, mut principals) = (None, None, None);
         let mut blocks = self.blocks();
         for (number, entry) in self.entries.iter().enumerate() {
             if matches!(entry.kind, Kind::Rows | Kind::Keys | Kind::Index) {
@@ -213,6 +221,12 @@ impl CheckpointReader {
                     check("procedures in quarantine", entry.items_count as usize, found.len())?;
                     check("blocks of quarantine before it", 0, quarantine.iter().len())?;
                     quarantine = Some(found);
+                    Ok(())
+                }),
+                Kind::Principals => CheckpointPrincipals::decode_all(raw).and_then(|found| {
+                    check("principals", entry.items_count as usize, found.len())?;
+                    check("blocks of principals before it", 0, principals.iter().len())?;
+                    principals = Some(found.into_iter().map(|(number, name)| (number, name.to_owned())).collect());
                     Ok(())
                 }),
                 Kind::Table => {
@@ -233,6 +247,7 @@ impl CheckpointReader {
         self.database = database.map_err(CheckpointError::at(&self.name, 0))?;
         (self.modules, self.tables, self.partitions) = (modules, tables, partitions);
         self.quarantine = quarantine.unwrap_or_default();
+        self.principals = principals.unwrap_or_default();
         Ok(())
     }
 

@@ -62,6 +62,8 @@ fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError
         key: b"k",
         scope: b"",
         fingerprint: 5,
+        args_hash: 6,
+        kept_us: 7,
         module_id: 0,
         procedure: 0,
         txn_id: TxnId(8),
@@ -83,6 +85,7 @@ fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError
         modules: 1,
         tables: 1,
         keys: 1,
+        key_clock_us: 0,
     }
     .encode(&mut raw);
     writer.block(Kind::Database, none, 0, 1, &raw)?;

@@ -16,8 +16,8 @@ use reprise_env::Started;
 use reprise_log::{Drained, Log, LogConfig, LogError, OpenReport, database_id};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, CommitGate, Coordinator, Logging, NoLog, NvramSink, Shared, Sink, SiteMessage, SyncSink,
-    Told, Unlogged,
+    AsyncSink, CallBatch, CommitGate, Coordinator, KeyClock, Logging, NoLog, NvramSink, Shared, Sink, SiteMessage,
+    SyncSink, Told, Unlogged,
 };
 use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
@@ -273,6 +273,8 @@ pub(crate) fn shared(
         gate,
         told: Told::new(config.partitions, config.sites),
         underway: Default::default(),
+        key_clock: KeyClock::new(around.clock.clone()),
+        principals: Default::default(),
     })
 }
 

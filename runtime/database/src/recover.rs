@@ -15,7 +15,7 @@ use reprise_partition::CallBatch;
 use reprise_recovery::{LogSchemas, RecoveryError, described_in, feed, load, reset};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_router::{
-    CheckpointInfo, CheckpointState, Fingerprint, Phase, RecoveryStep, Remembered, Router, ScopedKey,
+    CallDigests, CheckpointInfo, CheckpointState, Phase, RecoveryStep, Remembered, Router, ScopedKey,
 };
 use reprise_txn::TablePast;
 
@@ -260,8 +260,10 @@ fn restore_key(router: &Router, found: KeyedOutcome) {
         lsn: found.lsn,
         partition: found.partition,
     };
-    let fingerprint = Fingerprint::from_bits(found.fingerprint);
-    router
-        .idempotency()
-        .restore(ScopedKey { scope, key }, fingerprint, outcome);
+    let digests = CallDigests {
+        fingerprint: found.fingerprint,
+        args_hash: found.args_hash,
+    };
+    let key = ScopedKey { scope, key };
+    router.idempotency().restore(key, digests, found.kept_us, outcome);
 }

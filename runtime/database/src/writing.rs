@@ -18,7 +18,7 @@ use reprise_router::{CopyStart, Exported};
 use reprise_storage::stored_json;
 use reprise_wire::{
     CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef,
-    CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, Genesis,
+    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, Genesis,
 };
 
 use crate::checkpoint::Checkpointer;
@@ -267,7 +267,7 @@ impl Writing {
             let Some(last) = keys.last() else {
                 break;
             };
-            after = Some(last.outcome.txn_id);
+            after = Some((last.kept_us, last.outcome.txn_id));
             // Later ones come with the log.
             for key in keys.iter().filter(|key| key.outcome.lsn < lsn) {
                 push_key(key, &mut raw);
@@ -328,7 +328,7 @@ fn told_by(panic: &(dyn Any + Send)) -> &str {
 }
 
 fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Result<(), CheckpointError> {
-    use CheckpointBlockKind::{Module, Partition, Quarantine, Table};
+    use CheckpointBlockKind::{Module, Partition, Principals, Quarantine, Table};
     let mut raw = Vec::new();
     for (module, wasm) in start.deployed.versions.iter().zip(&start.binaries) {
         raw.clear();
@@ -363,6 +363,13 @@ fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Resul
         let count = start.deployed.quarantine.len() as u32;
         writer.block(Quarantine, PartitionId(0), 0, count, &raw)?;
     }
+    raw.clear();
+    for (name, number) in start.principals.iter().zip(1..) {
+        CheckpointPrincipals::push(&mut raw, number, name);
+    }
+    if !raw.is_empty() {
+        writer.block(Principals, PartitionId(0), 0, start.principals.len() as u32, &raw)?;
+    }
     for partition in &start.partitions {
         raw.clear();
         let tables = partition.tables.iter();
@@ -390,6 +397,7 @@ fn write_database(
         modules: start.deployed.versions.len() as u32,
         tables: start.deployed.tables.len() as u16,
         keys,
+        key_clock_us: start.key_clock_us,
     }
     .encode(&mut raw);
     writer.block(CheckpointBlockKind::Database, PartitionId(0), 0, 1, &raw)
@@ -399,7 +407,9 @@ fn push_key(key: &Exported, raw: &mut Vec<u8>) {
     CheckpointKeyRef {
         key: key.key.as_bytes(),
         scope: key.scope.as_bytes(),
-        fingerprint: key.fingerprint.to_bits(),
+        fingerprint: key.digests.fingerprint,
+        args_hash: key.digests.args_hash,
+        kept_us: key.kept_us,
         module_id: key.outcome.module.id.0,
         procedure: key.outcome.procedure as u16,
         txn_id: key.outcome.txn_id,

@@ -24,7 +24,7 @@ const fn import(name: &'static str, signature: &'static str) -> Import {
     }
 }
 
-const IMPORTS: [Import; 31] = [
+const IMPORTS: [Import; 32] = [
     import("args_read", "i>"),
     import("result_write", "I>"),
     import("get", "iII>I"),
@@ -53,6 +53,7 @@ const IMPORTS: [Import; 31] = [
     import("now", ">I"),
     import("random", ">I"),
     import("txn_id", ">I"),
+    import("caller", "I>i"),
     import("log", "iI>"),
     import("abort", "II>"),
     import("panic", "I>"),
@@ -110,6 +111,7 @@ fn link_transaction(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     define!(linker, M, "now", () -> i64, |s| Ok(s.now_us()));
     define!(linker, M, "random", () -> i64, |s| Ok(s.random_u64() as i64));
     define!(linker, M, "txn_id", () -> i64, |s| s.txn_id());
+    define!(linker, M, "caller", (out: u64) -> i32, |s| s.caller(out));
     define!(linker, M, "log", (level: u32, text: u64) -> (), |s| s.log(level, text));
     define!(linker, M, "abort", (code: u64, message: u64) -> (), |s| s.abort(code, message));
     define!(linker, M, "panic", (text: u64) -> (), |s| s.panic(text));

@@ -607,6 +607,17 @@ impl HostState {
         Ok(self.ops()?.txn_id() as i64)
     }
 
+    pub fn caller(&mut self, out: u64) -> Answer<i32> {
+        let mut out = Output::new(self.memory, out)?;
+        let name = self.ops()?.caller().unwrap_or_default();
+        let length = name.len();
+        if length <= out.capacity {
+            out.push(name.as_bytes());
+        }
+        self.charge(length)?;
+        Ok(length as i32)
+    }
+
     pub fn log(&mut self, level: u32, text: u64) -> Answer<()> {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let text = unsafe { self.memory.read(text) }?;

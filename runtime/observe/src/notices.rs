@@ -31,6 +31,11 @@ pub enum Notice {
         /// The one before.
         replaced: Option<u32>,
     },
+    /// The wall clock jumped by more than an hour.
+    ClockJumped {
+        /// Ahead, or back where it is negative.
+        by_us: i64,
+    },
     /// A module went out of service.
     Removed {
         /// Its name.
@@ -117,18 +122,21 @@ pub enum NoticeKind {
     Archive,
     /// `Notice::Standby`.
     Standby,
+    /// `Notice::ClockJumped`.
+    Clock,
     /// What nobody may do unseen: as many are kept as may be done between two takings.
     Control,
 }
 
 impl NoticeKind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Schema,
         Self::Trap,
         Self::SlowCall,
         Self::Checkpoint,
         Self::Archive,
         Self::Standby,
+        Self::Clock,
         Self::Control,
     ];
 
@@ -141,6 +149,7 @@ impl NoticeKind {
             Self::Checkpoint => "checkpoints",
             Self::Archive => "failures of the archive",
             Self::Standby => "notes of standbys",
+            Self::Clock => "jumps of the wall clock",
             Self::Control => "control operations",
         }
     }

@@ -65,6 +65,26 @@ impl ReplyOutcome {
     }
 }
 
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Name of the token.
+    pub name: Arc<str>,
+    /// Number of the name in records ([`crate::Principals`]); 0 until it has one, and then no record may be left for it.
+    pub number: u32,
+    /// Within which the caller's idempotency keys count.
+    pub scope: Arc<str>,
+}
+
+/// An idempotency key, and the digest of what was asked under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallKey<'a> {
+    /// 1 to 255 bytes.
+    pub key: &'a str,
+    /// Of module, procedure and arguments as the client sent them.
+    pub fingerprint: u128,
+}
+
 /// One call of a batch.
 #[derive(Clone, Debug)]
 pub struct CallSlot {
@@ -72,7 +92,7 @@ pub struct CallSlot {
     pub module: ModuleId,
     /// Its number in the module.
     pub procedure: u16,
-    /// Length of its idempotency key, which follows its arguments; 0 for none.
+    /// Length of its idempotency key, which follows its arguments, and is followed by a fingerprint; 0 for none.
     key_bytes: u8,
     /// In [`CallBatch::args`].
     pub args: Range<u32>,
@@ -118,13 +138,17 @@ impl CallSlot {
         self.key_bytes.into()
     }
 
-    /// The call's arguments in those of its batch, and its idempotency key: 1 to 255 bytes.
+    /// The call's arguments in those of its batch, and its idempotency key with the fingerprint.
     #[inline]
-    pub(crate) fn args_and_key<'a>(&self, args: &'a [u8]) -> (&'a [u8], Option<&'a [u8]>) {
+    pub(crate) fn args_and_key<'a>(&self, args: &'a [u8]) -> (&'a [u8], Option<(&'a [u8], u128)>) {
         let (start, end) = (self.args.start as usize, self.args.end as usize);
         let key = match self.key_bytes {
             0 => None,
-            bytes => Some(&args[end..end + bytes as usize]),
+            bytes => {
+                let (key, rest) = args[end..].split_at(bytes as usize);
+                let fingerprint = rest.first_chunk().expect("a fingerprint follows a key");
+                Some((key, u128::from_le_bytes(*fingerprint)))
+            }
         };
         (&args[start..end], key)
     }
@@ -187,8 +211,8 @@ pub struct CallBatch {
     pub stream: Option<Stream>,
     /// In the order in which they run.
     pub calls: Vec<CallSlot>,
-    /// Within which its idempotency keys count; none is as an empty one.
-    pub scope: Option<Arc<str>>,
+    /// Of all its calls; none without tokens.
+    pub caller: Option<Caller>,
     /// Calls with an idempotency key.
     keyed: u32,
     /// Each call's arguments, and its idempotency key.
@@ -245,7 +269,7 @@ impl CallBatch {
             singles: Vec::new(),
             stream: None,
             calls: Vec::new(),
-            scope: None,
+            caller: None,
             keyed: 0,
             args: Vec::new(),
             results: Vec::new(),
@@ -285,8 +309,8 @@ impl CallBatch {
         self.calls.len() >= reprise_base::limits::BATCH_CALLS_MAX || self.args.len() >= BATCH_ARGS_BYTES_MAX
     }
 
-    /// Adds a call with these encoded arguments. A key has 1 to 255 bytes.
-    pub fn push(&mut self, module: ModuleId, procedure: u16, args: &[u8], idempotency_key: Option<&str>) {
+    /// Adds a call with these encoded arguments.
+    pub fn push(&mut self, module: ModuleId, procedure: u16, args: &[u8], key: Option<CallKey<'_>>) {
         let start = self.args.len() as u32;
         self.args.extend_from_slice(args);
         let end = self.args.len() as u32;
@@ -295,9 +319,10 @@ impl CallBatch {
         slot.module = module;
         slot.procedure = procedure;
         slot.args = start..end;
-        if let Some(key) = idempotency_key {
+        if let Some(CallKey { key, fingerprint }) = key {
             slot.key_bytes = u8::try_from(key.len()).expect("a key has 255 bytes at most");
             self.args.extend_from_slice(key.as_bytes());
+            self.args.extend_from_slice(&fingerprint.to_le_bytes());
             self.keyed += 1;
         }
     }
@@ -308,10 +333,10 @@ impl CallBatch {
         single: Option<PartitionId>,
         (module, procedure): (ModuleId, u16),
         args: &[u8],
-        idempotency_key: Option<&str>,
+        key: Option<CallKey<'_>>,
     ) {
         self.singles.push(single);
-        self.push(module, procedure, args, idempotency_key);
+        self.push(module, procedure, args, key);
     }
 
     /// The partition of a call; None where it is of several.
@@ -390,7 +415,7 @@ impl CallBatch {
 
     /// The idempotency key of a call.
     pub fn key(&self, slot: usize) -> Option<&str> {
-        let key = self.calls[slot].args_and_key(&self.args).1?;
+        let (key, _) = self.calls[slot].args_and_key(&self.args).1?;
         Some(str::from_utf8(key).expect("a key is text"))
     }
 
@@ -402,7 +427,7 @@ impl CallBatch {
 
     /// Within which its idempotency keys count.
     pub fn scope(&self) -> &str {
-        self.scope.as_deref().unwrap_or("")
+        self.caller.as_ref().map_or("", |caller| &*caller.scope)
     }
 
     /// The calls with an idempotency key, by position, with their keys.
@@ -521,11 +546,14 @@ mod tests {
             (b"c", None),
             (b"def", Some(long.as_str())),
         ] {
-            batch.push(ModuleId(0), 0, args, key);
+            let fingerprint = u128::MAX / 3;
+            batch.push(ModuleId(0), 0, args, key.map(|key| CallKey { key, fingerprint }));
         }
         let args: Vec<_> = (0..4).map(|slot| batch.args(slot)).collect();
         assert_eq!(args, [&b"ab"[..], b"", b"c", b"def"]);
         assert_eq!(batch.keys().collect::<Vec<_>>(), [(1, "one"), (3, long.as_str())]);
+        let (_, keyed) = batch.calls[3].args_and_key(&batch.args);
+        assert_eq!(keyed, Some((long.as_bytes(), u128::MAX / 3)));
     }
 
     #[test]

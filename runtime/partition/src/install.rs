@@ -204,6 +204,7 @@ fn migrate(
             module,
             procedure: module.schema.migration(),
             args: &args,
+            caller: None,
         };
         match bounds.until_ns {
             None => frame.watch.forget(),

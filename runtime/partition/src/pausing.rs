@@ -71,8 +71,8 @@ impl Pausing<'_, '_> {
         // It is the first one of what is appended next.
         call.lsn = Lsn(0);
         let module = self.tools.in_service(call.module).expect("it ran");
-        let scope = batch.scope.clone().unwrap_or_default();
-        let running = Running::of(&module, call, &args, scope.as_bytes());
+        let caller = batch.caller.clone();
+        let running = Running::of(&module, call, &args, caller.as_ref());
         running.note_end(&self.tools.shared, &mut frame);
         let changes = running.changes(set, commit.digest, &frame);
         let command = (form != LogForm::Changes).then(|| running.command(set, commit.digest));

@@ -282,6 +282,7 @@ fn run_call(tools: &mut ExecContext, deployed: &Deployed, batch: &mut CallBatch,
         calls,
         args,
         results,
+        caller,
         ticket,
         deadlines,
         ..
@@ -310,7 +311,7 @@ fn run_call(tools: &mut ExecContext, deployed: &Deployed, batch: &mut CallBatch,
     }
     call.txn_id = next_id(tools);
     watched.note_begun(slot, call.txn_id);
-    let running = Running::of(&module, call, args, &[]);
+    let running = Running::of(&module, call, args, caller.as_ref());
     let outcome = {
         let input = input_of(&tools.shared, &running);
         match tools.executors.get(&module) {

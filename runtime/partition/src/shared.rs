@@ -12,7 +12,8 @@ use reprise_observe::{Notices, RecentLines};
 use reprise_txn::Deployed;
 
 use crate::{
-    calls::Calls, coordinator::Coordinator, gate::CommitGate, logging::Logging, told::Told, underway::Underway,
+    calls::Calls, coordinator::Coordinator, gate::CommitGate, key_clock::KeyClock, logging::Logging,
+    principals::Principals, told::Told, underway::Underway,
 };
 
 /// What all sites of a node share.
@@ -57,6 +58,10 @@ pub struct Shared {
     pub gate: Arc<CommitGate>,
     /// What partitions tell of their tables.
     pub told: Told,
+    /// Idempotency keys age by it.
+    pub key_clock: KeyClock,
+    /// Names of callers, by the numbers that records have of them.
+    pub principals: Principals,
     /// How far the deployment is that holds all partitions.
     pub underway: Underway,
 }

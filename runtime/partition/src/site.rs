@@ -665,12 +665,13 @@ impl ExclusivePartitions<'_> {
             calls,
             args,
             results,
-            scope,
+            caller,
             ticket,
             deadlines,
             ..
         } = batch;
-        let scope = scope.as_deref().unwrap_or("").as_bytes();
+        let caller = caller.as_ref();
+        let scope = caller.map_or(&[][..], |caller| caller.scope.as_bytes());
         let watched = Watched::of(ticket.as_ref(), deadlines);
         let (call, tools) = (&mut calls[slot], &mut *self.tools);
         call.lsn = Lsn(tools.records.count().into());
@@ -689,7 +690,7 @@ impl ExclusivePartitions<'_> {
         }
         call.txn_id = tools.next_multi_id(self.partitions);
         watched.note_begun(slot, call.txn_id);
-        let running = Running::of(&module, call, args, scope);
+        let running = Running::of(&module, call, args, caller);
         let choice = &mut tools.choices[module.id.0 as usize][call.procedure as usize];
         let (kind, sample) = begin_capture(choice, &tools.shared, &mut tools.frame);
         let outcome = {

@@ -7,11 +7,13 @@ use reprise_base::{Lsn, TxnId, limits::BATCH_RECORDS_BYTES_MAX};
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
 use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, call_hash, run_single};
-use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, RecordBatch, STAND_IN_HEAD_BYTES_MAX, TwoForms};
+use reprise_wire::{
+    ChangesRef, CommandRef, KeyRef, KeyedRef, PartitionSet, RecordBatch, STAND_IN_HEAD_BYTES_MAX, TwoForms,
+};
 
 use crate::{
     ahead::BatchAhead,
-    batch::{CallBatch, CallSlot, ReplyOutcome},
+    batch::{CallBatch, CallSlot, Caller, ReplyOutcome},
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
     logging::{Choice, LogForm, Sample},
     pausing::Pause,
@@ -26,23 +28,23 @@ pub(crate) struct Running<'a> {
     pub procedure: u16,
     pub txn_id: TxnId,
     pub args: &'a [u8],
-    pub idempotency_key: Option<&'a [u8]>,
-    /// Within which the key counts; empty without one.
-    pub scope: &'a [u8],
+    /// The idempotency key, and the fingerprint of what was asked under it.
+    pub key: Option<(&'a [u8], u128)>,
+    pub caller: Option<&'a Caller>,
 }
 
 impl<'a> Running<'a> {
-    /// `args` and `scope`: of the call's batch.
+    /// `args` and `caller`: of the call's batch.
     #[inline(always)]
-    pub fn of(module: &'a Arc<Module>, call: &CallSlot, args: &'a [u8], scope: &'a [u8]) -> Self {
-        let (args, idempotency_key) = call.args_and_key(args);
+    pub fn of(module: &'a Arc<Module>, call: &CallSlot, args: &'a [u8], caller: Option<&'a Caller>) -> Self {
+        let (args, key) = call.args_and_key(args);
         Self {
             module,
             procedure: call.procedure,
             txn_id: call.txn_id,
             args,
-            idempotency_key,
-            scope: if idempotency_key.is_some() { scope } else { &[] },
+            key,
+            caller,
         }
     }
 
@@ -120,11 +122,11 @@ impl<'a> Running<'a> {
             module_id: self.module.id.0,
             procedure: self.procedure,
             digest,
+            principal: self.principal(),
             parts: 0,
-            keyed: self.idempotency_key.map(|key| KeyedRef {
-                scope: self.scope,
-                key,
-                fingerprint: self.call_hash(),
+            keyed: self.key_ref().map(|call| KeyedRef {
+                call,
+                args_hash: self.call_hash(),
                 result: frame.result(),
             }),
             changes: frame.changes(),
@@ -134,12 +136,28 @@ impl<'a> Running<'a> {
     /// Of its command's record.
     #[inline]
     pub fn command_bytes_max(&self, partitions: PartitionSet<'_>) -> usize {
-        let key = self.idempotency_key.map_or(0, <[u8]>::len);
+        let scope = self.caller.map_or(0, |caller| caller.scope.len());
+        let key = self.key.map_or(0, |(key, _)| key.len() + scope);
         let partitions = match partitions {
             PartitionSet::Several(list) => 2 * list.len(),
             PartitionSet::One(_) | PartitionSet::All => 0,
         };
-        COMMAND_HEAD_BYTES_MAX + self.args.len() + key + self.scope.len() + partitions
+        COMMAND_HEAD_BYTES_MAX + self.args.len() + key + partitions
+    }
+
+    #[inline]
+    fn principal(&self) -> u32 {
+        self.caller.map_or(0, |caller| caller.number)
+    }
+
+    #[inline]
+    fn key_ref(&self) -> Option<KeyRef<'a>> {
+        let (key, fingerprint) = self.key?;
+        Some(KeyRef {
+            key,
+            scope: self.caller.map_or(&[], |caller| caller.scope.as_bytes()),
+            fingerprint,
+        })
     }
 
     fn call_hash(&self) -> u128 {
@@ -160,8 +178,8 @@ impl<'a> Running<'a> {
             module_id: self.module.id.0,
             procedure: self.procedure,
             digest,
-            idempotency_key: self.idempotency_key,
-            idempotency_scope: self.scope,
+            principal: self.principal(),
+            keyed: self.key_ref(),
             args: self.args,
         }
     }
@@ -238,7 +256,7 @@ enum Unready {
 }
 
 /// Of a command's record, beside its arguments, its key and its partitions.
-const COMMAND_HEAD_BYTES_MAX: usize = 64;
+const COMMAND_HEAD_BYTES_MAX: usize = 80;
 
 impl TurnStart {
     pub fn new(tools: &ExecContext, batch: &CallBatch) -> Self {
@@ -339,7 +357,8 @@ pub(crate) fn run_alike(
 ) -> (usize, Option<Pause>) {
     let watched = Watched::of(batch.ticket.as_ref(), &batch.deadlines);
     let (calls, args, results) = (&mut batch.calls[..end], &batch.args, &mut batch.results);
-    let batch_scope = batch.scope.as_deref().unwrap_or("").as_bytes();
+    let caller = batch.caller.as_ref();
+    let batch_scope = caller.map_or(&[][..], |caller| caller.scope.as_bytes());
     let (id, mut slot) = (calls[first].module, first);
     let ExecContext {
         shared,
@@ -374,7 +393,7 @@ pub(crate) fn run_alike(
         }
         call.txn_id = partition.clock.next(turn.now_us, partition.id.0);
         watched.note_begun(slot - 1, call.txn_id);
-        let running = Running::of(module, call, args, batch_scope);
+        let running = Running::of(module, call, args, caller);
         let (choice, place) = (&mut choices[call.procedure as usize], PartitionSet::One(partition.id));
         let (kind, sample) = begin_capture(choice, shared, frame);
         let (store, input) = (&mut partition.store, input_of(shared, &running));
@@ -544,5 +563,6 @@ pub(crate) fn input_of<'a>(shared: &Shared, running: &Running<'a>) -> TxnInput<'
         module: running.module,
         procedure: running.procedure as usize,
         args: running.args,
+        caller: running.caller.map(|caller| &*caller.name),
     }
 }

@@ -75,6 +75,7 @@ pub fn reset(replayer: &mut Replayer) -> Result<(), RecoveryError> {
     replayer.gather(
         Touched::All,
         Box::new(|held| {
+            held.tools.shared.principals.clear();
             for partition in held.partitions.iter_mut() {
                 partition.store = Store::counted_in(&held.tools.shared.memory);
             }
@@ -222,6 +223,13 @@ fn install(
     }
     let found = reader.modules().iter().map(|module| module.get().wasm.into());
     put_in_service(held, deployed, |binaries| *binaries = found.collect());
+    let shared = &held.tools.shared;
+    shared.principals.clear();
+    for (number, name) in reader.principals() {
+        let defined = shared.principals.define(*number, name);
+        defined.map_err(|next| format!("principal {number} in place of {next}"))?;
+    }
+    shared.key_clock.raise(reader.database().key_clock_us);
     let tick = reader.database().multi_tick;
     held.tools.shared.multi_tick.fetch_max(tick, Ordering::AcqRel);
     Ok(())
@@ -290,6 +298,8 @@ fn read_keys(reader: &CheckpointReader) -> Result<Vec<KeyedOutcome>, CheckpointE
                 scope: found.scope.into(),
                 key: found.key.into(),
                 fingerprint: found.fingerprint,
+                args_hash: found.args_hash,
+                kept_us: found.kept_us,
                 result: found.result.to_vec(),
                 partition: found.partition,
             });

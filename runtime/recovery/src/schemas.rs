@@ -5,6 +5,7 @@ use std::sync::Arc;
 use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::read_module;
+use reprise_partition::Principals;
 use reprise_storage::TableId;
 use reprise_txn::{Candidate, Deployed, Judge, TablePast, apply, apply_drop, plan, remove};
 use reprise_wire::{DeployRef, RecordRef};
@@ -18,6 +19,7 @@ pub type Description = (ModuleSchema, Arc<[u8]>);
 #[derive(Default)]
 pub struct LogSchemas {
     deployed: Deployed,
+    principals: Principals,
     /// What the records made can't be told any more.
     is_lost: bool,
 }
@@ -25,8 +27,13 @@ pub struct LogSchemas {
 impl LogSchemas {
     /// As a checkpoint has them, with nothing of what was before it.
     pub fn of_checkpoint(reader: &CheckpointReader) -> Result<Self, CheckpointError> {
+        let principals = Principals::default();
+        for (number, name) in reader.principals() {
+            let _ = principals.define(*number, name); // the opening of the database reports a wrong one
+        }
         Ok(Self {
             deployed: descriptions(reader)?,
+            principals,
             is_lost: false,
         })
     }
@@ -44,8 +51,16 @@ impl LogSchemas {
         &self.deployed
     }
 
+    /// Names of callers, of records up to the last one that was taken in.
+    pub fn principals(&self) -> &Principals {
+        &self.principals
+    }
+
     /// Takes in the next record. `describe` reads what a module says of itself; None: it can't be read.
     pub fn note(&mut self, record: &RecordRef<'_>, describe: impl FnOnce(&DeployRef<'_>) -> Option<Description>) {
+        if let RecordRef::Principal(defined) = record {
+            let _ = self.principals.define(defined.number, defined.name); // as above
+        }
         if self.is_lost {
             return;
         }

@@ -7,7 +7,7 @@ use reprise_partition::{ExclusivePartitions, ExecContext, Partition};
 use reprise_txn::{
     Commit, Deployed, Module, ModuleId, Outcome, TxnInput, call_hash, failure_text, run_multi, run_single,
 };
-use reprise_wire::{ChangesRef, KeyedRef, PartitionSet};
+use reprise_wire::{ChangesRef, KeyRef, KeyedRef, PartitionSet};
 
 /// A command as the log holds it.
 #[derive(Clone, Debug)]
@@ -20,12 +20,32 @@ pub(crate) struct Command {
     pub procedure: u16,
     pub digest: u64,
     pub args: Vec<u8>,
-    /// As sent by the client.
-    pub idempotency_key: Option<Box<[u8]>>,
-    /// Within which the key counts.
-    pub idempotency_scope: Box<[u8]>,
+    /// Number of the caller's name; 0 without tokens.
+    pub principal: u32,
+    pub keyed: Option<CommandKey>,
     /// The changes that were logged beside it: where digests differ they say in what.
     pub twin: Option<LoggedChanges>,
+}
+
+/// The idempotency key of a command.
+#[derive(Clone, Debug)]
+pub(crate) struct CommandKey {
+    /// As sent by the client.
+    pub key: Box<[u8]>,
+    /// Within which the key counts.
+    pub scope: Box<[u8]>,
+    /// Of what was asked under it.
+    pub fingerprint: u128,
+}
+
+impl CommandKey {
+    pub fn of(keyed: &KeyRef<'_>) -> Self {
+        Self {
+            key: keyed.key.into(),
+            scope: keyed.scope.into(),
+            fingerprint: keyed.fingerprint,
+        }
+    }
 }
 
 impl Command {
@@ -103,12 +123,16 @@ pub struct KeyedOutcome {
     pub module_id: ModuleId,
     /// Its number in the module.
     pub procedure: u16,
-    /// Name of the token that called.
+    /// Within which the key counts.
     pub scope: Box<[u8]>,
     /// As sent by the client.
     pub key: Box<[u8]>,
-    /// Of the call (`reprise_txn::call_hash`).
+    /// Of module, procedure and arguments as the client sent them.
     pub fingerprint: u128,
+    /// Of the same as they were encoded (`reprise_txn::call_hash`).
+    pub args_hash: u128,
+    /// What the key clock said when the outcome was kept.
+    pub kept_us: u64,
     /// Encoded.
     pub result: Vec<u8>,
     /// None for a multi-partition call.
@@ -124,7 +148,8 @@ pub(crate) fn replay_single(
     command: &mut Command,
 ) -> Result<Option<KeyedOutcome>, Box<Divergence>> {
     let module = module_of(deployed, command)?;
-    let input = input_of(tools, module, command);
+    let caller = tools.shared.principals.name(command.principal);
+    let input = input_of(tools, module, command, caller.as_deref());
     let executor = match tools.executors.get(module) {
         Ok(executor) => executor,
         Err(failure) => return Err(diverge(command, module, &format!("{failure:?}"))),
@@ -157,7 +182,8 @@ pub(crate) fn replay_multi(
 ) -> Result<Option<KeyedOutcome>, Box<Divergence>> {
     let deployed = held.tools.deployed().clone();
     let module = module_of(&deployed, &command)?;
-    let input = input_of(held.tools, module, &command);
+    let caller = held.tools.shared.principals.name(command.principal);
+    let input = input_of(held.tools, module, &command, caller.as_deref());
     let executor = match held.tools.executors.get(module) {
         Ok(executor) => executor,
         Err(failure) => return Err(diverge(&command, module, &format!("{failure:?}"))),
@@ -202,9 +228,11 @@ pub(crate) fn remember(
         txn_id: redo.txn_id,
         module_id: redo.module_id,
         procedure: redo.procedure,
-        scope: keyed.scope.into(),
-        key: keyed.key.into(),
-        fingerprint: keyed.fingerprint,
+        scope: keyed.call.scope.into(),
+        key: keyed.call.key.into(),
+        fingerprint: keyed.call.fingerprint,
+        args_hash: keyed.args_hash,
+        kept_us: tools.shared.key_clock.now_us(),
         result: keyed.result.into(),
         partition,
     })
@@ -251,6 +279,7 @@ fn multi_difference(held: &ExclusivePartitions<'_>, command: &Command) -> Option
         module_id: command.module_id.0,
         procedure: command.procedure,
         digest: command.digest,
+        principal: 0,
         parts: 0,
         keyed: None,
         changes: held.tools.frame.changes(),
@@ -274,7 +303,12 @@ fn module_of<'d>(deployed: &'d Deployed, command: &Command) -> Result<&'d Arc<Mo
     known.ok_or_else(|| divergence(&command.place(), None, NO_MODULE.to_owned()))
 }
 
-fn input_of<'a>(tools: &ExecContext, module: &'a Arc<Module>, command: &'a Command) -> TxnInput<'a> {
+fn input_of<'a>(
+    tools: &ExecContext,
+    module: &'a Arc<Module>,
+    command: &'a Command,
+    caller: Option<&'a str>,
+) -> TxnInput<'a> {
     TxnInput {
         txn_id: command.txn_id,
         secret: tools.shared.secret,
@@ -282,6 +316,7 @@ fn input_of<'a>(tools: &ExecContext, module: &'a Arc<Module>, command: &'a Comma
         module,
         procedure: command.procedure as usize,
         args: &command.args,
+        caller,
     }
 }
 
@@ -312,15 +347,17 @@ fn remembered(
     module: &Arc<Module>,
     partition: Option<PartitionId>,
 ) -> Option<KeyedOutcome> {
-    let key = command.idempotency_key.take()?;
+    let CommandKey { key, scope, fingerprint } = command.keyed.take()?;
     let procedure = &module.schema.procedures[command.procedure as usize];
     Some(KeyedOutcome {
         lsn: command.lsn,
         txn_id: command.txn_id,
         procedure: command.procedure,
-        scope: std::mem::take(&mut command.idempotency_scope),
+        scope,
         key,
-        fingerprint: call_hash(&module.name, &procedure.name, &command.args),
+        fingerprint,
+        kept_us: tools.shared.key_clock.now_us(),
+        args_hash: call_hash(&module.name, &procedure.name, &command.args),
         result: tools.frame.result().to_vec(),
         partition,
         module_id: command.module_id,

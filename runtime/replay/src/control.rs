@@ -1,11 +1,11 @@
 //! Records of the log that all partitions meet at once, but for deployments (`deploy`): removals, dropped tables, quarantine, the
 //! marks of checkpoints.
 
-use reprise_base::{Lsn, TxnId};
+use reprise_base::Lsn;
 use reprise_partition::{Job, Touched, note_position};
 use reprise_storage::Store;
 use reprise_txn::{ModuleId, Quarantined, apply_drop, remove};
-use reprise_wire::{DropTableRef, QuarantineRef, RemoveRef};
+use reprise_wire::{CheckpointMark, DropTableRef, PrincipalRef, QuarantineRef, RemoveRef, corrupt};
 
 use crate::{error::ReplayError, replayer::Replayer};
 
@@ -51,8 +51,26 @@ impl Replayer {
         }))
     }
 
-    /// Nothing but the transaction id that it took, and what somebody wants to do there.
-    pub(crate) fn feed_mark(&mut self, end: Lsn, txn_id: TxnId) -> Result<(), ReplayError> {
+    /// A name of callers, which later records give by its number: they are not fed before it is known.
+    pub(crate) fn feed_principal(
+        &mut self,
+        lsn: Lsn,
+        end: Lsn,
+        record: &PrincipalRef<'_>,
+    ) -> Result<(), ReplayError> {
+        let defined = self.shared.principals.define(record.number, record.name);
+        defined.map_err(|next| ReplayError::Malformed {
+            lsn,
+            error: corrupt("number of a principal", next, record.number),
+        })?;
+        let txn_id = record.txn_id;
+        self.gather(Touched::All, Box::new(move |held| note_position(held, txn_id, end)))
+    }
+
+    /// The transaction id that it took, the key clock, and what somebody wants to do there.
+    pub(crate) fn feed_mark(&mut self, end: Lsn, mark: &CheckpointMark) -> Result<(), ReplayError> {
+        let txn_id = mark.txn_id;
+        self.shared.key_clock.raise(mark.key_clock_us);
         let (wanted, outcome) = (
             self.at_mark.as_mut().and_then(|at_mark| at_mark(end)),
             self.outcome.clone(),

@@ -17,7 +17,7 @@ use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, 
 use crate::{
     assist::{Ahead, Assist},
     batch::Batch,
-    command::{Command, LoggedChanges, replay_multi},
+    command::{Command, CommandKey, LoggedChanges, replay_multi},
     cut::Cuts,
     error::ReplayError,
     outcome::{Outcome, Remember},
@@ -354,9 +354,10 @@ impl Replayer {
             RecordRef::Command(command) => self.feed_command(lsn, place.end, &command),
             RecordRef::Deploy(deploy) => self.feed_deploy(lsn, place.end, &deploy),
             RecordRef::Remove(removal) => self.feed_remove(place.end, &removal),
-            RecordRef::Checkpoint(mark) => self.feed_mark(place.end, mark.txn_id),
+            RecordRef::Checkpoint(mark) => self.feed_mark(place.end, &mark),
             RecordRef::DropTable(drop) => self.feed_drop(lsn, place.end, &drop),
             RecordRef::Quarantine(found) => self.feed_quarantine(lsn, place.end, &found),
+            RecordRef::Principal(principal) => self.feed_principal(lsn, place.end, &principal),
             RecordRef::Genesis(_) | RecordRef::Changes(_) | RecordRef::Part(_) | RecordRef::Void => Ok(()),
         }
     }
@@ -397,8 +398,8 @@ impl Replayer {
             procedure: record.procedure,
             digest: record.digest,
             args,
-            idempotency_key: record.idempotency_key.map(Into::into),
-            idempotency_scope: record.idempotency_scope.into(),
+            principal: record.principal,
+            keyed: record.keyed.as_ref().map(CommandKey::of),
             twin: None,
         };
         self.held = Some((command, place));

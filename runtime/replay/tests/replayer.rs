@@ -99,6 +99,8 @@ impl Sites {
             coordinator: Coordinator::new(PARTITIONS, SITES),
             told: Told::new(PARTITIONS, SITES),
             underway: Default::default(),
+            key_clock: reprise_partition::KeyClock::new(Arc::new(RealClock::new())),
+            principals: Default::default(),
         });
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
         for id in 0..SITES {
@@ -203,6 +205,7 @@ fn changes(tick: u64, parts: &[(u16, Vec<u8>)]) -> Vec<u8> {
         module_id: 0,
         procedure: 1,
         digest: 0,
+        principal: 0,
         parts: 0,
         keyed: None,
         changes: &body,
@@ -219,8 +222,8 @@ fn command(tick: u64, origin: u16) -> Vec<u8> {
         module_id: 0,
         procedure: 1,
         digest: 0,
-        idempotency_key: None,
-        idempotency_scope: &[],
+        principal: 0,
+        keyed: None,
         args: b"arguments",
     };
     let mut out = Vec::new();
@@ -315,6 +318,7 @@ fn merged(history: &[(Vec<u8>, Vec<(u16, Vec<u8>)>)], tick: u64) -> Vec<u8> {
         module_id: 0,
         procedure: 1,
         digest: 0,
+        principal: 0,
         parts: 0,
         keyed: None,
         changes,

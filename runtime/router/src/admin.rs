@@ -10,15 +10,17 @@ use reprise_base::{
     Lsn, TxnId,
     limits::{MODULE_BYTES_MAX, QUARANTINED_MAX, TEXT_PER_BYTE_MAX},
 };
+use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{
-    ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, Partition, Unlogged, install, judge,
+    Caller, ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, Partition, ReplyOutcome, Unlogged,
+    install, judge,
 };
 use reprise_storage::Store;
 use reprise_txn::{Candidate, Judge, Module, ModuleId, PlanSummary, Quarantined, apply_drop, check_drop, remove};
 use reprise_wire::{
-    DeployRef, DropTableRef, MigrationRef, PLAN_BYTES_MAX, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RecordBatch,
-    RecordRef, RemoveRef,
+    DeployRef, DropTableRef, MigrationRef, PLAN_BYTES_MAX, PrincipalRef, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef,
+    RecordBatch, RecordRef, RemoveRef,
 };
 
 use crate::{
@@ -174,6 +176,37 @@ impl Router {
             created: before.is_none(),
             lsn,
         })
+    }
+
+    /// Who calls with a token of this name, and within which scope its idempotency keys count.
+    pub fn caller(&self, name: &Arc<str>, scope: &Arc<str>) -> Caller {
+        Caller {
+            name: name.clone(),
+            number: self.0.config.shared.principals.number(name).unwrap_or(0),
+            scope: scope.clone(),
+        }
+    }
+
+    /// Gives a caller's name its number in the log, unless it has one. Blocks until that is durable.
+    pub fn define_principal(&self, name: &str) -> Result<(), DeployError> {
+        self.check_primary()?;
+        if let Some(reason) = self.log_refusal() {
+            return Err(DeployError::Log(Unlogged::Unavailable(reason)));
+        }
+        let name = name.to_owned();
+        self.run_on_all(move |held| define_principal(held, &name))?
+    }
+
+    fn log_refusal(&self) -> Option<Arc<str>> {
+        self.0.config.log.as_deref().and_then(Log::refusal)
+    }
+
+    /// The answer to a write by a name that could not be put into the log.
+    pub(crate) fn unnamed(&self) -> ReplyOutcome {
+        match self.log_refusal() {
+            Some(reason) => ReplyOutcome::LogUnavailable(reason),
+            None => ReplyOutcome::Unavailable("the name of the token is not in the log yet; try again".into()),
+        }
     }
 
     /// Takes a module out of service. Its versions stay known to the log, its tables stay stored.
@@ -380,6 +413,20 @@ fn quarantine(
     let lsn = append(held, &record, txn_id)?;
     held.tools.install(next);
     Ok((lsn, txn_id))
+}
+
+/// All partitions are held, so no other name gets the number meanwhile.
+fn define_principal(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(), DeployError> {
+    let shared = held.tools.shared.clone();
+    if shared.principals.number(name).is_some() {
+        return Ok(());
+    }
+    let number = shared.principals.next_number();
+    let txn_id = held.tools.next_multi_id(held.partitions);
+    let record = RecordBatch::of(&RecordRef::Principal(PrincipalRef { txn_id, number, name }));
+    append(held, &record, txn_id)?;
+    let defined = shared.principals.define(number, name);
+    defined.map_err(|_| DeployError::Unavailable("another name took the number".into()))
 }
 
 fn append(held: &mut ExclusivePartitions<'_>, record: &RecordBatch, txn_id: TxnId) -> Result<Lsn, DeployError> {

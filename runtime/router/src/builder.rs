@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_SCOPE_BYTES_MAX};
-use reprise_partition::{CallBatch, CallTimes, Deadline, ReplyOutcome, Stream};
-use reprise_txn::{Bound, Deployed, Module};
+use reprise_base::{Lsn, PartitionId, Role, TxnId};
+use reprise_partition::{CallBatch, CallKey, CallTimes, Caller, Deadline, ReplyOutcome, Stream};
+use reprise_txn::{Bound, Deployed, Module, call_hash};
 
 use crate::{
-    idempotency::{Begin, Fingerprint, Remembered, ScopedKey},
+    idempotency::{Begin, CallDigests, Remembered, ScopedKey},
     router::Router,
 };
 
@@ -52,7 +52,7 @@ enum Ready {
 }
 
 struct Awaited {
-    scope: Option<Arc<str>>,
+    caller: Option<Caller>,
     key: Box<str>,
     deadline_ns: Option<u64>,
     /// None until the first call has ended.
@@ -63,8 +63,7 @@ struct Awaited {
 #[derive(Clone, Copy)]
 pub struct CallTerms<'a> {
     pub key: Option<&'a str>,
-    /// Within which the key counts.
-    pub scope: Option<&'a Arc<str>>,
+    pub caller: Option<&'a Caller>,
     /// By the node's clock; none: its client waits for ever.
     pub deadline_ns: Option<u64>,
 }
@@ -108,8 +107,8 @@ pub struct BatchBuilder {
     ready: Vec<Ready>,
     args: Vec<u8>,
     stream: Option<Stream>,
-    /// Within which the idempotency keys of its calls count.
-    scope: Option<Arc<str>>,
+    /// Of the calls that are added now; none without tokens.
+    caller: Option<Caller>,
     /// Of the calls that are added now, by the node's clock.
     deadline_ns: Option<u64>,
     /// Of calls that have one, by their index.
@@ -130,7 +129,7 @@ impl BatchBuilder {
             ready: Vec::new(),
             args: Vec::new(),
             stream: None,
-            scope: None,
+            caller: None,
             deadline_ns: None,
             deadlines: Vec::new(),
             is_bounded: false,
@@ -144,11 +143,9 @@ impl BatchBuilder {
         self
     }
 
-    /// The idempotency keys of calls that are added from now on count within this scope alone. It has 255 bytes at most.
-    pub fn set_scope(&mut self, scope: Option<Arc<str>>) {
-        let bytes = scope.as_deref().map_or(0, str::len);
-        assert!(bytes <= IDEMPOTENCY_SCOPE_BYTES_MAX, "a scope is a token's name");
-        self.scope = scope;
+    /// The caller of calls that are added from now on ([`Router::caller`]).
+    pub fn set_caller(&mut self, caller: Option<Caller>) {
+        self.caller = caller;
     }
 
     /// The clients of calls that are added from now on wait until then (`Router::deadline_in`); none: for ever.
@@ -173,6 +170,11 @@ impl BatchBuilder {
         self
     }
 
+    /// Where its calls go.
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
     /// The modules for which the calls are encoded.
     pub fn deployed(&self) -> &Arc<Deployed> {
         &self.deployed
@@ -194,20 +196,36 @@ impl BatchBuilder {
         }
     }
 
-    /// Adds a call of `module`'s procedure number `procedure`; `encode` appends the encoded arguments. Returns its index.
+    /// Adds a call of `module`'s procedure number `procedure`; `encode` appends the encoded arguments. Returns its index. For a key that was
+    /// used, `module` is the version that ran under it ([`crate::Idempotency::version_of`]).
     /// Err: what `encode` found; nothing is added.
     pub fn push<E>(
         &mut self,
         module: &Arc<Module>,
         procedure: usize,
-        idempotency_key: Option<&str>,
+        key: Option<CallKey<'_>>,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<usize, E> {
+        // What writes nothing may run again: nothing is kept of it.
+        let key = key.filter(|_| !module.schema.procedures[procedure].read_only);
+        if let Some(key) = key.filter(|_| !self.router.is_standby())
+            && let Some(begun) = self.router.idempotency().repeat(self.scoped(key.key), key.fingerprint)
+        {
+            self.place_begun(begun, key);
+            return Ok(self.places.len() - 1);
+        }
         let mut args = std::mem::take(&mut self.args);
         args.clear();
         let encoded = encode(&mut args);
-        if encoded.is_ok() {
-            self.add(module, procedure, idempotency_key, &args);
+        match (&encoded, key) {
+            (Ok(()), key) => self.add(module, procedure, key, &args),
+            // The version that ran under the key could not have had these arguments.
+            (Err(_), Some(key)) if self.router.idempotency().is_used(self.scoped(key.key)) => {
+                self.args = args;
+                self.place_begun(Begin::Conflict, key);
+                return Ok(self.places.len() - 1);
+            }
+            (Err(_), _) => {}
         }
         self.args = args;
         encoded.map(|()| self.places.len() - 1)
@@ -230,10 +248,11 @@ impl BatchBuilder {
     /// True: the procedure is kept from running, or writes and this is a standby; the call has its answer.
     fn refuse_unserved(&mut self, module: &Module, procedure: usize) -> bool {
         let quarantined = self.deployed.quarantined(module.id, procedure);
+        let writes = !module.schema.procedures[procedure].read_only;
+        let has_no_number = self.caller.as_ref().is_some_and(|caller| caller.number == 0);
         let refused = match quarantined.map(|why| ReplyOutcome::Quarantined(why.into())) {
-            None if self.router.is_standby() && !module.schema.procedures[procedure].read_only => {
-                Some(ReplyOutcome::NotPrimary(self.router.primary_url()))
-            }
+            None if self.router.is_standby() && writes => Some(ReplyOutcome::NotPrimary(self.router.primary_url())),
+            None if has_no_number && writes && self.router.role() == Role::Primary => Some(self.router.unnamed()),
             quarantined => quarantined,
         };
         let is_refused = refused.is_some();
@@ -243,19 +262,21 @@ impl BatchBuilder {
         is_refused
     }
 
-    fn add(&mut self, module: &Arc<Module>, procedure: usize, key: Option<&str>, args: &[u8]) {
+    fn add(&mut self, module: &Arc<Module>, procedure: usize, key: Option<CallKey<'_>>, args: &[u8]) {
         if self.refuse_unserved(module, procedure) {
             return;
         }
-        // What writes nothing may run again: nothing is kept of it.
-        let key = key.filter(|_| !module.schema.procedures[procedure].read_only);
-        if let Some(key) = key
-            && let Some(ready) = self.begin_key(module, procedure, key, args)
-        {
-            if matches!(ready, Ready::Awaited(_)) {
-                self.add_deadline(); // what it waits for begins or not, whoever waits
+        if let Some(key) = key {
+            let name = &module.schema.procedures[procedure].name;
+            let digests = CallDigests {
+                fingerprint: key.fingerprint,
+                args_hash: call_hash(&module.name, name, args),
+            };
+            let keys = self.router.idempotency();
+            match keys.begin(self.scoped(key.key), digests, (module, procedure)) {
+                Begin::Run => {}
+                begun => return self.place_begun(begun, key),
             }
-            return self.place_ready(ready);
         }
         let partitions_count = self.router.partitions_count();
         let touched = match module.route(procedure, args, partitions_count) {
@@ -265,7 +286,7 @@ impl BatchBuilder {
         self.place(module, procedure, key, args, touched);
     }
 
-    fn place(&mut self, module: &Module, procedure: usize, key: Option<&str>, args: &[u8], touched: Bound) {
+    fn place(&mut self, module: &Module, procedure: usize, key: Option<CallKey<'_>>, args: &[u8], touched: Bound) {
         let single = match &touched {
             Bound::One(partition) => Some(*partition),
             _ => None,
@@ -290,22 +311,29 @@ impl BatchBuilder {
         self.places.push(Place::Slot(part as u32, batch.calls.len() as u32 - 1));
     }
 
-    /// The answer to a call whose key was seen before, or None where it is to run.
-    fn begin_key(&self, module: &Arc<Module>, procedure: usize, key: &str, args: &[u8]) -> Option<Ready> {
-        let name = &module.schema.procedures[procedure].name;
-        let fingerprint = Fingerprint::new(&module.name, name, args);
-        match self.router.idempotency().begin(scoped(&self.scope, key), fingerprint) {
-            Begin::Run => None,
-            Begin::Done(outcome) => Some(Ready::of(&self.router, outcome)),
-            Begin::Conflict => Some(Ready::Refused(ReplyOutcome::IdempotencyConflict)),
-            Begin::Running => Some(Ready::Awaited(Awaited {
-                scope: self.scope.clone(),
-                key: key.into(),
-                deadline_ns: self.deadline_ns,
-                answer: None,
-            })),
-            Begin::Full => Some(Ready::Refused(ReplyOutcome::IdempotencyFull)),
-        }
+    /// A key of calls that are added now.
+    pub fn scoped<'k>(&'k self, key: &'k str) -> ScopedKey<'k> {
+        scoped(&self.caller, key)
+    }
+
+    /// Answers a call that does not run, for its key was seen before or finds no room.
+    fn place_begun(&mut self, begun: Begin, key: CallKey<'_>) {
+        let ready = match begun {
+            Begin::Run => unreachable!("the call is to run"),
+            Begin::Done(outcome) => Ready::of(&self.router, outcome),
+            Begin::Conflict => Ready::Refused(ReplyOutcome::IdempotencyConflict),
+            Begin::Running => {
+                self.add_deadline(); // what it waits for begins or not, whoever waits
+                Ready::Awaited(Awaited {
+                    caller: self.caller.clone(),
+                    key: key.key.into(),
+                    deadline_ns: self.deadline_ns,
+                    answer: None,
+                })
+            }
+            Begin::Full => Ready::Refused(ReplyOutcome::IdempotencyFull),
+        };
+        self.place_ready(ready);
     }
 
     fn place_ready(&mut self, ready: Ready) {
@@ -324,7 +352,7 @@ impl BatchBuilder {
             several if *several == part.touched => 0,
             _ => return None,
         };
-        let takes = between <= BETWEEN_FUEL_MAX && !part.batch.is_full() && part.batch.scope == self.scope;
+        let takes = between <= BETWEEN_FUEL_MAX && !part.batch.is_full() && part.batch.caller == self.caller;
         takes.then(|| {
             self.open_multi = Some((at, between));
             at
@@ -334,7 +362,7 @@ impl BatchBuilder {
     fn open_part(&mut self, partition: PartitionId) -> usize {
         let found = self.open.iter().position(|&part| {
             let batch = &self.parts[part].batch;
-            batch.partition == Some(partition) && batch.scope == self.scope
+            batch.partition == Some(partition) && batch.caller == self.caller
         });
         if let Some(at) = found {
             let part = self.open[at];
@@ -350,7 +378,7 @@ impl BatchBuilder {
 
     fn add_part(&mut self, partition: Option<PartitionId>, touched: Bound) -> usize {
         let mut batch = Box::new(CallBatch::new(partition));
-        batch.scope = self.scope.clone();
+        batch.caller = self.caller.clone();
         self.parts.push(Part { batch, touched });
         self.parts.len() - 1
     }
@@ -395,8 +423,8 @@ impl BatchBuilder {
     }
 }
 
-fn scoped<'k>(scope: &'k Option<Arc<str>>, key: &'k str) -> ScopedKey<'k> {
-    let scope = scope.as_deref().unwrap_or("");
+fn scoped<'k>(caller: &'k Option<Caller>, key: &'k str) -> ScopedKey<'k> {
+    let scope = caller.as_ref().map_or("", |caller| &*caller.scope);
     ScopedKey { scope, key }
 }
 
@@ -438,7 +466,7 @@ impl Drop for BatchBuilder {
         }
         for part in &self.parts {
             for (_, key) in part.batch.keys() {
-                let key = scoped(&part.batch.scope, key);
+                let key = scoped(&part.batch.caller, key);
                 self.router.idempotency().release(key, &ReplyOutcome::Superseded);
             }
         }
@@ -456,13 +484,13 @@ struct Collector {
 
 impl Collector {
     fn dispatch(router: &Router, pending: Pending, parts: Vec<Part>, mut dispatch: impl FnMut(Part)) {
-        let awaited: Vec<(usize, Option<Arc<str>>, Box<str>)> = pending
+        let awaited: Vec<(usize, Option<Caller>, Box<str>)> = pending
             .reply
             .ready
             .iter()
             .enumerate()
             .filter_map(|(at, ready)| match ready {
-                Ready::Awaited(awaited) => Some((at, awaited.scope.clone(), awaited.key.clone())),
+                Ready::Awaited(awaited) => Some((at, awaited.caller.clone(), awaited.key.clone())),
                 _ => None,
             })
             .collect();
@@ -482,13 +510,13 @@ impl Collector {
             }));
             dispatch(part);
         }
-        for (at, scope, key) in awaited {
+        for (at, caller, key) in awaited {
             let collector = collector.clone();
             let waiter = Box::new(move |answer| {
                 collector.fill_awaited(at, answer);
                 collector.arrive();
             });
-            router.idempotency().wait(scoped(&scope, &key), waiter);
+            router.idempotency().wait(scoped(&caller, &key), waiter);
         }
         collector.arrive();
     }
@@ -572,7 +600,7 @@ impl BatchReply {
                 let (batch, slot) = (&self.parts[part as usize], slot as usize);
                 CallTerms {
                     key: batch.key(slot),
-                    scope: batch.scope.as_ref(),
+                    caller: batch.caller.as_ref(),
                     deadline_ns: batch.deadline_ns(slot),
                 }
             }
@@ -652,12 +680,12 @@ impl Ready {
         match self {
             Self::Awaited(awaited) => CallTerms {
                 key: Some(&awaited.key),
-                scope: awaited.scope.as_ref(),
+                caller: awaited.caller.as_ref(),
                 deadline_ns: awaited.deadline_ns,
             },
             Self::Refused(_) | Self::Remembered(_) | Self::Unconfirmed(..) => CallTerms {
                 key: None,
-                scope: None,
+                caller: None,
                 deadline_ns: None,
             },
         }

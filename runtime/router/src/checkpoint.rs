@@ -21,6 +21,10 @@ pub struct CopyStart {
     /// By `ModuleId`.
     pub binaries: Vec<Arc<[u8]>>,
     pub multi_tick: u64,
+    /// Names of callers, number 1 first.
+    pub principals: Vec<Arc<str>>,
+    /// Idempotency keys age by it.
+    pub key_clock_us: u64,
     /// Ascending, all of them.
     pub partitions: Vec<PartitionStart>,
 }
@@ -75,7 +79,10 @@ fn begin_copy(
         return Err(reason.into());
     }
     let txn_id = held.tools.next_multi_id(held.partitions);
-    let record = RecordBatch::of(&RecordRef::Checkpoint(CheckpointMark { txn_id }));
+    let record = RecordBatch::of(&RecordRef::Checkpoint(CheckpointMark {
+        txn_id,
+        key_clock_us: held.tools.shared.key_clock.now_us(),
+    }));
     let mut waiting = Box::new(CallBatch::new(None));
     waiting.done = Some(Box::new(move |_| told()));
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
@@ -130,6 +137,8 @@ fn copy_start(held: &mut ExclusivePartitions<'_>, lsn: Lsn, txn_id: TxnId, to: &
         deployed: held.tools.deployed().clone(),
         binaries,
         multi_tick: txn_id.tick(),
+        principals: shared.principals.all(),
+        key_clock_us: shared.key_clock.now_us(),
         partitions,
     }
 }

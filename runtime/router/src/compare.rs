@@ -42,7 +42,10 @@ fn begin_at(
         return Err(reason.into());
     }
     let txn_id = held.tools.next_multi_id(held.partitions);
-    let record = RecordBatch::of(&RecordRef::Checkpoint(CheckpointMark { txn_id }));
+    let record = RecordBatch::of(&RecordRef::Checkpoint(CheckpointMark {
+        txn_id,
+        key_clock_us: held.tools.shared.key_clock.now_us(),
+    }));
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     comparisons.begin_naming(log.filled());
     let published = held.tools.sink.publish(

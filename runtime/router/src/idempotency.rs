@@ -1,9 +1,9 @@
 //! Idempotency keys: the first committed outcome of a key answers every repeat, for as long as is promised. Rebuilt from the
 //! log at recovery.
 //!
-//! A key counts within a scope, the name of the token that called. It expires by the time of transactions: once one that began
-//! now would be so much later than the one that committed under it. Until then it is not forgotten: where there is no room for
-//! another one, calls with new keys are refused before they run.
+//! A key counts within a scope, by default the name of the token that called. A scope that does not have a key finds it among those from
+//! a time without tokens. A key ages by the key clock, which counts time in which a primary ran. Until its time is over it is not
+//! forgotten: where there is no room for another one, calls with new keys are refused before they run.
 
 use std::{
     collections::BTreeMap,
@@ -16,32 +16,29 @@ use std::{
 };
 
 use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_KEEP_DEFAULT};
-use reprise_env::Clock;
-use reprise_partition::ReplyOutcome;
-use reprise_txn::{Module, call_hash};
+use reprise_partition::{ReplyOutcome, Shared};
+use reprise_txn::Module;
 
-/// Hash of what was called with which arguments: a repeat must have the same.
+/// Digests of a call. A repeat asks for the same if one of the two is equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fingerprint(u128);
+pub struct CallDigests {
+    /// Of module, procedure and arguments as the client sent them.
+    pub fingerprint: u128,
+    /// Of module, procedure and arguments as the version that runs has them encoded (`reprise_txn::call_hash`): calls that are written
+    /// in two ways and mean the same have the same.
+    pub args_hash: u128,
+}
 
-impl Fingerprint {
-    pub fn new(module: &str, procedure: &str, args: &[u8]) -> Self {
-        Self(call_hash(module, procedure, args))
-    }
-
-    pub fn from_bits(bits: u128) -> Self {
-        Self(bits)
-    }
-
-    pub fn to_bits(self) -> u128 {
-        self.0
+impl CallDigests {
+    fn is_same(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint || self.args_hash == other.args_hash
     }
 }
 
 /// A key within its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScopedKey<'a> {
-    /// Name of the token that calls; empty where there are no tokens.
+    /// That of the token that calls; empty where there are no tokens.
     pub scope: &'a str,
     pub key: &'a str,
 }
@@ -61,7 +58,9 @@ pub struct Remembered {
 pub struct Exported {
     pub scope: Box<str>,
     pub key: Box<str>,
-    pub fingerprint: Fingerprint,
+    pub digests: CallDigests,
+    /// What the key clock said when the outcome was kept.
+    pub kept_us: u64,
     pub outcome: Remembered,
 }
 
@@ -74,6 +73,8 @@ pub struct IdempotencyStats {
     pub bytes_max: u64,
     /// When the oldest one's transaction was.
     pub oldest_unix_us: Option<i64>,
+    /// Of the oldest one, in time that a primary ran.
+    pub oldest_age: Option<Duration>,
     pub keep: Duration,
     /// Calls refused because there was no room for their keys.
     pub refused: u64,
@@ -84,11 +85,14 @@ pub(crate) type Waiter = Box<dyn FnOnce(Result<Remembered, ReplyOutcome>) + Send
 
 enum Entry {
     Running {
-        fingerprint: Fingerprint,
+        digests: CallDigests,
+        module: Arc<Module>,
+        procedure: usize,
         waiters: Vec<Waiter>,
     },
     Done {
-        fingerprint: Fingerprint,
+        digests: CallDigests,
+        kept_us: u64,
         outcome: Remembered,
     },
 }
@@ -107,7 +111,8 @@ pub(crate) enum Begin {
 
 /// What is known of a key.
 pub enum Lookup {
-    Kept(Remembered),
+    /// The outcome, and for how much longer it is kept.
+    Kept(Remembered, Duration),
     /// Its first call has not ended.
     Running,
     Unknown,
@@ -116,18 +121,17 @@ pub enum Lookup {
 /// The keys of one database.
 pub struct Idempotency {
     state: Mutex<State>,
-    clock: Arc<dyn Clock>,
+    /// Has the key clock.
+    shared: Arc<Shared>,
     keep_us: AtomicU64,
 }
 
 struct State {
     entries: BTreeMap<Name, Entry>,
-    /// Committed keys, oldest first.
-    by_txn: BTreeMap<TxnId, Name>,
+    /// Committed keys by the key clock and the transaction, oldest first.
+    by_age: BTreeMap<(u64, TxnId), Name>,
     /// Of everything in `entries`.
     taken: Grant,
-    /// Time of the latest transaction with a key.
-    newest_us: i64,
     refused: u64,
 }
 
@@ -136,7 +140,7 @@ type Name = Arc<[u8]>;
 
 /// What an entry takes beside its name and its result: its places in two maps, at the usual fill of their nodes, and what
 /// allocations cost.
-const ENTRY_BYTES: u64 = 288;
+const ENTRY_BYTES: u64 = 336;
 /// Expired entries that are forgotten in one go, so that nobody waits for a million.
 const FORGET_AT_ONCE: usize = 64;
 
@@ -159,16 +163,15 @@ fn entry_bytes(name: &Name) -> u64 {
 }
 
 impl Idempotency {
-    pub(crate) fn new(clock: Arc<dyn Clock>, budget: &Arc<Budget>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, budget: &Arc<Budget>) -> Self {
         Self {
             state: Mutex::new(State {
                 entries: BTreeMap::new(),
-                by_txn: BTreeMap::new(),
+                by_age: BTreeMap::new(),
                 taken: budget.take(0),
-                newest_us: i64::MIN,
                 refused: 0,
             }),
-            clock,
+            shared,
             keep_us: AtomicU64::new(IDEMPOTENCY_KEEP_DEFAULT.as_micros() as u64),
         }
     }
@@ -188,34 +191,56 @@ impl Idempotency {
         self.state.lock().expect("no code panics under this lock")
     }
 
-    fn keep_us(&self) -> i64 {
-        i64::try_from(self.keep_us.load(Ordering::Relaxed)).unwrap_or(i64::MAX)
+    /// Outcomes that were kept before this reading of the key clock have expired.
+    fn expired_before(&self) -> u64 {
+        let keep_us = self.keep_us.load(Ordering::Relaxed);
+        self.shared.key_clock.now_us().saturating_sub(keep_us)
     }
 
-    /// Transactions before this time have expired for one that begins now.
-    fn expired_before(&self, state: &State) -> i64 {
-        self.clock.now_us().max(state.newest_us).saturating_sub(self.keep_us())
-    }
-
-    pub(crate) fn begin(&self, key: ScopedKey<'_>, fingerprint: Fingerprint) -> Begin {
-        let (name, mut state) = (key.name(), self.lock());
-        match state.entries.get(&name) {
-            None => {}
-            Some(Entry::Running { fingerprint: first, .. }) if *first == fingerprint => return Begin::Running,
-            Some(Entry::Running { .. }) => return Begin::Conflict,
-            Some(Entry::Done {
-                fingerprint: first,
-                outcome,
-            }) => {
-                let (is_same, outcome) = (*first == fingerprint, outcome.clone());
-                if outcome.txn_id.time_us() >= self.expired_before(&state) {
-                    return if is_same { Begin::Done(outcome) } else { Begin::Conflict };
-                }
-                state.forget(outcome.txn_id);
-            }
+    /// The version and the procedure that ran under a key, or run now: its arguments are what a repeat is compared with.
+    pub fn version_of(&self, key: ScopedKey<'_>) -> Option<(Arc<Module>, usize)> {
+        match self.lock().find(key, self.expired_before())? {
+            Entry::Running { module, procedure, .. } => Some((module.clone(), *procedure)),
+            Entry::Done { outcome, .. } => Some((outcome.module.clone(), outcome.procedure)),
         }
+    }
+
+    /// What to answer to a call that is known by what its client sent, before its arguments are encoded. None: encode them.
+    pub(crate) fn repeat(&self, key: ScopedKey<'_>, fingerprint: u128) -> Option<Begin> {
+        match self.lock().find(key, self.expired_before())? {
+            Entry::Running { digests, .. } if digests.fingerprint == fingerprint => Some(Begin::Running),
+            Entry::Done { digests, outcome, .. } if digests.fingerprint == fingerprint => {
+                Some(Begin::Done(outcome.clone()))
+            }
+            Entry::Running { .. } | Entry::Done { .. } => None,
+        }
+    }
+
+    /// True if a call has this key, whatever was asked for under it.
+    pub(crate) fn is_used(&self, key: ScopedKey<'_>) -> bool {
+        self.lock().find(key, self.expired_before()).is_some()
+    }
+
+    pub(crate) fn begin(
+        &self,
+        key: ScopedKey<'_>,
+        digests: CallDigests,
+        (module, procedure): (&Arc<Module>, usize),
+    ) -> Begin {
+        let (before, name, mut state) = (self.expired_before(), key.name(), self.lock());
+        match state.find(key, before) {
+            None => {}
+            Some(Entry::Running { digests: first, .. }) if first.is_same(&digests) => return Begin::Running,
+            Some(Entry::Done {
+                digests: first,
+                outcome,
+                ..
+            }) if first.is_same(&digests) => return Begin::Done(outcome.clone()),
+            Some(_) => return Begin::Conflict,
+        }
+        // What is left of the name has expired.
+        state.forget(&name);
         if !state.taken.try_grow(entry_bytes(&name)) {
-            let before = self.expired_before(&state);
             state.forget_before(before);
             if !state.taken.try_grow(entry_bytes(&name)) {
                 state.refused += 1;
@@ -223,7 +248,9 @@ impl Idempotency {
             }
         }
         let running = Entry::Running {
-            fingerprint,
+            digests,
+            module: module.clone(),
+            procedure,
             waiters: Vec::new(),
         };
         state.entries.insert(name, running);
@@ -232,8 +259,9 @@ impl Idempotency {
 
     /// Calls `waiter` when the running call of this key has ended; at once where it already has.
     pub(crate) fn wait(&self, key: ScopedKey<'_>, waiter: Waiter) {
-        let mut state = self.lock();
-        let answer = match state.entries.get_mut(&key.name()) {
+        let (before, mut state) = (self.expired_before(), self.lock());
+        let name = state.name_of(key, before);
+        let answer = match state.entries.get_mut(&name) {
             Some(Entry::Running { waiters, .. }) => {
                 waiters.push(waiter);
                 return;
@@ -249,12 +277,14 @@ impl Idempotency {
     pub(crate) fn finish(&self, key: ScopedKey<'_>, outcome: Remembered) {
         let waiters = {
             let (name, mut state) = (key.name(), self.lock());
-            let Some(Entry::Running { fingerprint, waiters }) = state.entries.remove(&name) else {
+            let Some(Entry::Running { digests, waiters, .. }) = state.entries.remove(&name) else {
                 return;
             };
             // It has committed: what its result takes is not asked for.
             state.taken.shrink(entry_bytes(&name));
-            state.keep(name, fingerprint, outcome.clone(), self.keep_us());
+            let kept_us = self.shared.key_clock.now_us();
+            state.keep(name, digests, kept_us, outcome.clone());
+            state.forget_before(self.expired_before());
             waiters
         };
         for waiter in waiters {
@@ -278,51 +308,58 @@ impl Idempotency {
     }
 
     /// Takes in a key found in the log or in a checkpoint, whatever room there is: it was promised.
-    pub fn restore(&self, key: ScopedKey<'_>, fingerprint: Fingerprint, outcome: Remembered) {
+    pub fn restore(&self, key: ScopedKey<'_>, digests: CallDigests, kept_us: u64, outcome: Remembered) {
         let (name, mut state) = (key.name(), self.lock());
         if let Some(Entry::Done { outcome: known, .. }) = state.entries.get(&name) {
-            let known = known.txn_id;
-            if known >= outcome.txn_id {
+            if known.lsn >= outcome.lsn {
                 return;
             }
             // The later call ran because the earlier one's outcome had expired.
-            state.forget(known);
+            state.forget(&name);
         }
-        state.keep(name, fingerprint, outcome, self.keep_us());
+        state.keep(name, digests, kept_us, outcome);
+        state.forget_before(self.expired_before());
     }
 
     /// Forgets every committed outcome: what was restored is restored anew.
     pub fn clear(&self) {
         let mut state = self.lock();
-        while let Some(oldest) = state.by_txn.keys().next().copied() {
-            state.forget(oldest);
+        while let Some(oldest) = state.by_age.values().next().cloned() {
+            state.forget(&oldest);
         }
     }
 
     /// What is kept under a key now.
     pub fn look_up(&self, key: ScopedKey<'_>) -> Lookup {
-        let state = self.lock();
-        match state.entries.get(&key.name()) {
-            Some(Entry::Done { outcome, .. }) if outcome.txn_id.time_us() >= self.expired_before(&state) => {
-                Lookup::Kept(outcome.clone())
+        let before = self.expired_before();
+        match self.lock().find(key, before) {
+            Some(Entry::Done { outcome, kept_us, .. }) => {
+                let left = kept_us.saturating_sub(before);
+                let keep_us = self.keep_us.load(Ordering::Relaxed);
+                Lookup::Kept(outcome.clone(), Duration::from_micros(left.min(keep_us)))
             }
             Some(Entry::Running { .. }) => Lookup::Running,
-            Some(Entry::Done { .. }) | None => Lookup::Unknown,
+            None => Lookup::Unknown,
         }
     }
 
-    /// Committed keys of transactions after `after`, at most `limit`, in the order of their transactions.
-    pub fn export(&self, after: Option<TxnId>, limit: usize) -> Vec<Exported> {
+    /// Committed keys behind the reading of the key clock and the transaction in `after`, at most `limit`, the oldest first.
+    pub fn export(&self, after: Option<(u64, TxnId)>, limit: usize) -> Vec<Exported> {
         let state = self.lock();
         let first = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let names = state.by_txn.range((first, Bound::Unbounded)).take(limit);
+        let names = state.by_age.range((first, Bound::Unbounded)).take(limit);
         let exported = names.filter_map(|(_, name)| match state.entries.get(name)? {
-            Entry::Done { fingerprint, outcome } => {
+            Entry::Done {
+                digests,
+                kept_us,
+                outcome,
+            } => {
                 let (scope, key) = split(name);
                 Some(Exported {
                     scope,
                     key,
-                    fingerprint: *fingerprint,
+                    digests: *digests,
+                    kept_us: *kept_us,
                     outcome: outcome.clone(),
                 })
             }
@@ -332,12 +369,18 @@ impl Idempotency {
     }
 
     pub fn stats(&self) -> IdempotencyStats {
+        let now_us = self.shared.key_clock.now_us();
         let state = self.lock();
         IdempotencyStats {
-            keys: state.by_txn.len() as u64,
+            keys: state.by_age.len() as u64,
             bytes: state.taken.bytes(),
             bytes_max: state.taken.budget().limit(),
-            oldest_unix_us: state.by_txn.keys().next().map(|txn_id| txn_id.time_us()),
+            oldest_age: state
+                .by_age
+                .keys()
+                .next()
+                .map(|(kept_us, _)| Duration::from_micros(now_us.saturating_sub(*kept_us))),
+            oldest_unix_us: state.by_age.keys().next().map(|(_, txn_id)| txn_id.time_us()),
             keep: Duration::from_micros(self.keep_us.load(Ordering::Relaxed)),
             refused: state.refused,
         }
@@ -345,31 +388,61 @@ impl Idempotency {
 }
 
 impl State {
-    fn keep(&mut self, name: Name, fingerprint: Fingerprint, outcome: Remembered, keep_us: i64) {
-        self.taken.grow(entry_bytes(&name) + outcome.result.len() as u64);
-        self.newest_us = self.newest_us.max(outcome.txn_id.time_us());
-        self.by_txn.insert(outcome.txn_id, name.clone());
-        self.entries.insert(name, Entry::Done { fingerprint, outcome });
-        self.forget_before(self.newest_us.saturating_sub(keep_us));
+    /// True for a call that runs, and for an outcome that has not expired.
+    fn is_alive(&self, name: &Name, before_us: u64) -> bool {
+        match self.entries.get(name) {
+            Some(Entry::Running { .. }) => true,
+            Some(Entry::Done { kept_us, .. }) => *kept_us >= before_us,
+            None => false,
+        }
     }
 
-    /// Forgets outcomes of transactions before this time: as many as one key after the other needs, and some more.
-    fn forget_before(&mut self, before_us: i64) {
+    /// The name that a key means: its own where its scope has it, or else that of a time without tokens where that has it.
+    fn name_of(&self, key: ScopedKey<'_>, before_us: u64) -> Name {
+        let own = key.name();
+        if key.scope.is_empty() || self.is_alive(&own, before_us) {
+            return own;
+        }
+        let open = ScopedKey { scope: "", ..key }.name();
+        if self.is_alive(&open, before_us) { open } else { own }
+    }
+
+    fn find(&self, key: ScopedKey<'_>, before_us: u64) -> Option<&Entry> {
+        let name = self.name_of(key, before_us);
+        self.entries.get(&name).filter(|_| self.is_alive(&name, before_us))
+    }
+
+    fn keep(&mut self, name: Name, digests: CallDigests, kept_us: u64, outcome: Remembered) {
+        self.taken.grow(entry_bytes(&name) + outcome.result.len() as u64);
+        self.by_age.insert((kept_us, outcome.txn_id), name.clone());
+        let done = Entry::Done {
+            digests,
+            kept_us,
+            outcome,
+        };
+        self.entries.insert(name, done);
+    }
+
+    /// Forgets outcomes that were kept before this reading of the key clock: as many as one key after the other needs, and some more.
+    fn forget_before(&mut self, before_us: u64) {
         for _ in 0..FORGET_AT_ONCE {
-            match self.by_txn.keys().next() {
-                Some(oldest) if oldest.time_us() < before_us => self.forget(*oldest),
+            match self.by_age.first_key_value() {
+                Some(((kept_us, _), oldest)) if *kept_us < before_us => {
+                    let oldest = oldest.clone();
+                    self.forget(&oldest);
+                }
                 _ => return,
             }
         }
     }
 
-    fn forget(&mut self, txn_id: TxnId) {
-        let name = self
-            .by_txn
-            .remove(&txn_id)
-            .expect("a committed key has its place in time");
-        if let Some(Entry::Done { outcome, .. }) = self.entries.remove(&name) {
-            self.taken.shrink(entry_bytes(&name) + outcome.result.len() as u64);
-        }
+    /// Forgets the outcome under a name, if there is one.
+    fn forget(&mut self, name: &Name) {
+        let Some(Entry::Done { outcome, kept_us, .. }) = self.entries.get(name) else {
+            return;
+        };
+        self.taken.shrink(entry_bytes(name) + outcome.result.len() as u64);
+        self.by_age.remove(&(*kept_us, outcome.txn_id));
+        self.entries.remove(name);
     }
 }

@@ -9,6 +9,7 @@ mod admin;
 mod backup;
 mod builder;
 mod checkpoint;
+mod clock_watch;
 mod compare;
 mod done;
 mod idempotency;
@@ -30,7 +31,7 @@ pub use checkpoint::{
     RestartEstimate, TakeError,
 };
 pub use compare::digests_at_mark;
-pub use idempotency::{Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
+pub use idempotency::{CallDigests, Exported, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
 pub use logs::{ChangedRow, LogBody, LogEntry, LogMatch, LogPage, LogProcedure, LogQuery, LogReadError, decode_entry};
 pub use numbered::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
@@ -47,9 +48,9 @@ pub use reprise_backup::ArchiveStatus;
 pub use reprise_log::FrontStatus;
 pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
-    CallInfo, CallPhase, CallTimes, Deadline, DeployProgress, InstallError, RendezvousStats, ReplyOutcome, Stream,
-    Unlogged, has_small_result,
+    CallInfo, CallKey, CallPhase, CallTimes, Caller, Deadline, DeployProgress, InstallError, Principals, RendezvousStats,
+    ReplyOutcome, Stream, Unlogged, has_small_result,
 };
 pub use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
-pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan};
+pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan, call_hash};

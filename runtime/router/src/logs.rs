@@ -9,6 +9,7 @@ use std::{
 use reprise_abi::{ProcedureSchema, RowLayout, TableSchema};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
+use reprise_partition::Principals;
 use reprise_storage::TableId;
 use reprise_txn::{Deployed, Module, ModuleId};
 use reprise_wire::{Change, Changes, PartitionSet, RecordFacts, RecordKind, RecordRef, RecordScope};
@@ -75,6 +76,8 @@ pub struct LogEntry {
     pub procedure: Option<LogProcedure>,
     pub idempotency_key: Option<String>,
     pub idempotency_scope: Option<String>,
+    /// Name of the caller; none without tokens, and where the definition of the name is not known.
+    pub principal: Option<Arc<str>>,
     /// Rows that the record puts in place.
     pub rows: Vec<ChangedRow>,
     pub body: LogBody,
@@ -208,11 +211,11 @@ impl Router {
                 && query
                     .matching
                     .as_ref()
-                    .is_none_or(|matching| (matching.0)(&decode_entry(record, &deployed)))
+                    .is_none_or(|matching| (matching.0)(&self.decode_entry(record, &deployed)))
         };
         let decode = |record: &LogRecord<'_>| LogEntry {
             durable: record.lsn < log.durable(),
-            ..decode_entry(record, &deployed)
+            ..self.decode_entry(record, &deployed)
         };
         let mut page = LogPage {
             records: Vec::new(),
@@ -267,6 +270,10 @@ impl Router {
         page
     }
 
+    fn decode_entry(&self, record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
+        decode_entry(record, deployed, &self.0.config.shared.principals)
+    }
+
     /// The record that begins at `lsn`, if one does and it is durable.
     pub fn log_record(&self, lsn: Lsn) -> Result<Option<LogEntry>, LogReadError> {
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
@@ -274,7 +281,7 @@ impl Router {
         let Some(found) = log.record(lsn)? else {
             return Ok(None);
         };
-        let mut entry = [decode_entry(&found.get(), &self.deployed())];
+        let mut entry = [self.decode_entry(&found.get(), &self.deployed())];
         self.name_rows(&mut entry);
         let [entry] = entry;
         Ok(Some(entry))
@@ -330,8 +337,8 @@ fn judge_released(lsn: Lsn, oldest: Lsn) -> Result<(), LogReadError> {
     }
 }
 
-/// A record in the words of this interface; `deployed` names the modules.
-pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
+/// A record in the words of this interface; `deployed` names the modules, `principals` the callers.
+pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed, principals: &Principals) -> LogEntry {
     let facts = record.record.facts();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     // A scope without a name: the key counts for everybody.
@@ -354,6 +361,10 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
             .map(|(module_id, number)| LogProcedure::at(module_id, number, deployed)),
         idempotency_key: facts.keyed.map(|keyed| text(keyed.key)),
         idempotency_scope: scope.map(text),
+        principal: match &record.record {
+            RecordRef::Principal(defined) => Some(defined.name.into()),
+            _ => principals.name(facts.principal),
+        },
         rows: changed_rows(&record.record, deployed),
         body: body_of(&record.record),
     }
@@ -393,7 +404,7 @@ fn body_of(record: &RecordRef<'_>) -> LogBody {
             diverged: found.diverged,
             what: found.what.to_owned(),
         },
-        RecordRef::Checkpoint(_) | RecordRef::Void => LogBody::Nothing,
+        RecordRef::Checkpoint(_) | RecordRef::Principal(_) | RecordRef::Void => LogBody::Nothing,
     }
 }
 

@@ -26,6 +26,7 @@ use reprise_txn::{Bound, Compiler, Deployed, Module};
 use crate::{
     backup::BackupService,
     builder::{BatchBuilder, OnReply, Part},
+    clock_watch::ClockWatch,
     checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
     idempotency::{Idempotency, IdempotencyStats},
     pace::Pace,
@@ -152,6 +153,7 @@ pub(crate) struct Inner {
     /// ExclusivePartitions for a whole deployment or removal.
     pub deploying: Mutex<()>,
     idempotency: Idempotency,
+    pub clock_watch: ClockWatch,
     pub checkpoints: OnceLock<Weak<dyn CheckpointService>>,
     pub backups: OnceLock<Weak<dyn BackupService>>,
     pub replication: OnceLock<Weak<dyn ReplicationService>>,
@@ -173,7 +175,7 @@ impl Router {
 
     pub fn new(config: RouterConfig) -> Self {
         let started_unix_us = config.shared.clock.now_us();
-        let idempotency = Idempotency::new(config.shared.clock.clone(), &config.idempotency);
+        let idempotency = Idempotency::new(config.shared.clone(), &config.idempotency);
         let phase = RwLock::new(Phase::Recovering {
             step: RecoveryStep::Checkpoint,
             replayed: 0,
@@ -187,6 +189,7 @@ impl Router {
             streams: AtomicU64::new(0),
             deploying: Mutex::new(()),
             idempotency,
+            clock_watch: ClockWatch::default(),
             checkpoints: OnceLock::new(),
             backups: OnceLock::new(),
             replication: OnceLock::new(),
@@ -229,6 +232,7 @@ impl Router {
         *self.0.phase.write().expect("held for a store") = phase;
         if is_recovered {
             self.0.is_recovered.store(true, Ordering::Release);
+            self.run_key_clock();
         }
     }
 

@@ -58,6 +58,16 @@ impl Router {
     /// `Standby`: calls that write are turned away from now on, and reads see what `raise_view` says. Anything else: neither.
     pub fn set_role(&self, role: Role) {
         self.0.part.is_standby.store(role == Role::Standby, Ordering::Release);
+        self.run_key_clock();
+    }
+
+    /// Lets idempotency keys age while this server is the primary and takes calls.
+    pub(crate) fn run_key_clock(&self) {
+        let key_clock = &self.0.config.shared.key_clock;
+        match self.is_recovered() && !self.is_standby() {
+            true => key_clock.run(),
+            false => key_clock.stop(),
+        }
     }
 
     #[inline]

@@ -161,6 +161,10 @@ macro_rules! ops_of_any_transaction {
             self.input.txn_id.0
         }
 
+        fn caller(&self) -> Option<&str> {
+            self.input.caller
+        }
+
         fn random_u64(&mut self) -> u64 {
             self.frame.random_u64(self.input.secret, self.input.txn_id.0)
         }

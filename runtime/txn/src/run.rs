@@ -30,6 +30,8 @@ pub struct TxnInput<'a> {
     pub procedure: usize,
     /// Encoded (`reprise_abi::value`).
     pub args: &'a [u8],
+    /// Name of the caller; none without tokens.
+    pub caller: Option<&'a str>,
 }
 
 impl TxnInput<'_> {

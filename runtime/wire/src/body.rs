@@ -91,6 +91,18 @@ impl<'a> BodyReader<'a> {
         self.take(length as usize)
     }
 
+    /// A principal's number, 1 or more, and its name.
+    pub fn principal(&mut self) -> Result<(u32, &'a str), WireError> {
+        let number = self.varint()?;
+        let name = self.short_bytes()?;
+        if number == 0 || name.is_empty() {
+            let found = format!("{number}, {} bytes", name.len());
+            return Err(corrupt("principal", "a number and a name", found));
+        }
+        let name = std::str::from_utf8(name).map_err(|_| corrupt("name of a principal", "UTF-8", name.escape_ascii()))?;
+        Ok((number, name))
+    }
+
     /// Its length, 1 to 255, and its bytes.
     pub fn scope(&mut self) -> Result<&'a [u8], WireError> {
         match self.short_bytes()? {

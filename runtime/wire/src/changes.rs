@@ -19,8 +19,8 @@ use crate::{
     check, corrupt,
     reader::{Reader, Unnamed},
     record::{
-        COMMAND_FLAGS, PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_key, decode_partitions,
-        key_bytes, key_flags, push_key, varint_bytes,
+        COMMAND_FLAGS, KeyRef, PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_key,
+        decode_partitions, decode_principal, principal_bytes, principal_flag, push_principal, varint_bytes,
     },
 };
 
@@ -37,6 +37,8 @@ pub struct ChangesRef<'a> {
     pub procedure: u16,
     /// Of the write set and the result, as in a command.
     pub digest: u64,
+    /// As in a command.
+    pub principal: u32,
     /// Records of parts that lie right before it; the changes are those of all parts, and then these.
     pub parts: u32,
     pub keyed: Option<KeyedRef<'a>>,
@@ -47,12 +49,9 @@ pub struct ChangesRef<'a> {
 /// What a repeat with the same idempotency key must find: redo does not run the procedure, so the record carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedRef<'a> {
-    /// 1 to 255 bytes.
-    pub key: &'a [u8],
-    /// As in a command.
-    pub scope: &'a [u8],
-    /// Hash of the call: module, procedure, arguments.
-    pub fingerprint: u128,
+    pub call: KeyRef<'a>,
+    /// Hash of module, procedure and arguments as the version that ran has them encoded.
+    pub args_hash: u128,
     pub result: &'a [u8],
 }
 
@@ -344,9 +343,10 @@ impl<'a> ChangesRef<'a> {
     fn body_bytes(&self) -> usize {
         let keyed = self.keyed.map_or(0, |keyed| {
             let result = keyed.result.len();
-            key_bytes(keyed.key, keyed.scope) + 16 + varint_bytes(result as u32) + result
+            keyed.call.encoded_bytes() + 16 + varint_bytes(result as u32) + result
         });
-        let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
+        let called = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
+        let numbers = called + principal_bytes(self.principal);
         let partitions = self.partitions.encoded_bytes(self.txn_id);
         let parts = if self.parts > 0 { varint_bytes(self.parts) } else { 0 };
         1 + 8 + 8 + partitions + numbers + parts + keyed + self.changes.len()
@@ -365,13 +365,14 @@ impl<'a> ChangesRef<'a> {
             digest: self.digest,
             module_id: self.module_id,
             procedure: self.procedure,
+            principal: self.principal,
         };
         head.encode(self.changes, out);
     }
 
     fn encode_any(&self, out: &mut Vec<u8>) {
         begin(out, RecordKind::Changes, self.body_bytes());
-        let flags = self.keyed.map_or(0, |keyed| key_flags(true, keyed.scope));
+        let flags = self.keyed.map_or(0, |keyed| keyed.call.flags()) | principal_flag(self.principal);
         let parts = if self.parts > 0 { HAS_PARTS } else { 0 };
         out.push(self.partitions.code(self.txn_id) | flags | parts);
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
@@ -379,12 +380,13 @@ impl<'a> ChangesRef<'a> {
         self.partitions.encode(self.txn_id, out);
         push_varint(out, self.module_id);
         push_varint(out, self.procedure as u32);
+        push_principal(out, self.principal);
         if self.parts > 0 {
             push_varint(out, self.parts);
         }
         if let Some(keyed) = &self.keyed {
-            push_key(out, keyed.key, keyed.scope);
-            out.extend_from_slice(&keyed.fingerprint.to_le_bytes());
+            keyed.call.push(out);
+            out.extend_from_slice(&keyed.args_hash.to_le_bytes());
             push_bytes(out, keyed.result);
         }
         out.extend_from_slice(self.changes);
@@ -397,17 +399,16 @@ impl<'a> ChangesRef<'a> {
         let partitions = decode_partitions(body, flags & PARTITIONS_MASK, txn_id.origin())?;
         let module_id = body.varint()?;
         let procedure = body.varint_u16()?;
+        let principal = decode_principal(body, flags)?;
         let parts = if flags & HAS_PARTS == 0 { 0 } else { body.varint()? };
         if flags & HAS_PARTS != 0 && parts == 0 {
             return Err(corrupt("parts of a transaction", "1 or more", parts));
         }
-        let (key, scope) = decode_key(body, flags)?;
-        let keyed = match key {
+        let keyed = match decode_key(body, flags)? {
             None => None,
-            Some(key) => Some(KeyedRef {
-                key,
-                scope,
-                fingerprint: u128::from_le_bytes(body.array()?),
+            Some(call) => Some(KeyedRef {
+                call,
+                args_hash: u128::from_le_bytes(body.array()?),
                 result: body.bytes("result", RESULT_BYTES_MAX)?,
             }),
         };
@@ -417,6 +418,7 @@ impl<'a> ChangesRef<'a> {
             module_id,
             procedure,
             digest,
+            principal,
             parts,
             keyed,
             changes: body.rest("changes", RECORD_BYTES_MAX)?,

@@ -105,6 +105,8 @@ pub enum CheckpointBlockKind {
     Index = 7,
     /// Procedures that take no calls: [`CheckpointQuarantine`]. None where there are none.
     Quarantine = 8,
+    /// Names of callers by number: [`CheckpointPrincipals`]. None where there are none.
+    Principals = 9,
 }
 
 impl CheckpointBlockKind {
@@ -118,6 +120,7 @@ impl CheckpointBlockKind {
             Self::Keys => "keys",
             Self::Index => "index",
             Self::Quarantine => "quarantine",
+            Self::Principals => "principals",
         }
     }
 
@@ -131,7 +134,8 @@ impl CheckpointBlockKind {
             6 => Self::Keys,
             7 => Self::Index,
             8 => Self::Quarantine,
-            other => return Err(corrupt("checkpoint block kind", "1 to 8", other)),
+            9 => Self::Principals,
+            other => return Err(corrupt("checkpoint block kind", "1 to 9", other)),
         })
     }
 }
@@ -304,7 +308,7 @@ impl CheckpointEntry {
 
     fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let kind = u32_at(bytes, 20);
-        let kind = u8::try_from(kind).map_err(|_| corrupt("checkpoint block kind", "1 to 8", kind))?;
+        let kind = u8::try_from(kind).map_err(|_| corrupt("checkpoint block kind", "1 to 9", kind))?;
         Ok(Self {
             offset: u64_at(bytes, 0),
             stored_bytes: u32_at(bytes, 8),
@@ -326,16 +330,19 @@ pub struct CheckpointDatabase {
     pub modules: u32,
     pub tables: u16,
     pub keys: u64,
+    /// As in the mark.
+    pub key_clock_us: u64,
 }
 
 impl CheckpointDatabase {
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.reserve(GENESIS_BODY_BYTES + 22);
+        out.reserve(GENESIS_BODY_BYTES + 30);
         push_genesis(out, &self.genesis);
         out.extend_from_slice(&self.multi_tick.to_le_bytes());
         out.extend_from_slice(&self.modules.to_le_bytes());
         out.extend_from_slice(&self.tables.to_le_bytes());
         out.extend_from_slice(&self.keys.to_le_bytes());
+        out.extend_from_slice(&self.key_clock_us.to_le_bytes());
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
@@ -346,6 +353,7 @@ impl CheckpointDatabase {
             modules: u32::from_le_bytes(body.array()?),
             tables: body.u16()?,
             keys: body.u64()?,
+            key_clock_us: body.u64()?,
         };
         body.finish()?;
         if database.tables as usize > TABLES_MAX {
@@ -449,6 +457,31 @@ impl CheckpointQuarantine {
     }
 }
 
+/// Names of callers by number, as their records defined them.
+pub struct CheckpointPrincipals;
+
+impl CheckpointPrincipals {
+    /// Appends a name to a block; numbers grow.
+    pub fn push(out: &mut Vec<u8>, number: u32, name: &str) {
+        push_varint(out, number);
+        push_short(out, name.as_bytes());
+    }
+
+    /// All of a block; one at least.
+    pub fn decode_all(bytes: &[u8]) -> Result<Vec<(u32, &str)>, WireError> {
+        let mut body = BodyReader::new(bytes);
+        let mut found: Vec<(u32, &str)> = Vec::new();
+        while found.is_empty() || !body.is_at_end() {
+            let next = body.principal()?;
+            if found.last().is_some_and(|last| last.0 >= next.0) {
+                return Err(corrupt("numbers of principals", "growing", next.0));
+            }
+            found.push(next);
+        }
+        Ok(found)
+    }
+}
+
 /// One partition's place in the order, and the size of its tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointPartition {
@@ -544,6 +577,10 @@ pub struct CheckpointKeyRef<'a> {
     /// As in a command; 255 bytes at most.
     pub scope: &'a [u8],
     pub fingerprint: u128,
+    /// As in a record of changes.
+    pub args_hash: u128,
+    /// What the key clock said when the outcome was kept.
+    pub kept_us: u64,
     pub module_id: u32,
     pub procedure: u16,
     pub txn_id: TxnId,
@@ -560,6 +597,8 @@ impl CheckpointKeyRef<'_> {
         out.extend_from_slice(self.key);
         push_short(out, self.scope);
         out.extend_from_slice(&self.fingerprint.to_le_bytes());
+        out.extend_from_slice(&self.args_hash.to_le_bytes());
+        out.extend_from_slice(&self.kept_us.to_le_bytes());
         push_varint(out, self.module_id);
         push_varint(out, self.procedure as u32);
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
@@ -589,6 +628,8 @@ impl<'a> CheckpointKeys<'a> {
             key: body.idempotency_key()?,
             scope: body.short_bytes()?,
             fingerprint: u128::from_le_bytes(body.array()?),
+            args_hash: u128::from_le_bytes(body.array()?),
+            kept_us: body.u64()?,
             module_id: body.varint()?,
             procedure: body.varint_u16()?,
             txn_id: TxnId(body.u64()?),

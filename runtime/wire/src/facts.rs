@@ -2,7 +2,7 @@
 
 use reprise_base::{PartitionId, TxnId};
 
-use crate::{Genesis, PartitionSet, RecordRef, changes::groups_of};
+use crate::{Genesis, KeyRef, PartitionSet, RecordRef, changes::groups_of};
 
 /// Effect of a record when the log is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +29,6 @@ pub enum RecordScope<'a> {
     Partitions(PartitionSet<'a>),
 }
 
-/// Key of a call that may be repeated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordKey<'a> {
-    /// 1 to 255 bytes.
-    pub key: &'a [u8],
-    /// Name of the token within which the key counts. Empty: the key counts for all callers.
-    pub scope: &'a [u8],
-}
-
 /// Properties that all kinds of records have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordFacts<'a> {
@@ -47,7 +38,9 @@ pub struct RecordFacts<'a> {
     pub scope: RecordScope<'a>,
     /// Numbers of the module version and of the procedure that the record names.
     pub procedure: Option<(u32, u16)>,
-    pub keyed: Option<RecordKey<'a>>,
+    pub keyed: Option<KeyRef<'a>>,
+    /// Number of the caller's name; 0 without tokens, and of records that no call left.
+    pub principal: u32,
     /// False for a part: it counts only if the record of changes follows that ends its transaction.
     pub standalone: bool,
 }
@@ -61,6 +54,7 @@ impl<'a> RecordRef<'a> {
             scope: RecordScope::Database,
             procedure: None,
             keyed: None,
+            principal: 0,
             standalone: true,
         };
         let of_call = |effect, partitions, procedure| RecordFacts {
@@ -75,16 +69,15 @@ impl<'a> RecordRef<'a> {
                 ..of_database(RecordEffect::Nothing)
             },
             Self::Checkpoint(_) => of_database(RecordEffect::Mark),
+            Self::Principal(_) => of_database(RecordEffect::Nothing),
             Self::Deploy(_) | Self::Remove(_) | Self::DropTable(_) => of_database(RecordEffect::Control),
             Self::Quarantine(found) => RecordFacts {
                 procedure: Some((found.module_id, found.procedure)),
                 ..of_database(RecordEffect::Control)
             },
             Self::Command(command) => RecordFacts {
-                keyed: command.idempotency_key.map(|key| RecordKey {
-                    key,
-                    scope: command.idempotency_scope,
-                }),
+                keyed: command.keyed,
+                principal: command.principal,
                 ..of_call(
                     RecordEffect::Call,
                     command.partitions,
@@ -92,10 +85,8 @@ impl<'a> RecordRef<'a> {
                 )
             },
             Self::Changes(changes) => RecordFacts {
-                keyed: changes.keyed.map(|keyed| RecordKey {
-                    key: keyed.key,
-                    scope: keyed.scope,
-                }),
+                keyed: changes.keyed.map(|keyed| keyed.call),
+                principal: changes.principal,
                 ..of_call(
                     RecordEffect::Rows,
                     changes.partitions,
@@ -158,8 +149,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        ChangesRef, CheckpointMark, CommandRef, DeployRef, DropTableRef, KeyedRef, PartRef, QuarantineRef, RecordKind,
-        RemoveRef,
+        ChangesRef, CheckpointMark, CommandRef, DeployRef, DropTableRef, KeyedRef, PartRef, PrincipalRef, QuarantineRef,
+        RecordKind, RemoveRef,
     };
 
     const TXN: TxnId = TxnId(9 << 10);
@@ -167,10 +158,14 @@ mod tests {
 
     fn one_of_each() -> [RecordRef<'static>; RecordKind::ALL.len()] {
         let (module_id, procedure) = (3, 2);
-        let keyed = KeyedRef {
+        let call = KeyRef {
             key: b"key",
             scope: b"ci",
             fingerprint: 0,
+        };
+        let keyed = KeyedRef {
+            call,
+            args_hash: 0,
             result: b"",
         };
         [
@@ -196,8 +191,8 @@ mod tests {
                 module_id,
                 procedure,
                 digest: 1,
-                idempotency_key: Some(b"key"),
-                idempotency_scope: b"",
+                principal: 0,
+                keyed: Some(KeyRef { scope: b"", ..call }),
                 args: b"",
             }),
             RecordRef::Changes(ChangesRef {
@@ -206,11 +201,15 @@ mod tests {
                 module_id,
                 procedure,
                 digest: 1,
+                principal: 9,
                 parts: 1,
                 keyed: Some(keyed),
                 changes: b"changes",
             }),
-            RecordRef::Checkpoint(CheckpointMark { txn_id: TXN }),
+            RecordRef::Checkpoint(CheckpointMark {
+                txn_id: TXN,
+                key_clock_us: 1,
+            }),
             RecordRef::DropTable(DropTableRef {
                 txn_id: TXN,
                 table: "m.t",
@@ -231,6 +230,11 @@ mod tests {
                 number: 0,
                 changes: b"changes",
             }),
+            RecordRef::Principal(PrincipalRef {
+                txn_id: TXN,
+                number: 9,
+                name: "ci",
+            }),
         ]
     }
 
@@ -249,33 +253,35 @@ mod tests {
                 .keyed
                 .map(|keyed| [keyed.key, keyed.scope].map(String::from_utf8_lossy).join("@"));
             format!(
-                "{:<10}  {:<7}  {scope:<15}  {:<14}  {:<6}  {}",
+                "{:<10}  {:<7}  {scope:<15}  {:<14}  {:<6}  {}  {}",
                 facts.shown_as,
                 format!("{:?}", facts.effect),
                 facts
                     .procedure
                     .map_or("-".into(), |(module, at)| format!("module {module}, {at}")),
                 key.unwrap_or("-".into()),
+                facts.principal,
                 if facts.standalone { "standalone" } else { "part" },
             )
         });
         expect![[r#"
-            genesis     Nothing  Database         -               -       standalone
-            deploy      Control  Database         -               -       standalone
-            remove      Control  Database         -               -       standalone
-            command     Call     Partitions(All)  module 3, 2     key@    standalone
-            changes     Rows     Partition 7      module 3, 2     key@ci  standalone
-            checkpoint  Mark     Database         -               -       standalone
-            drop_table  Control  Database         -               -       standalone
-            void        Nothing  Nothing          -               -       standalone
-            quarantine  Control  Database         module 3, 2     -       standalone
-            part        Rows     Partition 7      module 3, 2     -       part"#]]
+            genesis     Nothing  Database         -               -       0  standalone
+            deploy      Control  Database         -               -       0  standalone
+            remove      Control  Database         -               -       0  standalone
+            command     Call     Partitions(All)  module 3, 2     key@    0  standalone
+            changes     Rows     Partition 7      module 3, 2     key@ci  9  standalone
+            checkpoint  Mark     Database         -               -       0  standalone
+            drop_table  Control  Database         -               -       0  standalone
+            void        Nothing  Nothing          -               -       0  standalone
+            quarantine  Control  Database         module 3, 2     -       0  standalone
+            part        Rows     Partition 7      module 3, 2     -       0  part
+            principal   Nothing  Database         -               -       0  standalone"#]]
         .assert_eq(&lines.join("\n"));
     }
 
     #[test]
     fn changes_stand_beside_the_command_right_before_them() {
-        let [_, _, remove, command, changes, .., part] = one_of_each();
+        let [_, _, remove, command, changes, .., part, _] = one_of_each();
         let mut pairs = PairWalk::default();
         let walk = [part, command, changes, changes, command, remove, changes];
         let found = walk.map(|record| pairs.is_beside(&record));

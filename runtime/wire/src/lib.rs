@@ -29,11 +29,11 @@ pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumn
 pub use checkpoint::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
     CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeyRef,
-    CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CheckpointRows, CheckpointTrailer,
-    push_checkpoint_row,
+    CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CheckpointRows,
+    CheckpointTrailer, push_checkpoint_row,
 };
 pub use deploy::{DeployRef, MigrationRef, PLAN_BYTES_MAX};
-pub use facts::{PairWalk, RecordEffect, RecordFacts, RecordKey, RecordScope};
+pub use facts::{PairWalk, RecordEffect, RecordFacts, RecordScope};
 pub use frame::{
     COMPARED_TABLES_MAX, Compared, ComparedTable, EpochSeen, Epochs, FILE_CHUNK_BYTES_MAX, FILE_PATH_BYTES_MAX,
     FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FileChunk, FilesEnd, Frame, GROUP_HEAD_BYTES,
@@ -43,8 +43,8 @@ pub use frame::{
 pub use part::{ChangesRun, PartRef};
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
-    CheckpointMark, CommandRef, DropTableRef, Genesis, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RawRecord, RawRecords,
-    RecordKind, RecordRef, Records, RemoveRef, count_records,
+    CheckpointMark, CommandRef, DropTableRef, Genesis, KeyRef, PrincipalRef, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef,
+    RawRecord, RawRecords, RecordKind, RecordRef, Records, RemoveRef, count_records,
 };
 pub use segment::{FORMAT_VERSION, History, SEGMENT_HEADER_BYTES, SegmentHeader, tag_at};
 pub use stand_in::{RecordCounts, STAND_IN_HEAD_BYTES_MAX, is_stand_in};

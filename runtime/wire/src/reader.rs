@@ -14,6 +14,7 @@ use crate::{
         number_bytes_of,
     },
     corrupt,
+    record::HAS_PRINCIPAL,
 };
 
 /// What is told of bytes that are no change.
@@ -260,8 +261,13 @@ impl<'a> Reader<'a> {
         let flags = self.byte()?;
         let (txn_id, digest) = (TxnId(self.number()?), self.number()?);
         let (module_id, procedure) = (self.varint()?, self.varint()?);
+        let principal = match flags & HAS_PRINCIPAL {
+            0 => 0,
+            _ => self.varint()?,
+        };
+        let has_other = flags & !HAS_PRINCIPAL != 0 || flags != 0 && principal == 0;
         let origin = txn_id.origin();
-        if flags != 0 || procedure > u16::MAX as usize || origin >= PARTITIONS_MAX {
+        if has_other || procedure > u16::MAX as usize || origin >= PARTITIONS_MAX {
             return Err(self.cut());
         }
         Ok(ChangesRef {
@@ -270,6 +276,7 @@ impl<'a> Reader<'a> {
             module_id: module_id as u32,
             procedure: procedure as u16,
             digest,
+            principal: principal as u32,
             parts: 0,
             keyed: None,
             changes: &self.bytes[self.at..],

@@ -37,12 +37,13 @@ pub enum RecordKind {
     Void = 10,
     Quarantine = 11,
     Part = 12,
+    Principal = 14,
     // 13 is a stand-in, which holds a record of one of these kinds.
 }
 
 impl RecordKind {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Genesis,
         Self::Deploy,
         Self::Remove,
@@ -53,6 +54,7 @@ impl RecordKind {
         Self::Void,
         Self::Quarantine,
         Self::Part,
+        Self::Principal,
     ];
 
     pub fn name(self) -> &'static str {
@@ -67,6 +69,7 @@ impl RecordKind {
             Self::Void => "void",
             Self::Quarantine => "quarantine",
             Self::Part => "part",
+            Self::Principal => "principal",
         }
     }
 }
@@ -110,6 +113,30 @@ pub struct QuarantineRef<'a> {
     pub what: &'a str,
 }
 
+/// A name that records give by its number from here on.
+///
+/// Records hold one byte of a caller instead of a name. The definition is durable before the first record that uses it, so replay
+/// and standbys know each name when they need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrincipalRef<'a> {
+    pub txn_id: TxnId,
+    /// 1 for the first name, then one more for each.
+    pub number: u32,
+    /// Name of a token, 1 to 255 bytes.
+    pub name: &'a str,
+}
+
+/// An idempotency key, and the call that was asked for under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRef<'a> {
+    /// 1 to 255 bytes.
+    pub key: &'a [u8],
+    /// Within which the key counts, 255 bytes at most. Empty: the key is from a time without tokens.
+    pub scope: &'a [u8],
+    /// Digest of module, procedure and arguments as the client sent them.
+    pub fingerprint: u128,
+}
+
 /// A committed transaction, to be run again by replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandRef<'a> {
@@ -119,10 +146,9 @@ pub struct CommandRef<'a> {
     pub procedure: u16,
     /// Of the write set and the result.
     pub digest: u64,
-    /// 1 to 255 bytes.
-    pub idempotency_key: Option<&'a [u8]>,
-    /// Within which the key counts: the name of the token that called, 255 bytes at most. Empty without a key.
-    pub idempotency_scope: &'a [u8],
+    /// Number of the caller's name; 0 without tokens.
+    pub principal: u32,
+    pub keyed: Option<KeyRef<'a>>,
     pub args: &'a [u8],
 }
 
@@ -130,6 +156,8 @@ pub struct CommandRef<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointMark {
     pub txn_id: TxnId,
+    /// Time in which a primary ran so far, in microseconds: idempotency keys age by it.
+    pub key_clock_us: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +172,7 @@ pub enum RecordRef<'a> {
     Quarantine(QuarantineRef<'a>),
     /// Some of the changes of the transaction whose record of changes follows.
     Part(PartRef<'a>),
+    Principal(PrincipalRef<'a>),
     /// An LSN that was given out and lost in a crash, before anybody was told of its record.
     Void,
 }
@@ -151,6 +180,7 @@ pub enum RecordRef<'a> {
 const VOID: u8 = RecordKind::Void as u8;
 const QUARANTINE: u8 = RecordKind::Quarantine as u8;
 const PART: u8 = RecordKind::Part as u8;
+const PRINCIPAL: u8 = RecordKind::Principal as u8;
 
 // Flags of commands and changes.
 pub(crate) const PARTITIONS_MASK: u8 = 3;
@@ -162,10 +192,12 @@ const ALL: u8 = 3;
 pub(crate) const HAS_KEY: u8 = 4;
 /// Only beside `HAS_KEY`.
 pub(crate) const HAS_SCOPE: u8 = 8;
-pub(crate) const COMMAND_FLAGS: u8 = PARTITIONS_MASK | HAS_KEY | HAS_SCOPE;
+/// A caller with a name.
+pub(crate) const HAS_PRINCIPAL: u8 = 32;
+pub(crate) const COMMAND_FLAGS: u8 = PARTITIONS_MASK | HAS_KEY | HAS_SCOPE | HAS_PRINCIPAL;
 
-/// Length, kind, flags, transaction id, digest, module and procedure.
-const PLAIN_HEAD_BYTES_MAX: usize = 5 + 1 + 1 + 8 + 8 + 5 + 3;
+/// Length, kind, flags, transaction id, digest, module, procedure and principal.
+const PLAIN_HEAD_BYTES_MAX: usize = 5 + 1 + 1 + 8 + 8 + 5 + 3 + 5;
 
 pub(crate) const GENESIS_BODY_BYTES: usize = 16 + 16 + 2 + 8;
 
@@ -174,29 +206,57 @@ pub(crate) const fn varint_bytes(value: u32) -> usize {
     (38 - (value | 1).leading_zeros() as usize) / 7
 }
 
-/// Flags that say which of key and scope follow.
-pub(crate) fn key_flags(has_key: bool, scope: &[u8]) -> u8 {
-    assert!(has_key || scope.is_empty(), "a scope is that of a key");
-    match (has_key, scope) {
-        (false, _) => 0,
-        (true, []) => HAS_KEY,
-        (true, _) => HAS_KEY | HAS_SCOPE,
+impl KeyRef<'_> {
+    /// Flags that say which of key and scope follow.
+    pub(crate) fn flags(&self) -> u8 {
+        match self.scope {
+            [] => HAS_KEY,
+            _ => HAS_KEY | HAS_SCOPE,
+        }
+    }
+
+    /// Bytes of what `push` writes.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        let scope = if self.scope.is_empty() { 0 } else { 1 + self.scope.len() };
+        1 + self.key.len() + scope + 16
+    }
+
+    /// Appends the key, its scope unless that is empty, and the fingerprint.
+    pub(crate) fn push(&self, out: &mut Vec<u8>) {
+        assert!((1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&self.key.len()));
+        push_short(out, self.key);
+        if !self.scope.is_empty() {
+            push_short(out, self.scope);
+        }
+        out.extend_from_slice(&self.fingerprint.to_le_bytes());
     }
 }
 
-/// Bytes of what `push_key` writes.
-pub(crate) fn key_bytes(key: &[u8], scope: &[u8]) -> usize {
-    let scope_bytes = if scope.is_empty() { 0 } else { 1 + scope.len() };
-    1 + key.len() + scope_bytes
+/// Flag of a principal that follows; nothing follows of number 0.
+#[inline]
+pub(crate) fn principal_flag(principal: u32) -> u8 {
+    if principal == 0 { 0 } else { HAS_PRINCIPAL }
 }
 
-/// The key, and its scope unless that is empty.
-pub(crate) fn push_key(out: &mut Vec<u8>, key: &[u8], scope: &[u8]) {
-    assert!((1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()));
-    out.push(key.len() as u8);
-    out.extend_from_slice(key);
-    if !scope.is_empty() {
-        push_short(out, scope);
+#[inline]
+pub(crate) fn principal_bytes(principal: u32) -> usize {
+    if principal == 0 { 0 } else { varint_bytes(principal) }
+}
+
+#[inline]
+pub(crate) fn push_principal(out: &mut Vec<u8>, principal: u32) {
+    if principal != 0 {
+        push_varint(out, principal);
+    }
+}
+
+pub(crate) fn decode_principal(body: &mut BodyReader<'_>, flags: u8) -> Result<u32, WireError> {
+    if flags & HAS_PRINCIPAL == 0 {
+        return Ok(0);
+    }
+    match body.varint()? {
+        0 => Err(corrupt("number of a principal", "1 or more", 0)),
+        number => Ok(number),
     }
 }
 
@@ -207,14 +267,20 @@ pub(crate) fn push_short(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Key and scope, those of both that the flags tell of.
-pub(crate) fn decode_key<'a>(body: &mut BodyReader<'a>, flags: u8) -> Result<(Option<&'a [u8]>, &'a [u8]), WireError> {
-    Ok(match flags & (HAS_KEY | HAS_SCOPE) {
-        0 => (None, &[]),
-        HAS_KEY => (Some(body.idempotency_key()?), &[]),
+/// Key, scope and fingerprint, as far as the flags tell of them.
+pub(crate) fn decode_key<'a>(body: &mut BodyReader<'a>, flags: u8) -> Result<Option<KeyRef<'a>>, WireError> {
+    let (key, scope): (_, &[u8]) = match flags & (HAS_KEY | HAS_SCOPE) {
+        0 => return Ok(None),
+        HAS_KEY => (body.idempotency_key()?, &[]),
         HAS_SCOPE => return Err(corrupt("record flags", "a key beside a scope", flags)),
-        _ => (Some(body.idempotency_key()?), body.scope()?),
-    })
+        _ => (body.idempotency_key()?, body.scope()?),
+    };
+    let fingerprint = u128::from_le_bytes(body.array()?);
+    Ok(Some(KeyRef {
+        key,
+        scope,
+        fingerprint,
+    }))
 }
 
 /// Writes length and kind of a record with so many body bytes.
@@ -287,6 +353,7 @@ pub(crate) struct PlainHead {
     pub digest: u64,
     pub module_id: u32,
     pub procedure: u16,
+    pub principal: u32,
 }
 
 impl PlainHead {
@@ -300,16 +367,19 @@ impl PlainHead {
     /// until its parts have left the processor's store buffer.
     #[inline]
     pub fn encode(&self, rest: &[u8], out: &mut Vec<u8>) {
-        let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
+        let called = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
+        let numbers = called + principal_bytes(self.principal);
         let body_bytes = 1 + 8 + 8 + numbers + rest.len();
         assert!(body_bytes + 6 <= RECORD_BYTES_MAX, "record of {body_bytes} bytes");
         out.reserve(PLAIN_HEAD_BYTES_MAX + rest.len());
         push_varint(out, body_bytes as u32 + 1);
-        out.extend_from_slice(&[self.kind as u8, self.partitions_code]);
+        let flags = self.partitions_code | principal_flag(self.principal);
+        out.extend_from_slice(&[self.kind as u8, flags]);
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
         out.extend_from_slice(&self.digest.to_le_bytes());
         push_varint(out, self.module_id);
         push_varint(out, self.procedure as u32);
+        push_principal(out, self.principal);
         out.extend_from_slice(rest);
     }
 }
@@ -322,16 +392,16 @@ impl CommandRef<'_> {
     #[inline]
     pub(crate) fn body_bytes(&self) -> usize {
         let partitions = self.partitions.encoded_bytes(self.txn_id);
-        let scope = self.idempotency_scope;
-        let key = self.idempotency_key.map_or(0, |key| key_bytes(key, scope));
-        let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
+        let key = self.keyed.map_or(0, |keyed| keyed.encoded_bytes());
+        let called = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
+        let numbers = called + principal_bytes(self.principal);
         1 + 8 + 8 + partitions + numbers + key + self.args.len()
     }
 
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         assert!(self.args.len() <= ARGS_BYTES_MAX);
-        match (self.partitions_code(), self.idempotency_key) {
+        match (self.partitions_code(), self.keyed) {
             (code @ (ORIGIN | ALL), None) => {
                 let head = PlainHead {
                     kind: RecordKind::Command,
@@ -340,6 +410,7 @@ impl CommandRef<'_> {
                     digest: self.digest,
                     module_id: self.module_id,
                     procedure: self.procedure,
+                    principal: self.principal,
                 };
                 head.encode(self.args, out);
             }
@@ -349,17 +420,34 @@ impl CommandRef<'_> {
 
     fn encode_any(&self, out: &mut Vec<u8>) {
         begin(out, RecordKind::Command, self.body_bytes());
-        let flags = key_flags(self.idempotency_key.is_some(), self.idempotency_scope);
+        let flags = self.keyed.map_or(0, |keyed| keyed.flags()) | principal_flag(self.principal);
         out.push(self.partitions_code() | flags);
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
         out.extend_from_slice(&self.digest.to_le_bytes());
         self.partitions.encode(self.txn_id, out);
         push_varint(out, self.module_id);
         push_varint(out, self.procedure as u32);
-        if let Some(key) = self.idempotency_key {
-            push_key(out, key, self.idempotency_scope);
+        push_principal(out, self.principal);
+        if let Some(keyed) = self.keyed {
+            keyed.push(out);
         }
         out.extend_from_slice(self.args);
+    }
+}
+
+impl<'a> PrincipalRef<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.number > 0 && !self.name.is_empty(), "a principal has a number and a name");
+        begin(out, RecordKind::Principal, 8 + varint_bytes(self.number) + 1 + self.name.len());
+        out.extend_from_slice(&self.txn_id.0.to_le_bytes());
+        push_varint(out, self.number);
+        push_short(out, self.name.as_bytes());
+    }
+
+    fn decode(body: &mut BodyReader<'a>) -> Result<Self, WireError> {
+        let txn_id = TxnId(body.u64()?);
+        let (number, name) = body.principal()?;
+        Ok(Self { txn_id, number, name })
     }
 }
 
@@ -402,6 +490,7 @@ impl<'a> RecordRef<'a> {
             Self::DropTable(_) => RecordKind::DropTable,
             Self::Quarantine(_) => RecordKind::Quarantine,
             Self::Part(_) => RecordKind::Part,
+            Self::Principal(_) => RecordKind::Principal,
             Self::Void => RecordKind::Void,
         }
     }
@@ -418,6 +507,7 @@ impl<'a> RecordRef<'a> {
             Self::DropTable(drop) => Some(drop.txn_id),
             Self::Quarantine(found) => Some(found.txn_id),
             Self::Part(part) => Some(part.txn_id),
+            Self::Principal(principal) => Some(principal.txn_id),
         }
     }
 
@@ -428,8 +518,9 @@ impl<'a> RecordRef<'a> {
             Self::Command(command) => command.encode(out),
             Self::Changes(changes) => changes.encode(out),
             Self::Checkpoint(mark) => {
-                begin(out, RecordKind::Checkpoint, 8);
+                begin(out, RecordKind::Checkpoint, 8 + 8);
                 out.extend_from_slice(&mark.txn_id.0.to_le_bytes());
+                out.extend_from_slice(&mark.key_clock_us.to_le_bytes());
             }
             Self::Genesis(genesis) => {
                 begin(out, RecordKind::Genesis, GENESIS_BODY_BYTES);
@@ -449,6 +540,7 @@ impl<'a> RecordRef<'a> {
             }
             Self::Quarantine(found) => found.encode(out),
             Self::Part(part) => part.encode(out),
+            Self::Principal(principal) => principal.encode(out),
             Self::Void => begin(out, RecordKind::Void, 0),
         }
     }
@@ -507,6 +599,7 @@ fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
         5 => RecordRef::Changes(ChangesRef::decode(&mut body)?),
         6 => RecordRef::Checkpoint(CheckpointMark {
             txn_id: TxnId(body.u64()?),
+            key_clock_us: body.u64()?,
         }),
         7 => RecordRef::DropTable(DropTableRef {
             txn_id: TxnId(body.u64()?),
@@ -515,7 +608,8 @@ fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
         VOID => RecordRef::Void,
         QUARANTINE => RecordRef::Quarantine(QuarantineRef::decode(&mut body)?),
         PART => RecordRef::Part(PartRef::decode(&mut body)?),
-        other => return Err(corrupt("record kind", "1, or 3 to 12", other)),
+        PRINCIPAL => RecordRef::Principal(PrincipalRef::decode(&mut body)?),
+        other => return Err(corrupt("record kind", "1, 3 to 12, or 14", other)),
     };
     body.finish()?;
     Ok(record)
@@ -542,15 +636,16 @@ fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireE
     let partitions = decode_partitions(body, flags & PARTITIONS_MASK, txn_id.origin())?;
     let module_id = body.varint()?;
     let procedure = body.varint_u16()?;
-    let (idempotency_key, idempotency_scope) = decode_key(body, flags)?;
+    let principal = decode_principal(body, flags)?;
+    let keyed = decode_key(body, flags)?;
     Ok(CommandRef {
         txn_id,
         partitions,
         module_id,
         procedure,
         digest,
-        idempotency_key,
-        idempotency_scope,
+        principal,
+        keyed,
         args: body.rest("arguments", ARGS_BYTES_MAX)?,
     })
 }
@@ -632,7 +727,12 @@ impl<'a> RawRecord<'a> {
     pub fn plain_changes(&self) -> Option<(TxnId, &'a [u8])> {
         let (head, changes) = self.content.split_first_chunk::<PLAIN_HEAD_BYTES>()?;
         let [kind, flags, ids @ .., module_id, procedure] = head;
-        let is_plain = *kind == RecordKind::Changes as u8 && *flags == 0;
+        let is_plain = *kind == RecordKind::Changes as u8 && *flags & !HAS_PRINCIPAL == 0;
+        let changes = match (*flags, changes) {
+            (0, changes) => changes,
+            (_, [1..0x80, changes @ ..]) => changes,
+            _ => return None,
+        };
         let txn_id = TxnId(u64::from_le_bytes(*ids.first_chunk()?));
         let is_short = *module_id < 0x80 && *procedure < 0x80;
         (is_plain && is_short && txn_id.origin() < PARTITIONS_MAX).then_some((txn_id, changes))

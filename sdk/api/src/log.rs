@@ -44,6 +44,8 @@ pub enum RecordKind {
     Quarantine,
     /// Some of the rows that a transaction changed; the record of kind `changes` that ends its parts makes them count.
     Part,
+    /// A caller's name was put into the log, before the first record of a call by it.
+    Principal,
 }
 
 /// One changed row.
@@ -151,9 +153,13 @@ pub struct LogRecord {
     /// command, changes: the key that the call carried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// Name of the token within which the key counts.
+    /// Scope within which the key counts: the name of a token, unless the token names another scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_scope: Option<String>,
+    /// command, changes: name of the token that called, none on a server without tokens. principal: the name that the log has by a number
+    /// from here on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
     /// genesis: the database's id, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database_id: Option<String>,

@@ -56,6 +56,7 @@ mod import {
         pub fn now() -> i64;
         pub fn random() -> u64;
         pub fn txn_id() -> u64;
+        pub fn caller(out: u64) -> u32;
         pub fn log(level: u32, text: u64);
         pub fn abort(code: u64, message: u64);
         pub fn panic(text: u64);
@@ -398,6 +399,12 @@ impl Ops<'_> {
     pub fn txn_id(&self) -> u64 {
         // SAFETY: no memory is passed.
         unsafe { import::txn_id() }
+    }
+
+    /// Bytes of the caller's name, which are in `out` where they fit; 0 without a name.
+    pub fn caller(&self, out: &mut [u8]) -> usize {
+        // SAFETY: as above.
+        unsafe { import::caller(out_slice(out)) as usize }
     }
 
     pub fn log(&self, level: LogLevel, text: &str) {

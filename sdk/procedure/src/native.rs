@@ -482,6 +482,16 @@ impl Ops<'_> {
         self.host.borrow().txn_id()
     }
 
+    /// Bytes of the caller's name, which are in `out` where they fit; 0 without a name.
+    pub fn caller(&self, out: &mut [u8]) -> usize {
+        let host = self.host.borrow();
+        let name = host.caller().unwrap_or_default().as_bytes();
+        if let Some(room) = out.get_mut(..name.len()) {
+            room.copy_from_slice(name);
+        }
+        name.len()
+    }
+
     pub fn log(&self, level: LogLevel, text: &str) {
         self.host.borrow_mut().log(level, text).or_fault();
     }

@@ -17,6 +17,9 @@ pub struct Txn<'h> {
     last_uuid: Cell<u64>,
 }
 
+/// Bytes of the longest name of a token.
+const CALLER_BYTES_MAX: usize = 255;
+
 /// Bits of a UUID of version 7 behind time, version and variant.
 const UUID_RANDOM_BITS: u32 = 62;
 
@@ -85,6 +88,15 @@ impl<'h> Txn<'h> {
     /// Grows along the serial order of each partition; unique in the database.
     pub fn txn_id(&self) -> u64 {
         self.ops.txn_id()
+    }
+
+    /// Name of the token that the client called with; none on a server without tokens, and in what runs at a deployment. It is in the log,
+    /// so a replay and a standby see the same.
+    pub fn caller(&self) -> Option<String> {
+        let mut name = [0; CALLER_BYTES_MAX];
+        let bytes = self.ops.caller(&mut name);
+        let name = name.get(..bytes).filter(|name| !name.is_empty())?;
+        str::from_utf8(name).ok().map(str::to_owned)
     }
 
     /// Writes a line to the procedure's log. It stays there also when the transaction aborts.

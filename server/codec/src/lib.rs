@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod canonical;
 mod cbor;
 mod decode;
 mod document;
@@ -37,6 +38,7 @@ mod source;
 mod tests;
 mod text;
 
+pub use canonical::push_canonical;
 pub use cbor::{Cbor, ItemScanner};
 pub use decode::{ArgsError, Scratch, encode_args};
 pub use document::{Format, encode_document};

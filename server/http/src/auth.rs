@@ -8,6 +8,7 @@ use axum::{
 };
 use reprise_api::ProblemKind;
 use reprise_base::limits::IDEMPOTENCY_SCOPE_BYTES_MAX;
+use reprise_router::Router;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -54,6 +55,8 @@ pub struct Token {
     pub name: Arc<str>,
     /// What it may do.
     pub role: Role,
+    /// Within which its idempotency keys count: its name, unless the configuration names another scope.
+    pub scope: Arc<str>,
     /// SHA-256 of the token.
     pub digest: [u8; 32],
 }
@@ -66,15 +69,24 @@ pub enum AuthError {
     Digest { name: String },
     #[error("a token's name has 1 to {IDEMPOTENCY_SCOPE_BYTES_MAX} bytes; this one has {bytes}")]
     Name { bytes: usize },
+    #[error("token {name}: a scope has 1 to {IDEMPOTENCY_SCOPE_BYTES_MAX} bytes; this one has {bytes}")]
+    Scope { name: String, bytes: usize },
     #[error("token {name}: the role is one of read, write, admin; {role:?} is none")]
     Role { name: String, role: String },
 }
 
 impl Token {
     /// From the words of a configuration file.
-    pub fn new(name: &str, role: &str, sha256_hex: &str) -> Result<Self, AuthError> {
+    pub fn new(name: &str, role: &str, scope: Option<&str>, sha256_hex: &str) -> Result<Self, AuthError> {
         if !(1..=IDEMPOTENCY_SCOPE_BYTES_MAX).contains(&name.len()) {
             return Err(AuthError::Name { bytes: name.len() });
+        }
+        let scope = scope.unwrap_or(name);
+        if !(1..=IDEMPOTENCY_SCOPE_BYTES_MAX).contains(&scope.len()) {
+            return Err(AuthError::Scope {
+                name: name.into(),
+                bytes: scope.len(),
+            });
         }
         let digest = parse_digest(sha256_hex).ok_or_else(|| AuthError::Digest { name: name.into() })?;
         let role = Role::from_name(role).ok_or_else(|| AuthError::Role {
@@ -84,6 +96,7 @@ impl Token {
         Ok(Self {
             name: name.into(),
             role,
+            scope: scope.into(),
             digest,
         })
     }
@@ -106,8 +119,8 @@ fn parse_digest(hex: &str) -> Option<[u8; 32]> {
 /// Who acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
-    /// The name of the token that it showed.
-    token: Option<Arc<str>>,
+    /// Name and scope of the token that it showed.
+    token: Option<(Arc<str>, Arc<str>)>,
     /// None: nothing but what anybody may see.
     role: Option<Role>,
 }
@@ -126,12 +139,18 @@ impl Principal {
 
     /// That of the token; `anonymous` without one.
     pub fn name(&self) -> &str {
-        self.token.as_deref().unwrap_or("anonymous")
+        self.token.as_ref().map_or("anonymous", |(name, _)| name)
     }
 
-    /// Within what its idempotency keys count: the name of the token; None without one.
+    /// Within what its idempotency keys count; None without a token.
     pub fn scope(&self) -> Option<&Arc<str>> {
-        self.token.as_ref()
+        self.token.as_ref().map(|(_, scope)| scope)
+    }
+
+    /// As a router takes it; None without a token.
+    pub fn caller(&self, router: &Router) -> Option<reprise_router::Caller> {
+        let (name, scope) = self.token.as_ref()?;
+        Some(router.caller(name, scope))
     }
 
     /// True where its role is `needed` or above.
@@ -236,7 +255,7 @@ impl Auth {
         }
         let token = self.find(headers)?;
         let principal = Principal {
-            token: Some(token.name.clone()),
+            token: Some((token.name.clone(), token.scope.clone())),
             role: Some(token.role),
         };
         principal.require(needed).map(|()| principal)
@@ -358,6 +377,7 @@ mod tests {
         let token = |name: &str, secret: &str| Token {
             name: name.into(),
             role: Role::from_name(name).expect("role"),
+            scope: format!("{name}rs").into(),
             digest: Sha256::digest(secret.as_bytes()).into(),
         };
         let auth = Auth::with_tokens(vec![token("read", "r"), token("write", "w"), token("admin", "a")]);
@@ -389,7 +409,7 @@ mod tests {
         let principal = auth.require(&write, Role::Write).expect("let in");
         assert_eq!(
             (principal.name(), principal.scope().map(|name| &**name)),
-            ("write", Some("write"))
+            ("write", Some("writers"))
         );
         assert_eq!(status(principal.require(Role::Admin).map(|()| principal)), 403);
         assert!(!Principal::ANYBODY.may(Role::Read) && Principal::ANONYMOUS.may(Role::Admin));

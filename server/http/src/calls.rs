@@ -1,6 +1,6 @@
 //! `POST /v1/call/{module}/{procedure}`: one transaction.
 
-use std::{future::poll_fn, sync::Arc, time::Duration};
+use std::{future::poll_fn, time::Duration};
 
 use axum::{
     body::Body,
@@ -11,7 +11,7 @@ use axum::{
 use reprise_api::{CBOR_MEDIA_TYPE, CallAnswer, Problem, ProblemKind, headers};
 use reprise_base::{Lsn, limits::IDEMPOTENCY_KEY_BYTES_MAX};
 use reprise_codec::{Format, Packer};
-use reprise_router::{CallReply, CallTerms, Deployed};
+use reprise_router::{CallReply, CallTerms, Caller, Deployed, ScopedKey};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
@@ -20,10 +20,11 @@ use crate::{
     front::parse_digits,
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX},
     media::{format_of_answer, format_of_body},
+    places::Operation,
     refusal::{Refusal, problem_of_reply},
     reply::Held,
     safety::{self, AskedSafety},
-    state::AppState,
+    state::{AppState, Parts},
     submission::{CallText, Submission},
     target::Target,
     texts::Room,
@@ -97,8 +98,8 @@ pub struct Call {
 #[derive(Clone)]
 pub struct Terms {
     pub key: Option<Box<str>>,
-    /// Within which the key counts.
-    pub scope: Option<Arc<str>>,
+    /// None without tokens.
+    pub caller: Option<Caller>,
     /// For which the client waits.
     pub timeout: Option<Duration>,
     /// Of the answer.
@@ -108,6 +109,12 @@ pub struct Terms {
 }
 
 impl Call {
+    /// True where the caller's name has to be put into the log before the call can leave a record.
+    pub fn waits_for_name(&self, state: &AppState) -> bool {
+        let has_no_number = self.terms.caller.as_ref().is_some_and(|caller| caller.number == 0);
+        has_no_number && !self.target.schema().read_only && state.router.role() == reprise_base::Role::Primary
+    }
+
     /// Judges a head before the body is read: who may not call need not send.
     pub fn of(
         state: &AppState,
@@ -121,17 +128,19 @@ impl Call {
             .strip_prefix(PATH_PREFIX)
             .and_then(|rest| rest.split_once('/'))
             .ok_or_else(|| Refusal::not_found("the path is /v1/call/{module}/{procedure}"))?;
-        let target = Target::find(deployed, module, procedure)?;
+        let (key, caller) = (idempotency_key(headers)?, principal.caller(&state.router));
+        let scope = caller.as_ref().map_or("", |caller| &*caller.scope);
+        let scoped = key.map(|key| ScopedKey { scope, key });
+        let target = Target::for_call(&state.router, deployed, (module, procedure), scoped)?;
         if !target.schema().read_only {
             principal.require(Role::Write)?;
         }
         let format = format_of_body(headers)?;
-        let key = idempotency_key(headers)?;
         Ok(Self {
             target,
             terms: Terms {
                 key: key.map(Into::into),
-                scope: key.and_then(|_| principal.scope().cloned()),
+                caller,
                 timeout: client_timeout(headers)?,
                 answer: format_of_answer(headers, format),
                 trace: None,
@@ -150,10 +159,13 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
     // What is awaited may be the module's deployment.
     wait_for_min_lsn(state, &head.headers).await?;
     let deployed = state.router.deployed();
-    let asked = Call::of(state, principal, &deployed, path, &head.headers)?;
+    let mut asked = Call::of(state, principal, &deployed, path, &head.headers)?;
+    if asked.waits_for_name(state) {
+        asked.terms.caller = define_caller(state, principal).await;
+    }
     let terms = CallTerms {
         key: asked.terms.key.as_deref(),
-        scope: asked.terms.scope.as_ref(),
+        caller: asked.terms.caller.as_ref(),
         deadline_ns,
     };
     let (what, wait_max) = ("a call's body", state.limits.body_wait);
@@ -191,6 +203,21 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
         response.headers_mut().insert(name, value);
     }
     Ok(response)
+}
+
+/// Has a caller's name put into the log, where that takes records and does not have it. What can't be recorded can't write: the calls say why.
+pub async fn define_caller(state: &AppState, principal: &Principal) -> Option<Caller> {
+    let caller = principal.caller(&state.router)?;
+    if caller.number > 0 || state.router.role() != reprise_base::Role::Primary {
+        return Some(caller);
+    }
+    let name = caller.name.clone();
+    let define = move |parts: &Parts| parts.router.define_principal(&name);
+    let defined = state.blocking(Operation::Other, define).await;
+    if let Ok(Err(error)) = defined {
+        tracing::warn!(%error, "put the name of a token into the log");
+    }
+    principal.caller(&state.router)
 }
 
 /// Appends the body of a committed call's answer.

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use reprise_base::PartitionId;
-use reprise_router::{BatchBuilder, Deployed};
+use reprise_router::{BatchBuilder, Caller, Deployed};
 
 use crate::{
     limits::COALESCED_CALLS_MAX,
@@ -42,7 +42,7 @@ impl Coalescers {
         deployed: &Arc<Deployed>,
         partition: PartitionId,
         target: &Target,
-        args: &[u8],
+        (args, caller): (&[u8], Option<Caller>),
     ) -> (usize, PendingReply) {
         let mut place = state.coalescers.of(partition);
         let is_other = |coalescer: &mut Coalescer| coalescer.batch.deployed().generation != deployed.generation;
@@ -55,6 +55,7 @@ impl Coalescers {
             reply: ReplySlot::holding(Held::default()),
         });
         let batch = &mut coalescer.batch;
+        batch.set_caller(caller);
         let index = batch.push_routed(&target.module, target.procedure, partition, args);
         let pending = coalescer.reply.wait(index);
         if let Some(coalescer) = place.take_if(|coalescer| coalescer.batch.len() >= COALESCED_CALLS_MAX) {

@@ -14,6 +14,7 @@ use crate::{
     front::Name,
     refusal::Refusal,
     state::AppState,
+    status::now_us,
 };
 
 /// Shows the outcome kept under an idempotency key
@@ -43,16 +44,13 @@ pub async fn show_outcome(
     state.router.check_ready()?;
     let scope = principal.scope().map_or("", |name| &**name);
     match state.router.idempotency().look_up(ScopedKey { scope, key: &key }) {
-        Lookup::Kept(outcome) if state.router.is_unconfirmed(outcome.lsn) => {
+        Lookup::Kept(outcome, _) if state.router.is_unconfirmed(outcome.lsn) => {
             let reason = "the call that was made under this key committed on this server, and its standbys have not said that they have it";
             Err(Refusal::unconfirmed(reason, outcome.txn_id, outcome.lsn))
         }
-        Lookup::Kept(outcome) => {
-            let keep = state.router.idempotency().stats().keep;
-            outcome_of(key, &outcome, keep)
+        Lookup::Kept(outcome, left) => outcome_of(key, &outcome, left)
                 .map(Json)
-                .ok_or_else(|| Refusal::internal("the stored result is not of the procedure's type"))
-        }
+                .ok_or_else(|| Refusal::internal("the stored result is not of the procedure's type")),
         Lookup::Running => Err(Refusal::not_found("a call with this key runs now; ask again")),
         Lookup::Unknown => match state.router.status().log_error {
             // A call that was under way when the log failed may have been kept.
@@ -63,19 +61,19 @@ pub async fn show_outcome(
                 ),
             )),
             None => Err(Refusal::not_found(
-                "no call with this key has committed (by this token, if there are any), or its time is over",
+                "no call with this key has committed in the scope of this token, or its time is over",
             )),
         },
     }
 }
 
-fn outcome_of(key: String, outcome: &Remembered, keep: Duration) -> Option<KeptOutcome> {
+/// `left`: for how much longer it is kept, while a primary runs.
+fn outcome_of(key: String, outcome: &Remembered, left: Duration) -> Option<KeptOutcome> {
     let procedure = &outcome.module.schema.procedures[outcome.procedure];
     let (mut reader, mut result) = (ValueReader::new(&outcome.result), Vec::new());
     write_value(&procedure.returns, &mut reader, &mut result).ok()?;
     reader.finish().ok()?;
-    let time_us = outcome.txn_id.time_us();
-    let keep_us = i64::try_from(keep.as_micros()).unwrap_or(i64::MAX);
+    let expires_us = i64::try_from(left.as_micros()).unwrap_or(i64::MAX).saturating_add(now_us());
     Some(KeptOutcome {
         key,
         module: outcome.module.name.clone(),
@@ -85,7 +83,7 @@ fn outcome_of(key: String, outcome: &Remembered, keep: Duration) -> Option<KeptO
         txn_id: U64(outcome.txn_id.0),
         lsn: U64(outcome.lsn.0),
         partition: outcome.partition.map(|partition| partition.0),
-        time: rfc3339(time_us),
-        expires_at: rfc3339(time_us.saturating_add(keep_us)),
+        time: rfc3339(outcome.txn_id.time_us()),
+        expires_at: rfc3339(expires_us),
     })
 }

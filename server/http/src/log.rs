@@ -318,6 +318,7 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
         partitions: entry.partitions,
         idempotency_key: entry.idempotency_key,
         idempotency_scope: entry.idempotency_scope,
+        principal: entry.principal.as_deref().map(str::to_owned),
         ..LogRecord::default()
     };
     let schema = entry.procedure.as_ref().and_then(LogProcedure::schema);

@@ -25,7 +25,6 @@ use crate::{
     refusal::Refusal,
     standby_metrics::{self, Standbys},
     state::{AppState, Parts},
-    status::now_us,
 };
 
 /// One scrape's numbers: every instrument reports from the same moment.
@@ -41,6 +40,7 @@ struct Sample {
     modules: u64,
     tables: u64,
     idempotency: IdempotencyStats,
+    clock_jumps: u64,
     checkpoints: u64,
     checkpoint_failures: u64,
     checkpointed_lsn: u64,
@@ -155,6 +155,7 @@ fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
         modules: deployed.current.len() as u64,
         tables: deployed.tables.len() as u64,
         idempotency: status.idempotency,
+        clock_jumps: parts.router.clock_jumps(),
         checkpoints: status.checkpoints.0,
         checkpoint_failures: status.checkpoints.1,
         checkpointed_lsn: status.checkpointed_lsn.map_or(0, |lsn| lsn.0),
@@ -214,8 +215,7 @@ fn register_procedures(meter: &Meter, sample: &Shared) {
 }
 
 fn oldest_key_s(stats: &IdempotencyStats) -> u64 {
-    let age_us = stats.oldest_unix_us.map_or(0, |oldest_us| now_us() - oldest_us);
-    age_us.max(0) as u64 / 1_000_000
+    stats.oldest_age.map_or(0, |age| age.as_secs())
 }
 
 /// Name, description, and nanoseconds since the start: alerts take the difference of two scrapes.
@@ -263,7 +263,7 @@ fn push_histogram(name: &str, description: &str, measured: &Histogram<u64>, out:
 type Instrument = (&'static str, &'static str, fn(&Sample) -> u64);
 
 #[rustfmt::skip]
-const COUNTERS: [Instrument; 14] = [
+const COUNTERS: [Instrument; 15] = [
     ("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed),
     ("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted),
     ("reprise.transactions.failed", "Transactions ended by a trap or a limit", |s| s.totals.trapped),
@@ -276,6 +276,7 @@ const COUNTERS: [Instrument; 14] = [
     ("reprise.checkpoints.failed", "Checkpoints that failed", |s| s.checkpoint_failures),
     ("reprise.archive.failures", "Attempts that failed to put something into the archive", |s| s.archive.failures),
     ("reprise.idempotency.refused", "Calls refused because there was no room for their keys", |s| s.idempotency.refused),
+    ("reprise.clock.jumps", "Jumps of the wall clock by more than an hour", |s| s.clock_jumps),
     ("reprise.http.connections", "Connections accepted", |s| s.connections),
     ("reprise.http.batch.calls", "Calls that came in batches", |s| s.batch_calls),
 ];
@@ -297,7 +298,7 @@ const GAUGES: [Instrument; 26] = [
     ("reprise.idempotency.keys", "Idempotency keys remembered", |s| s.idempotency.keys),
     ("reprise.idempotency.bytes", "Bytes of them and their outcomes", |s| s.idempotency.bytes),
     ("reprise.idempotency.bytes.max", "Bytes of them at which new keys are refused", |s| s.idempotency.bytes_max),
-    ("reprise.idempotency.oldest.seconds", "Age of the oldest one in seconds", |s| oldest_key_s(&s.idempotency)),
+    ("reprise.idempotency.oldest.seconds", "Age of the oldest one in seconds in which a primary ran", |s| oldest_key_s(&s.idempotency)),
     ("reprise.archive.failing", "1 while the last attempt to put something into the archive failed", |s| s.archive.failure.is_some() as u64),
     ("reprise.archive.bytes", "Bytes in the archive; 0 without one", |s| s.archive.bytes),
     ("reprise.archive.held.bytes", "Bytes in the data directory that wait for the archive to take them", |s| s.archive.held_bytes),

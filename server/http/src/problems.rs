@@ -178,7 +178,8 @@ fn guide_of_request(kind: ProblemKind) -> Guide {
         ),
         ProblemKind::IdempotencyConflict => (
             "The idempotency key belongs to a call of another procedure, or with other arguments.",
-            "Use a new key for a new call. To get the first call's outcome, repeat it as it was.",
+            "The first call was carried out. <code>GET /v1/idempotency/KEY</code> shows its outcome, and so does the first request, sent as it \
+             was. A new key runs the call beside the first: what was paid under the old key is then paid twice.",
             UNCHANGED_FAILS,
         ),
         _ => (

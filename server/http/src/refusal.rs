@@ -114,6 +114,14 @@ impl Refusal {
         )
     }
 
+    /// The key was used for another call. Whoever then takes a new key runs the call twice.
+    pub fn idempotency_conflict() -> Self {
+        let detail = "the first request under this key was carried out or runs, and this one has another module, procedure or \
+                      arguments: nothing was done now. GET /v1/idempotency/KEY shows what was called and how it ended; the first \
+                      request, sent again as it was, is answered with that. A new key runs the call again, beside the first";
+        Self::new(ProblemKind::IdempotencyConflict, detail)
+    }
+
     /// A write reached a standby, whose primary is at this URL, if it knows it.
     pub fn not_primary(primary: Option<&str>) -> Self {
         let detail = match primary {
@@ -206,10 +214,7 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
             problem.retry_after_s = Some(*retry_after_s);
             problem
         }
-        ReplyOutcome::IdempotencyConflict => Problem::new(
-            ProblemKind::IdempotencyConflict,
-            "the key belongs to a call of another procedure or with other arguments; use a new key for a new call",
-        ),
+        ReplyOutcome::IdempotencyConflict => return Some(*Refusal::idempotency_conflict().problem),
         ReplyOutcome::IdempotencyFull => {
             let detail = "what is remembered under idempotency keys takes all of its room, and none of it is forgotten \
                           before its time; call without a key, or keep outcomes for less long (--idempotency-keep-s)";

@@ -11,7 +11,9 @@ use std::{
 use reprise_api::{Problem, ProblemKind};
 use reprise_base::Safety;
 use reprise_codec::{ArgsError, Format, Scratch, encode_document};
-use reprise_router::{BatchBuilder, Bound, CallReply, CallTerms, CallTimes, Deployed, ReplyOutcome, Stream};
+use reprise_router::{
+    BatchBuilder, Bound, CallKey, CallReply, CallTerms, CallTimes, Caller, Deployed, ReplyOutcome, ScopedKey, Stream,
+};
 
 use crate::{
     coalescer::Coalescers,
@@ -206,7 +208,13 @@ impl<F> Submission<F> {
 
     /// Sends the only call with those of other connections, or finds what is wrong with it. False: it has to go alone, for it
     /// touches several partitions or its answer may be long.
-    pub fn submit_coalesced(&mut self, state: &AppState, deployed: &Arc<Deployed>, text: &[u8]) -> bool {
+    pub fn submit_coalesced(
+        &mut self,
+        state: &AppState,
+        deployed: &Arc<Deployed>,
+        text: &[u8],
+        caller: Option<Caller>,
+    ) -> bool {
         let [slot] = &mut self.slots[..] else {
             return false;
         };
@@ -226,7 +234,7 @@ impl<F> Submission<F> {
             let Ok(Bound::One(partition)) = bound else {
                 return Ok(None);
             };
-            Ok(Some(Coalescers::join(state, deployed, partition, target, args)))
+            Ok(Some(Coalescers::join(state, deployed, partition, target, (&args[..], caller))))
         });
         match joined {
             Ok(None) => return false,
@@ -422,15 +430,20 @@ fn encode(
     text: &[u8],
     terms: CallTerms<'_>,
 ) -> Result<usize, Refusal> {
-    if terms.key.is_some() {
-        batch.set_scope(terms.scope.cloned());
-    }
+    batch.set_caller(terms.caller.cloned());
     batch.set_deadline(terms.deadline_ns);
     let params = &target.schema().params;
+    let key = match terms.key {
+        None => None,
+        Some(key) => Some(CallKey {
+            key,
+            fingerprint: target.fingerprint(call.format, call.of(text))?,
+        }),
+    };
     let encode = |out: &mut Vec<u8>| {
         SCRATCH.with_borrow_mut(|(scratch, _)| encode_document(call.format, params, call.of(text), out, scratch))
     };
-    Ok(batch.push(&target.module, target.procedure, terms.key, encode)?)
+    Ok(batch.push(&target.module, target.procedure, key, encode)?)
 }
 
 /// As `encode`, for the version in service of the procedure's module.
@@ -441,7 +454,10 @@ fn encode_again(
     text: &[u8],
     terms: CallTerms<'_>,
 ) -> Result<(Target, usize), Refusal> {
-    let target = Target::find(batch.deployed(), &old.module.name, &old.schema().name)?;
+    let scope = terms.caller.map_or("", |caller| &*caller.scope);
+    let key = terms.key.map(|key| ScopedKey { scope, key });
+    let names = (&*old.module.name, &*old.schema().name);
+    let target = Target::for_call(batch.router(), batch.deployed(), names, key)?;
     target.judge_role(call.may_write)?;
     let index = encode(batch, &target, call, text, terms)?;
     Ok((target, index))

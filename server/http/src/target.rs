@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use reprise_abi::{Type, text::TextBound, value::ValueReader};
 use reprise_api::{ProblemKind, integers_are_numbers};
-use reprise_codec::{Packer, first_names, write_value};
-use reprise_router::{CallReply, Deployed, Module, has_small_result};
+use reprise_base::Role;
+use reprise_codec::{ArgsError, Format, Packer, first_names, push_canonical, write_value};
+use reprise_router::{CallReply, Deployed, Module, Router, ScopedKey, call_hash, has_small_result};
 
 use crate::refusal::Refusal;
 
@@ -41,6 +42,47 @@ impl Target {
             procedure: position,
             has_small_result: has_small_result(procedure),
         })
+    }
+
+    /// The procedure that a call names. If its key was used, this is the version that ran under the key, whatever is in service by now:
+    /// a kept outcome outlives the module. Err also if the key was used for another procedure.
+    pub fn for_call(
+        router: &Router,
+        deployed: &Deployed,
+        (module, procedure): (&str, &str),
+        key: Option<ScopedKey<'_>>,
+    ) -> Result<Self, Refusal> {
+        let found = Self::find(deployed, module, procedure);
+        let Some(key) = key else {
+            return found;
+        };
+        match (router.idempotency().version_of(key), found) {
+            // The primary may know more.
+            (None, Err(_)) if router.role() == Role::Standby => {
+                Err(Refusal::not_primary(router.primary_url().as_deref()))
+            }
+            (None, found) => found,
+            (Some((ran, position)), found) => {
+                let schema = &ran.schema.procedures[position];
+                match (ran.name == module && schema.name == procedure, found) {
+                    (true, _) => Ok(Self {
+                        procedure: position,
+                        has_small_result: has_small_result(schema),
+                        module: ran,
+                    }),
+                    // What only reads has no use for a key.
+                    (false, Ok(found)) if found.schema().read_only => Ok(found),
+                    (false, _) => Err(Refusal::idempotency_conflict()),
+                }
+            }
+        }
+    }
+
+    /// Digest of a call as its client sent it: of the names of module and procedure, and of the arguments in canonical form.
+    pub fn fingerprint(&self, format: Format, args: &[u8]) -> Result<u128, ArgsError> {
+        let mut canonical = Vec::with_capacity(args.len() + 32);
+        push_canonical(format, args, &mut canonical).map_err(ArgsError::Syntax)?;
+        Ok(call_hash(&self.module.name, &self.schema().name, &canonical))
     }
 
     pub fn schema(&self) -> &reprise_abi::ProcedureSchema {

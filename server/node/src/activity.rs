@@ -33,6 +33,7 @@ impl Activity {
         let work = move || {
             while !seen.load(Ordering::Acquire) {
                 thread::park_timeout(LOOK_EVERY);
+                router.look_at_clock();
                 tell(router.notices());
             }
         };
@@ -81,6 +82,15 @@ fn line(notice: &Notice) -> String {
         } => {
             let replaced = replaced.map_or(String::new(), |replaced| format!(" in place of version {replaced}"));
             format!("deployed {module} version {version}{replaced}, transaction {txn_id}")
+        }
+        Notice::ClockJumped { by_us } => {
+            let (seconds, direction) = (by_us.unsigned_abs() / 1_000_000, if *by_us > 0 { "ahead" } else { "back" });
+            format!(
+                "the wall clock jumped {direction} by {} h {} min: transactions' times and points of time to restore go by it; \
+                 idempotency keys do not",
+                seconds / 3_600,
+                seconds / 60 % 60
+            )
         }
         Notice::Removed { module } => format!("removed {module}"),
         Notice::TableDropped { table } => format!("dropped table {table}"),

@@ -343,7 +343,7 @@ fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Resu
         schemas.note(&record);
         if lsns.contains(&record.lsn.0) {
             shown += 1;
-            print_record(&record, schemas.known.deployed(), output)?;
+            print_record(&record, &schemas.known, output)?;
         }
     }
     // A data directory's region may have what its files do not have yet.
@@ -378,7 +378,7 @@ fn print_walked(
         schemas.note(record);
         if shown < limit && lsns.contains(&record.lsn.0) {
             shown += 1;
-            printed = print_record(record, schemas.known.deployed(), output);
+            printed = print_record(record, &schemas.known, output);
         }
         printed.is_ok() && shown < limit && record.lsn.0 < lsns.end
     })?;
@@ -394,10 +394,11 @@ fn first_checkpoint(dir: &Path, start: Lsn) -> Option<CheckpointReader> {
     placed.find_map(|lsn| files.open(*lsn).ok())
 }
 
-fn print_record(record: &LogRecord<'_>, deployed: &Deployed, output: Output) -> std::io::Result<()> {
+fn print_record(record: &LogRecord<'_>, known: &LogSchemas, output: Output) -> std::io::Result<()> {
+    let (deployed, principals) = (known.deployed(), known.principals());
     // A command that does not fit its module is still a record: it is shown by number.
-    let shown = log_record(decode_entry(record, deployed))
-        .or_else(|_| log_record(decode_entry(record, &Deployed::default())))
+    let shown = log_record(decode_entry(record, deployed, principals))
+        .or_else(|_| log_record(decode_entry(record, &Deployed::default(), principals)))
         .map_err(|error| std::io::Error::other(error.to_string()))?;
     match output {
         Output::Json => print_json_line(&shown),

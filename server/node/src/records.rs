@@ -30,6 +30,10 @@ pub fn line(record: &LogRecord) -> String {
     let version = record
         .version
         .map_or_else(String::new, |version| format!(" version {version}"));
+    let caller = record
+        .principal
+        .as_deref()
+        .map_or_else(String::new, |name| format!(" by {name}"));
     let what = match record.kind {
         RecordKind::Genesis => format!("genesis of {} partitions", record.partition_count.unwrap_or(0)),
         RecordKind::Deploy => {
@@ -44,7 +48,7 @@ pub fn line(record: &LogRecord) -> String {
         RecordKind::Command => {
             let procedure = record.procedure.as_deref().unwrap_or("?");
             let args = record.args.as_ref().map_or("(unknown module)", |args| args.get());
-            format!("{module}.{procedure} {args}")
+            format!("{module}.{procedure} {args}{caller}")
         }
         RecordKind::Changes | RecordKind::Part => {
             let procedure = record.procedure.as_deref().unwrap_or("?");
@@ -55,7 +59,7 @@ pub fn line(record: &LogRecord) -> String {
                 (None, Some(part)) => format!(" (part {part})"),
                 (None, None) => String::new(),
             };
-            format!("{module}.{procedure}{whole} -> {}", rows.join("; "))
+            format!("{module}.{procedure}{whole} -> {}{caller}", rows.join("; "))
         }
         RecordKind::Checkpoint => "checkpoint begins".to_owned(),
         RecordKind::DropTable => format!("drop table {}", record.table.as_deref().unwrap_or("?")),
@@ -65,6 +69,7 @@ pub fn line(record: &LogRecord) -> String {
             let reason = record.reason.as_deref().unwrap_or_default();
             format!("quarantine {module}.{procedure}{version}, since its replay diverged at LSN {diverged}: {reason}")
         }
+        RecordKind::Principal => format!("principal {}", record.principal.as_deref().unwrap_or("?")),
         RecordKind::Void => "void: lost in a crash before anybody was told of it".to_owned(),
     };
     let partitions = match record.partitions.as_deref() {

@@ -1,7 +1,11 @@
 //! SIGHUP: the configuration is read anew. What can change at run time changes, what can't is named, and a file with a mistake
 //! changes nothing.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+};
 
 use clap::ArgMatches;
 use reprise_database::Database;
@@ -118,18 +122,29 @@ fn said(value: &str) -> &str {
 }
 
 fn token_changes(before: &[TokenNote], after: &[TokenNote]) -> Vec<String> {
-    let find = |list: &[TokenNote], name: &str| list.iter().find(|token| token.name == name).map(|token| token.digest);
-    let mut lines = Vec::new();
-    for token in before {
-        match find(after, &token.name) {
-            None => lines.push(format!("token {} is withdrawn", token.name)),
-            Some(digest) if digest != token.digest => lines.push(format!("token {} is another one", token.name)),
-            Some(_) => {}
+    let digests = |list: &[TokenNote], name: &str| -> BTreeSet<[u8; 32]> {
+        let own = list.iter().filter(|token| token.name == name);
+        own.map(|token| token.digest).collect()
+    };
+    let mut names: Vec<&str> = Vec::new();
+    for token in before.iter().chain(after) {
+        if !names.contains(&&*token.name) {
+            names.push(&token.name);
         }
     }
-    let new = after.iter().filter(|token| find(before, &token.name).is_none());
-    lines.extend(new.map(|token| format!("token {} is let in", token.name)));
-    lines
+    let change = |name: &&str| {
+        let (old, new) = (digests(before, name), digests(after, name));
+        let (gone, come) = (old.difference(&new).count(), new.difference(&old).count());
+        Some(match (gone, come) {
+            (0, 0) => return None,
+            _ if old.is_empty() => format!("token {name} is let in"),
+            _ if new.is_empty() => format!("token {name} is withdrawn"),
+            (0, come) => format!("token {name}: {come} more beside {}", old.len()),
+            (gone, 0) => format!("token {name}: {gone} withdrawn, {} left", new.len()),
+            _ => format!("token {name} is another one"),
+        })
+    };
+    names.iter().filter_map(change).collect()
 }
 
 /// What a reload needs beside the signal.
@@ -159,5 +174,9 @@ mod tests {
             ]
         );
         assert!(token_changes(&before, &before).is_empty());
+        // A rotation without a gap: two of one name for a while.
+        let both = [token("a (read)", 1), token("a (read)", 4)];
+        assert_eq!(token_changes(&before[..1], &both), ["token a (read): 1 more beside 1"]);
+        assert_eq!(token_changes(&both, &both[1..]), ["token a (read): 1 withdrawn, 1 left"]);
     }
 }

@@ -9,9 +9,9 @@ use reprise_env::{Disk, RealClock, SimDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
-    CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CommandRef, Compared, ComparedTable, DeployRef,
+    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, Compared, ComparedTable, DeployRef,
     DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, InSync,
-    KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef,
+    KeyRef, KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, PrincipalRef, Progress, QuarantineRef,
     RecordBatch, RecordRef, Refusal, Refused, RemoveRef, SHIP_PROTOCOL, Standing, TableDigests, TwoForms, Wants,
     Welcome, push_checkpoint_row,
 };
@@ -143,21 +143,25 @@ fn changes() -> Vec<u8> {
 
 fn records() -> Vec<Vec<u8>> {
     let (several, changes) = ([PartitionId(1), PartitionId(4)], changes());
-    let command = |partitions, idempotency_key| CommandRef {
+    let call = KeyRef {
+        key: b"key",
+        scope: b"token",
+        fingerprint: 1 << 100,
+    };
+    let command = |partitions, keyed: Option<KeyRef<'static>>| CommandRef {
         txn_id: TXN,
         partitions,
         module_id: 3,
         procedure: 2,
         digest: 7,
-        idempotency_key,
-        idempotency_scope: idempotency_key.map_or(b"", |_| b"token"),
+        principal: keyed.map_or(0, |_| 3),
+        keyed,
         args: b"arguments",
     };
     let called = command(PartitionSet::Several(PartitionList::new(&several)), None);
     let keyed = KeyedRef {
-        key: b"key",
-        scope: b"",
-        fingerprint: 1 << 100,
+        call: KeyRef { scope: b"", ..call },
+        args_hash: 1 << 99,
         result: b"result",
     };
     let changed = ChangesRef {
@@ -166,6 +170,7 @@ fn records() -> Vec<Vec<u8>> {
         module_id: 1,
         procedure: 1,
         digest: 5,
+        principal: 0,
         parts: 0,
         keyed: Some(keyed),
         changes: &changes,
@@ -190,7 +195,10 @@ fn records() -> Vec<Vec<u8>> {
             txn_id: TXN,
             name: "module",
         }),
-        RecordRef::Checkpoint(CheckpointMark { txn_id: TXN }),
+        RecordRef::Checkpoint(CheckpointMark {
+            txn_id: TXN,
+            key_clock_us: 5,
+        }),
         RecordRef::DropTable(DropTableRef {
             txn_id: TXN,
             table: "module.table",
@@ -201,6 +209,11 @@ fn records() -> Vec<Vec<u8>> {
             procedure: 1,
             diverged: Lsn(9),
             what: "it did more",
+        }),
+        RecordRef::Principal(PrincipalRef {
+            txn_id: TXN,
+            number: 3,
+            name: "token",
         }),
         RecordRef::Void,
         RecordRef::Part(PartRef {
@@ -217,12 +230,13 @@ fn records() -> Vec<Vec<u8>> {
             module_id: 1,
             procedure: 1,
             digest: 5,
+            principal: 0,
             parts: 301,
             keyed: None,
             changes: &[],
         }),
         RecordRef::Command(command(PartitionSet::All, None)),
-        RecordRef::Command(command(PartitionSet::One(PartitionId(9)), Some(b"key".as_slice()))),
+        RecordRef::Command(command(PartitionSet::One(PartitionId(9)), Some(call))),
         RecordRef::Command(called),
         RecordRef::Changes(changed),
     ];
@@ -277,6 +291,8 @@ fn checkpoint_keys() -> Vec<u8> {
             key: b"key",
             scope: b"token",
             fingerprint: 3,
+            args_hash: 4,
+            kept_us: 5,
             module_id: 0,
             procedure: 1,
             txn_id: TXN,
@@ -319,6 +335,7 @@ fn descriptions() -> [Vec<u8>; 3] {
         modules: 1,
         tables: 1,
         keys: 2,
+        key_clock_us: 6,
     }
     .encode(&mut parts[2]);
     parts
@@ -338,6 +355,13 @@ fn quarantine() -> Vec<u8> {
     raw
 }
 
+fn principals() -> Vec<u8> {
+    let mut raw = Vec::new();
+    CheckpointPrincipals::push(&mut raw, 1, "ci");
+    CheckpointPrincipals::push(&mut raw, 300, "app");
+    raw
+}
+
 fn checkpoint_parts() -> Vec<Vec<u8>> {
     let with = |which: u8, bytes: &[u8]| [&[which], bytes].concat();
     let [module, partition, database] = descriptions();
@@ -347,6 +371,7 @@ fn checkpoint_parts() -> Vec<Vec<u8>> {
         with(2, &checkpoint_keys()),
         with(3, &module),
         with(8, &quarantine()),
+        with(9, &principals()),
         with(4, &partition),
         with(5, &database),
         with(7, &file),

@@ -2,7 +2,7 @@
 
 use reprise_wire::{
     BlockHeader, Changes, CheckpointBlock, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeys,
-    CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CheckpointRows, CheckpointTrailer, Frame, History,
+    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CheckpointRows, CheckpointTrailer, Frame, History,
     RecordCounts, Records, SegmentHeader, count_records, is_stand_in, push_checkpoint_row,
 };
 
@@ -72,7 +72,7 @@ pub fn checkpoint_parts(bytes: &[u8]) {
         return;
     };
     let mut encoded = Vec::new();
-    match which % 10 {
+    match which % 11 {
         0 | 1 => CheckpointRows::new(rest)
             .map_while(Result::ok)
             .for_each(|(row, number)| push_checkpoint_row(&mut encoded, row, number)),
@@ -105,6 +105,10 @@ pub fn checkpoint_parts(bytes: &[u8]) {
             .into_iter()
             .flatten()
             .for_each(|part| part.encode(&mut encoded)),
+        9 => CheckpointPrincipals::decode_all(rest)
+            .into_iter()
+            .flatten()
+            .for_each(|(number, name)| CheckpointPrincipals::push(&mut encoded, number, name)),
         _ => {
             if let Ok(trailer) = CheckpointTrailer::decode(rest) {
                 encoded.extend_from_slice(&trailer.encode());

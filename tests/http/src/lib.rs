@@ -8,6 +8,6 @@ mod probe;
 mod server;
 mod wire;
 
-pub use probe::{probe, probe_changed, probe_grown, probe_with};
+pub use probe::{probe, probe_changed, probe_grown, probe_put_grown, probe_signed, probe_with, probe_without_put};
 pub use server::{Options, Server};
 pub use wire::{Answer, raw, rest};

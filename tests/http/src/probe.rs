@@ -40,7 +40,89 @@ pub fn probe_changed() -> Vec<u8> {
     build(CHANGED, "")
 }
 
+/// A version whose `put` takes a further, optional parameter.
+pub fn probe_put_grown() -> Vec<u8> {
+    let note = r#",{"name":"note","type":{"option":"text"}}"#;
+    let module = Module {
+        put: Some(note),
+        ..Module::default()
+    };
+    module.build()
+}
+
+/// A version without `put`.
+pub fn probe_without_put() -> Vec<u8> {
+    let module = Module {
+        put: None,
+        ..Module::default()
+    };
+    module.build()
+}
+
+/// A version with a procedure `sign`, which puts a row and answers with the caller's name.
+pub fn probe_signed() -> Vec<u8> {
+    let sign = r#",{"name":"sign","params":[{"name":"id","type":"i64"},{"name":"amount","type":"i64"}],"returns":"text","read_only":false,"partitioning":{"by":["id"]}}"#;
+    let module = Module {
+        more_procedures: sign,
+        code: SIGN,
+        imports: r#"(import "reprise1" "caller" (func $caller (param i64) (result i32)))"#,
+        ..Module::default()
+    };
+    module.build()
+}
+
+/// The name lies behind its length.
+const SIGN: &str = r#"(func (export "reprise_call_sign") (param i32) (result i32)
+    (local $length i32)
+    (drop (call $put_row))
+    (local.set $length (call $caller (call $slice (i32.const 1001) (i32.const 255))))
+    (i32.store8 (i32.const 1000) (local.get $length))
+    (call $result_write (call $slice (i32.const 1000) (i32.add (local.get $length) (i32.const 1))))
+    (i32.const 0))"#;
+
+/// What differs between versions.
+struct Module<'a> {
+    columns: &'a str,
+    /// Further parameters of `put`; none: there is no `put`.
+    put: Option<&'a str>,
+    more_procedures: &'a str,
+    imports: &'a str,
+    code: &'a str,
+}
+
+impl Default for Module<'_> {
+    fn default() -> Self {
+        Self {
+            columns: COLUMNS,
+            put: Some(""),
+            more_procedures: "",
+            imports: "",
+            code: "",
+        }
+    }
+}
+
 fn build(columns: &str, more_procedures: &str) -> Vec<u8> {
+    let module = Module {
+        columns,
+        more_procedures,
+        code: match more_procedures.is_empty() {
+            true => "",
+            false => r#"(func (export "reprise_call_extra") (param i32) (result i32) i32.const 0)"#,
+        },
+        ..Module::default()
+    };
+    module.build()
+}
+
+impl Module<'_> {
+    fn build(&self) -> Vec<u8> {
+        build_module(self)
+    }
+}
+
+fn build_module(module: &Module<'_>) -> Vec<u8> {
+    let (columns, more_procedures) = (module.columns, module.more_procedures);
     let by_id = r#""partitioning":{"by":["id"]}"#;
     let id = r#"{"name":"id","type":"i64"}"#;
     let procedure = |name: &str, params: &str, returns: &str, read_only: bool, partitioning: &str| {
@@ -48,14 +130,11 @@ fn build(columns: &str, more_procedures: &str) -> Vec<u8> {
             r#"{{"name":"{name}","params":[{params}],"returns":"{returns}","read_only":{read_only},{partitioning}}}"#
         )
     };
-    let procedures = [
-        procedure(
-            "put",
-            &format!(r#"{id},{{"name":"amount","type":"i64"}}"#),
-            "unit",
-            false,
-            by_id,
-        ),
+    let put = module.put.map(|more| {
+        let params = format!(r#"{id},{{"name":"amount","type":"i64"}}{more}"#);
+        procedure("put", &params, "unit", false, by_id)
+    });
+    let others = [
         procedure("echo", id, "i64", true, by_id),
         procedure("stop", id, "unit", false, by_id),
         procedure("trap", id, "unit", false, by_id),
@@ -77,21 +156,21 @@ fn build(columns: &str, more_procedures: &str) -> Vec<u8> {
             by_id,
         ),
     ];
+    let procedures: Vec<String> = put.into_iter().chain(others).collect();
     let description = format!(
         r#"{{"abi":1,"tables":[{{"name":"items","columns":[{columns}],"primary_key":["id"],"primary_kind":"ordered",
         "indexes":[{{"name":"by_amount","columns":["amount"],"unique":false}}],"placement":{{"by":"id"}}}}],
         "procedures":[{}{more_procedures}]}}"#,
         procedures.join(",")
     );
-    let extra = match more_procedures.is_empty() {
-        true => "",
-        false => r#"(func (export "reprise_call_extra") (param i32) (result i32) i32.const 0)"#,
-    };
     let custom: String = description
         .replace('\n', " ")
         .replace('\\', "\\\\")
         .replace('"', "\\\"");
-    let text = WAT.replace("DESCRIPTION", &custom).replace("EXTRA", extra);
+    let text = WAT
+        .replace("DESCRIPTION", &custom)
+        .replace("EXTRA", module.code)
+        .replace("IMPORTS", module.imports);
     wat::parse_str(text).expect("the probe is valid wasm text")
 }
 
@@ -103,6 +182,7 @@ const WAT: &str = r#"(module
   (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
   (import "reprise1" "log" (func $log (param i32 i64)))
   (import "reprise1" "abort" (func $abort (param i64 i64)))
+  IMPORTS
   (memory (export "memory") 100 100)
   (data (i32.const 0) "duplicatethe id is takennot_todaythis always stops")
   (func $slice (param $at i32) (param $length i32) (result i64)

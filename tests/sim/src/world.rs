@@ -8,7 +8,7 @@ use reprise_database::{
     NvramConfig, OpenError, RecoveryReport, RedoConfig, Sampling, bring_home_in,
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
-use reprise_router::{BatchBuilder, BatchReply, Router};
+use reprise_router::{BatchBuilder, BatchReply, CallKey, Router, call_hash};
 
 use crate::{
     module::{NAME, NativeCompiler, Way},
@@ -159,7 +159,11 @@ impl<A: Send + Sync + 'static> World<A> {
                 out.extend_from_slice(args);
                 Ok::<(), ()>(())
             };
-            batch.push(module, number, *key, encode).expect("encoded");
+            let key = key.map(|key| CallKey {
+                key,
+                fingerprint: call_hash(NAME, procedure, args),
+            });
+            batch.push(module, number, key, encode).expect("encoded");
         }
         let (arrived, disk) = (self.arrived.clone(), self.disk.clone());
         let done = Box::new(move |reply| {

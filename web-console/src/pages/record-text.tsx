@@ -12,6 +12,7 @@ const tones: Record<RecordKind, Tone> = {
   void: 'plain',
   quarantine: 'warn',
   part: 'plain',
+  principal: 'plain',
 };
 
 export const kinds = Object.keys(tones);
@@ -39,6 +40,8 @@ export function subjectOf(record: LogRecord): string {
       return 'a checkpoint holds what lies before';
     case 'genesis':
       return 'the log’s first record';
+    case 'principal':
+      return record.principal ?? 'unknown name';
     case 'void':
       return 'a number lost in a crash, without a record';
   }

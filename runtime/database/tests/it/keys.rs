@@ -4,7 +4,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -12,17 +12,21 @@ use std::{
 use crate::common::{begin, config, i64s, take, wasm};
 use reprise_database::{Database, Environment, LogPolicy};
 use reprise_env::{Clock, RealClock};
-use reprise_router::{Lookup, ReplyOutcome, ScopedKey};
+use reprise_router::{BatchBuilder, CallKey, Lookup, ReplyOutcome, ScopedKey};
 
-/// The system's time, and some more.
-struct Ahead(RealClock, AtomicI64);
+/// The system's clocks, of which each is moved by itself.
+struct Moved {
+    real: RealClock,
+    wall_us: AtomicI64,
+    passed_us: AtomicU64,
+}
 
-impl Clock for Ahead {
+impl Clock for Moved {
     fn now_us(&self) -> i64 {
-        self.0.now_us() + self.1.load(Ordering::Relaxed)
+        self.real.now_us() + self.wall_us.load(Ordering::Relaxed)
     }
     fn monotonic_ns(&self) -> u64 {
-        self.0.monotonic_ns()
+        self.real.monotonic_ns() + 1_000 * self.passed_us.load(Ordering::Relaxed)
     }
 }
 
@@ -30,14 +34,18 @@ const KEEP: Duration = Duration::from_secs(3600);
 
 struct World {
     database: Database,
-    clock: Arc<Ahead>,
+    clock: Arc<Moved>,
 }
 
 impl World {
     fn open(dir: &Path, log: LogPolicy, ahead: Duration) -> Self {
         let mut config = config(dir, 2);
         config.log = log;
-        let clock = Arc::new(Ahead(RealClock::new(), AtomicI64::new(ahead.as_micros() as i64)));
+        let clock = Arc::new(Moved {
+            real: RealClock::new(),
+            wall_us: AtomicI64::new(ahead.as_micros() as i64),
+            passed_us: AtomicU64::new(0),
+        });
         let mut around = Environment::real(&config).expect("a directory");
         around.clock = clock.clone();
         let database = Database::open_in(config, around).expect("open");
@@ -48,7 +56,13 @@ impl World {
     }
 
     fn pass(&self, time: Duration) {
-        self.clock.1.fetch_add(time.as_micros() as i64, Ordering::Relaxed);
+        self.step(time.as_micros() as i64);
+        self.clock.passed_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Sets the wall clock alone.
+    fn step(&self, by_us: i64) {
+        self.clock.wall_us.fetch_add(by_us, Ordering::Relaxed);
     }
 
     /// The outcome of one call, and whether it was remembered.
@@ -63,7 +77,7 @@ impl World {
     /// Its transaction, where something is kept.
     fn kept(&self, scope: &str, key: &str) -> Option<u64> {
         match self.database.router().idempotency().look_up(ScopedKey { scope, key }) {
-            Lookup::Kept(outcome) => Some(outcome.txn_id.0),
+            Lookup::Kept(outcome, _) => Some(outcome.txn_id.0),
             Lookup::Running | Lookup::Unknown => None,
         }
     }
@@ -104,7 +118,7 @@ fn nothing_is_kept_of_calls_that_fail() {
 }
 
 #[test]
-fn an_outcome_is_kept_for_its_time_over_restarts_and_no_longer() {
+fn an_outcome_is_kept_for_the_time_of_its_primary_over_restarts_and_no_longer() {
     for log in [LogPolicy::Command, LogPolicy::Physiological] {
         let dir = tempfile::tempdir().expect("a directory");
         let world = World::open(dir.path(), log, Duration::ZERO);
@@ -115,7 +129,8 @@ fn an_outcome_is_kept_for_its_time_over_restarts_and_no_longer() {
         let first = world.kept("", "in the log").expect("kept");
         drop(world);
 
-        let world = World::open(dir.path(), log, KEEP / 2);
+        // The wall clock says that its time is over, the primary did not run for so long.
+        let world = World::open(dir.path(), log, 9 * KEEP);
         for (key, procedure, args) in [
             ("old", "open", &[1, 100][..]),
             ("in a checkpoint", "open", &[2, 100]),
@@ -124,17 +139,115 @@ fn an_outcome_is_kept_for_its_time_over_restarts_and_no_longer() {
             assert_eq!(world.call("", key, procedure, args), REMEMBERED, "{key}");
         }
         assert_eq!(world.kept("", "in the log"), Some(first));
-        world.pass(KEEP);
+        world.pass(KEEP / 2);
+        take(&world.database);
+        drop(world);
+        let world = World::open(dir.path(), log, Duration::ZERO);
+        world.pass(KEEP / 4);
+        assert_eq!(world.kept("", "in the log"), Some(first));
+        world.pass(KEEP / 4);
         assert_eq!(world.kept("", "in the log"), None);
         assert_eq!(world.call("", "in the log", "transfer", &[1, 2, 5]), RAN);
         let second = world.kept("", "in the log").expect("kept");
-        assert!(second > first);
+        assert!(second > first, "ids grow, whatever the wall clock says");
         // The others went with their time; what is kept is the same after a restart.
         assert_eq!(world.keys(), 1);
         drop(world);
-        let world = World::open(dir.path(), log, KEEP / 2 + KEEP);
+        let world = World::open(dir.path(), log, Duration::ZERO);
         assert_eq!((world.keys(), world.kept("", "in the log")), (1, Some(second)));
         assert_eq!(world.call("", "in the log", "transfer", &[1, 2, 5]), REMEMBERED);
+    }
+}
+
+#[test]
+fn a_wall_clock_that_jumps_forgets_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let world = World::open(dir.path(), LogPolicy::Command, Duration::ZERO);
+    let far = 48 * KEEP.as_micros() as i64;
+    assert_eq!(world.call("", "before", "open", &[1, 100]), RAN);
+    world.step(far);
+    // On each partition a call while the clock is wrong.
+    for account in 10..20 {
+        assert_eq!(world.call("", &format!("far-{account}"), "open", &[account, 100]), RAN);
+    }
+    world.step(-far);
+    assert_eq!(world.call("", "after", "open", &[2, 100]), RAN);
+    for (key, account) in [("before", 1), ("far-10", 10), ("far-19", 19), ("after", 2)] {
+        assert_eq!(world.call("", key, "open", &[account, 100]), REMEMBERED, "{key}");
+    }
+    assert_eq!(world.keys(), 12);
+    world.pass(KEEP);
+    assert_eq!(world.call("", "later", "open", &[3, 100]), RAN);
+    assert_eq!(world.keys(), 1, "each went with its time");
+}
+
+#[test]
+fn a_scope_without_the_key_finds_it_among_those_without_tokens() {
+    for log in [LogPolicy::Command, LogPolicy::Physiological] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let world = World::open(dir.path(), log, Duration::ZERO);
+        assert_eq!(world.call("", "k", "open", &[1, 100]), RAN);
+        assert_eq!(world.call("ann", "own", "open", &[2, 100]), RAN);
+        let check = |world: &World| {
+            assert_eq!(world.call("ann", "k", "open", &[1, 100]), REMEMBERED);
+            assert_eq!(world.call("bob", "k", "open", &[1, 100]), REMEMBERED);
+            assert_eq!(world.kept("ann", "k"), world.kept("", "k"));
+            assert_eq!(
+                world.call("bob", "k", "open", &[2, 100]).0,
+                ReplyOutcome::IdempotencyConflict
+            );
+            assert_eq!((world.kept("", "own"), world.kept("bob", "own")), (None, None));
+            assert_eq!(world.keys(), 2);
+        };
+        check(&world);
+        drop(world);
+        let world = World::open(dir.path(), log, Duration::ZERO);
+        check(&world);
+        // Once it is forgotten, the key is the scope's own.
+        world.pass(2 * KEEP);
+        assert!(matches!(world.call("ann", "k", "open", &[1, 100]).0, ReplyOutcome::Failed(_)));
+    }
+}
+
+#[test]
+fn a_repeat_is_known_by_what_was_sent_or_by_what_was_encoded() {
+    for log in [LogPolicy::Command, LogPolicy::Physiological] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let world = World::open(dir.path(), log, Duration::ZERO);
+        let call = |world: &World, fingerprint: u128, args: Option<&[i64]>| {
+            let router = world.database.router();
+            let deployed = router.deployed();
+            let module = &deployed.current["bank"];
+            let (number, _) = module.procedure("open").expect("a procedure");
+            let mut batch = BatchBuilder::new(deployed.clone(), router);
+            let key = CallKey { key: "k", fingerprint };
+            let encode = |out: &mut Vec<u8>| {
+                out.extend_from_slice(&i64s(args.ok_or("no such arguments")?));
+                Ok::<(), &str>(())
+            };
+            batch.push(module, number, Some(key), encode).expect("added");
+            let (sender, receiver) = std::sync::mpsc::channel();
+            router.submit(batch, Box::new(move |reply| _ = sender.send(reply))); // the test may be over
+            let reply = receiver.recv().expect("a reply");
+            let reply = reply.get(0);
+            (reply.outcome.clone(), reply.replayed)
+        };
+        assert_eq!(call(&world, 1, Some(&[1, 100])), RAN);
+        let check = |world: &World| {
+            assert_eq!(call(world, 1, Some(&[1, 100])), REMEMBERED);
+            assert_eq!(call(world, 1, None), REMEMBERED, "what was sent says enough");
+            assert_eq!(call(world, 2, Some(&[1, 100])), REMEMBERED, "sent in another form");
+            let conflict = (ReplyOutcome::IdempotencyConflict, false);
+            assert_eq!(call(world, 2, Some(&[1, 101])), conflict);
+            assert_eq!(call(world, 2, None), conflict);
+        };
+        check(&world);
+        drop(world);
+        let world = World::open(dir.path(), log, Duration::ZERO);
+        check(&world);
+        take(&world.database);
+        drop(world);
+        check(&World::open(dir.path(), log, Duration::ZERO));
     }
 }
 

@@ -472,8 +472,8 @@ fn a_record_that_does_not_replay_stops_reads_and_promotion_by_name() {
         module_id: 0,
         procedure: 0,
         digest,
-        idempotency_key: None,
-        idempotency_scope: b"",
+        principal: 0,
+        keyed: None,
         args: &[0; 16],
     };
     let one = |id| PartitionSet::One(reprise_base::PartitionId(id));
@@ -504,7 +504,10 @@ fn a_record_that_does_not_replay_stops_reads_and_promotion_by_name() {
         // Asked again, it says so again; it is a standby still, and its log goes on.
         assert!(matches!(pair.standby.promote(), Err(ReplicationError::Unavailable(_))));
         assert_eq!(router.role(), Role::Standby);
-        let mark = RecordRef::Checkpoint(CheckpointMark { txn_id: TxnId(2 << 40) });
+        let mark = RecordRef::Checkpoint(CheckpointMark {
+            txn_id: TxnId(2 << 40),
+            key_clock_us: 0,
+        });
         let sent = forged(&pair.standby, &mark);
         assert_eq!(pair.standby.place(&sent.get()), Ok(Placed::New));
         pair.standby.close().expect("close");

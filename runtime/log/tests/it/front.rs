@@ -59,6 +59,7 @@ fn append_changes(
         module_id: 0,
         procedure: 0,
         digest: number,
+        principal: 0,
         parts: 0,
         keyed: None,
         changes: &changes,

@@ -301,6 +301,7 @@ fn both_forms(sizes: &[(usize, usize)]) -> RecordBatch {
             module_id: 0,
             procedure: 0,
             digest: 7,
+            principal: 0,
             parts: 0,
             keyed: None,
             changes: &changes,
@@ -311,8 +312,8 @@ fn both_forms(sizes: &[(usize, usize)]) -> RecordBatch {
             module_id: 0,
             procedure: 0,
             digest: 7,
-            idempotency_key: None,
-            idempotency_scope: &[],
+            principal: 0,
+        keyed: None,
             args: &args,
         };
         records.push_forms(Some(&command), &changes, None);

@@ -35,6 +35,7 @@ fn run(number: u64, changes: &[u8], part_bytes: usize) -> ChangesRun<'_> {
         module_id: 0,
         procedure: 0,
         digest: number,
+        principal: 0,
         parts: 0,
         keyed: None,
         changes,

@@ -131,6 +131,7 @@ fn changes(count: usize) -> RecordBatch {
             module_id: 1,
             procedure: 1,
             digest: 0,
+            principal: 0,
             parts: 0,
             keyed: None,
             changes: &[],

@@ -50,6 +50,8 @@ impl Sites {
             coordinator: reprise_partition::Coordinator::new(4, sites_count),
             told: reprise_partition::Told::new(4, sites_count),
             underway: Default::default(),
+            key_clock: reprise_partition::KeyClock::new(Arc::new(RealClock::new())),
+            principals: Default::default(),
         });
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
         for id in 0..sites_count {

@@ -39,6 +39,7 @@ fn run(
             module: deployed.module(ModuleId(0)).unwrap(),
             procedure: 0,
             args: &[],
+            caller: None,
         };
         let mut executor = Procedure(&mut procedure);
         let outcome = match several {

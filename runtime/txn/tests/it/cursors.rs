@@ -54,6 +54,7 @@ impl Bench {
             module: self.deployed.module(ModuleId(0)).expect("deployed"),
             procedure: 0,
             args: &[],
+            caller: None,
         };
         let mut executor = Procedure(body);
         let frame = &mut self.frame;

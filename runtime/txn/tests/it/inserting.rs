@@ -73,6 +73,7 @@ impl Bench {
             module: self.deployed.module(ModuleId(0)).expect("deployed"),
             procedure: 0,
             args: &[],
+            caller: None,
         };
         self.frame.set_capture(Some(AfterImage::Changed));
         self.frame.insert_changes();

@@ -95,6 +95,7 @@ fn run(schema: &str, partitions: u16, calls: &[(usize, Body)]) -> Vec<Result<Com
             module: deployed.module(ModuleId(0)).expect("deployed"),
             procedure: *procedure,
             args: &[],
+            caller: None,
         };
         let mut executor = Procedure(body);
         let outcome = match &mut stores[..] {

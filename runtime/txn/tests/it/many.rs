@@ -314,6 +314,7 @@ fn input(deployed: &Deployed, partitions_count: u16) -> TxnInput<'_> {
         module: deployed.module(ModuleId(0)).expect("deployed"),
         procedure: 0,
         args: &[],
+        caller: None,
     }
 }
 

@@ -91,6 +91,7 @@ fn record<'a>(partitions: PartitionSet<'a>, changes: &'a [u8]) -> ChangesRef<'a>
         module_id: 3,
         procedure: 2,
         digest: 0x0102_0304_0506_0708,
+        principal: 0,
         parts: 0,
         keyed: None,
         changes,
@@ -141,10 +142,14 @@ fn golden_groups_with_a_key() {
         ChangesRef::push_group(&mut changes, id, &encode_all(&samples()[4..]));
     }
     let mut several = record(PartitionSet::Several(PartitionList::new(&ids)), &changes);
+    several.principal = 300;
     several.keyed = Some(KeyedRef {
-        key: b"key-1",
-        scope: b"",
-        fingerprint: 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100,
+        call: KeyRef {
+            key: b"key-1",
+            scope: b"",
+            fingerprint: 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100,
+        },
+        args_hash: 0x1f1e_1d1c_1b1a_1918_1716_1514_1312_1110,
         result: b"ok",
     });
     let bytes = encode(&several);
@@ -164,6 +169,7 @@ fn golden_groups_with_a_key() {
 fn golden_checkpoint_mark() {
     let mark = RecordRef::Checkpoint(CheckpointMark {
         txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
+        key_clock_us: 0x0102_0304,
     });
     let mut bytes = Vec::new();
     mark.encode(&mut bytes);
@@ -207,6 +213,10 @@ fn raw_records_are_those_that_are_read_whole() {
     record(PartitionSet::One(PartitionId(7)), &changes).encode(&mut payload);
     record(PartitionSet::One(PartitionId(3)), &changes).encode(&mut payload);
     record(several, &group).encode(&mut payload);
+    for principal in [127, 128] {
+        let changes = record(PartitionSet::One(PartitionId(7)), &changes);
+        ChangesRef { principal, ..changes }.encode(&mut payload);
+    }
     RecordRef::Remove(removal).encode(&mut payload);
     let mut raw = RawRecords::new(&payload);
     let mut plain = 0;
@@ -229,8 +239,9 @@ fn raw_records_are_those_that_are_read_whole() {
             _ => assert!(quick.changes().is_err() && quick.plain_changes().is_none()),
         }
     }
-    assert_eq!(plain, 1);
-    assert_eq!(count_records(&payload), Ok(4));
+    // The usual form may name one of the first 127 callers.
+    assert_eq!(plain, 2);
+    assert_eq!(count_records(&payload), Ok(6));
     assert!(raw.next().is_none());
     let mut cut = RawRecords::new(&payload[..payload.len() - 1]);
     assert!(cut.by_ref().any(|record| record.is_err()) && cut.next().is_none());
@@ -291,6 +302,7 @@ fn golden_parts() {
     };
     assert_eq!(part, Ok(RecordRef::Part(expected)));
     let end = ChangesRef {
+        principal: 0,
         parts: 2,
         changes: &[],
         ..one
@@ -320,6 +332,7 @@ proptest! {
         changes in vec(change(), 0..12),
         key in proptest::option::of((vec(any::<u8>(), 1..=255), any::<u128>(), vec(any::<u8>(), 0..50))),
         all: bool,
+        principal in prop_oneof![Just(0), 1u32..300],
     ) {
         let mut bytes = encode_all(&changes);
         let set = if all { PartitionSet::All } else { PartitionSet::One(PartitionId(3)) };
@@ -329,10 +342,14 @@ proptest! {
             bytes = group;
         }
         let mut sample = record(set, &bytes);
+        sample.principal = principal;
         sample.keyed = key.as_ref().map(|(key, fingerprint, result)| KeyedRef {
-            key,
-            scope: &result[..],
-            fingerprint: *fingerprint,
+            call: KeyRef {
+                key,
+                scope: &result[..],
+                fingerprint: *fingerprint,
+            },
+            args_hash: !fingerprint,
             result,
         });
         let encoded = encode(&sample);
@@ -373,7 +390,11 @@ proptest! {
             false => PartitionSet::Several(PartitionList::new(&ids)),
         };
         let mut whole = record(set, &bytes);
-        whole.keyed = keyed.then_some(KeyedRef { key: b"key", scope: b"", fingerprint: 7, result: b"result" });
+        whole.keyed = keyed.then_some(KeyedRef {
+            call: KeyRef { key: b"key", scope: b"", fingerprint: 7 },
+            args_hash: 8,
+            result: b"result",
+        });
         let run = ChangesRun::new(whole, None, None, part_bytes);
         let (parts, last) = decoded(&run);
         prop_assert_eq!(run.records() as usize, parts.len() + 1);
@@ -437,8 +458,8 @@ fn two_forms() -> (CommandRef<'static>, ChangesRef<'static>) {
         module_id: changes.module_id,
         procedure: changes.procedure,
         digest: changes.digest,
-        idempotency_key: None,
-        idempotency_scope: &[],
+        principal: 0,
+        keyed: None,
         args: b"args",
     };
     (command, changes)

@@ -87,6 +87,7 @@ fn golden_contents() {
         modules: 5,
         tables: 6,
         keys: 7,
+        key_clock_us: 8,
     }
     .encode(&mut bytes);
     expect![[r#"
@@ -141,6 +142,19 @@ fn golden_contents() {
     );
     assert!(CheckpointQuarantine::decode_all(&[]).is_err());
     let mut bytes = Vec::new();
+    CheckpointPrincipals::push(&mut bytes, 1, "ci");
+    CheckpointPrincipals::push(&mut bytes, 300, "app");
+    expect!["01 02 63 69 ac 02 03 61 70 70"].assert_eq(&hex(&bytes));
+    assert_eq!(
+        CheckpointPrincipals::decode_all(&bytes),
+        Ok(vec![(1, "ci"), (300, "app")])
+    );
+    assert!(
+        CheckpointPrincipals::decode_all(&bytes.repeat(2)).is_err(),
+        "each number once"
+    );
+    assert!(CheckpointPrincipals::decode_all(&[]).is_err());
+    let mut bytes = Vec::new();
     push_checkpoint_row(&mut bytes, b"row", 5);
     expect!["03 72 6f 77 05 00 00 00 00 00 00 00"].assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
@@ -148,6 +162,8 @@ fn golden_contents() {
         key: b"key",
         scope: b"ci",
         fingerprint: 1,
+        args_hash: 2,
+        kept_us: 3,
         module_id: 2,
         procedure: 3,
         txn_id: TxnId(4),
@@ -248,6 +264,8 @@ proptest! {
             key: &key,
             scope: &result[..result.len().min(255)],
             fingerprint,
+            args_hash: !fingerprint,
+            kept_us: !numbers.2,
             module_id: numbers.0,
             procedure: numbers.1,
             txn_id: TxnId(numbers.2),

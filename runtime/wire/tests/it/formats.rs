@@ -32,8 +32,8 @@ fn command(partitions: PartitionSet<'_>) -> CommandRef<'_> {
         module_id: 300,
         procedure: 2,
         digest: 0x0102_0304_0506_0708,
-        idempotency_key: None,
-        idempotency_scope: b"",
+        principal: 0,
+        keyed: None,
         args: b"args",
     }
 }
@@ -86,6 +86,14 @@ fn golden_records() {
     );
     check_golden(RecordRef::Void, expect!["01 0a"]);
     check_golden(
+        RecordRef::Principal(PrincipalRef {
+            txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
+            number: 1,
+            name: "ci",
+        }),
+        expect!["0d 0e ff 1b 00 00 00 00 00 00 01 02 63 69"],
+    );
+    check_golden(
         RecordRef::Quarantine(QuarantineRef {
             txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
             module_id: 300,
@@ -117,7 +125,12 @@ fn golden_records() {
     );
     let several = [PartitionId(1), PartitionId(999)];
     let mut multi = command(PartitionSet::Several(PartitionList::new(&several)));
-    multi.idempotency_key = Some(b"key-1");
+    let mut keyed = KeyRef {
+        key: b"key-1",
+        scope: b"",
+        fingerprint: 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100,
+    };
+    multi.keyed = Some(keyed);
     check_golden(
         RecordRef::Command(multi),
         expect![[r#"
@@ -125,7 +138,8 @@ fn golden_records() {
         03 02 01 02 01 00 e7 03 ac 02 02 05 6b 65 79 2d
         31 61 72 67 73"#]],
     );
-    multi.idempotency_scope = b"ci";
+    keyed.scope = b"ci";
+    (multi.keyed, multi.principal) = (Some(keyed), 5);
     check_golden(
         RecordRef::Command(multi),
         expect![[r#"
@@ -189,8 +203,13 @@ fn sample_block() -> (BlockHeader, Vec<u8>, u32) {
 #[test]
 fn a_command_with_twenty_bytes_of_arguments_is_small() {
     let mut vote = command(PartitionSet::One(PartitionId(7)));
-    vote.args = &[0; 20];
-    assert_eq!(encode(&RecordRef::Command(vote)).len(), 42);
+    // As in the log of a vote: numbers below 128, and one of the first 127 callers.
+    (vote.module_id, vote.args) = (3, &[0; 20]);
+    assert_eq!(encode(&RecordRef::Command(vote)).len(), 41);
+    for (principal, bytes) in [(1, 42), (127, 42), (128, 43)] {
+        vote.principal = principal;
+        assert_eq!(encode(&RecordRef::Command(vote)).len(), bytes, "principal {principal}");
+    }
 }
 
 #[test]
@@ -236,9 +255,11 @@ proptest! {
         module_id: u32,
         procedure: u16,
         digest: u64,
+        principal in prop_oneof![Just(0), any::<u32>()],
         key in proptest::option::of((
             proptest::collection::vec(any::<u8>(), 1..=255),
             proptest::collection::vec(any::<u8>(), 0..=255),
+            any::<u128>(),
         )),
         args in proptest::collection::vec(any::<u8>(), 0..400),
     ) {
@@ -252,8 +273,12 @@ proptest! {
             module_id,
             procedure,
             digest,
-            idempotency_key: key.as_ref().map(|(key, _)| &key[..]),
-            idempotency_scope: key.as_ref().map_or(b"", |(_, scope)| &scope[..]),
+            principal,
+            keyed: key.as_ref().map(|(key, scope, fingerprint)| KeyRef {
+                key,
+                scope,
+                fingerprint: *fingerprint,
+            }),
             args: &args,
         });
         let bytes = encode(&record);
@@ -308,13 +333,13 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic_and_have_one_form(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
-        kind in 0u8..10,
+        kind in 0u8..16,
         framed: bool,
     ) {
         if framed && bytes.len() > 2 {
             bytes[0] = bytes.len() as u8 - 1;
             bytes[1] = kind;
-            bytes[2] &= 15;
+            bytes[2] &= 47;
         }
         for item in Records::new(&bytes) {
             let Ok((_, record, raw)) = item else { break };
@@ -334,8 +359,12 @@ proptest! {
         let mut sample = command(PartitionSet::One(PartitionId(8)));
         if several {
             sample.partitions = PartitionSet::Several(PartitionList::new(&ids));
-            sample.idempotency_key = Some(b"k");
-            sample.idempotency_scope = b"s";
+            sample.principal = 9;
+            sample.keyed = Some(KeyRef {
+                key: b"k",
+                scope: b"s",
+                fingerprint: 1,
+            });
         }
         let mut bytes = encode(&RecordRef::Command(sample));
         let at = at % bytes.len();

@@ -99,6 +99,7 @@ pub struct TestDb {
     seed: u64,
     txn_count: u64,
     log: Vec<LogLine>,
+    caller: Option<String>,
 }
 
 impl TestDb {
@@ -119,6 +120,7 @@ impl TestDb {
             seed: 0,
             txn_count: 0,
             log: Vec::new(),
+            caller: None,
         }
     }
 
@@ -144,6 +146,11 @@ impl TestDb {
     /// Moves the clock: by default every transaction happens at [`START_US`].
     pub fn set_now_us(&mut self, now_us: i64) {
         self.now_us = now_us;
+    }
+
+    /// Names the caller of the calls that follow ([`Txn::caller`]): by default nobody, as on a server without tokens.
+    pub fn set_caller(&mut self, name: Option<&str>) {
+        self.caller = name.map(str::to_owned);
     }
 
     /// The module as it describes itself to the host.
@@ -293,6 +300,7 @@ impl TestDb {
                 now_us: self.now_us,
                 txn_id: self.txn_count << TXN_ORIGIN_BITS | origin,
                 seed: self.seed,
+                caller: self.caller.as_deref(),
             },
         )
     }

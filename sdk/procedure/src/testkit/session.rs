@@ -43,7 +43,8 @@ impl CallScope {
 }
 
 /// When and as what a transaction runs.
-pub struct Moment {
+pub struct Moment<'a> {
+    pub caller: Option<&'a str>,
     pub now_us: i64,
     pub txn_id: u64,
     pub seed: u64,
@@ -81,7 +82,7 @@ pub struct Session<'a> {
     log: &'a mut Vec<LogLine>,
     args: &'a [u8],
     scope: CallScope,
-    moment: Moment,
+    moment: Moment<'a>,
     random: TxnRandom,
     handles: Vec<Handle>,
     cursors: Vec<Option<Cursor>>,
@@ -102,7 +103,7 @@ impl<'a> Session<'a> {
         log: &'a mut Vec<LogLine>,
         args: &'a [u8],
         scope: CallScope,
-        moment: Moment,
+        moment: Moment<'a>,
     ) -> Self {
         let random = TxnRandom::new([moment.seed, 0], moment.txn_id);
         Self {
@@ -525,6 +526,10 @@ impl HostOps for Session<'_> {
 
     fn txn_id(&self) -> u64 {
         self.moment.txn_id
+    }
+
+    fn caller(&self) -> Option<&str> {
+        self.moment.caller
     }
 
     fn random_u64(&mut self) -> u64 {

@@ -457,6 +457,19 @@ fn arguments_and_results_of_every_shape() {
 }
 
 #[test]
+fn caller_is_the_name_that_the_test_sets() {
+    let mut db = TestDb::new(&MODULE);
+    assert_eq!(db.run(|tx| Ok(tx.caller())), Ok(None));
+    let longest = "n".repeat(255);
+    for name in ["ci", &longest] {
+        db.set_caller(Some(name));
+        assert_eq!(db.run(|tx| Ok(tx.caller())), Ok(Some(name.to_owned())));
+    }
+    db.set_caller(None);
+    assert_eq!(db.run(|tx| Ok(tx.caller())), Ok(None));
+}
+
+#[test]
 fn time_and_randomness_are_fixed_by_clock_and_seed() {
     let draw = |seed| {
         let mut db = TestDb::new(&MODULE).with_seed(seed);

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::{Bytes, BytesMut};
 use reprise_base::{Budget, Grant};
 use reprise_codec::{Format, ItemScanner};
-use reprise_router::Stream;
+use reprise_router::{Caller, Stream};
 
 use super::{
     Cut,
@@ -31,8 +31,8 @@ pub struct Input {
     format: Format,
     /// Keeps the calls of all chunks in order in the engine.
     order: Stream,
-    /// Within which the calls' idempotency keys count.
-    scope: Option<Arc<str>>,
+    /// None without tokens.
+    caller: Option<Caller>,
     /// Until then the client waits for the calls.
     deadline_ns: Option<u64>,
     parser: LineParser,
@@ -53,11 +53,11 @@ pub struct Input {
 }
 
 impl Input {
-    pub fn new(format: Format, order: Stream, scope: Option<Arc<str>>, deadline_ns: Option<u64>) -> Self {
+    pub fn new(format: Format, order: Stream, caller: Option<Caller>, deadline_ns: Option<u64>) -> Self {
         Self {
             format,
             order,
-            scope,
+            caller,
             deadline_ns,
             parser: LineParser::default(),
             rest: BytesMut::new(),
@@ -186,7 +186,7 @@ impl Input {
         }
         let mut chunk = Chunk::new(self.text.clone(), self.format, self.order);
         let mut batch = chunk.calls.batch(state, state.router.deployed());
-        batch.set_scope(self.scope.clone());
+        batch.set_caller(self.caller.clone());
         batch.set_deadline(self.deadline_ns);
         self.parser.begin_chunk();
         while self.at < self.text.len() && has_place(&chunk, calls_max) {

@@ -7,7 +7,7 @@ use reprise_base::Grant;
 use reprise_codec::{
     ArgsError, Cbor, Format, Json, Scratch, Source, SyntaxError, Text, Token, encode_args, encode_document,
 };
-use reprise_router::{BatchBuilder, Stream};
+use reprise_router::{BatchBuilder, CallKey, Stream};
 
 use crate::{
     calls::{bad_key, is_valid_key},
@@ -137,6 +137,9 @@ impl Chunk {
         parser: &mut LineParser,
         may_write: bool,
     ) -> Result<(u16, usize), Refusal> {
+        if line.idempotency_key.is_some() {
+            return self.push_keyed(line, bytes, batch, parser, may_write);
+        }
         let number = match (line.target, &line.module, &line.procedure) {
             (Some(number), ..) => number,
             (None, Some(module), Some(procedure)) => {
@@ -149,10 +152,6 @@ impl Chunk {
         };
         let target = self.calls.target(number);
         target.judge_role(may_write)?;
-        let key = line.idempotency_key.as_ref().map(Text::as_str);
-        if key.is_some_and(|key| !is_valid_key(key)) {
-            return Err(bad_key());
-        }
         if let Args::Encoded(encoded) = line.args {
             encoded?;
         } else {
@@ -164,7 +163,45 @@ impl Chunk {
             out.extend_from_slice(&parser.args);
             Ok(())
         };
-        let index = batch.push(&target.module, target.procedure, key, copy)?;
+        let index = batch.push(&target.module, target.procedure, None, copy)?;
+        Ok((number, index))
+    }
+
+    /// As `push`, of a call with a key: what was kept under it is looked up before anything else.
+    fn push_keyed(
+        &mut self,
+        line: Line<'_>,
+        bytes: &[u8],
+        batch: &mut BatchBuilder,
+        parser: &mut LineParser,
+        may_write: bool,
+    ) -> Result<(u16, usize), Refusal> {
+        let (Some(module), Some(procedure), Some(key)) = (&line.module, &line.procedure, &line.idempotency_key) else {
+            let detail = "a call names its module and its procedure";
+            return Err(Refusal::malformed(detail));
+        };
+        let key = key.as_str();
+        if !is_valid_key(key) {
+            return Err(bad_key());
+        }
+        let names = (module.as_str(), procedure.as_str());
+        let target = Target::for_call(batch.router(), batch.deployed(), names, Some(batch.scoped(key)))?;
+        target.judge_role(may_write)?;
+        let known = self.calls.last_targets().take(8).find(|(_, known)| known.is(&target));
+        let number = known.map(|(number, _)| number);
+        let number = number.unwrap_or_else(|| self.calls.number_of(&target));
+        let args = &bytes[line.args_at];
+        let key = CallKey {
+            key,
+            fingerprint: target.fingerprint(self.format, args)?,
+        };
+        let is_encoded = line.target == Some(number);
+        let (format, params) = (self.format, &target.schema().params);
+        let encode = |out: &mut Vec<u8>| match line.args {
+            Args::Encoded(encoded) if is_encoded => encoded.map(|()| out.extend_from_slice(&parser.args)),
+            _ => encode_document(format, params, args, out, &mut parser.scratch),
+        };
+        let index = batch.push(&target.module, target.procedure, Some(key), encode)?;
         Ok((number, index))
     }
 

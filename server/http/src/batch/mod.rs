@@ -24,7 +24,7 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Problem};
+use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Problem, headers};
 use reprise_codec::Format;
 use reprise_router::BatchBuilder;
 use tokio::{
@@ -35,7 +35,7 @@ use tokio::{
 use crate::{
     auth::{Caller, Role},
     body::{requests_full, timed_out},
-    calls::{client_timeout, wait_for_min_lsn},
+    calls::{client_timeout, define_caller, wait_for_min_lsn},
     limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CALLS_EACH_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
     media::{format_of_answer, format_of_body},
     refusal::Refusal,
@@ -61,6 +61,7 @@ pub const PATH: &str = "/v1/batch";
     path = "/v1/batch",
     tag = "Calls",
     params(
+        ("Idempotency-Key" = Option<String>, Header, description = "Refused as malformed-request: a batch has keys by call, the member idempotency_key of a line"),
         ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "Calls that have not begun by then, or run longer, are ended as deadline-exceeded and leave nothing"),
         ("Reprise-Safety" = Option<String>, Header, description = "Writes have at least this level, or are refused before they run, or are outcome-unknown"),
         ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Begin once the read view holds this LSN"),
@@ -88,6 +89,11 @@ pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Re
 /// As `batch`, without the way through axum's tables.
 pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let (mut head, body) = request.into_parts();
+    if head.headers.contains_key(headers::IDEMPOTENCY_KEY) {
+        let detail = "a batch has no idempotency key of its own, since each of its calls ends by itself: give each call one, as the member \
+                      idempotency_key of its line";
+        return Err(Refusal::malformed(detail));
+    }
     let format = format_of_body(&head.headers)?;
     let timeout = client_timeout(&head.headers)?;
     let deadline_ns = timeout.map(|timeout| state.router.deadline_in(timeout));
@@ -96,6 +102,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
     let answers = format_of_answer(&head.headers, format);
     let span = head.extensions.remove::<RequestSpan>();
     let caller = Caller::of(&state.auth(), &head.headers)?;
+    let named = define_caller(state, &caller.principal).await;
     let conversation = Conversation {
         state: state.clone(),
         answers,
@@ -104,7 +111,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
         input: Input::new(
             format,
             state.router.new_stream(),
-            caller.principal.scope().cloned(),
+            named,
             deadline_ns,
         ),
         caller,

@@ -339,6 +339,8 @@ impl Pipeline {
                 let body = head.bytes..head.bytes + head.body_bytes;
                 let trace = CallTrace::start(self.state.tracer.as_ref(), head.path, &head.headers).map(Box::new);
                 match self.judge(input, &head, deployed) {
+                    // The name goes into the log first, which takes a while.
+                    Ok(call) if call.waits_for_name(&self.state) => return Taken::Other,
                     Ok(call) => run.push(body.end, body, &call, trace),
                     // The module may have come with what is awaited, since `deployed` was taken.
                     Err(_) if head.headers.contains_key(headers::MIN_LSN) => return Taken::Other,
@@ -360,7 +362,9 @@ impl Pipeline {
             headers::SAFETY,
             headers::TRACEPARENT,
         ];
-        let is_lasting = call.terms.key.is_none() && !changes.iter().any(|name| head.headers.contains_key(*name));
+        let has_number = call.terms.caller.as_ref().is_none_or(|caller| caller.number > 0);
+        let is_plain = call.terms.key.is_none() && has_number;
+        let is_lasting = is_plain && !changes.iter().any(|name| head.headers.contains_key(*name));
         if is_lasting && head.bytes <= KNOWN_HEAD_BYTES_MAX {
             self.known = Some(Known {
                 head: input[..head.bytes].into(),

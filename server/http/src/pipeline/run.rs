@@ -54,7 +54,7 @@ impl Terms {
     fn refused(trace: Option<Box<CallTrace>>) -> Self {
         Self {
             key: None,
-            scope: None,
+            caller: None,
             timeout: None,
             answer: Format::Json,
             trace,
@@ -120,7 +120,8 @@ impl Run {
         if may_coalesce
             && let [slot] = self.calls.slots()
             && is_plain(&slot.framing)
-            && self.calls.submit_coalesced(state, deployed, &self.text)
+            && let caller = slot.framing.caller.clone()
+            && self.calls.submit_coalesced(state, deployed, &self.text, caller)
         {
             self.is_coalesced = true;
             return;
@@ -128,7 +129,7 @@ impl Run {
         let mut batch = self.calls.batch(state, deployed.clone());
         self.calls.encode_all(&mut batch, &self.text, |terms| CallTerms {
             key: terms.key.as_deref(),
-            scope: terms.scope.as_ref(),
+            caller: terms.caller.as_ref(),
             deadline_ns: terms.timeout.map(|timeout| state.router.deadline_in(timeout)),
         });
         self.calls.submit(state, batch, Held::default());

@@ -42,6 +42,7 @@ Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from re
   [[tokens]]
   name = \"deploy\"
   role = \"admin\"        # admin, write or read
+  scope = \"deploy\"      # of idempotency keys; the name by default
   sha256 = \"…\"          # printf %s \"$TOKEN\" | sha256sum
 
   [http]                 # what one client may take; these are the defaults

@@ -11,6 +11,8 @@ use crate::output::Failure;
 struct TokenEntry {
     name: String,
     role: String,
+    /// Within which its idempotency keys count, where that is not the name.
+    scope: Option<String>,
     sha256: String,
 }
 
@@ -44,7 +46,8 @@ impl TokenSettings {
 
     /// In words: of a token, name and role.
     pub fn entries(&self) -> Vec<Entry> {
-        let names: Vec<_> = self.notes.iter().map(|token| token.name.as_str()).collect();
+        let mut names: Vec<_> = self.notes.iter().map(|token| token.name.as_str()).collect();
+        names.dedup();
         let (tokens, source) = match names.is_empty() {
             true => ("none: loopback only".to_owned(), Source::Default),
             false => (names.join(", "), Source::File),
@@ -53,15 +56,27 @@ impl TokenSettings {
     }
 }
 
+/// Several tokens may have one name, so that a new one is let in before the old one is withdrawn. They are one principal then.
+fn judge_beside(token: &Token, others: &[Token]) -> Result<(), String> {
+    let name = &token.name;
+    for other in others {
+        if other.digest == token.digest {
+            return Err(format!("the tokens {} and {name} have the same sha256", other.name));
+        }
+        if other.name == *name && (other.role, &other.scope) != (token.role, &token.scope) {
+            return Err(format!("the tokens named {name} differ in role or scope"));
+        }
+    }
+    Ok(())
+}
+
 fn read(entries: &[TokenEntry]) -> Result<(Auth, Vec<TokenNote>), String> {
     let mut tokens = Vec::new();
     let mut notes = Vec::new();
     for entry in entries {
-        if entries.iter().filter(|other| other.name == entry.name).count() > 1 {
-            return Err(format!("two tokens are named {}", entry.name));
-        }
-        let token = Token::new(&entry.name, &entry.role, &entry.sha256);
+        let token = Token::new(&entry.name, &entry.role, entry.scope.as_deref(), &entry.sha256);
         let token = token.map_err(|error| error.to_string())?;
+        judge_beside(&token, &tokens)?;
         notes.push(TokenNote {
             name: format!("{} ({})", entry.name, entry.role),
             digest: token.digest,

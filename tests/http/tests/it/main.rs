@@ -9,6 +9,7 @@ mod cbor;
 mod edges;
 mod errors;
 mod garbage;
+mod keys;
 mod looking;
 mod plan;
 mod replication;

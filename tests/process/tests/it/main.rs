@@ -6,6 +6,7 @@ mod divergence;
 mod exhaustion;
 mod follow;
 mod installed;
+mod keys;
 mod lifecycle;
 mod memory;
 mod migrations;

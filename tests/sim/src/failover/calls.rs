@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use reprise_base::{Lsn, Safety};
-use reprise_router::{BatchBuilder, BatchReply, ReplyOutcome};
+use reprise_router::{BatchBuilder, BatchReply, CallKey, ReplyOutcome, call_hash};
 
 use super::{
     Run,
@@ -131,6 +131,10 @@ impl Run {
             out.extend_from_slice(args);
             Ok::<(), ()>(())
         };
+        let key = key.map(|key| CallKey {
+            key,
+            fingerprint: call_hash(NAME, name, args),
+        });
         batch.push(module, number, key, encode).expect("encoded");
         let (around, life) = (self.around.clone(), process.life.clone());
         let (tape, answering) = (process.tape.clone(), router.clone());

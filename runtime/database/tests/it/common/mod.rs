@@ -19,7 +19,9 @@ use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Group, GroupSink, LogPolicy, Position,
     RecoveryReport, RedoConfig,
 };
-use reprise_router::{BatchBuilder, BatchReply, CheckpointInfo, CheckpointState, ReplyOutcome};
+use reprise_router::{
+    BatchBuilder, BatchReply, CallKey, CheckpointInfo, CheckpointState, ReplyOutcome, call_hash,
+};
 
 pub fn wasm(name: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -81,7 +83,10 @@ pub fn begin(database: &Database, scope: &str, calls: &[Call<'_>]) -> Receiver<B
     let router = database.router();
     let deployed = router.deployed();
     let mut batch = BatchBuilder::new(deployed.clone(), router);
-    batch.set_scope((!scope.is_empty()).then(|| scope.into()));
+    batch.set_caller((!scope.is_empty()).then(|| {
+        router.define_principal(scope).expect("defined");
+        router.caller(&scope.into(), &scope.into())
+    }));
     for (module, procedure, key, args) in calls {
         let module = &deployed.current[*module];
         let (number, _) = module.procedure(procedure).expect("a procedure");
@@ -89,7 +94,11 @@ pub fn begin(database: &Database, scope: &str, calls: &[Call<'_>]) -> Receiver<B
             out.extend_from_slice(args);
             Ok::<(), ()>(())
         };
-        batch.push(module, number, *key, encode).expect("encoded");
+        let key = key.map(|key| CallKey {
+            key,
+            fingerprint: call_hash(&module.name, procedure, args),
+        });
+        batch.push(module, number, key, encode).expect("encoded");
     }
     let (sender, receiver) = mpsc::channel();
     let done = Box::new(move |reply| _ = sender.send(reply)); // the test may be over

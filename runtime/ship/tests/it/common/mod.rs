@@ -111,6 +111,7 @@ pub fn append_apart(log: &TestLog, number: u64, bytes: usize, forms: TwoForms) -
         module_id: 0,
         procedure: 0,
         digest: 7,
+        principal: 0,
         parts: 0,
         keyed: None,
         changes: &changes,
@@ -121,8 +122,8 @@ pub fn append_apart(log: &TestLog, number: u64, bytes: usize, forms: TwoForms) -
         module_id: 0,
         procedure: 0,
         digest: 7,
-        idempotency_key: None,
-        idempotency_scope: &[],
+        principal: 0,
+        keyed: None,
         args: &args,
     };
     let mut records = RecordBatch::default();

@@ -1,0 +1,89 @@
+//! Finds jumps of the wall clock: it is compared with the monotonic clock from look to look.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use reprise_observe::{Notice, NoticeKind};
+
+use crate::router::Router;
+
+/// A wall clock that gains or loses more between two looks has jumped. Transaction ids, points of time to restore and every time that
+/// is shown go by it.
+const JUMP_US: u64 = 3_600_000_000;
+
+/// The last look at both clocks, and the jumps so far.
+#[derive(Default)]
+pub(crate) struct ClockWatch {
+    last: Mutex<Option<Look>>,
+    jumps: AtomicU64,
+}
+
+#[derive(Clone, Copy)]
+struct Look {
+    wall_us: i64,
+    monotonic_ns: u64,
+}
+
+impl ClockWatch {
+    /// Takes the next look. Returns by how much the wall clock jumped ahead since the last one, or back, if it did.
+    fn look(&self, next: Look) -> Option<i64> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = last.replace(next)?;
+        let passed_us = next.monotonic_ns.saturating_sub(before.monotonic_ns) / 1_000;
+        let expected_us = before.wall_us.saturating_add_unsigned(passed_us);
+        let jump_us = next.wall_us.saturating_sub(expected_us);
+        if jump_us.unsigned_abs() <= JUMP_US {
+            return None;
+        }
+        self.jumps.fetch_add(1, Ordering::Relaxed);
+        Some(jump_us)
+    }
+}
+
+impl Router {
+    /// Looks whether the wall clock jumped since the last look, and reports it.
+    pub fn look_at_clock(&self) {
+        let clock = &self.0.config.shared.clock;
+        let look = Look {
+            wall_us: clock.now_us(),
+            monotonic_ns: clock.monotonic_ns(),
+        };
+        if let Some(by_us) = self.0.clock_watch.look(look) {
+            self.notices()
+                .tell(NoticeKind::Clock, || Notice::ClockJumped { by_us });
+        }
+    }
+
+    /// Jumps of the wall clock by more than an hour since the start.
+    pub fn clock_jumps(&self) -> u64 {
+        self.0.clock_watch.jumps.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_jumps_by_more_than_an_hour_is_found() {
+        let watch = ClockWatch::default();
+        let mut monotonic_s = 100;
+        let mut look = |wall_s: i64| {
+            monotonic_s += 1;
+            let jump = watch.look(Look {
+                wall_us: wall_s * 1_000_000,
+                monotonic_ns: monotonic_s * 1_000_000_000,
+            });
+            jump.map(|jump_us| jump_us / 1_000_000)
+        };
+        assert_eq!(look(50_000), None);
+        assert_eq!(look(50_001), None);
+        assert_eq!(look(53_602), None, "an hour is set right by some clocks at a start");
+        assert_eq!(look(53_603 + 172_800), Some(172_800));
+        assert_eq!(look(53_604 + 172_800), None);
+        assert_eq!(look(53_605), Some(-172_800));
+        assert_eq!(watch.jumps.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,149 @@
+//! Idempotency keys over HTTP: a repeat is answered with the first outcome, however it is written and whatever was deployed since.
+
+use reprise_test_http::{Answer, Options, Server, probe, probe_put_grown, probe_signed, probe_without_put};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+const KEY: (&str, &str) = ("idempotency-key", "order 17");
+
+fn put(server: &Server, body: &str) -> Answer {
+    server.send(Method::POST, "/v1/call/probe/put", &[KEY], body.as_bytes().to_vec())
+}
+
+#[test]
+fn batch_with_a_key_for_all_is_refused() {
+    let server = Server::with_probe(Options::default());
+    let line = r#"{"module":"probe","procedure":"put","args":{"id":1,"amount":1}}"#;
+    let refused = server.send(Method::POST, "/v1/batch", &[KEY], line.into());
+    refused.problem_with(("malformed-request", 400), "idempotency_key of its line");
+    server.wait_rows("items", 0);
+}
+
+#[test]
+fn kept_outcome_is_answered_whatever_is_in_service() {
+    let server = Server::with_probe(Options::default());
+    let body = r#"{"id": 1, "amount": 10}"#;
+    let first = put(&server, body).ok(200);
+    let is_first = |server: &Server| {
+        let again = put(server, body);
+        assert_eq!(again.ok(200), first);
+        assert_eq!(again.header("idempotent-replayed"), Some("true"));
+        let line = r#"{"module":"probe","procedure":"put","args":{"amount":1e1,"id":1},"idempotency_key":"order 17"}"#;
+        let answers = server.batch(&[line, line].join("\n"));
+        for answer in &answers {
+            assert_eq!((&answer["txn_id"], &answer["replayed"]), (&first["txn_id"], &json!(true)));
+        }
+        let other = put(server, r#"{"id": 1, "amount": 11}"#);
+        other.problem_with(("idempotency-conflict", 409), "GET /v1/idempotency/KEY");
+        let other = put(server, r#"{"id": 1, "amount": "ten"}"#);
+        other.problem("idempotency-conflict", 409);
+        let kept = server.get("/v1/idempotency/order%2017").ok(200);
+        assert_eq!((&kept["txn_id"], &kept["procedure"]), (&first["txn_id"], &json!("put")));
+    };
+    is_first(&server);
+    server.put_module("probe", probe_put_grown()).ok(200);
+    is_first(&server);
+    server.put_module("probe", probe_without_put()).ok(200);
+    is_first(&server);
+    let unknown = server.send(
+        Method::POST,
+        "/v1/call/probe/put",
+        &[("idempotency-key", "order 18")],
+        body.into(),
+    );
+    unknown.problem("not-found", 404);
+    server.send(Method::DELETE, "/v1/modules/probe", &[], Vec::new());
+    is_first(&server);
+    let server = server.restart();
+    is_first(&server);
+    server.put_module("probe", probe());
+    is_first(&server);
+    server.wait_rows("items", 1);
+}
+
+#[test]
+fn repeat_is_the_same_however_it_is_written() {
+    let server = Server::with_probe(Options::default());
+    server.put_module("probe", probe_put_grown()).ok(200);
+    let first = put(&server, r#"{"id": 1, "amount": 10}"#).ok(200);
+    for same in [
+        r#"{"amount":10,"id":1}"#,
+        r#"{"amount":"10","id":"1"}"#,
+        r#"{"amount":10.0,"id":1e0,"note":null}"#,
+    ] {
+        assert_eq!(put(&server, same).ok(200), first, "{same}");
+    }
+    let cbor = b"\xa2\x62id\x01\x66amount\x0a".to_vec();
+    let headers = [KEY, ("content-type", "application/cbor"), ("accept", "application/json")];
+    let again = server.send(Method::POST, "/v1/call/probe/put", &headers, cbor);
+    assert_eq!(again.ok(200), first);
+    for other in [
+        r#"{"amount":10,"id":2}"#,
+        r#"{"amount":10,"id":1,"note":""}"#,
+        r#"{"amount":10,"id":1,"nota":1}"#,
+    ] {
+        put(&server, other).problem("idempotency-conflict", 409);
+    }
+}
+
+fn as_token(server: &Server, token: &str, procedure: &str, body: &str) -> Answer {
+    let bearer = format!("Bearer {token}");
+    let headers = [KEY, ("authorization", bearer.as_str())];
+    let path = format!("/v1/call/probe/{procedure}");
+    server.send(Method::POST, &path, &headers, body.into())
+}
+
+#[test]
+fn key_from_a_time_without_tokens_is_found_by_each_token() {
+    let server = Server::with_probe(Options::default());
+    let body = r#"{"id": 1, "amount": 10}"#;
+    let first = put(&server, body).ok(200);
+    let server = server.restart_with(Options {
+        tokens: true,
+        ..Options::default()
+    });
+    for token in ["secret-write", "secret-admin"] {
+        assert_eq!(as_token(&server, token, "put", body).ok(200), first);
+    }
+}
+
+#[test]
+fn record_has_the_caller_and_so_has_the_procedure() {
+    let options = Options {
+        tokens: true,
+        ..Options::default()
+    };
+    let server = Server::start_with(options);
+    let admin = [("authorization", "Bearer secret-admin")];
+    let deployed = server.send(Method::PUT, "/v1/modules/probe", &admin, probe_signed());
+    deployed.ok(201);
+    let sign = |server: &Server, token: &str, id: u32| {
+        let bearer = format!("Bearer {token}");
+        let body = json!({"id": id, "amount": 1}).to_string();
+        let headers = [("authorization", bearer.as_str())];
+        server
+            .send(Method::POST, "/v1/call/probe/sign", &headers, body.into())
+            .ok(200)
+    };
+    let record = |server: &Server, answer: &Value| {
+        let lsn = answer["lsn"].as_str().expect("an LSN");
+        server.send(Method::GET, &format!("/v1/log/{lsn}"), &admin, Vec::new()).ok(200)
+    };
+    let signed = [("secret-write", "write"), ("secret-admin", "admin"), ("secret-write", "write")];
+    let mut answers = Vec::new();
+    for (id, (token, name)) in (1..).zip(signed) {
+        let answer = sign(&server, token, id);
+        assert_eq!(answer["result"], name);
+        assert_eq!(record(&server, &answer)["principal"], name);
+        answers.push(answer);
+    }
+    // A replay runs the calls again, and stops where one answers with another name.
+    let server = server.restart();
+    for (answer, (_, name)) in answers.iter().zip(signed) {
+        assert_eq!(record(&server, answer)["principal"], name);
+    }
+    assert_eq!(sign(&server, "secret-admin", 9)["result"], "admin");
+    let defined = server.send(Method::GET, "/v1/log?kind=principal", &admin, Vec::new()).ok(200);
+    let names: Vec<_> = defined["records"].as_array().expect("records").iter().map(|found| &found["principal"]).collect();
+    assert_eq!(names, ["write", "admin"]);
+}
