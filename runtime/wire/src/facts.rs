@@ -187,9 +187,15 @@ mod tests {
                 name: "m",
                 hash: [0; 32],
                 wasm: b"",
+                tables: Default::default(),
+                destroyed: Default::default(),
                 migration: None,
             }),
-            RecordRef::Remove(RemoveRef { txn_id: TXN, name: "m" }),
+            RecordRef::Remove(RemoveRef {
+                txn_id: TXN,
+                name: "m",
+                destroyed: Default::default(),
+            }),
             RecordRef::Command(CommandRef {
                 txn_id: TXN,
                 partitions: PartitionSet::All,

@@ -32,7 +32,7 @@ pub use checkpoint::{
     CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CheckpointRows, CheckpointTrailer,
     push_checkpoint_row,
 };
-pub use deploy::{DeployRef, MigrationRef, PLAN_BYTES_MAX};
+pub use deploy::{DeployRef, DestroyedList, DestroyedRef, MigrationRef, PLAN_BYTES_MAX, SourceList};
 pub use facts::{PairWalk, RecordEffect, RecordFacts, RecordKey, RecordScope};
 pub use frame::{
     COMPARED_TABLES_MAX, Compared, ComparedTable, EpochSeen, Epochs, FILE_CHUNK_BYTES_MAX, FILE_PATH_BYTES_MAX,

@@ -71,6 +71,14 @@ fn tell(notices: &Notices) {
     }
 }
 
+/// The end of a line about what was destroyed.
+fn consented(destroyed: &[String]) -> String {
+    match destroyed {
+        [] => String::new(),
+        all => format!("; destroyed with consent: {}", all.join(", ")),
+    }
+}
+
 fn line(notice: &Notice) -> String {
     match notice {
         Notice::Deployed {
@@ -78,11 +86,13 @@ fn line(notice: &Notice) -> String {
             module,
             version,
             replaced,
+            destroyed,
         } => {
             let replaced = replaced.map_or(String::new(), |replaced| format!(" in place of version {replaced}"));
-            format!("deployed {module} version {version}{replaced}, transaction {txn_id}")
+            let destroyed = consented(destroyed);
+            format!("deployed {module} version {version}{replaced}, transaction {txn_id}{destroyed}")
         }
-        Notice::Removed { module } => format!("removed {module}"),
+        Notice::Removed { module, destroyed } => format!("removed {module}{}", consented(destroyed)),
         Notice::TableDropped { table } => format!("dropped table {table}"),
         Notice::Trapped {
             txn_id,

@@ -184,11 +184,14 @@ fn records() -> Vec<Vec<u8>> {
             name: "module",
             hash: [7; 32],
             wasm: b"\0asm\x01\0\0\0",
+            tables: Default::default(),
+            destroyed: Default::default(),
             migration: None,
         }),
         RecordRef::Remove(RemoveRef {
             txn_id: TXN,
             name: "module",
+            destroyed: Default::default(),
         }),
         RecordRef::Checkpoint(CheckpointMark { txn_id: TXN }),
         RecordRef::DropTable(DropTableRef {
@@ -298,6 +301,7 @@ fn descriptions() -> [Vec<u8>; 3] {
         in_service: true,
         installed_by: TXN,
         hash: [7; 32],
+        migrations: b"\x05split",
         description: b"{}",
         wasm: b"\0asm\x01\0\0\0",
     }
