@@ -231,7 +231,7 @@ fn deploy(router: &Router, name: &str, wasm: &[u8], native: Option<&'static Nati
         schema: native.schema(),
         code: Arc::new(NativeCode(native)),
     };
-    let deployed = router.deploy_candidate(candidate, &wasm.into());
+    let deployed = router.deploy_candidate(candidate, &wasm.into(), &[]);
     deployed
         .map(drop)
         .map_err(|error| failed(&format!("deploy {name}"), error))

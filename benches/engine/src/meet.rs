@@ -96,6 +96,7 @@ fn shared() -> Arc<Shared> {
         replay_failed: Default::default(),
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
+        records_max: AtomicUsize::new(usize::MAX),
         lines: Arc::new(RecentLines::new()),
         notices: Default::default(),
         logging: Logging::default(),

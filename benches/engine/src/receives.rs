@@ -112,7 +112,11 @@ fn frame_of(bytes: usize) -> Vec<u8> {
     let mut records = RecordBatch::default();
     while records.bytes().len() < bytes {
         let txn_id = TxnId::new(1, 0);
-        records.push(&RecordRef::Remove(RemoveRef { txn_id, name: &name }));
+        records.push(&RecordRef::Remove(RemoveRef {
+            txn_id,
+            name: &name,
+            destroyed: Default::default(),
+        }));
     }
     let group = GroupFrame {
         epoch: Epoch(1),

@@ -38,7 +38,7 @@ pub struct Address {
 }
 
 /// Takes names and addresses apart, of the contacts of one partition.
-#[on_deploy]
+#[on_deploy(name = "split-name")]
 pub fn migrate(tx: &Txn, from_version: u32) -> Result<(), Abort> {
     if from_version == 0 {
         return Ok(());

@@ -30,8 +30,12 @@ pub fn write_json(schema: &ModuleSchema) -> String {
     push_list(&mut out, &schema.procedures, |out, procedure| {
         push_procedure(out, schema, procedure)
     });
-    if schema.on_deploy {
-        put(&mut out, ",\"on_deploy\":true");
+    if let Some(name) = &schema.on_deploy {
+        put(&mut out, ",\"on_deploy\":");
+        match name.is_empty() {
+            true => push_bool(&mut out, true),
+            false => push_text(&mut out, name),
+        }
     }
     if !schema.retiring.is_empty() {
         put(&mut out, ",\"retiring\":");
@@ -399,7 +403,7 @@ mod tests {
                     ],
                 }],
             }],
-            on_deploy: true,
+            on_deploy: Some("split-name".into()),
             retiring: vec![TableSchema {
                 owner: String::new(),
                 shared: false,
@@ -420,7 +424,7 @@ mod tests {
             r#""placement":{"by":"a"}}],"procedures":[{"name":"p","docs":"Does.","params":[{"name":"a","#,
             r#""type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","#,
             r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological","#,
-            r#""prefetch":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}],"on_deploy":true,"#,
+            r#""prefetch":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}],"on_deploy":"split-name","#,
             r#""retiring":[{"name":"o","columns":[{"name":"a","type":"i64","nullable":false}],"primary_key":["a"],"#,
             r#""primary_kind":"ordered","indexes":[],"placement":"local"}]}"#,
         );

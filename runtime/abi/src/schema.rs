@@ -15,8 +15,9 @@ pub struct ModuleSchema {
     pub table_docs: Vec<String>,
     /// Guests name them by their exports.
     pub procedures: Vec<ProcedureSchema>,
-    /// Something is to run on the module's tables when it is deployed (`ON_DEPLOY_EXPORT`).
-    pub on_deploy: bool,
+    /// Name of what is to run on the module's tables when it is deployed (`ON_DEPLOY_EXPORT`); empty: it has none, and runs at each
+    /// deployment. None: nothing runs.
+    pub on_deploy: Option<String>,
     /// Tables as they are before a deployment, seen by what runs at it and by nothing else: the columns of the stored table that have these
     /// names. Guests name them by position behind `tables`.
     pub retiring: Vec<TableSchema>,
@@ -247,6 +248,11 @@ pub fn split_table_name(full: &str) -> Option<(&str, &str)> {
         None if is_valid_name(full) => Some(("", full)),
         _ => None,
     }
+}
+
+/// True for `[a-z][a-z0-9_-]{0,62}`, the form of a migration's name.
+pub fn is_valid_migration_name(name: &str) -> bool {
+    is_valid_name(&name.replace('-', "_"))
 }
 
 /// True for `[a-z][a-z0-9_]{0,62}`, the form of every name in a description.

@@ -118,8 +118,10 @@ pub const IDEMPOTENCY_BYTES_PART: u64 = 10;
 
 /// A log block is written at once; its size is a multiple of this.
 pub const LOG_ALIGN_BYTES: usize = 512;
-/// Longest log record, in bytes: a module and its header.
-pub const RECORD_BYTES_MAX: usize = MODULE_BYTES_MAX + (64 << 10);
+/// Longest list in the log of what a deployment changes, or destroys, in bytes.
+pub const DEPLOY_LIST_BYTES_MAX: usize = 1 << 20;
+/// Longest log record, in bytes: a module, two such lists and its header.
+pub const RECORD_BYTES_MAX: usize = MODULE_BYTES_MAX + 2 * DEPLOY_LIST_BYTES_MAX + (64 << 10);
 /// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
 pub const PART_BYTES: usize = 2 << 20;
 /// Changes of one transaction in all its parts, in bytes: several times what its write set and its rows' names come to.

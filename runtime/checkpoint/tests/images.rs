@@ -35,6 +35,7 @@ fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError
         in_service: true,
         installed_by: TxnId(3),
         hash: [4; 32],
+        migrations: b"\x05split",
         description: b"{}",
         wasm: b"\0asm",
     }

@@ -265,6 +265,7 @@ pub(crate) fn shared(
         replay_failed: Default::default(),
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
+        records_max: AtomicUsize::new(usize::MAX),
         lines: Arc::new(RecentLines::new()),
         notices: Default::default(),
         logging: Logging::new(config.log, config.redo.images, around.sampling).with_parts_of(around.part_bytes),

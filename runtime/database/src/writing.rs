@@ -14,7 +14,7 @@ use reprise_checkpoint::{CheckpointError, CheckpointReader, CheckpointSize, Chec
 use reprise_env::{Step, Work};
 use reprise_partition::Copied;
 use reprise_recovery::check_descriptions;
-use reprise_router::{CopyStart, Exported};
+use reprise_router::{CopyStart, Deployed, Exported, Module};
 use reprise_storage::stored_json;
 use reprise_wire::{
     CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef,
@@ -327,6 +327,17 @@ fn told_by(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("it said nothing")
 }
 
+/// Names of the migrations that the module's tables have had, beside the newest version of its name.
+fn migrations_of(deployed: &Deployed, module: &Module) -> Vec<u8> {
+    let mut names = Vec::new();
+    let newest = deployed.versions.iter().rfind(|other| other.name == module.name);
+    if newest.is_some_and(|newest| newest.id == module.id) {
+        let had = deployed.migrations.get(&module.name).into_iter().flatten();
+        had.for_each(|name| CheckpointModuleRef::push_migration(&mut names, name));
+    }
+    names
+}
+
 fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Result<(), CheckpointError> {
     use CheckpointBlockKind::{Module, Partition, Principals, Quarantine, Table};
     let mut raw = Vec::new();
@@ -339,6 +350,7 @@ fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Resul
             in_service: start.deployed.is_current(module.id),
             installed_by: module.installed_by,
             hash: module.hash,
+            migrations: &migrations_of(&start.deployed, module),
             description: &module.description,
             wasm,
         }

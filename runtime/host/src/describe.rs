@@ -7,7 +7,9 @@ use reprise_abi::{
     ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, Parameter, Partitioning,
     Placement, PrefetchKey, PrefetchPart, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
     row::COLUMNS_MAX,
-    schema::{COLUMN_VARIANTS_MAX, DOCS_BYTES_MAX, NAME_BYTES_MAX, is_valid_name, split_table_name},
+    schema::{
+        COLUMN_VARIANTS_MAX, DOCS_BYTES_MAX, NAME_BYTES_MAX, is_valid_migration_name, is_valid_name, split_table_name,
+    },
     types::{DECIMAL_SCALE_MAX, TYPE_DEPTH_MAX},
     value::ValueReader,
 };
@@ -61,15 +63,27 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
         parse_procedure(at, value, &tables)
     })?;
     distinct(&at, procedures.iter().map(|procedure| &procedure.name))?;
-    let on_deploy = object.flag("on_deploy")?;
+    let on_deploy = parse_on_deploy(&object)?;
     Ok(ModuleSchema {
         table_docs,
         abi: ABI_VERSION,
-        retiring: parse_retiring(&object, tables.len(), on_deploy)?,
+        retiring: parse_retiring(&object, tables.len(), on_deploy.is_some())?,
         tables,
         procedures,
         on_deploy,
     })
+}
+
+/// Name of what runs at a deployment; empty where something runs that has none.
+fn parse_on_deploy(object: &Object<'_>) -> Checked<Option<String>> {
+    match object.optional("on_deploy") {
+        None | Some((_, Value::Bool(false))) => Ok(None),
+        Some((_, Value::Bool(true))) => Ok(Some(String::new())),
+        Some((_, Value::String(name))) if is_valid_migration_name(name) => Ok(Some(name.clone())),
+        Some((at, _)) => {
+            at.fail("expected the migration's name (a to z, 0 to 9, _ and -, a letter first), true or false")
+        }
+    }
 }
 
 /// Tables that only what runs at a deployment sees.

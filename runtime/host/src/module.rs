@@ -262,7 +262,7 @@ fn describe_by_export(code: &Code, live: &mut Live, judge: Judge) -> Result<(Mod
 fn entries_of(schema: &ModuleSchema) -> impl Iterator<Item = String> {
     let procedures = schema.procedures.iter();
     let calls = procedures.map(|procedure| format!("{CALL_EXPORT_PREFIX}{}", procedure.name));
-    calls.chain(schema.on_deploy.then(|| ON_DEPLOY_EXPORT.to_owned()))
+    calls.chain(schema.on_deploy.iter().map(|_| ON_DEPLOY_EXPORT.to_owned()))
 }
 
 /// Each described procedure is exported, and each exported one described.
@@ -280,7 +280,7 @@ fn check_procedures(found: &Inspected<'_>, schema: &ModuleSchema) -> Result<(), 
     for (export, _) in &found.entries {
         let what = match export.strip_prefix(CALL_EXPORT_PREFIX) {
             Some(name) if schema.procedures.iter().any(|procedure| procedure.name == name) => continue,
-            None if schema.on_deploy => continue,
+            None if schema.on_deploy.is_some() => continue,
             Some(name) => format!("procedure {name}"),
             None => "on_deploy".to_owned(),
         };

@@ -29,7 +29,11 @@ pub fn read_module(json: &[u8]) -> Read<ModuleSchema> {
             .and_then(Value::as_u64)
             .map_or(ABI_VERSION, |abi| abi as u32),
         procedures: procedures.collect::<Read<_>>()?,
-        on_deploy: flag(&document, "on_deploy"),
+        on_deploy: match document.get("on_deploy") {
+            Some(Value::String(name)) => Some(name.clone()),
+            Some(Value::Bool(true)) => Some(String::new()),
+            _ => None,
+        },
         retiring: retiring.collect::<Read<_>>()?,
         tables,
     })

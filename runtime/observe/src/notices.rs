@@ -30,6 +30,8 @@ pub enum Notice {
         version: u32,
         /// The one before.
         replaced: Option<u32>,
+        /// What it destroyed, each with its count.
+        destroyed: Vec<String>,
     },
     /// The wall clock jumped by more than an hour.
     ClockJumped {
@@ -40,6 +42,8 @@ pub enum Notice {
     Removed {
         /// Its name.
         module: String,
+        /// What that destroyed, each with its count.
+        destroyed: Vec<String>,
     },
     /// A table that no module used went.
     TableDropped {
@@ -247,7 +251,10 @@ mod tests {
         for number in 0..1_000 {
             notices.tell(NoticeKind::Trap, || trap(number));
         }
-        notices.tell(NoticeKind::Schema, || Notice::Removed { module: "m".into() });
+        notices.tell(NoticeKind::Schema, || Notice::Removed {
+            module: "m".into(),
+            destroyed: Vec::new(),
+        });
         let taken = notices.take();
         assert_eq!(taken.notices.len(), NOTICES_MAX as usize + 1);
         assert_eq!(taken.left_out, [(NoticeKind::Trap, 1_000 - NOTICES_MAX)]);

@@ -50,6 +50,7 @@ pub struct Coordinator {
     partitions_count: u16,
     rendezvous: AtomicU64,
     txns: AtomicU64,
+    barriers: AtomicU64,
     wait_ns_max: AtomicU64,
     /// By partition: what a call of its last batch burned.
     fuel: Vec<AtomicU64>,
@@ -62,6 +63,8 @@ pub struct RendezvousStats {
     pub rendezvous: u64,
     /// Transactions that they ran.
     pub txns: u64,
+    /// Those of them behind which the partitions did nothing else: deployments, marks of checkpoints.
+    pub barriers: u64,
     /// The longest that one was ready until its rendezvous began.
     pub wait_ns_max: u64,
 }
@@ -122,6 +125,7 @@ impl Coordinator {
             partitions_count,
             rendezvous: AtomicU64::new(0),
             txns: AtomicU64::new(0),
+            barriers: AtomicU64::new(0),
             wait_ns_max: AtomicU64::new(0),
             fuel: (0..partitions_count).map(|_| AtomicU64::new(0)).collect(),
         }
@@ -132,6 +136,7 @@ impl Coordinator {
         RendezvousStats {
             rendezvous: self.rendezvous.load(Ordering::Relaxed),
             txns: self.txns.load(Ordering::Relaxed),
+            barriers: self.barriers.load(Ordering::Relaxed),
             wait_ns_max: self.wait_ns_max.load(Ordering::Relaxed),
         }
     }
@@ -253,7 +258,9 @@ impl Coordinator {
         self.wait_ns_max.fetch_max(wait_ns, Ordering::Relaxed);
         self.rendezvous.fetch_add(1, Ordering::Relaxed);
         self.txns.fetch_add(count as u64, Ordering::Relaxed);
-        let taken = group.txns.drain(..count).map(|(txn, _)| txn).collect();
+        let taken: Vec<_> = group.txns.drain(..count).map(|(txn, _)| txn).collect();
+        let barriers = taken.iter().filter(|txn| txn.stream.is_none()).count();
+        self.barriers.fetch_add(barriers as u64, Ordering::Relaxed);
         if !group.txns.is_empty() {
             let since_ns = group.since_ns();
             let at = state.groups.partition_point(|other| other.since_ns() <= since_ns);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_storage::{Conflict, Growth, Store, Unprepared};
 use reprise_txn::{
-    Applied, Candidate, Deployed, Failure, Judge, Module, Plan, PlanSummary, TxnInput, apply, plan, run_migration,
+    Applied, Candidate, Consent, Deployed, Failure, HeldCounts, Judge, Module, Plan, PlanSummary, TableSources,
+    TxnInput, apply, outline, prepare, run_migration,
 };
 
 use crate::{
@@ -23,14 +24,39 @@ pub struct Installation {
     /// Of the deployment.
     pub txn_id: TxnId,
     /// By which rules, and until when.
-    pub bounds: InstallBounds,
+    pub rules: InstallRules,
 }
 
-/// What judges an installation.
-#[derive(Clone, Copy, Debug)]
+/// By which rules a module is installed.
+#[derive(Clone, Debug)]
+pub enum InstallRules {
+    /// It is asked for now.
+    Asked {
+        /// To what it may destroy.
+        consents: Vec<Consent>,
+        /// Its time.
+        bounds: InstallBounds,
+    },
+    /// It stands in the log, with the sources of the columns of the tables that it changed.
+    Logged(Vec<TableSources>),
+}
+
+impl InstallRules {
+    fn bounds(&self) -> InstallBounds {
+        match self {
+            Self::Asked { bounds, .. } => *bounds,
+            Self::Logged(_) => InstallBounds::default(),
+        }
+    }
+
+    fn is_asked(&self) -> bool {
+        matches!(self, Self::Asked { .. })
+    }
+}
+
+/// The time of an installation.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct InstallBounds {
-    /// By which rules.
-    pub judge: Judge,
     /// When it must have made its tables and run what it runs, by the node's clock in nanoseconds. None: however long it takes.
     pub until_ns: Option<u64>,
     /// How long that is in seconds, for people; 0: as long as it likes.
@@ -50,6 +76,13 @@ pub enum InstallError {
     /// The tables can't become what it declares.
     #[error("the module's tables can't be reconciled with what is stored")]
     Conflicts(Vec<Conflict>),
+    /// It would destroy something without consent: what the plan tells of, but for `given`.
+    #[error("it would destroy what nobody consented to")]
+    #[expect(missing_docs, reason = "the message says what each one is")]
+    Consent {
+        plan: Box<PlanSummary>,
+        given: Vec<Consent>,
+    },
     /// The tables would take `bytes` more than there are, of `max` of the database.
     #[error("the tables take {bytes} bytes more than there are under a limit of {max}")]
     #[expect(missing_docs, reason = "the message says what each one is")]
@@ -86,12 +119,12 @@ pub fn install<T, E>(
         candidate,
         wasm,
         txn_id,
-        bounds,
+        rules,
     } = installation;
     let deployed = held.tools.deployed().clone();
-    let plan = judge(held, &candidate, bounds)?;
+    let plan = judge(held, &candidate, &rules)?;
     let summary = plan.summary.clone();
-    if !candidate.schema.on_deploy {
+    if !summary.migrates {
         let confirmed = confirm(held, &summary, &Migrated::default());
         if confirmed.is_ok() {
             let applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
@@ -101,7 +134,7 @@ pub fn install<T, E>(
     }
     wait_settled(held)?;
     let mut applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
-    let migrated = migrate(held, &applied, txn_id, bounds);
+    let migrated = migrate(held, &applied, txn_id, &rules);
     applied.retire(&mut stores_of(held));
     let confirmed = migrated.map(|migrated| confirm(held, &summary, &migrated));
     match &confirmed {
@@ -111,26 +144,42 @@ pub fn install<T, E>(
     confirmed
 }
 
-/// What an installation would do: the changed tables are made. Nothing is changed.
-pub fn judge(
-    held: &ExclusivePartitions<'_>,
-    candidate: &Candidate,
-    bounds: InstallBounds,
-) -> Result<Plan, InstallError> {
-    if bounds.judge == Judge::Deployment {
-        judge_memory(held, candidate)?;
+/// Judges an installation and makes the changed tables. Nothing is changed, and nothing is made of what is refused.
+fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallRules) -> Result<Plan, InstallError> {
+    let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
+    let counts = HeldCounts(&stores);
+    let judge = match rules {
+        InstallRules::Asked { .. } => Judge::Deployment(&counts),
+        InstallRules::Logged(tables) => Judge::Replay(tables),
+    };
+    let outline = outline(held.tools.deployed(), candidate, judge);
+    if !outline.summary.conflicts.is_empty() {
+        return Err(InstallError::Conflicts(outline.summary.conflicts));
     }
-    let clock = &held.tools.shared.clock;
+    if let InstallRules::Asked { consents, .. } = rules {
+        check_consents(&outline.summary, consents)?;
+        judge_memory(held, candidate, outline.summary.migrates)?;
+    }
+    let (clock, bounds) = (&held.tools.shared.clock, rules.bounds());
     let go_on = |rows| {
         held.tools.shared.underway.note_rows(rows);
         bounds.until_ns.is_none_or(|until_ns| clock.monotonic_ns() < until_ns)
     };
-    let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
-    let planned = plan(held.tools.deployed(), candidate, &stores, bounds.judge, &go_on);
-    planned.map_err(|error| match error {
+    prepare(outline, &stores, &go_on).map_err(|error| match error {
         Unprepared::Conflicts(conflicts) => InstallError::Conflicts(conflicts),
         Unprepared::Ended => InstallError::Time { max_s: bounds.max_s },
     })
+}
+
+/// Err: something would be destroyed that `given` does not consent to.
+pub fn check_consents(plan: &PlanSummary, given: &[Consent]) -> Result<(), InstallError> {
+    match plan.missing(given).next() {
+        None => Ok(()),
+        Some(_) => Err(InstallError::Consent {
+            plan: Box::new(plan.clone()),
+            given: given.to_vec(),
+        }),
+    }
 }
 
 /// Puts modules into service whose tables the partitions' stores hold. `note` has the bytes of all versions.
@@ -146,14 +195,14 @@ fn stores_of<'h>(held: &'h mut ExclusivePartitions<'_>) -> Vec<&'h mut Store> {
 }
 
 /// Refuses what takes more memory than there is, before anything of it is made.
-fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate) -> Result<(), InstallError> {
+fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate, migrates: bool) -> Result<(), InstallError> {
     let memory = &held.tools.shared.memory;
     let (name, schema) = (&candidate.name, &candidate.schema);
     let mut growth = Growth::default();
     for partition in held.partitions.iter() {
         let tables = schema.tables.iter();
-        growth.add(partition.store.growth_to_serve(name, tables, schema.on_deploy));
-        let retiring = schema.retiring.iter();
+        growth.add(partition.store.growth_to_serve(name, tables, migrates));
+        let retiring = schema.retiring.iter().filter(|_| migrates);
         growth.add(partition.store.growth_to_serve(name, retiring, true));
     }
     match growth.fits(memory) {
@@ -179,9 +228,9 @@ fn migrate(
     held: &mut ExclusivePartitions<'_>,
     applied: &Applied,
     txn_id: TxnId,
-    bounds: InstallBounds,
+    rules: &InstallRules,
 ) -> Result<Migrated, InstallError> {
-    let module = &applied.migration;
+    let (module, bounds) = (&applied.migration, rules.bounds());
     let mut executor = module.code.instantiate().map_err(|reason| InstallError::Migration {
         partition: PartitionId(0),
         failure: Failure::Trapped {
@@ -214,7 +263,7 @@ fn migrate(
             }
         }
         let digest = run_migration(&mut partition.store, partition.id, &input, &mut *executor, frame);
-        if bounds.judge == Judge::Deployment && frame.has_lines() {
+        if rules.is_asked() && frame.has_lines() {
             let lines = frame.take_lines().map(|line| (line.level as u8, line.text));
             let name = module.schema.entry_name(input.procedure);
             shared.lines.push(input.txn_id, &module.name, name, lines);

@@ -41,7 +41,10 @@ pub use coordinator::{Coordinator, RendezvousStats};
 pub use copy::Copied;
 pub use digest::PartitionDigest;
 pub use gate::{CommitGate, LeaseClock};
-pub use install::{InstallBounds, InstallError, Installation, Migrated, install, judge, note_position, put_in_service};
+pub use install::{
+    InstallBounds, InstallError, InstallRules, Installation, Migrated, check_consents, install, note_position,
+    put_in_service,
+};
 pub use key_clock::KeyClock;
 pub use lending::Lending;
 pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, Logging, Sampling, ShipForm};

@@ -44,6 +44,8 @@ pub struct Shared {
     pub copying: AtomicUsize,
     /// The bytes of every module version, by `ModuleId`, for checkpoints; none of those that are out of service.
     pub binaries: Mutex<Vec<Arc<[u8]>>>,
+    /// Longest run of records that the log takes at once, in bytes: the least of all engine threads.
+    pub records_max: AtomicUsize,
     /// What procedures logged.
     pub lines: Arc<RecentLines>,
     /// What an operator is told.

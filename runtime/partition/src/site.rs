@@ -170,6 +170,7 @@ impl ExecContext {
     pub fn new(shared: Arc<Shared>, sink: Box<dyn Sink>, recorder: Recorder) -> Self {
         let deployed = shared.deployed.load_full();
         let in_service = in_service(&deployed);
+        shared.records_max.fetch_min(sink.records_max(), Ordering::Relaxed);
         let mut frame = TxnScratch::counted_in(&shared.memory);
         frame.set_objects(sink.objects());
         Self {

@@ -270,6 +270,7 @@ fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dy
         wasm_bytes: module.wasm_bytes(),
         installed_by: module.installed_by,
         in_service: module.in_service,
+        migrations: module.migration_names().map(str::to_owned).collect(),
         schema,
         description: module.description.into(),
         code,

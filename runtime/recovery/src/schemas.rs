@@ -7,7 +7,7 @@ use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::read_module;
 use reprise_partition::Principals;
 use reprise_storage::TableId;
-use reprise_txn::{Candidate, Deployed, Judge, TablePast, apply, apply_drop, plan, remove};
+use reprise_txn::{Candidate, Deployed, Judge, TablePast, TableSources, apply, apply_drop, outline, prepare, remove};
 use reprise_wire::{DeployRef, RecordRef};
 
 use crate::load::{Retired, descriptions};
@@ -94,7 +94,9 @@ impl LogSchemas {
             description,
             code: Arc::new(Retired),
         };
-        let plan = plan(&self.deployed, &candidate, &[], Judge::Replay, &|_| true).ok()?;
+        let logged = sources_of(deploy);
+        let outline = outline(&self.deployed, &candidate, Judge::Replay(&logged));
+        let plan = prepare(outline, &[], &|_| true).ok()?;
         Some(apply(&self.deployed, candidate, plan, deploy.txn_id, &mut []).next)
     }
 
@@ -118,6 +120,14 @@ impl LogSchemas {
             && self.deployed.tables.iter().zip(&there.tables).all(is_same);
         is_whole.then_some(self.deployed.past)
     }
+}
+
+fn sources_of(deploy: &DeployRef<'_>) -> Vec<TableSources> {
+    let tables = deploy.tables.tables().map(|(table, columns)| TableSources {
+        table: table.to_owned(),
+        columns,
+    });
+    tables.collect()
 }
 
 /// What a checkpoint knows of a module version that was deployed before it.

@@ -52,12 +52,7 @@ impl Replayer {
     }
 
     /// A name of callers, which later records give by its number: they are not fed before it is known.
-    pub(crate) fn feed_principal(
-        &mut self,
-        lsn: Lsn,
-        end: Lsn,
-        record: &PrincipalRef<'_>,
-    ) -> Result<(), ReplayError> {
+    pub(crate) fn feed_principal(&mut self, lsn: Lsn, end: Lsn, record: &PrincipalRef<'_>) -> Result<(), ReplayError> {
         let defined = self.shared.principals.define(record.number, record.name);
         defined.map_err(|next| ReplayError::Malformed {
             lsn,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use reprise_base::{Lsn, TxnId};
 use reprise_partition::{
-    ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, install, note_position,
+    ExclusivePartitions, InstallError, InstallRules, Installation, Migrated, install, note_position,
 };
 use reprise_storage::Conflict;
-use reprise_txn::{Judge, ModuleId, PlanSummary, failure_text};
+use reprise_txn::{ModuleId, PlanSummary, TableSources, failure_text};
 use reprise_wire::DeployRef;
 
 use crate::{command::Divergence, error::ReplayError, replayer::Replayer};
@@ -43,12 +43,12 @@ impl Replayer {
         if candidate.hash != record.hash {
             return Err(logged.refused("its bytes do not have the logged hash".into()));
         }
+        let tables = record.tables.tables().map(|(table, columns)| TableSources {
+            table: table.to_owned(),
+            columns,
+        });
         let installation = Installation {
-            bounds: InstallBounds {
-                judge: Judge::Replay,
-                until_ns: None,
-                max_s: 0,
-            },
+            rules: InstallRules::Logged(tables.collect()),
             candidate,
             wasm,
             txn_id: record.txn_id,
@@ -81,7 +81,10 @@ impl Logged {
             InstallError::Replicated { table } => {
                 self.diverged(txn_id, format!("it leaves different rows of {table} on the partitions"))
             }
-            InstallError::Memory { .. } | InstallError::Time { .. } | InstallError::Log(_) => ReplayError::Stopped,
+            InstallError::Consent { .. }
+            | InstallError::Memory { .. }
+            | InstallError::Time { .. }
+            | InstallError::Log(_) => ReplayError::Stopped,
         })?;
         compared.map_err(|what| self.diverged(txn_id, what))?;
         note_position(held, txn_id, self.end);

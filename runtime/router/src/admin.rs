@@ -1,32 +1,43 @@
 //! Deployment and removal of modules: one step on all partitions at once.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use reprise_abi::{
+    TableSchema,
     schema::{ModuleSchema, is_valid_name},
     text::TextBound,
 };
 use reprise_base::{
     Lsn, TxnId,
-    limits::{MODULE_BYTES_MAX, QUARANTINED_MAX, TEXT_PER_BYTE_MAX},
+    limits::{DEPLOY_LIST_BYTES_MAX, MODULE_BYTES_MAX, QUARANTINED_MAX, TEXT_PER_BYTE_MAX},
 };
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{
-    Caller, ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, Partition, ReplyOutcome, Unlogged,
-    install, judge,
+    Caller, ExclusivePartitions, InstallBounds, InstallError, InstallRules, Installation, Migrated, Partition,
+    ReplyOutcome, Shared, Unlogged, check_consents, install,
 };
-use reprise_storage::Store;
-use reprise_txn::{Candidate, Judge, Module, ModuleId, PlanSummary, Quarantined, apply_drop, check_drop, remove};
+use reprise_storage::{Store, TableId};
+use reprise_txn::{
+    Candidate, Consent, Destroyed, HeldCounts, Judge, Module, ModuleId, PlanSummary, Quarantined, StoredCounts,
+    TableCount, apply_drop, check_drop, outline, outline_removal, remove,
+};
 use reprise_wire::{
-    DeployRef, DropTableRef, MigrationRef, PLAN_BYTES_MAX, PrincipalRef, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef,
-    RecordBatch, RecordRef, RemoveRef,
+    DeployRef, DestroyedList, DestroyedRef, DropTableRef, MigrationRef, PLAN_BYTES_MAX, PrincipalRef,
+    QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RecordBatch, RecordRef, RemoveRef, SourceList,
 };
 
 use crate::{
+    query::TableStats,
     router::{Router, Unavailable},
     standby::NotPrimary,
 };
+
+/// How long a plan waits for partitions to publish their counts; those that are busy have published them while they worked.
+const COUNTS_WAIT_MAX: Duration = Duration::from_millis(30);
 
 /// A deployment that is durable.
 #[derive(Clone)]
@@ -38,7 +49,17 @@ pub struct Deployment {
     pub unchanged: bool,
     /// True when no module of this name was in service.
     pub created: bool,
+    /// What it destroyed, with consent.
+    pub destroyed: Vec<Destroyed>,
     pub lsn: Lsn,
+}
+
+/// A module that is out of service, durably.
+#[derive(Clone, Debug)]
+pub struct Removal {
+    pub lsn: Lsn,
+    /// What that destroyed, with consent.
+    pub destroyed: Vec<Destroyed>,
 }
 
 /// A module that was judged and not installed.
@@ -77,45 +98,39 @@ pub enum DeployError {
 }
 
 impl Router {
-    /// Validates, compiles and installs a module on all partitions between two transactions. Blocks until it is durable.
+    /// As `deploy_with`, with consent to destroy nothing.
     pub fn deploy(&self, name: &str, wasm: &[u8]) -> Result<Deployment, DeployError> {
-        let wasm: Arc<[u8]> = wasm.into();
-        let candidate = self.compile(name, &wasm)?;
-        self.deploy_candidate(candidate, &wasm)
+        self.deploy_with(name, wasm, &[])
     }
 
-    /// What `deploy` would do, or the conflicts that it would be refused for: the same judgement, changed tables made and
-    /// forgotten. Leaves nothing.
+    /// Validates, compiles and installs a module on all partitions between two transactions. Blocks until it is durable. What it would
+    /// destroy is counted while the partitions are held, and needs consent.
+    pub fn deploy_with(&self, name: &str, wasm: &[u8], consents: &[Consent]) -> Result<Deployment, DeployError> {
+        let wasm: Arc<[u8]> = wasm.into();
+        let candidate = self.compile(name, &wasm)?;
+        self.deploy_candidate(candidate, &wasm, consents)
+    }
+
+    /// What `deploy` would do, or the conflicts that it would be refused for. It reads descriptions, and counts that the partitions
+    /// published: no call waits for it, and nothing is made.
     pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<Planned, DeployError> {
         let wasm: Arc<[u8]> = wasm.into();
         let candidate = self.compile(name, &wasm)?;
-        let schema = candidate.schema.clone();
-        let _deploying = self.0.deploying.lock().expect("a deployment never panics");
-        let in_service = self.deployed().current.get(name).map(|module| module.hash);
-        if in_service == Some(candidate.hash) {
+        check_record(&self.0.config.shared, &candidate, wasm.len())?;
+        let deployed = self.deployed();
+        let in_service = deployed.current.get(name).map(|module| module.hash);
+        let summary = match in_service == Some(candidate.hash) {
             // The same bytes change nothing, whatever became of the tables since.
-            let summary = PlanSummary::default();
-            return Ok(Planned { schema, summary });
-        }
-        let max_s = self.deploy_time_max_s();
-        let summary = self.run_on_all(move |held| {
-            judge_record(held, &candidate, wasm.len())?;
-            let shared = held.tools.shared.clone();
-            let clock = &shared.clock;
-            let _underway = shared.underway.begin(&candidate.name, max_s, &**clock);
-            let begun_ns = clock.monotonic_ns();
-            let mut summary = match judge(held, &candidate, bounds(held, max_s)) {
-                Ok(plan) => plan.summary,
-                Err(InstallError::Conflicts(conflicts)) => PlanSummary {
-                    conflicts,
-                    ..PlanSummary::default()
-                },
-                Err(error) => return Err(error.into()),
-            };
-            summary.estimated_ms = (clock.monotonic_ns() - begun_ns).div_ceil(1_000_000);
-            Ok::<_, DeployError>(summary)
-        })??;
-        Ok(Planned { schema, summary })
+            true => PlanSummary::default(),
+            false => {
+                let counts = PublishedCounts(self.table_stats(COUNTS_WAIT_MAX)?);
+                outline(&deployed, &candidate, Judge::Deployment(&counts)).summary
+            }
+        };
+        Ok(Planned {
+            schema: candidate.schema,
+            summary,
+        })
     }
 
     fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, DeployError> {
@@ -139,7 +154,12 @@ impl Router {
     }
 
     /// Installs code that need not be wasm (native procedures, for comparison). `wasm` is what the log keeps for replay.
-    pub fn deploy_candidate(&self, candidate: Candidate, wasm: &Arc<[u8]>) -> Result<Deployment, DeployError> {
+    pub fn deploy_candidate(
+        &self,
+        candidate: Candidate,
+        wasm: &Arc<[u8]>,
+        consents: &[Consent],
+    ) -> Result<Deployment, DeployError> {
         self.check_primary()?;
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let before = self.deployed().current.get(&candidate.name).cloned();
@@ -151,13 +171,15 @@ impl Router {
                 replaced: None,
                 unchanged: true,
                 created: false,
+                destroyed: Vec::new(),
                 lsn: Lsn(0),
             });
         }
         let name = candidate.name.clone();
         let wasm = wasm.clone();
         let max_s = self.deploy_time_max_s();
-        let lsn = self.run_on_all(move |held| deploy(held, candidate, wasm, max_s))??;
+        let consents = consents.to_vec();
+        let (lsn, destroyed) = self.run_on_all(move |held| deploy(held, candidate, wasm, (consents, max_s)))??;
         self.ask_to_tell(Duration::ZERO);
         let module = self.deployed().current.get(&name).cloned();
         let module = module.ok_or(DeployError::NotFound)?;
@@ -168,12 +190,14 @@ impl Router {
             module: name,
             version: module.version,
             replaced,
+            destroyed: names_of(&destroyed),
         });
         Ok(Deployment {
             module,
             replaced,
             unchanged: false,
             created: before.is_none(),
+            destroyed,
             lsn,
         })
     }
@@ -209,16 +233,20 @@ impl Router {
         }
     }
 
-    /// Takes a module out of service. Its versions stay known to the log, its tables stay stored.
-    pub fn remove(&self, name: &str) -> Result<Lsn, DeployError> {
+    /// Takes a module out of service. Its versions stay known to the log, its tables stay stored. That its procedures go, and that tables
+    /// with rows lose their owner, needs consent.
+    pub fn remove(&self, name: &str, consents: &[Consent]) -> Result<Removal, DeployError> {
         self.check_primary()?;
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
-        let (name, module) = (name.to_owned(), name.to_owned());
-        let (lsn, txn_id) = self.run_on_all(move |held| uninstall(held, &name))??;
+        let (name, module, consents) = (name.to_owned(), name.to_owned(), consents.to_vec());
+        let (lsn, txn_id, destroyed) = self.run_on_all(move |held| uninstall(held, &name, &consents))??;
         self.ask_to_tell(Duration::ZERO);
         self.wait_committed(lsn, txn_id)?;
-        self.notices().tell(NoticeKind::Schema, || Notice::Removed { module });
-        Ok(lsn)
+        self.notices().tell(NoticeKind::Schema, || Notice::Removed {
+            module,
+            destroyed: names_of(&destroyed),
+        });
+        Ok(Removal { lsn, destroyed })
     }
 
     /// Drops a table and its rows, unless a module in service declares it. `name` is `module.table`, or the table's name alone where one
@@ -254,6 +282,22 @@ impl Router {
         let outcome = outcome.unwrap_or_else(|_| Err("the server stops".into()));
         outcome.map_err(|reason| DeployError::OutcomeUnknown { reason, txn_id, lsn })
     }
+}
+
+/// Names in a line for the operator at most; the log has all of them.
+const DESTROYED_TOLD_MAX: usize = 8;
+
+/// As the operator reads it.
+fn names_of(destroyed: &[Destroyed]) -> Vec<String> {
+    let mut names: Vec<_> = destroyed
+        .iter()
+        .take(DESTROYED_TOLD_MAX)
+        .map(Destroyed::to_string)
+        .collect();
+    if destroyed.len() > names.len() {
+        names.push(format!("{} more", destroyed.len() - names.len()));
+    }
+    names
 }
 
 /// Results are bounded in bytes before they are committed, and so are their texts, as long as a byte does not become too many.
@@ -297,7 +341,6 @@ impl From<Unavailable> for DeployError {
 fn bounds(held: &ExclusivePartitions<'_>, max_s: u32) -> InstallBounds {
     let now_ns = held.tools.shared.clock.monotonic_ns();
     InstallBounds {
-        judge: Judge::Deployment,
         until_ns: (max_s > 0).then(|| now_ns + u64::from(max_s) * 1_000_000_000),
         max_s,
     }
@@ -306,17 +349,52 @@ fn bounds(held: &ExclusivePartitions<'_>, max_s: u32) -> InstallBounds {
 /// Bytes of a deployment's record beside the module, its name, and what it ran.
 const DEPLOY_HEAD_BYTES_MAX: usize = 128;
 
-/// Whether the log takes the deployment's record, before anything of it runs: a site's ring in NVRAM may be too small for it.
-fn judge_record(held: &ExclusivePartitions<'_>, candidate: &Candidate, wasm_bytes: usize) -> Result<(), DeployError> {
+/// Whether the log takes the deployment's record, before anything of it runs: a site's ring in NVRAM may be too small for it. What the
+/// deployment changes and destroys is not counted here: `Lists::of` does it.
+fn check_record(shared: &Shared, candidate: &Candidate, wasm_bytes: usize) -> Result<(), DeployError> {
     let ran = match candidate.schema.on_deploy {
-        true => PLAN_BYTES_MAX + 8 * held.partitions.len(),
-        false => 0,
+        Some(_) => PLAN_BYTES_MAX + 8 * usize::from(shared.partitions_count),
+        None => 0,
     };
     let bytes = DEPLOY_HEAD_BYTES_MAX + candidate.name.len() + ran + wasm_bytes;
-    let max = held.tools.sink.records_max();
+    let max = shared.records_max.load(Ordering::Relaxed);
     match bytes <= max {
         true => Ok(()),
         false => Err(DeployError::RecordTooLong { bytes, max }),
+    }
+}
+
+/// What the log holds of a plan beside words.
+struct Lists {
+    sources: Vec<u8>,
+    destroyed: Vec<u8>,
+}
+
+impl Lists {
+    /// Err: more than `max` bytes, or than the log takes of a list.
+    fn of(plan: &PlanSummary, max: usize) -> Result<Self, DeployError> {
+        let mut lists = Self {
+            sources: Vec::new(),
+            destroyed: Vec::new(),
+        };
+        for table in plan.tables.iter().filter(|table| !table.sources.is_empty()) {
+            let name = table.table.split_once('.').map_or(&*table.table, |(_, name)| name);
+            SourceList::push(&mut lists.sources, name, &table.sources);
+        }
+        for destroyed in &plan.destroyed {
+            let destroyed = DestroyedRef {
+                kind: destroyed.consent.kind as u8,
+                name: &destroyed.consent.name,
+                count: destroyed.count,
+            };
+            DestroyedList::push(&mut lists.destroyed, destroyed);
+        }
+        let max = max.min(DEPLOY_LIST_BYTES_MAX);
+        let bytes = lists.sources.len().max(lists.destroyed.len());
+        match bytes <= max {
+            true => Ok(lists),
+            false => Err(DeployError::RecordTooLong { bytes, max }),
+        }
     }
 }
 
@@ -324,10 +402,10 @@ fn deploy(
     held: &mut ExclusivePartitions<'_>,
     candidate: Candidate,
     wasm: Arc<[u8]>,
-    max_s: u32,
-) -> Result<Lsn, DeployError> {
-    judge_record(held, &candidate, wasm.len())?;
+    (consents, max_s): (Vec<Consent>, u32),
+) -> Result<(Lsn, Vec<Destroyed>), DeployError> {
     let shared = held.tools.shared.clone();
+    check_record(&shared, &candidate, wasm.len())?;
     let _underway = shared.underway.begin(&candidate.name, max_s, &*shared.clock);
     let txn_id = held.tools.next_multi_id(held.partitions);
     let deployed = held.tools.deployed().clone();
@@ -342,7 +420,9 @@ fn deploy(
             .iter()
             .flat_map(|digest| digest.to_le_bytes())
             .collect();
-        let plan = plan.to_text(PLAN_BYTES_MAX);
+        let lists = Lists::of(plan, held.tools.sink.records_max())?;
+        let text = plan.to_text(PLAN_BYTES_MAX);
+        let migration = plan.migration.as_deref().unwrap_or_default();
         let record = RecordBatch::of(&RecordRef::Deploy(DeployRef {
             txn_id,
             module_id: deployed.versions.len() as u32,
@@ -350,27 +430,63 @@ fn deploy(
             name: &name,
             hash,
             wasm: &bytes,
-            migration: (!digests.is_empty()).then(|| MigrationRef::new(&plan, &digests)),
+            tables: SourceList::new(&lists.sources),
+            destroyed: DestroyedList::new(&lists.destroyed),
+            migration: (!digests.is_empty()).then(|| MigrationRef::new(migration, &text, &digests)),
         }));
-        append(held, &record, txn_id)
+        Ok((append(held, &record, txn_id)?, plan.destroyed.clone()))
     };
     let installation = Installation {
         candidate,
         wasm,
         txn_id,
-        bounds: bounds(held, max_s),
+        rules: InstallRules::Asked {
+            consents,
+            bounds: bounds(held, max_s),
+        },
     };
     install(held, installation, log)?
 }
 
-fn uninstall(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, TxnId), DeployError> {
+fn uninstall(
+    held: &mut ExclusivePartitions<'_>,
+    name: &str,
+    consents: &[Consent],
+) -> Result<(Lsn, TxnId, Vec<Destroyed>), DeployError> {
     let next = remove(held.tools.deployed(), name).ok_or(DeployError::NotFound)?;
+    let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
+    let plan = outline_removal(held.tools.deployed(), name, &HeldCounts(&stores)).ok_or(DeployError::NotFound)?;
+    check_consents(&plan, consents)?;
+    let lists = Lists::of(&plan, held.tools.sink.records_max())?;
     let txn_id = held.tools.next_multi_id(held.partitions);
-    let record = RecordBatch::of(&RecordRef::Remove(RemoveRef { txn_id, name }));
+    let record = RecordBatch::of(&RecordRef::Remove(RemoveRef {
+        txn_id,
+        name,
+        destroyed: DestroyedList::new(&lists.destroyed),
+    }));
     let lsn = append(held, &record, txn_id)?;
     held.tools.install(next);
     held.tools.shared.count_binaries();
-    Ok((lsn, txn_id))
+    Ok((lsn, txn_id, plan.destroyed))
+}
+
+/// Counts as the partitions published them last.
+struct PublishedCounts(Vec<TableStats>);
+
+impl StoredCounts for PublishedCounts {
+    fn table(&self, id: TableId, _schema: &TableSchema) -> TableCount {
+        let stats = self.0.get(usize::from(id.0)).copied().unwrap_or_default();
+        TableCount {
+            rows: stats.rows,
+            copies: stats.copies,
+            row_bytes: stats.row_bytes,
+        }
+    }
+
+    fn values(&self, id: TableId, schema: &TableSchema, column: u16) -> Option<u64> {
+        let is_nullable = schema.columns[usize::from(column)].nullable;
+        (!is_nullable).then(|| self.table(id, schema).rows)
+    }
 }
 
 fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, TxnId), DeployError> {

@@ -23,7 +23,7 @@ mod router;
 mod standby;
 mod views;
 
-pub use admin::{DeployError, Deployment, Planned};
+pub use admin::{DeployError, Deployment, Planned, Removal};
 pub use backup::{BackupError, BackupInfo, BackupService, BackupState};
 pub use builder::{BatchBuilder, BatchReply, CallReply, CallTerms, OnReply};
 pub use checkpoint::{
@@ -32,7 +32,9 @@ pub use checkpoint::{
 };
 pub use compare::digests_at_mark;
 pub use idempotency::{CallDigests, Exported, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
-pub use logs::{ChangedRow, LogBody, LogEntry, LogMatch, LogPage, LogProcedure, LogQuery, LogReadError, decode_entry};
+pub use logs::{
+    ChangedRow, LogBody, LogEntry, LogMatch, LogMigration, LogPage, LogProcedure, LogQuery, LogReadError, decode_entry,
+};
 pub use numbered::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use replication::{
@@ -48,9 +50,12 @@ pub use reprise_backup::ArchiveStatus;
 pub use reprise_log::FrontStatus;
 pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
-    CallInfo, CallKey, CallPhase, CallTimes, Caller, Deadline, DeployProgress, InstallError, Principals, RendezvousStats,
-    ReplyOutcome, Stream, Unlogged, has_small_result,
+    CallInfo, CallKey, CallPhase, CallTimes, Caller, Deadline, DeployProgress, InstallError, Principals,
+    RendezvousStats, ReplyOutcome, Stream, Unlogged, has_small_result,
 };
 pub use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
-pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan, call_hash};
+pub use reprise_txn::{
+    AbandonedTable, Bound, Consent, ConsentKind, Deployed, Destroyed, Ended, Failure, LikelyRename, Module, ModuleId,
+    PlanSummary, ProcedurePlan, TablePlan, WayBack, call_hash,
+};

@@ -11,8 +11,8 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
 use reprise_partition::Principals;
 use reprise_storage::TableId;
-use reprise_txn::{Deployed, Module, ModuleId};
-use reprise_wire::{Change, Changes, PartitionSet, RecordFacts, RecordKind, RecordRef, RecordScope};
+use reprise_txn::{Consent, ConsentKind, Deployed, Destroyed, Module, ModuleId};
+use reprise_wire::{Change, Changes, DestroyedList, PartitionSet, RecordFacts, RecordKind, RecordRef, RecordScope};
 
 use crate::router::Router;
 
@@ -103,6 +103,17 @@ impl LogProcedure {
     }
 }
 
+/// What a module ran when it was deployed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogMigration {
+    /// Empty where it has none.
+    pub name: String,
+    /// What became of the stored tables, a line each.
+    pub plan: String,
+    /// Of the written rows, by partition.
+    pub digests: Vec<u64>,
+}
+
 /// Content that records of one kind alone have.
 pub enum LogBody {
     Nothing,
@@ -115,11 +126,14 @@ pub enum LogBody {
         version: u32,
         hash: [u8; 32],
         wasm_bytes: u64,
-        /// Plan for the stored tables in words, and digests of the written rows by partition. None if the module ran nothing.
-        migration: Option<(String, Vec<u64>)>,
+        /// None if the module ran nothing.
+        migration: Option<LogMigration>,
+        /// What it destroyed, with consent.
+        destroyed: Vec<Destroyed>,
     },
     Remove {
         name: String,
+        destroyed: Vec<Destroyed>,
     },
     Command {
         args: Vec<u8>,
@@ -370,6 +384,21 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed, principals: &Pr
     }
 }
 
+fn destroyed_in(list: &DestroyedList<'_>) -> Vec<Destroyed> {
+    let known = list.iter().filter_map(|found| {
+        let kind = ConsentKind::of_number(found.kind)?;
+        Some(Destroyed {
+            consent: Consent {
+                kind,
+                name: found.name.to_owned(),
+            },
+            count: found.count,
+            is_exact: true,
+        })
+    });
+    known.collect()
+}
+
 fn body_of(record: &RecordRef<'_>) -> LogBody {
     match record {
         RecordRef::Genesis(genesis) => LogBody::Genesis {
@@ -381,12 +410,16 @@ fn body_of(record: &RecordRef<'_>) -> LogBody {
             version: deploy.version,
             hash: deploy.hash,
             wasm_bytes: deploy.wasm.len() as u64,
-            migration: deploy
-                .migration
-                .map(|found| (found.plan.to_owned(), found.digests().collect())),
+            migration: deploy.migration.map(|found| LogMigration {
+                name: found.name.to_owned(),
+                plan: found.plan.to_owned(),
+                digests: found.digests().collect(),
+            }),
+            destroyed: destroyed_in(&deploy.destroyed),
         },
         RecordRef::Remove(removal) => LogBody::Remove {
             name: removal.name.to_owned(),
+            destroyed: destroyed_in(&removal.destroyed),
         },
         RecordRef::Command(command) => LogBody::Command {
             args: command.args.to_vec(),

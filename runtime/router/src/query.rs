@@ -21,6 +21,8 @@ use crate::{
 pub struct TableStats {
     /// As clients see them: the copies of a replicated table count once.
     pub rows: u64,
+    /// On all partitions together, the copies of a replicated table among them.
+    pub copies: u64,
     /// ExclusivePartitions in memory, all copies.
     pub row_bytes: u64,
     pub index_bytes: u64,
@@ -127,6 +129,7 @@ impl Router {
                 let schema = deployed.tables.get(id);
                 let is_copy = schema.is_some_and(|table| table.placement == Placement::Replicated);
                 sum.rows = if is_copy { stats.rows } else { sum.rows + stats.rows };
+                sum.copies += stats.rows;
                 sum.row_bytes += stats.row_bytes;
                 sum.index_bytes += stats.index_bytes;
             }

@@ -9,7 +9,7 @@ use crate::{
     project::default_field,
     rows::Rows,
     schema::{At, Conflict, describe_index, names},
-    store::TableId,
+    store::{Store, TableId},
     table::{Table, make_indexes},
 };
 
@@ -116,6 +116,20 @@ impl Prepared {
     }
 }
 
+impl Store {
+    /// Values that a column holds: rows in which it is not null. Reads all of them where it may be null.
+    pub fn values_count(&self, id: TableId, column: u16) -> u64 {
+        let table = self.table(id);
+        match table.schema.columns[column as usize].nullable {
+            false => table.rows.count(),
+            true => {
+                let is_value = |row: &[u8]| table.layout.field(row, column) != Field::Null;
+                table.all_rows().filter(|(_, row)| is_value(row.row)).count() as u64
+            }
+        }
+    }
+}
+
 /// Is told how many rows more were copied, and says whether to go on.
 pub type GoOn<'a> = &'a dyn Fn(u64) -> bool;
 
@@ -141,12 +155,15 @@ fn ask(go_on: GoOn<'_>, rows: u64) -> Result<(), Unprepared> {
 /// The stored rows as the changed table has them, with record ids from 0 on.
 fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout, go_on: GoOn<'_>) -> Result<Rows, Unprepared> {
     let schema = &change.schema;
+    let mut rows = stored.rows.fresh();
+    if stored.rows.count() == 0 {
+        return Ok(rows); // a new column needs no default then
+    }
     let added = |(at, source): (usize, &Option<u16>)| match source {
         Some(_) => Field::Null,
         None => default_field(&schema.columns[at]).expect("judged when the change was planned"),
     };
     let defaults: Vec<Field<'_>> = change.columns.iter().enumerate().map(added).collect();
-    let mut rows = stored.rows.fresh();
     let mut fields = Vec::with_capacity(defaults.len());
     for (count, (_, old)) in (1_u64..).zip(stored.all_rows()) {
         if count % ROWS_AT_ONCE == 0 {

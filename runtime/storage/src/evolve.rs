@@ -105,6 +105,27 @@ impl TableChange {
         self
     }
 
+    /// For each column of the changed table, the stored one that it comes from.
+    pub fn sources(&self) -> &[Option<u16>] {
+        &self.columns
+    }
+
+    /// Stored columns that the changed table does not have, by position.
+    pub fn dropped_columns(&self, stored: &TableSchema) -> impl Iterator<Item = u16> + use<'_> {
+        (0..stored.columns.len() as u16).filter(|at| !self.columns.contains(&Some(*at)))
+    }
+
+    /// Rows are written anew.
+    pub fn rewrites_rows(&self) -> bool {
+        self.rewrites_rows
+    }
+
+    /// Indexes that are made of the rows, the primary key's among them.
+    pub fn made_indexes(&self) -> usize {
+        let made = self.indexes.iter().filter(|kept| kept.is_none()).count();
+        made + usize::from(!self.keeps_primary)
+    }
+
     /// All rows are looked at.
     pub fn reads_rows(&self) -> bool {
         self.rewrites_rows || !self.keeps_primary || self.indexes.contains(&None)
@@ -113,24 +134,60 @@ impl TableChange {
 
 /// Compares a declaration with the stored table. `declared` has its owner.
 pub fn plan_change(stored: &TableSchema, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
-    let mut conflicts = check_table(declared);
-    if !conflicts.is_empty() {
-        return Err(conflicts);
-    }
-    let mut plan = Planner {
-        stored,
-        declared,
-        conflicts: Vec::new(),
-        steps: Vec::new(),
-    };
+    let mut plan = Planner::new(stored, declared)?;
     let columns = plan.match_columns();
     plan.compare_columns(&columns);
     plan.compare_table(&columns);
-    conflicts.append(&mut plan.conflicts);
-    if !conflicts.is_empty() {
-        return Err(conflicts);
+    match plan.conflicts.is_empty() {
+        true => Ok(plan.finish(columns)),
+        false => Err(plan.conflicts),
     }
-    Ok(plan.finish(columns))
+}
+
+/// As `plan_change`, of a table without rows: where nothing could be kept of rows, the table is made anew. Only a declaration that no
+/// table could have is refused.
+pub fn plan_change_of_empty(stored: &TableSchema, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
+    let mut plan = Planner::new(stored, declared)?;
+    let columns = plan.match_columns();
+    plan.compare_columns(&columns);
+    plan.compare_table(&columns);
+    if plan.conflicts.is_empty() {
+        return Ok(plan.finish(columns));
+    }
+    for found in std::mem::take(&mut plan.conflicts) {
+        let detail = format!("{} to {}", found.stored, found.declared);
+        plan.note(ChangeAction::Convert, found.what, &found.item, detail);
+    }
+    Ok(plan.finish(vec![None; declared.columns.len()]))
+}
+
+/// As `plan_change`, with the source of each column as the log holds it. Err: the table has no such columns.
+pub fn plan_logged_change(
+    stored: &TableSchema,
+    declared: &TableSchema,
+    columns: &[Option<u16>],
+) -> Result<TableChange, Vec<Conflict>> {
+    let mut plan = Planner::new(stored, declared)?;
+    let is_there = |source: &Option<u16>| source.is_none_or(|at| (at as usize) < stored.columns.len());
+    if columns.len() != declared.columns.len() || !columns.iter().all(is_there) {
+        let found = format!("columns from {columns:?}");
+        plan.refuse(
+            "",
+            "columns",
+            "other ones",
+            found,
+            "restore a backup: the log is damaged",
+        );
+        return Err(plan.conflicts);
+    }
+    plan.compare_columns(columns);
+    plan.compare_table(columns);
+    // A table that was made anew had no rows.
+    let is_new = columns.iter().all(Option::is_none);
+    match plan.conflicts.is_empty() || is_new {
+        true => Ok(plan.finish(columns.to_vec())),
+        false => Err(plan.conflicts),
+    }
 }
 
 struct Planner<'a> {
@@ -138,6 +195,21 @@ struct Planner<'a> {
     declared: &'a TableSchema,
     conflicts: Vec<Conflict>,
     steps: Vec<ChangeStep>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(stored: &'a TableSchema, declared: &'a TableSchema) -> Result<Self, Vec<Conflict>> {
+        let conflicts = check_table(declared);
+        match conflicts.is_empty() {
+            true => Ok(Self {
+                stored,
+                declared,
+                conflicts,
+                steps: Vec::new(),
+            }),
+            false => Err(conflicts),
+        }
+    }
 }
 
 impl Planner<'_> {

@@ -4,7 +4,10 @@ use reprise_abi::TableSchema;
 use reprise_base::MemoryLedger;
 use reprise_pages::PAGE_BYTES;
 
-use crate::{evolve::plan_change, store::Store};
+use crate::{
+    evolve::{plan_change, plan_change_of_empty},
+    store::Store,
+};
 
 /// What a change of the tables takes before anything else may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -59,7 +62,11 @@ impl Store {
         let Some(id) = names.iter().find_map(|name| self.table_id(name)) else {
             return empty;
         };
-        match plan_change(self.schema(id), declared) {
+        let planned = match self.rows_count(id) {
+            0 => plan_change_of_empty(self.schema(id), declared),
+            _ => plan_change(self.schema(id), declared),
+        };
+        match planned {
             Ok(change) if is_copied || change.reads_rows() => {
                 let stats = self.stats(id);
                 let held = self.tables[id.0 as usize].memory_bytes() as u64;

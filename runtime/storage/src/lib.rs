@@ -56,7 +56,9 @@ pub use compare::TableDigest;
 pub use convert::{GoOn, Prepared, Unprepared};
 pub use difference::RowDifference;
 pub use digest::result_digest;
-pub use evolve::{ChangeAction, ChangeStep, TableChange, as_stored, plan_change};
+pub use evolve::{
+    ChangeAction, ChangeStep, TableChange, as_stored, plan_change, plan_change_of_empty, plan_logged_change,
+};
 pub use growth::Growth;
 pub use index::{NotOrdered, PrefetchState, Range, ScanPosition, Visit};
 pub use indirection::Rid;

@@ -171,7 +171,7 @@ pub fn stored_json(table: &TableSchema) -> String {
         abi: reprise_abi::ABI_VERSION,
         tables: stored.into_iter().collect(),
         procedures: Vec::new(),
-        on_deploy: false,
+        on_deploy: None,
         retiring: Vec::new(),
     })
 }

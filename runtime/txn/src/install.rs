@@ -2,6 +2,9 @@
 //! changed tables beside the stored ones, and then only exchanges them.
 
 mod bind;
+mod consent;
+mod counts;
+mod differences;
 mod judge;
 mod summary;
 
@@ -18,8 +21,11 @@ use crate::{
     prefetch,
 };
 
-pub use judge::plan;
-pub use summary::{PlanSummary, TablePlan};
+pub use consent::{Consent, ConsentKind, Destroyed};
+pub use counts::{HeldCounts, StoredCounts, TableCount};
+pub use differences::outline_removal;
+pub use judge::{Outline, outline, prepare};
+pub use summary::{AbandonedTable, LikelyRename, PlanSummary, ProcedurePlan, TablePlan, TableSources, WayBack};
 
 /// A module on its way into service.
 pub struct Candidate {
@@ -38,15 +44,17 @@ pub struct Candidate {
 }
 
 /// By which rules a deployment is judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judge {
-    /// It is asked for now: limits are those of this program.
-    Deployment,
-    /// It stands in a log: whatever is possible is done, whichever limits held.
-    Replay,
+#[derive(Clone, Copy)]
+pub enum Judge<'a> {
+    /// It is asked for now, over tables that hold so much: limits are those of this program.
+    Deployment(&'a dyn StoredCounts),
+    /// It stands in a log, with the sources of columns: whatever is possible is done, whichever limits held.
+    Replay(&'a [TableSources]),
+    /// A rollback that may be asked for one day, when all tables hold rows.
+    WayBack,
 }
 
-/// What a deployment changes; made by `plan`, carried out by `apply`.
+/// What a deployment changes; made by `prepare`, carried out by `apply`.
 pub struct Plan {
     steps: Vec<Step>,
     bindings: Vec<TableBinding>,
@@ -89,6 +97,8 @@ pub struct Applied {
     pub module: Arc<Module>,
     /// The module as what runs at its deployment sees it: bound to the tables that are retiring, too.
     pub migration: Arc<Module>,
+    /// It ran over copies of all of the module's tables.
+    migrates: bool,
     /// By store, what the places held before; all of it where the module runs something at its deployment.
     replaced: Vec<Vec<Replaced>>,
     /// By store, the places of tables that are retiring.
@@ -105,7 +115,7 @@ impl Applied {
 
     /// Makes the same stores what they were before. Of a module that runs something at its deployment alone: tables of others have moved.
     pub fn take_back(self, stores: &mut [&mut Store]) {
-        assert!(self.module.schema.on_deploy, "tables were moved, not copied");
+        assert!(self.migrates, "tables were moved, not copied");
         for (store, replaced) in stores.iter_mut().zip(self.replaced) {
             store.put_back(replaced);
         }
@@ -143,6 +153,8 @@ pub fn apply(
             }
         }
     }
+    next.note_migration(&candidate);
+    let migrates = plan.summary.migrates;
     let of_name = next.versions.iter().filter(|module| module.name == candidate.name);
     let module = Arc::new(Module {
         id: ModuleId(next.versions.len() as u32),
@@ -169,6 +181,7 @@ pub fn apply(
         next,
         module,
         migration,
+        migrates,
         replaced,
         retiring,
     }
@@ -250,6 +263,8 @@ pub struct Restored {
     pub installed_by: TxnId,
     /// It is the one of its name that takes calls.
     pub in_service: bool,
+    /// Names of migrations that the tables of its module have had; with one version of the name.
+    pub migrations: Vec<String>,
     /// What it declares.
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent.
@@ -273,6 +288,10 @@ pub fn restore(
     };
     let mut in_service = Vec::new();
     for (number, found) in modules.into_iter().enumerate() {
+        if !found.migrations.is_empty() {
+            let names = next.migrations.entry(found.name.clone()).or_default();
+            names.extend(found.migrations);
+        }
         if found.in_service {
             in_service.push(found.name.clone());
         }
@@ -345,6 +364,11 @@ pub fn apply_drop(deployed: &Deployed, table: TableId, txn_id: TxnId, stores: &m
     let mut next = deployed.clone();
     stores.iter_mut().for_each(|store| store.drop_table(table));
     let before = std::mem::replace(&mut next.tables[table.0 as usize], Arc::new(TableSchema::dropped()));
+    let has_more = next.tables.iter().any(|other| other.owner == before.owner);
+    if !has_more {
+        // Migrations were of tables that are all gone: the next ones of the name have had none.
+        next.migrations.remove(&before.owner);
+    }
     next.past.push(table, txn_id, before);
     next.generation += 1;
     next

@@ -1,6 +1,9 @@
 //! A module in service: its code, its description, and how its tables map to the stored ones.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use reprise_abi::{HostOps, ModuleSchema, Placement, ProcedureSchema, RowLayout, TableSchema};
 use reprise_base::{Lsn, TxnId};
@@ -8,7 +11,7 @@ use reprise_host::CallOutcome;
 use reprise_observe::ModuleMeters;
 use reprise_storage::{RowProjection, TableId};
 
-use crate::{keyplace::KeyPlace, past::TablePast, prefetch::PrefetchRow};
+use crate::{install::Candidate, keyplace::KeyPlace, past::TablePast, prefetch::PrefetchRow};
 
 /// One version of one module; numbered in the order of deployment, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -134,6 +137,8 @@ pub struct Deployed {
     pub tables: Vec<Arc<TableSchema>>,
     /// What they were before.
     pub past: TablePast,
+    /// Names of the migrations that the tables of a module have had, by module.
+    pub migrations: BTreeMap<String, BTreeSet<String>>,
     /// Procedures that take no calls.
     pub quarantine: BTreeMap<(ModuleId, u16), Arc<Quarantined>>,
 }
@@ -188,6 +193,30 @@ impl Deployed {
         let is_known =
             self.past.reaches(txn_id) || changed().is_some_and(|module| module.installed_by.tick() < txn_id.tick());
         is_known.then_some(table)
+    }
+
+    /// True where the module runs something over its tables when it is deployed: one without a name does so each time, one with a name
+    /// unless the tables have had it.
+    pub(crate) fn is_to_migrate(&self, candidate: &Candidate) -> bool {
+        let had = self.migrations.get(&candidate.name);
+        let is_new = |name: &String| name.is_empty() || had.is_none_or(|had| !had.contains(name));
+        candidate.schema.on_deploy.as_ref().is_some_and(is_new)
+    }
+
+    /// Takes the module's migration for one that its tables have had. Where its bytes are those of a former version, the tables go back,
+    /// and have had what that lists alone.
+    pub(crate) fn note_migration(&mut self, candidate: &Candidate) {
+        let mut versions = self.versions.iter();
+        let is_former = versions.any(|module| module.name == candidate.name && module.hash == candidate.hash);
+        let listed = candidate.schema.on_deploy.as_ref().filter(|name| !name.is_empty());
+        let names = self.migrations.entry(candidate.name.clone()).or_default();
+        if is_former {
+            names.retain(|name| listed == Some(name));
+        }
+        names.extend(listed.cloned());
+        if names.is_empty() {
+            self.migrations.remove(&candidate.name);
+        }
     }
 
     /// With one more procedure that takes no calls. Err: there is no such procedure.

@@ -232,7 +232,7 @@ mod tests {
             abi: reprise_abi::ABI_VERSION,
             tables: vec![table],
             procedures: vec![procedure],
-            on_deploy: false,
+            on_deploy: None,
             retiring: Vec::new(),
         };
         (schema, vec![binding])

@@ -373,6 +373,8 @@ pub struct CheckpointModuleRef<'a> {
     pub in_service: bool,
     pub installed_by: TxnId,
     pub hash: [u8; 32],
+    /// Migrations that the tables of its module have had, as `push_migration` appended them; with the newest version of the name alone.
+    pub migrations: &'a [u8],
     /// JSON: what the module says of itself, as it said it.
     pub description: &'a [u8],
     pub wasm: &'a [u8],
@@ -384,6 +386,20 @@ impl<'a> CheckpointModuleRef<'a> {
         (!self.wasm.is_empty()).then_some(self.wasm.len() as u64)
     }
 
+    /// Appends a name to `migrations`.
+    pub fn push_migration(out: &mut Vec<u8>, name: &str) {
+        push_name(out, name);
+    }
+
+    /// Names of the migrations.
+    pub fn migration_names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let mut body = BodyReader::new(self.migrations);
+        std::iter::from_fn(move || {
+            let is_at_end = body.is_at_end();
+            (!is_at_end).then(|| body.name().expect("checked when it was decoded"))
+        })
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         push_varint(out, self.module_id);
         push_varint(out, self.version);
@@ -392,6 +408,7 @@ impl<'a> CheckpointModuleRef<'a> {
         out.push(self.in_service as u8);
         out.extend_from_slice(&self.installed_by.0.to_le_bytes());
         out.extend_from_slice(&self.hash);
+        push_bytes(out, self.migrations);
         push_bytes(out, self.description);
         out.extend_from_slice(self.wasm);
     }
@@ -410,10 +427,20 @@ impl<'a> CheckpointModuleRef<'a> {
             },
             installed_by: TxnId(body.u64()?),
             hash: body.array()?,
+            migrations: decode_migrations(&mut body)?,
             description: body.bytes("description", CHECKPOINT_RAW_BYTES_MAX)?,
             wasm: body.rest("module", MODULE_BYTES_MAX)?,
         })
     }
+}
+
+fn decode_migrations<'a>(body: &mut BodyReader<'a>) -> Result<&'a [u8], WireError> {
+    let names = body.bytes("migrations", CHECKPOINT_RAW_BYTES_MAX)?;
+    let mut body = BodyReader::new(names);
+    while !body.is_at_end() {
+        body.name()?;
+    }
+    Ok(names)
 }
 
 /// A procedure that takes no calls, as in its record.

@@ -149,8 +149,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        ChangesRef, CheckpointMark, CommandRef, DeployRef, DropTableRef, KeyedRef, PartRef, PrincipalRef, QuarantineRef,
-        RecordKind, RemoveRef,
+        ChangesRef, CheckpointMark, CommandRef, DeployRef, DropTableRef, KeyedRef, PartRef, PrincipalRef,
+        QuarantineRef, RecordKind, RemoveRef,
     };
 
     const TXN: TxnId = TxnId(9 << 10);
@@ -182,9 +182,15 @@ mod tests {
                 name: "m",
                 hash: [0; 32],
                 wasm: b"",
+                tables: Default::default(),
+                destroyed: Default::default(),
                 migration: None,
             }),
-            RecordRef::Remove(RemoveRef { txn_id: TXN, name: "m" }),
+            RecordRef::Remove(RemoveRef {
+                txn_id: TXN,
+                name: "m",
+                destroyed: Default::default(),
+            }),
             RecordRef::Command(CommandRef {
                 txn_id: TXN,
                 partitions: PartitionSet::All,

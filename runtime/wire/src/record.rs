@@ -16,7 +16,7 @@ use crate::{
     ChangesRef, PartitionList, PartitionSet, WireError,
     body::{BodyReader, TABLE_NAME_BYTES_MAX},
     corrupt,
-    deploy::{DEPLOY, DEPLOY_MIGRATED, DeployRef},
+    deploy::{DEPLOY, DEPLOY_MIGRATED, DeployRef, DestroyedList},
     part::PartRef,
     reader::Reader,
     stand_in::{self, STAND_IN, content_in},
@@ -89,6 +89,8 @@ pub struct Genesis {
 pub struct RemoveRef<'a> {
     pub txn_id: TxnId,
     pub name: &'a str,
+    /// What that destroyed, all of it with consent.
+    pub destroyed: DestroyedList<'a>,
 }
 
 /// A table that is no more, with its rows.
@@ -437,8 +439,15 @@ impl CommandRef<'_> {
 
 impl<'a> PrincipalRef<'a> {
     fn encode(&self, out: &mut Vec<u8>) {
-        assert!(self.number > 0 && !self.name.is_empty(), "a principal has a number and a name");
-        begin(out, RecordKind::Principal, 8 + varint_bytes(self.number) + 1 + self.name.len());
+        assert!(
+            self.number > 0 && !self.name.is_empty(),
+            "a principal has a number and a name"
+        );
+        begin(
+            out,
+            RecordKind::Principal,
+            8 + varint_bytes(self.number) + 1 + self.name.len(),
+        );
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
         push_varint(out, self.number);
         push_short(out, self.name.as_bytes());
@@ -528,9 +537,14 @@ impl<'a> RecordRef<'a> {
             }
             Self::Deploy(deploy) => deploy.encode(out),
             Self::Remove(remove) => {
-                begin(out, RecordKind::Remove, 8 + 1 + remove.name.len());
+                begin(
+                    out,
+                    RecordKind::Remove,
+                    8 + 1 + remove.name.len() + remove.destroyed.bytes(),
+                );
                 out.extend_from_slice(&remove.txn_id.0.to_le_bytes());
                 push_name(out, remove.name);
+                remove.destroyed.encode(out);
             }
             Self::DropTable(drop) => {
                 assert!(drop.table.len() <= TABLE_NAME_BYTES_MAX, "{} bytes", drop.table.len());
@@ -594,6 +608,7 @@ fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
         3 => RecordRef::Remove(RemoveRef {
             txn_id: TxnId(body.u64()?),
             name: body.name()?,
+            destroyed: DestroyedList::decode(&mut body)?,
         }),
         4 => RecordRef::Command(decode_command(&mut body)?),
         5 => RecordRef::Changes(ChangesRef::decode(&mut body)?),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Json, U64};
+use crate::{Destroyed, Json, U64};
 
 /// A page of the log's records.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -116,6 +116,12 @@ pub struct LogRecord {
     /// deploy: what became of the stored tables, a line each, where the module ran something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
+    /// deploy: name of the migration that the module ran, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<String>,
+    /// deploy, remove: what was destroyed, with consent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destroyed: Vec<Destroyed>,
     /// deploy: digests of what the module wrote when it was deployed, by partition, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<Vec<String>>,

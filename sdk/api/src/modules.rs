@@ -25,6 +25,9 @@ pub struct ModuleInstalled {
     /// Of a rollback: the version whose bytes these are.
     #[serde(default)]
     pub rolled_back_to: Option<u32>,
+    /// What was destroyed, with consent.
+    #[serde(default)]
+    pub destroyed: Vec<Destroyed>,
     /// Position of its installation in the log.
     pub lsn: U64,
 }
@@ -43,21 +46,97 @@ pub struct ModulePlanned {
     pub rolled_back_to: Option<u32>,
 }
 
-/// What an upload would do to the stored tables, or why it would be refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Everything that a deployment would change, or why it would be refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeployPlan {
     /// Tables that it would create or change.
     pub tables: Vec<TablePlan>,
-    /// Empty: it would be installed.
+    /// Procedures that it would add, drop or change.
+    #[serde(default)]
+    pub procedures: Vec<ProcedurePlan>,
+    /// Tables that the version in service declares and no module in service would declare any more. They stay stored.
+    #[serde(default)]
+    pub abandoned: Vec<AbandonedTable>,
+    /// What of all that destroys something: it needs consent (`allow`).
+    #[serde(default)]
+    pub destroyed: Vec<Destroyed>,
+    /// Consents that this request lacks, as values of `allow`.
+    #[serde(default)]
+    pub missing: Vec<String>,
+    /// Columns that may have been renamed: one would be dropped, and one of its type added.
+    #[serde(default)]
+    pub likely_renames: Vec<LikelyRename>,
+    /// Empty: it would be installed, with the consents that are missing.
     pub conflicts: Vec<SchemaConflict>,
     /// True where the module would run something on its tables, which are copied for that.
     #[serde(default)]
     pub migrates: bool,
-    /// Stored tables that this would read as they are now, and nothing afterwards.
+    /// Name of what the module runs when it is deployed, if it has one; where it would not migrate, the tables have had that.
+    #[serde(default)]
+    pub migration: Option<String>,
+    /// Stored tables that this would read as they are before the deployment.
     #[serde(default)]
     pub retiring: Vec<RetiringTable>,
-    /// How long all partitions would stand still for it, without what the module would run.
+    /// What a rollback to the version in service would meet; null where none is in service.
+    #[serde(default)]
+    pub way_back: Option<WayBack>,
+    /// How long all partitions would stand still for it, about, without what the module would run.
     pub estimated_ms: u64,
+}
+
+/// What would become of one procedure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProcedurePlan {
+    /// Name of the procedure.
+    pub procedure: String,
+    /// `add`, `drop` or `convert`.
+    pub action: String,
+    /// What is changed of it.
+    pub detail: String,
+}
+
+/// A table that would lose its owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AbandonedTable {
+    /// Name of the table.
+    pub table: String,
+    /// Rows that it holds.
+    pub rows: u64,
+}
+
+/// One thing that a deployment destroys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Destroyed {
+    /// The consent to it: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`.
+    pub allow: String,
+    /// Values of a column that are not null, or rows of a table; 0 for a procedure.
+    pub count: u64,
+    /// False: there are at most so many. A plan reads no rows, and counts the values of a nullable column as if no row had null.
+    pub is_exact: bool,
+}
+
+/// A column that would be dropped, and one of its type that would be added. If it was renamed, the declaration says so with `was`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LikelyRename {
+    /// Name of the table.
+    pub table: String,
+    /// The stored column.
+    pub from: String,
+    /// The declared one.
+    pub to: String,
+}
+
+/// What a rollback would meet once the deployment is done, if all of the tables have rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WayBack {
+    /// The version in service, to which it would lead.
+    pub version: u32,
+    /// False: the conflicts say why the tables can't go back.
+    pub is_open: bool,
+    /// Why they can't.
+    pub conflicts: Vec<SchemaConflict>,
+    /// Columns whose values it would drop, by full name.
+    pub drops: Vec<String>,
 }
 
 /// What would become of one table.
@@ -67,7 +146,7 @@ pub struct TablePlan {
     pub table: String,
     /// What would be done to it.
     pub steps: Vec<PlanStep>,
-    /// Rows that it holds.
+    /// Rows that it holds; those of a replicated table count once.
     pub rows: u64,
     /// True where all of them are read; else the table's description alone changes.
     pub reads_rows: bool,
@@ -150,6 +229,9 @@ pub struct ModuleDetail {
     pub procedures: Vec<ProcedureInfo>,
     /// Names of the tables.
     pub tables: Vec<String>,
+    /// Names of the migrations that its tables have had.
+    #[serde(default)]
+    pub migrations: Vec<String>,
 }
 
 /// A version of a module.

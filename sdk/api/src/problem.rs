@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{LostRange, Phase, U64};
+use crate::{DeployPlan, LostRange, Phase, U64};
 
 /// Every error type of the API: what a problem's `type` names behind `/problems/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -258,6 +258,9 @@ pub struct Problem {
     /// schema-conflict: every column and index that can't be reconciled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<SchemaConflict>,
+    /// schema-conflict: what would be done, where it is refused for want of consent alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Box<DeployPlan>>,
     /// procedure-aborted: the procedure's own code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,

@@ -68,37 +68,44 @@ impl Client {
         })
     }
 
-    /// Puts a module into service; the same bytes again change nothing.
-    pub fn deploy_module(&self, module: &str, wasm: Vec<u8>) -> Result<ModuleInstalled, ClientError> {
-        let request = self.http.put(self.at(&["v1", "modules", module]));
+    /// Puts a module into service; the same bytes again change nothing. `allow`: consents to what it would destroy.
+    pub fn deploy_module(&self, module: &str, wasm: Vec<u8>, allow: &[String]) -> Result<ModuleInstalled, ClientError> {
+        let request = self.http.put(allowing(self.at(&["v1", "modules", module]), allow));
         self.json(request.header(CONTENT_TYPE, "application/wasm").body(wasm))
     }
 
     /// What `deploy_module` would do; nothing is installed.
-    pub fn plan_module(&self, module: &str, wasm: Vec<u8>) -> Result<ModulePlanned, ClientError> {
-        let mut url = self.at(&["v1", "modules", module]);
-        url.query_pairs_mut().append_pair("dry_run", "true");
+    pub fn plan_module(&self, module: &str, wasm: Vec<u8>, allow: &[String]) -> Result<ModulePlanned, ClientError> {
+        let url = planning(allowing(self.at(&["v1", "modules", module]), allow));
         self.json(self.http.put(url).header(CONTENT_TYPE, "application/wasm").body(wasm))
     }
 
     /// Puts the bytes of a former version into service again: of the one before that in service, or of this one.
-    pub fn rollback_module(&self, module: &str, version: Option<u32>) -> Result<ModuleInstalled, ClientError> {
-        self.json(self.http.post(self.rollback_url(module, version)))
+    pub fn rollback_module(
+        &self,
+        module: &str,
+        version: Option<u32>,
+        allow: &[String],
+    ) -> Result<ModuleInstalled, ClientError> {
+        self.json(self.http.post(self.rollback_url(module, version, allow)))
     }
 
     /// What `rollback_module` would do; nothing is installed.
-    pub fn plan_rollback(&self, module: &str, version: Option<u32>) -> Result<ModulePlanned, ClientError> {
-        let mut url = self.rollback_url(module, version);
-        url.query_pairs_mut().append_pair("dry_run", "true");
-        self.json(self.http.post(url))
+    pub fn plan_rollback(
+        &self,
+        module: &str,
+        version: Option<u32>,
+        allow: &[String],
+    ) -> Result<ModulePlanned, ClientError> {
+        self.json(self.http.post(planning(self.rollback_url(module, version, allow))))
     }
 
-    fn rollback_url(&self, module: &str, version: Option<u32>) -> Url {
+    fn rollback_url(&self, module: &str, version: Option<u32>, allow: &[String]) -> Url {
         let mut url = self.at(&["v1", "modules", module, "rollback"]);
         if let Some(version) = version {
             url.query_pairs_mut().append_pair("version", &version.to_string());
         }
-        url
+        allowing(url, allow)
     }
 
     /// Drops a table that no module in service declares, with its rows.
@@ -116,10 +123,10 @@ impl Client {
         self.get(&["v1", "modules", module])
     }
 
-    /// Takes a module out of service.
-    pub fn remove_module(&self, module: &str) -> Result<(), ClientError> {
-        self.send(self.http.delete(self.at(&["v1", "modules", module])))
-            .map(drop)
+    /// Takes a module out of service. `allow`: consents to what that would destroy.
+    pub fn remove_module(&self, module: &str, allow: &[String]) -> Result<(), ClientError> {
+        let url = allowing(self.at(&["v1", "modules", module]), allow);
+        self.send(self.http.delete(url)).map(drop)
     }
 
     /// Runs one transaction; `args` serializes to an object of named arguments.
@@ -463,6 +470,21 @@ impl Client {
     }
 }
 
+/// With consents.
+fn allowing(mut url: Url, allow: &[String]) -> Url {
+    if !allow.is_empty() {
+        url.query_pairs_mut()
+            .extend_pairs(allow.iter().map(|consent| ("allow", consent)));
+    }
+    url
+}
+
+/// Of a plan alone.
+fn planning(mut url: Url) -> Url {
+    url.query_pairs_mut().append_pair("dry_run", "true");
+    url
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -579,12 +601,12 @@ mod tests {
         let (near, fourth) = one_answer(refuse(&far));
         let refused = Client::new(&near, None)
             .expect("client")
-            .remove_module("bank")
+            .remove_module("bank", &[])
             .expect_err("refused twice");
         assert_eq!(refused.kind(), Some(ProblemKind::NotPrimary));
         // Nor is one by another scheme: a token that came by TLS would go out in plain, or the other way round.
         let (near, fifth) = one_answer(refuse("https://127.0.0.1:1"));
-        let refused = Client::new(&near, None).expect("client").remove_module("bank");
+        let refused = Client::new(&near, None).expect("client").remove_module("bank", &[]);
         assert_eq!(refused.expect_err("refused").kind(), Some(ProblemKind::NotPrimary));
         fifth.join().expect("server");
         third.join().expect("server");

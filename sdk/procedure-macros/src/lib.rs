@@ -65,8 +65,11 @@ pub fn procedure(options: TokenStream, item: TokenStream) -> TokenStream {
     finish(procedure::expand(options.into(), item.into()))
 }
 
-/// Makes a function what runs when the module is deployed: `#[on_deploy] fn migrate(tx: &Txn, from_version: u32)`, named in
-/// `module! { …, on_deploy: migrate }`.
+/// Makes a function what runs when the module is deployed: `#[on_deploy(name = "split-name")] fn migrate(tx: &Txn, from_version: u32)`,
+/// listed in `module! { …, on_deploy: migrate }`.
+///
+/// The server keeps the names that a module's tables have had. One that they have had does not run again, so it may stay in the source;
+/// another migration takes another name. A rollback takes off the names that the former version does not list.
 ///
 /// It runs once on each partition, in a transaction of that partition, over the tables as the new version declares them, before the
 /// version goes into service: it reads all of the module's tables and writes its own. `from_version` is the number of the version whose

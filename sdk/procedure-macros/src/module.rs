@@ -73,7 +73,7 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
             "a retiring table is seen by what runs at the deployment alone: name it as `on_deploy`",
         ));
     }
-    let (migrates, native, entry) = migration(on_deploy);
+    let (name, native, entry) = migration(on_deploy);
     let (numbers, retiring_numbers) = (0..tables.len() as u16, tables.len() as u16..);
     let exports = exports(&procedures)?;
     Ok(quote! {
@@ -108,7 +108,7 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
                 ::reprise_procedure::ops::describe(
                     &[#(<#tables as ::reprise_procedure::table::Table>::INFO),*],
                     &[#(<#procedures as ::reprise_procedure::module::Procedure>::INFO),*],
-                    #migrates,
+                    #name,
                     &[#(<#retiring as ::reprise_procedure::table::Table>::INFO),*],
                 )
             }
@@ -146,11 +146,13 @@ fn exports(procedures: &[Path]) -> Result<Vec<Ident>> {
     Ok(exports)
 }
 
-/// Of what runs at a deployment: whether anything does, what the native module has of it, and its export.
-fn migration(on_deploy: Option<Path>) -> (bool, TokenStream, TokenStream) {
+/// Of what runs at a deployment: its name, if anything does, what the native module has of it, and its export.
+fn migration(on_deploy: Option<Path>) -> (TokenStream, TokenStream, TokenStream) {
     let Some(path) = on_deploy else {
-        return (false, quote!(::core::option::Option::None), TokenStream::new());
+        let none = quote!(::core::option::Option::None);
+        return (none.clone(), none, TokenStream::new());
     };
+    let name = quote!(<#path as ::reprise_procedure::module::OnDeploy>::NAME);
     let run = quote!(<#path as ::reprise_procedure::module::OnDeploy>::run);
     let entry = quote! {
         #[unsafe(no_mangle)]
@@ -158,5 +160,7 @@ fn migration(on_deploy: Option<Path>) -> (bool, TokenStream, TokenStream) {
             ::reprise_procedure::ops::enter(args_bytes, #run)
         }
     };
-    (true, quote!(::core::option::Option::Some(#run)), entry)
+    let native =
+        quote!(::core::option::Option::Some(::reprise_procedure::native::NativeMigration { name: #name, run: #run }));
+    (quote!(::core::option::Option::Some(#name)), native, entry)
 }

@@ -2,15 +2,13 @@
 
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::{Error, FnArg, ItemFn, Result, Type, parse2, spanned::Spanned};
+use syn::{Error, Expr, ExprLit, FnArg, ItemFn, Lit, LitStr, MetaNameValue, Result, Type, parse2, spanned::Spanned};
 
 use crate::{names, procedure};
 
 pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
-    if !options.is_empty() {
-        return Err(Error::new(options.span(), "`#[on_deploy]` has no options"));
-    }
     let function: ItemFn = parse2(item)?;
+    let migration = migration_name(options, &function)?;
     check_signature(&function)?;
     let (ident, visibility) = (&function.sig.ident, &function.vis);
     let name = names::name_of(ident)?;
@@ -39,6 +37,8 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
         }
 
         impl ::reprise_procedure::module::OnDeploy for #ident {
+            const NAME: &'static str = #migration;
+
             fn run(
                 __tx: &::reprise_procedure::txn::Txn<'_>,
                 __args: &[u8],
@@ -50,6 +50,32 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
             }
         }
     })
+}
+
+/// `name = "split-name"`. There is no default: under the function's name a later migration would be taken for one that the tables have had.
+fn migration_name(options: TokenStream, function: &ItemFn) -> Result<LitStr> {
+    let refuse = |span| Error::new(span, "name the migration: `#[on_deploy(name = \"split-name\")]`");
+    if options.is_empty() {
+        return Err(refuse(function.sig.ident.span()));
+    }
+    let option: MetaNameValue = parse2(options)?;
+    let Expr::Lit(ExprLit {
+        lit: Lit::Str(name), ..
+    }) = &option.value
+    else {
+        return Err(refuse(option.span()));
+    };
+    if !option.path.is_ident("name") {
+        return Err(refuse(option.span()));
+    }
+    names::checked(name.value().replace('-', "_"), name.span()).map_err(|_| {
+        let message = format!(
+            "{:?} is not a valid name: it must match [a-z][a-z0-9_-]{{0,62}}",
+            name.value()
+        );
+        Error::new(name.span(), message)
+    })?;
+    Ok(name.clone())
 }
 
 fn check_signature(function: &ItemFn) -> Result<()> {

@@ -562,7 +562,7 @@ fn read_args(length: usize) -> Vec<u8> {
 pub fn describe(
     tables: &[&'static TableInfo],
     procedures: &[&'static ProcedureInfo],
-    on_deploy: bool,
+    on_deploy: Option<&'static str>,
     retiring: &[&'static TableInfo],
 ) -> u64 {
     let text = describe::write_json(&schema(tables, procedures.iter().copied(), on_deploy, retiring));

@@ -257,6 +257,8 @@ pub trait Procedure {
 
 /// What `#[on_deploy]` makes of a function, under the function's own name.
 pub trait OnDeploy {
+    /// Of the migration, in the tables' history.
+    const NAME: &'static str;
     /// Decodes the number of the version before, and runs the function.
     fn run(tx: &Txn<'_>, args: &[u8]) -> Result<(), Abort>;
 }
@@ -266,11 +268,12 @@ fn beginning_of(docs: &str) -> &str {
     docs.get(..docs.floor_char_boundary(DOCS_BYTES_MAX)).unwrap_or(docs)
 }
 
-/// The description of a module with these tables and procedures; `on_deploy`: something runs when it is deployed, and reads `retiring`.
+/// The description of a module with these tables and procedures; `on_deploy`: the name of what runs when it is deployed, and
+/// reads `retiring`.
 pub fn schema<'a>(
     tables: &[&'static TableInfo],
     procedures: impl Iterator<Item = &'a ProcedureInfo>,
-    on_deploy: bool,
+    on_deploy: Option<&str>,
     retiring: &[&'static TableInfo],
 ) -> ModuleSchema {
     let table_docs = tables.iter().map(|table| beginning_of(table.docs).into()).collect();
@@ -279,7 +282,7 @@ pub fn schema<'a>(
         table_docs,
         abi: ABI_VERSION,
         procedures: procedures.map(|procedure| procedure.schema(&tables)).collect(),
-        on_deploy,
+        on_deploy: on_deploy.map(Into::into),
         retiring: retiring.iter().map(|table| table.schema()).collect(),
         tables,
     }

@@ -29,7 +29,7 @@ pub struct NativeModule {
     /// Its procedures, in the order of their declaration.
     pub procedures: &'static [NativeProcedure],
     /// What runs when the module is deployed.
-    pub on_deploy: Option<Run>,
+    pub on_deploy: Option<NativeMigration>,
     /// Tables as they were before the deployment, which `on_deploy` alone reads.
     pub retiring: &'static [&'static TableInfo],
 }
@@ -42,6 +42,14 @@ pub struct NativeProcedure {
     /// As declared.
     pub info: &'static ProcedureInfo,
     /// Runs it with encoded arguments; the result goes to the host.
+    pub run: Run,
+}
+
+/// What runs at a deployment, compiled into the program.
+pub struct NativeMigration {
+    /// Of the migration, in the tables' history.
+    pub name: &'static str,
+    /// Runs it with the encoded number of the version before.
     pub run: Run,
 }
 
@@ -67,7 +75,12 @@ impl NativeModule {
     /// The same description that the wasm build of the module gives of itself.
     pub fn schema(&self) -> ModuleSchema {
         let procedures = self.procedures.iter().map(|procedure| procedure.info);
-        schema(self.tables, procedures, self.on_deploy.is_some(), self.retiring)
+        schema(
+            self.tables,
+            procedures,
+            self.on_deploy.as_ref().map(|found| found.name),
+            self.retiring,
+        )
     }
 
     /// Position of the procedure of this name.
@@ -81,7 +94,7 @@ impl NativeModule {
         let mut args = Scratch::new();
         args.push_text(host.args());
         let procedure = self.procedures.get(index).map(|procedure| procedure.run);
-        let Some(run) = procedure.or(self.on_deploy) else {
+        let Some(run) = procedure.or(self.on_deploy.as_ref().map(|found| found.run)) else {
             return Err(NativeFault::Host(OpError::Guest(format!(
                 "there is no procedure {index}"
             ))));

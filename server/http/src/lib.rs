@@ -34,6 +34,7 @@ mod pages;
 mod pipeline;
 #[doc(hidden)]
 mod places;
+mod plan;
 pub mod probe;
 mod problems;
 #[cfg(test)]

@@ -31,6 +31,7 @@ use crate::{
     front::{Name, Params, parse_digits},
     limits::{LOG_LIMIT_MAX, LOG_PAGE_TEXT_BYTES_MAX, PROCEDURE_LOG_LIMIT_MAX},
     places::Operation,
+    plan,
     refusal::Refusal,
     state::AppState,
 };
@@ -354,17 +355,23 @@ fn show_body(
             hash,
             wasm_bytes,
             migration,
+            destroyed,
         } => {
-            if let Some((plan, digests)) = migration {
-                record.plan = Some(plan);
-                record.digests = Some(digests.iter().map(|digest| format!("{digest:016x}")).collect());
+            record.destroyed = destroyed.iter().map(plan::destroyed).collect();
+            if let Some(found) = migration {
+                record.migration = (!found.name.is_empty()).then_some(found.name);
+                record.plan = Some(found.plan);
+                record.digests = Some(found.digests.iter().map(|digest| format!("{digest:016x}")).collect());
             }
             record.module = Some(name);
             record.version = Some(version);
             record.hash = Some(hex(&hash));
             record.wasm_bytes = Some(wasm_bytes);
         }
-        LogBody::Remove { name } => record.module = Some(name),
+        LogBody::Remove { name, destroyed } => {
+            record.module = Some(name);
+            record.destroyed = destroyed.iter().map(plan::destroyed).collect();
+        }
         LogBody::Command { args, digest } => {
             record.digest = Some(format!("{digest:016x}"));
             if record.module.is_some() {

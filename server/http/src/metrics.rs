@@ -31,6 +31,7 @@ use crate::{
 #[derive(Clone, Default)]
 struct Sample {
     totals: Totals,
+    barriers: u64,
     committed_lsn: u64,
     durable_lsn: u64,
     partitions: u64,
@@ -146,6 +147,7 @@ fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Sample {
         totals: snapshot.totals,
+        barriers: parts.router.rendezvous().barriers,
         committed_lsn: status.committed_lsn.0,
         durable_lsn: status.durable_lsn.0,
         partitions: status.partitions as u64,
@@ -263,7 +265,8 @@ fn push_histogram(name: &str, description: &str, measured: &Histogram<u64>, out:
 type Instrument = (&'static str, &'static str, fn(&Sample) -> u64);
 
 #[rustfmt::skip]
-const COUNTERS: [Instrument; 15] = [
+const COUNTERS: [Instrument; 16] = [
+    ("reprise.barriers", "Times that all partitions stood still together: for deployments, removals and marks of checkpoints", |s| s.barriers),
     ("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed),
     ("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted),
     ("reprise.transactions.failed", "Transactions ended by a trap or a limit", |s| s.totals.trapped),

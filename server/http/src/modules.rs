@@ -11,48 +11,43 @@ use axum::{
 };
 use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_api::{
-    DeployPlan, LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded,
-    ModuleVersion, PlanStep, Problem, RetiringTable, TablePlan, U64, headers,
+    LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded, ModuleVersion,
+    Problem, RetiringTable, U64, headers,
 };
 use reprise_base::limits::MODULE_BYTES_MAX;
 use reprise_catalog::CatalogEntry;
 use reprise_codec::{hex, rfc3339};
-use reprise_router::{Deployed, Deployment, Module, ProcedureSums, Router};
-use serde::Deserialize;
-use utoipa::IntoParams;
+use reprise_router::{Consent, Deployed, Deployment, Module, ProcedureSums, Router};
 
 use crate::{
     auth::Principal,
     body,
     control::ControlOp,
-    front::{Name, Params},
+    front::Name,
     places::Operation,
-    refusal::{Refusal, conflict},
+    plan::{DeployQuery, destroyed, plan_info},
+    refusal::Refusal,
     schema::{procedure_calls, procedure_info},
     state::{AppState, Parts},
     target::no_module,
 };
-
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct PutParams {
-    /// Judge the module in the same way and install nothing; `false` unless given.
-    dry_run: Option<bool>,
-}
 
 /// Installs a module
 ///
 /// The body is the wasm binary. It is validated, compiled and put into service in one step on all partitions, between two
 /// transactions. The same bytes again change nothing. Its stored tables become what it declares,
 /// with their rows, or each conflict is told with its way on.
+///
+/// What would delete stored values, drop a procedure, or leave a table with rows without a module that declares it is refused, with the
+/// plan, unless `allow` names exactly that. A dry run holds no partition, copies no row and stops no call.
 #[utoipa::path(
     put,
     path = "/v1/modules/{module}",
     tag = "Modules",
     params(
         ("module" = String, Path, description = "Name: a to z, 0 to 9 and _, beginning with a letter, at most 63"),
-        PutParams,
+        ("dry_run" = Option<bool>, Query, description = "Judge the module in the same way and install nothing; `false` unless given"),
+        ("allow" = Option<String>, Query, description = "Consent to destroy one thing: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE`, `abandon-table:MODULE.TABLE` or `drop-table:MODULE.TABLE`; may stand more than once. One that is not needed is passed over"),
     ),
     request_body(content = Vec<u8>, content_type = "application/wasm", description = "The wasm binary, at most 16 MiB"),
     responses(
@@ -69,7 +64,7 @@ pub struct PutParams {
 pub async fn put_module(
     State(state): State<AppState>,
     Name(name): Name,
-    Params(params): Params<PutParams>,
+    query: DeployQuery,
     principal: Principal,
     request: Request,
 ) -> Result<Response, Refusal> {
@@ -80,15 +75,19 @@ pub async fn put_module(
         wait_max: state.limits.body_wait,
     };
     let wasm = body::read_all(&head.headers, body, bounds, state.requests()).await?;
-    if params.dry_run == Some(true) {
+    if query.dry_run {
         let planned = state
-            .blocking(Operation::Deploy, move |parts| plan(parts, &name, &wasm.bytes))
+            .blocking(Operation::Deploy, move |parts| {
+                plan(parts, &name, &wasm.bytes, &query.allow)
+            })
             .await??;
         return Ok(Json(planned).into_response());
     }
     let op = ControlOp::DeployModule(name.clone());
     let deployment = state
-        .control(op, principal, move |parts| deploy(parts, &name, &wasm.bytes))
+        .control(op, principal, move |parts| {
+            deploy(parts, &name, &wasm.bytes, &query.allow)
+        })
         .await?;
     Ok(installed(&deployment, None))
 }
@@ -105,6 +104,7 @@ pub fn installed(deployment: &Deployment, rolled_back_to: Option<u32>) -> Respon
         replaced: deployment.replaced,
         unchanged: deployment.unchanged,
         rolled_back_to,
+        destroyed: deployment.destroyed.iter().map(destroyed).collect(),
         lsn: U64(deployment.lsn.0),
     };
     let status = if deployment.created {
@@ -127,29 +127,15 @@ pub fn installed(deployment: &Deployment, rolled_back_to: Option<u32>) -> Respon
 }
 
 /// What a deployment would do.
-pub fn plan(parts: &Parts, name: &str, wasm: &[u8]) -> Result<ModulePlanned, Refusal> {
+pub fn plan(parts: &Parts, name: &str, wasm: &[u8], given: &[Consent]) -> Result<ModulePlanned, Refusal> {
     let planned = parts.router.plan_deploy(name, wasm)?;
-    let table = |table: reprise_router::TablePlan| TablePlan {
-        table: table.table,
-        steps: table.steps.into_iter().map(plan_step).collect(),
-        rows: table.rows,
-        reads_rows: table.reads_rows,
-    };
+    let migrates = planned.summary.migrates;
+    let seen = planned.schema.retiring.iter().filter(|_| migrates);
+    let seen = seen.map(|table| retiring(name, table)).collect();
     Ok(ModulePlanned {
         procedures: procedure_names(&planned.schema),
         tables: table_names(name, &planned.schema),
-        plan: DeployPlan {
-            tables: planned.summary.tables.into_iter().map(table).collect(),
-            conflicts: planned.summary.conflicts.into_iter().map(conflict).collect(),
-            migrates: planned.summary.migrates,
-            retiring: planned
-                .schema
-                .retiring
-                .iter()
-                .map(|table| retiring(name, table))
-                .collect(),
-            estimated_ms: planned.summary.estimated_ms,
-        },
+        plan: plan_info(&planned.summary, seen, given),
         rolled_back_to: None,
     })
 }
@@ -161,18 +147,9 @@ fn retiring(module: &str, table: &TableSchema) -> RetiringTable {
     }
 }
 
-fn plan_step(step: reprise_router::ChangeStep) -> PlanStep {
-    PlanStep {
-        action: step.action.name().to_owned(),
-        what: step.what.to_owned(),
-        item: step.item,
-        detail: step.detail,
-    }
-}
-
 /// Puts a module into service and its bytes into the catalog.
-pub fn deploy(parts: &Parts, name: &str, wasm: &[u8]) -> Result<Deployment, Refusal> {
-    let deployment = parts.router.deploy(name, wasm)?;
+pub fn deploy(parts: &Parts, name: &str, wasm: &[u8], given: &[Consent]) -> Result<Deployment, Refusal> {
+    let deployment = parts.router.deploy_with(name, wasm, given)?;
     let module = &deployment.module;
     if !deployment.unchanged {
         // The log has the module already; the catalog is rebuilt from it when it falls behind.
@@ -257,6 +234,13 @@ fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleD
         versions: versions.collect(),
         procedures: procedures.collect(),
         tables: table_names(&module.name, &module.schema),
+        migrations: deployed
+            .migrations
+            .get(&module.name)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect(),
     }
 }
 
@@ -281,26 +265,33 @@ fn table_name(module: &str, table: &TableSchema) -> String {
 
 /// Takes a module out of service
 ///
-/// Its tables stay, and so do the versions that the log names: they still replay.
+/// Its tables stay, and so do the versions that the log names: they still replay. That its procedures go, and that its tables with rows
+/// belong to no module in service, needs consent.
 #[utoipa::path(
     delete,
     path = "/v1/modules/{module}",
     tag = "Modules",
-    params(("module" = String, Path)),
+    params(
+        ("module" = String, Path),
+        ("allow" = Option<String>, Query, description = "Consent to destroy one thing: `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`; may stand more than once"),
+    ),
     responses(
         (status = 204, description = "Out of service"),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn delete_module(
     State(state): State<AppState>,
     Name(name): Name,
+    query: DeployQuery,
     principal: Principal,
 ) -> Result<Response, Refusal> {
     let lsn = state
         .control(ControlOp::RemoveModule(name.clone()), principal, move |parts| {
-            let lsn = parts.router.remove(&name)?;
+            let lsn = parts.router.remove(&name, &query.allow)?.lsn;
             if let Err(error) = parts.catalog.remove(&name) {
                 tracing::warn!(%error, module = name, "remove module from catalog");
             }

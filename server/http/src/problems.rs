@@ -172,8 +172,10 @@ fn guide_of_request(kind: ProblemKind) -> Guide {
             SAFE,
         ),
         ProblemKind::SchemaConflict => (
-            "The module declares tables in a way that can't be reconciled with what is stored.",
-            "<code>conflicts</code> names each column and index. Change these declarations, or use another table name.",
+            "The module declares tables in a way that can't be reconciled with what is stored, or the request would destroy something without consent.",
+            "<code>conflicts</code> names each column and index. Change these declarations, or use another table name. Where there is a \
+             <code>plan</code>, nothing but consent is missing: keep what <code>plan.destroyed</code> names, or repeat the request with an \
+             <code>allow</code> for each of <code>plan.missing</code>.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::IdempotencyConflict => (

@@ -11,6 +11,8 @@ use reprise_router::{
     CallReply, DeployError, Ended, Failure, InstallError, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged,
 };
 
+use crate::plan::without_consent;
+
 /// An answer other than the one asked for.
 #[derive(Clone, Debug)]
 pub struct Refusal {
@@ -347,6 +349,7 @@ impl From<InstallError> for Refusal {
                 problem.conflicts = conflicts.into_iter().map(conflict).collect();
                 problem.into()
             }
+            InstallError::Consent { plan, given } => without_consent(&plan, &given),
             InstallError::Memory { bytes, max } => {
                 let detail = format!(
                     "the module's tables, and those that are made anew for it, take {} MiB more than there are now; nothing was changed. \
@@ -407,9 +410,10 @@ fn failed_migration(partition: PartitionId, failure: Failure, max_s: u32) -> Str
 }
 
 pub(crate) fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {
-    let place = match conflict.item.is_empty() {
-        true => format!("table {}", conflict.table),
-        false => format!("{} {} of table {}", conflict.what, conflict.item, conflict.table),
+    let place = match (conflict.item.is_empty(), conflict.table.is_empty()) {
+        (true, _) => format!("table {}", conflict.table),
+        (false, true) => format!("{} {}", conflict.what, conflict.item),
+        (false, false) => format!("{} {} of table {}", conflict.what, conflict.item, conflict.table),
     };
     let message = format!("{place}: stored {}, declared {}", conflict.stored, conflict.declared);
     SchemaConflict {

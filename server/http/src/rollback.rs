@@ -7,41 +7,36 @@ use axum::{
 };
 use reprise_api::{ModuleUploaded, Problem};
 use reprise_router::{Deployed, Module};
-use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use utoipa::IntoParams;
 
 use crate::{
     auth::Principal,
     control::ControlOp,
-    front::{Name, Params},
+    front::Name,
     modules::{deploy, installed, plan},
     places::Operation,
+    plan::DeployQuery,
     refusal::Refusal,
     state::{AppState, Parts},
     target::no_module,
 };
 
-#[derive(Clone, Copy, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct RollbackParams {
-    /// The version whose bytes are deployed; the newest one before that in service with other bytes unless given.
-    version: Option<u32>,
-    /// Judge them in the same way and install nothing; `false` unless given.
-    dry_run: Option<bool>,
-}
-
 /// Deploys the bytes of a former version
 ///
 /// They become a new version, judged like any other upload: its stored tables become what it declares, with their rows, or each
-/// conflict is told with its way on, and what it runs when it is deployed runs. Bytes of versions out of service are kept beside the
+/// conflict is told with its way on, and what it runs when it is deployed runs, unless its tables have had that. Migrations that it does not
+/// list are forgotten. What it would destroy needs consent. Bytes of versions out of service are kept beside the
 /// log, and not in backups; where they are gone, upload them.
 #[utoipa::path(
     post,
     path = "/v1/modules/{module}/rollback",
     tag = "Modules",
-    params(("module" = String, Path, description = "Its name; it may be out of service"), RollbackParams),
+    params(
+        ("module" = String, Path, description = "Its name; it may be out of service"),
+        ("version" = Option<u32>, Query, description = "The version whose bytes are deployed; the newest one before that in service with other bytes unless given"),
+        ("dry_run" = Option<bool>, Query, description = "Judge them in the same way and install nothing; `false` unless given"),
+        ("allow" = Option<String>, Query, description = "Consent to destroy one thing, as for an upload; may stand more than once"),
+    ),
     responses(
         (status = 201, description = "In service again, where it was out of service", body = ModuleUploaded),
         (status = 200, description = "A new version, or unchanged; with dry_run, what it would do", body = ModuleUploaded),
@@ -56,14 +51,14 @@ pub struct RollbackParams {
 pub async fn rollback_module(
     State(state): State<AppState>,
     Name(name): Name,
-    Params(params): Params<RollbackParams>,
+    query: DeployQuery,
     principal: Principal,
 ) -> Result<Response, Refusal> {
-    if params.dry_run == Some(true) {
+    if query.dry_run {
         let planned = state
             .blocking(Operation::Deploy, move |parts| {
-                let former = Former::find(parts, &name, params.version)?;
-                let mut planned = plan(parts, &name, &former.wasm)?;
+                let former = Former::find(parts, &name, query.version)?;
+                let mut planned = plan(parts, &name, &former.wasm, &query.allow)?;
                 planned.rolled_back_to = Some(former.version);
                 Ok::<_, Refusal>(planned)
             })
@@ -73,8 +68,8 @@ pub async fn rollback_module(
     let op = ControlOp::RollbackModule(name.clone());
     let (deployment, version) = state
         .control(op, principal, move |parts| {
-            let former = Former::find(parts, &name, params.version)?;
-            Ok((deploy(parts, &name, &former.wasm)?, former.version))
+            let former = Former::find(parts, &name, query.version)?;
+            Ok((deploy(parts, &name, &former.wasm, &query.allow)?, former.version))
         })
         .await?;
     Ok(installed(&deployment, Some(version)))

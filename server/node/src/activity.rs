@@ -72,6 +72,14 @@ fn tell(notices: &Notices) {
     }
 }
 
+/// The end of a line about what was destroyed.
+fn consented(destroyed: &[String]) -> String {
+    match destroyed {
+        [] => String::new(),
+        all => format!("; destroyed with consent: {}", all.join(", ")),
+    }
+}
+
 fn line(notice: &Notice) -> String {
     match notice {
         Notice::Deployed {
@@ -79,12 +87,17 @@ fn line(notice: &Notice) -> String {
             module,
             version,
             replaced,
+            destroyed,
         } => {
             let replaced = replaced.map_or(String::new(), |replaced| format!(" in place of version {replaced}"));
-            format!("deployed {module} version {version}{replaced}, transaction {txn_id}")
+            let destroyed = consented(destroyed);
+            format!("deployed {module} version {version}{replaced}, transaction {txn_id}{destroyed}")
         }
         Notice::ClockJumped { by_us } => {
-            let (seconds, direction) = (by_us.unsigned_abs() / 1_000_000, if *by_us > 0 { "ahead" } else { "back" });
+            let (seconds, direction) = (
+                by_us.unsigned_abs() / 1_000_000,
+                if *by_us > 0 { "ahead" } else { "back" },
+            );
             format!(
                 "the wall clock jumped {direction} by {} h {} min: transactions' times and points of time to restore go by it; \
                  idempotency keys do not",
@@ -92,7 +105,7 @@ fn line(notice: &Notice) -> String {
                 seconds / 60 % 60
             )
         }
-        Notice::Removed { module } => format!("removed {module}"),
+        Notice::Removed { module, destroyed } => format!("removed {module}{}", consented(destroyed)),
         Notice::TableDropped { table } => format!("dropped table {table}"),
         Notice::Trapped {
             txn_id,

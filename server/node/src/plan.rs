@@ -1,10 +1,12 @@
 //! What a deployment would do, told for people.
 
-use reprise_api::{ModulePlanned, PlanStep, TablePlan};
+use reprise_api::{DeployPlan, Destroyed, ModulePlanned, PlanStep, TablePlan, WayBack};
+use reprise_client::ClientError;
 
 use crate::{
     cli::Output,
     output::{Failure, Outcome, grouped, print_json, print_text},
+    remote::failure,
 };
 
 /// Exit status 1 where the module would be refused.
@@ -13,49 +15,167 @@ pub fn show(module: &str, planned: &ModulePlanned, output: Output) -> Outcome {
         Output::Json => print_json(planned)?,
         Output::Text => print_text(&text(module, planned))?,
     }
-    match planned.plan.conflicts.is_empty() {
+    match planned.plan.conflicts.is_empty() && planned.plan.missing.is_empty() {
         true => Ok(()),
         false => Err(Failure::No),
     }
 }
 
+/// The failure of a deployment, a rollback or a removal. Where consent is missing, the plan and the flags to add go to standard output
+/// first.
+pub fn refused(module: &str, error: ClientError, output: Output) -> Failure {
+    let plan = match &error {
+        ClientError::Problem(problem) => problem.plan.clone(),
+        _ => None,
+    };
+    if let (Some(plan), Output::Text) = (plan, output) {
+        let mut lines = vec![format!("{module} needs consent; nothing was changed")];
+        lines.extend(change_lines(&plan));
+        lines.extend(consent_lines(&plan));
+        return match print_text(&lines.join("\n")) {
+            Ok(()) => Failure::No,
+            Err(error) => Failure::Other(error.into()),
+        };
+    }
+    failure(error)
+}
+
 fn text(module: &str, planned: &ModulePlanned) -> String {
     let plan = &planned.plan;
-    let mut lines: Vec<String> = Vec::new();
-    if plan.conflicts.is_empty() {
-        let procedures = planned.procedures.join(", ");
-        let bytes = planned
-            .rolled_back_to
-            .map_or_else(String::new, |version| format!(", with the bytes of version {version}"));
-        lines.push(format!(
-            "{module} would be installed{bytes}, with {procedures}; nothing was changed"
-        ));
-        lines.extend(plan.tables.iter().flat_map(table_lines));
-        if plan.migrates {
-            lines.push("what it runs when it is deployed would run over copies of its tables".to_owned());
-        }
-        let retiring = plan.retiring.iter();
-        lines.extend(retiring.map(|seen| {
-            let columns = seen.columns.join(", ");
-            format!(
-                "  it would read {} as it is now ({columns}), for the last time",
-                seen.table
-            )
-        }));
-        lines.push(match plan.tables.is_empty() {
-            true => "no table would change".into(),
-            false => format!(
-                "all partitions would stand still for about {} ms",
-                grouped(plan.estimated_ms)
-            ),
-        });
-    } else {
-        lines.push(format!("{module} would be refused; nothing was changed"));
-        for conflict in &plan.conflicts {
-            lines.push(format!("  {}: {}", conflict.message, conflict.way_on));
+    if !plan.conflicts.is_empty() {
+        let head = format!("{module} would be refused; nothing was changed");
+        let conflicts = plan.conflicts.iter();
+        let conflicts = conflicts.map(|conflict| format!("  {}: {}", conflict.message, conflict.way_on));
+        return std::iter::once(head).chain(conflicts).collect::<Vec<_>>().join("\n");
+    }
+    let procedures = planned.procedures.join(", ");
+    let bytes = planned
+        .rolled_back_to
+        .map_or_else(String::new, |version| format!(", with the bytes of version {version}"));
+    let verdict = match plan.missing.is_empty() {
+        true => "would be installed",
+        false => "needs consent to be installed",
+    };
+    let mut lines = vec![format!(
+        "{module} {verdict}{bytes}, with {procedures}; nothing was changed"
+    )];
+    lines.extend(change_lines(plan));
+    lines.extend(migration_lines(plan));
+    lines.push(match plan.tables.is_empty() && !plan.migrates {
+        true => "no table would change".into(),
+        false => format!(
+            "all partitions would stand still for about {} ms",
+            grouped(plan.estimated_ms)
+        ),
+    });
+    lines.extend(plan.way_back.as_ref().map(way_back_line));
+    lines.extend(consent_lines(plan));
+    lines.join("\n")
+}
+
+/// Tables, procedures, tables that are left, likely renames.
+fn change_lines(plan: &DeployPlan) -> Vec<String> {
+    let mut lines: Vec<String> = plan.tables.iter().flat_map(table_lines).collect();
+    lines.extend(plan.procedures.iter().map(|procedure| {
+        let words = [
+            &*procedure.action,
+            "procedure",
+            &*procedure.procedure,
+            &*procedure.detail,
+        ];
+        format!("  {}", joined(&words))
+    }));
+    lines.extend(plan.abandoned.iter().map(|left| {
+        format!(
+            "  table {} ({} rows) would belong to no module in service",
+            left.table,
+            grouped(left.rows)
+        )
+    }));
+    lines.extend(plan.likely_renames.iter().map(|likely| {
+        format!(
+            "  is {}.{} the new name of {}? Then declare it with `was`, and its values stay",
+            likely.table, likely.to, likely.from
+        )
+    }));
+    lines
+}
+
+fn migration_lines(plan: &DeployPlan) -> Vec<String> {
+    let name = plan
+        .migration
+        .as_deref()
+        .map_or(String::new(), |name| format!(" {name}"));
+    match (plan.migrates, &plan.migration) {
+        (false, None) => Vec::new(),
+        (false, Some(_)) => vec![format!(
+            "the tables have had the migration{name}: it would not run again"
+        )],
+        (true, _) => {
+            let head = format!("the migration{name} would run over copies of the module's tables");
+            let retiring = plan.retiring.iter().map(|seen| {
+                let columns = seen.columns.join(", ");
+                format!(
+                    "  it would read {} as it is before the deployment ({columns})",
+                    seen.table
+                )
+            });
+            std::iter::once(head).chain(retiring).collect()
         }
     }
-    lines.join("\n")
+}
+
+fn way_back_line(way: &WayBack) -> String {
+    let version = way.version;
+    if !way.is_open {
+        let reasons = way.conflicts.iter().map(|conflict| format!("\n  {}", conflict.message));
+        return format!(
+            "once its tables have rows, it can't be rolled back to version {version}:{}",
+            reasons.collect::<String>()
+        );
+    }
+    match way.drops.is_empty() {
+        true => format!("it can be rolled back to version {version}"),
+        false => format!(
+            "it can be rolled back to version {version}, which would drop {}",
+            way.drops.join(", ")
+        ),
+    }
+}
+
+/// What would be destroyed, and the flags that are missing.
+fn consent_lines(plan: &DeployPlan) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !plan.destroyed.is_empty() {
+        lines.push("it would destroy".to_owned());
+        lines.extend(
+            plan.destroyed
+                .iter()
+                .map(|found| format!("  {}", destroyed_line(found))),
+        );
+    }
+    if !plan.missing.is_empty() {
+        let flags = plan.missing.iter().map(|consent| format!(" --allow {consent}"));
+        lines.push(format!("to consent to that, add{}", flags.collect::<String>()));
+    }
+    lines
+}
+
+/// Its consent and count.
+pub fn destroyed_line(found: &Destroyed) -> String {
+    let what = match found.allow.split_once(':') {
+        Some(("drop-column", _)) => "value",
+        Some(("drop-procedure", _)) => return found.allow.clone(),
+        _ => "row",
+    };
+    let most = if found.is_exact { "" } else { "at most " };
+    let plural = if found.count == 1 { "" } else { "s" };
+    format!("{} ({most}{} {what}{plural})", found.allow, grouped(found.count))
+}
+
+fn joined(words: &[&str]) -> String {
+    let words: Vec<_> = words.iter().copied().filter(|word| !word.is_empty()).collect();
+    words.join(" ")
 }
 
 fn table_lines(table: &TablePlan) -> Vec<String> {
@@ -70,19 +190,21 @@ fn table_lines(table: &TablePlan) -> Vec<String> {
 }
 
 fn step_line(step: &PlanStep) -> String {
-    let parts = [&step.action, &step.what, &step.item, &step.detail];
-    let parts: Vec<&str> = parts
-        .into_iter()
-        .map(String::as_str)
-        .filter(|part| !part.is_empty())
-        .collect();
-    parts.join(" ")
+    let is_unique = step.what == "index" && step.action != "drop" && step.detail.starts_with("unique");
+    let unread = match is_unique {
+        true => "; refused at the deployment if rows have equal keys, which a plan does not read",
+        false => "",
+    };
+    format!(
+        "{}{unread}",
+        joined(&[&step.action, &step.what, &step.item, &step.detail])
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprise_api::{DeployPlan, RetiringTable, SchemaConflict};
+    use reprise_api::{LikelyRename, ProcedurePlan, RetiringTable, SchemaConflict};
 
     fn planned(conflicts: Vec<SchemaConflict>) -> ModulePlanned {
         let step = |action: &str, what: &str, item: &str, detail: &str| PlanStep {
@@ -108,7 +230,31 @@ mod tests {
                     table: "shop.items".into(),
                     columns: vec!["id".into(), "price".into()],
                 }],
+                procedures: vec![ProcedurePlan {
+                    procedure: "list".into(),
+                    action: "drop".into(),
+                    detail: String::new(),
+                }],
+                destroyed: vec![Destroyed {
+                    allow: "drop-column:shop.items.price".into(),
+                    count: 12_345,
+                    is_exact: false,
+                }],
+                missing: vec!["drop-column:shop.items.price".into()],
+                likely_renames: vec![LikelyRename {
+                    table: "shop.items".into(),
+                    from: "price".into(),
+                    to: "cost".into(),
+                }],
+                way_back: Some(WayBack {
+                    version: 3,
+                    is_open: true,
+                    conflicts: Vec::new(),
+                    drops: vec!["shop.items.cost".into()],
+                }),
+                migration: Some("split-name".into()),
                 estimated_ms: 7,
+                ..DeployPlan::default()
             },
         }
     }
@@ -122,7 +268,13 @@ mod tests {
             "drop column price i64",
             "about 7 ms",
             "with the bytes of version 4",
-            "read shop.items as it is now (id, price)",
+            "read shop.items as it is before the deployment (id, price)",
+            "migration split-name would run",
+            "drop procedure list",
+            "is shop.items.cost the new name of price?",
+            "version 3, which would drop shop.items.cost",
+            "drop-column:shop.items.price (at most 12,345 values)",
+            "add --allow drop-column:shop.items.price",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -2,7 +2,7 @@
 
 use reprise_api::{LogRecord, RecordKind, RowChange};
 
-use crate::output::bytes;
+use crate::{output::bytes, plan};
 
 fn row(row: &RowChange) -> String {
     let name = match (&row.primary_key, &row.key) {
@@ -23,6 +23,14 @@ fn row(row: &RowChange) -> String {
         .to_owned()
 }
 
+fn destroyed(record: &LogRecord) -> String {
+    let lines: Vec<_> = record.destroyed.iter().map(plan::destroyed_line).collect();
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("; destroyed with consent: {}", lines.join(", ")),
+    }
+}
+
 /// One line for people.
 pub fn line(record: &LogRecord) -> String {
     let time = record.time.as_deref().unwrap_or("-");
@@ -39,12 +47,18 @@ pub fn line(record: &LogRecord) -> String {
         RecordKind::Deploy => {
             let size = bytes(record.wasm_bytes.unwrap_or(0));
             let ran = match &record.digests {
-                Some(digests) => format!(", ran on {} partitions", digests.len()),
+                Some(digests) => {
+                    let migration = record
+                        .migration
+                        .as_ref()
+                        .map_or(String::new(), |name| format!(" {name}"));
+                    format!(", ran{migration} on {} partitions", digests.len())
+                }
                 None => String::new(),
             };
-            format!("deploy {module}{version}, {size}{ran}")
+            format!("deploy {module}{version}, {size}{ran}{}", destroyed(record))
         }
-        RecordKind::Remove => format!("remove {module}"),
+        RecordKind::Remove => format!("remove {module}{}", destroyed(record)),
         RecordKind::Command => {
             let procedure = record.procedure.as_deref().unwrap_or("?");
             let args = record.args.as_ref().map_or("(unknown module)", |args| args.get());

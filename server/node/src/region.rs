@@ -261,6 +261,7 @@ mod tests {
         let record = RecordBatch::of(&RecordRef::Remove(RemoveRef {
             txn_id: TxnId(1),
             name: "gone",
+            destroyed: Default::default(),
         }));
         for (ring, lsn) in [(1, 5), (0, 6), (1, 9)] {
             let writer = &mut rings[ring].0;

@@ -50,14 +50,16 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
             file,
             name,
             dry_run,
+            allow,
             server,
-        } => deploy(file, name.as_deref(), *dry_run, server, output),
+        } => deploy(file, name.as_deref(), (*dry_run, allow), server, output),
         ModuleCommand::Rollback {
             module,
             version,
             dry_run,
+            allow,
             server,
-        } => rollback(module, *version, *dry_run, server, output),
+        } => rollback(module, *version, (*dry_run, allow), server, output),
         ModuleCommand::List { server } => list_modules(server, output),
         ModuleCommand::Show { module, server } => {
             let detail = connect(server)?.module(module).map_err(failure)?;
@@ -67,8 +69,9 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
             }
             Ok(())
         }
-        ModuleCommand::Remove { module, server } => {
-            connect(server)?.remove_module(module).map_err(failure)?;
+        ModuleCommand::Remove { module, allow, server } => {
+            let removed = connect(server)?.remove_module(module, allow);
+            removed.map_err(|error| plan::refused(module, error, output))?;
             match output {
                 Output::Json => print_json(&serde_json::json!({ "module": module, "removed": true }))?,
                 Output::Text => print_text(&format!("{module} is out of service; its tables stay"))?,
@@ -78,25 +81,39 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
     }
 }
 
-fn deploy(file: &Path, name: Option<&str>, dry_run: bool, server: &ServerArgs, output: Output) -> Outcome {
+fn deploy(
+    file: &Path,
+    name: Option<&str>,
+    (dry_run, allow): (bool, &[String]),
+    server: &ServerArgs,
+    output: Output,
+) -> Outcome {
     let wasm = fs::read(file).with_context(|| format!("read {}", file.display()))?;
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let name = name.map_or_else(|| stem.replace('-', "_"), str::to_owned);
     if dry_run {
-        let planned = connect(server)?.plan_module(&name, wasm).map_err(failure)?;
+        let planned = connect(server)?.plan_module(&name, wasm, allow).map_err(failure)?;
         return plan::show(&name, &planned, output);
     }
-    let installed = connect(server)?.deploy_module(&name, wasm).map_err(failure)?;
+    let installed = connect(server)?.deploy_module(&name, wasm, allow);
+    let installed = installed.map_err(|error| plan::refused(&name, error, output))?;
     print_installed(installed, output)
 }
 
-fn rollback(module: &str, version: Option<u32>, dry_run: bool, server: &ServerArgs, output: Output) -> Outcome {
+fn rollback(
+    module: &str,
+    version: Option<u32>,
+    (dry_run, allow): (bool, &[String]),
+    server: &ServerArgs,
+    output: Output,
+) -> Outcome {
     let client = connect(server)?;
     if dry_run {
-        let planned = client.plan_rollback(module, version).map_err(failure)?;
+        let planned = client.plan_rollback(module, version, allow).map_err(failure)?;
         return plan::show(module, &planned, output);
     }
-    let installed = client.rollback_module(module, version).map_err(failure)?;
+    let installed = client.rollback_module(module, version, allow);
+    let installed = installed.map_err(|error| plan::refused(module, error, output))?;
     print_installed(installed, output)
 }
 
@@ -121,6 +138,10 @@ fn print_installed(installed: ModuleInstalled, output: Output) -> Outcome {
         ("  tables", installed.tables.join(", ")),
         ("  sha-256", installed.hash),
     ])?;
+    let destroyed: Vec<_> = installed.destroyed.iter().map(plan::destroyed_line).collect();
+    if !destroyed.is_empty() {
+        print_pairs(&[("  destroyed", destroyed.join(", "))])?;
+    }
     Ok(())
 }
 
@@ -152,6 +173,9 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
         ("sha-256", detail.hash.clone()),
         ("tables", wrapped(&detail.tables.join(", "), 11).trim_start().to_owned()),
     ])?;
+    if !detail.migrations.is_empty() {
+        print_pairs(&[("migrations", detail.migrations.join(", "))])?;
+    }
     print_text("")?;
     for procedure in &detail.procedures {
         let partitions = match &procedure.partitioning {

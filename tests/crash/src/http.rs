@@ -43,6 +43,16 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
+    /// Of a refusal for want of consent: the query that consents to what it names.
+    pub fn consents(&self) -> String {
+        let problem = self.json();
+        let missing = problem["plan"]["missing"].as_array().into_iter().flatten();
+        let allow = missing
+            .filter_map(Value::as_str)
+            .map(|consent| format!("allow={consent}"));
+        format!("?{}", allow.collect::<Vec<_>>().join("&"))
+    }
+
     /// Null when the body is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)

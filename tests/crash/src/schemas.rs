@@ -284,7 +284,13 @@ fn deploy_on(address: &str, shape: Shape, mut rng: Rng, load: &Load) -> Result<D
             Step::Drop(_) => ("DELETE", format!("/v1/tables/{}", Shape::second()), Vec::new()),
         };
         load.is_deploying.store(true, Relaxed);
-        let answer = connection.request(method, &path, &[], &body);
+        let answer = match connection.request(method, &path, &[], &body) {
+            Ok(refused) if refused.status == 409 => {
+                let path = format!("{path}{}", refused.consents());
+                connection.request(method, &path, &[], &body)
+            }
+            other => other,
+        };
         load.is_deploying.store(false, Relaxed);
         match answer {
             Ok(answer) if matches!(answer.status, 200 | 204) => {

@@ -53,7 +53,7 @@ pub(crate) static SCHEMA: LazyLock<ModuleSchema> = LazyLock::new(|| {
         table_docs: Vec::new(),
         abi: ABI_VERSION,
         tables: Vec::new(),
-        on_deploy: false,
+        on_deploy: None,
         retiring: Vec::new(),
         procedures: vec![ProcedureSchema {
             docs: String::new(),
@@ -176,7 +176,7 @@ static DATABASE: LazyLock<Database> = LazyLock::new(|| {
         schema: SCHEMA.clone(),
         code: Arc::new(NoCode),
     };
-    let deployed = database.router().deploy_candidate(candidate, &b"m"[..].into());
+    let deployed = database.router().deploy_candidate(candidate, &b"m"[..].into(), &[]);
     deployed.expect("a good module");
     database
 });

@@ -9,11 +9,11 @@ use reprise_env::{Disk, RealClock, SimDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
-    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, Compared, ComparedTable, DeployRef,
-    DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, InSync,
-    KeyRef, KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, PrincipalRef, Progress, QuarantineRef,
-    RecordBatch, RecordRef, Refusal, Refused, RemoveRef, SHIP_PROTOCOL, Standing, TableDigests, TwoForms, Wants,
-    Welcome, push_checkpoint_row,
+    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, Compared,
+    ComparedTable, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat,
+    Hello, History, InSync, KeyRef, KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet,
+    PatchWriter, PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused, RemoveRef,
+    SHIP_PROTOCOL, Standing, TableDigests, TwoForms, Wants, Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -189,11 +189,14 @@ fn records() -> Vec<Vec<u8>> {
             name: "module",
             hash: [7; 32],
             wasm: b"\0asm\x01\0\0\0",
+            tables: Default::default(),
+            destroyed: Default::default(),
             migration: None,
         }),
         RecordRef::Remove(RemoveRef {
             txn_id: TXN,
             name: "module",
+            destroyed: Default::default(),
         }),
         RecordRef::Checkpoint(CheckpointMark {
             txn_id: TXN,
@@ -314,6 +317,7 @@ fn descriptions() -> [Vec<u8>; 3] {
         in_service: true,
         installed_by: TXN,
         hash: [7; 32],
+        migrations: b"\x05split",
         description: b"{}",
         wasm: b"\0asm\x01\0\0\0",
     }

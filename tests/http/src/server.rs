@@ -223,6 +223,23 @@ impl Server {
         self.send(Method::PUT, &format!("/v1/modules/{name}"), &[], wasm)
     }
 
+    /// Sends a deployment, a rollback or a removal; where consent is missing, again with what the refusal names.
+    pub fn consenting(&self, method: Method, path: &str, wasm: &[u8]) -> Answer {
+        let refused = self.send(method.clone(), path, &[], wasm.to_vec());
+        if refused.status != 409 {
+            return refused;
+        }
+        let problem = refused.problem("schema-conflict", 409);
+        let missing = problem["plan"]["missing"].as_array().cloned().unwrap_or_default();
+        let allow: Vec<_> = missing
+            .iter()
+            .filter_map(Value::as_str)
+            .map(|consent| format!("allow={consent}"))
+            .collect();
+        let mark = if path.contains('?') { '&' } else { '?' };
+        self.send(method, &format!("{path}{mark}{}", allow.join("&")), &[], wasm.to_vec())
+    }
+
     pub fn call(&self, procedure: &str, args: Value) -> Answer {
         self.call_with(procedure, args, &[])
     }

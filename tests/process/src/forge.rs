@@ -39,7 +39,10 @@ pub fn forge_migration(data_dir: &Path) -> Result<u64> {
                 .digests()
                 .flat_map(|digest| (digest ^ 1).to_le_bytes())
                 .collect();
-            let (mut changed, migration) = (Vec::new(), Some(MigrationRef::new(migration.plan, &digests)));
+            let (mut changed, migration) = (
+                Vec::new(),
+                Some(MigrationRef::new(migration.name, migration.plan, &digests)),
+            );
             RecordRef::Deploy(DeployRef { migration, ..*deploy }).encode(&mut changed);
             Some(changed)
         }

@@ -26,44 +26,47 @@ import type {
 } from '../generated/types.gen';
 import { type Place, refusal, request, send } from './client';
 
-export async function deployModule(module: string, wasm: Blob): Promise<ModuleInstalled> {
-  const data = await putModule(module, wasm, null);
+/** `allow`: consents to what it destroys. */
+export async function deployModule(module: string, wasm: Blob, allow: string[]): Promise<ModuleInstalled> {
+  const data = await putModule(module, wasm, { allow });
   if ('plan' in data) throw new Error('the server answered an upload with a plan');
   return data;
 }
 
 /** What an upload would do; nothing is installed. */
 export async function planModule(module: string, wasm: Blob): Promise<ModulePlanned> {
-  const data = await putModule(module, wasm, 'true');
+  const data = await putModule(module, wasm, { dry_run: 'true' });
   if (!('plan' in data)) throw new Error('the server answered a question for a plan with an upload');
   return data;
 }
 
-/** Deploys the bytes of a former version. */
-export async function rollbackModule(module: string, version: number): Promise<ModuleInstalled> {
-  const data = await postRollback(module, version, null);
+/** Deploys the bytes of a former version. `allow`: consents to what that destroys. */
+export async function rollbackModule(module: string, version: number, allow: string[]): Promise<ModuleInstalled> {
+  const data = await postRollback(module, version, { allow });
   if ('plan' in data) throw new Error('the server answered a rollback with a plan');
   return data;
 }
 
 /** What a rollback would do; nothing is installed. */
 export async function planRollback(module: string, version: number): Promise<ModulePlanned> {
-  const data = await postRollback(module, version, 'true');
+  const data = await postRollback(module, version, { dry_run: 'true' });
   if (!('plan' in data)) throw new Error('the server answered a question for a plan with a rollback');
   return data;
 }
 
-async function postRollback(module: string, version: number, dryRun: string | null): Promise<ModuleUploaded> {
+type DeployQuery = { dry_run?: string; allow?: string[] };
+
+async function postRollback(module: string, version: number, query: DeployQuery): Promise<ModuleUploaded> {
   const { data } = await request<RollbackModuleData, RollbackModuleResponses>(
-    { url: '/v1/modules/{module}/rollback', path: { module }, query: { version: version.toString(), dry_run: dryRun } },
+    { url: '/v1/modules/{module}/rollback', path: { module }, query: { version: version.toString(), ...query } },
     { method: 'POST' },
   );
   return data;
 }
 
-async function putModule(module: string, wasm: Blob, dryRun: string | null): Promise<ModuleUploaded> {
+async function putModule(module: string, wasm: Blob, query: DeployQuery): Promise<ModuleUploaded> {
   const { data } = await request<PutModuleData, PutModuleResponses>(
-    { url: '/v1/modules/{module}', path: { module }, query: { dry_run: dryRun } },
+    { url: '/v1/modules/{module}', path: { module }, query },
     { method: 'PUT', headers: { 'Content-Type': 'application/wasm' }, body: wasm },
   );
   return data;
@@ -76,8 +79,9 @@ export async function dropTable(table: string): Promise<void> {
   if (!response.ok) throw await refusal(response);
 }
 
-export async function removeModule(module: string): Promise<void> {
-  const place: Place<DeleteModuleData> = { url: '/v1/modules/{module}', path: { module } };
+/** `allow`: consents to what that destroys. */
+export async function removeModule(module: string, allow: string[]): Promise<void> {
+  const place: Place<DeleteModuleData> = { url: '/v1/modules/{module}', path: { module }, query: { allow } };
   const response = await send(place, { method: 'DELETE' });
   if (!response.ok) throw await refusal(response);
 }

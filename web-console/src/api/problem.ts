@@ -1,4 +1,5 @@
 // The one translator of errors: whatever went wrong becomes an `Explanation` that a person can act on.
+import type { DeployPlan } from '../generated/types.gen';
 
 export type Slug =
   | 'invalid-arguments'
@@ -276,4 +277,14 @@ function describeItem(item: unknown): string {
 
 function isText(text: string | null): text is string {
   return text !== null && text !== '';
+}
+
+/** The plan of what was refused for want of consent. */
+export function planIn(error: unknown): DeployPlan | null {
+  const plan = error instanceof ProblemError ? error.fields.plan : null;
+  return isPlan(plan) ? plan : null;
+}
+
+function isPlan(value: unknown): value is DeployPlan {
+  return typeof value === 'object' && value !== null && 'destroyed' in value;
 }

@@ -2,6 +2,7 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useRef } from 'react';
 import { removeModule } from '../api/commands';
+import { planIn } from '../api/problem';
 import { moduleQuery } from '../api/queries';
 import { formatBytes, formatTime, plural } from '../format';
 import type { ModuleDetail, ModuleVersion } from '../generated/types.gen';
@@ -11,6 +12,8 @@ import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
+import { Destruction } from './plan';
+import { confirmText, consentsOf } from './plan-text';
 import { Procedure } from './procedure';
 import { ProcedureCalls } from './procedure-calls';
 import { Rollback } from './rollback';
@@ -116,13 +119,15 @@ function Remove({ module }: { module: string }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const queries = useQueryClient();
   const remove = useMutation({
-    mutationFn: () => removeModule(module),
+    mutationFn: (allow: string[]) => removeModule(module, allow),
     onSuccess: () => {
       navigate({ page: 'modules' });
       // The list alone: this page, still shown, would ask for the module that is gone.
       void queries.invalidateQueries({ queryKey: ['modules'], exact: true });
     },
   });
+  // Refused for want of consent: the plan says to what, and the next click gives it.
+  const plan = remove.isError ? planIn(remove.error) : null;
   return (
     <>
       <button className="button danger" type="button" onClick={() => dialog.current?.showModal()}>
@@ -135,13 +140,19 @@ function Remove({ module }: { module: string }) {
             Its procedures can’t be called any more. Its tables and rows stay, and the log still replays. Upload it
             again to put it back.
           </p>
-          {remove.isError && <ProblemNotice error={remove.error} />}
+          {remove.isError && plan === null && <ProblemNotice error={remove.error} />}
+          {plan !== null && <Destruction plan={plan} />}
           <div className="dialog-actions">
             <button className="button" type="button" onClick={() => dialog.current?.close()}>
               Keep it
             </button>
-            <button className="button danger" type="button" disabled={remove.isPending} onClick={() => remove.mutate()}>
-              Take out of service
+            <button
+              className="button danger"
+              type="button"
+              disabled={remove.isPending}
+              onClick={() => remove.mutate(plan === null ? [] : consentsOf(plan))}
+            >
+              {plan === null ? 'Take out of service' : confirmText(plan, 'Take out of service')}
             </button>
           </div>
         </div>

@@ -1,6 +1,16 @@
 import { describe, expect, it } from 'vitest';
 import type { DeployPlan, PlanStep } from '../generated/types.gen';
-import { asksFirst, retiringText, rowsText, stepText, timeText } from './plan-text';
+import {
+  asksFirst,
+  confirmText,
+  consentsOf,
+  destroyedText,
+  procedureText,
+  retiringText,
+  rowsText,
+  stepText,
+  timeText,
+} from './plan-text';
 
 const step = (action: string): PlanStep => ({ action, what: 'column', item: 'price', detail: 'i64' });
 
@@ -23,6 +33,29 @@ describe('a plan', () => {
     expect(asksFirst({ tables: [], conflicts: [conflict], estimated_ms: 0 })).toBe(true);
   });
 
+  it('is shown where a procedure goes though no table changes, and its confirmation names the counts', () => {
+    const destroyed = [
+      { allow: 'drop-procedure:shop.list', count: 0, is_exact: true },
+      { allow: 'drop-column:shop.items.price', count: 1_200, is_exact: false },
+      { allow: 'abandon-table:shop.orders', count: 3, is_exact: true },
+    ];
+    const lost = { tables: [], conflicts: [], estimated_ms: 0, destroyed };
+    expect(asksFirst(lost)).toBe(true);
+    expect(confirmText(lost, 'Install')).toBe(
+      'Install and delete at most 1,200 values, drop 1 procedure, leave 3 rows',
+    );
+    expect(confirmText(plan('drop'), 'Install')).toBe('Install');
+    expect(consentsOf(lost)).toEqual(destroyed.map(({ allow }) => allow));
+    expect(destroyed.map(destroyedText)).toEqual([
+      'procedure shop.list',
+      'column shop.items.price with at most 1,200 values',
+      'the owner of table shop.orders with 3 rows',
+    ]);
+    expect(procedureText({ action: 'convert', procedure: 'put', detail: 'another result' })).toBe(
+      'convert procedure put another result',
+    );
+  });
+
   it('says what is done, to how many rows, and for how long', () => {
     expect(stepText(step('drop'))).toBe('drop column price i64');
     expect(stepText({ action: 'create', what: 'table', item: '', detail: '' })).toBe('create table');
@@ -31,7 +64,7 @@ describe('a plan', () => {
     expect(timeText(plan())).toContain('1,250 ms.');
     expect(timeText({ ...plan(), migrates: true })).toContain('1,250 ms, and for what the module runs.');
     expect(retiringText({ table: 'shop.items', columns: ['id', 'price'] })).toBe(
-      'reads shop.items as it is now (id, price), for the last time',
+      'reads shop.items as it is before the deployment (id, price)',
     );
   });
 });

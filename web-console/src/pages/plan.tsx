@@ -1,6 +1,15 @@
 // What an upload would do to the tables, and the question whether it shall.
 import type { DeployPlan, ModulePlanned } from '../generated/types.gen';
-import { retiringText, rowsText, stepText, timeText } from './plan-text';
+import {
+  confirmText,
+  destroyedBy,
+  destroyedText,
+  procedureText,
+  retiringText,
+  rowsText,
+  stepText,
+  timeText,
+} from './plan-text';
 
 type Props = { module: string; planned: ModulePlanned; isPending: boolean; onInstall: () => void; onCancel: () => void };
 
@@ -8,14 +17,19 @@ export function Plan({ module, planned, isPending, onInstall, onCancel }: Props)
   if (planned.plan.conflicts.length > 0) return <Conflicts module={module} plan={planned.plan} />;
   return (
     <section className="notice warn" aria-label="Plan">
-      <strong>Tables would change</strong>
+      <strong>{destroyedBy(planned.plan).length > 0 ? 'Something would be destroyed' : 'Tables would change'}</strong>
       <PlanSteps plan={planned.plan} />
       <div className="actions">
         <button className="button" type="button" onClick={onCancel}>
           Leave it
         </button>
-        <button className="button primary" type="button" disabled={isPending} onClick={onInstall}>
-          Install
+        <button
+          className={destroyedBy(planned.plan).length > 0 ? 'button danger' : 'button primary'}
+          type="button"
+          disabled={isPending}
+          onClick={onInstall}
+        >
+          {confirmText(planned.plan, 'Install')}
         </button>
       </div>
     </section>
@@ -37,10 +51,34 @@ export function Conflicts({ module, plan }: { module: string; plan: DeployPlan }
   );
 }
 
+/** What would be destroyed, with counts, and columns that may have been renamed. */
+export function Destruction({ plan }: { plan: DeployPlan }) {
+  return (
+    <>
+      {destroyedBy(plan).length > 0 && (
+        <ul aria-label="Destroyed">
+          {destroyedBy(plan).map((destroyed) => (
+            <li key={destroyed.allow}>{destroyedText(destroyed)}</li>
+          ))}
+        </ul>
+      )}
+      {plan.likely_renames?.map(({ table, from, to }) => (
+        <p key={`${table} ${from}`}>
+          Is {table}.{to} the new name of {from}? Then declare it with <code>was</code>, and its values stay.
+        </p>
+      ))}
+    </>
+  );
+}
+
 export function PlanSteps({ plan }: { plan: DeployPlan }) {
   return (
     <>
+      <Destruction plan={plan} />
       <ul>
+        {plan.procedures?.map((procedure) => (
+          <li key={procedure.procedure}>{procedureText(procedure)}</li>
+        ))}
         {plan.tables.map((table) => (
           <li key={table.table}>
             {table.table} ({rowsText(table)})
@@ -53,7 +91,7 @@ export function PlanSteps({ plan }: { plan: DeployPlan }) {
         ))}
         {plan.migrates && (
           <li>
-            What the module runs at its deployment changes copies of its tables
+            The migration {plan.migration ?? ''} changes copies of the module’s tables
             <ul>
               {plan.retiring?.map((table) => (
                 <li key={table.table}>{retiringText(table)}</li>

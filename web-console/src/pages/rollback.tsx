@@ -5,7 +5,7 @@ import { planRollback, rollbackModule } from '../api/commands';
 import type { DeployPlan } from '../generated/types.gen';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Conflicts, PlanSteps } from './plan';
-import { asksFirst } from './plan-text';
+import { asksFirst, confirmText, consentsOf } from './plan-text';
 
 export function Rollback({ module, version }: { module: string; version: number }) {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -13,7 +13,7 @@ export function Rollback({ module, version }: { module: string; version: number 
   const titleId = `rollback-${version}`;
   const plan = useMutation({ mutationFn: () => planRollback(module, version) });
   const rollback = useMutation({
-    mutationFn: () => rollbackModule(module, version),
+    mutationFn: (allow: string[]) => rollbackModule(module, version, allow),
     onSuccess: () => {
       dialog.current?.close();
       void queries.invalidateQueries();
@@ -51,9 +51,9 @@ export function Rollback({ module, version }: { module: string; version: number 
               className="button danger"
               type="button"
               disabled={!plan.isSuccess || isRefused || rollback.isPending}
-              onClick={() => rollback.mutate()}
+              onClick={() => rollback.mutate(plan.isSuccess ? consentsOf(plan.data.plan) : [])}
             >
-              Roll back
+              {plan.isSuccess && !isRefused ? confirmText(plan.data.plan, 'Roll back') : 'Roll back'}
             </button>
           </div>
         </div>

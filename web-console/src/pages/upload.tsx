@@ -8,12 +8,13 @@ import { hrefOf } from '../route';
 import { UploadIcon } from '../ui/icons';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Plan } from './plan';
-import { asksFirst } from './plan-text';
+import { asksFirst, consentsOf, destroyedText } from './plan-text';
 
 /** The form of every module's name. */
 const namePattern = /^[a-z][a-z0-9_]{0,62}$/;
 
 type Chosen = { target: string; wasm: File };
+type Confirmed = Chosen & { allow: string[] };
 
 /** `module` fixes the name, on the page of a module. */
 export function Upload({ module }: { module: string | null }) {
@@ -24,7 +25,7 @@ export function Upload({ module }: { module: string | null }) {
   const nameId = useId();
   const queries = useQueryClient();
   const upload = useMutation({
-    mutationFn: ({ target, wasm }: Chosen) => deployModule(target, wasm),
+    mutationFn: ({ target, wasm, allow }: Confirmed) => deployModule(target, wasm, allow),
     onSuccess: () => {
       setFile(null);
       plan.reset();
@@ -35,7 +36,7 @@ export function Upload({ module }: { module: string | null }) {
   const plan = useMutation({
     mutationFn: ({ target, wasm }: Chosen) => planModule(target, wasm),
     onSuccess: (planned, chosen) => {
-      if (!asksFirst(planned.plan)) upload.mutate(chosen);
+      if (!asksFirst(planned.plan)) upload.mutate({ ...chosen, allow: [] });
     },
   });
 
@@ -121,7 +122,7 @@ export function Upload({ module }: { module: string | null }) {
           module={plan.variables.target}
           planned={plan.data}
           isPending={upload.isPending}
-          onInstall={() => upload.mutate(plan.variables)}
+          onInstall={() => upload.mutate({ ...plan.variables, allow: consentsOf(plan.data.plan) })}
           onCancel={() => plan.reset()}
         />
       )}
@@ -132,7 +133,7 @@ export function Upload({ module }: { module: string | null }) {
 }
 
 function Installed({ installed }: { installed: ModuleInstalled }) {
-  const { module, version, procedures, tables } = installed;
+  const { module, version, procedures, tables, destroyed } = installed;
   return (
     <div className="notice good" role="status">
       <strong>{outcome(installed)}</strong>
@@ -142,6 +143,7 @@ function Installed({ installed }: { installed: ModuleInstalled }) {
         </a>
         {`: ${plural(procedures.length, 'procedure')} (${procedures.join(', ')}), ${plural(tables.length, 'table')}`}
       </p>
+      {destroyed !== undefined && destroyed.length > 0 && <p>Destroyed: {destroyed.map(destroyedText).join(', ')}.</p>}
     </div>
   );
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::common::{
-    bank, close, config, copy_log, digest_now, files, fill, fill_bank, i64s, open, put_log, recovered, submit, take,
-    transfer, transfer_until, wasm,
+    Consenting, bank, close, config, copy_log, digest_now, files, fill, fill_bank, i64s, open, put_log, recovered,
+    submit, take, transfer, transfer_until, wasm,
 };
 use reprise_database::{CheckpointConfig, Database, OpenError, inspect};
 use reprise_router::{CheckpointInfo, CheckpointState, ReplyOutcome};
@@ -141,7 +141,7 @@ fn keys_modules_and_versions_come_with_a_checkpoint() {
     let (database, _) = open(dir.path(), 2);
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     database.router().deploy("voter", &wasm("voter")).expect("deploy");
-    database.router().remove("voter").expect("removed");
+    database.router().remove_consenting("voter").expect("removed");
     fill(&database, 0, 200);
     let pay = ("transfer", Some("pay-1"), i64s(&[1, 2, 30]));
     let reply = submit(&database, std::slice::from_ref(&pay));

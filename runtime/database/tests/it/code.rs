@@ -7,7 +7,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use crate::common::{bank, config, files, fill, open, recovered, take, wasm};
+use crate::common::{Consenting, bank, config, files, fill, open, recovered, take, wasm};
 use reprise_database::Database;
 
 /// Modules without tables, each of its own code: `p(n)` answers nothing.
@@ -100,7 +100,7 @@ fn what_is_out_of_service_holds_no_code_and_what_nothing_names_is_not_compiled()
         database.router().deploy("m", &module(number)).expect("deployed");
     }
     database.router().deploy("gone", &module(3)).expect("deployed");
-    database.router().remove("gone").expect("removed");
+    database.router().remove_consenting("gone").expect("removed");
     assert_eq!(is_ready(&database), [false, false, true, false]);
     database.close().expect("closed");
 

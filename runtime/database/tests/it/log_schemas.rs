@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{call, config, files, recovered, take};
+use crate::common::{Consenting, call, config, files, recovered, take};
 use reprise_abi::{Field, RowLayout};
 use reprise_base::Lsn;
 use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogPolicy};
@@ -122,7 +122,10 @@ fn rows_are_shown_as_they_were_written_before_and_behind_two_deployments() {
         let dir = tempfile::tempdir().expect("a directory");
         let database = open(dir.path());
         for (at, version) in VERSIONS.iter().enumerate() {
-            database.router().deploy("m", &module(*version)).expect("deployed");
+            database
+                .router()
+                .deploy_consenting("m", &module(*version))
+                .expect("deployed");
             (0..4).for_each(|k| put(&database, 100 * at as i64 + k));
             if checkpoints {
                 take(&database);
@@ -135,7 +138,7 @@ fn rows_are_shown_as_they_were_written_before_and_behind_two_deployments() {
         let database = open(dir.path());
         assert_eq!(shown(&database).len(), 12);
         check(&database);
-        database.router().remove("m").expect("removed");
+        database.router().remove_consenting("m").expect("removed");
         database.router().drop_table("m.u").expect("dropped");
         check(&database);
         database.close().expect("closed");
@@ -158,18 +161,27 @@ fn rows_are_shown_as_they_were_written_before_and_behind_two_deployments() {
 fn what_is_no_longer_known_is_not_guessed() {
     let dir = tempfile::tempdir().expect("a directory");
     let database = open(dir.path());
-    database.router().deploy("m", &module(VERSIONS[0])).expect("deployed");
+    database
+        .router()
+        .deploy_consenting("m", &module(VERSIONS[0]))
+        .expect("deployed");
     let early = 80;
     for k in 0..early {
         put(&database, k);
     }
     take(&database);
     (early..100).for_each(|k| put(&database, k));
-    database.router().deploy("m", &module(VERSIONS[1])).expect("deployed");
+    database
+        .router()
+        .deploy_consenting("m", &module(VERSIONS[1]))
+        .expect("deployed");
     (100..140).for_each(|k| put(&database, k));
     let second = take(&database);
     (140..200).for_each(|k| put(&database, k));
-    database.router().deploy("m", &module(VERSIONS[2])).expect("deployed");
+    database
+        .router()
+        .deploy_consenting("m", &module(VERSIONS[2]))
+        .expect("deployed");
     (200..240).for_each(|k| put(&database, k));
     let third = take(&database);
     check(&database);

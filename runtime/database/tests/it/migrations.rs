@@ -1,13 +1,13 @@
 //! Deployments that change their data: what a module runs when it is deployed, over copies of its tables.
 
-use crate::common::{self, config, open, recovered, take, wasm};
+use crate::common::{self, Consenting, config, open, recovered, take, wasm};
 use reprise_abi::{Field, RowLayout, ScalarType, value::push_varint};
 use reprise_base::{
     MemoryKind,
     limits::{MEMORY_MAX_LIMIT, WRITE_SET_BYTES_MAX},
 };
 use reprise_database::{Database, LogPolicy};
-use reprise_router::{DeployError, Failure, InstallError, LogBody, LogQuery, ReplyOutcome};
+use reprise_router::{DeployError, Failure, InstallError, LogBody, LogMigration, LogQuery, ReplyOutcome};
 
 const PEOPLE: i64 = 200;
 
@@ -29,7 +29,7 @@ fn call(database: &Database, procedure: &str, args: &[u8]) -> Vec<u8> {
 fn fill(database: &Database) {
     database
         .router()
-        .deploy("contacts", &wasm("contacts1"))
+        .deploy_consenting("contacts", &wasm("contacts1"))
         .expect("deployed");
     for id in 0..PEOPLE {
         add(database, id, "Ada Lovelace");
@@ -85,10 +85,18 @@ fn a_migration_takes_columns_apart_and_replays() {
             .plan_deploy("contacts", &wasm("contacts2"))
             .expect("planned");
         assert!(planned.summary.migrates && planned.summary.conflicts.is_empty());
+        let consents = common::consents_to(&planned.summary);
+        let names: Vec<_> = consents.iter().map(ToString::to_string).collect();
+        for column in ["name", "emails"] {
+            assert!(
+                names.contains(&format!("drop-column:contacts.contacts.{column}")),
+                "{names:?}"
+            );
+        }
         check_first(&database);
         let deployed = database
             .router()
-            .deploy("contacts", &wasm("contacts2"))
+            .deploy_consenting("contacts", &wasm("contacts2"))
             .expect("deployed");
         assert_eq!((deployed.module.version, deployed.replaced), (2, Some(1)));
         check_second(&database);
@@ -121,7 +129,7 @@ fn the_log_says_what_ran() {
     fill(&database);
     database
         .router()
-        .deploy("contacts", &wasm("contacts2"))
+        .deploy_consenting("contacts", &wasm("contacts2"))
         .expect("deployed");
     let page = database
         .router()
@@ -140,7 +148,8 @@ fn the_log_says_what_ran() {
         .collect();
     assert_eq!(migrations.len(), 2);
     assert!(migrations.contains(&None));
-    let (plan, digests) = migrations.into_iter().flatten().next().expect("the second one");
+    let LogMigration { name, plan, digests } = migrations.into_iter().flatten().next().expect("the second one");
+    assert_eq!(name, "split-name");
     for step in ["contacts.contacts add column first", "drop column name", "create table"] {
         assert!(plan.contains(step), "{plan}");
     }
@@ -189,7 +198,7 @@ fn a_retiring_table_is_read_by_the_migration_alone() {
     let router = database.router();
     let name = r#"{\"name\":\"name\",\"type\":\"text\",\"nullable\":true}"#;
     let other = name.replace("text", "i64");
-    match router.deploy("contacts", &retiring(&other, "")).err() {
+    match router.deploy_consenting("contacts", &retiring(&other, "")).err() {
         Some(DeployError::Install(InstallError::Conflicts(conflicts))) => {
             let found = &conflicts[0];
             assert_eq!((&*found.table, &*found.item), ("contacts.contacts", "name"), "{found}");
@@ -197,7 +206,7 @@ fn a_retiring_table_is_read_by_the_migration_alone() {
         found => panic!("{found:?}"),
     }
     let write = "(drop (call $insert (i32.const 1) (i64.const 77309411328)))";
-    match router.deploy("contacts", &retiring(name, write)).err() {
+    match router.deploy_consenting("contacts", &retiring(name, write)).err() {
         Some(DeployError::Install(InstallError::Migration {
             failure: Failure::Trapped { message, .. },
             ..
@@ -206,7 +215,9 @@ fn a_retiring_table_is_read_by_the_migration_alone() {
     }
     check_first(&database);
     let read = "(if (i64.ne (call $count (i32.const 64)) (i64.const 50)) (then unreachable))";
-    router.deploy("contacts", &retiring(name, read)).expect("deployed");
+    router
+        .deploy_consenting("contacts", &retiring(name, read))
+        .expect("deployed");
     let failed = common::call(&database, "contacts", "peek", &7_i64.to_le_bytes()).outcome;
     match failed {
         ReplyOutcome::Failed(failure) => {
@@ -229,7 +240,7 @@ fn one_that_fails_leaves_the_version_before_in_service() {
     fill(&database);
     let before = digest(&database);
     let router = database.router();
-    let failed = |wasm: &[u8]| match router.deploy("contacts", wasm).err() {
+    let failed = |wasm: &[u8]| match router.deploy_consenting("contacts", wasm).err() {
         Some(DeployError::Install(InstallError::Migration { failure, .. })) => failure,
         other => panic!("{other:?}"),
     };
@@ -253,7 +264,7 @@ fn one_that_fails_leaves_the_version_before_in_service() {
     // What runs nothing that fails goes through, with the next number.
     let deployed = database
         .router()
-        .deploy("contacts", &running("i32.const 0"))
+        .deploy_consenting("contacts", &running("i32.const 0"))
         .expect("deployed");
     assert_eq!(deployed.module.version, 2);
 }
@@ -314,24 +325,29 @@ fn a_replicated_table_gets_the_same_rows_everywhere_or_none() {
     let (database, _) = open(dir.path(), 2);
     let router = database.router();
     let differing = "(i64.store (i32.const 0) (i64.const 99)) (i64.store (i32.const 8) (call $txn_id)) (call $put)";
-    match router.deploy("m", &writing(2, r#""replicated""#, differing)).err() {
+    match router
+        .deploy_consenting("m", &writing(2, r#""replicated""#, differing))
+        .err()
+    {
         Some(DeployError::Install(InstallError::Replicated { table })) => assert_eq!(table, "wide"),
         found => panic!("{found:?}"),
     }
     assert!(router.deployed().table("m.wide").is_none() && router.deployed().current.is_empty());
     router
-        .deploy("m", &writing(2, r#""replicated""#, &putting(10)))
+        .deploy_consenting("m", &writing(2, r#""replicated""#, &putting(10)))
         .expect("deployed");
     assert_eq!(rows_of_wide(&database), 10);
     // Over rows that are there: those of the new version are put in beside them, or nothing changes.
     let next = |body: &str| writing(2, r#""replicated""#, &format!("(local.set $n (i64.const 10)) {body}"));
-    let failed = router.deploy("m", &next(&format!("{} {differing}", putting(20)))).err();
+    let failed = router
+        .deploy_consenting("m", &next(&format!("{} {differing}", putting(20))))
+        .err();
     assert!(
         matches!(failed, Some(DeployError::Install(InstallError::Replicated { .. }))),
         "{failed:?}"
     );
     assert_eq!(rows_of_wide(&database), 10);
-    router.deploy("m", &next(&putting(25))).expect("deployed");
+    router.deploy_consenting("m", &next(&putting(25))).expect("deployed");
     let before = digest(&database);
     database.close().expect("closed");
     for sites in [1, 4] {
@@ -358,11 +374,13 @@ fn one_may_write_more_than_a_call_and_takes_back_to_a_savepoint() {
     );
     let router = database.router();
     router
-        .deploy("m", &writing(WIDE, by_key, &taken_back))
+        .deploy_consenting("m", &writing(WIDE, by_key, &taken_back))
         .expect("deployed");
     assert_eq!(rows_of_wide(&database), 200);
     let more = format!("(local.set $n (i64.const 200)) {}", putting(rows));
-    router.deploy("m", &writing(WIDE, by_key, &more)).expect("deployed");
+    router
+        .deploy_consenting("m", &writing(WIDE, by_key, &more))
+        .expect("deployed");
     assert_eq!(rows_of_wide(&database), rows as u64);
     let before = digest(&database);
     database.close().expect("closed");
@@ -383,14 +401,14 @@ fn without_memory_for_it_the_version_before_serves() {
     let by_key = r#"{"by":"c0"}"#;
     let filled = 40_000;
     router
-        .deploy("m", &writing(WIDE, by_key, &putting(filled)))
+        .deploy_consenting("m", &writing(WIDE, by_key, &putting(filled)))
         .expect("deployed");
     let (before, memory) = (digest(&database), router.memory());
     let data_bytes = memory.data_bytes();
     let far = |rows: usize| format!("(local.set $n (i64.const {filled})) {}", putting(filled + rows));
     let mut failed = Vec::new();
     for rows in [100_000, 1_000] {
-        match router.deploy("m", &writing(WIDE, by_key, &far(rows))) {
+        match router.deploy_consenting("m", &writing(WIDE, by_key, &far(rows))) {
             Ok(_) => failed.push("deployed"),
             Err(DeployError::Install(InstallError::Memory { max, .. })) => {
                 assert_eq!(max, max_bytes);
@@ -416,7 +434,7 @@ fn without_memory_for_it_the_version_before_serves() {
     // Twice as many rows have no room for their copies.
     let count = 2 * filled + 4_000;
     router
-        .deploy(
+        .deploy_consenting(
             "m",
             &writing(
                 WIDE,
@@ -426,7 +444,7 @@ fn without_memory_for_it_the_version_before_serves() {
         )
         .expect("deployed");
     let (before, version) = (digest(&database), router.deployed().current["m"].version);
-    let refused = router.deploy("m", &writing(WIDE, by_key, "")).err();
+    let refused = router.deploy_consenting("m", &writing(WIDE, by_key, "")).err();
     assert!(
         matches!(refused, Some(DeployError::Install(InstallError::Memory { .. }))),
         "{refused:?}"

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{close, config, digest_now, files, fill, fill_bank, open, take};
+use crate::common::{Consenting, close, config, digest_now, files, fill, fill_bank, open, take};
 use reprise_database::{Database, Environment};
 use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk};
 use reprise_router::{CheckpointInfo, CheckpointState, DeployError, InstallError};
@@ -127,7 +127,7 @@ fn a_description_that_is_longer_written_out_is_kept_as_it_was_sent() {
     database.router().deploy("wide", &wide).expect("deploy");
     database
         .router()
-        .remove("wide")
+        .remove_consenting("wide")
         .expect("out of service: known by its description alone");
     take(&database);
     take(&database);

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::mpsc};
 
-use crate::common::{call, call_i64, config, digest_now, i64s, recovered};
+use crate::common::{Consenting, call, call_i64, config, digest_now, i64s, recovered};
 use reprise_abi::{Field, RowLayout};
 use reprise_database::{Database, DatabaseConfig};
 use reprise_router::{BatchBuilder, DeployError, InstallError, ReplyOutcome, RowsRequest};
@@ -133,9 +133,9 @@ fn tables_grow_under_a_new_version_and_an_old_module_goes_on() {
         .deploy("a", &module(V2, &format!("{by_b},{unique}"), 20))
         .expect("one more index");
     assert_eq!(size(&database, "a"), 4 * (8 + 20));
-    router.remove("old").expect("removed");
+    router.remove_consenting("old").expect("removed");
     assert!(!router.deployed().current.contains_key("old"));
-    assert!(matches!(router.remove("old"), Err(DeployError::NotFound)));
+    assert!(matches!(router.remove("old", &[]), Err(DeployError::NotFound)));
     let digest = router.digest().expect("ready");
     assert_ne!(before, digest, "an index is part of what a table is");
     database.close().expect("close");
@@ -196,8 +196,16 @@ fn a_column_that_is_no_longer_declared_is_dropped_and_the_database_opens_again()
         .collect();
     assert_eq!((planned.tables[0].rows, steps), (1, vec![("drop", "b")]));
     assert_eq!(router.deployed().tables[0].columns.len(), 2, "a plan does nothing");
+    match router.deploy("a", &module(one, "", 8)).err() {
+        Some(DeployError::Install(InstallError::Consent { plan, .. })) => {
+            let lost: Vec<_> = plan.destroyed.iter().map(ToString::to_string).collect();
+            assert_eq!(lost, ["drop-column:a.t.b (1 value)"]);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(router.deployed().tables[0].columns.len(), 2, "a refusal does nothing");
     router
-        .deploy("a", &module(one, "", 8))
+        .deploy_consenting("a", &module(one, "", 8))
         .expect("the last field was removed");
     put(&database, "a", 2);
     assert_eq!(last_columns(&database), [1, 2]);

@@ -14,7 +14,9 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Line, Sent, close, config, digest_now, fill_bank, i64s, recovered, submit, transfer, wasm};
+use crate::common::{
+    Consenting, Line, Sent, close, config, digest_now, fill_bank, i64s, recovered, submit, transfer, wasm,
+};
 use crate::following::wait_until;
 use reprise_base::{Epoch, Lsn, Role, TxnId};
 use reprise_database::{Database, Group, LogPolicy, OpenError, PlaceError, Placed, Position, RedoConfig};
@@ -226,7 +228,7 @@ fn writes_are_turned_away_before_anything_runs() {
         refused(router.deploy("voter", &wasm("voter")).map(drop));
         refused(router.deploy("bank", &wasm("bank")).map(drop));
         refused(router.plan_deploy("voter", &wasm("voter")).map(drop));
-        refused(router.remove("bank").map(drop));
+        refused(router.remove("bank", &[]).map(drop));
         refused(router.drop_table("bank.accounts").map(drop));
     }
     assert_eq!((router.digest().expect("a digest"), router.view()), before);
@@ -268,11 +270,11 @@ fn deployments_removals_and_dropped_tables_are_replayed_between_reads() {
         router.deploy("contacts", &wasm("contacts1")).expect("deploy");
         check(&["bank", "contacts"]);
         router
-            .deploy("contacts", &wasm("contacts2"))
+            .deploy_consenting("contacts", &wasm("contacts2"))
             .expect("deploy the next version");
         router.deploy("voter", &wasm("voter")).expect("deploy");
         check(&["bank", "contacts", "voter"]);
-        router.remove("contacts").expect("remove");
+        router.remove_consenting("contacts").expect("remove");
         check(&["bank", "voter"]);
         let deployed = router.deployed();
         let tables = deployed

@@ -154,6 +154,7 @@ fn blocks_of_changes_alone_are_known_from_the_opening() {
     let remove = RecordRef::Remove(RemoveRef {
         txn_id: TxnId::new(0, 0),
         name: "word",
+        destroyed: Default::default(),
     });
     let mut expected = Vec::new();
     for turn in 1..60 {

@@ -42,6 +42,7 @@ impl Sites {
             replay_failed: Default::default(),
             copying: AtomicUsize::new(0),
             binaries: Mutex::default(),
+            records_max: AtomicUsize::new(usize::MAX),
             lines: Arc::new(RecentLines::new()),
             notices: Default::default(),
             logging: reprise_partition::Logging::default(),

@@ -5,7 +5,7 @@ use expect_test::{Expect, expect};
 use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema};
 use reprise_storage::{
     ColumnProblem, Conflict, Range, Store, TableChange, TableId, Unprepared, Visit, WriteError, check_limits,
-    plan_change,
+    plan_change, plan_change_of_empty, plan_logged_change,
 };
 
 fn accounts() -> TableSchema {
@@ -94,6 +94,52 @@ fn check_conflict(change: impl FnOnce(&mut TableSchema), expected: Expect) {
     assert_eq!((store.digest(), store.stats(id), dump(&store, id, 1)), before);
     store.begin();
     store.rollback();
+}
+
+#[test]
+fn table_without_rows_is_made_anew_when_its_change_fits_no_row() {
+    let mut store = Store::new();
+    let id = store.create_table(accounts()).expect("schema is valid");
+    let mut declared = accounts();
+    declared.columns[0].ty = Text;
+    declared.columns.push(column("level", U16, false, None));
+    declared.primary_key = vec![1, 0];
+    assert!(plan_change(store.schema(id), &declared).is_err());
+    let change = plan_change_of_empty(store.schema(id), &declared).expect("there are no rows");
+    expect![[r#"
+        convert column id: i32 to text
+        convert column level: rows without it to level u16, without a default
+        convert primary key : (id) to (owner, id)
+    "#]]
+    .assert_eq(&steps(&change));
+    assert_eq!(change.sources(), [None; 4]);
+    // The log has the sources alone, and they lead to the same table.
+    let logged = plan_logged_change(store.schema(id), &declared, change.sources()).expect("as it was logged");
+    assert_eq!(logged.schema, change.schema);
+    let prepared = store.prepare(id, logged, &|_| true).expect("there are no rows");
+    store.install(prepared);
+    assert_eq!(store.schema(id).primary_key, [1, 0]);
+
+    let same = plan_change_of_empty(&accounts(), &accounts()).expect("no conflict");
+    assert!(same.is_noop());
+    let foreign = plan_logged_change(&accounts(), &accounts(), &[Some(0), Some(1), Some(9)]);
+    assert!(foreign.expect_err("no such column")[0].way_on.contains("damaged"));
+}
+
+#[test]
+fn values_are_counted_without_nulls() {
+    let (mut store, id) = filled();
+    let mut declared = accounts();
+    declared.columns.push(column("note", Text, true, None));
+    evolve(&mut store, id, &declared).expect("no conflict");
+    store.begin();
+    let fields = [Field::Int(4), Field::Text("eve"), Field::Int(1), Field::Text("new")];
+    let row = store.layout(id).build(&fields);
+    store.insert(id, &row).expect("fresh key");
+    store.commit();
+    assert_eq!((store.values_count(id, 0), store.values_count(id, 3)), (4, 1));
+    let dropped = plan_change(store.schema(id), &accounts()).expect("no conflict");
+    assert_eq!(dropped.dropped_columns(store.schema(id)).collect::<Vec<_>>(), [3]);
 }
 
 #[test]

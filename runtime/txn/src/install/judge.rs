@@ -1,56 +1,121 @@
-//! The one judgement of a deployment: on the tables and bindings that it would result in.
+//! The one judgement of a deployment: on the tables and bindings that it would result in. No row is read for it, except to count the
+//! values of columns that would go.
 
-use std::{collections::BTreeSet, sync::Arc};
-
-use reprise_abi::{Placement, TableSchema, describe::write_json};
-use reprise_base::limits::{DESCRIPTION_BYTES_MAX, MODULES_MAX, TABLES_MAX};
-use reprise_storage::{
-    ChangeAction, ChangeStep, Conflict, GoOn, Prepared, Store, TableChange, TableId, Unprepared, as_stored,
-    check_limits, plan_change,
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
 
-use super::{Candidate, Judge, Plan, PlanSummary, Step, TablePlan, bind::bind_all, conflict, put_table};
+use reprise_abi::{ModuleSchema, Placement, TableSchema, describe::write_json};
+use reprise_base::limits::{DESCRIPTION_BYTES_MAX, MODULES_MAX, TABLES_MAX};
+use reprise_storage::{
+    Conflict, GoOn, Prepared, Store, TableChange, TableId, Unprepared, as_stored, check_limits, plan_change,
+    plan_change_of_empty, plan_logged_change,
+};
+
+use super::{Candidate, Judge, Plan, Step, bind::bind_all, conflict, put_table, summary::PlanSummary};
 use crate::module::Deployed;
 
-/// Judges `candidate` over the stored tables, and makes what the deployment will need: the changed tables, the bindings. `go_on` is
-/// told of rows that were copied, and asked whether there may be more.
-pub fn plan(
-    deployed: &Deployed,
-    candidate: &Candidate,
-    stores: &[&Store],
-    judge: Judge,
-    go_on: GoOn<'_>,
-) -> Result<Plan, Unprepared> {
-    let mut judged = Judged {
-        deployed,
-        candidate,
-        judge,
-        conflicts: Vec::new(),
-        changes: Vec::new(),
-        next: deployed.clone(),
-    };
+/// A deployment that was judged: what it changes, and nothing of it made yet.
+pub struct Outline {
+    pub(super) changes: Vec<Change>,
+    bindings: Vec<crate::TableBinding>,
+    rebound: BTreeMap<String, Vec<crate::TableBinding>>,
+    /// As what runs at the deployment sees stored tables; none where such a table is not stored.
+    retiring: Vec<Retiring>,
+    /// Everything that it would change; the conflicts are here, too, and with one of them there is nothing to prepare.
+    pub summary: PlanSummary,
+}
+
+/// Judges `candidate` over the stored tables.
+pub fn outline(deployed: &Deployed, candidate: &Candidate, judge: Judge<'_>) -> Outline {
+    let mut judged = Judged::new(deployed, (&candidate.name, &candidate.schema), judge);
     judged.check_counts();
-    for table in &candidate.schema.tables {
-        judged.take(table);
+    judged.take_all();
+    judged.finish(candidate)
+}
+
+/// Makes what the deployment will need: the changed tables. `go_on` is told of rows that were copied, and asked whether there may be
+/// more.
+pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, Unprepared> {
+    let Outline {
+        changes,
+        bindings,
+        rebound,
+        retiring,
+        summary,
+    } = outline;
+    if !summary.conflicts.is_empty() {
+        return Err(Unprepared::Conflicts(summary.conflicts));
     }
-    judged.finish(stores, go_on)
+    let mut plan = Plan {
+        steps: Vec::new(),
+        bindings,
+        rebound,
+        retiring: Vec::new(),
+        summary,
+    };
+    for (seen, change) in retiring {
+        let copies = match change {
+            None => stores.iter().map(|_| Prepared::empty(seen.clone())).collect(),
+            Some((id, change)) => prepare_all(stores, id, &change, go_on)?,
+        };
+        plan.retiring.push((seen, copies));
+    }
+    for change in changes {
+        plan.steps.push(match change {
+            Change::Create(table) => Step::Create(table),
+            Change::Change(id, change) => {
+                let schema = Arc::new(change.schema.clone());
+                let prepared = match change.is_noop() && !plan.summary.migrates {
+                    true => Vec::new(),
+                    false => prepare_all(stores, id, &change, go_on)?,
+                };
+                Step::Change(id, schema, prepared)
+            }
+        });
+    }
+    Ok(plan)
+}
+
+fn prepare_all(
+    stores: &[&Store],
+    id: TableId,
+    change: &TableChange,
+    go_on: GoOn<'_>,
+) -> Result<Vec<Prepared>, Unprepared> {
+    let prepared = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
+    prepared.collect()
 }
 
 /// What becomes of a declared table.
-enum Change {
+pub(super) enum Change {
     Create(TableSchema),
     Change(TableId, TableChange),
 }
 
-struct Judged<'a> {
-    deployed: &'a Deployed,
-    candidate: &'a Candidate,
-    judge: Judge,
-    conflicts: Vec<Conflict>,
-    changes: Vec<Change>,
+pub(super) struct Judged<'a> {
+    pub(super) deployed: &'a Deployed,
+    /// Of the module.
+    pub(super) name: &'a str,
+    /// What it declares.
+    pub(super) schema: &'a ModuleSchema,
+    judge: Judge<'a>,
+    pub(super) conflicts: Vec<Conflict>,
+    pub(super) changes: Vec<Change>,
     /// The tables as they would be.
-    next: Deployed,
+    pub(super) next: Deployed,
 }
+
+/// A stored table as what runs at the deployment sees it; none where it is not stored.
+type Retiring = (TableSchema, Option<(TableId, TableChange)>);
+
+/// Bindings of the module, those of other modules in service by name, and what retires.
+type Bound = (
+    Vec<crate::TableBinding>,
+    BTreeMap<String, Vec<crate::TableBinding>>,
+    Vec<Retiring>,
+);
 
 /// Which stored table a declaration is about.
 enum Target {
@@ -61,23 +126,41 @@ enum Target {
     Other,
 }
 
-impl Judged<'_> {
+impl<'a> Judged<'a> {
+    pub(super) fn new(deployed: &'a Deployed, (name, schema): (&'a str, &'a ModuleSchema), judge: Judge<'a>) -> Self {
+        Self {
+            deployed,
+            name,
+            schema,
+            judge,
+            conflicts: Vec::new(),
+            changes: Vec::new(),
+            next: deployed.clone(),
+        }
+    }
+
+    /// Judges the declared tables.
+    pub(super) fn take_all(&mut self) {
+        let schema = self.schema;
+        schema.tables.iter().for_each(|table| self.take(table));
+    }
+
     fn refuse(&mut self, item: &str, what: &'static str, stored: &str, declared: &str, way_on: &str) {
         self.conflicts.push(conflict("", item, what, stored, declared, way_on));
     }
 
     /// Limits on numbers alone; none where the deployment has been.
     fn check_counts(&mut self) {
-        if self.judge != Judge::Deployment {
+        if matches!(self.judge, Judge::Replay(_)) {
             return;
         }
-        let name = &self.candidate.name;
+        let name = self.name;
         let is_new = !self.deployed.current.contains_key(name);
         if is_new && self.deployed.current.len() >= MODULES_MAX {
             let stored = format!("{MODULES_MAX} are in service");
             self.refuse(name, "module", &stored, "one more", "remove one that is not called");
         }
-        let bytes = write_json(&self.candidate.schema).len();
+        let bytes = write_json(self.schema).len();
         if bytes > DESCRIPTION_BYTES_MAX {
             let (most, found) = (format!("at most {DESCRIPTION_BYTES_MAX} bytes"), bytes.to_string());
             let way_on = "divide it into two modules, or shorten names";
@@ -117,12 +200,12 @@ impl Judged<'_> {
     }
 
     fn target(&self, declared: &TableSchema) -> Result<Target, Conflict> {
-        let module = &self.candidate.name;
-        if !declared.owner.is_empty() && declared.owner != *module {
+        let module = self.name;
+        if !declared.owner.is_empty() && declared.owner != module {
             return self.target_of_other(declared);
         }
         let mut table = declared.clone();
-        table.owner = module.clone();
+        table.owner = module.to_owned();
         let was = declared.was.as_deref().filter(|was| !self.declares(was));
         let before = was.and_then(|was| self.deployed.owned(module, was));
         let found = match (self.deployed.owned(module, &declared.name), before) {
@@ -150,8 +233,8 @@ impl Judged<'_> {
     }
 
     fn declares(&self, name: &str) -> bool {
-        let mut tables = self.candidate.schema.tables.iter();
-        tables.any(|table| table.name == name && (table.owner.is_empty() || table.owner == self.candidate.name))
+        let mut tables = self.schema.tables.iter();
+        tables.any(|table| table.name == name && (table.owner.is_empty() || table.owner == self.name))
     }
 
     fn is_taken(&self, id: TableId) -> bool {
@@ -162,7 +245,7 @@ impl Judged<'_> {
     fn target_of_other(&self, declared: &TableSchema) -> Result<Target, Conflict> {
         let (full, owner) = (declared.full_name(), &declared.owner);
         let refuse = |stored: &str, way_on: String| {
-            let declared = format!("used by {}", self.candidate.name);
+            let declared = format!("used by {}", self.name);
             Err(conflict(&full, "", "table", stored, &declared, &way_on))
         };
         match self.deployed.owned(owner, &declared.name) {
@@ -186,15 +269,23 @@ impl Judged<'_> {
     }
 
     fn check_change(&self, id: TableId, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
-        let change = plan_change(&self.deployed.tables[id.0 as usize], declared)?;
+        let stored = &self.deployed.tables[id.0 as usize];
+        let change = match self.judge {
+            Judge::Deployment(counts) if counts.table(id, stored).rows == 0 => plan_change_of_empty(stored, declared)?,
+            Judge::Deployment(_) | Judge::WayBack => plan_change(stored, declared)?,
+            Judge::Replay(logged) => match logged.iter().find(|table| table.table == declared.name) {
+                Some(table) => plan_logged_change(stored, declared, &table.columns)?,
+                None => plan_change(stored, declared)?,
+            },
+        };
         self.check_limits(&change.schema)?;
         Ok(change)
     }
 
     fn check_limits(&self, table: &TableSchema) -> Result<(), Vec<Conflict>> {
         let found = match self.judge {
-            Judge::Deployment => check_limits(table),
-            Judge::Replay => Vec::new(),
+            Judge::Deployment(_) => check_limits(table),
+            Judge::Replay(_) | Judge::WayBack => Vec::new(),
         };
         match found.is_empty() {
             true => Ok(()),
@@ -202,74 +293,88 @@ impl Judged<'_> {
         }
     }
 
-    fn finish(mut self, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, Unprepared> {
+    fn finish(mut self, candidate: &Candidate) -> Outline {
         self.check_table_count();
-        if !self.conflicts.is_empty() {
-            return Err(Unprepared::Conflicts(self.conflicts));
+        let migrates = self.deployed.is_to_migrate(candidate);
+        let (mut bindings, mut rebound, mut retiring) = (Vec::new(), BTreeMap::new(), Vec::new());
+        if self.conflicts.is_empty() {
+            match self.bind(migrates) {
+                Ok(bound) => (bindings, rebound, retiring) = bound,
+                Err(conflicts) => self.conflicts = conflicts,
+            }
         }
-        let bindings = bind_all(&self.candidate.name, &self.candidate.schema, &self.next);
-        let bindings = bindings.map_err(Unprepared::Conflicts)?;
-        let migrates = self.candidate.schema.on_deploy;
-        let mut plan = Plan {
-            steps: Vec::new(),
-            bindings,
-            rebound: self.rebound().map_err(Unprepared::Conflicts)?,
-            retiring: self.retiring(stores, go_on)?,
-            summary: PlanSummary {
-                migrates,
-                ..PlanSummary::default()
-            },
+        let mut summary = PlanSummary {
+            migrates,
+            migration: candidate.schema.on_deploy.clone(),
+            ..PlanSummary::default()
         };
-        for change in self.changes {
-            let (step, table) = carry_out(change, stores, migrates, go_on)?;
-            plan.steps.push(step);
-            plan.summary.tables.extend(table);
+        if migrates {
+            let whole = |change| match change {
+                Change::Change(id, change) => Change::Change(id, change.whole()),
+                created => created,
+            };
+            self.changes = self.changes.into_iter().map(whole).collect();
         }
-        Ok(plan)
+        if let Judge::Deployment(counts) = self.judge {
+            let copies = retiring.iter().filter_map(|(_, change): &Retiring| change.as_ref());
+            self.summarize(&mut summary, counts, copies);
+        }
+        summary.conflicts = self.conflicts;
+        Outline {
+            changes: self.changes,
+            bindings,
+            rebound,
+            retiring,
+            summary,
+        }
     }
 
-    /// Copies of the stored tables as what runs at the deployment sees them; empty ones of tables that are not stored.
-    fn retiring(&self, stores: &[&Store], go_on: GoOn<'_>) -> Result<Vec<(TableSchema, Vec<Prepared>)>, Unprepared> {
+    fn bind(&self, migrates: bool) -> Result<Bound, Vec<Conflict>> {
+        let bindings = bind_all(self.name, self.schema, &self.next)?;
+        let rebound = self.rebound()?;
+        let retiring = if migrates { self.retiring()? } else { Vec::new() };
+        Ok((bindings, rebound, retiring))
+    }
+
+    /// The stored tables as what runs at the deployment sees them.
+    fn retiring(&self) -> Result<Vec<Retiring>, Vec<Conflict>> {
         let mut retiring = Vec::new();
-        for declared in &self.candidate.schema.retiring {
+        for declared in &self.schema.retiring {
             let mut seen = declared.clone();
-            seen.owner = self.candidate.name.clone();
-            let Some(id) = self.deployed.owned(&self.candidate.name, &declared.name) else {
-                let copies = stores.iter().map(|_| Prepared::empty(seen.clone()));
-                retiring.push((seen.clone(), copies.collect()));
+            seen.owner = self.name.to_owned();
+            let Some(id) = self.deployed.owned(self.name, &declared.name) else {
+                retiring.push((seen, None));
                 continue;
             };
-            let change = plan_change(&self.deployed.tables[id.0 as usize], &seen);
-            let change = change.map_err(Unprepared::Conflicts)?.whole();
-            let copies = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
-            retiring.push((seen, copies.collect::<Result<_, _>>()?));
+            let stored = &self.deployed.tables[id.0 as usize];
+            let change = match self.judge {
+                Judge::Deployment(counts) if counts.table(id, stored).rows > 0 => plan_change(stored, &seen)?,
+                // A replay finds the rows that there were: where the columns do not fit, there were none.
+                _ => plan_change_of_empty(stored, &seen)?,
+            };
+            retiring.push((seen, Some((id, change.whole()))));
         }
         Ok(retiring)
     }
 
     fn check_table_count(&mut self) {
         let tables_max = match self.judge {
-            Judge::Deployment => TABLES_MAX,
-            Judge::Replay => usize::from(u16::MAX),
+            Judge::Deployment(_) => TABLES_MAX,
+            Judge::Replay(_) | Judge::WayBack => usize::from(u16::MAX),
         };
         let live = self.next.tables.iter().filter(|table| !table.is_dropped());
-        if live.count() + self.candidate.schema.retiring.len() > tables_max {
-            let (name, stored) = (self.candidate.name.clone(), format!("at most {tables_max}"));
+        if live.count() + self.schema.retiring.len() > tables_max {
+            let (name, stored) = (self.name.to_owned(), format!("at most {tables_max}"));
             self.refuse(&name, "tables", &stored, "more", "drop tables that no module uses");
         }
     }
 
     /// Other modules in service, bound to what would become of their tables.
-    fn rebound(&self) -> Result<std::collections::BTreeMap<String, Vec<crate::TableBinding>>, Vec<Conflict>> {
+    fn rebound(&self) -> Result<BTreeMap<String, Vec<crate::TableBinding>>, Vec<Conflict>> {
         let changed: BTreeSet<TableId> = self.changes.iter().filter_map(changed_table).collect();
-        let mut rebound = std::collections::BTreeMap::new();
+        let mut rebound = BTreeMap::new();
         let mut conflicts = Vec::new();
-        for module in self
-            .deployed
-            .current
-            .values()
-            .filter(|module| module.name != self.candidate.name)
-        {
+        for module in self.deployed.current.values().filter(|module| module.name != self.name) {
             let mut used = module
                 .tables
                 .iter()
@@ -280,7 +385,7 @@ impl Judged<'_> {
             }
             let tables = used.map(|bound| &self.next.tables[bound.table.0 as usize]);
             let unshared = tables.filter(|table| !table.shared && table.owner != module.name);
-            if self.judge == Judge::Deployment {
+            if matches!(self.judge, Judge::Deployment(_)) {
                 conflicts.extend(unshared.map(|table| used_by(&module.name, table)));
             }
             match bind_all(&module.name, &module.schema, &self.next) {
@@ -306,46 +411,6 @@ fn changed_table(change: &Change) -> Option<TableId> {
     match change {
         Change::Change(id, change) if !change.is_noop() => Some(*id),
         _ => None,
-    }
-}
-
-/// Makes what the change needs; with what people are told of it. Where the module runs something at its deployment, its tables are
-/// copied whole, changed or not.
-fn carry_out(
-    change: Change,
-    stores: &[&Store],
-    migrates: bool,
-    go_on: GoOn<'_>,
-) -> Result<(Step, Option<TablePlan>), Unprepared> {
-    match change {
-        Change::Create(table) => {
-            let told = TablePlan {
-                table: table.full_name(),
-                steps: vec![ChangeStep::new(ChangeAction::Create, "table", "", "")],
-                rows: 0,
-                reads_rows: false,
-            };
-            Ok((Step::Create(table), Some(told)))
-        }
-        Change::Change(id, change) => {
-            let schema = Arc::new(change.schema.clone());
-            if change.is_noop() && !migrates {
-                return Ok((Step::Change(id, schema, Vec::new()), None));
-            }
-            let change = if migrates { change.whole() } else { change };
-            let told = TablePlan {
-                table: schema.full_name(),
-                steps: change.steps.clone(),
-                rows: stores.iter().map(|store| store.rows_count(id)).sum(),
-                reads_rows: change.reads_rows(),
-            };
-            let prepared = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
-            let prepared = prepared.collect::<Result<_, _>>()?;
-            Ok((
-                Step::Change(id, schema, prepared),
-                (!told.steps.is_empty()).then_some(told),
-            ))
-        }
     }
 }
 

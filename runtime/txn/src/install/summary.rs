@@ -1,21 +1,41 @@
 //! What a deployment would do, for people to look at first.
 
-use reprise_storage::{ChangeStep, Conflict};
+use reprise_storage::{ChangeAction, ChangeStep, Conflict};
 
-/// What a deployment would do to the stored tables, or why it can't be.
+use super::consent::{Consent, Destroyed};
+
+/// Everything that a deployment would change, or why it can't be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanSummary {
     /// Tables that it would create or change, in the order of their declaration.
     pub tables: Vec<TablePlan>,
+    /// Procedures that it would add, drop or change, in the order of their names.
+    pub procedures: Vec<ProcedurePlan>,
+    /// Tables that the version in service declares and no module in service would declare any more.
+    pub abandoned: Vec<AbandonedTable>,
+    /// What of all that destroys something, with the consent that it needs.
+    pub destroyed: Vec<Destroyed>,
+    /// Columns that may have been renamed: one would be dropped, and one of its type added.
+    pub renames: Vec<LikelyRename>,
     /// The module would run something on its tables, which are copied for that.
     pub migrates: bool,
-    /// Empty: it would be taken up.
+    /// Name of what the module runs when it is deployed. Where it does not migrate, the tables have had that.
+    pub migration: Option<String>,
+    /// The way back to the version in service; none where there is none.
+    pub way_back: Option<WayBack>,
+    /// Empty: it would be taken up, with consent to what it destroys.
     pub conflicts: Vec<Conflict>,
-    /// How long all partitions would stand still for it: as long as it took to make the changed tables for this summary.
+    /// How long all partitions would stand still for it, about.
     pub estimated_ms: u64,
 }
 
 impl PlanSummary {
+    /// What it would destroy without consent.
+    pub fn missing<'s>(&'s self, given: &'s [Consent]) -> impl Iterator<Item = &'s Destroyed> {
+        let is_missing = |needed: &&Destroyed| !given.iter().any(|consent| consent.covers(&needed.consent));
+        self.destroyed.iter().filter(is_missing)
+    }
+
     /// A line for each step, of at most so many bytes.
     pub fn to_text(&self, bytes_max: usize) -> String {
         let mut text = String::new();
@@ -40,8 +60,61 @@ pub struct TablePlan {
     pub table: String,
     /// In the order in which they are done.
     pub steps: Vec<ChangeStep>,
-    /// Rows that it holds, on all partitions together.
+    /// Rows that it holds, as clients see them.
     pub rows: u64,
     /// All of these are read; else the table's description alone changes.
     pub reads_rows: bool,
+    /// For each column of the table as it will be, the position of the stored one that it comes from. Empty of a new table.
+    pub sources: Vec<Option<u16>>,
+}
+
+/// What would become of one procedure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcedurePlan {
+    /// Its name.
+    pub procedure: String,
+    /// `Add`, `Drop` or `Convert`.
+    pub action: ChangeAction,
+    /// What is changed of it.
+    pub detail: String,
+}
+
+/// A table that would lose its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbandonedTable {
+    /// `module.table`.
+    pub table: String,
+    /// Rows that it holds, as clients see them.
+    pub rows: u64,
+}
+
+/// A column that would be dropped, and one of its type that would be added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LikelyRename {
+    /// `module.table`.
+    pub table: String,
+    /// The stored column.
+    pub from: String,
+    /// The declared one.
+    pub to: String,
+}
+
+/// What a rollback to the version in service would meet, as the rules for deployments are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WayBack {
+    /// The version in service.
+    pub version: u32,
+    /// Why its tables could not be had again. Empty: a rollback would be taken up.
+    pub conflicts: Vec<Conflict>,
+    /// Columns that it would drop, by full name: its version does not declare them.
+    pub drops: Vec<String>,
+}
+
+/// For each column of a changed table the stored one that it comes from, as the log keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableSources {
+    /// The table's own name, as it is called afterwards.
+    pub table: String,
+    /// By position.
+    pub columns: Vec<Option<u16>>,
 }

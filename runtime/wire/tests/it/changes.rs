@@ -208,6 +208,7 @@ fn raw_records_are_those_that_are_read_whole() {
     let removal = RemoveRef {
         txn_id: TxnId(9),
         name: "gone",
+        destroyed: Default::default(),
     };
     let mut payload = Vec::new();
     record(PartitionSet::One(PartitionId(7)), &changes).encode(&mut payload);

@@ -104,6 +104,7 @@ fn golden_contents() {
         in_service: true,
         installed_by: TxnId(3),
         hash: [0xaa; 32],
+        migrations: b"\x05split",
         description: b"{}",
         wasm: b"\0asm",
     }

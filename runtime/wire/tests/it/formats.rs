@@ -60,6 +60,8 @@ fn golden_records() {
             name: "voter",
             hash: [0xaa; 32],
             wasm: b"\0asm",
+            tables: Default::default(),
+            destroyed: Default::default(),
             migration: None,
         }),
         expect![[r#"
@@ -81,6 +83,7 @@ fn golden_records() {
         RecordRef::Remove(RemoveRef {
             txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
             name: "voter",
+            destroyed: Default::default(),
         }),
         expect!["0f 03 ff 1b 00 00 00 00 00 00 05 76 6f 74 65 72"],
     );
@@ -300,6 +303,8 @@ proptest! {
             name: &name,
             hash: [9; 32],
             wasm: &wasm,
+            tables: Default::default(),
+            destroyed: Default::default(),
             migration: None,
         });
         let bytes = encode(&record);
@@ -323,7 +328,9 @@ proptest! {
             name: &name,
             hash: [9; 32],
             wasm: &wasm,
-            migration: Some(MigrationRef::new(&plan, &digests)),
+            tables: Default::default(),
+            destroyed: Default::default(),
+            migration: Some(MigrationRef::new("split-name", &plan, &digests)),
         });
         let bytes = encode(&record);
         prop_assert_eq!(RecordRef::decode(&bytes), Ok(record));

@@ -16,7 +16,7 @@ pub struct ItemBefore {
     pub count: Option<String>,
 }
 
-#[on_deploy]
+#[on_deploy(name = "count")]
 fn migrate(tx: &Txn, from_version: u32) -> Result<(), Abort> {
     for before in ItemBefore::scan_local(tx) {
         let pieces = before.count.as_deref().and_then(|count| count.parse().ok());

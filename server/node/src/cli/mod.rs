@@ -170,7 +170,8 @@ pub enum ModuleCommand {
     /// Install a module, or a new version of it, on all partitions at once
     #[command(
         after_help = "Examples:\n  reprise module deploy target/procedures/voter.wasm --name voter\n  \
-                      reprise module deploy target/procedures/voter.wasm --dry-run"
+                      reprise module deploy target/procedures/voter.wasm --dry-run\n  \
+                      reprise module deploy ledger.wasm --allow drop-column:ledger.payouts.bank_reference"
     )]
     Deploy {
         /// The wasm binary
@@ -178,10 +179,14 @@ pub enum ModuleCommand {
         /// Name of the module [default: the file's name]
         #[arg(long)]
         name: Option<String>,
-        /// Say what it would do to the tables, and how long that would take; nothing is installed. Exit status 1 where it would be
-        /// refused
+        /// Say what it would change and destroy, and how long that would take; nothing is installed, and no call waits. Exit status 1
+        /// where it would be refused
         #[arg(long)]
         dry_run: bool,
+        /// Consent to destroy one thing, as the plan names it: drop-column:MODULE.TABLE.COLUMN, drop-procedure:MODULE.PROCEDURE or
+        /// abandon-table:MODULE.TABLE; may stand more than once
+        #[arg(long, value_name = "CONSENT")]
+        allow: Vec<String>,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -194,10 +199,14 @@ pub enum ModuleCommand {
         /// The version whose bytes are deployed [default: the newest one before that in service with other bytes]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
-        /// Say what it would do to the tables, and how long that would take; nothing is installed. Exit status 1 where it would be
-        /// refused
+        /// Say what it would change and destroy, and how long that would take; nothing is installed, and no call waits. Exit status 1
+        /// where it would be refused
         #[arg(long)]
         dry_run: bool,
+        /// Consent to destroy one thing, as the plan names it: drop-column:MODULE.TABLE.COLUMN, drop-procedure:MODULE.PROCEDURE or
+        /// abandon-table:MODULE.TABLE; may stand more than once
+        #[arg(long, value_name = "CONSENT")]
+        allow: Vec<String>,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -215,9 +224,15 @@ pub enum ModuleCommand {
         server: ServerArgs,
     },
     /// Take a module out of service; its tables stay
-    #[command(after_help = "Example:\n  reprise module remove voter")]
+    #[command(
+        after_help = "Example:\n  reprise module remove voter --allow drop-procedure:voter.vote --allow abandon-table:voter.votes"
+    )]
     Remove {
         module: String,
+        /// Consent to destroy one thing, as the plan names it: drop-column:MODULE.TABLE.COLUMN, drop-procedure:MODULE.PROCEDURE or
+        /// abandon-table:MODULE.TABLE; may stand more than once
+        #[arg(long, value_name = "CONSENT")]
+        allow: Vec<String>,
         #[command(flatten)]
         server: ServerArgs,
     },

@@ -52,10 +52,7 @@ fn modules_come_change_and_go() {
     assert_eq!(rows["rows"], json!([{"id": "1", "amount": "5", "note": null}]));
     let server = server.restart();
     assert_eq!(server.get("/v1/modules/probe").ok(200)["version"], 2);
-    assert_eq!(
-        server.send(Method::DELETE, "/v1/modules/probe", &[], Vec::new()).status,
-        204
-    );
+    assert_eq!(server.consenting(Method::DELETE, "/v1/modules/probe", b"").status, 204);
     server.call("echo", json!({"id": 1})).problem("not-found", 404);
     assert_eq!(server.get("/v1/modules").ok(200)["modules"], json!([]));
     server.wait_rows("items", 1);

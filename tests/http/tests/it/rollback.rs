@@ -11,7 +11,12 @@ fn roll_back(server: &Server, module: &str, query: &str) -> Answer {
 
 fn remove(server: &Server, module: &str) {
     let path = format!("/v1/modules/{module}");
-    assert_eq!(server.send(Method::DELETE, &path, &[], Vec::new()).status, 204);
+    assert_eq!(server.consenting(Method::DELETE, &path, b"").status, 204);
+}
+
+/// As `roll_back`, with consent to what it destroys.
+fn roll_back_consenting(server: &Server, query: &str) -> Answer {
+    server.consenting(Method::POST, &format!("/v1/modules/probe/rollback?{query}"), b"")
 }
 
 /// A module of one table whose column `a` has this type.
@@ -37,7 +42,8 @@ fn the_former_bytes_become_a_new_version_with_the_rows() {
     assert_eq!((&step["action"], &step["item"]), (&json!("drop"), &json!("note")));
     assert_eq!(server.get("/v1/modules/probe").ok(200)["version"], 2);
 
-    let first = roll_back(&server, "probe", "");
+    roll_back(&server, "probe", "").problem("schema-conflict", 409);
+    let first = roll_back_consenting(&server, "");
     let back = first.ok(200);
     let found = [
         &back["version"],
@@ -56,8 +62,8 @@ fn the_former_bytes_become_a_new_version_with_the_rows() {
 
     // Back and forth, over a restart; a version may be named.
     let server = server.restart();
-    assert_eq!(roll_back(&server, "probe", "").ok(200)["rolled_back_to"], 2);
-    let named = roll_back(&server, "probe", "version=1").ok(200);
+    assert_eq!(roll_back_consenting(&server, "").ok(200)["rolled_back_to"], 2);
+    let named = roll_back_consenting(&server, "version=1").ok(200);
     assert_eq!((&named["version"], &named["rolled_back_to"]), (&json!(5), &json!(1)));
     let same = roll_back(&server, "probe", "version=5").ok(200);
     assert_eq!((&same["version"], &same["unchanged"]), (&json!(5), &json!(true)));

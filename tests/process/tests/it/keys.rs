@@ -40,7 +40,10 @@ impl Payments {
     fn repeat(&self, server: &Server, who: &[(&str, &str)]) -> Result<()> {
         for (number, first) in self.0.iter().enumerate() {
             let again = Self::send(server, number, who)?;
-            ensure!(again == *first, "payment {number} was answered {first} and then {again}");
+            ensure!(
+                again == *first,
+                "payment {number} was answered {first} and then {again}"
+            );
         }
         Ok(())
     }

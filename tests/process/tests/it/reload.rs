@@ -181,7 +181,7 @@ fn what_happens_is_a_line_each_and_traps_that_come_often_are_counted() -> Result
     let taken = server.request("POST", "/v1/checkpoints", &[], b"")?;
     ensure!(taken.status == 202, "{}", taken.text());
     server.wait_said("checkpoint at LSN ")?;
-    let removed = server.request("DELETE", "/v1/modules/probe", &[], b"")?;
+    let removed = server.consenting("DELETE", "/v1/modules/probe", b"")?;
     ensure!(removed.status == 204, "{}", removed.text());
     server.wait_said("removed probe")?;
     server.wait_said("control: take-checkpoint by \"anonymous\": done in ")?;

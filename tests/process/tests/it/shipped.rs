@@ -95,7 +95,7 @@ fn wait_equal(primary: &Server, name: &str) -> Result<()> {
 /// A deployment that changes rows and tables, in the middle of the load.
 fn deploy_contacts(primary: &Server, version: u64) -> Result<()> {
     let wasm = procedure_wasm(["contacts1", "contacts2"][version as usize])?;
-    let answer = primary.request("PUT", "/v1/modules/contacts", &[], &wasm)?;
+    let answer = primary.consenting("PUT", "/v1/modules/contacts", &wasm)?;
     ensure!(matches!(answer.status, 200 | 201), "{}", answer.text());
     for id in (0..50).filter(|_| version == 0) {
         let args = json!({"id": id, "name": format!("Ada {id}"), "emails": "ada@a.org,ada@b.org"});

@@ -109,7 +109,7 @@ fn clients_come_by_tls_and_by_nothing_else() -> Result<()> {
     fs::write(data.join("reprise.toml"), "[http]\nheader_wait_s = 1\n")?;
     let server = certificate.serve(&data, &[])?;
     let client = certificate.client(&server)?;
-    client.deploy_module("bank", procedure_wasm("bank")?)?;
+    client.deploy_module("bank", procedure_wasm("bank")?, &[])?;
     client.call("bank", "open", &json!({"account": 1, "balance": 10}))?;
     ensure!(balance(&client, 1)? == "10");
     // Whoever does not know the certificate sends nothing.
@@ -214,7 +214,7 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
     let ship = ["--ship-listen", "127.0.0.1:0", "--partitions", "2"];
     let mut a = certificate.serve(&dir.path().join("a"), &[&ship[..], &["--name", "a"]].concat())?;
     let to_a = certificate.client(&a)?;
-    to_a.deploy_module("bank", procedure_wasm("bank")?)?;
+    to_a.deploy_module("bank", procedure_wasm("bank")?, &[])?;
     to_a.call("bank", "open", &json!({"account": 1, "balance": 10}))?;
     // Without the certificate nothing of the primary is believed.
     let (of, trusted) = (url(&a), certificate.path("cert.pem"));

@@ -10,7 +10,7 @@ mod world;
 use std::fmt;
 
 use reprise_env::{SimDisk, sim::FaultRandom};
-use reprise_router::{DeployError, InstallError};
+use reprise_router::{Consent, DeployError, InstallError, PlanSummary};
 
 use change::Declared;
 use model::Model;
@@ -203,7 +203,8 @@ impl Chain {
             .plan_deploy(&declared.module, &bytes)
             .map_err(|error| error.to_string())?;
         let before = (life.disk.ops_count(), self.model.clone());
-        let deployed = life.router().deploy(&declared.module, &bytes);
+        let consents = consents_to(&planned.summary);
+        let deployed = life.router().deploy_with(&declared.module, &bytes, &consents);
         match deployed {
             Ok(_) if !planned.summary.conflicts.is_empty() => {
                 return Err(format!("deployed, and planned were {:?}", planned.summary.conflicts));
@@ -230,7 +231,10 @@ impl Chain {
             }
             Err(DeployError::Install(InstallError::Conflicts(conflicts))) => {
                 self.note(|| format!("refused: {conflicts:?}"));
-                if conflicts != planned.summary.conflicts || conflicts.iter().any(|found| found.way_on.is_empty()) {
+                // A plan reads no rows.
+                let is_of_rows = conflicts.iter().all(|found| found.stored.starts_with("rows with "));
+                let is_planned = conflicts == planned.summary.conflicts || is_of_rows;
+                if !is_planned || conflicts.iter().any(|found| found.way_on.is_empty()) {
                     return Err(format!(
                         "refused for {conflicts:?}, planned were {:?}",
                         planned.summary.conflicts
@@ -301,7 +305,13 @@ impl Chain {
         }
         let name = &names[self.random.below(names.len() as u64) as usize];
         self.note(|| format!("remove {name}"));
-        life.router().remove(name).map_err(|error| error.to_string())?;
+        let removed = match life.router().remove(name, &[]) {
+            Err(DeployError::Install(InstallError::Consent { plan, .. })) => {
+                life.router().remove(name, &consents_to(&plan))
+            }
+            other => other,
+        };
+        removed.map_err(|error| error.to_string())?;
         self.model.modules.remove(name);
         self.stats.removed += 1;
         self.compare(life)
@@ -334,4 +344,9 @@ impl Chain {
             false => Err(life.difference(&self.model)?),
         }
     }
+}
+
+/// Consent to all that a plan would destroy.
+fn consents_to(plan: &PlanSummary) -> Vec<Consent> {
+    plan.destroyed.iter().map(|found| found.consent.clone()).collect()
 }

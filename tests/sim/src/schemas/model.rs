@@ -122,7 +122,7 @@ pub fn form(schema: &TableSchema) -> String {
         abi: 1,
         tables: vec![schema.clone()],
         procedures: Vec::new(),
-        on_deploy: false,
+        on_deploy: None,
         retiring: Vec::new(),
     })
 }

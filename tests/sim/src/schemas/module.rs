@@ -72,7 +72,7 @@ pub fn description(tables: &[TableSchema], migration: Migration, retiring: &[Tab
         abi: ABI_VERSION,
         tables: tables.to_vec(),
         procedures,
-        on_deploy: migration != Migration::Nothing,
+        on_deploy: (migration != Migration::Nothing).then(String::new),
         retiring: retiring.to_vec(),
     };
     describe::to_json(&schema).into_bytes()

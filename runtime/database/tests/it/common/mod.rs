@@ -20,7 +20,8 @@ use reprise_database::{
     RecoveryReport, RedoConfig,
 };
 use reprise_router::{
-    BatchBuilder, BatchReply, CallKey, CheckpointInfo, CheckpointState, ReplyOutcome, call_hash,
+    BatchBuilder, BatchReply, CallKey, CheckpointInfo, CheckpointState, Consent, DeployError, Deployment, InstallError,
+    PlanSummary, Removal, ReplyOutcome, Router, call_hash,
 };
 
 pub fn wasm(name: &str) -> Vec<u8> {
@@ -28,6 +29,34 @@ pub fn wasm(name: &str) -> Vec<u8> {
     let path = root.join("target/procedures").join(name).with_extension("wasm");
     std::fs::read(&path)
         .unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
+}
+
+/// Deployments and removals with consent to whatever they destroy.
+pub trait Consenting {
+    fn deploy_consenting(&self, name: &str, wasm: &[u8]) -> Result<Deployment, DeployError>;
+    fn remove_consenting(&self, name: &str) -> Result<Removal, DeployError>;
+}
+
+impl Consenting for Router {
+    fn deploy_consenting(&self, name: &str, wasm: &[u8]) -> Result<Deployment, DeployError> {
+        match self.deploy(name, wasm) {
+            Err(DeployError::Install(InstallError::Consent { plan, .. })) => {
+                self.deploy_with(name, wasm, &consents_to(&plan))
+            }
+            other => other,
+        }
+    }
+
+    fn remove_consenting(&self, name: &str) -> Result<Removal, DeployError> {
+        match self.remove(name, &[]) {
+            Err(DeployError::Install(InstallError::Consent { plan, .. })) => self.remove(name, &consents_to(&plan)),
+            other => other,
+        }
+    }
+}
+
+pub fn consents_to(plan: &PlanSummary) -> Vec<Consent> {
+    plan.destroyed.iter().map(|found| found.consent.clone()).collect()
 }
 
 pub fn config(dir: &Path, sites: u16) -> DatabaseConfig {

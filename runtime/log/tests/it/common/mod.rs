@@ -48,7 +48,11 @@ pub fn encode(words: &[&str]) -> RecordBatch {
     for (number, word) in words.iter().enumerate() {
         let txn_id = TxnId::new(number as u64, 0);
         match word.split_once('*') {
-            None => records.push(&RecordRef::Remove(RemoveRef { txn_id, name: word })),
+            None => records.push(&RecordRef::Remove(RemoveRef {
+                txn_id,
+                name: word,
+                destroyed: Default::default(),
+            })),
             Some((name, bytes)) => {
                 let wasm = vec![0xee; bytes.parse().expect("number of bytes")];
                 records.push(&RecordRef::Deploy(DeployRef {
@@ -58,6 +62,8 @@ pub fn encode(words: &[&str]) -> RecordBatch {
                     name,
                     hash: [0; 32],
                     wasm: &wasm,
+                    tables: Default::default(),
+                    destroyed: Default::default(),
                     migration: None,
                 }));
             }

@@ -94,6 +94,8 @@ pub fn append_with(log: &TestLog, word: &str, bytes: usize) -> Lsn {
         name: word,
         hash: [0; 32],
         wasm: &wasm,
+        tables: Default::default(),
+        destroyed: Default::default(),
         migration: None,
     }));
     let start = log.appender().append(&records, None).map_err(|e| e.0).expect("append");

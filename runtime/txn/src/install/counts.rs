@@ -1,0 +1,73 @@
+//! Counts of what is stored, by which a deployment is judged.
+
+use reprise_abi::{Placement, TableSchema};
+use reprise_storage::{Store, TableChange, TableId};
+
+/// What is counted of one table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableCount {
+    /// As clients see them: the copies of a replicated table count once.
+    pub rows: u64,
+    /// On all partitions together, copies among them.
+    pub copies: u64,
+    /// Of all copies.
+    pub row_bytes: u64,
+}
+
+/// Counts of the stored tables: taken of partitions that are held, or as the partitions published them last.
+pub trait StoredCounts {
+    /// Of a table.
+    fn table(&self, id: TableId, schema: &TableSchema) -> TableCount;
+
+    /// Values of a column that are not null. None: they are not counted here.
+    fn values(&self, id: TableId, schema: &TableSchema, column: u16) -> Option<u64>;
+}
+
+/// Counts over the stores of all partitions, which are held.
+pub struct HeldCounts<'a>(pub &'a [&'a Store]);
+
+impl HeldCounts<'_> {
+    /// The stores whose rows clients see: of a replicated table one is as good as another.
+    fn seen(&self, schema: &TableSchema) -> &[&Store] {
+        match schema.placement {
+            Placement::Replicated => &self.0[..self.0.len().min(1)],
+            _ => self.0,
+        }
+    }
+}
+
+impl StoredCounts for HeldCounts<'_> {
+    fn table(&self, id: TableId, schema: &TableSchema) -> TableCount {
+        let stats = self.0.iter().map(|store| store.stats(id));
+        let (copies, row_bytes) = stats.fold((0, 0), |(rows, bytes), stats| {
+            (rows + stats.rows, bytes + stats.row_bytes)
+        });
+        TableCount {
+            rows: self.seen(schema).iter().map(|store| store.rows_count(id)).sum(),
+            copies,
+            row_bytes,
+        }
+    }
+
+    fn values(&self, id: TableId, schema: &TableSchema, column: u16) -> Option<u64> {
+        let stores = self.seen(schema).iter();
+        Some(stores.map(|store| store.values_count(id, column)).sum())
+    }
+}
+
+/// A row that is copied, an entry that is made of it in an index, and two bytes of it take about so long: 2.7 million rows in 19 tables
+/// with their indexes took 3.7 s on a shared machine.
+const ROW_NS: u64 = 500;
+const ENTRY_NS: u64 = 250;
+const BYTES_A_NS: u64 = 2;
+
+impl TableCount {
+    /// Time that a change of the table takes, about.
+    pub(super) fn change_ns(&self, change: &TableChange) -> u64 {
+        let row_ns = ENTRY_NS * change.made_indexes() as u64;
+        match change.rewrites_rows() {
+            true => self.copies.saturating_mul(ROW_NS + row_ns) + self.row_bytes / BYTES_A_NS,
+            false => self.copies.saturating_mul(row_ns),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Everything that a deployment or a removal would change, and what of that it would destroy.
+
+use std::collections::BTreeSet;
+
+use reprise_abi::{ColumnSchema, ModuleSchema, Partitioning, ProcedureSchema, TableSchema};
+use reprise_storage::{ChangeAction, ChangeStep, TableChange, TableId};
+
+use super::{
+    Judge,
+    consent::{Consent, ConsentKind, Destroyed},
+    counts::StoredCounts,
+    judge::{Change, Judged},
+    summary::{AbandonedTable, LikelyRename, PlanSummary, ProcedurePlan, TablePlan, WayBack},
+};
+use crate::module::{Deployed, Module};
+
+impl Judged<'_> {
+    /// Describes what was judged. `copies` are tables that are copied for what runs at the deployment.
+    pub(super) fn summarize<'c>(
+        &self,
+        summary: &mut PlanSummary,
+        counts: &dyn StoredCounts,
+        copies: impl Iterator<Item = &'c (TableId, TableChange)>,
+    ) {
+        let mut work_ns = 0;
+        let mut add_work = |(id, change): (&TableId, &TableChange)| {
+            work_ns += counts
+                .table(*id, &self.deployed.tables[id.0 as usize])
+                .change_ns(change);
+        };
+        copies.for_each(|(id, change)| add_work((id, change)));
+        for change in &self.changes {
+            match change {
+                Change::Create(table) => summary.tables.push(created(table)),
+                Change::Change(id, change) => {
+                    if !change.is_noop() || summary.migrates {
+                        add_work((id, change));
+                    }
+                    if !change.is_noop() {
+                        self.describe_change(summary, counts, (*id, change));
+                    }
+                }
+            }
+        }
+        summary.estimated_ms = work_ns.div_ceil(1_000_000);
+        if let Some(former) = self.deployed.current.get(self.name) {
+            let kept = self.changes.iter().filter_map(|change| match change {
+                Change::Change(id, _) => Some(*id),
+                Change::Create(_) => None,
+            });
+            summary.procedures = procedure_changes(&former.schema, self.schema);
+            summary.abandoned = abandoned(self.deployed, former, &kept.collect(), counts);
+            summary.note_lost(self.name);
+            if self.conflicts.is_empty() {
+                summary.way_back = Some(way_back(&self.next, former));
+            }
+        }
+    }
+
+    fn describe_change(
+        &self,
+        summary: &mut PlanSummary,
+        counts: &dyn StoredCounts,
+        (id, change): (TableId, &TableChange),
+    ) {
+        let stored = &self.deployed.tables[id.0 as usize];
+        let rows = counts.table(id, stored).rows;
+        let dropped: Vec<u16> = change.dropped_columns(stored).collect();
+        if rows > 0 {
+            summary.renames.extend(likely_renames(stored, change, &dropped));
+            for column in dropped {
+                let names = [&*stored.owner, &*stored.name, &*stored.columns[column as usize].name];
+                let counted = counts.values(id, stored, column);
+                let destroyed = Destroyed {
+                    consent: Consent::to(ConsentKind::DropColumn, &names),
+                    count: counted.unwrap_or(rows),
+                    is_exact: counted.is_some(),
+                };
+                summary.destroyed.extend((destroyed.count > 0).then_some(destroyed));
+            }
+        }
+        summary.tables.push(TablePlan {
+            table: change.schema.full_name(),
+            steps: change.steps.clone(),
+            rows,
+            reads_rows: change.reads_rows(),
+            sources: change.sources().to_vec(),
+        });
+    }
+}
+
+impl PlanSummary {
+    /// Takes what procedures and tables would be lost for what needs consent.
+    fn note_lost(&mut self, module: &str) {
+        let dropped = self.procedures.iter().filter(|plan| plan.action == ChangeAction::Drop);
+        let dropped = dropped.map(|plan| Destroyed {
+            consent: Consent::to(ConsentKind::DropProcedure, &[module, &plan.procedure]),
+            count: 0,
+            is_exact: true,
+        });
+        let left = self.abandoned.iter().filter(|table| table.rows > 0);
+        let left = left.map(|table| Destroyed {
+            consent: Consent::to(ConsentKind::AbandonTable, &[&table.table]),
+            count: table.rows,
+            is_exact: true,
+        });
+        self.destroyed.extend(dropped.chain(left));
+    }
+}
+
+fn created(table: &TableSchema) -> TablePlan {
+    TablePlan {
+        table: table.full_name(),
+        steps: vec![ChangeStep::new(ChangeAction::Create, "table", "", "")],
+        rows: 0,
+        reads_rows: false,
+        sources: Vec::new(),
+    }
+}
+
+/// What taking a module out of service would change. None: no such module is in service.
+pub fn outline_removal(deployed: &Deployed, name: &str, counts: &dyn StoredCounts) -> Option<PlanSummary> {
+    let former = deployed.current.get(name)?;
+    let mut summary = PlanSummary {
+        procedures: procedure_changes(&former.schema, &ModuleSchema::default()),
+        abandoned: abandoned(deployed, former, &BTreeSet::new(), counts),
+        ..PlanSummary::default()
+    };
+    summary.note_lost(name);
+    Some(summary)
+}
+
+/// Tables of a version in service that it alone declares, beside those that are kept.
+fn abandoned(
+    deployed: &Deployed,
+    former: &Module,
+    kept: &BTreeSet<TableId>,
+    counts: &dyn StoredCounts,
+) -> Vec<AbandonedTable> {
+    let others = deployed.current.values().filter(|module| module.name != former.name);
+    let used: BTreeSet<TableId> = others
+        .flat_map(|module| module.tables.iter().map(|bound| bound.table))
+        .collect();
+    let own = former
+        .tables
+        .iter()
+        .filter(|bound| bound.is_own)
+        .map(|bound| bound.table);
+    let left = own.filter(|id| !kept.contains(id) && !used.contains(id));
+    left.map(|id| {
+        let stored = &deployed.tables[id.0 as usize];
+        AbandonedTable {
+            table: stored.full_name(),
+            rows: counts.table(id, stored).rows,
+        }
+    })
+    .collect()
+}
+
+/// Each dropped column with the first added one of its type that no other has.
+fn likely_renames(stored: &TableSchema, change: &TableChange, dropped: &[u16]) -> Vec<LikelyRename> {
+    let columns = change.schema.columns.iter().zip(change.sources());
+    let mut added: Vec<_> = columns
+        .filter(|(_, source)| source.is_none())
+        .map(|(column, _)| column)
+        .collect();
+    let mut renames = Vec::new();
+    for column in dropped.iter().map(|at| &stored.columns[*at as usize]) {
+        let is_alike = |added: &&ColumnSchema| (added.ty, &added.variants) == (column.ty, &column.variants);
+        if let Some(at) = added.iter().position(is_alike) {
+            renames.push(LikelyRename {
+                table: change.schema.full_name(),
+                from: column.name.clone(),
+                to: added.remove(at).name.clone(),
+            });
+        }
+    }
+    renames
+}
+
+/// What a rollback to `former` would meet over the tables as they would be, with rows in all of them. The rules are those of a
+/// deployment of its bytes.
+fn way_back(next: &Deployed, former: &Module) -> WayBack {
+    let mut judged = Judged::new(next, (&former.name, &former.schema), Judge::WayBack);
+    judged.take_all();
+    let mut drops = Vec::new();
+    for change in &judged.changes {
+        if let Change::Change(id, change) = change {
+            let table = &next.tables[id.0 as usize];
+            let columns = change.dropped_columns(table).map(|at| &table.columns[at as usize].name);
+            drops.extend(columns.map(|column| format!("{}.{column}", table.full_name())));
+        }
+    }
+    WayBack {
+        version: former.version,
+        conflicts: judged.conflicts,
+        drops,
+    }
+}
+
+/// Procedures that differ, in the order of their names.
+fn procedure_changes(former: &ModuleSchema, next: &ModuleSchema) -> Vec<ProcedurePlan> {
+    let of = |schema: &ModuleSchema, name: &str| {
+        let mut procedures = schema.procedures.iter();
+        procedures.find(|procedure| procedure.name == name).cloned()
+    };
+    let all = former.procedures.iter().chain(&next.procedures);
+    let names: BTreeSet<&str> = all.map(|procedure| &*procedure.name).collect();
+    let plans = names.into_iter().filter_map(|name| {
+        let (action, detail) = match (of(former, name), of(next, name)) {
+            (Some(_), None) => (ChangeAction::Drop, String::new()),
+            (None, _) => (ChangeAction::Add, String::new()),
+            (Some(former), Some(next)) => (ChangeAction::Convert, difference(&former, &next)?),
+        };
+        Some(ProcedurePlan {
+            procedure: name.to_owned(),
+            action,
+            detail,
+        })
+    });
+    plans.collect()
+}
+
+/// What its callers would see of it; none where nothing changes for them.
+fn difference(former: &ProcedureSchema, next: &ProcedureSchema) -> Option<String> {
+    let mut parts = Vec::new();
+    let of = |procedure: &ProcedureSchema, name: &str| {
+        let mut params = procedure.params.iter();
+        params.find(|param| param.name == name).map(|param| param.ty.clone())
+    };
+    for param in &former.params {
+        match of(next, &param.name) {
+            None => parts.push(format!("without parameter {}", param.name)),
+            Some(ty) if ty != param.ty => parts.push(format!("parameter {} of another type", param.name)),
+            Some(_) => {}
+        }
+    }
+    let added = next.params.iter().filter(|param| of(former, &param.name).is_none());
+    parts.extend(added.map(|param| format!("with parameter {}", param.name)));
+    if former.returns != next.returns {
+        parts.push("another result".to_owned());
+    }
+    match (former.read_only, next.read_only) {
+        (false, true) => parts.push("read-only".to_owned()),
+        (true, false) => parts.push("no longer read-only".to_owned()),
+        _ => {}
+    }
+    if !is_placed_alike(former, next) {
+        parts.push("on other partitions".to_owned());
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// A call of both takes the same partitions.
+fn is_placed_alike(former: &ProcedureSchema, next: &ProcedureSchema) -> bool {
+    let names = |procedure: &ProcedureSchema, params: &[u16]| {
+        let params = params.iter().map(|at| procedure.params.get(usize::from(*at)));
+        params
+            .map(|param| param.map(|param| param.name.clone()))
+            .collect::<Vec<_>>()
+    };
+    match (&former.partitioning, &next.partitioning) {
+        (Partitioning::By(before), Partitioning::By(after)) => names(former, before) == names(next, after),
+        (before, after) => before == after,
+    }
+}
