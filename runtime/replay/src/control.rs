@@ -51,15 +51,27 @@ impl Replayer {
         }))
     }
 
-    /// A name of callers, which later records give by its number: they are not fed before it is known.
-    pub(crate) fn feed_principal(&mut self, lsn: Lsn, end: Lsn, record: &PrincipalRef<'_>) -> Result<(), ReplayError> {
-        let defined = self.shared.principals.define(record.number, record.name);
-        defined.map_err(|next| ReplayError::Malformed {
-            lsn,
-            error: corrupt("number of a principal", next, record.number),
-        })?;
-        let txn_id = record.txn_id;
-        self.gather(Touched::All, Box::new(move |held| note_position(held, txn_id, end)))
+    /// A name of callers, which later records give by its number. All partitions meet here, so a copy of the tables that is taken
+    /// before this record does not have the name.
+    pub(crate) fn feed_principal(
+        &mut self,
+        lsn: Lsn,
+        end: Lsn,
+        record: &PrincipalRef<'_>,
+    ) -> Result<(), ReplayError> {
+        let (txn_id, number, name) = (record.txn_id, record.number, record.name.to_owned());
+        let outcome = self.outcome.clone();
+        let job: Job = Box::new(move |held| {
+            if outcome.has_failed_before(end) {
+                return;
+            }
+            if let Err(next) = held.tools.shared.principals.define(number, &name) {
+                let error = corrupt("number of a principal", next, number);
+                return outcome.fail(ReplayError::Malformed { lsn, error });
+            }
+            note_position(held, txn_id, end);
+        });
+        self.gather(Touched::All, job)
     }
 
     /// The transaction id that it took, the key clock, and what somebody wants to do there.

@@ -331,12 +331,11 @@ impl Idempotency {
 
     /// What is kept under a key now.
     pub fn look_up(&self, key: ScopedKey<'_>) -> Lookup {
-        let before = self.expired_before();
+        let (before, now_us) = (self.expired_before(), self.shared.key_clock.now_us());
         match self.lock().find(key, before) {
             Some(Entry::Done { outcome, kept_us, .. }) => {
-                let left = kept_us.saturating_sub(before);
-                let keep_us = self.keep_us.load(Ordering::Relaxed);
-                Lookup::Kept(outcome.clone(), Duration::from_micros(left.min(keep_us)))
+                let until_us = kept_us.saturating_add(self.keep_us.load(Ordering::Relaxed));
+                Lookup::Kept(outcome.clone(), Duration::from_micros(until_us.saturating_sub(now_us)))
             }
             Some(Entry::Running { .. }) => Lookup::Running,
             None => Lookup::Unknown,

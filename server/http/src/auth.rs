@@ -451,8 +451,15 @@ mod tests {
     #[test]
     fn configured_tokens_are_checked() {
         let digest = "0f".repeat(32);
-        assert_eq!(Token::new("ci", "write", &digest).expect("valid").digest, [0x0f; 32]);
-        assert!(matches!(Token::new("ci", "root", &digest), Err(AuthError::Role { .. })));
-        assert!(matches!(Token::new("ci", "read", "abc"), Err(AuthError::Digest { .. })));
+        assert_eq!(Token::new("ci", "write", None, &digest).expect("valid").digest, [0x0f; 32]);
+        assert!(matches!(Token::new("ci", "root", None, &digest), Err(AuthError::Role { .. })));
+        assert!(matches!(Token::new("ci", "read", None, "abc"), Err(AuthError::Digest { .. })));
+        let scoped = Token::new("ci", "read", Some("app"), &digest).expect("valid");
+        assert_eq!((&*scoped.name, &*scoped.scope), ("ci", "app"));
+        let too_long = "s".repeat(256);
+        for scope in ["", &too_long] {
+            let refused = Token::new("ci", "read", Some(scope), &digest);
+            assert!(matches!(refused, Err(AuthError::Scope { .. })));
+        }
     }
 }

@@ -46,7 +46,7 @@ pub const PATH_PREFIX: &str = "/v1/call/";
     params(
         ("module" = String, Path, description = "Name of the module"),
         ("procedure" = String, Path, description = "Name of the procedure"),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "At most 255 visible characters; a repeat by the same token returns the first committed outcome again, as long as it is kept. Calls that only read run again"),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "At most 255 visible characters; a repeat in the same scope returns the first committed outcome again, as long as it is kept. Calls that only read run again"),
         ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "What has not begun by then, or runs longer, is ended as deadline-exceeded and leaves nothing"),
         ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "For reads: wait until the read view holds this LSN"),
         ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),

@@ -833,7 +833,7 @@ export type LogRecord = {
      */
     idempotency_key?: string | null;
     /**
-     * Name of the token within which the key counts.
+     * Scope within which the key counts: the name of a token, unless the token names another scope.
      */
     idempotency_scope?: string | null;
     /**
@@ -872,6 +872,11 @@ export type LogRecord = {
      * deploy: what became of the stored tables, a line each, where the module ran something.
      */
     plan?: string | null;
+    /**
+     * command, changes: name of the token that called, none on a server without tokens. principal: the name that the log has by a number
+     * from here on.
+     */
+    principal?: string | null;
     /**
      * command, changes, part, quarantine: name of the procedure.
      */
@@ -1617,7 +1622,7 @@ export type Readiness = {
 /**
  * What a record is of.
  */
-export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void' | 'quarantine' | 'part';
+export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void' | 'quarantine' | 'part' | 'principal';
 
 /**
  * What a recovery is at.
@@ -2765,7 +2770,7 @@ export type CallData = {
     };
     headers?: {
         /**
-         * At most 255 visible characters; a repeat by the same token returns the first committed outcome again, as long as it is kept. Calls that only read run again
+         * At most 255 visible characters; a repeat in the same scope returns the first committed outcome again, as long as it is kept. Calls that only read run again
          */
         'Idempotency-Key'?: string;
         /**

@@ -96,6 +96,7 @@ function factsOf(record: LogRecord): Fact[] {
     fact('Digest of write set and result', record.digest, (digest) => <code>{digest}</code>),
     fact('Number of the part', record.part, (number) => number),
     fact('Parts before it', record.parts, (count) => count),
+    fact('Called by', record.principal, (name) => name),
     fact('Idempotency key', record.idempotency_key, (key) => <code>{key}</code>),
     fact('Database', record.database_id, (id) => <code>{id}</code>),
     fact('Partitions of the database', record.partition_count, (count) => count),

@@ -154,11 +154,12 @@ fn golden_groups_with_a_key() {
     });
     let bytes = encode(&several);
     expect![[r#"
-        45 05 06 07 98 55 11 cd 88 44 00 08 07 06 05 04
-        03 02 01 03 01 00 04 00 e7 03 03 02 05 6b 65 79
-        2d 31 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d
-        0e 0f 02 6f 6b 01 06 14 01 ff 14 02 09 e7 07 06
-        14 01 ff 14 02 09"#]]
+        57 05 26 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 03 01 00 04 00 e7 03 03 02 ac 02 05 6b
+        65 79 2d 31 00 01 02 03 04 05 06 07 08 09 0a 0b
+        0c 0d 0e 0f 10 11 12 13 14 15 16 17 18 19 1a 1b
+        1c 1d 1e 1f 02 6f 6b 01 06 14 01 ff 14 02 09 e7
+        07 06 14 01 ff 14 02 09"#]]
     .assert_eq(&hex(&bytes));
     assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(several)));
     let groups: Vec<_> = several.groups().map(|(id, bytes)| (id.0, bytes.len())).collect();
@@ -173,7 +174,9 @@ fn golden_checkpoint_mark() {
     });
     let mut bytes = Vec::new();
     mark.encode(&mut bytes);
-    expect!["09 06 ff 1b 00 00 00 00 00 00"].assert_eq(&hex(&bytes));
+    expect![[r#"
+        11 06 ff 1b 00 00 00 00 00 00 04 03 02 01 00 00
+        00 00"#]].assert_eq(&hex(&bytes));
     assert_eq!(RecordRef::decode(&bytes), Ok(mark));
 }
 

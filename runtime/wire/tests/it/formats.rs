@@ -137,18 +137,20 @@ fn golden_records() {
     check_golden(
         RecordRef::Command(multi),
         expect![[r#"
-        24 04 06 07 98 55 11 cd 88 44 00 08 07 06 05 04
-        03 02 01 02 01 00 e7 03 ac 02 02 05 6b 65 79 2d
-        31 61 72 67 73"#]],
+            34 04 06 07 98 55 11 cd 88 44 00 08 07 06 05 04
+            03 02 01 02 01 00 e7 03 ac 02 02 05 6b 65 79 2d
+            31 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e
+            0f 61 72 67 73"#]],
     );
     keyed.scope = b"ci";
     (multi.keyed, multi.principal) = (Some(keyed), 5);
     check_golden(
         RecordRef::Command(multi),
         expect![[r#"
-        27 04 0e 07 98 55 11 cd 88 44 00 08 07 06 05 04
-        03 02 01 02 01 00 e7 03 ac 02 02 05 6b 65 79 2d
-        31 02 63 69 61 72 67 73"#]],
+            38 04 2e 07 98 55 11 cd 88 44 00 08 07 06 05 04
+            03 02 01 02 01 00 e7 03 ac 02 02 05 05 6b 65 79
+            2d 31 02 63 69 00 01 02 03 04 05 06 07 08 09 0a
+            0b 0c 0d 0e 0f 61 72 67 73"#]],
     );
 }
 
@@ -166,12 +168,12 @@ fn golden_segment_and_block() {
     };
     let bytes = segment.encode();
     expect![[r#"
-        52 50 52 53 4c 4f 47 0a 06 00 00 00 03 00 00 00
+        52 50 52 53 4c 4f 47 0a 07 00 00 00 03 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
         03 00 00 00 ef be ad de 08 07 06 05 00 00 02 00"#]]
     .assert_eq(&hex(&bytes[..64]));
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 d9 07 3a 96"].assert_eq(&hex(&bytes[496..]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 7e fb fd e3"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
     let (header, block, chain) = sample_block();
     expect![[r#"

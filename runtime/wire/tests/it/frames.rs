@@ -62,7 +62,7 @@ fn golden_greetings() {
     check_golden(
         Frame::Hello(hello("s1")),
         expect![[r#"
-            49 40 f2 f5 01 00 00 00 06 00 00 00 06 00 00 00
+            bd 9e 87 40 01 00 00 00 06 00 00 00 07 00 00 00
             30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
             ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
             03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00
@@ -217,9 +217,9 @@ fn golden_streams() {
     check_golden(
         Frame::Group(group(b"\x03ab\x03cd")),
         expect![[r#"
-            e2 30 8d 15 06 00 00 00 03 00 00 00 a4 a3 a2 a1
+            a4 65 8a 41 06 00 00 00 03 00 00 00 a4 a3 a2 a1
             07 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00
-            06 00 00 00 06 00 00 00 03 61 62 03 63 64"#]],
+            07 00 00 00 06 00 00 00 03 61 62 03 63 64"#]],
     );
     check_golden(
         Frame::Heartbeat(Heartbeat {

@@ -55,13 +55,13 @@ pub const PATH: &str = "/v1/batch";
 /// The body is newline-delimited JSON, one call a line, or a CBOR sequence, one call an item. Each call is a transaction
 /// of its own; the answer has a line (or an item) for each, in the order of the calls: the members of a single call's
 /// answer, or `problem`. Answers are sent while calls are still read, so a client with more than some thousand calls must
-/// read while it writes.
+/// read while it writes. Each call has an idempotency key of its own, the member `idempotency_key` of its line; the header
+/// `Idempotency-Key` is refused.
 #[utoipa::path(
     post,
     path = "/v1/batch",
     tag = "Calls",
     params(
-        ("Idempotency-Key" = Option<String>, Header, description = "Refused as malformed-request: a batch has keys by call, the member idempotency_key of a line"),
         ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "Calls that have not begun by then, or run longer, are ended as deadline-exceeded and leave nothing"),
         ("Reprise-Safety" = Option<String>, Header, description = "Writes have at least this level, or are refused before they run, or are outcome-unknown"),
         ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Begin once the read view holds this LSN"),
