@@ -16,8 +16,8 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
 use reprise_storage::{AfterImage, Store};
 use reprise_txn::{
-    Candidate, Deployed, Executors, Judge, LookAhead, Module, NextCalls, Outcome, PrefetchRow, TxnInput, TxnScratch,
-    apply, plan, run_single,
+    Candidate, Deployed, Executors, HeldCounts, Judge, LookAhead, Module, NextCalls, Outcome, PrefetchRow, TxnInput,
+    TxnScratch, apply, outline, prepare, run_single,
 };
 
 use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RecordBatch, TwoForms};
@@ -247,7 +247,9 @@ impl Bench {
             code,
         };
         let before = Deployed::default();
-        let steps = plan(&before, &candidate, &[&store], Judge::Deployment, &|_| true);
+        let stores = [&store];
+        let outline = outline(&before, &candidate, Judge::Deployment(&HeldCounts(&stores)));
+        let steps = prepare(outline, &stores, &|_| true);
         let Ok(steps) = steps else {
             bail!("the module does not fit an empty store");
         };

@@ -5,6 +5,20 @@ export type ClientOptions = {
 };
 
 /**
+ * A table that would lose its owner.
+ */
+export type AbandonedTable = {
+    /**
+     * Rows that it holds.
+     */
+    rows: number;
+    /**
+     * Name of the table.
+     */
+    table: string;
+};
+
+/**
  * What is kept elsewhere of checkpoints and log (`--archive`).
  */
 export type ArchiveInfo = {
@@ -415,29 +429,54 @@ export type Cut = {
 };
 
 /**
- * What an upload would do to the stored tables, or why it would be refused.
+ * Everything that a deployment would change, or why it would be refused.
  */
 export type DeployPlan = {
     /**
-     * Empty: it would be installed.
+     * Tables that the version in service declares and no module in service would declare any more. They stay stored.
+     */
+    abandoned?: Array<AbandonedTable>;
+    /**
+     * Empty: it would be installed, with the consents that are missing.
      */
     conflicts: Array<SchemaConflict>;
     /**
-     * How long all partitions would stand still for it, without what the module would run.
+     * What of all that destroys something: it needs consent (`allow`).
+     */
+    destroyed?: Array<Destroyed>;
+    /**
+     * How long all partitions would stand still for it, about, without what the module would run.
      */
     estimated_ms: number;
+    /**
+     * Columns that may have been renamed: one would be dropped, and one of its type added.
+     */
+    likely_renames?: Array<LikelyRename>;
     /**
      * True where the module would run something on its tables, which are copied for that.
      */
     migrates?: boolean;
     /**
-     * Stored tables that this would read as they are now, and nothing afterwards.
+     * Name of what the module runs when it is deployed, if it has one; where it would not migrate, the tables have had that.
+     */
+    migration?: string | null;
+    /**
+     * Consents that this request lacks, as values of `allow`.
+     */
+    missing?: Array<string>;
+    /**
+     * Procedures that it would add, drop or change.
+     */
+    procedures?: Array<ProcedurePlan>;
+    /**
+     * Stored tables that this would read as they are before the deployment.
      */
     retiring?: Array<RetiringTable>;
     /**
      * Tables that it would create or change.
      */
     tables: Array<TablePlan>;
+    way_back?: WayBack | null;
 };
 
 /**
@@ -464,6 +503,24 @@ export type DeploymentStatus = {
      * Seconds that it may hold them (`--deploy-time-max-s`); 0: no limit.
      */
     seconds_max: number;
+};
+
+/**
+ * One thing that a deployment destroys.
+ */
+export type Destroyed = {
+    /**
+     * The consent to it: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`.
+     */
+    allow: string;
+    /**
+     * Values of a column that are not null, or rows of a table; 0 for a procedure.
+     */
+    count: number;
+    /**
+     * False: there are at most so many. A plan reads no rows, and counts the values of a nullable column as if no row had null.
+     */
+    is_exact: boolean;
 };
 
 /**
@@ -750,6 +807,24 @@ export type Lease = {
 export type LeaseState = 'held' | 'over' | 'elsewhere' | 'free' | 'unknown';
 
 /**
+ * A column that would be dropped, and one of its type that would be added. If it was renamed, the declaration says so with `was`.
+ */
+export type LikelyRename = {
+    /**
+     * The stored column.
+     */
+    from: string;
+    /**
+     * Name of the table.
+     */
+    table: string;
+    /**
+     * The declared one.
+     */
+    to: string;
+};
+
+/**
  * From the least to the most serious.
  */
 export type LineLevel = 'debug' | 'info' | 'warn' | 'error';
@@ -812,6 +887,10 @@ export type LogRecord = {
      */
     database_id?: string | null;
     /**
+     * deploy, remove: what was destroyed, with consent.
+     */
+    destroyed?: Array<Destroyed>;
+    /**
      * command, changes: digest of the write set and the result, in hexadecimal.
      */
     digest?: string | null;
@@ -844,6 +923,10 @@ export type LogRecord = {
      * Its position.
      */
     lsn: U64;
+    /**
+     * deploy: name of the migration that the module ran, if it has one.
+     */
+    migration?: string | null;
     /**
      * Name of the module that was installed, removed or called.
      */
@@ -1038,6 +1121,10 @@ export type ModuleDetail = {
      */
     installed_at: string;
     /**
+     * Names of the migrations that its tables have had.
+     */
+    migrations?: Array<string>;
+    /**
      * Name of the module.
      */
     module: string;
@@ -1067,6 +1154,10 @@ export type ModuleDetail = {
  * Answer to an upload.
  */
 export type ModuleInstalled = {
+    /**
+     * What was destroyed, with consent.
+     */
+    destroyed?: Array<Destroyed>;
     /**
      * SHA-256 of the wasm binary, in hexadecimal.
      */
@@ -1423,6 +1514,7 @@ export type Problem = {
     offset?: number | null;
     oldest?: U64 | null;
     phase?: Phase | null;
+    plan?: DeployPlan | null;
     /**
      * not-primary: where to go.
      */
@@ -1584,6 +1676,24 @@ export type ProcedureLogLine = {
      * The transaction that logged it.
      */
     txn_id: U64;
+};
+
+/**
+ * What would become of one procedure.
+ */
+export type ProcedurePlan = {
+    /**
+     * `add`, `drop` or `convert`.
+     */
+    action: string;
+    /**
+     * What is changed of it.
+     */
+    detail: string;
+    /**
+     * Name of the procedure.
+     */
+    procedure: string;
 };
 
 /**
@@ -2186,7 +2296,7 @@ export type TablePlan = {
      */
     reads_rows: boolean;
     /**
-     * Rows that it holds.
+     * Rows that it holds; those of a replicated table count once.
      */
     rows: number;
     /**
@@ -2268,6 +2378,28 @@ export type TypeInfo = {
  * An unsigned 64-bit integer as a decimal string; on the way in an exact integer is taken too.
  */
 export type U64 = string;
+
+/**
+ * What a rollback would meet once the deployment is done, if all of the tables have rows.
+ */
+export type WayBack = {
+    /**
+     * Why they can't.
+     */
+    conflicts: Array<SchemaConflict>;
+    /**
+     * Columns whose values it would drop, by full name.
+     */
+    drops: Array<string>;
+    /**
+     * False: the conflicts say why the tables can't go back.
+     */
+    is_open: boolean;
+    /**
+     * The version in service, to which it would lead.
+     */
+    version: number;
+};
 
 export type HealthzData = {
     body?: never;
@@ -3393,7 +3525,12 @@ export type DeleteModuleData = {
     path: {
         module: string;
     };
-    query?: never;
+    query?: {
+        /**
+         * Consent to destroy one thing: `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`; may stand more than once
+         */
+        allow?: string;
+    };
     url: '/v1/modules/{module}';
 };
 
@@ -3414,6 +3551,10 @@ export type DeleteModuleErrors = {
      * not-found
      */
     404: Problem;
+    /**
+     * schema-conflict
+     */
+    409: Problem;
     /**
      * internal-error
      */
@@ -3495,9 +3636,13 @@ export type PutModuleData = {
     };
     query?: {
         /**
-         * Judge the module in the same way and install nothing; `false` unless given.
+         * Judge the module in the same way and install nothing; `false` unless given
          */
         dry_run?: boolean;
+        /**
+         * Consent to destroy one thing: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE`, `abandon-table:MODULE.TABLE` or `drop-table:MODULE.TABLE`; may stand more than once. One that is not needed is passed over
+         */
+        allow?: string;
     };
     url: '/v1/modules/{module}';
 };
@@ -3619,13 +3764,17 @@ export type RollbackModuleData = {
     };
     query?: {
         /**
-         * The version whose bytes are deployed; the newest one before that in service with other bytes unless given.
+         * The version whose bytes are deployed; the newest one before that in service with other bytes unless given
          */
         version?: number;
         /**
-         * Judge them in the same way and install nothing; `false` unless given.
+         * Judge them in the same way and install nothing; `false` unless given
          */
         dry_run?: boolean;
+        /**
+         * Consent to destroy one thing, as for an upload; may stand more than once
+         */
+        allow?: string;
     };
     url: '/v1/modules/{module}/rollback';
 };

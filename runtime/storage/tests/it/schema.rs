@@ -110,6 +110,7 @@ fn table_without_rows_is_made_anew_when_its_change_fits_no_row() {
         convert column id: i32 to text
         convert column level: rows without it to level u16, without a default
         convert primary key : (id) to (owner, id)
+        convert index by_owner: (owner)
     "#]]
     .assert_eq(&steps(&change));
     assert_eq!(change.sources(), [None; 4]);

@@ -65,10 +65,10 @@ fn golden_records() {
             migration: None,
         }),
         expect![[r#"
-            37 08 ff 17 00 00 00 00 00 00 03 01 c8 01 05 76
+            39 08 ff 17 00 00 00 00 00 00 03 01 c8 01 05 76
             6f 74 65 72 aa aa aa aa aa aa aa aa aa aa aa aa
             aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
-            aa aa aa aa 00 61 73 6d"#]],
+            aa aa aa aa 00 00 00 61 73 6d"#]],
     );
     check_golden(
         RecordRef::DropTable(DropTableRef {
@@ -85,7 +85,9 @@ fn golden_records() {
             name: "voter",
             destroyed: Default::default(),
         }),
-        expect!["0f 03 ff 1b 00 00 00 00 00 00 05 76 6f 74 65 72"],
+        expect![[r#"
+            10 03 ff 1b 00 00 00 00 00 00 05 76 6f 74 65 72
+            00"#]],
     );
     check_golden(RecordRef::Void, expect!["01 0a"]);
     check_golden(
