@@ -3,15 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use reprise_abi::Field;
-use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
+use reprise_base::{Epoch, Lsn, PartitionId, Safety, TxnId};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{Disk, RealClock, SimDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
     CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CommandRef, Compared, ComparedTable, DeployRef,
-    DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, InSync,
-    KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef,
+    DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyedRef,
+    LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, Progress, QuarantineRef,
     RecordBatch, RecordRef, Refusal, Refused, RemoveRef, SHIP_PROTOCOL, Standing, TableDigests, TwoForms, Wants,
     Welcome, push_checkpoint_row,
 };
@@ -64,6 +64,7 @@ fn frames() -> Vec<Vec<u8>> {
     let welcome = Welcome {
         epoch: Epoch(1),
         durable: Lsn(9),
+        safety: Safety::TwoSafe,
         primary: "http://p",
     };
     let refused = Refused {
@@ -109,7 +110,7 @@ fn frames() -> Vec<Vec<u8>> {
         Frame::Group(group),
         Frame::Heartbeat(Heartbeat::default()),
         Frame::Progress(Progress::default()),
-        Frame::Standing(Standing::new(2, InSync::Yes, &laggards)),
+        Frame::Standing(Standing::new(2, true, &laggards)),
         Frame::Named(Named { number: 1, lsn: Lsn(9) }),
         Frame::Digests(TableDigests::new(1, true, &tables)),
         Frame::Compared(Compared {

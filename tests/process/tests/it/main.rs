@@ -1,5 +1,6 @@
 //! The integration tests of `reprise-test-process`, in one binary.
 
+mod ages;
 mod archive;
 mod damage;
 mod divergence;
@@ -7,6 +8,7 @@ mod exhaustion;
 mod follow;
 mod installed;
 mod lifecycle;
+mod losses;
 mod memory;
 mod migrations;
 mod networks;
