@@ -73,7 +73,7 @@ Try in another terminal:
   $reprise replication status --url $primary
 Kill the primary, and make a standby take over:
   kill -9 $(echo "$servers" | awk '{ print $1 }')
-  $reprise replication promote --force --url http://127.0.0.1:$second
+  $reprise replication promote --force --accept-loss --url http://127.0.0.1:$second    # without a safety level the last writes may be lost
   curl http://127.0.0.1:$second/v1/call/bank/open --json '{"account": 3, "balance": 5}'
 The other standby does not follow the new primary by itself. Start it again, with --standby-of that one:
   kill $server; while kill -0 $server 2>/dev/null; do sleep 0.2; done

@@ -254,7 +254,7 @@ impl Standby {
             Ok(all.iter().any(|standby| {
                 standby.name == self.name
                     && standby.state == StandbyState::Streaming
-                    && (standby.is_in_sync || !asks_standbys)
+                    && (standby.in_sync == Some(true) || !asks_standbys)
             }))
         })?;
         if self.taker.is_some() || !asks_standbys {
@@ -263,7 +263,7 @@ impl Standby {
         // Where it takes long to keep that, it is cut off.
         let own = self::service(&self.database)?;
         wait_until("it keeps that it is in sync", || {
-            Ok(own.own().is_some_and(|own| own.is_in_sync))
+            Ok(own.own().is_some_and(|own| own.in_sync == Some(true)))
         })
     }
 

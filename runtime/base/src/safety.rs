@@ -2,21 +2,22 @@
 
 use std::fmt;
 
-/// Where a write is durable when it counts as committed (Gray and Reuter; Query Fresh, section 2.1, for more than one standby).
+/// Where a write is durable when it counts as committed (Gray and Reuter; Query Fresh, section 2.1, for more than one standby). Frames hold the
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Safety {
     /// Nowhere yet.
-    LocalAsync,
+    LocalAsync = 0,
     /// On the node that answers.
-    LocalSync,
+    LocalSync = 1,
     /// On the primary; standbys get it in the background.
-    OneSafe,
+    OneSafe = 2,
     /// On the primary and on each standby that is in sync. With none in sync: on the primary alone.
-    TwoSafe,
+    TwoSafe = 3,
     /// On more than half of the nodes, and on one standby at least.
-    Quorum,
+    Quorum = 4,
     /// On the primary and on every standby; without one of them nothing is written.
-    VerySafe,
+    VerySafe = 5,
 }
 
 impl Safety {

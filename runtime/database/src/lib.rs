@@ -18,6 +18,7 @@ mod environment;
 mod error;
 mod estimate;
 mod expected;
+mod first_checkpoints;
 mod following;
 mod inspect;
 mod lease_rules;

@@ -13,10 +13,10 @@ use reprise_env::{Clock, Net, Started, Step, Work};
 use reprise_log::{Group, Log, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
-use reprise_router::{JoinTicket, Router, StandbyInfo, StandbyState, SteppedDown};
+use reprise_router::{JoinTicket, Router, StandbyInfo, StandbyState, SteppedDown, ViewAge};
 use reprise_ship::{
     BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LinkError, OnTheWay, OwnFreshness,
-    PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker,
+    PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker, WelcomeSeen,
 };
 use reprise_wire::Refusal;
 
@@ -67,8 +67,6 @@ pub(crate) struct Linked {
     net: Arc<dyn Net>,
     clock: Arc<dyn Clock>,
     step_down: AskStepDown,
-    /// When it began to follow.
-    since_ns: u64,
     is_stopping: AtomicBool,
     state: Mutex<State>,
     freshness: OwnFreshness,
@@ -125,8 +123,7 @@ impl Linked {
     pub fn info(&self, (received, persisted, view): (Lsn, Lsn, Lsn)) -> StandbyInfo {
         let state = self.lock();
         let durable = state.beat.map_or(view, |beat| beat.durable);
-        let now_ns = self.clock.monotonic_ns();
-        let (freshness, lag_us) = self.freshness.now(now_ns, view);
+        let age = self.view_age(view);
         StandbyInfo {
             name: self.name.clone(),
             state: match (state.is_connected, state.has_caught_up) {
@@ -141,12 +138,10 @@ impl Linked {
             persisted,
             replayed: view,
             view,
-            // Whoever keeps what the primary told knows.
-            is_in_sync: false,
-            freshness,
-            // Where nothing is known, it is this at least.
-            lag_us: lag_us.unwrap_or_else(|| now_ns.saturating_sub(self.since_ns) / 1_000),
-            is_lag_known: lag_us.is_some(),
+            in_sync: None, // whoever keeps what the primary told knows
+            freshness: age.freshness,
+            lag_us: age.lag_us,
+            is_lag_known: age.is_lag_known,
             lag_bytes: match view < durable {
                 true => state.beat.map_or(0, |beat| beat.behind_bytes),
                 false => 0,
@@ -157,16 +152,28 @@ impl Linked {
         }
     }
 
+    /// How old what it shows is, where that is everything before `view`.
+    pub fn view_age(&self, view: Lsn) -> ViewAge {
+        let (freshness, lag) = self.freshness.now(self.clock.boot_ns(), view);
+        ViewAge {
+            view,
+            lag_us: lag.us,
+            is_lag_known: lag.is_known,
+            freshness,
+        }
+    }
+
     /// One point a second for the last hour, and the last minute in one.
     pub fn freshness(&self) -> (Vec<FreshnessPoint>, Option<FreshnessSummary>) {
         self.freshness.history()
     }
 
     fn note_beat(&self, beat: &BeatSeen, (received, view): (Lsn, Lsn)) {
-        self.freshness.note(beat, self.clock.now_us(), view);
+        let now = (self.clock.boot_ns(), self.clock.now_us());
+        self.freshness.note(beat, now, view);
         let mut state = self.lock();
-        state.has_caught_up |= received >= beat.durable;
-        state.has_caught_up &= beat.behind_bytes <= BEHIND_BYTES_MAX;
+        let has_all = state.has_caught_up || received >= beat.durable;
+        state.has_caught_up = has_all && beat.behind_bytes <= BEHIND_BYTES_MAX;
         state.beat = Some(*beat);
     }
 }
@@ -191,8 +198,7 @@ impl Taker for DatabaseTaker {
 
     fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
         let Some(database) = self.database.upgrade() else {
-            let kind = UnavailableKind::Closed;
-            let reason = "the server stops".into();
+            let (kind, reason) = (UnavailableKind::Closed, "the server stops".into());
             return Err(LogError::Unavailable { kind, reason }.into());
         };
         self.synced.end_reign().map_err(LogError::from)?;
@@ -216,11 +222,15 @@ impl Taker for DatabaseTaker {
         }
     }
 
+    fn note_welcome(&self, _: &WelcomeSeen) {
+        self.linked.freshness.begin(self.router.view());
+    }
+
     fn note_heartbeat(&self, beat: &BeatSeen) {
         if let Some(database) = self.database.upgrade() {
             database.note_committed(beat.committed, beat.came_ns);
         }
-        self.synced.note_primary(beat.durable, beat.came_ns);
+        self.synced.note_primary(beat);
         self.linked.note_beat(beat, (self.position().lsn, self.router.view()));
     }
 
@@ -284,10 +294,9 @@ pub(crate) fn follow(
         net: config.net.clone(),
         clock: shared.clock.clone(),
         step_down: config.step_down.clone(),
-        since_ns: shared.clock.monotonic_ns(),
         is_stopping: AtomicBool::new(false),
         state: Mutex::default(),
-        freshness: OwnFreshness::default(),
+        freshness: OwnFreshness::new(shared.clock.boot_ns()),
         thread: Mutex::default(),
     });
     router.set_primary_url(config.primary.clone());

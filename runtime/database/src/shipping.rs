@@ -10,20 +10,15 @@ use std::{
 };
 
 use reprise_base::{Epoch, Lsn, Role, Safety};
-use reprise_checkpoint::checkpoint_name;
 use reprise_env::{Disk, DiskError, Net, entropy};
 use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, LogPolicy, Shared, ShipForm};
 use reprise_router::{
-    CheckpointService, CheckpointState, ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LostRange, Phase,
-    PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState,
-    SteppedDown,
+    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LossCause, LostRange, Phase, PromoteOptions, Promoted,
+    ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown, ViewAge,
 };
-use reprise_ship::{
-    CheckpointSource, ChosenCheckpoint, Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig,
-    StandbyStatus,
-};
+use reprise_ship::{Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
 
 use crate::{
     checkpoint::Checkpointer,
@@ -31,6 +26,7 @@ use crate::{
     cutting::{self, CutInfo},
     database::Database,
     expected::{self, Keeping},
+    first_checkpoints::FirstCheckpoints,
     lease_rules::ByHand,
     leasing::LeasingCell,
     linking::{self, FollowPrimary, Linked},
@@ -40,8 +36,6 @@ use crate::{
     synced::{STANDING_NAME, Synced},
 };
 
-/// With more log behind it, another checkpoint is taken before a standby begins with one.
-const BEHIND_BYTES_MAX: u64 = 64 << 20;
 /// Sealed groups that are kept for standbys that are a little behind, in bytes.
 const RING_BYTES: usize = 16 << 20;
 
@@ -328,11 +322,7 @@ impl Replication {
     fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
         self.log.set_hold_bytes_max(config.hold_bytes_max)?;
         self.begin_serving(is_promoted, config.has_lease)?;
-        let checkpoints = Checkpoints {
-            checkpointer: self.checkpointer.clone(),
-            disk: self.checkpoints.clone(),
-            awaited: Mutex::default(),
-        };
+        let checkpoints = FirstCheckpoints::new(&self.checkpointer, &self.checkpoints);
         let shared = self.shared.clone();
         let expected = self.expected(is_promoted)?;
         let (telling, leasing) = (self.shared.clone(), self.leasing.clone());
@@ -392,7 +382,8 @@ impl Replication {
 
     /// What may be lost, where this standby is out of sync. Err: nobody accepts that.
     fn judge_loss(&self, is_accepted: bool) -> Result<Option<LostRange>, ReplicationError> {
-        match self.synced.may_be_lost(self.received_end()) {
+        let now_ns = self.shared.clock.boot_ns();
+        match self.synced.may_be_lost(self.received_end(), now_ns) {
             Some(lost) if !is_accepted => Err(ReplicationError::OutOfSync(lost)),
             lost => Ok(lost),
         }
@@ -445,11 +436,8 @@ impl Replication {
 
     /// Of a server that stepped down: what it shows gets older, and it hears of nothing.
     fn stepped_info(&self) -> Option<StandbyInfo> {
-        let stepped = self.stepped()?;
-        let (view, age_ns) = (
-            self.router.view(),
-            self.shared.clock.monotonic_ns().saturating_sub(stepped.since_ns),
-        );
+        let view = self.router.view();
+        let age = self.stepped_age(view)?;
         Some(StandbyInfo {
             name: self.serving().map(|serving| serving.name).unwrap_or_default(),
             state: StandbyState::Lost,
@@ -460,10 +448,10 @@ impl Replication {
             persisted: view,
             replayed: view,
             view,
-            is_in_sync: false,
+            in_sync: None, // its successor may have taken over
             freshness: None,
-            lag_us: age_ns / 1000,
-            is_lag_known: true,
+            lag_us: age.lag_us,
+            is_lag_known: age.is_lag_known,
             lag_bytes: 0,
             lag_records: 0,
             compared: None,
@@ -471,14 +459,28 @@ impl Replication {
         })
     }
 
+    fn stepped_age(&self, view: Lsn) -> Option<ViewAge> {
+        let since_ns = self.stepped()?.since_ns;
+        Some(ViewAge {
+            view,
+            lag_us: self.shared.clock.boot_ns().saturating_sub(since_ns) / 1000,
+            is_lag_known: true,
+            freshness: None,
+        })
+    }
+
+    fn following(&self) -> Option<&Arc<Linked>> {
+        self.linked.get().filter(|_| self.router.role() == Role::Standby)
+    }
+
     /// Of the log of a standby, where this is one.
     fn standby_info(&self) -> Option<StandbyInfo> {
-        let linked = self.linked.get().filter(|_| self.router.role() == Role::Standby)?;
+        let linked = self.following()?;
         // In this order each is at most what comes before it.
         let (view, persisted) = (self.router.view(), self.log.durable());
         let received = self.log.received()?.lsn;
         let mut own = linked.info((received, persisted, view));
-        own.is_in_sync = self.synced.is_in_sync();
+        own.in_sync = self.synced.in_sync(self.shared.clock.boot_ns());
         let database = self.database.upgrade();
         own.compared = database.and_then(|database| database.comparison()?.info());
         if let (None, Phase::Failed { report }) = (&own.error, self.router.phase()) {
@@ -504,11 +506,7 @@ impl ReplicationService for Replication {
             (None, None) => Vec::new(),
         };
         // On a primary no standby is waited for; a standby knows what it was told.
-        let told = self
-            .linked
-            .get()
-            .filter(|_| role == Role::Standby)
-            .and_then(|linked| linked.beat());
+        let told = self.following().and_then(|linked| linked.beat());
         let committed = match told {
             Some(beat) => beat.committed.min(durable),
             None => self.shared.gate.committed(durable),
@@ -555,9 +553,15 @@ impl ReplicationService for Replication {
         self.standby_info().or_else(|| self.stepped_info())
     }
 
+    fn view_age(&self, view: Lsn) -> Option<ViewAge> {
+        match self.following() {
+            Some(linked) => Some(linked.view_age(view)),
+            None => self.stepped_age(view),
+        }
+    }
+
     fn freshness(&self, name: &str) -> Option<FreshnessHistory> {
-        let linked = self.linked.get().filter(|_| self.router.role() == Role::Standby);
-        let (points, last_minute) = match linked {
+        let (points, last_minute) = match self.following() {
             Some(linked) if linked.name == name => linked.freshness(),
             Some(_) => return None,
             None => self.serving()?.shipper.freshness(name)?,
@@ -633,7 +637,7 @@ impl ReplicationService for Replication {
         let accepts_loss = options.accepts_loss;
         let lost = match leasing {
             Some(leasing) => {
-                let lost = self.synced.behind(self.received_end());
+                let lost = self.synced.behind(self.received_end(), LossCause::NotRecorded);
                 leasing.take_by_hand(ByHand { given, accepts_loss }, lost)?
             }
             None if options.is_forced => self.judge_loss(accepts_loss)?,
@@ -724,10 +728,10 @@ fn info_of(status: StandbyStatus, net: &dyn Net) -> StandbyInfo {
         persisted: status.persisted,
         replayed: status.replayed,
         view: status.view,
-        is_in_sync: status.is_in_sync,
+        in_sync: Some(status.is_in_sync),
         freshness: status.freshness,
-        lag_us: status.lag_us,
-        is_lag_known: status.freshness.is_some(),
+        lag_us: status.lag.us,
+        is_lag_known: status.lag.is_known,
         lag_bytes: status.lag_bytes,
         lag_records: status.lag_records,
         compared: status.compared.map(|compared| ComparedInfo {
@@ -736,63 +740,5 @@ fn info_of(status: StandbyStatus, net: &dyn Net) -> StandbyInfo {
             difference: compared.difference,
         }),
         error: status.error,
-    }
-}
-
-/// The database's checkpoints, for standbys to begin with.
-struct Checkpoints {
-    checkpointer: Arc<Checkpointer>,
-    disk: Arc<dyn Disk>,
-    /// One that was begun for a standby.
-    awaited: Mutex<Option<Lsn>>,
-}
-
-impl Checkpoints {
-    /// The newest one, where not much was written since.
-    fn near(&self) -> Option<Lsn> {
-        let newest = self.checkpointer.newest()?;
-        (self.checkpointer.log.bytes_behind(newest) <= BEHIND_BYTES_MAX).then_some(newest)
-    }
-
-    /// One that was begun for this, once it is published.
-    fn awaited(&self) -> Result<Option<Lsn>, String> {
-        let mut awaited = self.awaited.lock().expect("held for a look");
-        let Some(lsn) = *awaited else {
-            let begun = self.checkpointer.try_take();
-            *awaited = begun.map_err(|error| error.to_string())?.map(|info| info.lsn);
-            return Ok(None);
-        };
-        let all = self.checkpointer.list();
-        let found = all.into_iter().find(|info| info.lsn == lsn);
-        if found
-            .as_ref()
-            .is_some_and(|info| info.state == CheckpointState::Running)
-        {
-            return Ok(None);
-        }
-        *awaited = None;
-        match found {
-            Some(info) if info.state == CheckpointState::Published => Ok(Some(lsn)),
-            found => {
-                let error = found.and_then(|info| info.error).unwrap_or_else(|| "it is gone".into());
-                Err(format!("a checkpoint is needed first: {error}"))
-            }
-        }
-    }
-}
-
-impl CheckpointSource for Checkpoints {
-    fn choose(&self) -> Result<Option<ChosenCheckpoint>, String> {
-        let kept = Box::new(self.checkpointer.keep_all());
-        let near = self.near();
-        if near.is_some() {
-            *self.awaited.lock().expect("held for a store") = None;
-        }
-        let Some(lsn) = near.map_or_else(|| self.awaited(), |near| Ok(Some(near)))? else {
-            return Ok(None);
-        };
-        let name = checkpoint_name(lsn);
-        let file = self.disk.open_read(&name).map_err(|error| error.to_string())?;
-        Ok(Some(ChosenCheckpoint { lsn, name, file, kept }))
     }
 }

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::{Disk, DiskError};
 use reprise_log::LogError;
-use reprise_router::{LostRange, OutOfSync, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown};
+use reprise_router::{LossCause, LostRange, OutOfSync, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown};
 use reprise_ship::{StandbyState, StandbyStatus};
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ struct Note {
     lsn: u64,
 }
 
-/// The note, and when it was made by the monotonic clock.
+/// The note, and when it was made by the clock that counts suspended time.
 #[derive(Clone, Debug)]
 pub(crate) struct Stepped {
     note: Note,
@@ -214,7 +214,7 @@ impl Replication {
         let laggards = laggards.unwrap_or_default().into_iter();
         Ok(Stepped {
             note,
-            since_ns: self.shared.clock.monotonic_ns(),
+            since_ns: self.shared.clock.boot_ns(),
             laggards: laggards
                 .map(|(name, from)| OutOfSync {
                     name: name.to_string(),
@@ -297,7 +297,8 @@ impl Replication {
         let lost = LostRange {
             epoch,
             from: lsn,
-            known_to: lsn,
+            known_to: Some(lsn),
+            cause: LossCause::SteppedDown,
         };
         let lost = match self.leasing.get() {
             Some(leasing) => {

@@ -5,12 +5,11 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use reprise_base::{Epoch, Lsn, check_node_name};
+use reprise_base::{Epoch, Lsn, Safety, check_node_name};
 use reprise_env::{Disk, DiskError};
 use reprise_log::Position;
-use reprise_router::{LostRange, OutOfSync};
-use reprise_ship::StandingSeen;
-use reprise_wire::InSync;
+use reprise_router::{LossCause, LostRange, OutOfSync};
+use reprise_ship::{BeatSeen, IN_SYNC_NS, StandingSeen};
 use serde::{Deserialize, Serialize};
 
 use crate::{cutting, expected, small_file};
@@ -33,9 +32,9 @@ struct Laggard {
 struct Kept {
     /// Of the primary that told it.
     epoch: u32,
+    /// What that one's writes waited for.
+    safety: String,
     in_sync: bool,
-    /// In sync, as one of those of whom a quorum is waited for: others may have more.
-    of_quorum: bool,
     /// What was durable here by then.
     lsn: u64,
     /// What was durable there, as far as it told.
@@ -46,9 +45,44 @@ struct Kept {
 struct State {
     /// None: no primary told anything.
     kept: Option<Kept>,
+    /// What was told last is kept.
+    is_kept: bool,
+    /// When this process had sent what a primary of an epoch had heard last of it.
+    heard: Option<(Epoch, u64)>,
     /// Who was out of sync with this server when it was a primary last.
     own: Vec<OutOfSync>,
     kept_ns: u64,
+}
+
+impl State {
+    /// Some: its primary may have gone on without this standby, though it told it to be in sync.
+    fn unheard(&self, now_ns: u64) -> Option<LossCause> {
+        if !self.is_kept {
+            return Some(LossCause::NotKept);
+        }
+        let epoch = self.kept.as_ref().map(|kept| Epoch(kept.epoch));
+        let Some((_, heard_ns)) = self.heard.filter(|(heard, _)| Some(*heard) == epoch) else {
+            return Some(LossCause::Unheard(None));
+        };
+        let silent_ns = now_ns.saturating_sub(heard_ns);
+        (silent_ns > IN_SYNC_NS).then_some(LossCause::Unheard(Some(silent_ns / 1_000)))
+    }
+
+    /// Why the primary may have answered what is not here. None: it has not.
+    fn loss_cause(&self, now_ns: u64) -> Option<LossCause> {
+        let Some(kept) = &self.kept else {
+            return Some(LossCause::NeverTold);
+        };
+        match Safety::from_name(&kept.safety) {
+            _ if !kept.in_sync => Some(LossCause::OutOfSync),
+            // It answers nothing without those that were in sync once.
+            Some(Safety::VerySafe) => None,
+            Some(Safety::Quorum) => Some(LossCause::Quorum),
+            Some(Safety::TwoSafe) => self.unheard(now_ns),
+            Some(level) => Some(LossCause::PrimaryAlone(level)),
+            None => Some(LossCause::NeverTold),
+        }
+    }
 }
 
 /// What the primary told, on the disk and in memory.
@@ -67,7 +101,8 @@ fn load(root: &dyn Disk) -> Option<Kept> {
         .laggards
         .iter()
         .all(|laggard| check_node_name(&laggard.name).is_ok());
-    are_names.then_some(kept)
+    let is_level = Safety::from_name(&kept.safety).is_some();
+    (are_names && is_level).then_some(kept)
 }
 
 /// What was told holds for this log no longer.
@@ -93,6 +128,8 @@ impl Synced {
         }
         let state = State {
             kept,
+            is_kept: true,
+            heard: None,
             own: expected::laggards(&*root),
             kept_ns: 0,
         };
@@ -118,8 +155,8 @@ impl Synced {
         let mut state = self.lock();
         let kept = Kept {
             epoch: standing.epoch.0,
-            in_sync: standing.in_sync != InSync::No,
-            of_quorum: standing.in_sync == InSync::OfQuorum,
+            safety: standing.safety.name().to_owned(),
+            in_sync: standing.in_sync,
             lsn: persisted.0,
             primary_lsn: state.kept.as_ref().map_or(0, |kept| kept.primary_lsn),
             laggards: standing
@@ -134,32 +171,39 @@ impl Synced {
         // From here on this one counts where it is the worse: what becomes of the write is not known.
         if let Some(before) = &mut state.kept {
             before.in_sync &= kept.in_sync;
-            before.of_quorum |= kept.of_quorum;
         }
+        state.is_kept = false;
         self.save(&kept)?;
-        state.kept = Some(kept);
+        (state.kept, state.is_kept) = (Some(kept), true);
         Ok(())
     }
 
-    /// The primary is so far. It is kept now and then, while this standby is out of sync.
-    pub fn note_primary(&self, durable: Lsn, now_ns: u64) {
+    /// The primary has heard this standby, and is so far. That is kept now and then, while this standby is out of sync.
+    pub fn note_primary(&self, beat: &BeatSeen) {
         let mut state = self.lock();
-        let is_due = now_ns.saturating_sub(state.kept_ns) >= KEPT_EVERY_NS;
-        let Some(kept) = state.kept.as_mut().filter(|kept| kept.primary_lsn < durable.0) else {
+        if let Some(echo_ns) = beat.echo_ns {
+            state.heard = Some((beat.epoch, echo_ns));
+        }
+        let is_due = beat.came_ns.saturating_sub(state.kept_ns) >= KEPT_EVERY_NS;
+        let Some(kept) = state.kept.as_mut().filter(|kept| kept.primary_lsn < beat.durable.0) else {
             return;
         };
-        kept.primary_lsn = durable.0;
+        kept.primary_lsn = beat.durable.0;
         if !kept.in_sync && is_due {
             let kept = kept.clone();
-            state.kept_ns = now_ns;
+            state.kept_ns = beat.came_ns;
             // Without it less is known of what may be lost.
             let _ = self.save(&kept);
         }
     }
 
-    /// True where the primary told so last.
-    pub fn is_in_sync(&self) -> bool {
-        self.lock().kept.as_ref().is_some_and(|kept| kept.in_sync)
+    /// As the primary told last. None: it told nothing, or may have gone on without this standby by now.
+    pub fn in_sync(&self, now_ns: u64) -> Option<bool> {
+        let state = self.lock();
+        match state.kept.as_ref()?.in_sync {
+            true => state.unheard(now_ns).is_none().then_some(true),
+            false => Some(false),
+        }
     }
 
     /// Whom the primary told to be out of sync, beside this standby; where none told anything, who was out of sync with this server itself.
@@ -185,13 +229,9 @@ impl Synced {
 
     /// What was answered, perhaps, and is not here, where everything before `end` is. None: nothing, since this standby is in sync with a primary
     /// that waits for each one that is.
-    pub fn may_be_lost(&self, end: Lsn) -> Option<LostRange> {
-        let has_all = self
-            .lock()
-            .kept
-            .as_ref()
-            .is_some_and(|kept| kept.in_sync && !kept.of_quorum);
-        (!has_all).then(|| self.behind(end))
+    pub fn may_be_lost(&self, end: Lsn, now_ns: u64) -> Option<LostRange> {
+        let cause = self.lock().loss_cause(now_ns);
+        cause.map(|cause| self.behind(end, cause))
     }
 
     /// The primary was reached, and turned this standby away: it may answer what does not come here. Err: that can't be kept.
@@ -206,13 +246,14 @@ impl Synced {
     }
 
     /// The same, whether it is in sync or not.
-    pub fn behind(&self, end: Lsn) -> LostRange {
+    pub fn behind(&self, end: Lsn, cause: LossCause) -> LostRange {
         let state = self.lock();
         let known = state.kept.as_ref();
         LostRange {
             epoch: known.map_or(Epoch(0), |kept| Epoch(kept.epoch)),
             from: end,
-            known_to: end.max(Lsn(known.map_or(0, |kept| kept.primary_lsn))),
+            known_to: known.map(|kept| end.max(Lsn(kept.primary_lsn))),
+            cause,
         }
     }
 
@@ -236,149 +277,4 @@ impl Synced {
 }
 
 #[cfg(test)]
-mod tests {
-    use reprise_env::{SimDisk, sim::FaultPlan};
-    use reprise_wire::History;
-
-    use super::*;
-
-    fn at(epoch: u32, lsn: u64) -> Option<Position> {
-        Some(Position {
-            epoch: Epoch(epoch),
-            lsn: Lsn(lsn),
-            history: History(0),
-        })
-    }
-
-    fn standing(epoch: u32, in_sync: InSync) -> StandingSeen {
-        StandingSeen {
-            epoch: Epoch(epoch),
-            in_sync,
-            laggards: vec![("s2".into(), Lsn(40))],
-        }
-    }
-
-    #[test]
-    fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
-        let disk = SimDisk::new();
-        let open = |log| Synced::open(Arc::new(disk.clone()), log);
-        let first = open(at(2, 50));
-        assert!(!first.is_in_sync(), "nothing was told");
-        let lost = first.may_be_lost(Lsn(50)).expect("out of sync");
-        assert_eq!((lost.epoch, lost.from, lost.known_to), (Epoch(0), Lsn(50), Lsn(50)));
-        first.keep(&standing(2, InSync::Yes), Lsn(50)).expect("kept");
-        assert!(first.is_in_sync() && first.may_be_lost(Lsn(50)).is_none());
-        for (log, is_in_sync) in [
-            (at(2, 50), true),
-            (at(1, 60), true),
-            (at(2, 49), false),
-            (at(3, 60), false),
-        ] {
-            let again = open(log);
-            assert_eq!(again.is_in_sync(), is_in_sync, "{log:?}");
-            assert_eq!(again.laggards()[0].from, Lsn(40));
-        }
-        // At quorum others may have more.
-        first.keep(&standing(3, InSync::OfQuorum), Lsn(60)).expect("kept");
-        assert!(first.is_in_sync() && open(at(3, 60)).is_in_sync());
-        for synced in [&first, &open(at(3, 60))] {
-            let lost = synced.may_be_lost(Lsn(60)).expect("it can't know");
-            assert_eq!((lost.epoch, lost.from), (Epoch(3), Lsn(60)));
-        }
-        // Its primary had to turn it away.
-        first.keep(&standing(3, InSync::Yes), Lsn(60)).expect("kept");
-        assert!(open(at(3, 60)).may_be_lost(Lsn(60)).is_none());
-        first.lose().expect("kept");
-        assert!(!first.is_in_sync() && !open(at(3, 60)).is_in_sync());
-        first.keep(&standing(3, InSync::No), Lsn(60)).expect("kept");
-        first.note_primary(Lsn(75), 2_000_000_000);
-        let lost = open(at(3, 60)).may_be_lost(Lsn(60)).expect("out of sync");
-        assert_eq!((lost.epoch, lost.from, lost.known_to), (Epoch(3), Lsn(60), Lsn(75)));
-        first.forget().expect("removed");
-        assert!(open(at(3, 60)).laggards().is_empty());
-        small_file::replace(&disk, STANDING_NAME, b"{}").expect("written");
-        assert!(!open(at(3, 60)).is_in_sync(), "garbage tells nothing");
-    }
-
-    #[test]
-    fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_more() {
-        let disk = SimDisk::new();
-        let list = br#"[{"name":"s1","lsn":9,"persisted":9,"in_sync":true,"counted":false},
-            {"name":"s2","lsn":7,"persisted":5,"in_sync":false,"counted":false}]"#;
-        small_file::replace(&disk, expected::EXPECTED_NAME, list).expect("written");
-        let synced = Synced::open(Arc::new(disk.clone()), at(1, 9));
-        let told = |synced: &Synced| -> Vec<(String, u64)> {
-            let laggards = synced.laggards().into_iter();
-            laggards.map(|laggard| (laggard.name, laggard.from.0)).collect()
-        };
-        assert_eq!(told(&synced), [("s2".to_owned(), 5)]);
-        synced.keep(&standing(2, InSync::Yes), Lsn(9)).expect("kept");
-        assert_eq!(told(&synced), [("s2".to_owned(), 40)]);
-        // Whoever becomes the primary goes on to tell it.
-        expected::begin_reign(&disk, &synced.laggards()).expect("saved");
-        let list = expected::load(&disk).expect("read");
-        let found: Vec<_> = list
-            .iter()
-            .map(|standby| (&*standby.name, standby.from.0, standby.persisted.0))
-            .collect();
-        assert_eq!(found, [("s1", 9, 0), ("s2", 7, 0)]);
-        small_file::remove(&disk, expected::EXPECTED_NAME).expect("removed");
-        expected::begin_reign(&disk, &synced.laggards()).expect("saved");
-        let list = expected::load(&disk).expect("read");
-        assert_eq!(
-            (&*list[0].name, list[0].from, list[0].is_in_sync),
-            ("s2", Lsn(40), false)
-        );
-    }
-
-    #[test]
-    fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
-        let disk = SimDisk::new();
-        let list = br#"[{"name":"s1","lsn":9,"persisted":9,"in_sync":true,"counted":false}]"#;
-        small_file::replace(&disk, expected::EXPECTED_NAME, list).expect("written");
-        let are_in_sync = || {
-            expected::load(&disk)
-                .expect("read")
-                .iter()
-                .any(|standby| standby.is_in_sync)
-        };
-        let synced = Synced::open(Arc::new(disk.clone()), at(1, 9));
-        synced.keep(&standing(2, InSync::No), Lsn(9)).expect("kept");
-        assert!(are_in_sync(), "nothing of it is here");
-        let full = FaultPlan {
-            read_only: true,
-            ..FaultPlan::default()
-        };
-        disk.set_faults(full.clone());
-        synced.end_reign().expect_err("the disk is full");
-        disk.set_faults(FaultPlan::default());
-        assert!(are_in_sync());
-        synced.end_reign().expect("kept");
-        assert!(!are_in_sync());
-        disk.set_faults(full);
-        synced.end_reign().expect("it is kept already");
-        // It has told nobody yet, and its primary told nothing that is left: s1 is no laggard because of that.
-        disk.set_faults(FaultPlan::default());
-        forget_earlier_log(&disk).expect("removed");
-        assert!(Synced::open(Arc::new(disk), at(1, 9)).laggards().is_empty());
-    }
-
-    #[test]
-    fn one_that_can_t_keep_what_it_is_told_is_out_of_sync_where_either_says_so() {
-        let disk = SimDisk::new();
-        let synced = Synced::open(Arc::new(disk.clone()), at(1, 5));
-        synced.keep(&standing(1, InSync::Yes), Lsn(5)).expect("kept");
-        disk.set_faults(FaultPlan {
-            read_only: true,
-            ..FaultPlan::default()
-        });
-        synced
-            .keep(&standing(1, InSync::No), Lsn(6))
-            .expect_err("the disk is full");
-        assert!(!synced.is_in_sync());
-        synced
-            .keep(&standing(1, InSync::Yes), Lsn(7))
-            .expect_err("the disk is full");
-        assert!(!synced.is_in_sync());
-    }
-}
+mod tests;

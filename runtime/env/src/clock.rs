@@ -8,6 +8,11 @@ pub trait Clock: Send + Sync + 'static {
     fn now_us(&self) -> i64;
     /// Nanoseconds since some fixed moment. Never goes back.
     fn monotonic_ns(&self) -> u64;
+    /// Nanoseconds since some fixed moment, with the time in which the machine was suspended. Never goes back. For ages that are told to others. A
+    /// clock that is never suspended has one count for both.
+    fn boot_ns(&self) -> u64 {
+        self.monotonic_ns()
+    }
     /// Nanoseconds for which this thread had a processor since it began. A clock that knows no threads counts all of the time.
     fn thread_processor_ns(&self) -> u64 {
         self.monotonic_ns()
@@ -45,13 +50,22 @@ impl Clock for RealClock {
         self.start.elapsed().as_nanos() as u64
     }
 
-    #[allow(unsafe_code)]
+    fn boot_ns(&self) -> u64 {
+        clock_ns(libc::CLOCK_BOOTTIME).unwrap_or_else(|| self.monotonic_ns())
+    }
+
     fn thread_processor_ns(&self) -> u64 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the pointer is valid for the length of the call.
-        match unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) } {
-            0 => time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
-            _ => self.monotonic_ns(), // a system without that clock
-        }
+        clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_else(|| self.monotonic_ns())
+    }
+}
+
+/// None: a system without that clock.
+#[allow(unsafe_code)]
+fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for the length of the call.
+    match unsafe { libc::clock_gettime(clock, &mut time) } {
+        0 => Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64),
+        _ => None,
     }
 }

@@ -38,9 +38,9 @@ pub use logs::{
 pub use numbered::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use replication::{
-    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LeaseInfo, LeaseState, LostRange, OutOfSync,
+    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LeaseInfo, LeaseState, LossCause, LostRange, OutOfSync,
     PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, StandbyInfo, StandbyState,
-    SteppedDown,
+    SteppedDown, ViewAge,
 };
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 pub use standby::NotPrimary;

@@ -1,6 +1,9 @@
 //! Who is asked about standbys: how far each one is, whom it follows, and to become the primary.
 
-use std::sync::{Arc, Weak};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+};
 
 use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_log::Log;
@@ -40,14 +43,15 @@ pub struct StandbyInfo {
     pub replayed: Lsn,
     /// Readers there see everything before it.
     pub view: Lsn,
-    /// It has everything that was answered under a level that waits for standbys; on a standby, as its primary told last.
-    pub is_in_sync: bool,
+    /// It has everything that was answered under a level that waits for standbys; on a standby, as its primary told last. None: that does not know,
+    /// since nothing told it so, or since its primary may have gone on without it by now.
+    pub in_sync: Option<bool>,
     /// From 0 to 1 (Query Fresh, section 4; counted from the primary's view 10 s ago). None: not measured yet.
     pub freshness: Option<f64>,
     /// Age of the oldest record of the primary that readers there do not see; 0: they see all.
     pub lag_us: u64,
-    /// False on a standby that has not heard of its primary since it was started, and on a primary of one that was not measured: it lags so much at
-    /// least.
+    /// False on a standby before it shows what its primary had when it heard it first on this connection, and on a primary of one that was not
+    /// measured: it lags so much at least.
     pub is_lag_known: bool,
     /// Bytes of log that readers there do not see.
     pub lag_bytes: u64,
@@ -57,6 +61,19 @@ pub struct StandbyInfo {
     pub compared: Option<ComparedInfo>,
     /// Why the last connection ended, or why there is none.
     pub error: Option<Arc<str>>,
+}
+
+/// How old what a standby shows is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ViewAge {
+    /// It shows everything before this.
+    pub view: Lsn,
+    /// For so long at most the primary may have had something that this does not show.
+    pub lag_us: u64,
+    /// False: it is so much at least.
+    pub is_lag_known: bool,
+    /// As of `StandbyInfo`.
+    pub freshness: Option<f64>,
 }
 
 /// A comparison of a standby's tables with its primary's.
@@ -148,8 +165,10 @@ pub struct LostRange {
     pub epoch: Epoch,
     /// The first one.
     pub from: Lsn,
-    /// The old primary is known to have had everything before this; it may have had more.
-    pub known_to: Lsn,
+    /// The old primary is known to have had everything before this; it may have had more. None: nothing is known of it.
+    pub known_to: Option<Lsn>,
+    /// Why they may be.
+    pub cause: LossCause,
 }
 
 impl LostRange {
@@ -157,8 +176,52 @@ impl LostRange {
     pub fn behind(self, end: Lsn) -> Self {
         Self {
             from: end,
-            known_to: self.known_to.max(end),
+            known_to: self.known_to.map(|known_to| known_to.max(end)),
             ..self
+        }
+    }
+
+    /// The old primary is known to have had records that are not here.
+    pub fn is_proven(&self) -> bool {
+        self.known_to.is_some_and(|known_to| known_to > self.from)
+    }
+}
+
+/// Why a server that is promoted may lack what was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossCause {
+    NeverTold,
+    OutOfSync,
+    /// What the primary told can't be kept.
+    NotKept,
+    /// For so long, in microseconds; None: since it was started.
+    Unheard(Option<u64>),
+    /// Of the primary.
+    PrimaryAlone(Safety),
+    Quorum,
+    /// By what the store of the lease says.
+    NotRecorded,
+    SteppedDown,
+}
+
+impl fmt::Display for LossCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NeverTold => f.write_str("no primary has told it whether it is in sync"),
+            Self::OutOfSync => f.write_str("its primary told it that it is out of sync"),
+            Self::NotKept => f.write_str("it can't keep what its primary told it last"),
+            Self::Unheard(None) => f.write_str(
+                "it has not heard its primary since it was started, and that one may have answered without it meanwhile",
+            ),
+            Self::Unheard(Some(us)) => write!(
+                f,
+                "its primary heard it {:.1} s ago for the last time, and may have answered without it since",
+                *us as f64 / 1e6
+            ),
+            Self::PrimaryAlone(level) => write!(f, "at {level} the primary alone answers"),
+            Self::Quorum => f.write_str("at quorum other standbys may have more"),
+            Self::NotRecorded => f.write_str("the store of the lease does not name it as in sync"),
+            Self::SteppedDown => f.write_str("the server for which it stepped down may have taken over"),
         }
     }
 }
@@ -236,12 +299,19 @@ pub enum ReplicationError {
     PrimaryNotStopped(Arc<str>),
     /// What was answered may be lost.
     #[error(
-        "this server may lack what was answered from LSN {} on: it is out of sync, or at quorum others may have more (the old primary is known \
-         to have had everything before LSN {}). Promote the one that has most, or accept the loss (--accept-loss)", .0.from, .0.known_to
+        "this server may lack what was answered from LSN {} on: {} ({}). Promote the one that has most, or accept the loss (--accept-loss)",
+        .0.from, .0.cause, known(.0.known_to)
     )]
     OutOfSync(LostRange),
     #[error("{0}")]
     Unavailable(Arc<str>),
+}
+
+fn known(known_to: Option<Lsn>) -> String {
+    match known_to {
+        Some(known_to) => format!("the old primary is known to have had everything before LSN {known_to}"),
+        None => "how far the old primary was is not known".into(),
+    }
 }
 
 /// How fresh a standby was.
@@ -256,8 +326,10 @@ pub struct FreshnessHistory {
 /// Whoever ships the log, or follows a primary.
 pub trait ReplicationService: Send + Sync {
     fn info(&self) -> ReplicationInfo;
-    /// On a standby: how far it is itself; none on a primary. Asked for each answer, so it waits for nothing.
+    /// On a standby: how far it is itself; none on a primary. It waits for nothing.
     fn own(&self) -> Option<StandbyInfo>;
+    /// On a standby: how old, now, what it shows is where that is everything before `view`; none on a primary. It waits for nothing.
+    fn view_age(&self, view: Lsn) -> Option<ViewAge>;
     /// How fresh the standby of this name was: one of this primary's, or this standby itself. None: there is none of that name.
     fn freshness(&self, name: &str) -> Option<FreshnessHistory>;
     /// Lets a standby of this name connect.

@@ -14,6 +14,8 @@ mod fork;
 mod freshness;
 mod judge;
 mod link;
+mod noting;
+mod own_freshness;
 mod receive;
 mod ring;
 mod safety;
@@ -29,13 +31,14 @@ pub use beside::{KeepCommitted, LogBeside, OnTheWay};
 pub use comparing::Comparisons;
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
 pub use fork::{AskingFork, ForkAnswer};
-pub use freshness::{FreshnessPoint, FreshnessSummary, OwnFreshness};
+pub use freshness::{FreshnessPoint, FreshnessSummary, Lag};
 pub use link::{
     BeatSeen, ComparedOwn, Compares, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, StandingSeen,
-    Streaming, Taker,
+    Streaming, Taker, WelcomeSeen,
 };
+pub use own_freshness::OwnFreshness;
 pub use receive::{Bootstrapped, Bootstrapping};
-pub use safety::{Commits, SafetyHook, Stand, committed_by, waits_for_each};
+pub use safety::{Commits, IN_SYNC_NS, SafetyHook, Stand, committed_by, waits_for_each};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
 pub use table::{ComparedStatus, Expected, StandbyState, StandbyStatus};

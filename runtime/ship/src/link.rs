@@ -4,12 +4,12 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use reprise_backup::StagingError;
-use reprise_base::{Epoch, Lsn, Waiter};
+use reprise_base::{Epoch, Lsn, Safety, Waiter};
 use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
 use reprise_log::{Group, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_wire::{
-    Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, InSync, Named, Outcome, Progress, Refusal,
-    SHIP_PROTOCOL, Standing, TableDigests, Wants, Welcome, WireError,
+    Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Named, Outcome, Progress, Refusal, SHIP_PROTOCOL,
+    Standing, TableDigests, Wants, WireError,
 };
 
 use crate::connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait};
@@ -31,6 +31,8 @@ pub trait Taker: Send + Sync {
     /// Places a group behind it. May wait, within bounds; less than the peer's patience, which is 3 s.
     fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError>;
     fn progress(&self) -> StandbyProgress;
+    /// The primary has taken this standby: nothing was heard on this connection before.
+    fn note_welcome(&self, _: &WelcomeSeen) {}
     /// The primary said that it is there, and how far.
     fn note_heartbeat(&self, beat: &BeatSeen);
     /// The primary tells who is in sync. True once that is kept on the disk; false where it can't be.
@@ -88,8 +90,9 @@ pub struct StandbyProgress {
 pub struct BeatSeen {
     /// Of the primary.
     pub epoch: Epoch,
-    /// When it was sent, by the primary's clock, in microseconds since 1970.
-    pub sent_us: i64,
+    /// When this node had sent the newest progress that the primary had before it looked at `durable`, by the clock that counts suspended time. None:
+    /// it had none of this connection.
+    pub echo_ns: Option<u64>,
     /// When it came, by this node's monotonic clock.
     pub came_ns: u64,
     /// Everything before it is durable on the primary.
@@ -105,8 +108,10 @@ pub struct BeatSeen {
 pub struct StandingSeen {
     /// Of the primary.
     pub epoch: Epoch,
+    /// What the primary's writes wait for.
+    pub safety: Safety,
     /// Of this standby.
-    pub in_sync: InSync,
+    pub in_sync: bool,
     /// Standbys that may lack something, and what they have: everything before this.
     pub laggards: Vec<(String, Lsn)>,
 }
@@ -238,7 +243,6 @@ impl Link {
             woken,
             waiter: None,
             welcome: None,
-            beat: None,
             told: Progress::default(),
             told_ns: None,
             welcome_ns: 0,
@@ -285,9 +289,12 @@ pub struct Known {
 
 /// What the primary says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Welcomed {
-    epoch: Epoch,
-    primary: String,
+pub struct WelcomeSeen {
+    pub epoch: Epoch,
+    /// Its URL for clients; empty: it was told none.
+    pub primary: String,
+    /// What its writes wait for.
+    pub safety: Safety,
 }
 
 /// The log of a primary, coming in.
@@ -298,9 +305,7 @@ pub struct Streaming {
     woken: Receiver<()>,
     /// For what was received when it was set.
     waiter: Option<(Lsn, Option<Waiter>)>,
-    welcome: Option<Welcomed>,
-    /// `sent_ns` of the newest, and when it came.
-    beat: Option<(u64, u64)>,
+    welcome: Option<WelcomeSeen>,
     told: Progress,
     /// None: nothing was told.
     told_ns: Option<u64>,
@@ -367,9 +372,13 @@ impl Streaming {
                 reason: refused.reason.to_owned(),
             }),
             Frame::Welcome(welcome) if self.welcome.is_none() => {
-                let Welcome { epoch, primary, .. } = welcome;
-                let primary = primary.to_owned();
-                self.welcome = Some(Welcomed { epoch, primary });
+                let seen = WelcomeSeen {
+                    epoch: welcome.epoch,
+                    primary: welcome.primary.to_owned(),
+                    safety: welcome.safety,
+                };
+                self.taker.note_welcome(&seen);
+                self.welcome = Some(seen);
                 self.welcome_ns = self.link.clock.monotonic_ns();
                 if let Some(compares) = self.taker.compares() {
                     compares.begin();
@@ -399,10 +408,9 @@ impl Streaming {
             return Err(LinkError::Turn("a heartbeat"));
         };
         let came_ns = self.link.clock.monotonic_ns();
-        self.beat = Some((beat.sent_ns, came_ns));
         self.taker.note_heartbeat(&BeatSeen {
             epoch: welcome.epoch,
-            sent_us: beat.sent_us,
+            echo_ns: Some(beat.echo_ns).filter(|echo_ns| *echo_ns > 0),
             came_ns,
             durable: beat.durable,
             committed: beat.committed,
@@ -418,6 +426,7 @@ impl Streaming {
         let laggards = standing.laggards().map(|seen| (seen.name.to_owned(), seen.from));
         let is_kept = self.taker.keep_standing(&StandingSeen {
             epoch: welcome.epoch,
+            safety: welcome.safety,
             in_sync: standing.in_sync,
             laggards: laggards.collect(),
         });
@@ -446,15 +455,12 @@ impl Streaming {
     }
 
     /// As of now.
-    fn progress(&self, now_ns: u64) -> Progress {
+    fn progress(&self) -> Progress {
         // First what is asked for, then how much was received: nothing is beyond that.
         let found = self.taker.progress();
         let received = self.taker.position().lsn;
-        let (echo_ns, came_ns) = self.beat.unwrap_or((0, now_ns));
         Progress {
-            at_ns: now_ns,
-            echo_ns,
-            held_ns: now_ns - came_ns,
+            sent_ns: self.link.clock.boot_ns(),
             received,
             persisted: found.persisted.min(received),
             replayed: found.replayed.min(received),
@@ -475,7 +481,7 @@ impl Streaming {
             }
             self.taker.judge_primary(welcome.epoch).map_err(LinkError::Superseded)?;
         }
-        let progress = self.progress(now_ns);
+        let progress = self.progress();
         send(&mut self.link.connection, &Frame::Progress(progress))?;
         (self.told, self.told_ns) = (progress, Some(now_ns));
         Ok(true)
@@ -484,7 +490,7 @@ impl Streaming {
     /// True where something was to tell.
     fn report_if_due(&mut self) -> Result<bool, LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
-        let (now, told) = (self.progress(now_ns), &self.told);
+        let (now, told) = (self.progress(), &self.told);
         // Somebody may wait for what is on the disk here.
         let is_awaited = now.persisted > told.persisted;
         let is_more = (now.received, now.view, now.room_bytes) != (told.received, told.view, told.room_bytes);

@@ -4,10 +4,16 @@ use std::sync::Arc;
 
 use reprise_base::{Lsn, Safety, limits::STANDBYS_MAX};
 
-use crate::table::Expected;
+use crate::{connection::SILENCE_MAX, table::Expected};
+
+// The standby's time is over first.
+const _: () = assert!(IN_SYNC_NS + IN_SYNC_NS / 5 <= SILENCE_MAX.as_nanos() as u64);
 
 /// A standby that has persisted nothing of what was there so long ago is not waited for any more, and nor is a call that waited so long.
 pub(crate) const ACK_WAIT_NS: u64 = 5_000_000_000;
+/// After its primary heard it last, a standby that was in sync still is for so long: no primary goes on sooner without one that is silent
+/// (`SILENCE_MAX`). A fifth is left for clocks that run apart.
+pub const IN_SYNC_NS: u64 = 2_500_000_000;
 /// After a start, standbys that were in sync are given so long to come back.
 pub(crate) const RETURN_WAIT_NS: u64 = 3_000_000_000;
 /// A standby that is not further behind than this comes to be in sync.

@@ -7,8 +7,8 @@ use reprise_base::{Epoch, Lsn};
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
 use reprise_log::{Following, LogError, Position};
 use reprise_wire::{
-    Compared, EpochSeen, Epochs, Frame, Heartbeat, Hello, LaggardSeen, Outcome, Progress, Refusal, Refused, Standing,
-    Wants, Welcome, WireError,
+    Compared, EpochSeen, Epochs, Frame, Heartbeat, Hello, Outcome, Progress, Refusal, Refused, Wants, Welcome,
+    WireError,
 };
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
     files::{Sending, Sent},
     judge::{Verdict, gone, judge_greeting, judge_position, may_be_cut},
+    noting::{Noting, tell_standing},
     shipper::{Inner, ShipEvent},
     stream::Stream,
     table::{ComparedStatus, StandbyState},
@@ -112,16 +113,6 @@ struct Live {
     _following: Option<Following>,
 }
 
-/// A standing that was sent.
-#[derive(Clone, Copy, Default)]
-struct Noting {
-    number: u64,
-    /// Since when the standby owes the word that it keeps one; None: it owes none.
-    since_ns: Option<u64>,
-}
-
-/// Who takes longer to keep a standing is not reached.
-const NOTE_TIME: Duration = Duration::from_secs(2);
 /// What comes meanwhile is read, or the standby would not get the last word.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
 
@@ -207,7 +198,7 @@ impl Session {
                     judge_epoch(&progress, self.shipper.log.epoch())?;
                     let shipped = stream.take_posted(&self.shipper.ring);
                     stream.note(&progress)?;
-                    told.note(&progress);
+                    told.note(&progress, now_ns);
                     self.shipper.table.note_shipped(self.name(), self.number, shipped);
                     self.note_progress(&progress, now_ns)?;
                 }
@@ -220,7 +211,8 @@ impl Session {
     }
 
     fn note_progress(&self, progress: &Progress, now_ns: u64) -> Result<(), End> {
-        let (table, name) = (&self.shipper.table, self.name());
+        let (table, log, name) = (&self.shipper.table, &*self.shipper.log, self.name());
+        table.note_view(now_ns, log);
         if let Some(hold) = table.note_progress(name, self.number, progress, now_ns) {
             hold.advance(progress.persisted)?;
         }
@@ -314,6 +306,7 @@ impl Session {
         let welcome = Welcome {
             epoch: shipper.log.epoch(),
             durable: shipper.log.durable(),
+            safety: shipper.safety,
             primary: &shipper.primary,
         };
         send(&mut self.connection, &Frame::Welcome(welcome))?;
@@ -326,7 +319,7 @@ impl Session {
             Some(position) => Stage::Log {
                 stream: Stream::new(position, self.number),
                 is_streaming: false,
-                told: Noting::default(),
+                told: Noting::new(now_ns),
                 comparing: TellingOf::default(),
                 _following: shipper.log.follow(),
             },
@@ -397,8 +390,10 @@ impl Session {
                 let (log, checkpoints) = (&*shipper.log, &*shipper.checkpoints);
                 let keep = |hold, from| shipper.table.set_hold(name, number, hold, from);
                 if let Some(live) = live {
-                    let beat = || shipper.beat(now_ns);
-                    let sent = live.stream.step((log, &shipper.ring), &mut self.connection, beat)?;
+                    let beat = || shipper.beat();
+                    let sent = live
+                        .stream
+                        .step((log, &shipper.ring), &mut self.connection, now_ns, beat)?;
                     shipper.table.note_shipped(name, number, sent.shipped);
                 }
                 // It tells of nothing where there is nothing before its files' end.
@@ -410,7 +405,7 @@ impl Session {
                     Sent::Nothing => {
                         // The other end waits, and is to know for whom.
                         *beaten_ns = now_ns;
-                        send(&mut self.connection, &Frame::Heartbeat(shipper.beat(now_ns)))?;
+                        send(&mut self.connection, &Frame::Heartbeat(shipper.beat()))?;
                         Ok(false)
                     }
                 }
@@ -424,10 +419,11 @@ impl Session {
             } => {
                 tell_standing(shipper, (name, number), &mut self.connection, (told, now_ns))?;
                 // What is committed by now is told once the LSNs before it are named.
-                let beat = shipper.beat(now_ns);
+                let beat = shipper.beat();
                 let comparisons = &shipper.comparisons;
                 let has_told = comparisons.tell_standby(&mut self.connection, comparing)?;
-                let sent = stream.step((&*shipper.log, &shipper.ring), &mut self.connection, || beat)?;
+                let (from, connection) = ((&*shipper.log, &*shipper.ring), &mut self.connection);
+                let sent = stream.step(from, connection, now_ns, || beat)?;
                 if sent.is_anything {
                     shipper.table.note_shipped(name, number, sent.shipped);
                 }
@@ -472,14 +468,6 @@ impl Session {
     }
 }
 
-impl Noting {
-    fn note(&mut self, progress: &Progress) {
-        if progress.noted >= self.number {
-            self.since_ns = None;
-        }
-    }
-}
-
 /// What a standby says for another primary's epoch counts for nothing.
 fn judge_epoch(progress: &Progress, own: Epoch) -> Result<(), End> {
     match progress.epoch == own {
@@ -509,33 +497,6 @@ fn note_compared(
     let name = name.as_deref().unwrap_or_default();
     shipper.table.note_compared(name, number, status);
     Ok(())
-}
-
-/// Tells a standby who is in sync, where that is not what it was told last.
-fn tell_standing(
-    shipper: &Inner,
-    (name, number): (&str, u64),
-    connection: &mut Connection,
-    (told, now_ns): (&mut Noting, u64),
-) -> Result<(), End> {
-    if told.number != shipper.table.standing()
-        && let Some(now) = shipper.table.told(name, number)
-    {
-        let laggards = now
-            .laggards
-            .iter()
-            .map(|(name, from)| LaggardSeen { name, from: *from });
-        let packed = Standing::pack(laggards);
-        let standing = Standing::new(now.number, now.in_sync, &packed);
-        send(connection, &Frame::Standing(standing))?;
-        told.number = now.number;
-        told.since_ns.get_or_insert(now_ns);
-    }
-    let is_late = |since_ns: u64| now_ns.saturating_sub(since_ns) > NOTE_TIME.as_nanos() as u64;
-    match told.since_ns.is_some_and(is_late) {
-        true => Err(End::NotNoted),
-        false => Ok(()),
-    }
 }
 
 impl Work for Session {
@@ -573,11 +534,10 @@ impl Work for Session {
 }
 
 impl Inner {
-    pub fn beat(&self, now_ns: u64) -> Heartbeat {
+    pub fn beat(&self) -> Heartbeat {
         let durable = self.log.durable();
         Heartbeat {
-            sent_ns: now_ns.max(1),
-            sent_us: self.clock.now_us(),
+            echo_ns: 0,
             durable,
             committed: self.committed(durable),
             behind_bytes: 0,

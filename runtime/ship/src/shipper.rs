@@ -25,7 +25,7 @@ use crate::{
     source::{CheckpointSource, ShippedLog},
     table::{Expected, StandbyStatus, Table, are_alike},
     tickets::Tickets,
-    views::{SAMPLE_NS, Views},
+    views::SAMPLE_NS,
 };
 
 /// Connections at most. With so many the oldest that has not greeted gives way to a new one, which else is closed at once.
@@ -111,6 +111,7 @@ pub(crate) struct Inner {
     pub log: Arc<dyn ShippedLog>,
     pub checkpoints: Arc<dyn CheckpointSource>,
     pub primary: String,
+    pub safety: Safety,
     pub partitions: u16,
     /// Of a standby's first files.
     pub file_part_bytes: usize,
@@ -180,6 +181,7 @@ impl Shipper {
             log: config.log,
             checkpoints: config.checkpoints,
             primary: config.primary,
+            safety: config.safety,
             partitions: config.partitions,
             file_part_bytes: config.file_part_bytes.min(FILE_CHUNK_BYTES_MAX),
             tell: config.tell,
@@ -210,7 +212,6 @@ impl Shipper {
         let accepting = Accepting {
             inner: Arc::clone(&inner),
             listener,
-            views: Views::default(),
             sampled_ns: 0,
             keep: config.keep,
             kept: config.expected,
@@ -345,11 +346,10 @@ fn frame_memory_bytes(ring_bytes: usize) -> usize {
     ring_bytes + ring_bytes / 4
 }
 
-/// Takes connections, and the samples.
+/// Takes connections, and samples.
 struct Accepting {
     inner: Arc<Inner>,
     listener: Listener,
-    views: Views,
     sampled_ns: u64,
     keep: Keep,
     /// As it was said to be kept last.
@@ -412,7 +412,7 @@ impl Accepting {
         if inner.is_dismissed() {
             return;
         }
-        let is_leaving = inner.table.tick(now_ns, &self.views, &*inner.log);
+        let is_leaving = inner.table.tick(now_ns, &*inner.log);
         let mut is_kept = true;
         if is_leaving || !self.is_certain || !are_alike(&inner.table.expected(), &self.kept) {
             is_kept = self.keep_if_changed(now_ns);
@@ -427,12 +427,10 @@ impl Accepting {
             return;
         }
         self.sampled_ns = now_ns;
-        self.views.note(now_ns, self.inner.log.durable());
+        self.inner.table.note_view(now_ns, &*self.inner.log);
         self.tick(now_ns);
         let inner = &self.inner;
-        inner
-            .table
-            .sample((now_ns, inner.clock.now_us()), &self.views, &*inner.log);
+        inner.table.sample((now_ns, inner.clock.now_us()), &*inner.log);
         for name in inner.table.take_let_go() {
             (inner.tell)(ShipEvent::HoldLetGo { name });
         }

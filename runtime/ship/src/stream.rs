@@ -32,6 +32,8 @@ pub(crate) struct Stream {
     /// As the standby told last.
     room_bytes: u64,
     view: Lsn,
+    /// `sent_ns` of the newest progress.
+    echo_ns: u64,
     from: From,
     beaten_ns: Option<u64>,
     /// As it was told last.
@@ -62,6 +64,7 @@ impl Stream {
             on_the_way_bytes: 0,
             room_bytes: 0,
             view: Lsn(0),
+            echo_ns: 0,
             from: From::Files(None),
             beaten_ns: None,
             committed: Lsn(0),
@@ -96,7 +99,7 @@ impl Stream {
             self.on_the_way_bytes -= bytes as u64;
         }
         self.room_bytes = progress.room_bytes.min(ROOM_BYTES_MAX);
-        self.view = progress.view;
+        (self.view, self.echo_ns) = (progress.view, progress.sent_ns);
         Ok(())
     }
 
@@ -110,16 +113,17 @@ impl Stream {
         }
     }
 
-    /// Sends what there is and the standby has room for.
+    /// Sends what there is and the standby has room for. `beat` is made behind the newest progress.
     pub fn step(
         &mut self,
         (log, ring): (&dyn ShippedLog, &Ring),
         connection: &mut Connection,
+        now_ns: u64,
         beat: impl FnOnce() -> Heartbeat,
     ) -> Result<Sent, End> {
         let before = self.next.lsn;
         self.catch_up_with(log, ring);
-        let mut is_anything = self.beat_if_due(log, connection, beat)? | (self.next.lsn > before);
+        let mut is_anything = self.beat_if_due(log, connection, now_ns, beat)? | (self.next.lsn > before);
         for _ in 0..STEP_GROUPS_MAX {
             let room_bytes = self.room_bytes.saturating_sub(self.on_the_way_bytes);
             if room_bytes == 0 || !self.send_next((log, ring), connection, room_bytes)? {
@@ -138,21 +142,27 @@ impl Stream {
         &mut self,
         log: &dyn ShippedLog,
         connection: &mut Connection,
+        now_ns: u64,
         beat: impl FnOnce() -> Heartbeat,
     ) -> Result<bool, End> {
         let beat = beat();
         let is_more = beat.committed > self.committed && self.awaits_commit();
         let wait = if is_more { COMMITTED_BEAT } else { HEARTBEAT };
-        let is_due = |last: u64| beat.sent_ns.saturating_sub(last) >= wait.as_nanos() as u64;
+        let is_due = |last: u64| now_ns.saturating_sub(last) >= wait.as_nanos() as u64;
         if !self.beaten_ns.is_none_or(is_due) {
             return Ok(false);
         }
-        (self.beaten_ns, self.committed) = (Some(beat.sent_ns), beat.committed);
+        (self.beaten_ns, self.committed) = (Some(now_ns), beat.committed);
         let behind_bytes = match self.view < beat.durable {
             true => log.bytes_between(self.view, beat.durable),
             false => 0,
         };
-        send(connection, &Frame::Heartbeat(Heartbeat { behind_bytes, ..beat }))?;
+        let beat = Heartbeat {
+            echo_ns: self.echo_ns,
+            behind_bytes,
+            ..beat
+        };
+        send(connection, &Frame::Heartbeat(beat))?;
         Ok(true)
     }
 

@@ -7,10 +7,10 @@ use std::{
 
 use reprise_base::{Lsn, Safety, Watermark, limits::STANDBYS_MAX};
 use reprise_log::Hold;
-use reprise_wire::{InSync, Progress, Refusal, STANDING_MAX};
+use reprise_wire::{Progress, Refusal, STANDING_MAX};
 
 use crate::{
-    freshness::{Freshness, FreshnessPoint, FreshnessSummary},
+    freshness::{Freshness, FreshnessPoint, FreshnessSummary, Lag},
     judge::Verdict,
     safety::{ACK_WAIT_NS, Commits, ENTER_LAG_NS, Member, RETURN_WAIT_NS, SafetyHook, Stand, SyncState, stand},
     source::ShippedLog,
@@ -44,12 +44,12 @@ pub struct StandbyStatus {
     pub persisted: Lsn,
     pub replayed: Lsn,
     pub view: Lsn,
-    /// It has everything that was answered under a level that waits for standbys.
+    /// It has everything that was answered under a level that waits for standbys, and knows that: it may be promoted.
     pub is_in_sync: bool,
     /// From 0 to 1; None: not measured.
     pub freshness: Option<f64>,
-    /// Age of the oldest record of the primary that readers there do not see, or more where there is no freshness; 0: they see all.
-    pub lag_us: u64,
+    /// Age of the oldest record of the primary that readers there do not see; 0: they see all.
+    pub lag: Lag,
     pub lag_bytes: u64,
     pub lag_records: u64,
     /// The log is kept for it from here on. None: it is not, or not any more.
@@ -107,6 +107,8 @@ struct Standby {
     sync: SyncState,
     /// That it is in sync is kept: before that it is not told so.
     is_kept_in: bool,
+    /// Number of the first standing that tells it so.
+    told_in: u64,
     /// While it is out of sync: it has everything before this, and may lack what was answered behind it.
     lacks_from: Lsn,
     /// Number of the newest standing that it keeps, as far as it said so on this connection.
@@ -132,6 +134,7 @@ impl Standby {
             persisted: Lsn(0),
             sync: SyncState::Out,
             is_kept_in: false,
+            told_in: 0,
             lacks_from: Lsn(0),
             noted: 0,
             is_forgotten: false,
@@ -160,6 +163,11 @@ impl Standby {
     /// It is in sync, and that is kept.
     fn is_told_in(&self) -> bool {
         self.sync == SyncState::In && self.is_kept_in
+    }
+
+    /// It knows, too, that it is.
+    fn knows_in(&self) -> bool {
+        self.is_told_in() && self.noted >= self.told_in
     }
 
     /// It is not connected, and still expected.
@@ -205,7 +213,7 @@ struct Wait {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub number: u64,
-    pub in_sync: InSync,
+    pub in_sync: bool,
     /// Who is out of sync, and what it has: everything before this.
     pub laggards: Vec<(Arc<str>, Lsn)>,
 }
@@ -217,6 +225,8 @@ struct State {
     /// The first one that says of all that leave now that they are out of sync.
     left: u64,
     waits: Vec<Wait>,
+    /// How far this server was.
+    views: Views,
     /// Of the server's level, as it was told last.
     stand: Stand,
 }
@@ -260,6 +270,7 @@ impl Table {
                 standing: 1,
                 left: 0,
                 waits: Vec::new(),
+                views: Views::default(),
                 stand: stand(level, true, &[]),
             }),
             level,
@@ -378,10 +389,10 @@ impl Table {
     }
 
     /// Lets standbys come to be in sync. True where one is to leave: `end_leaving` follows once that is recorded.
-    pub fn tick(&self, now_ns: u64, views: &Views, log: &dyn ShippedLog) -> bool {
+    pub fn tick(&self, now_ns: u64, log: &dyn ShippedLog) -> bool {
         let mut state = self.lock();
-        let enters = views.at(now_ns.saturating_sub(ENTER_LAG_NS));
-        let patience = views.at(now_ns.saturating_sub(ACK_WAIT_NS));
+        let enters = state.views.at(now_ns.saturating_sub(ENTER_LAG_NS));
+        let patience = state.views.at(now_ns.saturating_sub(ACK_WAIT_NS));
         let (mut is_leaving, mut is_entering, mut is_new) = (false, false, false);
         for standby in state.standbys.values_mut() {
             let is_away = standby.connection == 0 && standby.awaited_until_ns <= now_ns;
@@ -430,11 +441,7 @@ impl Table {
         let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
         Some(Told {
             number: state.standing,
-            in_sync: match own.is_told_in() {
-                true if self.level == Safety::Quorum => InSync::OfQuorum,
-                true => InSync::Yes,
-                false => InSync::No,
-            },
+            in_sync: own.is_told_in(),
             laggards: state.laggards(name),
         })
     }
@@ -447,11 +454,11 @@ impl Table {
     /// This was kept for certain. Whoever is in sync by it is told so from now on: after a start of the primary it is still waited for, or called out.
     pub fn note_kept(&self, kept: &[Expected]) {
         let mut state = self.lock();
-        let mut is_new = false;
+        let (mut is_new, next) = (false, state.standing + 1);
         for kept in kept.iter().filter(|kept| kept.is_in_sync) {
             let standby = state.standbys.get_mut(&kept.name);
             if let Some(standby) = standby.filter(|standby| standby.sync == SyncState::In && !standby.is_kept_in) {
-                (standby.is_kept_in, is_new) = (true, true);
+                (standby.is_kept_in, standby.told_in, is_new) = (true, next, true);
             }
         }
         state.standing += u64::from(is_new);
@@ -716,9 +723,15 @@ impl Table {
         true
     }
 
-    pub fn sample(&self, now: (u64, i64), views: &Views, log: &dyn ShippedLog) {
+    /// How far this server is: what standbys are measured against, and more often so where they get on.
+    pub fn note_view(&self, now_ns: u64, log: &dyn ShippedLog) {
+        self.lock().views.note(now_ns, log.durable());
+    }
+
+    pub fn sample(&self, now: (u64, i64), log: &dyn ShippedLog) {
         let mut state = self.lock();
-        for standby in state.standbys.values_mut() {
+        let State { standbys, views, .. } = &mut *state;
+        for standby in standbys.values_mut() {
             standby
                 .freshness
                 .sample(now, views, |view| log.bytes_between(view, Lsn(u64::MAX)));
@@ -757,9 +770,9 @@ impl Table {
                 persisted: standby.persisted,
                 replayed: standby.progress.replayed,
                 view,
-                is_in_sync: standby.sync == SyncState::In,
+                is_in_sync: standby.knows_in(),
                 freshness: standby.freshness.score(),
-                lag_us: standby.freshness.lag_us(),
+                lag: standby.freshness.lag(),
                 lag_bytes: if view < durable {
                     log.bytes_between(view, durable)
                 } else {

@@ -14,6 +14,7 @@ const RECENT_MAX: usize = 6_000;
 /// One a second is kept for an hour.
 const COARSE_MAX: usize = 3_600;
 
+/// At this time the primary had everything before this LSN at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sample {
     at_ns: u64,
@@ -28,7 +29,11 @@ pub(crate) struct Views {
 }
 
 impl Views {
+    /// Of one time the first sample counts: later ones only say that it may have had more.
     pub fn note(&mut self, at_ns: u64, lsn: Lsn) {
+        if self.recent.back().is_some_and(|last| at_ns <= last.at_ns) {
+            return;
+        }
         let sample = Sample { at_ns, lsn };
         // The newest is always there.
         let last_but_one = self.recent.len().checked_sub(2).map(|at| self.recent[at]);
@@ -55,25 +60,18 @@ impl Views {
         ))
     }
 
-    /// When the view was `lsn`, in proportion between two samples; the oldest time that is known where it was further by then.
-    pub fn when(&self, lsn: Lsn) -> Option<u64> {
-        let after = self.recent.partition_point(|sample| sample.lsn <= lsn);
-        let before = after.checked_sub(1).map(|at| self.recent[at]);
-        let (Some(before), Some(next)) = (before, self.recent.get(after)) else {
-            return self.last_at(lsn);
-        };
-        let (passed, all) = (lsn.0 - before.lsn.0, next.lsn.0 - before.lsn.0);
-        Some(before.at_ns + portion(next.at_ns.saturating_sub(before.at_ns), passed, all))
-    }
-
-    /// When the view was last no further than `lsn`, by the samples; the oldest of them where it was further by then.
+    /// When the view was last no further than `lsn`, by the samples. None: it was further in all that are kept, or there are none.
     pub fn last_at(&self, lsn: Lsn) -> Option<u64> {
         let last_in = |samples: &VecDeque<Sample>| {
             let after = samples.partition_point(|sample| sample.lsn <= lsn);
             after.checked_sub(1).map(|at| samples[at].at_ns)
         };
-        let oldest = self.coarse.front().map(|sample| sample.at_ns);
-        last_in(&self.recent).or_else(|| last_in(&self.coarse)).or(oldest)
+        last_in(&self.recent).or_else(|| last_in(&self.coarse))
+    }
+
+    /// Since when samples are kept.
+    pub fn oldest(&self) -> Option<u64> {
+        self.coarse.front().map(|sample| sample.at_ns)
     }
 }
 
@@ -95,25 +93,42 @@ mod tests {
     #[test]
     fn views_are_known_for_seconds_finely_and_for_an_hour_coarsely() {
         let mut views = Views::default();
-        assert_eq!((views.at(5), views.last_at(Lsn(5))), (None, None));
+        assert_eq!((views.at(5), views.last_at(Lsn(5)), views.oldest()), (None, None, None));
         // 100 records a second, for two hours.
         let samples = 2 * 3_600 * 50;
-        (0..samples).for_each(|n| views.note(n * SAMPLE_NS, Lsn(2 * n)));
-        let now_ns = (samples - 1) * SAMPLE_NS;
-        assert_eq!(views.at(now_ns), Some(Lsn(2 * (samples - 1))));
-        assert_eq!(
-            views.at(now_ns - 10 * SECOND_NS + 1),
-            Some(Lsn(2 * (samples - 1 - 500)))
-        );
-        assert_eq!(views.last_at(Lsn(2 * samples - 7)), Some(now_ns - 3 * SAMPLE_NS));
+        (1..=samples).for_each(|n| views.note(n * SAMPLE_NS, Lsn(2 * n)));
+        let now_ns = samples * SAMPLE_NS;
+        assert_eq!(views.at(now_ns), Some(Lsn(2 * samples)));
+        assert_eq!(views.at(now_ns - 10 * SECOND_NS + 1), Some(Lsn(2 * (samples - 500))));
+        assert_eq!(views.last_at(Lsn(2 * samples - 5)), Some(now_ns - 3 * SAMPLE_NS));
         // Half way between two samples.
-        assert_eq!(views.when(Lsn(2 * samples - 7)), Some(now_ns - 5 * SAMPLE_NS / 2));
-        assert_eq!(views.at(now_ns - 5 * SAMPLE_NS / 2), Some(Lsn(2 * samples - 7)));
-        // Ten minutes behind: to the second. Three hours: as far as it is known.
+        assert_eq!(views.at(now_ns - 5 * SAMPLE_NS / 2), Some(Lsn(2 * samples - 5)));
+        // Ten minutes behind: to the second.
         let behind = now_ns - views.last_at(Lsn(2 * samples - 60_000)).expect("known");
         assert!((599 * SECOND_NS..=601 * SECOND_NS).contains(&behind), "{behind}");
-        assert_eq!(views.last_at(Lsn(0)), views.coarse.front().map(|sample| sample.at_ns));
         assert_eq!((views.recent.len(), views.coarse.len()), (RECENT_MAX, COARSE_MAX));
+    }
+
+    #[test]
+    fn time_of_a_view_that_no_sample_reaches_back_to_is_unknown() {
+        let mut views = Views::default();
+        let samples = 2 * COARSE_MAX as u64 * 50;
+        (1..=samples).for_each(|n| views.note(n * SAMPLE_NS, Lsn(n)));
+        let oldest_ns = views.oldest().expect("there are samples");
+        assert!(oldest_ns > SECOND_NS * COARSE_MAX as u64 / 2, "{oldest_ns}");
+        let oldest = oldest_ns / SAMPLE_NS;
+        assert_eq!(views.last_at(Lsn(oldest)), Some(oldest_ns));
+        assert_eq!(views.last_at(Lsn(oldest - 1)), None);
+    }
+
+    #[test]
+    fn first_of_several_samples_of_one_time_counts() {
+        let mut views = Views::default();
+        views.note(5 * SECOND_NS, Lsn(100));
+        views.note(5 * SECOND_NS, Lsn(200));
+        views.note(4 * SECOND_NS, Lsn(300));
+        assert_eq!(views.last_at(Lsn(100)), Some(5 * SECOND_NS));
+        assert_eq!(views.last_at(Lsn(99)), None);
     }
 
     #[test]
@@ -121,7 +136,7 @@ mod tests {
         let mut views = Views::default();
         let step_ns = APART_NS / 10;
         let steps = 12 * SECOND_NS / step_ns;
-        for n in 0..=steps {
+        for n in 1..=steps {
             views.note(n * step_ns, Lsn(n));
             assert_eq!(views.at(n * step_ns), Some(Lsn(n)), "the newest");
         }

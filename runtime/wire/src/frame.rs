@@ -1,6 +1,6 @@
 //! What a primary and its standbys say to each other: one frame at a time, each with its checksum.
 
-use reprise_base::{Epoch, Lsn, limits::BLOCK_BYTES_MAX};
+use reprise_base::{Epoch, Lsn, Safety, limits::BLOCK_BYTES_MAX};
 
 use crate::{FORMAT_VERSION, History, WireError, check, corrupt, crc32c, crc32c_behind, u32_at, u64_at};
 
@@ -10,7 +10,7 @@ mod standing;
 
 pub use comparison::{COMPARED_TABLES_MAX, Compared, ComparedTable, Named, Outcome, TableDigests};
 pub use epochs::{EpochSeen, Epochs};
-pub use standing::{InSync, LaggardSeen, STANDING_MAX, Standing};
+pub use standing::{LaggardSeen, STANDING_MAX, Standing};
 
 /// Both sides speak the same one.
 pub const SHIP_PROTOCOL: u16 = 6;
@@ -43,8 +43,8 @@ const WELCOME_BYTES: usize = FRAME_HEADER_BYTES + 16;
 const REFUSED_BYTES: usize = FRAME_HEADER_BYTES;
 const FILE_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 44;
 const FILES_END_BYTES: usize = FRAME_HEADER_BYTES + 16;
-const HEARTBEAT_BYTES: usize = FRAME_HEADER_BYTES + 40;
-const PROGRESS_BYTES: usize = FRAME_HEADER_BYTES + 80;
+const HEARTBEAT_BYTES: usize = FRAME_HEADER_BYTES + 32;
+const PROGRESS_BYTES: usize = FRAME_HEADER_BYTES + 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -96,6 +96,8 @@ pub struct Welcome<'a> {
     pub epoch: Epoch,
     /// Everything before it is durable on the primary.
     pub durable: Lsn,
+    /// What the primary's writes wait for.
+    pub safety: Safety,
     /// URL of the primary for clients; empty where it was not told its own.
     pub primary: &'a str,
 }
@@ -180,10 +182,9 @@ pub struct GroupFrame<'a> {
 /// Sent by the primary every so often, busy or idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The primary's clock, in nanoseconds since some moment: the standby sends it back.
-    pub sent_ns: u64,
-    /// The same moment in microseconds since 1970.
-    pub sent_us: i64,
+    /// `sent_ns` of the newest progress that had come on this connection before `durable` was looked at; 0: none had. Whoever shows everything
+    /// before `durable` lacks nothing that was durable when it sent that.
+    pub echo_ns: u64,
     /// Everything before it is durable on the primary.
     pub durable: Lsn,
     /// Everything before it may be read: the safety level is met.
@@ -195,12 +196,8 @@ pub struct Heartbeat {
 /// Sent by the standby as it gets on, and as an answer to each heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The standby's clock, in nanoseconds since some moment of its own.
-    pub at_ns: u64,
-    /// `sent_ns` of the newest heartbeat; 0: none yet.
-    pub echo_ns: u64,
-    /// Nanoseconds since that came.
-    pub held_ns: u64,
+    /// The standby's clock as it was sent, in nanoseconds since some moment of its own. A heartbeat returns it; it says nothing to the primary.
+    pub sent_ns: u64,
     /// Everything before it got there.
     pub received: Lsn,
     /// Everything before it is durable there.
@@ -316,7 +313,7 @@ impl Frame<'_> {
             Self::Welcome(welcome) => {
                 let mut out = Out::new(Kind::Welcome);
                 out.u32(welcome.epoch.0).u64(welcome.durable.0);
-                put_text(&mut out, 0, welcome.primary);
+                put_text(&mut out, welcome.safety as u16, welcome.primary);
                 out.seal(&[])
             }
             Self::Refused(refused) => {
@@ -364,8 +361,8 @@ impl Hello<'_> {
 impl Heartbeat {
     fn encode(&self) -> Vec<u8> {
         let mut out = Out::new(Kind::Heartbeat);
-        out.u64(self.sent_ns).put(&self.sent_us.to_le_bytes());
-        out.u64(self.durable.0).u64(self.committed.0).u64(self.behind_bytes);
+        out.u64(self.echo_ns).u64(self.durable.0);
+        out.u64(self.committed.0).u64(self.behind_bytes);
         out.seal(&[])
     }
 }
@@ -373,7 +370,7 @@ impl Heartbeat {
 impl Progress {
     fn encode(&self) -> Vec<u8> {
         let mut out = Out::new(Kind::Progress);
-        out.u64(self.at_ns).u64(self.echo_ns).u64(self.held_ns);
+        out.u64(self.sent_ns);
         out.u64(self.received.0).u64(self.persisted.0);
         out.u64(self.replayed.0).u64(self.view.0).u64(self.room_bytes);
         out.u32(self.epoch.0).u32(0).u64(self.noted);
@@ -492,10 +489,11 @@ impl<'a> Welcome<'a> {
     fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         check_head("length of a welcome", WELCOME_BYTES, bytes)?;
         let (number, primary) = text_at(bytes, 20)?;
-        check("number in a welcome", 0, number)?;
+        let safety = Safety::ALL.into_iter().find(|level| *level as u16 == number);
         Ok(Self {
             epoch: Epoch(u32_at(bytes, 8)),
             durable: Lsn(u64_at(bytes, 12)),
+            safety: safety.ok_or_else(|| corrupt("safety level in a welcome", "0 to 5", number))?,
             primary,
         })
     }
@@ -576,11 +574,10 @@ impl Heartbeat {
     fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         check("length of a heartbeat", HEARTBEAT_BYTES, bytes.len())?;
         Ok(Self {
-            sent_ns: u64_at(bytes, 8),
-            sent_us: u64_at(bytes, 16) as i64,
-            durable: Lsn(u64_at(bytes, 24)),
-            committed: Lsn(u64_at(bytes, 32)),
-            behind_bytes: u64_at(bytes, 40),
+            echo_ns: u64_at(bytes, 8),
+            durable: Lsn(u64_at(bytes, 16)),
+            committed: Lsn(u64_at(bytes, 24)),
+            behind_bytes: u64_at(bytes, 32),
         })
     }
 }
@@ -589,18 +586,16 @@ impl Progress {
     fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         check("length of a progress", PROGRESS_BYTES, bytes.len())?;
         let progress = Self {
-            at_ns: u64_at(bytes, 8),
-            echo_ns: u64_at(bytes, 16),
-            held_ns: u64_at(bytes, 24),
-            received: Lsn(u64_at(bytes, 32)),
-            persisted: Lsn(u64_at(bytes, 40)),
-            replayed: Lsn(u64_at(bytes, 48)),
-            view: Lsn(u64_at(bytes, 56)),
-            room_bytes: u64_at(bytes, 64),
-            epoch: Epoch(u32_at(bytes, 72)),
-            noted: u64_at(bytes, 80),
+            sent_ns: u64_at(bytes, 8),
+            received: Lsn(u64_at(bytes, 16)),
+            persisted: Lsn(u64_at(bytes, 24)),
+            replayed: Lsn(u64_at(bytes, 32)),
+            view: Lsn(u64_at(bytes, 40)),
+            room_bytes: u64_at(bytes, 48),
+            epoch: Epoch(u32_at(bytes, 56)),
+            noted: u64_at(bytes, 64),
         };
-        check("bytes behind a progress's epoch", 0, u32_at(bytes, 76))?;
+        check("bytes behind a progress's epoch", 0, u32_at(bytes, 60))?;
         match progress.persisted.max(progress.replayed).max(progress.view) <= progress.received {
             true => Ok(progress),
             false => Err(corrupt(

@@ -83,8 +83,10 @@ pub mod headers {
     pub const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
     /// Of an answer from a standby: it shows every record before this position.
     pub const VIEW_LSN: &str = "reprise-view-lsn";
-    /// Of an answer from a standby: milliseconds since it showed all that was committed.
+    /// Of an answer from a standby: for so many milliseconds at most the primary may have had something that it does not show.
     pub const LAG_MS: &str = "reprise-lag-ms";
+    /// `false` where that is so much at least: a standby does not know it before it shows what its primary had when it heard that first.
+    pub const LAG_KNOWN: &str = "reprise-lag-known";
     /// Of an answer from a standby: share of the primary's last 10 s that it shows, from 0 to 1.
     pub const FRESHNESS: &str = "reprise-freshness";
     /// A read on a standby that is further behind is refused.

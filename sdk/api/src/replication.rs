@@ -43,13 +43,17 @@ pub struct Standby {
     /// Readers on the standby see every record before it, and none behind it.
     pub view_lsn: U64,
     /// It has everything that was answered under a level that waits for standbys; at quorum it is one of those that are asked, and others may
-    /// have more. On the standby itself, as its primary told last: where that is lost, it may have gone on alone since.
-    pub in_sync: bool,
-    /// Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null until it was measured.
+    /// have more. On the standby itself, as its primary told last. Null: the standby does not know. No primary has told it since it was started, or
+    /// its primary has not heard it for 2.5 s and may have gone on without it.
+    pub in_sync: Option<bool>,
+    /// Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null where it is not known.
     pub freshness: Option<f64>,
-    /// Milliseconds since readers on the standby saw all that was durable on the primary. On the primary 0 where they did when they were heard last, and where
-    /// `freshness` is null so much at least; on the standby since it heard that: at most some 20 while it hears its primary.
+    /// For so many milliseconds at most the primary may have had something durable that readers on the standby do not see: on the primary by what
+    /// the standby told last, on the standby by its own clock. There some 20 to 40 while nothing is missing, and ever more while it hears nothing.
     pub lag_ms: f64,
+    /// False: the lag is `lag_ms` at least. On the primary where the standby was not measured; on the standby before it shows what its primary had
+    /// when it heard that first on this connection.
+    pub lag_known: bool,
     /// Bytes of log that readers on the standby do not see yet.
     pub lag_bytes: u64,
     /// Records that readers on the standby do not see yet.
@@ -164,8 +168,10 @@ pub struct LostRange {
     pub epoch: u32,
     /// Of the first one.
     pub from_lsn: U64,
-    /// The old primary is known to have had every record before this. It may have had more.
-    pub known_to_lsn: U64,
+    /// The old primary is known to have had every record before this. It may have had more. Null: nothing is known of it.
+    pub known_to_lsn: Option<U64>,
+    /// The old primary is known to have had records that the new one does not have. False: nothing says that it had, or that it had not.
+    pub proven: bool,
 }
 
 /// Records that the primary did not have. They are kept in the data directory, in `cuts`.
@@ -227,7 +233,7 @@ pub struct Promotion {
     pub lsn: U64,
     /// The old primary gave its place away: nothing that it answered is lost. False where it was not asked.
     pub stepped_down: bool,
-    /// The standby was out of sync, and the loss was accepted: what it may be; null where nothing is known to be lost.
+    /// The standby could not exclude a loss, and it was accepted: what it may be. Null only where nothing can be lost.
     #[serde(default)]
     pub may_be_lost: Option<LostRange>,
 }

@@ -86,9 +86,14 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
         Ok(true) => integers::as_numbers(route_judged(state, router, request, &mut staleness)).await,
         Err(refusal) => refusal.into_response(),
     };
-    if let Some(staleness) = staleness {
-        let waited_for = min_lsn.filter(|_| response.status().is_success());
-        staleness.behind(waited_for).tell(response.headers_mut());
+    // It may have been promoted meanwhile.
+    let answered = staleness.and_then(|staleness| {
+        let is_read = response.status().is_success();
+        let shown = calls::number(response.headers(), headers::LSN).ok().flatten();
+        staleness.answered(&state.router, min_lsn.filter(|_| is_read), shown.filter(|_| is_read))
+    });
+    if let Some(answered) = answered {
+        answered.tell(response.headers_mut());
     }
     if let Some(origin) = origin {
         pages::allow(origin, response.headers_mut());

@@ -122,9 +122,9 @@ fn guide_of_promotion(kind: ProblemKind) -> Guide {
             SAFE,
         ),
         _ => (
-            "The standby that is to become the primary is out of sync: the old primary may have answered writes that it lacks. <code>may_be_lost</code> \
-             names their LSNs, as far as they are known.",
-            "Promote a standby that is in sync. Where there is none, and the old primary is lost for good, promote with \
+            "The standby that is to become the primary can't exclude that the old one answered writes that it lacks: it is out of sync, does not know \
+             whether it is, or the safety level lets the primary answer alone. <code>may_be_lost</code> names their LSNs, as far as they are known.",
+            "<code>detail</code> says why. Promote a standby that is in sync. Where there is none, and the old primary is lost for good, promote with \
              <code>?force=true&amp;accept_loss=true</code> (<code>--force --accept-loss</code>).",
             SAFE,
         ),

@@ -16,7 +16,7 @@ use reprise_codec::{hex, rfc3339};
 use reprise_router::{
     ComparedInfo, CutRecords, LeaseInfo, LeaseState as RouterLease, LostRange as RouterLost,
     OutOfSync as RouterOutOfSync, PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo,
-    StandbyState as RouterState,
+    StandbyState as RouterState, ViewAge,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -58,8 +58,8 @@ pub struct PromoteParams {
     /// Do not ask the old primary to step down: it was stopped by other means; `false` unless given. What it answered and had not shipped is
     /// not here.
     force: Option<bool>,
-    /// With `force`: also where this standby is out of sync, so that what the old primary answered may be lost; `false` unless given. The answer
-    /// names the records.
+    /// With `force`: also where this standby can't exclude that what the old primary answered is lost; `false` unless given. The answer names the
+    /// records.
     accept_loss: Option<bool>,
 }
 
@@ -67,8 +67,9 @@ pub struct PromoteParams {
 ///
 /// The old primary is asked to step down first: it writes nothing more, and this standby gets its last records. What is here is replayed;
 /// then it takes writes, in a new epoch, and nothing of an older one any more. Where the old primary can't be reached it is refused, unless
-/// `force` is given; and by force, where this standby is out of sync, unless `accept_loss` is given, too. A server that stepped down takes its
-/// place again in the same way, by force; without a lease nothing tells whether its successor took over, so that it is out of sync.
+/// `force` is given. By force it is refused where this standby can't exclude a loss, unless `accept_loss` is given, too: it is out of sync, or does
+/// not know whether it is (`in_sync` is null); at 1-safe the primary alone answers; at quorum other standbys may have more. With a lease its
+/// store tells. A server that stepped down takes its place again in the same way: without a lease nothing tells whether its successor took over.
 #[utoipa::path(
     post,
     path = "/v1/replication/promote",
@@ -319,7 +320,8 @@ fn lost(range: RouterLost) -> LostRange {
     LostRange {
         epoch: range.epoch.0,
         from_lsn: U64(range.from.0),
-        known_to_lsn: U64(range.known_to.0),
+        known_to_lsn: range.known_to.map(|known_to| U64(known_to.0)),
+        proven: range.is_proven(),
     }
 }
 
@@ -359,9 +361,10 @@ fn standby(info: StandbyInfo) -> Standby {
         persisted_lsn: U64(info.persisted.0),
         replayed_lsn: U64(info.replayed.0),
         view_lsn: U64(info.view.0),
-        in_sync: info.is_in_sync,
+        in_sync: info.in_sync,
         freshness: info.freshness,
         lag_ms: info.lag_us as f64 / 1e3,
+        lag_known: info.is_lag_known,
         lag_bytes: info.lag_bytes,
         lag_txns: info.lag_records,
         compared: info.compared.map(comparison),
@@ -369,44 +372,44 @@ fn standby(info: StandbyInfo) -> Standby {
     }
 }
 
-/// How old what a standby shows is, taken before it is asked for anything: answers are no older.
+/// How old what an answer of a standby shows is.
 #[derive(Clone, Copy, Debug)]
-pub struct Staleness {
-    pub view: Lsn,
-    pub lag_us: u64,
-    /// False: it is so much at least.
-    pub is_lag_known: bool,
-    pub freshness: Option<f64>,
-}
+pub struct Staleness(ViewAge);
 
 impl Staleness {
-    /// None on a primary.
+    /// Of what is shown now. None on a primary.
     pub fn of(router: &Router) -> Option<Self> {
-        let own = router.replication()?.own()?;
-        Some(Self {
-            view: own.view,
-            lag_us: own.lag_us,
-            is_lag_known: own.is_lag_known,
-            freshness: own.freshness,
-        })
+        router.replication()?.view_age(router.view()).map(Self)
     }
 
-    /// Of an answer that waited until the record at this LSN was shown, if it did.
-    pub fn behind(self, waited_for: Option<u64>) -> Self {
-        let shown = waited_for.map_or(0, |lsn| lsn.saturating_add(1));
-        Self {
-            view: self.view.max(Lsn(shown)),
-            ..self
+    /// Of an answer that shows this record and all before it, once it is made.
+    pub fn of_record(router: &Router, lsn: u64) -> Option<Self> {
+        let view = Lsn(lsn.saturating_add(1)).min(router.view());
+        router.replication()?.view_age(view).map(Self)
+    }
+
+    /// The same answer, once it is made: it waited until the record at this LSN was shown, if it did, and tells the newest that it shows, or does not.
+    pub fn answered(self, router: &Router, waited_for: Option<u64>, shown: Option<u64>) -> Option<Self> {
+        let before = self.0.view.0.checked_sub(1).max(waited_for);
+        match shown.or(before) {
+            Some(lsn) => Self::of_record(router, lsn),
+            None => Self::of(router),
         }
     }
 
     /// The headers that tell it, as names and values.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let lag = format!("{:.3}", self.lag_us as f64 / 1e3);
-        let freshness = self.freshness.map(|freshness| format!("{freshness:.4}"));
-        [(headers::VIEW_LSN, self.view.to_string()), (headers::LAG_MS, lag)]
-            .into_iter()
-            .chain(freshness.map(|freshness| (headers::FRESHNESS, freshness)))
+        let lag = format!("{:.3}", self.0.lag_us as f64 / 1e3);
+        // Never rounded up to fresh.
+        let freshness = self.0.freshness.map(|freshness| (freshness * 1e4).floor() / 1e4);
+        let freshness = freshness.map(|freshness| format!("{freshness:.4}"));
+        [
+            (headers::VIEW_LSN, self.0.view.to_string()),
+            (headers::LAG_MS, lag),
+            (headers::LAG_KNOWN, self.0.is_lag_known.to_string()),
+        ]
+        .into_iter()
+        .chain(freshness.map(|freshness| (headers::FRESHNESS, freshness)))
     }
 
     pub fn tell(&self, answer: &mut HeaderMap) {
@@ -426,7 +429,7 @@ pub async fn wait_for_max_lag(state: &AppState, headers: &HeaderMap) -> Result<(
     };
     let (wait_max, begun) = (read_wait_max(headers)?, Instant::now());
     loop {
-        let Some(own) = Staleness::of(&state.router) else {
+        let Some(Staleness(own)) = Staleness::of(&state.router) else {
             return Ok(());
         };
         if own.is_lag_known && own.lag_us <= max_ms.saturating_mul(1000) {

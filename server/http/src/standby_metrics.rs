@@ -14,11 +14,12 @@ pub type Standbys = Arc<Mutex<Vec<StandbyInfo>>>;
 type Instrument = (&'static str, &'static str, fn(&StandbyInfo) -> Option<f64>);
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 12] = [
+const GAUGES: [Instrument; 13] = [
     ("reprise.standby.streaming", "1 while the `standby` gets each group as it is sealed", |s| Some((s.state == StandbyState::Streaming) as u64 as f64)),
-    ("reprise.standby.in.sync", "1 while the `standby` has everything that was answered; on itself, as its primary told last", |s| Some(s.is_in_sync as u64 as f64)),
+    ("reprise.standby.in.sync", "1 while the `standby` has everything that was answered, 0 where it may lack some of it; on itself, as its primary told last, and no value where it does not know", |s| s.in_sync.map(|is_in| is_in as u64 as f64)),
     ("reprise.standby.freshness", "Freshness of the `standby`'s reads, from 0 to 1", |s| s.freshness),
-    ("reprise.standby.lag.seconds", "Age of the oldest record that readers on the `standby` do not see", |s| Some(s.lag_us as f64 / 1e6)),
+    ("reprise.standby.lag.seconds", "For so long at most the primary may have had something that readers on the `standby` do not see", |s| Some(s.lag_us as f64 / 1e6)),
+    ("reprise.standby.lag.known", "0 where the lag is so much at least", |s| Some(s.is_lag_known as u64 as f64)),
     ("reprise.standby.lag.bytes", "Bytes of log that readers on the `standby` do not see", |s| Some(s.lag_bytes as f64)),
     ("reprise.standby.lag.records", "Records that readers on the `standby` do not see", |s| Some(s.lag_records as f64)),
     ("reprise.standby.persisted.lsn", "Everything below is durable on the `standby`", |s| Some(s.persisted.0 as f64)),

@@ -48,13 +48,17 @@ pub fn run(command: &ReplicationCommand, output: Output) -> Outcome {
     Ok(())
 }
 
-/// What a promotion out of sync may have lost.
+/// What a promotion may have lost.
 fn lost(range: &LostRange) -> String {
-    format!(
-        ". What it answered from LSN {} on may be lost (it is known to have had everything before LSN {})",
-        grouped(range.from_lsn.0),
-        grouped(range.known_to_lsn.0)
-    )
+    let from = grouped(range.from_lsn.0);
+    let known = match &range.known_to_lsn {
+        Some(known_to) => format!("it is known to have had everything before LSN {}", grouped(known_to.0)),
+        None => "how far it was is not known".to_owned(),
+    };
+    match range.proven {
+        true => format!(". What it had from LSN {from} on is lost ({known})"),
+        false => format!(". What it answered from LSN {from} on may be lost ({known})"),
+    }
 }
 
 fn show(told: &Replication) -> std::io::Result<()> {
@@ -100,7 +104,7 @@ fn show(told: &Replication) -> std::io::Result<()> {
             grouped(standby.persisted_lsn.0),
             grouped(standby.replayed_lsn.0),
             grouped(standby.view_lsn.0),
-            format!("{:.1} ms", standby.lag_ms),
+            lag(standby),
             format!("{} records, {}", grouped(standby.lag_txns), bytes(standby.lag_bytes)),
             standby
                 .freshness
@@ -177,6 +181,11 @@ fn safety(told: &Replication) -> String {
     }
 }
 
+fn lag(standby: &Standby) -> String {
+    let least = if standby.lag_known { "" } else { "at least " };
+    format!("{least}{:.1} ms", standby.lag_ms)
+}
+
 fn state(standby: &Standby) -> String {
     let name = match standby.state {
         StandbyState::Joining => "joining",
@@ -184,7 +193,11 @@ fn state(standby: &Standby) -> String {
         StandbyState::Streaming => "streaming",
         StandbyState::Lost => "lost",
     };
-    let sync = if standby.in_sync { "in sync" } else { "out of sync" };
+    let sync = match standby.in_sync {
+        Some(true) => "in sync",
+        Some(false) => "out of sync",
+        None => "in sync or not: it does not know",
+    };
     match &standby.error {
         Some(error) => format!("{name}, {sync}: {error}"),
         None => format!("{name}, {sync}"),

@@ -645,15 +645,19 @@ impl Nodes {
     }
 
     /// As the runbook says: of the standbys that are left, the one that has persisted most. Where all are waited for, one that knows that it is out of
-    /// sync is the last choice: what it may have beyond the others was not answered.
+    /// sync is the last choice, behind one that does not know: what it may have beyond the others was not answered.
     fn furthest(&self) -> Result<usize> {
         let mut best = None;
         for standby in self.standbys() {
             let Some(server) = &self.servers[standby] else { continue };
             let told = replication(server)?;
             let persisted = number(&told["durable_lsn"]).context("an LSN")?;
-            let is_preferred = self.safety == QUORUM || told["standbys"][0]["in_sync"] == true;
-            let reached = (is_preferred, persisted);
+            let preferred = match &told["standbys"][0]["in_sync"] {
+                _ if self.safety == QUORUM => 0,
+                Value::Bool(is_in_sync) => 2 * i32::from(*is_in_sync),
+                _ => 1,
+            };
+            let reached = (preferred, persisted);
             if best.is_none_or(|(most, _)| reached > most) {
                 best = Some((reached, standby));
             }
@@ -663,11 +667,9 @@ impl Nodes {
 
     /// Since when it was promoted.
     fn promote(&self, node: usize, is_forced: bool) -> Result<Instant> {
-        let path = match (is_forced, self.safety == QUORUM) {
-            (false, _) => "/v1/replication/promote",
-            (true, false) => "/v1/replication/promote?force=true",
-            // It has most of those that were looked at.
-            (true, true) => "/v1/replication/promote?force=true&accept_loss=true",
+        let mut path = match is_forced {
+            false => "/v1/replication/promote",
+            true => "/v1/replication/promote?force=true",
         };
         let until = Instant::now() + PATIENCE;
         loop {
@@ -675,6 +677,11 @@ impl Nodes {
             let answer = self.node(node)?.request("POST", path, &[], b"")?;
             if answer.status == 200 {
                 return Ok(asked);
+            }
+            // It has most of those that were looked at, and may not know that.
+            if is_forced && answer.json()["type"] == "/problems/out-of-sync" && !path.contains("accept_loss") {
+                path = "/v1/replication/promote?force=true&accept_loss=true";
+                continue;
             }
             // A standby that was paused may have to connect again before its primary can give its place to it.
             ensure!(

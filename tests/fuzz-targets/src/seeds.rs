@@ -3,17 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use reprise_abi::Field;
-use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
+use reprise_base::{Epoch, Lsn, PartitionId, Safety, TxnId};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{Disk, RealClock, SimDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
-    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, Compared,
-    ComparedTable, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat,
-    Hello, History, InSync, KeyRef, KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet,
-    PatchWriter, PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused, RemoveRef,
-    SHIP_PROTOCOL, Standing, TableDigests, TwoForms, Wants, Welcome, push_checkpoint_row,
+    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, Compared, ComparedTable, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyRef, KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, SHIP_PROTOCOL, Standing, TableDigests, TwoForms, Wants, Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -64,6 +60,7 @@ fn frames() -> Vec<Vec<u8>> {
     let welcome = Welcome {
         epoch: Epoch(1),
         durable: Lsn(9),
+        safety: Safety::TwoSafe,
         primary: "http://p",
     };
     let refused = Refused {
@@ -109,7 +106,7 @@ fn frames() -> Vec<Vec<u8>> {
         Frame::Group(group),
         Frame::Heartbeat(Heartbeat::default()),
         Frame::Progress(Progress::default()),
-        Frame::Standing(Standing::new(2, InSync::Yes, &laggards)),
+        Frame::Standing(Standing::new(2, true, &laggards)),
         Frame::Named(Named { number: 1, lsn: Lsn(9) }),
         Frame::Digests(TableDigests::new(1, true, &tables)),
         Frame::Compared(Compared {

@@ -92,9 +92,10 @@ pub fn lsn(value: &Value) -> u64 {
     value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-/// Promotes a standby by force.
+/// Promotes a standby by force, whatever may be lost.
 pub fn promote(standby: &Server) -> Result<Value> {
-    let answer = standby.request("POST", "/v1/replication/promote?force=true", &[], b"")?;
+    let path = "/v1/replication/promote?force=true&accept_loss=true";
+    let answer = standby.request("POST", path, &[], b"")?;
     ensure!(answer.status == 200, "{}", answer.text());
     Ok(answer.json())
 }

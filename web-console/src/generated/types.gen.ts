@@ -1008,10 +1008,11 @@ export type LostRange = {
      * Of the first one.
      */
     from_lsn: U64;
+    known_to_lsn?: U64 | null;
     /**
-     * The old primary is known to have had every record before this. It may have had more.
+     * The old primary is known to have had records that the new one does not have. False: nothing says that it had, or that it had not.
      */
-    known_to_lsn: U64;
+    proven: boolean;
 };
 
 /**
@@ -2012,21 +2013,27 @@ export type Standby = {
      */
     error?: string | null;
     /**
-     * Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null until it was measured.
+     * Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null where it is not known.
      */
     freshness?: number | null;
     /**
      * It has everything that was answered under a level that waits for standbys; at quorum it is one of those that are asked, and others may
-     * have more. On the standby itself, as its primary told last: where that is lost, it may have gone on alone since.
+     * have more. On the standby itself, as its primary told last. Null: the standby does not know. No primary has told it since it was started, or
+     * its primary has not heard it for 2.5 s and may have gone on without it.
      */
-    in_sync: boolean;
+    in_sync?: boolean | null;
     /**
      * Bytes of log that readers on the standby do not see yet.
      */
     lag_bytes: number;
     /**
-     * Milliseconds since readers on the standby saw all that was durable on the primary. On the primary 0 where they did when they were heard last, and where
-     * `freshness` is null so much at least; on the standby since it heard that: at most some 20 while it hears its primary.
+     * False: the lag is `lag_ms` at least. On the primary where the standby was not measured; on the standby before it shows what its primary had
+     * when it heard that first on this connection.
+     */
+    lag_known: boolean;
+    /**
+     * For so many milliseconds at most the primary may have had something durable that readers on the standby do not see: on the primary by what
+     * the standby told last, on the standby by its own clock. There some 20 to 40 while nothing is missing, and ever more while it hears nothing.
      */
     lag_ms: number;
     /**
@@ -4069,8 +4076,8 @@ export type PromoteData = {
          */
         force?: boolean;
         /**
-         * With `force`: also where this standby is out of sync, so that what the old primary answered may be lost; `false` unless given. The answer
-         * names the records.
+         * With `force`: also where this standby can't exclude that what the old primary answered is lost; `false` unless given. The answer names the
+         * records.
          */
         accept_loss?: boolean;
     };

@@ -1,8 +1,6 @@
 // Who is the primary, how far each standby is, and the way to make a standby the primary.
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useQuery } from '@tanstack/react-query';
 import { useRef, useState } from 'react';
-import { promote } from '../api/commands';
-import { ProblemError } from '../api/problem';
 import { freshnessQuery, replicationQuery } from '../api/queries';
 import { formatBytes, formatCount, formatMicros, formatTime, plural } from '../format';
 import type { Comparison, Cut, FreshnessHistory, Lease, LeaseState, Promotion, Replication, Standby } from '../generated/types.gen';
@@ -13,10 +11,10 @@ import { Empty } from '../ui/empty';
 import { Facts } from '../ui/facts';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
-import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
 import { timesOf, valuesAt } from './freshness-series';
-import { freshText, toneOf } from './standby-text';
+import { Promote, Promoted } from './promote';
+import { freshText, lagText, syncText, toneOf } from './standby-text';
 import { Topology } from './topology';
 
 export function ReplicationPage() {
@@ -40,7 +38,7 @@ export function ReplicationPage() {
           </button>
         )}
       </div>
-      {told !== null && <Told promotion={told} />}
+      {told !== null && <Promoted promotion={told} />}
       <Panel title="This server">
         <div className="panel-body">
           <Loaded query={replication}>{(node) => <Node node={node} />}</Loaded>
@@ -212,7 +210,7 @@ function StandbyTable({ standbys }: { standbys: Standby[] }) {
             <tr key={standby.name}>
               <th scope="row">{standby.name}</th>
               <td>
-                <Badge tone={toneOf(standby.state)}>{`${standby.state}, ${standby.in_sync ? 'in sync' : 'out of sync'}`}</Badge>
+                <Badge tone={toneOf(standby.state)}>{`${standby.state}, ${syncText(standby.in_sync)}`}</Badge>
                 <p className="muted">{standby.encrypted ? `${standby.transport}, encrypted` : standby.transport}</p>
                 {standby.path !== null && standby.path !== undefined && <p className="muted">{standby.path}</p>}
                 {standby.error !== null && standby.error !== undefined && (
@@ -221,7 +219,7 @@ function StandbyTable({ standbys }: { standbys: Standby[] }) {
                 {standby.compared !== null && standby.compared !== undefined && <Compared told={standby.compared} />}
               </td>
               <td className="number">{freshText(standby.freshness)}</td>
-              <td className="number">{formatMicros(standby.lag_ms * 1000)}</td>
+              <td className="number">{lagText(standby)}</td>
               <td className="number nowrap">
                 {plural(standby.lag_txns, 'record')}, {formatBytes(standby.lag_bytes)}
               </td>
@@ -283,80 +281,5 @@ function Cuts({ cuts }: { cuts: Cut[] }) {
         </table>
       </Scroll>
     </Panel>
-  );
-}
-
-type PromoteProps = { node: Replication; onClose: () => void; onPromoted: (promotion: Promotion) => void };
-
-function Promote({ node, onClose, onPromoted }: PromoteProps) {
-  const queries = useQueryClient();
-  const promoting = useMutation({
-    mutationFn: promote,
-    onSuccess: onPromoted,
-    onSettled: () => queries.invalidateQueries({ queryKey: replicationQuery.queryKey }),
-  });
-  const own = node.standbys[0];
-  const [force, setForce] = useState(false);
-  const [acceptLoss, setAcceptLoss] = useState(false);
-  // At quorum no standby knows by itself whether others have more: the server says so.
-  const isRefused = promoting.error instanceof ProblemError && promoting.error.slug === 'out-of-sync';
-  return (
-    <div className="dialog-body">
-      <h2 id="promote-title">Make this server the primary?</h2>
-      <p>
-        The old primary steps down, this server gets its last records and replays them, then takes writes in epoch{' '}
-        {formatCount(node.epoch + 1)}. Nothing is lost.
-      </p>
-      {own !== undefined && own.lag_txns > 0 && (
-        <p className="notice">
-          It is behind by {plural(own.lag_txns, 'record')} that it knows of, {formatMicros(own.lag_ms * 1000)}.
-        </p>
-      )}
-      <label className="inline-field">
-        <input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} />
-        The old primary is stopped: do not ask it
-      </label>
-      {force && (
-        <p className="notice">
-          What the old primary answered and has not shipped is lost. While it runs, both answer, and one of the two loses
-          what it answers.
-        </p>
-      )}
-      {force && own !== undefined && (!own.in_sync || isRefused) && (
-        <label className="inline-field">
-          <input type="checkbox" checked={acceptLoss} onChange={(event) => setAcceptLoss(event.target.checked)} />
-          It may lack what the old primary answered from LSN {formatCount(own.persisted_lsn)} on: lose what is not here
-        </label>
-      )}
-      {promoting.isError && <ProblemNotice error={promoting.error} />}
-      <div className="dialog-actions">
-        <button className="button" type="button" onClick={onClose}>
-          Leave it a standby
-        </button>
-        <button
-          className="button danger"
-          type="button"
-          disabled={promoting.isPending}
-          onClick={() => promoting.mutate({ force, acceptLoss })}
-        >
-          Make it the primary
-        </button>
-      </div>
-    </div>
-  );
-}
-
-function Told({ promotion }: { promotion: Promotion }) {
-  return (
-    <div className="notice good" role="status">
-      <strong>This server is the primary, in epoch {formatCount(promotion.epoch)}</strong>
-      <p className="muted">It takes writes from LSN {formatCount(promotion.lsn)} on. Point clients and standbys here.</p>
-      {promotion.may_be_lost != null && (
-        <p>
-          What the old primary answered from LSN {formatCount(promotion.may_be_lost.from_lsn)} on may be lost. It is known to
-          have had everything before LSN {formatCount(promotion.may_be_lost.known_to_lsn)}.
-        </p>
-      )}
-    </div>
   );
 }

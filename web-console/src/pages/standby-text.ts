@@ -1,9 +1,23 @@
 // What the replication page says of a standby in more than one place.
-import type { StandbyState } from '../generated/types.gen';
+import { formatMicros } from '../format';
+import type { Standby, StandbyState } from '../generated/types.gen';
 import type { Tone } from '../ui/badge';
 
 export function freshText(freshness: number | null | undefined): string {
   return freshness == null ? 'not measured' : `${(freshness * 100).toFixed(1)} %`;
+}
+
+export function syncText(inSync: boolean | null | undefined): string {
+  if (inSync == null) {
+    return 'in sync or not: it does not know';
+  }
+  return inSync ? 'in sync' : 'out of sync';
+}
+
+/** A lag that is not known is so much at least. */
+export function lagText({ lag_ms, lag_known }: Standby): string {
+  const lag = formatMicros(lag_ms * 1000);
+  return lag_known ? lag : `at least ${lag}`;
 }
 
 export function toneOf(state: StandbyState): Tone {

@@ -1,8 +1,8 @@
 // Who sends its log to whom: the primary, its standbys, and how each line between them is.
-import { formatCount, formatMicros } from '../format';
+import { formatCount } from '../format';
 import type { Replication, Standby } from '../generated/types.gen';
 import { Badge } from '../ui/badge';
-import { freshText, toneOf } from './standby-text';
+import { freshText, lagText, syncText, toneOf } from './standby-text';
 
 export function Topology({ node }: { node: Replication }) {
   const isPrimary = node.role === 'primary';
@@ -19,9 +19,9 @@ export function Topology({ node }: { node: Replication }) {
             <Line standby={standby} />
             <div className={isPrimary ? 'node' : 'node own'}>
               <strong>{isPrimary ? standby.name : `this server, ${standby.name}`}</strong>
-              <Badge tone={toneOf(standby.state)}>{standby.in_sync ? 'in sync' : 'out of sync'}</Badge>
+              <Badge tone={toneOf(standby.state)}>{syncText(standby.in_sync)}</Badge>
               <span className="muted">
-                freshness {freshText(standby.freshness)}, {formatMicros(standby.lag_ms * 1000)} behind
+                freshness {freshText(standby.freshness)}, {lagText(standby)} behind
               </span>
             </div>
           </li>

@@ -6,13 +6,13 @@ use crate::common::{
     close, config, copy_log, digest_now, fill, fill_bank, i64s, put_log, recovered, submit, take, transfer,
 };
 use crate::following::{
-    Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_streaming, wait_until,
+    ACCEPTING, Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
 use reprise_base::{Lsn, Safety};
 use reprise_database::{CutBack, CutError, CutInfo, Database, OpenError, list_cuts};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-use reprise_router::{Phase, PromoteOptions, ReplicationError, ReplyOutcome};
+use reprise_router::{Phase, ReplicationError, ReplyOutcome};
 
 /// A standby that took over by force, of a primary that then went on by itself.
 struct Parted {
@@ -29,7 +29,7 @@ fn part(alone: impl FnOnce(&Arc<Database>)) -> Parted {
     let new = cluster.standby_of(&old, "s1");
     transfer(&old, 1);
     wait_seen(&old, &new);
-    let promoted = service(&new).promote(FORCED).expect("promoted");
+    let promoted = service(&new).promote(ACCEPTING).expect("promoted");
     alone(&old);
     old.close().expect("close");
     cluster.set_primary(&new);
@@ -92,8 +92,10 @@ fn a_deposed_primary_keeps_what_only_it_has_aside_and_follows() {
     let old = parted.check_follows("p");
     // The key is the new primary's, and so it stays when the old one takes over again.
     wait_in_sync(&old);
-    let promoted = service(&old).promote(FORCED).expect("promoted");
-    assert_eq!((promoted.epoch.0, promoted.may_be_lost), (3, None));
+    let promoted = service(&old).promote(ACCEPTING).expect("promoted");
+    assert_eq!(promoted.epoch.0, 3);
+    let lost = promoted.may_be_lost.expect("its primary alone answered");
+    assert_eq!((lost.from, lost.is_proven()), (promoted.lsn, false));
     let reply = submit(&old, &[("open", Some("k"), i64s(&[9_000, 5]))]);
     assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
     let reply = submit(
@@ -148,7 +150,7 @@ fn be_beyond() -> Beyond {
     let new = cluster.standby_of(&old, "s1");
     let other = cluster.standby_of(&old, "p2");
     wait_seen(&old, &new);
-    let promoted = service(&new).promote(FORCED).expect("promoted");
+    let promoted = service(&new).promote(ACCEPTING).expect("promoted");
     fill(&old, 5_000, 20);
     wait_seen(&old, &other);
     assert!(other.parted().is_none(), "it follows");
@@ -196,11 +198,7 @@ fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
 fn a_standby_that_parted_from_the_wrong_primary_shows_all_again_once_it_is_the_primary() {
     let beyond = be_beyond();
     let other = &beyond.other;
-    let accepting = PromoteOptions {
-        accepts_loss: true,
-        ..FORCED
-    };
-    service(other).promote(accepting).expect("promoted");
+    service(other).promote(ACCEPTING).expect("promoted");
     assert_eq!(other.router().phase(), Phase::Ready);
     let reply = submit(
         other,
@@ -224,7 +222,7 @@ fn a_new_primary_whose_disk_does_not_let_it_take_standbys_takes_them_once_it_doe
     wait_seen(&parted.new, &standby);
     let blocked = parted.cluster.place("s2").join("safety.json.tmp");
     std::fs::create_dir(&blocked).expect("made");
-    service(&standby).promote(FORCED).expect("promoted");
+    service(&standby).promote(ACCEPTING).expect("promoted");
     let refused = service(&standby)
         .join("s3")
         .expect_err("its level can't be kept")
@@ -326,17 +324,13 @@ fn at_quorum_a_standby_is_promoted_by_who_has_looked_at_the_others() {
     let end = old.router().view();
     // A standby stays in sync where its primary stops.
     old.close().expect("close");
-    assert!(service(&standby).own().is_some_and(|own| own.is_in_sync));
+    assert!(service(&standby).own().is_some_and(|own| own.in_sync == Some(true)));
     let refused = service(&standby).promote(FORCED).expect_err("others may have more");
     let ReplicationError::OutOfSync(lost) = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(lost.from, end);
-    let accepting = PromoteOptions {
-        accepts_loss: true,
-        ..FORCED
-    };
-    let promoted = service(&standby).promote(accepting).expect("promoted");
+    let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
     assert_eq!((promoted.lsn, promoted.may_be_lost), (end, Some(lost)));
 }
 
@@ -374,12 +368,7 @@ fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others()
     );
     assert_eq!(*reply.get(1).outcome, ReplyOutcome::Committed);
     // A promotion decides on all that is there.
-    service(&again)
-        .promote(PromoteOptions {
-            accepts_loss: true,
-            ..FORCED
-        })
-        .expect("promoted");
+    service(&again).promote(ACCEPTING).expect("promoted");
     assert!(again.router().view() > acknowledged);
     // Whoever was in sync with it when it was the primary before may have gone another way since: the next start goes by this.
     let kept = std::fs::read_to_string(cluster.place("p").join("standbys.json")).expect("kept");
@@ -401,11 +390,7 @@ fn a_former_primary_that_shows_nothing_yet_can_be_promoted() {
     );
     let refused = service(&again).promote(FORCED).expect_err("it may lack something");
     assert!(matches!(refused, ReplicationError::OutOfSync(_)), "{refused:?}");
-    let accepting = PromoteOptions {
-        accepts_loss: true,
-        ..FORCED
-    };
-    service(&again).promote(accepting).expect("promoted");
+    service(&again).promote(ACCEPTING).expect("promoted");
     assert_eq!(again.router().phase(), Phase::Ready);
     let reply = submit(&again, &[("balance", None, i64s(&[7_000]))]);
     assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
@@ -491,13 +476,15 @@ fn a_promotion_that_can_not_begin_leaves_a_standby_that_follows() {
     let standby = cluster.standby_of(&primary, "s1");
     let blocked = cluster.place("s1").join("stepped-down.json");
     std::fs::create_dir(&blocked).expect("made");
-    let failed = service(&standby).promote(FORCED).expect_err("no note can be removed");
+    let failed = service(&standby)
+        .promote(ACCEPTING)
+        .expect_err("no note can be removed");
     assert!(matches!(failed, ReplicationError::Unavailable(_)), "{failed:?}");
     // It goes on as before.
     transfer(&primary, 1);
     wait_seen(&primary, &standby);
     std::fs::remove_dir(&blocked).expect("removed");
-    service(&standby).promote(FORCED).expect("promoted");
+    service(&standby).promote(ACCEPTING).expect("promoted");
 }
 
 #[test]

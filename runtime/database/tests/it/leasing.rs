@@ -3,7 +3,9 @@
 use std::{path::PathBuf, process::Command, sync::Arc, thread, time::Duration};
 
 use crate::common::{close, config, fill_bank, i64s, submit};
-use crate::following::{FORCED, Primary, bootstrap, follow_primary, nvram, service, serving, wait_in_sync, wait_until};
+use crate::following::{
+    ACCEPTING, FORCED, Primary, bootstrap, follow_primary, nvram, service, serving, wait_in_sync, wait_until,
+};
 use reprise_base::{Role, Safety};
 use reprise_database::{
     Database, DatabaseConfig, LeaseConfig, LeaseError, OpenError, ServeStandbys, SimLeases, forget_earlier_log,
@@ -11,10 +13,6 @@ use reprise_database::{
 use reprise_env::{RealClock, RealDisk};
 use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome, StandbyState};
 
-const ACCEPTING: PromoteOptions = PromoteOptions {
-    accepts_loss: true,
-    ..FORCED
-};
 /// A machine that is busy prolongs it in time all the same.
 const TTL: Duration = Duration::from_secs(2);
 
@@ -306,8 +304,9 @@ fn answers_without_the_store(on_nvram: bool) {
         (standby.router().role(), state(&standby)),
         (Role::Standby, LeaseState::Free)
     );
-    assert!(
-        service(&standby).own().expect("a standby").is_in_sync,
+    assert_eq!(
+        service(&standby).own().expect("a standby").in_sync,
+        None,
         "nobody could tell it"
     );
     let refused = service(&standby).promote(FORCED).expect_err("refused");

@@ -14,7 +14,7 @@ use std::{
 
 use crate::common::{close, config, digest_now, fill, fill_bank, recovered, transfer, transfer_until, wasm};
 use crate::following::{
-    Cluster, FORCED, bootstrap, nvram, service, start_primary_with, start_standby_with, wait_in_sync, wait_seen,
+    ACCEPTING, Cluster, bootstrap, nvram, service, start_primary_with, start_standby_with, wait_in_sync, wait_seen,
     wait_streaming, wait_until,
 };
 use reprise_base::{Lsn, Role};
@@ -196,7 +196,7 @@ fn a_promoted_standby_writes_to_its_region() {
         transfer(&primary, 1);
         wait_seen(&primary, &standby);
         primary.close().expect("close");
-        let promoted = service(&standby).promote(FORCED).expect("promoted");
+        let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
         assert_eq!(standby.router().role(), Role::Primary);
         fill(&standby, 50_000, 100);
         transfer(&standby, 2);
@@ -226,7 +226,7 @@ fn a_deposed_primary_brings_home_what_its_region_holds_before_it_is_cut_back() {
     primary.close().expect("close");
     drop((primary, standby));
     let new = cluster.open_standby("s1");
-    service(&new).promote(FORCED).expect("promoted");
+    service(&new).promote(ACCEPTING).expect("promoted");
     new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
     cluster.set_primary(&new);
     transfer(&new, 5);

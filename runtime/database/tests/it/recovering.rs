@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use crate::common::{close, fill, fill_bank, take, transfer};
-use crate::following::{Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_until};
+use crate::following::{
+    ACCEPTING, Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_until,
+};
 use reprise_base::{Lsn, Safety};
 use reprise_database::Database;
-use reprise_router::{Phase, PromoteOptions, ReplicationError};
+use reprise_router::{Phase, ReplicationError};
 
 /// A primary of 200 accounts.
 fn start(cluster: &Cluster, level: Safety) -> Arc<Database> {
@@ -97,7 +99,7 @@ fn a_primary_that_does_not_hold_what_is_here_says_so_while_it_is_recovered() {
     let cluster = Cluster::new();
     let old = start(&cluster, Safety::OneSafe);
     let new = cluster.standby_of(&old, "s1");
-    service(&new).promote(FORCED).expect("promoted");
+    service(&new).promote(ACCEPTING).expect("promoted");
     fill(&old, 5_000, 5);
     close(old);
     new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
@@ -114,11 +116,7 @@ fn a_primary_that_does_not_hold_what_is_here_says_so_while_it_is_recovered() {
         "it stays hidden: {phase:?}"
     );
     // As the primary of what it has it shows that.
-    let accepting = PromoteOptions {
-        accepts_loss: true,
-        ..FORCED
-    };
-    service(&parted).promote(accepting).expect("promoted");
+    service(&parted).promote(ACCEPTING).expect("promoted");
     assert_eq!(parted.router().phase(), Phase::Ready);
     fill(&parted, 7_000, 5);
     parted.close().expect("close");

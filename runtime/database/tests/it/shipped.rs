@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::common::{close, config, digest_now, fill, fill_bank, i64s, recovered, submit, take, transfer, wasm};
 use crate::following::{
-    Cluster, FORCED, bootstrap, nvram, service, serving, wait_in_sync, wait_seen, wait_streaming, wait_until,
+    ACCEPTING, Cluster, bootstrap, nvram, service, serving, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
 use reprise_base::Lsn;
 use reprise_database::{Database, DatabaseConfig, LogPolicy, ServeStandbys, ServeStandbysError, ShipForm};
@@ -129,7 +129,7 @@ fn standbys_get_the_other_form_and_both_sides_restart_fall_back_to_files_and_cha
         wait_seen(&primary, &standby);
         wait_in_sync(&standby);
         standby.serve_standbys(shipping(ship)).expect("once it is the primary");
-        service(&standby).promote(FORCED).expect("promoted");
+        service(&standby).promote(ACCEPTING).expect("promoted");
         assert_eq!(digest_now(&standby), digest);
         // A key that was replayed, from changes or from a command, answers again.
         let again = submit(&standby, &[("open", Some("key 2"), i64s(&[100_002, 7]))]);
@@ -188,7 +188,7 @@ fn a_standby_in_nvram_takes_either_form() {
         wait_streaming(&primary, "s1");
         wait_in_sync(&standby);
     }
-    service(&standby).promote(FORCED).expect("promoted");
+    service(&standby).promote(ACCEPTING).expect("promoted");
     standby.close().expect("close");
     primary.close().expect("close");
 }

@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{close, config, digest_now, files, fill, fill_bank, open, take, transfer};
 use crate::following::{
-    Cluster, FORCED, Primary, beside, bootstrap, follow_primary, link, service, serving, start_primary, start_standby,
-    wait_seen, wait_streaming, wait_until,
+    ACCEPTING, Cluster, FORCED, Primary, beside, bootstrap, follow_primary, link, service, serving, start_primary,
+    start_standby, wait_seen, wait_streaming, wait_until,
 };
 use reprise_backup::Place;
 use reprise_base::{Epoch, Role, Safety};
 use reprise_database::{Database, LogPolicy, ServeStandbys, ServeStandbysError};
 use reprise_observe::Notice;
-use reprise_router::{LostRange, Phase, PromoteOptions, ReplicationError, StandbyState};
+use reprise_router::{LossCause, LostRange, Phase, ReplicationError, StandbyState};
 use reprise_ship::{Link, LinkError};
 
 #[test]
@@ -150,7 +150,7 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
     let old = primary.lock().expect("test").take().expect("a primary");
     let digest = digest_now(&old);
     close(old);
-    let promoted = service(&one).promote(FORCED).expect("promoted");
+    let promoted = service(&one).promote(ACCEPTING).expect("promoted");
     assert_eq!((promoted.epoch, digest_now(&one)), (Epoch(5), digest));
     assert!(matches!(
         service(&one).promote(FORCED),
@@ -175,7 +175,7 @@ fn check_own(standby: &Database) {
     wait_until("it is fresh", || {
         let own = service(standby).own().expect("a standby");
         let is_fresh = own.freshness == Some(1.0) && own.is_lag_known && own.lag_us < 1_000_000;
-        own.state == StandbyState::Streaming && is_fresh && own.is_in_sync
+        own.state == StandbyState::Streaming && is_fresh && own.in_sync == Some(true)
     });
     let info = service(standby).info();
     assert_eq!(
@@ -221,7 +221,11 @@ fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss
     close(one);
     let one = cluster.open_standby("s1");
     assert_eq!(laggards(&one), [("s2".to_owned(), behind)]);
-    assert!(service(&one).own().expect("a standby").is_in_sync);
+    assert_eq!(
+        service(&one).own().expect("a standby").in_sync,
+        None,
+        "by now it may be"
+    );
     // One that was told nothing, like a copy of its files, is promoted by nobody who does not know what he does.
     close(one);
     std::fs::remove_file(cluster.place("s1").join(reprise_database::STANDING_NAME)).expect("it was kept");
@@ -230,18 +234,15 @@ fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss
     let expected = LostRange {
         epoch: Epoch(0),
         from: end,
-        known_to: end,
+        known_to: None,
+        cause: LossCause::NeverTold,
     };
     assert!(
         matches!(&refused, ReplicationError::OutOfSync(range) if *range == expected),
         "{refused:?}"
     );
     assert_eq!(one.router().role(), Role::Standby);
-    let accepting = PromoteOptions {
-        accepts_loss: true,
-        ..FORCED
-    };
-    let promoted = service(&one).promote(accepting).expect("promoted");
+    let promoted = service(&one).promote(ACCEPTING).expect("promoted");
     assert_eq!((promoted.lsn, promoted.may_be_lost), (end, Some(expected)));
     assert!(service(&one).info().out_of_sync.is_empty());
     primary.close().expect("close");

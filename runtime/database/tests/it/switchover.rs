@@ -7,18 +7,14 @@ use std::{
 };
 
 use crate::common::{close, digest_now, fill, fill_bank, i64s, submit, transfer, wasm};
-use crate::following::{Cluster, FORCED, service, wait_seen, wait_streaming, wait_until};
+use crate::following::{ACCEPTING, Cluster, FORCED, service, wait_seen, wait_streaming, wait_until};
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_database::{Database, OpenError};
-use reprise_router::{LostRange, PromoteOptions, ReplicationError, ReplyOutcome};
+use reprise_router::{LossCause, LostRange, PromoteOptions, ReplicationError, ReplyOutcome};
 
 const ASKED: PromoteOptions = PromoteOptions {
     is_forced: false,
     accepts_loss: false,
-};
-const ACCEPTING: PromoteOptions = PromoteOptions {
-    is_forced: true,
-    accepts_loss: true,
 };
 
 /// Opens accounts one by one until the server takes no more; those that were answered.
@@ -245,7 +241,8 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     let lost = LostRange {
         epoch: stepped.epoch,
         from: stepped.lsn,
-        known_to: stepped.lsn,
+        known_to: Some(stepped.lsn),
+        cause: LossCause::SteppedDown,
     };
     let refused = service(&old).promote(FORCED);
     assert!(
@@ -301,7 +298,7 @@ fn a_primary_that_stepped_down_tells_who_was_out_of_sync_with_it() {
         let standbys = service(&old).info().standbys;
         standbys
             .iter()
-            .any(|standby| standby.name == "s2" && !standby.is_in_sync)
+            .any(|standby| standby.name == "s2" && standby.in_sync == Some(false))
     });
     fill(&old, 1_000, 10);
     service(&new).promote(ASKED).expect("promoted");
@@ -325,11 +322,11 @@ fn a_promotion_that_the_disk_did_not_let_end_does_when_it_is_asked_for_again() {
     // What is there can't be removed as a file.
     let note = cluster.place("s1").join("stepped-down.json");
     std::fs::create_dir(&note).expect("made");
-    let refused = service(&new).promote(FORCED).map(|promoted| promoted.lsn);
+    let refused = service(&new).promote(ACCEPTING).map(|promoted| promoted.lsn);
     assert!(matches!(refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
     assert_eq!(new.router().role(), Role::Standby);
     assert_eq!(accounts(&new, &[3]), 1, "it shows what it has");
     std::fs::remove_dir(&note).expect("removed");
-    service(&new).promote(FORCED).expect("promoted");
+    service(&new).promote(ACCEPTING).expect("promoted");
     fill(&new, 1_000, 10);
 }

@@ -62,7 +62,6 @@ impl Commits for NoCommits {
 /// A primary with standbys that get each group as it is sealed, by name and connection.
 struct Around {
     table: Table,
-    views: Views,
     now_ns: u64,
 }
 
@@ -70,7 +69,6 @@ impl Around {
     fn new(level: Safety) -> Self {
         Self {
             table: Table::new(level, Arc::new(NoCommits)),
-            views: Views::default(),
             now_ns: 0,
         }
     }
@@ -93,8 +91,8 @@ impl Around {
     /// A second later: everything before `seen` has been durable for some time, and so much was answered by now.
     fn tick(&mut self, seen: u64, answered: u64) {
         self.now_ns += 1_000_000_000;
-        self.views.note(self.now_ns - 500_000_000, Lsn(seen));
-        self.table.tick(self.now_ns, &self.views, &Answered(Lsn(answered)));
+        self.table.note_view(self.now_ns - 500_000_000, &Answered(Lsn(seen)));
+        self.table.tick(self.now_ns, &Answered(Lsn(answered)));
     }
 
     fn keep(&self) {
@@ -103,7 +101,7 @@ impl Around {
 
     fn is_told_in(&self, name: &str, connection: u64) -> bool {
         let told = self.table.told(name, connection).expect("it speaks for it");
-        told.in_sync != InSync::No
+        told.in_sync
     }
 
     fn laggards(&self, name: &str) -> Vec<Arc<str>> {
@@ -126,6 +124,17 @@ fn a_standby_is_told_that_it_is_in_sync_once_that_is_kept() {
     assert_eq!(around.laggards("s1"), ["s2".into()]);
     around.keep();
     assert!(around.is_told_in("s1", 1) && around.laggards("s1").is_empty());
+    let is_in_sync = |around: &Around| {
+        let statuses = around.table.statuses(&Answered(Lsn(7)));
+        statuses.iter().all(|status| status.is_in_sync)
+    };
+    assert!(
+        !is_in_sync(&around),
+        "none has noted it: a promotion would ask for more"
+    );
+    around.persist("s1", 1, 7);
+    around.persist("s2", 2, 7);
+    assert!(is_in_sync(&around));
     assert_eq!(around.table.standing(), standing + 1, "all are told");
     around.keep();
     assert_eq!(around.table.standing(), standing + 1, "that is known");

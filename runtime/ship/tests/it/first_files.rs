@@ -12,7 +12,7 @@ use crate::common::{
     Around, DATABASE, LogTaker, Primary, Running, TestLog, append, append_all, around, wait_until, words_of,
 };
 use reprise_backup::Place;
-use reprise_base::{Epoch, Lsn, Role};
+use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_env::{Connection, Disk, RealDisk, RealThreads, SimDisk, Step};
 use reprise_log::{Log, LogConfig, Position, parse_segment_name};
 use reprise_ship::{Bootstrapping, Link, LinkConfig, LinkError, LogBeside, STANDBY_LIMITS, StandbyState};
@@ -310,6 +310,7 @@ fn a_primary_that_sends_other_things_is_left() {
         let welcome = Welcome {
             epoch: Epoch(1),
             durable: Lsn(0),
+            safety: Safety::OneSafe,
             primary: "",
         };
         say(&mut connection, Frame::Welcome(welcome));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::common::{Around, LogTaker, Primary, TestLog, append_apart, append_with, open_log, stream};
 use reprise_base::{Lsn, Role};
-use reprise_env::{NetFaults, SimClock, SimDisk, SimNet, Step, Stepper};
+use reprise_env::{Clock, NetFaults, SimClock, SimDisk, SimNet, Step, Stepper};
 use reprise_net_rdma::{
     SteppedNet,
     fake::{FakeCard, Fault},
 };
-use reprise_ship::{LinkError, Streaming};
+use reprise_ship::{LinkError, StandbyState, Streaming};
 use reprise_wire::{RecordKind, RecordRef, TwoForms};
 
 struct Random(u64);
@@ -306,4 +306,52 @@ fn a_standby_gets_all_of_it_whatever_completions_do() {
         found.apart,
         found.from_files
     );
+}
+
+/// A second one way: what a heartbeat returns was sent two seconds before, and who is in sync is kept as late.
+#[test]
+fn standby_on_a_wire_that_takes_a_second_streams_and_knows_how_old_it_is() {
+    let clock = Arc::new(SimClock::at_us(1_000_000));
+    let (stepper, net) = (Stepper::new(1, clock.clone()), SimNet::new(1, clock.clone()));
+    net.set_faults(NetFaults {
+        delay_us: (1_000_000, 1_000_000),
+        breaks_per_mille: 0,
+    });
+    let (here, there) = (
+        net.around("a", "a:0", &clock, &stepper),
+        net.around("b", "", &clock, &stepper),
+    );
+    let primary = Primary::start(&SimDisk::new(), &here, 1 << 20);
+    let log = open_log(&SimDisk::new(), Role::Standby, (clock.clone(), there.threads.clone()));
+    let taker = LogTaker::new(&log);
+    let mut following = Following {
+        streaming: None,
+        connections: 0,
+    };
+    let until_ns = clock.boot_ns() + 20_000_000_000;
+    for number in 0_u64.. {
+        if clock.boot_ns() >= until_ns {
+            break;
+        }
+        if number.is_multiple_of(100) {
+            append_with(&primary.log, &format!("w{number}"), 10);
+        }
+        if !(stepper.step() | net.deliver() | following.step(&primary, &there, &taker)) {
+            clock.advance_us(1_000);
+        }
+    }
+    assert_eq!(following.connections, 1, "{:?}", primary.status("s1").error);
+    assert_eq!(primary.status("s1").state, StandbyState::Streaming);
+    let beats = taker.beats.lock().expect("test").clone();
+    let ages = beats.iter().filter_map(|beat| Some(beat.came_ns - beat.echo_ns?));
+    assert!(ages.clone().count() > 100 && ages.clone().all(|age_ns| age_ns >= 2_000_000_000));
+    assert!(ages.last().is_some_and(|age_ns| age_ns < 2_200_000_000));
+    // The machine is suspended: what was heard before is older by that.
+    let heard_ns = beats.last().and_then(|beat| beat.echo_ns).expect("it was heard");
+    clock.suspend_us(5_000_000);
+    assert!(clock.boot_ns() - heard_ns >= 7_000_000_000 && clock.monotonic_ns() - heard_ns < 3_000_000_000);
+    drop(following);
+    stepper.kill();
+    drop((primary, taker, log));
+    stepper.forget();
 }

@@ -15,7 +15,7 @@ use crate::common::{
 use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_env::{Clock, Connection, SimDisk, Threads};
 use reprise_ship::{LinkConfig, LinkError, STANDBY_LIMITS, ShipEvent, StandbyState};
-use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Hello, History, InSync, Refusal, SHIP_PROTOCOL, Wants};
+use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Hello, History, Refusal, SHIP_PROTOCOL, Wants};
 
 fn both(around: &Around) -> (Arc<dyn Clock>, Arc<dyn Threads>) {
     (around.clock.clone(), around.threads.clone())
@@ -77,7 +77,7 @@ fn two_standbys_get_what_was_written_and_what_is() {
     wait_until("they are fresh", || {
         let all = primary.shipper.standbys();
         all.iter()
-            .all(|s| s.freshness == Some(1.0) && (s.lag_us, s.lag_bytes, s.lag_records) == (0, 0, 0))
+            .all(|s| s.freshness == Some(1.0) && (s.lag.us, s.lag_bytes, s.lag_records) == (0, 0, 0))
     });
     let status = primary.status("s1");
     assert_eq!((status.shipped, status.persisted, status.view), (end, end, end));
@@ -126,7 +126,7 @@ fn told_last(taker: &LogTaker) -> Option<(bool, Vec<String>)> {
     let standings = taker.standings.lock().expect("test");
     let last = standings.last()?;
     let names = last.laggards.iter().map(|(name, _)| name.clone());
-    Some((last.in_sync != InSync::No, names.collect()))
+    Some((last.in_sync, names.collect()))
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
         });
         let standings = taker.standings.lock().expect("test");
         assert!(
-            standings[0].in_sync == InSync::No && standings[0].epoch == Epoch(1),
+            !standings[0].in_sync && standings[0].epoch == Epoch(1),
             "at first it is not"
         );
     }
@@ -167,7 +167,7 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
             told_last(taker) == Some((true, Vec::new()))
         });
     }
-    assert_eq!(returning.standings.lock().expect("test")[0].in_sync, InSync::No);
+    assert!(!returning.standings.lock().expect("test")[0].in_sync);
     // One that is reached and keeps nothing holds the others up, until it is not reached any more.
     takers[1].is_forgetful.store(true, Ordering::Relaxed);
     first.stop().expect("no error");
@@ -298,6 +298,7 @@ fn a_standby_comes_back_from_where_it_was_while_the_log_is_held_for_it() {
     let (refusal, reason, is_final) = refusal_of(ended.expect("no panic"));
     assert_eq!((refusal, is_final), (Refusal::Gone, true));
     assert!(reason.contains("begins anew"), "{reason}");
+    wait_until("its connection is over", || primary.shipper.is_lost("s1"));
     assert!(primary.shipper.forget("s1") && !primary.shipper.forget("s1"));
 }
 
@@ -422,14 +423,10 @@ fn those_who_say_nothing_give_way_to_a_standby() {
     drop(strangers);
 }
 
-/// At quorum none of two standbys knows by itself whether the other one has more.
+/// At quorum none of two standbys knows by itself whether the other one has more, and at 1-safe the primary answers alone.
 #[test]
-fn a_standby_is_told_when_it_is_one_of_a_quorum() {
-    for (level, expected) in [
-        (Safety::TwoSafe, InSync::Yes),
-        (Safety::VerySafe, InSync::Yes),
-        (Safety::Quorum, InSync::OfQuorum),
-    ] {
+fn a_standby_is_told_the_level_under_which_it_is_in_sync() {
+    for level in [Safety::OneSafe, Safety::TwoSafe, Safety::VerySafe, Safety::Quorum] {
         let around = around();
         let primary = Primary::start_at(level, &SimDisk::new(), &around, 1 << 20);
         let log = standby(&SimDisk::new());
@@ -437,7 +434,9 @@ fn a_standby_is_told_when_it_is_one_of_a_quorum() {
         let running = Running::start(&primary.link(&around, "s1"), &taker);
         wait_until("it is in sync", || {
             let standings = taker.standings.lock().expect("test");
-            standings.last().is_some_and(|told| told.in_sync == expected)
+            standings
+                .last()
+                .is_some_and(|told| told.in_sync && told.safety == level)
         });
         running.stop().expect("no error");
     }
@@ -489,6 +488,7 @@ fn a_damaged_or_foreign_frame_ends_the_connection_and_nothing_is_placed() {
     let welcome = reprise_wire::Welcome {
         epoch: Epoch(1),
         durable: Lsn(0),
+        safety: Safety::OneSafe,
         primary: "",
     };
     let flipped = {

@@ -20,24 +20,14 @@ pub struct LaggardSeen<'a> {
     pub from: Lsn,
 }
 
-/// Whether a standby has everything that was answered, as its primary tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InSync {
-    /// It may lack something.
-    No,
-    /// It has all of it, and nothing is answered that it does not have.
-    Yes,
-    /// It is one of those that are waited for, and not for each of them (quorum): others may have more.
-    OfQuorum,
-}
-
 /// Sent by the primary first, and whenever another standby is in sync, or one is no longer: the standby keeps it, and says so (`noted`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing<'a> {
     /// Later ones have larger numbers, as long as the primary runs.
     pub number: u64,
-    /// Of the standby to which it is sent.
-    pub in_sync: InSync,
+    /// The standby to which it is sent has everything that was answered under the primary's level; at quorum it is one of those that are asked, and
+    /// others may have more.
+    pub in_sync: bool,
     entries: &'a [u8],
 }
 
@@ -55,7 +45,7 @@ impl<'a> Standing<'a> {
     }
 
     /// `entries` were packed.
-    pub fn new(number: u64, in_sync: InSync, entries: &'a [u8]) -> Self {
+    pub fn new(number: u64, in_sync: bool, entries: &'a [u8]) -> Self {
         Self {
             number,
             in_sync,
@@ -75,7 +65,7 @@ impl<'a> Standing<'a> {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Out::new(Kind::Standing);
-        out.u64(self.number).u16(self.in_sync as u16);
+        out.u64(self.number).u16(u16::from(self.in_sync));
         out.u16(self.laggards().count() as u16).u32(0);
         out.put(self.entries);
         out.seal(&[])
@@ -84,10 +74,9 @@ impl<'a> Standing<'a> {
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         check_head("length of a standing", STANDING_HEAD_BYTES, bytes)?;
         let in_sync = match u16_at(bytes, 16) {
-            0 => InSync::No,
-            1 => InSync::Yes,
-            2 => InSync::OfQuorum,
-            other => return Err(corrupt("whether a standby is in sync", "0 to 2", other)),
+            0 => false,
+            1 => true,
+            other => return Err(corrupt("whether a standby is in sync", "0 or 1", other)),
         };
         check("bytes before a standing's standbys", 0, u32_at(bytes, 20))?;
         let entries = &bytes[STANDING_HEAD_BYTES..];

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use proptest::{collection::vec, prelude::*};
-use reprise_base::{Epoch, Lsn, PartitionId};
+use reprise_base::{Epoch, Lsn, PartitionId, Safety};
 use reprise_wire::*;
 
 fn hex(bytes: &[u8]) -> String {
@@ -44,9 +44,7 @@ fn group(records: &[u8]) -> GroupFrame<'_> {
 
 fn progress() -> Progress {
     Progress {
-        at_ns: 1,
-        echo_ns: 2,
-        held_ns: 3,
+        sent_ns: 1,
         received: Lsn(100),
         persisted: Lsn(90),
         replayed: Lsn(80),
@@ -72,6 +70,7 @@ fn golden_greetings() {
         Frame::Welcome(Welcome {
             epoch: Epoch(3),
             durable: Lsn(0x1122),
+            safety: Safety::Quorum,
             primary: "http://p",
         }),
         expect![[r#"
@@ -223,8 +222,7 @@ fn golden_streams() {
     );
     check_golden(
         Frame::Heartbeat(Heartbeat {
-            sent_ns: 1,
-            sent_us: -2,
+            echo_ns: 1,
             durable: Lsn(3),
             committed: Lsn(2),
             behind_bytes: 5,
@@ -245,7 +243,7 @@ fn golden_streams() {
     );
     let packed = packed_laggards(&[("s2", 9), ("s3", 0x1122)]);
     check_golden(
-        Frame::Standing(Standing::new(6, InSync::Yes, &packed)),
+        Frame::Standing(Standing::new(6, true, &packed)),
         expect![[r#"
         e0 8b 11 ee 0a 00 00 00 06 00 00 00 00 00 00 00
         01 00 02 00 00 00 00 00 09 00 00 00 00 00 00 00
@@ -279,8 +277,15 @@ fn what_no_encoder_writes_is_refused() {
     };
     refused(with(Frame::Progress(progress()), 4, 99), "kind of a frame");
     refused(with(Frame::Progress(progress()), 6, 1), "behind a frame's kind");
-    refused(with(Frame::Progress(progress()), 40, 101), "a standby's progress");
+    refused(with(Frame::Progress(progress()), 24, 101), "a standby's progress");
     refused(with(Frame::Hello(hello("s1")), 10, 3), "what a standby wants");
+    let welcome = Welcome {
+        epoch: Epoch(3),
+        durable: Lsn(7),
+        safety: Safety::VerySafe,
+        primary: "",
+    };
+    refused(with(Frame::Welcome(welcome), 20, 6), "safety level in a welcome");
     refused(with(Frame::Hello(hello("s1")), 67, 3), "length of a name");
     refused(with(Frame::Hello(hello("s1")), 68, 0xff), "text of a frame");
     refused(with(Frame::Group(group(b"ab")), 24, 7), "end of a group");
@@ -291,7 +296,7 @@ fn what_no_encoder_writes_is_refused() {
     };
     refused(with(Frame::Refused(refusal), 8, 0), "kind of a refusal");
     refused(
-        Frame::Heartbeat(Heartbeat::default()).encode()[..47].to_vec(),
+        Frame::Heartbeat(Heartbeat::default()).encode()[..39].to_vec(),
         "length of a heartbeat",
     );
     let packed = packed_epochs(&[(1, 0), (3, 9)]);
@@ -300,17 +305,17 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(epochs, 18, 1), "length of epochs");
     refused(with(epochs, 20, 1), "bytes before epochs");
     refused(with(epochs, 24, 3), "a list of epochs");
-    refused(with(Frame::Progress(progress()), 76, 1), "behind a progress's epoch");
+    refused(with(Frame::Progress(progress()), 60, 1), "behind a progress's epoch");
     let packed = packed_laggards(&[("s2", 9)]);
-    let standing = Frame::Standing(Standing::new(6, InSync::Yes, &packed));
-    refused(with(standing, 16, 3), "whether a standby is in sync");
+    let standing = Frame::Standing(Standing::new(6, true, &packed));
+    refused(with(standing, 16, 2), "whether a standby is in sync");
     refused(with(standing, 18, 2), "number of a standing's standbys");
     refused(with(standing, 20, 1), "bytes before a standing's standbys");
     refused(with(standing, 32, 0), "length of a name");
     refused(with(standing, 32, 3), "length of a standing's standby");
     let many = packed_laggards(&[("s2", 9); 17]).repeat(2);
     refused(
-        with(Frame::Standing(Standing::new(6, InSync::Yes, &many)), 18, 17),
+        with(Frame::Standing(Standing::new(6, true, &many)), 18, 17),
         "at most 16",
     );
     let chunk = FileChunk {
@@ -335,7 +340,7 @@ fn packed_laggards(laggards: &[(&str, u64)]) -> Vec<u8> {
 #[test]
 fn laggards_come_back_in_their_order() {
     let packed = packed_laggards(&[("s2", 9), ("s1", 0)]);
-    let bytes = Frame::Standing(Standing::new(1, InSync::No, &packed)).encode();
+    let bytes = Frame::Standing(Standing::new(1, false, &packed)).encode();
     let Ok(Frame::Standing(read)) = Frame::decode(&bytes) else {
         panic!("it is a standing");
     };
@@ -410,6 +415,7 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
         Frame::Welcome(Welcome {
             epoch: Epoch(n[0] as u32),
             durable: Lsn(n[1]),
+            safety: Safety::ALL[(n[2] % 6) as usize],
             primary: &parts.text,
         }),
         Frame::Refused(Refused {
@@ -428,21 +434,14 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             lsn: Lsn(n[2]),
         }),
         Frame::Heartbeat(Heartbeat {
-            sent_ns: n[0],
-            sent_us: n[1] as i64,
+            echo_ns: n[0],
             durable: Lsn(n[2]),
             committed: Lsn(n[3]),
             behind_bytes: n[4],
         }),
-        Frame::Standing(Standing::new(
-            n[0],
-            [InSync::No, InSync::Yes, InSync::OfQuorum][(n[1] % 3) as usize],
-            &parts.laggards,
-        )),
+        Frame::Standing(Standing::new(n[0], n[1].is_multiple_of(2), &parts.laggards)),
         Frame::Progress(Progress {
-            at_ns: n[6],
-            echo_ns: n[7],
-            held_ns: n[5],
+            sent_ns: n[6],
             received: Lsn(n[3]),
             persisted: Lsn(n[2]),
             replayed: Lsn(n[1]),

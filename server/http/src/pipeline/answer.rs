@@ -7,9 +7,9 @@ use std::{
 
 use axum::http::Response;
 use reprise_api::headers;
-use reprise_base::{Lsn, Safety};
+use reprise_base::Safety;
 use reprise_codec::Format;
-use reprise_router::CallReply;
+use reprise_router::{CallReply, Router};
 
 use crate::{
     calls::{media_type, write_body},
@@ -32,8 +32,8 @@ pub struct Answers<'a> {
     pub body: &'a mut Vec<u8>,
     /// For a long answer in `out`, until it is written.
     pub room: &'a mut Option<Room>,
-    /// On a standby.
-    pub staleness: Option<Staleness>,
+    /// Whoever knows how old what a standby shows is.
+    pub router: Option<&'a Router>,
     /// What writes have; none where nothing but refusals is told.
     pub safety: Option<Safety>,
 }
@@ -60,13 +60,9 @@ impl Answers<'_> {
         if let Some(level) = self.safety.filter(|_| !target.schema().read_only) {
             self.put_header(headers::SAFETY, level.name());
         }
-        if let Some(staleness) = self.staleness {
-            // What this call saw, which may be more than what was there before it.
-            let seen = Staleness {
-                view: Lsn(reply.lsn.0 + 1),
-                ..staleness
-            };
-            seen.headers().for_each(|(name, value)| self.put_header(name, &value));
+        let shown = self.router.and_then(|router| Staleness::of_record(router, reply.lsn.0));
+        if let Some(shown) = shown {
+            shown.headers().for_each(|(name, value)| self.put_header(name, &value));
         }
         if reply.replayed {
             self.put_header(headers::IDEMPOTENT_REPLAYED, "true");
@@ -84,7 +80,7 @@ impl Answers<'_> {
     /// The answer to a call that did not commit; its status.
     pub fn push_refusal(&mut self, refusal: &Refusal, trace: Option<&CallTrace>, closes: bool) -> u16 {
         let mut answer = refusal.answer();
-        if let Some(staleness) = &self.staleness {
+        if let Some(staleness) = self.router.and_then(Staleness::of) {
             staleness.tell(answer.headers_mut());
         }
         if let Some(trace) = trace {
@@ -157,7 +153,7 @@ pub fn last_answer(refusal: &Refusal) -> Vec<u8> {
         out: &mut out,
         body: &mut body,
         room: &mut None,
-        staleness: None,
+        router: None,
         safety: None,
     };
     answers.push_answer(refusal.answer(), true);

@@ -25,7 +25,7 @@ use std::{
 
 use axum::http::{HeaderMap, Method, Version};
 use reprise_api::headers;
-use reprise_base::Grant;
+use reprise_base::{Grant, Role};
 use reprise_router::{Deployed, Stream};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
@@ -41,7 +41,6 @@ use crate::{
         PIPELINE_CALLS_IN_FLIGHT_MAX, PIPELINE_PARTIAL_WAIT_MAX, PIPELINE_REQUEST_BYTES_MAX, REQUEST_BYTES_SURE,
     },
     refusal::Refusal,
-    replication::Staleness,
     stall::StallGuard,
     state::AppState,
     submission::named_safety,
@@ -380,7 +379,7 @@ impl Pipeline {
     /// Takes the answers that are there, in order. True: stopped by their size, and there may be more.
     fn take_answers(&mut self, cx: &mut Context<'_>) -> bool {
         let mut left = self.runs.len();
-        let staleness = Staleness::of(&self.state.router);
+        let is_standby = self.state.router.role() == Role::Standby;
         let safety = Some(named_safety(&self.state));
         while let Some(run) = self.runs.front_mut() {
             let is_last = left == 1 && self.intake == Intake::Closed;
@@ -388,7 +387,7 @@ impl Pipeline {
                 out: &mut self.out,
                 body: &mut self.body,
                 room: &mut self.room,
-                staleness,
+                router: is_standby.then_some(&self.state.router),
                 safety,
             };
             let progress = run.poll(cx, &self.state, &mut answers, is_last);

@@ -30,7 +30,7 @@ const ROWS_LIMIT_DEFAULT: u32 = 100;
 ///
 /// Committed rows in the order of an index, page by page. A page is one consistent snapshot of all partitions that it is read from. It
 /// looks at 20,000 rows at most, and for some milliseconds: with `where` it may hold few rows or none and still have a `next_cursor`.
-/// By `Accept` it is JSON, lines of JSON (`application/x-ndjson`) or CSV (`text/csv`); of these the headers tell cursor and LSN.
+/// By `Accept` it is JSON, lines of JSON (`application/x-ndjson`) or CSV (`text/csv`); of these a header tells the cursor.
 #[utoipa::path(
     get,
     path = "/v1/tables/{table}/rows",
@@ -54,7 +54,7 @@ const ROWS_LIMIT_DEFAULT: u32 = 100;
         (status = 200, description = "A page", content(
             (RowsPage = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"),
         ), headers(
-            ("Reprise-Lsn" = String, description = "Of lines and CSV: the newest transaction that the page holds"),
+            ("Reprise-Lsn" = String, description = "The newest transaction that the page holds"),
             ("Reprise-Next-Cursor" = String, description = "Of lines and CSV: where the next page begins; left out on the last one"),
         )),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
@@ -145,7 +145,10 @@ impl Rows {
                     next_cursor: self.next_cursor,
                     lsn: U64(self.lsn.0),
                 };
-                return Ok(Json(page).into_response());
+                let mut response = Json(page).into_response();
+                let name = HeaderName::from_static(headers::LSN);
+                response.headers_mut().insert(name, self.lsn.0.into());
+                return Ok(response);
             }
             Form::Lines => {
                 let lines = rows.iter().flat_map(|row| [row.get().as_bytes(), b"\n"]);

@@ -445,7 +445,7 @@ pub enum ReplicationCommand {
         /// Do not ask the old primary to step down: it was stopped by other means
         #[arg(long)]
         force: bool,
-        /// With --force: also where the standby is out of sync, so that what the old primary answered may be lost; the answer names the LSNs
+        /// With --force: also where the standby can't exclude that what the old primary answered is lost; the answer names the LSNs
         #[arg(long)]
         accept_loss: bool,
         #[command(flatten)]

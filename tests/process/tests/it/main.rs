@@ -1,5 +1,6 @@
 //! The integration tests of `reprise-test-process`, in one binary.
 
+mod ages;
 mod archive;
 mod damage;
 mod divergence;
@@ -8,6 +9,7 @@ mod follow;
 mod installed;
 mod keys;
 mod lifecycle;
+mod losses;
 mod memory;
 mod migrations;
 mod networks;

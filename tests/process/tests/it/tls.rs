@@ -243,7 +243,7 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
         let standby = told.standbys.first();
         let is_so = standby.is_some_and(|standby| standby.state == reprise_api::StandbyState::Streaming);
         ensure!(!is_so || standby.is_some_and(|standby| standby.encrypted), "{told:?}");
-        Ok(is_so && standby.is_some_and(|standby| standby.in_sync))
+        Ok(is_so && standby.is_some_and(|standby| standby.in_sync == Some(true)))
     };
     wait("it streams", || Ok(streams(&to_a)? && streams(&to_b)?))?;
     // What writes goes to the primary, by TLS as well.
@@ -265,7 +265,7 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
         Err(error) => ensure!(error.kind() == Some(ProblemKind::NotPrimary), "{error}"),
         Ok(_) => bail!("it is no primary"),
     }
-    to_b.promote(true, false)?;
+    to_b.promote(true, true)?;
     to_b.call("bank", "open", &json!({"account": 3, "balance": 30}))?;
     ensure!(balance(&to_b, 1)? == "10" && balance(&to_b, 2)? == "20");
     Ok(())

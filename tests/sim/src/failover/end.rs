@@ -41,7 +41,7 @@ impl Run {
         let alike = info
             .standbys
             .iter()
-            .filter(|standby| standby.is_in_sync && standby.state == StandbyState::Streaming);
+            .filter(|standby| standby.in_sync == Some(true) && standby.state == StandbyState::Streaming);
         (alike.count() == 2 && (0..3).all(|node| self.is_up(node))).then_some(primary)
     }
 

@@ -108,7 +108,7 @@ impl Run {
         for node in &mut self.nodes {
             let Some(process) = &node.process else { continue };
             let own = process.service().own();
-            if own.is_some_and(|own| own.is_in_sync && own.state == StandbyState::Streaming) {
+            if own.is_some_and(|own| own.in_sync == Some(true) && own.state == StandbyState::Streaming) {
                 (node.is_wiped, node.restarts) = (false, 0);
             }
         }

@@ -31,8 +31,8 @@ struct Candidate {
     node: usize,
     /// Epoch and end of what is durable there.
     at: (u32, u64),
-    /// By what itself and the others were told.
-    is_in_sync: bool,
+    /// By what itself and the others were told; None: it does not know, and no other one says that it is not.
+    in_sync: Option<bool>,
 }
 
 impl Run {
@@ -143,11 +143,13 @@ impl Run {
             found.push(Candidate {
                 node,
                 at: (info.epoch.0, info.durable.0),
-                is_in_sync: own.is_some_and(|own| own.is_in_sync),
+                in_sync: own.and_then(|own| own.in_sync),
             });
         }
         for candidate in &mut found {
-            candidate.is_in_sync &= !called_out.iter().any(|name| name == NAMES[candidate.node]);
+            if called_out.iter().any(|name| name == NAMES[candidate.node]) {
+                candidate.in_sync = Some(false);
+            }
         }
         found
     }
@@ -163,28 +165,32 @@ impl Run {
         }
         if self.settings.safety == Safety::TwoSafe {
             let newest = candidates.iter().map(|candidate| candidate.at.0).max();
-            candidates.retain(|candidate| candidate.is_in_sync && Some(candidate.at.0) == newest);
+            candidates.retain(|candidate| candidate.in_sync != Some(false) && Some(candidate.at.0) == newest);
         }
         let Some(best) = candidates.iter().max_by_key(|candidate| candidate.at) else {
             return Ok(());
         };
         let node = best.node;
-        self.force_one(node, self.looked(node), Some(How::Forced)).map(drop)
+        // One that does not know names what may be lost.
+        let is_sure = self.settings.safety != Safety::TwoSafe || best.in_sync == Some(true);
+        let how = is_sure.then_some(How::Forced);
+        self.force_one(node, self.looked(node), how).map(drop)
     }
 
-    /// By whoever looked at all of them. At quorum no standby knows whether others have more; one that stepped down does not know whether somebody took
-    /// over and wrote.
+    /// By whoever looked at all of them. At quorum no standby knows whether others have more, at 2-safe one that was not heard lately whether its
+    /// primary went on without it, and at 1-safe none; one that stepped down does not know whether somebody took over and wrote.
     fn looked(&self, node: usize) -> PromoteOptions {
         let process = self.nodes[node].process.as_ref();
         let own = process.and_then(|process| process.service().own());
-        let followed = own.as_ref().is_some_and(|own| own.is_in_sync);
+        let in_sync = own.as_ref().and_then(|own| own.in_sync);
         let gave_place = own.is_some_and(|own| own.error.as_deref() == Some("it stepped down"));
-        let is_known = match self.settings.safety {
-            Safety::Quorum => followed || gave_place,
+        let is_accepted = match self.settings.safety {
+            Safety::Quorum => in_sync != Some(false),
             Safety::VerySafe => gave_place,
-            _ => false,
+            Safety::TwoSafe => in_sync.is_none(),
+            _ => true,
         };
-        if is_known { ACCEPTING } else { FORCED }
+        if is_accepted { ACCEPTING } else { FORCED }
     }
 
     /// Where whoever has most has all that was answered.

@@ -25,6 +25,12 @@ pub const FORCED: PromoteOptions = PromoteOptions {
     accepts_loss: false,
 };
 
+/// The same, whatever may be lost: a primary that waits for no standby may have answered what none has.
+pub const ACCEPTING: PromoteOptions = PromoteOptions {
+    accepts_loss: true,
+    ..FORCED
+};
+
 pub fn serving(url: &str) -> ServeStandbys {
     ServeStandbys {
         name: "s".into(),
@@ -157,7 +163,7 @@ pub fn wait_streaming(primary: &Database, name: &str) {
 /// It was told that it has everything that was answered.
 pub fn wait_in_sync(standby: &Database) {
     wait_until("it is in sync", || {
-        service(standby).own().is_some_and(|own| own.is_in_sync)
+        service(standby).own().is_some_and(|own| own.in_sync == Some(true))
     });
 }
 

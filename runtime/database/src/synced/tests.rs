@@ -1,0 +1,227 @@
+use reprise_env::{SimDisk, sim::FaultPlan};
+use reprise_wire::History;
+
+use super::*;
+
+fn at(epoch: u32, lsn: u64) -> Option<Position> {
+    Some(Position {
+        epoch: Epoch(epoch),
+        lsn: Lsn(lsn),
+        history: History(0),
+    })
+}
+
+fn standing(epoch: u32, safety: Safety, in_sync: bool) -> StandingSeen {
+    StandingSeen {
+        epoch: Epoch(epoch),
+        safety,
+        in_sync,
+        laggards: vec![("s2".into(), Lsn(40))],
+    }
+}
+
+fn beat(epoch: u32, durable: u64, echo_ns: u64) -> BeatSeen {
+    BeatSeen {
+        epoch: Epoch(epoch),
+        echo_ns: Some(echo_ns),
+        came_ns: 2_000_000_000,
+        durable: Lsn(durable),
+        committed: Lsn(durable),
+        behind_bytes: 0,
+    }
+}
+
+const HEARD_NS: u64 = 7_000_000_000;
+const LATE_NS: u64 = HEARD_NS + IN_SYNC_NS + 1;
+
+#[test]
+fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
+    let disk = SimDisk::new();
+    let open = |log| Synced::open(Arc::new(disk.clone()), log);
+    // After a restart of the standby; it hears its primary of before.
+    let open_and_hear = |log| {
+        let synced = open(log);
+        let epoch = synced.epoch().0;
+        synced.note_primary(&beat(epoch, 50, HEARD_NS));
+        synced
+    };
+    let first = open(at(2, 50));
+    assert_eq!(first.in_sync(HEARD_NS), None, "nothing was told");
+    let lost = first.may_be_lost(Lsn(50), HEARD_NS).expect("nothing is known");
+    assert_eq!((lost.epoch, lost.from, lost.known_to), (Epoch(0), Lsn(50), None));
+    assert_eq!((lost.cause, lost.is_proven()), (LossCause::NeverTold, false));
+    first.keep(&standing(2, Safety::TwoSafe, true), Lsn(50)).expect("kept");
+    first.note_primary(&beat(2, 50, HEARD_NS));
+    assert_eq!(first.in_sync(HEARD_NS), Some(true));
+    assert_eq!(first.may_be_lost(Lsn(50), HEARD_NS), None);
+    for (log, is_in_sync) in [
+        (at(2, 50), true),
+        (at(1, 60), true),
+        (at(2, 49), false),
+        (at(3, 60), false),
+    ] {
+        assert_eq!(open_and_hear(log).in_sync(HEARD_NS), Some(is_in_sync), "{log:?}");
+        // Before it hears anybody it does not know that it still is.
+        assert_eq!(open(log).in_sync(HEARD_NS), (!is_in_sync).then_some(false), "{log:?}");
+        assert_eq!(open(log).laggards()[0].from, Lsn(40));
+    }
+    // Its primary had to turn it away.
+    first.lose().expect("kept");
+    assert_eq!(open_and_hear(at(2, 60)).in_sync(HEARD_NS), Some(false));
+    first.keep(&standing(3, Safety::TwoSafe, false), Lsn(60)).expect("kept");
+    first.note_primary(&beat(3, 75, HEARD_NS));
+    let lost = open(at(3, 60)).may_be_lost(Lsn(60), HEARD_NS).expect("out of sync");
+    assert_eq!(
+        (lost.epoch, lost.from, lost.known_to),
+        (Epoch(3), Lsn(60), Some(Lsn(75)))
+    );
+    assert_eq!((lost.cause, lost.is_proven()), (LossCause::OutOfSync, true));
+    first.forget().expect("removed");
+    assert!(open(at(3, 60)).laggards().is_empty());
+    small_file::replace(&disk, STANDING_NAME, b"{}").expect("written");
+    assert_eq!(open(at(3, 60)).in_sync(HEARD_NS), None, "garbage tells nothing");
+}
+
+#[test]
+fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_sync() {
+    let synced = Synced::open(Arc::new(SimDisk::new()), at(2, 50));
+    synced.keep(&standing(2, Safety::TwoSafe, true), Lsn(50)).expect("kept");
+    assert_eq!(synced.in_sync(HEARD_NS), None, "nothing of it was heard");
+    // What an earlier primary heard says nothing of this one.
+    synced.note_primary(&beat(1, 50, HEARD_NS));
+    assert_eq!(synced.in_sync(HEARD_NS), None);
+    synced.note_primary(&beat(2, 50, HEARD_NS));
+    assert_eq!(synced.in_sync(HEARD_NS + IN_SYNC_NS), Some(true));
+    assert_eq!(synced.in_sync(LATE_NS), None);
+    let lost = synced.may_be_lost(Lsn(50), LATE_NS).expect("it does not know");
+    assert_eq!(lost.cause, LossCause::Unheard(Some(IN_SYNC_NS / 1_000)));
+    assert_eq!((lost.known_to, lost.is_proven()), (Some(Lsn(50)), false));
+    // It was told that it is not: that holds.
+    synced
+        .keep(&standing(2, Safety::TwoSafe, false), Lsn(50))
+        .expect("kept");
+    assert_eq!(synced.in_sync(LATE_NS), Some(false));
+}
+
+#[test]
+fn loss_is_excluded_where_the_primary_waits_for_each_standby_in_sync() {
+    let synced = Synced::open(Arc::new(SimDisk::new()), at(2, 50));
+    synced.note_primary(&beat(2, 50, HEARD_NS));
+    let cause = |now_ns| synced.may_be_lost(Lsn(50), now_ns).map(|lost| lost.cause);
+    for (level, at_once, later) in [
+        (
+            Safety::LocalSync,
+            Some(LossCause::PrimaryAlone(Safety::LocalSync)),
+            Some(LossCause::PrimaryAlone(Safety::LocalSync)),
+        ),
+        (
+            Safety::OneSafe,
+            Some(LossCause::PrimaryAlone(Safety::OneSafe)),
+            Some(LossCause::PrimaryAlone(Safety::OneSafe)),
+        ),
+        (
+            Safety::TwoSafe,
+            None,
+            Some(LossCause::Unheard(Some(IN_SYNC_NS / 1_000))),
+        ),
+        (Safety::Quorum, Some(LossCause::Quorum), Some(LossCause::Quorum)),
+        // It answers nothing without those that were in sync once.
+        (Safety::VerySafe, None, None),
+    ] {
+        synced.keep(&standing(2, level, true), Lsn(50)).expect("kept");
+        assert_eq!((cause(HEARD_NS), cause(LATE_NS)), (at_once, later), "{level}");
+        synced.keep(&standing(2, level, false), Lsn(50)).expect("kept");
+        assert_eq!(cause(HEARD_NS), Some(LossCause::OutOfSync), "{level}");
+    }
+}
+
+#[test]
+fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_more() {
+    let disk = SimDisk::new();
+    let list = br#"[{"name":"s1","lsn":9,"persisted":9,"in_sync":true,"counted":false},
+        {"name":"s2","lsn":7,"persisted":5,"in_sync":false,"counted":false}]"#;
+    small_file::replace(&disk, expected::EXPECTED_NAME, list).expect("written");
+    let synced = Synced::open(Arc::new(disk.clone()), at(1, 9));
+    let told = |synced: &Synced| -> Vec<(String, u64)> {
+        let laggards = synced.laggards().into_iter();
+        laggards.map(|laggard| (laggard.name, laggard.from.0)).collect()
+    };
+    assert_eq!(told(&synced), [("s2".to_owned(), 5)]);
+    synced.keep(&standing(2, Safety::TwoSafe, true), Lsn(9)).expect("kept");
+    assert_eq!(told(&synced), [("s2".to_owned(), 40)]);
+    // Whoever becomes the primary goes on to tell it.
+    expected::begin_reign(&disk, &synced.laggards()).expect("saved");
+    let list = expected::load(&disk).expect("read");
+    let found: Vec<_> = list
+        .iter()
+        .map(|standby| (&*standby.name, standby.from.0, standby.persisted.0))
+        .collect();
+    assert_eq!(found, [("s1", 9, 0), ("s2", 7, 0)]);
+    small_file::remove(&disk, expected::EXPECTED_NAME).expect("removed");
+    expected::begin_reign(&disk, &synced.laggards()).expect("saved");
+    let list = expected::load(&disk).expect("read");
+    assert_eq!(
+        (&*list[0].name, list[0].from, list[0].is_in_sync),
+        ("s2", Lsn(40), false)
+    );
+}
+
+#[test]
+fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
+    let disk = SimDisk::new();
+    let list = br#"[{"name":"s1","lsn":9,"persisted":9,"in_sync":true,"counted":false}]"#;
+    small_file::replace(&disk, expected::EXPECTED_NAME, list).expect("written");
+    let are_in_sync = || {
+        expected::load(&disk)
+            .expect("read")
+            .iter()
+            .any(|standby| standby.is_in_sync)
+    };
+    let synced = Synced::open(Arc::new(disk.clone()), at(1, 9));
+    synced.keep(&standing(2, Safety::TwoSafe, false), Lsn(9)).expect("kept");
+    assert!(are_in_sync(), "nothing of it is here");
+    let full = FaultPlan {
+        read_only: true,
+        ..FaultPlan::default()
+    };
+    disk.set_faults(full.clone());
+    synced.end_reign().expect_err("the disk is full");
+    disk.set_faults(FaultPlan::default());
+    assert!(are_in_sync());
+    synced.end_reign().expect("kept");
+    assert!(!are_in_sync());
+    disk.set_faults(full);
+    synced.end_reign().expect("it is kept already");
+    // It has told nobody yet, and its primary told nothing that is left: s1 is no laggard because of that.
+    disk.set_faults(FaultPlan::default());
+    forget_earlier_log(&disk).expect("removed");
+    assert!(Synced::open(Arc::new(disk), at(1, 9)).laggards().is_empty());
+}
+
+#[test]
+fn one_that_can_t_keep_what_it_is_told_does_not_know_whether_it_is_in_sync() {
+    let disk = SimDisk::new();
+    let synced = Synced::open(Arc::new(disk.clone()), at(1, 5));
+    let told = |in_sync| standing(1, Safety::TwoSafe, in_sync);
+    let heard = || {
+        synced.note_primary(&beat(1, 5, HEARD_NS));
+        synced.in_sync(HEARD_NS)
+    };
+    synced.keep(&told(true), Lsn(5)).expect("kept");
+    assert_eq!(heard(), Some(true));
+    disk.set_faults(FaultPlan {
+        read_only: true,
+        ..FaultPlan::default()
+    });
+    // That another one left, say: its primary goes on without one that does not keep it.
+    synced.keep(&told(true), Lsn(6)).expect_err("the disk is full");
+    assert_eq!(heard(), None);
+    let lost = synced.may_be_lost(Lsn(6), HEARD_NS).expect("it does not know");
+    assert_eq!(lost.cause, LossCause::NotKept);
+    synced.keep(&told(false), Lsn(6)).expect_err("the disk is full");
+    synced.keep(&told(true), Lsn(7)).expect_err("the disk is full");
+    assert_eq!(heard(), Some(false), "where either says so");
+    disk.set_faults(FaultPlan::default());
+    synced.keep(&told(true), Lsn(7)).expect("kept");
+    assert_eq!(heard(), Some(true));
+}

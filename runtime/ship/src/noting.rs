@@ -1,0 +1,100 @@
+//! What a standby is told of who is in sync, and for how long it is waited for to keep it.
+
+use std::time::Duration;
+
+use reprise_env::Connection;
+use reprise_wire::{Frame, LaggardSeen, Progress, Standing};
+
+use crate::{connection::send, session::End, shipper::Inner};
+
+/// A standby that takes longer to keep a standing, beside the way there and back, is not reached.
+const NOTE_TIME: Duration = Duration::from_secs(2);
+
+/// A standing that was sent.
+#[derive(Clone, Copy)]
+pub(crate) struct Noting {
+    number: u64,
+    /// Since when the standby owes the word that it keeps one; None: it owes none.
+    since_ns: Option<u64>,
+    /// When the standby was welcomed.
+    welcomed_ns: u64,
+    /// How long it took to answer that: a frame there and one back take no longer. None: it has not.
+    round_trip_ns: Option<u64>,
+}
+
+impl Noting {
+    pub fn new(welcomed_ns: u64) -> Self {
+        Self {
+            number: 0,
+            since_ns: None,
+            welcomed_ns,
+            round_trip_ns: None,
+        }
+    }
+
+    pub fn note(&mut self, progress: &Progress, now_ns: u64) {
+        let round_trip_ns = now_ns.saturating_sub(self.welcomed_ns);
+        self.round_trip_ns.get_or_insert(round_trip_ns);
+        if progress.noted >= self.number {
+            self.since_ns = None;
+        }
+    }
+
+    /// Before its first answer the silence of the connection counts.
+    fn is_late(&self, now_ns: u64) -> bool {
+        let (Some(since_ns), Some(round_trip_ns)) = (self.since_ns, self.round_trip_ns) else {
+            return false;
+        };
+        now_ns.saturating_sub(since_ns) > NOTE_TIME.as_nanos() as u64 + round_trip_ns
+    }
+}
+
+/// Tells a standby who is in sync, where that is not what it was told last.
+pub(crate) fn tell_standing(
+    shipper: &Inner,
+    (name, number): (&str, u64),
+    connection: &mut Connection,
+    (told, now_ns): (&mut Noting, u64),
+) -> Result<(), End> {
+    if told.number != shipper.table.standing()
+        && let Some(now) = shipper.table.told(name, number)
+    {
+        let laggards = now
+            .laggards
+            .iter()
+            .map(|(name, from)| LaggardSeen { name, from: *from });
+        let packed = Standing::pack(laggards);
+        let standing = Standing::new(now.number, now.in_sync, &packed);
+        send(connection, &Frame::Standing(standing))?;
+        told.number = now.number;
+        told.since_ns.get_or_insert(now_ns);
+    }
+    match told.is_late(now_ns) {
+        true => Err(End::NotNoted),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn standby_on_a_late_wire_has_the_way_there_and_back_to_keep_a_standing() {
+        let mut told = Noting::new(10 * SECOND_NS);
+        (told.number, told.since_ns) = (7, Some(10 * SECOND_NS));
+        assert!(!told.is_late(13 * SECOND_NS), "it has not answered the welcome");
+        told.note(&Progress::default(), 12 * SECOND_NS);
+        assert!(!told.is_late(14 * SECOND_NS) && told.is_late(14 * SECOND_NS + 1));
+        let noted = Progress {
+            noted: 7,
+            ..Progress::default()
+        };
+        told.note(&noted, 14 * SECOND_NS);
+        assert!(!told.is_late(60 * SECOND_NS), "it owes nothing");
+        told.since_ns = Some(60 * SECOND_NS);
+        assert!(!told.is_late(64 * SECOND_NS) && told.is_late(64 * SECOND_NS + 1));
+    }
+}

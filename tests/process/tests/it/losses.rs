@@ -1,0 +1,145 @@
+//! Promotions by force say what may be lost, and ask for it.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use reprise_test_crash::{Server, run_verb};
+use reprise_test_process::{Cluster, Openings, PATIENCE, lsn, replication, wait_reached};
+use serde_json::Value;
+
+fn promote(server: &Server, accepts_loss: bool) -> Result<(u16, Value)> {
+    let path = format!("/v1/replication/promote?force=true&accept_loss={accepts_loss}");
+    let answer = server.request("POST", &path, &[], b"")?;
+    Ok((answer.status, answer.json()))
+}
+
+fn missing(server: &Server, answered: &[u64]) -> Result<usize> {
+    let mut count = 0;
+    for account in answered {
+        let answer = server.call("bank/balance", &format!(r#"{{"account": {account}}}"#))?;
+        count += usize::from(answer.status != 200);
+    }
+    Ok(count)
+}
+
+/// Refused with this reason, then promoted where the loss is accepted; the answer names it.
+fn accept(server: &Server, why: &str) -> Result<Value> {
+    let (status, refused) = promote(server, false)?;
+    ensure!(status == 409 && refused["type"] == "/problems/out-of-sync", "{refused}");
+    let detail = refused["detail"].as_str().unwrap_or_default();
+    ensure!(detail.contains(why) && detail.contains("--accept-loss"), "{detail}");
+    ensure!(refused["may_be_lost"]["from_lsn"].is_string(), "{refused}");
+    let url = format!("http://{}", server.address);
+    let said = run_verb(&["replication", "promote", "--force", "--url", &url])?;
+    let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+    ensure!(said.status.code() == Some(1) && errors.contains(why), "{errors}");
+    let (status, promoted) = promote(server, true)?;
+    ensure!(status == 200, "{promoted}");
+    ensure!(
+        promoted["may_be_lost"] == refused["may_be_lost"],
+        "{promoted}, {refused}"
+    );
+    Ok(promoted)
+}
+
+/// At 2-safe a standby stands still while its primary goes on with another one. It was in sync as far as it was told, and is not by now.
+#[test]
+fn standby_that_was_not_heard_is_promoted_if_the_loss_is_accepted() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "2-safe"];
+    let mut a = cluster.primary("a", &level)?;
+    a.deploy("bank")?;
+    let mut b = cluster.standby("b", &a, &level)?;
+    let mut c = cluster.standby("c", &a, &level)?;
+    wait_reached(&a, &[], ("2-safe", &[&b, &c]))?;
+    b.process().signal(libc::SIGSTOP)?;
+    let until = Instant::now() + PATIENCE;
+    let is_out = |told: &Value| {
+        let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
+        standbys.iter().any(|one| one["name"] == "b" && one["in_sync"] == false)
+    };
+    while !is_out(&replication(&a, &[])?) {
+        ensure!(Instant::now() < until, "it waits for b for ever");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let load = Openings::start(&a.address, &[]);
+    load.wait(50)?;
+    a.kill()?;
+    c.kill()?;
+    let answered = load.end();
+    b.process().signal(libc::SIGCONT)?;
+    let told = replication(&b, &[])?;
+    ensure!(told["standbys"][0]["in_sync"].is_null(), "{told}");
+    let promoted = accept(&b, "may have answered without it since")?;
+    ensure!(promoted["may_be_lost"]["proven"] == false, "{promoted}");
+    ensure!(missing(&b, &answered)? > 0, "nothing was tested");
+    Ok(())
+}
+
+/// The same one, at once behind the end of its primary, and with nothing missing, needs no such word.
+#[test]
+fn standby_that_was_heard_lately_loses_nothing_and_says_so() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "2-safe"];
+    for _ in 0..5 {
+        let mut a = cluster.primary("a", &level)?;
+        a.deploy("bank")?;
+        let b = cluster.standby("b", &a, &level)?;
+        wait_reached(&a, &[], ("2-safe", &[&b]))?;
+        let load = Openings::start(&a.address, &[]);
+        load.wait(100)?;
+        a.kill()?;
+        let (status, promoted) = promote(&b, false)?;
+        let answered = load.end();
+        if status == 200 {
+            ensure!(promoted["may_be_lost"].is_null(), "{promoted}");
+            ensure!(missing(&b, &answered)? == 0, "silent loss");
+            return Ok(());
+        }
+        // On a busy machine it was asked too late, and says that.
+        let detail = promoted["detail"].as_str().unwrap_or_default();
+        ensure!(detail.contains("for the last time"), "{promoted}");
+        drop((a, b));
+        for name in ["a", "b"] {
+            std::fs::remove_dir_all(cluster.path(name))?;
+        }
+    }
+    anyhow::bail!("it is never asked in time")
+}
+
+/// A restarted standby does not know what its primary did meanwhile.
+#[test]
+fn standby_that_was_started_again_alone_does_not_know_whether_it_is_in_sync() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "2-safe"];
+    let mut a = cluster.primary("a", &level)?;
+    a.deploy("bank")?;
+    let mut b = cluster.standby("b", &a, &level)?;
+    wait_reached(&a, &[], ("2-safe", &[&b]))?;
+    a.kill()?;
+    b.kill()?;
+    let b = cluster.standby("b", &a, &level)?;
+    let told = replication(&b, &[])?;
+    ensure!(told["standbys"][0]["in_sync"].is_null(), "{told}");
+    accept(&b, "has not heard its primary since it was started")?;
+    Ok(())
+}
+
+/// At 1-safe nobody but the primary knows what it answered.
+#[test]
+fn standby_of_a_1_safe_primary_is_promoted_if_the_loss_is_accepted() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "1-safe"];
+    let mut a = cluster.primary("a", &level)?;
+    a.deploy("bank")?;
+    let b = cluster.standby("b", &a, &level)?;
+    wait_reached(&a, &[], ("1-safe", &[&b]))?;
+    a.kill()?;
+    let promoted = accept(&b, "at 1-safe the primary alone answers")?;
+    let lost = &promoted["may_be_lost"];
+    ensure!(lsn(&lost["known_to_lsn"]) >= lsn(&lost["from_lsn"]), "{promoted}");
+    Ok(())
+}
