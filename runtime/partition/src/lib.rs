@@ -42,7 +42,7 @@ pub use gate::{CommitGate, LeaseClock};
 pub use install::{InstallBounds, InstallError, Installation, Migrated, install, judge, note_position, put_in_service};
 pub use lending::Lending;
 pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, Logging, Sampling, ShipForm};
-pub use reader::{LookJob, OpenViews, OpenedView, ReadQueue, ReadWork, Reader, Reading};
+pub use reader::{LookJob, OpenViews, OpenedView, ReadQueue, ReadWork, Reader, Reading, ViewLimits};
 pub use rendezvous::{Job, MultiPartitionTxn, Rendezvous, Stream, Touched};
 pub use shared::Shared;
 pub use sink::{AsyncSink, NewRecords, NoLog, NvramSink, Sink, SyncSink, Unlogged, complete};
