@@ -264,9 +264,9 @@ fn to_value(ty: &Type, reader: &mut ValueReader<'_>) -> Result<Value, ValueError
             let items: Result<Vec<_>, _> = (0..count).map(|_| to_value(item, reader)).collect();
             items?.into()
         }
-        Type::Struct(fields) => {
+        Type::Struct(of) => {
             let mut members = Map::new();
-            for field in fields {
+            for field in &of.fields {
                 members.insert(field.name.clone(), to_value(&field.ty, reader)?);
             }
             members.into()

@@ -112,6 +112,7 @@ fn readers_config(threads: u16) -> ReadersConfig {
     ReadersConfig {
         threads,
         view_time_max: Duration::from_secs(60),
+        view_fuel_max: 100_000_000,
         view_bytes_max: 1 << 30,
     }
 }

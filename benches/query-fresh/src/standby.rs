@@ -196,6 +196,7 @@ impl Standby {
         database.set_readers(ReadersConfig {
             threads: config.readers.max(1),
             view_time_max: Duration::from_secs(60),
+            view_fuel_max: 100_000_000,
             view_bytes_max: 1 << 30,
         });
         if config.replays == Replays::Tables {

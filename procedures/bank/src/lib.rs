@@ -48,7 +48,11 @@ pub fn open(tx: &Txn, account: i64, balance: i64) -> Result<(), Abort> {
 }
 
 /// Moves an amount from one account to another, or to the same one.
-#[procedure(partition_by(from, to), prefetch(Account(from), Account(to)))]
+#[procedure(
+    partition_by(from, to),
+    aborts(insufficient_funds = "The payer has less than the amount", unknown_account),
+    prefetch(Account(from), Account(to))
+)]
 pub fn transfer(tx: &Txn, from: i64, to: i64, amount: i64) -> Result<Transferred, Abort> {
     if amount < 0 {
         abort!("negative_amount", "the amount of a transfer can't be negative");

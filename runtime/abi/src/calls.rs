@@ -337,6 +337,8 @@ impl LogLevel {
 pub enum OpError {
     /// The guest may handle it: the key exists in this index of the table.
     DuplicateKey { index: u16 },
+    /// A value makes a key longer than any may be; the host ends the transaction. `key` names it and its columns.
+    KeyTooLong { key: String },
     /// A limit of the transaction was reached; the host ends it. `limit` is its name, as in `docs/FORMAT.md`.
     Limit { limit: &'static str, max: u64 },
     /// A mistake in the guest; the host ends the transaction.
@@ -549,6 +551,11 @@ pub trait HostOps {
     /// judged then, and where time and memory alone limit it.
     fn limits_times(&self) -> u64 {
         1
+    }
+
+    /// Fuel that the call may burn, where that is not what every transaction may.
+    fn fuel_max(&self) -> Option<u64> {
+        None
     }
 
     /// The transaction's time, in microseconds since 1970.

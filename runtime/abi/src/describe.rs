@@ -6,10 +6,10 @@ use alloc::{string::String, vec::Vec};
 
 use crate::{
     schema::{
-        ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Partitioning, Placement, PrefetchKey, PrefetchPart,
-        ProcedureSchema, TableSchema,
+        AbortSchema, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Partitioning, Placement, PrefetchKey,
+        PrefetchPart, ProcedureSchema, TableSchema,
     },
-    types::{ScalarType, StructField, Type},
+    types::{ScalarType, StructField, StructType, Type},
 };
 
 /// The description of `schema`. Column and parameter positions are written as names; a position outside its list is
@@ -161,12 +161,27 @@ fn push_procedure(out: &mut String, schema: &ModuleSchema, procedure: &Procedure
         put(out, ",\"time_max_ms\":");
         push_number(out, time_max_ms);
     }
+    if let Some(fuel_max) = procedure.fuel_max {
+        put(out, ",\"fuel_max\":");
+        push_int(out, i64::try_from(fuel_max).unwrap_or(i64::MAX));
+    }
+    if !procedure.aborts.is_empty() {
+        put(out, ",\"aborts\":");
+        push_list(out, &procedure.aborts, push_abort);
+    }
     if !procedure.prefetch.is_empty() {
         put(out, ",\"prefetch\":");
         push_list(out, &procedure.prefetch, |out, prefetch| {
             push_prefetch(out, schema, procedure, prefetch)
         });
     }
+    out.push('}');
+}
+
+fn push_abort(out: &mut String, abort: &AbortSchema) {
+    put(out, "{\"code\":");
+    push_text(out, &abort.code);
+    push_docs(out, &abort.docs);
     out.push('}');
 }
 
@@ -191,10 +206,14 @@ fn push_type(out: &mut String, ty: &Type) {
         Type::Scalar(scalar) => push_scalar(out, *scalar),
         Type::Option(inner) => push_wrapped(out, "{\"option\":", |out| push_type(out, inner)),
         Type::List(item) => push_wrapped(out, "{\"list\":", |out| push_type(out, item)),
-        Type::Struct(fields) => push_wrapped(out, "{\"struct\":", |out| {
+        Type::Struct(StructType { name, fields }) => push_wrapped(out, "{\"struct\":", |out| {
             push_list(out, fields, |out, field: &StructField| {
                 push_member(out, &field.name, &field.ty);
             });
+            if let Some(name) = name {
+                put(out, ",\"name\":");
+                push_text(out, name);
+            }
         }),
         Type::Enum(variants) => push_wrapped(out, "{\"enum\":", |out| {
             push_list(out, variants, |out, name| push_text(out, name));
@@ -386,14 +405,28 @@ mod tests {
                     name: "a".into(),
                     ty: Type::List(Box::new(Type::Option(Box::new(Type::Scalar(ScalarType::Text))))),
                 }],
-                returns: Type::Struct(vec![StructField {
-                    name: "outcome".into(),
-                    ty: Type::Enum(vec!["yes".into(), "n\"o\n".into()]),
-                }]),
+                returns: Type::Struct(StructType {
+                    name: Some("Answer".into()),
+                    fields: vec![StructField {
+                        name: "outcome".into(),
+                        ty: Type::Enum(vec!["yes".into(), "n\"o\n".into()]),
+                    }],
+                }),
                 read_only: true,
                 partitioning: Partitioning::By(vec![0]),
                 log: LogChoice::Physiological,
                 time_max_ms: None,
+                fuel_max: Some(5_000_000_000),
+                aborts: vec![
+                    AbortSchema {
+                        code: "sold_out".into(),
+                        docs: "No seat is free.".into(),
+                    },
+                    AbortSchema {
+                        code: "closed".into(),
+                        docs: String::new(),
+                    },
+                ],
                 prefetch: vec![PrefetchKey {
                     table: 0,
                     key: vec![
@@ -423,7 +456,8 @@ mod tests {
             r#""primary_kind":"hash","indexes":[{"name":"by_b","columns":["b","a"],"unique":true}],"#,
             r#""placement":{"by":"a"}}],"procedures":[{"name":"p","docs":"Does.","params":[{"name":"a","#,
             r#""type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","#,
-            r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological","#,
+            r#""type":{"enum":["yes","n\"o\u000a"]}}],"name":"Answer"},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological","#,
+            r#""fuel_max":5000000000,"aborts":[{"code":"sold_out","docs":"No seat is free."},{"code":"closed"}],"#,
             r#""prefetch":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}],"on_deploy":"split-name","#,
             r#""retiring":[{"name":"o","columns":[{"name":"a","type":"i64","nullable":false}],"primary_key":["a"],"#,
             r#""primary_kind":"ordered","indexes":[],"placement":"local"}]}"#,

@@ -30,10 +30,10 @@ pub use plan::{ColumnPlan, Plans, ReadSpan};
 pub use room::{FixedSlots, OutBuffer};
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
-    ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, Parameter, Partitioning, Placement,
-    PrefetchKey, PrefetchPart, ProcedureSchema, TableSchema,
+    AbortSchema, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, Parameter, Partitioning,
+    Placement, PrefetchKey, PrefetchPart, ProcedureSchema, TableSchema,
 };
-pub use types::{ScalarType, StructField, Type};
+pub use types::{ScalarType, StructField, StructType, Type};
 
 /// Version of this contract. A module names it in its description; the host refuses any other.
 pub const ABI_VERSION: u32 = 1;

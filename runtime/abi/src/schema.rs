@@ -164,6 +164,19 @@ pub struct ProcedureSchema {
     pub log: LogChoice,
     /// Time that a call may take, in milliseconds, in place of the server's limit; 0: as long as it likes.
     pub time_max_ms: Option<u32>,
+    /// Fuel that a call may burn, in place of the limit of every transaction.
+    pub fuel_max: Option<u64>,
+    /// The codes with which it aborts, as far as the module says them.
+    pub aborts: Vec<AbortSchema>,
+}
+
+/// A code with which a procedure aborts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbortSchema {
+    /// As callers get it.
+    pub code: String,
+    /// When the procedure aborts so, for people; may be empty.
+    pub docs: String,
 }
 
 /// What the log holds of a procedure's transactions.
@@ -233,6 +246,8 @@ pub enum Partitioning {
     Any,
 }
 
+/// Abort codes at most that one procedure declares.
+pub const ABORTS_MAX: usize = 256;
 /// Longest text that a module says of a table or a procedure, in bytes.
 pub const DOCS_BYTES_MAX: usize = 4 << 10;
 /// Variants at most of an enum that is a column: one byte holds their numbers.
@@ -253,6 +268,14 @@ pub fn split_table_name(full: &str) -> Option<(&str, &str)> {
 /// True for `[a-z][a-z0-9_-]{0,62}`, the form of a migration's name.
 pub fn is_valid_migration_name(name: &str) -> bool {
     is_valid_name(&name.replace('-', "_"))
+}
+
+/// True for `[A-Za-z][A-Za-z0-9_]{0,62}`, the form of a struct's name in a description.
+pub fn is_valid_type_name(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    bytes.first().is_some_and(u8::is_ascii_alphabetic)
+        && bytes.len() <= NAME_BYTES_MAX
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
 }
 
 /// True for `[a-z][a-z0-9_]{0,62}`, the form of every name in a description.

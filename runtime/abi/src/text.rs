@@ -32,7 +32,7 @@ impl TextBound {
                 };
                 Self::new(0, item.per_byte.saturating_add(each).max(2), 1)
             }
-            Type::Struct(fields) => Self::of_members(fields.iter().map(|field| (&*field.name, &field.ty))),
+            Type::Struct(of) => Self::of_members(of.fields.iter().map(|field| (&*field.name, &field.ty))),
             Type::Enum(variants) => {
                 let longest = variants.iter().map(|name| escaped_bytes(name)).max();
                 Self::new(0, 2 + longest.unwrap_or(0), 1)
@@ -98,7 +98,7 @@ fn of_scalar(scalar: ScalarType) -> TextBound {
 
 #[cfg(test)]
 mod tests {
-    use alloc::{boxed::Box, format, vec};
+    use alloc::{boxed::Box, format, vec, vec::Vec};
 
     use super::*;
     use crate::types::StructField;
@@ -108,7 +108,7 @@ mod tests {
         let field = |name: &str, ty| StructField { name: name.into(), ty };
         let units = (0..254).map(|at| field(&format!("a_long_name_of_nothing_{at}"), Type::Unit));
         let flag = field("flag", Type::Scalar(ScalarType::Bool));
-        let list = |fields| Type::List(Box::new(Type::Struct(fields)));
+        let list = |fields: Vec<_>| Type::List(Box::new(Type::Struct(fields.into())));
         let forged = TextBound::of(&list(units.chain([flag.clone()]).collect()));
         assert!(forged.per_byte > 8_000, "{forged:?}");
         let id = field("id", Type::Scalar(ScalarType::I64));

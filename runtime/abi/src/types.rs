@@ -80,8 +80,8 @@ pub enum Type {
     Option(Box<Type>),
     /// Any number of values of one type.
     List(Box<Type>),
-    /// Named members, in this order.
-    Struct(Vec<StructField>),
+    /// Named members.
+    Struct(StructType),
     /// One of the named variants, without data; a string in JSON.
     Enum(Vec<String>),
 }
@@ -97,7 +97,31 @@ impl Type {
     }
 }
 
-/// A named member of a [`Type::Struct`].
+/// An object of named members.
+///
+/// Two are equal if values of one are values of the other: the name is for people and for generators of clients.
+#[derive(Clone, Debug, Eq)]
+pub struct StructType {
+    /// As the module's source names it; none: it has no name there.
+    pub name: Option<String>,
+    /// In this order.
+    pub fields: Vec<StructField>,
+}
+
+impl PartialEq for StructType {
+    fn eq(&self, other: &Self) -> bool {
+        self.fields == other.fields
+    }
+}
+
+/// A struct without a name.
+impl From<Vec<StructField>> for StructType {
+    fn from(fields: Vec<StructField>) -> Self {
+        Self { name: None, fields }
+    }
+}
+
+/// A named member of a [`StructType`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StructField {
     /// Within its struct.

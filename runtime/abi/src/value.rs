@@ -164,7 +164,7 @@ impl<'a> ValueReader<'a> {
                 }
                 Ok(())
             }
-            Type::Struct(fields) => fields.iter().try_for_each(|field| self.skip(&field.ty)),
+            Type::Struct(of) => of.fields.iter().try_for_each(|field| self.skip(&field.ty)),
             Type::Enum(variants) => {
                 if self.varint()? as usize >= variants.len() {
                     return Err(self.error());

@@ -40,6 +40,8 @@ pub const GUEST_NATIVE_STACK_BYTES: usize = 1_280 << 10;
 pub const GUEST_TABLE_ELEMENTS_MAX: u64 = 16_384;
 /// Fuel of one transaction (about one unit per loop turn and call; see `host`).
 pub const FUEL_MAX: u64 = 100_000_000;
+/// Fuel that a procedure may declare for its calls: some tens of minutes.
+pub const PROCEDURE_FUEL_MAX: u64 = 1_000_000_000_000;
 /// Fuel that a guest is given at once: it then asks for more, and whether it may go on. Some tens of microseconds.
 pub const FUEL_SLICE: u64 = 16 << 10;
 /// Time of one call unless its procedure or the server says another, in milliseconds.
@@ -77,6 +79,8 @@ pub const FUNCTION_NAME_BYTES_MAX: usize = 512;
 
 /// The least limit of memory that may be set.
 pub const MEMORY_MAX_BYTES_MIN: u64 = 64 << 20;
+/// What a transaction is told that would write a key longer than any may be.
+pub const KEY_BYTES_LIMIT: &str = "key_bytes";
 /// What a transaction is told that would grow the data beyond the limit of memory.
 pub const MEMORY_MAX_LIMIT: &str = "memory_max";
 /// What is kept back of the memory limit for deletes, undo and recovery: this part of it, and no less than this many bytes.
@@ -140,6 +144,6 @@ const _: () = assert!(4 * WRITE_SET_BYTES_MAX < RUN_BYTES_MAX);
 const _: () = assert!(PART_BYTES < BATCH_RECORDS_BYTES_MAX && BATCH_RECORDS_BYTES_MAX < RECORD_BYTES_MAX);
 const _: () = assert!((BLOCK_BYTES_MAX as u64) < SEGMENT_BYTES);
 const _: () = assert!(2 * GUEST_STACK_BYTES_MAX < GUEST_NATIVE_STACK_BYTES);
-const _: () = assert!(FUEL_SLICE <= FUEL_MAX);
+const _: () = assert!(FUEL_SLICE <= FUEL_MAX && FUEL_MAX <= PROCEDURE_FUEL_MAX);
 const _: () = assert!(BATCH_CALLS_MAX <= WAITING_TXNS_MAX);
 const _: () = assert!(PARTITIONS_MAX < 1 << 10);

@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
+use reprise_base::limits::FUEL_MAX;
 use reprise_env::{Started, Step, Work};
-use reprise_partition::{Lending, ReadQueue, Reader, SiteMessage};
+use reprise_partition::{Lending, ReadQueue, Reader, SiteMessage, ViewLimits};
 use reprise_router::ReadPath;
 
 use crate::{database::Database, error::OpenError, standby::Standby};
@@ -19,6 +20,8 @@ pub struct ReadersConfig {
     pub threads: u16,
     /// For so long a view is held at most.
     pub view_time_max: Duration,
+    /// Fuel that a read burns at most whose procedure declares none.
+    pub view_fuel_max: u64,
     /// Bytes of rows that all partitions together keep for views.
     pub view_bytes_max: u64,
 }
@@ -28,6 +31,7 @@ impl Default for ReadersConfig {
         Self {
             threads: 2,
             view_time_max: Duration::from_secs(10),
+            view_fuel_max: FUEL_MAX,
             view_bytes_max: 1 << 30,
         }
     }
@@ -80,10 +84,13 @@ impl Database {
         for number in 0..config.threads {
             let (shared, recorder) = (self.shared.clone(), self.router.recorder());
             let (around, queue) = ((lending.clone(), Arc::new(self.router.clone()) as _), queue.clone());
-            let view_time_max = config.view_time_max;
+            let limits = ViewLimits {
+                time_max: config.view_time_max,
+                fuel_max: config.view_fuel_max,
+            };
             let make = Box::new(move || {
                 let tools = Reader::tools(shared, recorder);
-                Box::new(ReaderWork(Reader::new(tools, around, queue, view_time_max))) as Box<dyn Work>
+                Box::new(ReaderWork(Reader::new(tools, around, queue, limits))) as Box<dyn Work>
             });
             let started = self.shared.threads.start(&format!("reader-{number}"), make);
             threads.push(started.map_err(OpenError::Thread)?);

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use reprise_abi::Ended;
+use reprise_abi::{Ended, key::KEY_BYTES_MAX};
+use reprise_base::limits::KEY_BYTES_LIMIT;
 
 /// What one call of a procedure came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +81,13 @@ impl Fault {
         let mut fault = Self::limit(limit, max);
         fault.message = format!("{what}: limit {limit} of {max} reached");
         fault.trap = Some(trap.to_owned());
+        fault
+    }
+
+    /// A key is longer than any may be. The call's arguments made it so, or what the procedure makes of them.
+    pub fn key_too_long(key: &str) -> Box<Self> {
+        let mut fault = Self::limit(KEY_BYTES_LIMIT, KEY_BYTES_MAX as u64);
+        fault.message = format!("{key} is longer than {KEY_BYTES_MAX} bytes");
         fault
     }
 

@@ -305,13 +305,18 @@ impl HostState {
         self.keys.capacity() + self.lower.capacity() + self.upper.capacity()
     }
 
-    /// May the guest go on, and how many times its limits may it take?
-    fn ask(&mut self) -> Answer<u64> {
+    /// The transaction whose time is spent: of a call, or of a start that a call waits for.
+    fn spender(&mut self) -> Answer<&mut dyn HostOps> {
         let ops = match &self.ops {
             None => &mut self.waiting,
             Some(_) => &mut self.ops,
         };
-        let Ok(ops) = transaction_of(ops) else {
+        transaction_of(ops)
+    }
+
+    /// May the guest go on, and how many times its limits may it take?
+    fn ask(&mut self) -> Answer<u64> {
+        let Ok(ops) = self.spender() else {
             return Ok(1);
         };
         ops.go_on()?;
@@ -321,7 +326,8 @@ impl HostState {
     /// More fuel for a guest that has used up its own, to less than nothing.
     pub fn refuel(&mut self, left: i64) -> Answer<i64> {
         let used = self.fuel_given.saturating_add_signed(left.saturating_neg());
-        let fuel_max = self.allowance.fuel_max;
+        let own_max = self.spender().ok().and_then(|ops| ops.fuel_max());
+        let fuel_max = own_max.unwrap_or(self.allowance.fuel_max);
         // Looked at first: who ends a call for two reasons is told the one that is the same each time.
         if used > fuel_max.saturating_mul(MIGRATION_LIMITS_FACTOR) {
             return Err(Refusal::Fuel { max: fuel_max });
@@ -343,6 +349,7 @@ impl HostState {
             ),
             Refusal::Limit { limit, max } | Refusal::Op(OpError::Limit { limit, max }) => Fault::limit(limit, max),
             Refusal::Fuel { max } => Fault::fuel(max),
+            Refusal::Op(OpError::KeyTooLong { key }) => Fault::key_too_long(&key),
             Refusal::Op(OpError::Ended(ended)) => Fault::ended(ended),
             Refusal::Guest(message) | Refusal::Op(OpError::Guest(message)) => {
                 Fault::guest(format!("{call}: {message}"))
@@ -678,7 +685,9 @@ pub(crate) fn request_of<'a>(
     // SAFETY: as above.
     let bounds = unsafe { (memory.read_at(word(3), word(4))?, memory.read_at(word(5), word(6))?) };
     if bounds.0.len() > KEY_BYTES_MAX || bounds.1.len() > KEY_BYTES_MAX {
-        return Err(Refusal::Guest("bound longer than any key".to_owned()));
+        return Err(Refusal::Op(OpError::KeyTooLong {
+            key: "a bound of a scan".to_owned(),
+        }));
     }
     for (copy, bound) in [(&mut *lower, bounds.0), (&mut *upper, bounds.1)] {
         copy.clear();

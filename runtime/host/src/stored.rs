@@ -5,8 +5,8 @@
 //! text is not a description at all, or names what it does not hold.
 
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, Parameter, Partitioning, Placement,
-    PrefetchKey, PrefetchPart, ProcedureSchema, StructField, TableSchema, Type,
+    ABI_VERSION, AbortSchema, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, Parameter, Partitioning,
+    Placement, PrefetchKey, PrefetchPart, ProcedureSchema, StructField, StructType, TableSchema, Type,
 };
 use serde_json::Value;
 
@@ -172,8 +172,17 @@ fn read_procedure(value: &Value, tables: &[TableSchema]) -> Read<ProcedureSchema
             .get("time_max_ms")
             .and_then(Value::as_u64)
             .and_then(|ms| u32::try_from(ms).ok()),
+        fuel_max: value.get("fuel_max").and_then(Value::as_u64),
+        aborts: items(value, "aborts").iter().map(read_abort).collect(),
         params,
     })
+}
+
+fn read_abort(value: &Value) -> AbortSchema {
+    AbortSchema {
+        code: value.get("code").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        docs: docs(value),
+    }
 }
 
 /// None where it is not understood: nothing but speed depends on it.
@@ -203,7 +212,10 @@ fn read_type(value: &Value) -> Read<Type> {
     let (word, inner) = match value {
         Value::String(word) if word == "unit" => return Ok(Type::Unit),
         Value::String(word) => return scalar(word).map(Type::Scalar).ok_or_else(unknown),
-        Value::Object(members) => members.iter().next().ok_or_else(unknown)?,
+        Value::Object(members) => {
+            let mut words = members.iter().filter(|(word, _)| *word != "name");
+            words.next().ok_or_else(unknown)?
+        }
         _ => return Err(unknown()),
     };
     let list = inner.as_array().map_or(&[][..], Vec::as_slice);
@@ -215,7 +227,10 @@ fn read_type(value: &Value) -> Read<Type> {
                 let (name, ty) = read_member(field)?;
                 Ok(StructField { name, ty })
             });
-            Ok(Type::Struct(fields.collect::<Read<_>>()?))
+            Ok(Type::Struct(StructType {
+                name: value.get("name").and_then(Value::as_str).map(str::to_owned),
+                fields: fields.collect::<Read<_>>()?,
+            }))
         }
         "enum" => {
             let names = list.iter().map(|name| name.as_str().map(str::to_owned));
@@ -235,8 +250,8 @@ mod tests {
         "primary_kind":"hash","indexes":[{"name":"by_b","columns":["b","a"],"unique":true}],"placement":{"by":"a"}},
         {"name":"other.u","shared":true,"columns":[{"name":"x","type":"text","nullable":true}],"placement":"replicated"}],
         "procedures":[{"name":"p","params":[{"name":"a","type":"i64"},{"name":"l","type":{"list":{"option":"text"}}}],
-        "returns":{"struct":[{"name":"outcome","type":{"enum":["yes","no"]}},{"name":"n","type":"unit"}]},
-        "partitioning":{"by":["a"]},"log":"physiological","prefetch":[{"table":"t","key":["a"]},{"table":"t","key":[-7]}]},
+        "returns":{"struct":[{"name":"outcome","type":{"enum":["yes","no"]}},{"name":"n","type":"unit"}],"name":"Answer"},
+        "partitioning":{"by":["a"]},"log":"physiological","fuel_max":200000000,"aborts":[{"code":"late","docs":"Too late."},{"code":"no"}],"prefetch":[{"table":"t","key":["a"]},{"table":"t","key":[-7]}]},
         {"name":"q","params":[],"read_only":true,"partitioning":"any"}]}"#;
 
     #[test]

@@ -68,6 +68,15 @@ pub enum Notice {
         /// Milliseconds for which it ran and held its partitions.
         ran_ms: u64,
     },
+    /// A call was refused because its rows would pass the limit of memory.
+    MemoryExhausted {
+        /// Of the call.
+        txn_id: TxnId,
+        /// `MODULE.PROCEDURE`.
+        procedure: String,
+        /// The limit, in bytes.
+        max: u64,
+    },
     /// A checkpoint is there.
     CheckpointPublished {
         /// Its position.
@@ -120,6 +129,8 @@ pub enum NoticeKind {
     Trap,
     /// `Notice::SlowCall`.
     SlowCall,
+    /// `Notice::MemoryExhausted`: one of them tells enough.
+    Memory,
     /// Of checkpoints, published or failed.
     Checkpoint,
     /// `Notice::ArchiveFailed`.
@@ -137,6 +148,7 @@ impl NoticeKind {
         Self::Schema,
         Self::Trap,
         Self::SlowCall,
+        Self::Memory,
         Self::Checkpoint,
         Self::Archive,
         Self::Standby,
@@ -150,6 +162,7 @@ impl NoticeKind {
             Self::Schema => "deployments, removals and drops",
             Self::Trap => "traps",
             Self::SlowCall => "slow calls",
+            Self::Memory => "calls refused for lack of memory",
             Self::Checkpoint => "checkpoints",
             Self::Archive => "failures of the archive",
             Self::Standby => "notes of standbys",
@@ -162,6 +175,7 @@ impl NoticeKind {
     fn kept_max(self) -> u64 {
         match self {
             Self::Control => CONTROLS_MAX,
+            Self::Memory => 1,
             _ => NOTICES_MAX,
         }
     }
@@ -263,5 +277,16 @@ mod tests {
         };
         assert_eq!((txn_id.0, message.len()), (0, TEXT_BYTES_MAX));
         assert_eq!(notices.take(), Taken::default());
+        let refused = |number: u64| Notice::MemoryExhausted {
+            txn_id: TxnId(number),
+            procedure: "m.p".into(),
+            max: 1,
+        };
+        (0..9_443).for_each(|number| notices.tell(NoticeKind::Memory, || refused(number)));
+        let taken = notices.take();
+        assert_eq!(
+            (taken.notices, taken.left_out),
+            (vec![refused(0)], vec![(NoticeKind::Memory, 9_442)])
+        );
     }
 }

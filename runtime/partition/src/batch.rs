@@ -37,8 +37,8 @@ pub enum ReplyOutcome {
     NotPrimary(Option<Arc<str>>),
     /// Too many calls wait for the partition, or answers for their clients; this one was not run.
     Overloaded {
-        /// When to try again, in seconds.
-        retry_after_s: u32,
+        /// When to try again, in milliseconds.
+        retry_after_ms: u32,
     },
     /// The idempotency key was used with another procedure or other arguments.
     IdempotencyConflict,
@@ -54,7 +54,7 @@ pub enum ReplyOutcome {
 
 impl ReplyOutcome {
     /// Answers on their way hold all the memory that there is for them; the call was not run.
-    pub(crate) const ANSWERS_FULL: Self = Self::Overloaded { retry_after_s: 1 };
+    pub(crate) const ANSWERS_FULL: Self = Self::Overloaded { retry_after_ms: 200 };
 
     /// Why the procedure did not come to its end, where it began.
     pub fn failure(&self) -> Option<&Failure> {

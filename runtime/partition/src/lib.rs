@@ -49,7 +49,7 @@ pub use key_clock::KeyClock;
 pub use lending::Lending;
 pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, Logging, Sampling, ShipForm};
 pub use principals::Principals;
-pub use reader::{LookJob, OpenViews, OpenedView, ReadQueue, ReadWork, Reader, Reading};
+pub use reader::{LookJob, OpenViews, OpenedView, ReadQueue, ReadWork, Reader, Reading, ViewLimits};
 pub use rendezvous::{Job, MultiPartitionTxn, Rendezvous, Stream, Touched};
 pub use shared::Shared;
 pub use sink::{AsyncSink, NewRecords, NoLog, NvramSink, Sink, SyncSink, Unlogged, complete};

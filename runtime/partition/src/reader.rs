@@ -115,9 +115,18 @@ pub struct Reader {
     lending: Arc<Lending>,
     views: Arc<dyn OpenViews>,
     queue: Arc<ReadQueue>,
-    view_time_max: Duration,
+    limits: ViewLimits,
     /// What waits for its view, where all work shares one thread.
     begun: Option<Begun>,
+}
+
+/// What one read at a view may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ViewLimits {
+    /// For how long its view is held.
+    pub time_max: Duration,
+    /// Fuel of a call whose procedure declares none.
+    pub fuel_max: u64,
 }
 
 /// Why a call at a view came to no end.
@@ -126,17 +135,18 @@ const VIEW_TIME: &str = "view_time";
 impl Reader {
     /// `tools`: of a thread that publishes nothing (`Reader::tools`).
     pub fn new(
-        tools: ExecContext,
+        mut tools: ExecContext,
         (lending, views): (Arc<Lending>, Arc<dyn OpenViews>),
         queue: Arc<ReadQueue>,
-        view_time_max: Duration,
+        limits: ViewLimits,
     ) -> Self {
+        tools.frame.view_fuel_max = Some(limits.fuel_max);
         Self {
             tools,
             lending,
             views,
             queue,
-            view_time_max,
+            limits,
             begun: None,
         }
     }
@@ -195,9 +205,9 @@ impl Reader {
             ends: vec![Lsn(0); partitions.len()],
             all: &partitions,
             held: 0..partitions.len(),
-            until_ns: clock.monotonic_ns() + self.view_time_max.as_nanos() as u64,
+            until_ns: clock.monotonic_ns() + self.limits.time_max.as_nanos() as u64,
             clock,
-            time_max: self.view_time_max,
+            time_max: self.limits.time_max,
             ended: None,
         };
         // Deployments wait until no view is open: the modules are those of the view once the sites have come to it.

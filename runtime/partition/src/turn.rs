@@ -3,7 +3,10 @@
 use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{ProcedureSchema, ScalarType, Type};
-use reprise_base::{Lsn, TxnId, limits::BATCH_RECORDS_BYTES_MAX};
+use reprise_base::{
+    Lsn, TxnId,
+    limits::{BATCH_RECORDS_BYTES_MAX, MEMORY_MAX_LIMIT},
+};
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
 use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, call_hash, run_single};
@@ -212,12 +215,20 @@ impl<'a> Running<'a> {
     pub fn settle_failure(&self, shared: &Shared, recorder: &Recorder, call: &mut CallSlot, failure: Failure) {
         let is_abort = matches!(failure, Failure::Aborted { .. });
         recorder.failed(is_abort);
-        if let Failure::Trapped { message, .. } = &failure {
-            shared.notices.tell(NoticeKind::Trap, || Notice::Trapped {
+        match &failure {
+            Failure::Trapped { message, .. } => shared.notices.tell(NoticeKind::Trap, || Notice::Trapped {
                 txn_id: self.txn_id,
                 procedure: self.name(),
                 message: message.clone(),
-            });
+            }),
+            Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => {
+                shared.notices.tell(NoticeKind::Memory, || Notice::MemoryExhausted {
+                    txn_id: self.txn_id,
+                    procedure: self.name(),
+                    max: *max,
+                });
+            }
+            _ => {}
         }
         call.outcome = ReplyOutcome::Failed(Box::new(failure));
     }
@@ -435,7 +446,7 @@ fn bytes_max(ty: &Type) -> Option<usize> {
         Type::Scalar(ScalarType::Text | ScalarType::Bytes) | Type::List(_) => None,
         Type::Scalar(scalar) => Some(scalar.slot_bytes()),
         Type::Option(inner) => Some(1 + bytes_max(inner)?),
-        Type::Struct(fields) => fields.iter().map(|field| bytes_max(&field.ty)).sum(),
+        Type::Struct(of) => of.fields.iter().map(|field| bytes_max(&field.ty)).sum(),
         Type::Enum(_) => Some(5),
     }
 }

@@ -11,7 +11,9 @@ use std::{
 /// A rate is measured over so long; one that nobody asked for in `STALE` says nothing of now.
 const WINDOW: Duration = Duration::from_millis(250);
 const STALE: Duration = Duration::from_secs(2);
-const RETRY_AFTER_S_MAX: u32 = 60;
+const RETRY_AFTER_MS_MAX: u64 = 60_000;
+/// Sooner than this nothing will have changed.
+const RETRY_AFTER_MS_MIN: u64 = 10;
 
 #[derive(Default)]
 pub(crate) struct Pace {
@@ -32,8 +34,8 @@ impl Pace {
         self.answered.fetch_add(calls, Ordering::Relaxed);
     }
 
-    /// Seconds until so many waiting calls are done, at the rate at which calls are answered now.
-    pub fn retry_after_s(&self, now_ns: u64, waiting: u64) -> u32 {
+    /// Milliseconds until so many waiting calls are done, at the rate at which calls are answered now.
+    pub fn retry_after_ms(&self, now_ns: u64, waiting: u64) -> u32 {
         let mut seen = self.seen.lock().expect("no code panics under this lock");
         let answered = self.answered.load(Ordering::Relaxed);
         let since = Duration::from_nanos(now_ns.saturating_sub(seen.at_ns));
@@ -45,12 +47,13 @@ impl Pace {
                 per_s: (since < STALE).then_some(per_s),
             };
         }
-        match seen.per_s {
-            None => 1,
+        let ms = match seen.per_s {
+            None => 200,
             // Nothing is answered: a long call holds the queue.
-            Some(per_s) if per_s < 1.0 => RETRY_AFTER_S_MAX.min(waiting.clamp(1, 60) as u32),
-            Some(per_s) => ((waiting as f64 / per_s).ceil() as u32).clamp(1, RETRY_AFTER_S_MAX),
-        }
+            Some(per_s) if per_s < 1.0 => waiting.saturating_mul(1_000),
+            Some(per_s) => (waiting as f64 * 1_000.0 / per_s).ceil() as u64,
+        };
+        ms.clamp(RETRY_AFTER_MS_MIN, RETRY_AFTER_MS_MAX) as u32
     }
 }
 
@@ -64,16 +67,16 @@ mod tests {
         let mut now_ns = 3_600_000_000_000;
         let mut look = |pace: &Pace, ms: u64, waiting| {
             now_ns += ms * 1_000_000;
-            pace.retry_after_s(now_ns, waiting)
+            pace.retry_after_ms(now_ns, waiting)
         };
-        assert_eq!(look(&pace, 0, 5_000), 1, "nothing was measured yet");
+        assert_eq!(look(&pace, 0, 5_000), 200, "nothing was measured yet");
         pace.note(100);
-        assert_eq!(look(&pace, 1_000, 5_000), 50);
-        assert_eq!(look(&pace, 1, 100), 1);
-        assert_eq!(look(&pace, 1_000, 5_000), 60, "nothing is answered");
+        assert_eq!(look(&pace, 1_000, 5_000), 50_000);
+        assert_eq!(look(&pace, 1, 100), 1_000);
+        assert_eq!(look(&pace, 1_000, 5_000), 60_000, "nothing is answered");
         pace.note(1_000_000);
-        assert_eq!(look(&pace, 1_000, 5_000), 1);
+        assert_eq!(look(&pace, 1_000, 5_000), 10, "five milliseconds would do");
         pace.note(1);
-        assert_eq!(look(&pace, 60_000, 5_000), 1, "too long ago");
+        assert_eq!(look(&pace, 60_000, 5_000), 200, "too long ago");
     }
 }

@@ -455,7 +455,7 @@ impl Router {
         let waiting = shared.waiting.iter().map(|count| count.load(Ordering::Relaxed) as u64);
         let now_ns = shared.clock.monotonic_ns();
         ReplyOutcome::Overloaded {
-            retry_after_s: self.0.pace.retry_after_s(now_ns, waiting.sum()),
+            retry_after_ms: self.0.pace.retry_after_ms(now_ns, waiting.sum()),
         }
     }
 

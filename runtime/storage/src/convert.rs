@@ -1,11 +1,16 @@
 //! Makes a changed table beside the stored one, so that what may fail has failed before anything is changed.
 
-use reprise_abi::{Field, RowLayout, TableSchema, row::ROW_BYTES_MAX};
+use std::collections::{BTreeMap, BTreeSet};
+
+use reprise_abi::{Field, RowLayout, TableSchema, key::KEY_BYTES_MAX, row::ROW_BYTES_MAX};
 
 use crate::{
+    digest::fold,
     evolve::TableChange,
     index::{Index, Refused},
+    indirection::Rid,
     keyplan::{RowRef, Scratch},
+    keytext::key_text,
     project::default_field,
     rows::Rows,
     schema::{At, Conflict, describe_index, names},
@@ -42,8 +47,11 @@ impl Prepared {
                 indexes.push(None);
                 continue;
             }
-            let built = fill(&mut index, rows.as_ref().unwrap_or(&stored.rows), &layout);
-            built.map_err(|refused| Unprepared::Conflicts(vec![refuse_rows(&change, at, refused)]))?;
+            let rows = rows.as_ref().unwrap_or(&stored.rows);
+            if let Err(refused) = fill(&mut index, rows, &layout) {
+                let conflict = refuse_rows(&change.schema, at, &refused, (rows, &layout));
+                return Err(Unprepared::Conflicts(vec![conflict]));
+            }
             ask(go_on, 0)?;
             indexes.push(Some(index));
         }
@@ -214,25 +222,103 @@ fn fill(index: &mut Index, rows: &Rows, layout: &RowLayout) -> Result<(), Refuse
     Ok(())
 }
 
-fn refuse_rows(change: &TableChange, index: usize, refused: Refused) -> Conflict {
-    let schema = &change.schema;
+/// Says for which rows an index can't be made.
+fn refuse_rows(schema: &TableSchema, index: usize, refused: &Refused, rows: (&Rows, &RowLayout)) -> Conflict {
     let table = &schema.full_name();
-    let (item, what, declared) = match index.checked_sub(1) {
-        None => ("", "primary key", names(schema, &schema.primary_key)),
+    let (item, what, declared, columns) = match index.checked_sub(1) {
+        None => (
+            "",
+            "primary key",
+            names(schema, &schema.primary_key),
+            &schema.primary_key,
+        ),
         Some(at) => {
             let index = &schema.indexes[at];
-            (index.name.as_str(), "index", describe_index(schema, index))
+            (
+                index.name.as_str(),
+                "index",
+                describe_index(schema, index),
+                &index.columns,
+            )
         }
     };
+    let keys = IndexKeys { schema, columns, rows };
+    let holds_null = columns.iter().any(|at| schema.columns[*at as usize].nullable);
     let (stored, way_on) = match refused {
         Refused::Taken => (
-            "rows with equal keys",
-            "delete or change the rows that are equal, or declare it without unique",
+            keys.equal_rows().unwrap_or_else(|| "rows with equal keys".into()),
+            match holds_null {
+                true => "delete or change the rows that are equal (null equals null), or declare it without unique",
+                false => "delete or change the rows that are equal, or declare it without unique",
+            },
         ),
         Refused::TooLong => (
-            "rows with keys that are too long",
+            keys.long_row()
+                .unwrap_or_else(|| "rows with keys that are too long".into()),
             "shorten what those rows have there, or leave the column out of the key",
         ),
     };
     At { table, item, what }.conflict(stored, declared, way_on)
+}
+
+/// The keys that an index would have, of rows for which it can't be made.
+struct IndexKeys<'a> {
+    schema: &'a TableSchema,
+    columns: &'a [u16],
+    rows: (&'a Rows, &'a RowLayout),
+}
+
+impl IndexKeys<'_> {
+    fn key(&self, rid: Rid, columns: &[u16]) -> Vec<u8> {
+        let (rows, layout) = self.rows;
+        let mut key = Vec::new();
+        layout.push_key(rows.at(rid).row, columns, &mut key);
+        key
+    }
+
+    /// A row by its primary key; by its number where it has none.
+    fn row_text(&self, rid: Rid) -> String {
+        let columns = &self.schema.primary_key;
+        let key = match columns.is_empty() {
+            true => None,
+            false => key_text(self.schema, columns, &self.key(rid, columns)),
+        };
+        key.unwrap_or_else(|| format!("number {}", self.rows.0.at(rid).number))
+    }
+
+    /// Two rows of one key. Eight bytes for each row find them: this runs once, behind a refusal.
+    fn equal_rows(&self) -> Option<String> {
+        let hash_of = |rid| fold(0, 0, &self.key(rid, self.columns));
+        let mut hashes: Vec<u64> = self.rows.0.rids().map(hash_of).collect();
+        hashes.sort_unstable();
+        let twice: BTreeSet<u64> = hashes
+            .windows(2)
+            .filter(|pair| pair[0] == pair[1])
+            .map(|pair| pair[0])
+            .collect();
+        let mut seen = BTreeMap::new();
+        for rid in self.rows.0.rids().filter(|rid| twice.contains(&hash_of(*rid))) {
+            let key = self.key(rid, self.columns);
+            if let Some(first) = seen.get(&key) {
+                let (first, second) = (self.row_text(*first), self.row_text(rid));
+                let key = key_text(self.schema, self.columns, &key)?;
+                return Some(format!(
+                    "rows with equal keys, as {key} of the rows {first} and {second}"
+                ));
+            }
+            seen.insert(key, rid);
+        }
+        None
+    }
+
+    /// A row whose key is too long.
+    fn long_row(&self) -> Option<String> {
+        let mut rids = self.rows.0.rids();
+        let rid = rids.find(|rid| self.key(*rid, self.columns).len() > KEY_BYTES_MAX)?;
+        let bytes = self.key(rid, self.columns).len();
+        let row = self.row_text(rid);
+        Some(format!(
+            "rows with keys that are too long, as {bytes} bytes of the row {row}"
+        ))
+    }
 }

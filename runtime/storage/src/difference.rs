@@ -2,10 +2,14 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use reprise_abi::{ScalarType, key::KeyReader};
 use reprise_wire::{Change, Changes};
 
-use crate::{changelog::column_value, store::Store, table::Table};
+use crate::{
+    changelog::column_value,
+    keytext::{key_text, value_text},
+    store::Store,
+    table::Table,
+};
 
 /// The first row in which a store and logged changes differ. Values are told for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +35,6 @@ impl fmt::Display for RowDifference {
         write!(f, ": logged {}, replayed {}", self.logged, self.replayed)
     }
 }
-
-/// Longest value that is told whole, in bytes.
-const VALUE_BYTES_MAX: usize = 64;
 
 impl Store {
     /// Compares a transaction that has just run here with the changes that were logged of it: `logged` with the rows as they
@@ -106,24 +107,8 @@ impl Table {
             }
             Change::Patch { .. } | Change::Delete { .. } => live,
         };
-        let key = row.and_then(|row| self.key_text(&self.key_of(row)));
+        let key = row.and_then(|row| key_text(&self.schema, &self.schema.primary_key, &self.key_of(row)));
         key.unwrap_or_else(|| format!("number {}", change.number()))
-    }
-
-    fn key_text(&self, key: &[u8]) -> Option<String> {
-        let mut reader = KeyReader::new(key);
-        let columns = self
-            .schema
-            .primary_key
-            .iter()
-            .map(|at| &self.schema.columns[*at as usize]);
-        let texts: Option<Vec<_>> = columns
-            .map(|column| {
-                let value = reader.next_column(column.ty, column.nullable)?;
-                Some(format!("{}={}", column.name, value_text(column.ty, value.as_deref())))
-            })
-            .collect();
-        Some(texts?.join(", "))
     }
 }
 
@@ -132,46 +117,5 @@ fn change_text(change: &Change<'_>) -> &'static str {
         Change::Insert { .. } => "inserted",
         Change::Replace { .. } | Change::Patch { .. } => "updated",
         Change::Delete { .. } => "deleted",
-    }
-}
-
-/// A value as in a row's slot (or the data of a text or bytes column), for people.
-fn value_text(ty: ScalarType, value: Option<&[u8]>) -> String {
-    let Some(value) = value else {
-        return "null".into();
-    };
-    let signed = |bytes: &[u8]| {
-        let sign = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
-        let mut wide = [if sign { 0xff } else { 0 }; 16];
-        wide[..bytes.len().min(16)].copy_from_slice(&bytes[..bytes.len().min(16)]);
-        i128::from_le_bytes(wide)
-    };
-    match (ty, value.len()) {
-        (ScalarType::Bool, 1) => (value[0] != 0).to_string(),
-        (ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64, 1..=8) | (ScalarType::Timestamp, 8) => {
-            signed(value).to_string()
-        }
-        (ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64, 1..=8) => {
-            let mut wide = [0; 8];
-            wide[..value.len()].copy_from_slice(value);
-            u64::from_le_bytes(wide).to_string()
-        }
-        (ScalarType::F64, 8) => f64::from_bits(signed(value) as u64).to_string(),
-        (ScalarType::Decimal { scale: 0 }, 16) => signed(value).to_string(),
-        (ScalarType::Decimal { scale }, 16) => format!("{}e-{scale}", signed(value)),
-        (ScalarType::Text, _) => cut(&format!("{:?}", String::from_utf8_lossy(value))),
-        _ => {
-            let shown = &value[..value.len().min(VALUE_BYTES_MAX)];
-            let hex: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
-            let rest = if shown.len() < value.len() { "…" } else { "" };
-            format!("0x{hex}{rest}")
-        }
-    }
-}
-
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(VALUE_BYTES_MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
     }
 }

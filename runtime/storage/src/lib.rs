@@ -30,6 +30,7 @@ mod insert;
 mod intkey;
 mod journal;
 mod keyplan;
+mod keytext;
 mod lookups;
 mod numbers;
 mod patch;

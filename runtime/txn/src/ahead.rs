@@ -162,6 +162,8 @@ mod tests {
             partitioning: Partitioning::Any,
             log: LogChoice::Server,
             time_max_ms: None,
+            fuel_max: None,
+            aborts: Vec::new(),
             prefetch: vec![PrefetchKey {
                 table: 0,
                 key: vec![PrefetchPart::Param(0)],
@@ -173,6 +175,7 @@ mod tests {
             placement: Placement::Local,
             indexes: vec![0],
             places: vec![None],
+            keys: Vec::new(),
             layout,
             projection: None,
         };

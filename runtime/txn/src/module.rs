@@ -92,6 +92,8 @@ pub struct TableBinding {
     pub indexes: Vec<u16>,
     /// By the module's index numbers: where the partition column lies in a key, if that is known.
     pub places: Vec<Option<KeyPlace>>,
+    /// By stored index numbers: the key and its columns of any length, for people.
+    pub keys: Vec<String>,
     /// Of the rows as the module knows them.
     pub layout: RowLayout,
     /// Set where the stored table has columns that this module does not know.

@@ -88,6 +88,12 @@ pub(crate) fn write_error(error: WriteError, binding: &TableBinding) -> OpError 
                 None => guest("the key exists in a unique index that this module does not know"),
             }
         }
+        WriteError::KeyTooLong { index } => OpError::KeyTooLong {
+            key: match binding.keys.get(index as usize) {
+                Some(key) => key.clone(),
+                None => "a key".into(),
+            },
+        },
         WriteError::NoMemory { max } => limit(MEMORY_MAX_LIMIT, max),
         other => guest(other.to_string()),
     }
@@ -151,6 +157,10 @@ macro_rules! ops_of_any_transaction {
 
         fn limits_times(&self) -> u64 {
             self.frame.limits_times()
+        }
+
+        fn fuel_max(&self) -> Option<u64> {
+            self.input.fuel_max().or(self.frame.view_fuel_max)
         }
 
         fn now_us(&self) -> i64 {

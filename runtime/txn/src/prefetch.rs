@@ -209,6 +209,7 @@ mod tests {
             placement: Placement::Local,
             indexes: vec![0],
             places: vec![None],
+            keys: Vec::new(),
             layout: RowLayout::of_table(&table),
             projection: None,
         };
@@ -225,6 +226,8 @@ mod tests {
             partitioning: Partitioning::All,
             log: reprise_abi::LogChoice::Server,
             time_max_ms: None,
+            fuel_max: None,
+            aborts: Vec::new(),
             prefetch: vec![PrefetchKey { table: 0, key }],
         };
         let schema = ModuleSchema {

@@ -254,6 +254,8 @@ mod tests {
             read_only: false,
             prefetch: Vec::new(),
             time_max_ms: None,
+            fuel_max: None,
+            aborts: Vec::new(),
             partitioning: Partitioning::By(vec![2, 0]),
             log: reprise_abi::LogChoice::Server,
         };

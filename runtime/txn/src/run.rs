@@ -47,6 +47,12 @@ impl TxnInput<'_> {
         procedure.is_some_and(|procedure| procedure.read_only)
     }
 
+    /// Fuel that the procedure declares for its calls.
+    pub(crate) fn fuel_max(&self) -> Option<u64> {
+        let procedure = self.module.schema.procedures.get(self.procedure);
+        procedure.and_then(|procedure| procedure.fuel_max)
+    }
+
     /// How the procedure ended, once its result was judged: whoever decodes it later finds one of the declared type. A replay does not judge:
     /// what was committed stays so.
     #[inline(always)]
@@ -66,8 +72,8 @@ impl TxnInput<'_> {
 /// True where the bytes are one value of the type, and no more. The commonest of short calls are told without a reader.
 #[inline(always)]
 fn is_of(mut ty: &Type, bytes: &[u8]) -> bool {
-    while let Type::Struct(fields) = ty
-        && let [only] = &fields[..]
+    while let Type::Struct(of) = ty
+        && let [only] = &of.fields[..]
     {
         ty = &only.ty;
     }

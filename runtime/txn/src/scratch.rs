@@ -76,6 +76,8 @@ pub struct TxnScratch {
     /// What may end the call that runs.
     pub watch: Watch,
     limits: Limits,
+    /// Fuel of calls at views whose procedures declare none; none: what every transaction may burn.
+    pub view_fuel_max: Option<u64>,
     /// Burned since `take_fuel`.
     fuel: u64,
     /// How the next transactions' changes are kept; none: they are not.

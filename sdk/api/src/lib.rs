@@ -25,8 +25,8 @@ pub use calls::{BatchAnswer, BatchCall, CallAnswer, KeptOutcome};
 pub use checkpoints::{Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, RestartEstimate};
 pub use log::{LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RecordKind, RowChange};
 pub use modules::{
-    AbandonedTable, DeployPlan, Destroyed, LikelyRename, LogChoice, ModuleDetail, ModuleInstalled, ModuleList,
-    ModulePlanned, ModuleSummary, ModuleUploaded, ModuleVersion, ParameterInfo, PartitioningInfo, PlanStep,
+    AbandonedTable, AbortInfo, DeployPlan, Destroyed, LikelyRename, LogChoice, ModuleDetail, ModuleInstalled,
+    ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded, ModuleVersion, ParameterInfo, PartitioningInfo, PlanStep,
     ProcedureCalls, ProcedureInfo, ProcedurePlan, RetiringTable, TablePlan, WayBack,
 };
 pub use numbers::{U64, integers_are_numbers, with_integers};

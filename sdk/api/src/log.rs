@@ -17,6 +17,10 @@ pub struct LogPage {
     pub oldest: U64,
     /// Everything before it is durable and can be read.
     pub end: U64,
+    /// `key`, `argument`: transactions of this stretch of the log that could not be searched, since the log holds their calls and not the rows
+    /// that they changed (`key`), or their rows and not their calls (`argument`). Not there where all could be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsearched: Option<U64>,
 }
 
 /// What a record is of.

@@ -267,12 +267,28 @@ pub struct ProcedureInfo {
     pub read_only: bool,
     /// Which partitions a call takes.
     pub partitioning: PartitioningInfo,
+    /// Codes with which it aborts, as its module declares them; it may know more.
+    #[serde(default)]
+    pub aborts: Vec<AbortInfo>,
+    /// Fuel that a call may burn; null where the limit of every transaction counts.
+    #[serde(default)]
+    pub fuel_max: Option<u64>,
     /// The whole on one line, for people.
     pub signature: String,
     /// What its calls leave in the log.
     pub log: LogChoice,
     /// What became of its calls since the server started, whichever version they ran.
     pub calls: ProcedureCalls,
+}
+
+/// A code with which a procedure aborts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AbortInfo {
+    /// `code` of the problem `procedure-aborted`.
+    pub code: String,
+    /// When the procedure aborts so; may be empty.
+    #[serde(default)]
+    pub docs: String,
 }
 
 /// Calls of one procedure since the server started.

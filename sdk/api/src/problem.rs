@@ -306,9 +306,10 @@ pub struct Problem {
     /// recovering: how far the opening is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// overloaded, recovering, unavailable: when to try again; the header `Retry-After` says the same.
+    /// overloaded, recovering, unavailable: when to try again, in milliseconds. The header `Retry-After` knows whole seconds alone, and says the
+    /// next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retry_after_s: Option<u32>,
+    pub retry_after_ms: Option<u32>,
 }
 
 /// One mistake in the arguments.

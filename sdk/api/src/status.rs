@@ -26,7 +26,7 @@ pub struct Status {
     pub partitions: u16,
     /// Engine threads.
     pub sites: u16,
-    /// End of the log: every committed transaction lies below.
+    /// No committed transaction has a greater LSN: as `Reprise-Min-Lsn` it asks for all that is committed by now.
     pub committed_lsn: U64,
     /// Everything below is safe on the device.
     pub durable_lsn: U64,
@@ -250,7 +250,7 @@ pub struct MetricsEvent {
     pub commit_wait_us: LatencyUs,
     /// Calls accepted and not yet run.
     pub waiting: u64,
-    /// Position behind the last committed transaction.
+    /// No committed transaction has a greater LSN.
     pub committed_lsn: U64,
     /// Everything before it is on the device.
     pub durable_lsn: U64,

@@ -58,6 +58,9 @@ pub enum TypeInfo {
     },
     /// An object with exactly these members.
     Struct {
+        /// As the module's source names it; not there where it has no name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
         /// In the order of their declaration.
         #[schema(no_recursion)]
         fields: Vec<FieldInfo>,
@@ -86,7 +89,7 @@ impl fmt::Display for TypeInfo {
             Self::Decimal { scale } => write!(f, "decimal({scale})"),
             Self::Option { item } => write!(f, "{item}?"),
             Self::List { item } => write!(f, "[{item}]"),
-            Self::Struct { fields } => {
+            Self::Struct { fields, .. } => {
                 f.write_str("{")?;
                 for (index, field) in fields.iter().enumerate() {
                     let comma = if index == 0 { "" } else { ", " };
@@ -136,6 +139,7 @@ mod tests {
     fn types_read_well() {
         let votes = TypeInfo::List {
             item: Box::new(TypeInfo::Struct {
+                name: Some("Vote".into()),
                 fields: vec![
                     FieldInfo {
                         name: "name".into(),

@@ -239,7 +239,7 @@ impl Client {
 
     /// A page of the log's records.
     pub fn log(&self, query: &LogQuery) -> Result<LogPage, ClientError> {
-        let pairs = [
+        let mut pairs = vec![
             ("from", query.from.map(|from| from.to_string())),
             ("limit", query.limit.map(|limit| limit.to_string())),
             ("partition", query.partition.map(|partition| partition.to_string())),
@@ -248,9 +248,16 @@ impl Client {
             ("module", query.module.clone()),
             ("procedure", query.procedure.clone()),
             ("key", query.key.clone()),
-            ("argument", query.argument.clone()),
+            ("since", query.since.clone()),
+            ("until", query.until.clone()),
             ("order", query.newest.then(|| "newest".to_owned())),
         ];
+        pairs.extend(
+            query
+                .arguments
+                .iter()
+                .map(|argument| ("argument", Some(argument.clone()))),
+        );
         self.get_with(&["v1", "log"], &pairs)
     }
 

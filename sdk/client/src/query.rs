@@ -119,6 +119,10 @@ pub struct LogQuery {
     pub procedure: Option<String>,
     /// An idempotency key, or the values of a changed row's primary key, separated by commas.
     pub key: Option<String>,
-    /// `name:value`.
-    pub argument: Option<String>,
+    /// Each `name:value`.
+    pub arguments: Vec<String>,
+    /// Only transactions at this time (RFC 3339) or later.
+    pub since: Option<String>,
+    /// Only transactions before this time.
+    pub until: Option<String>,
 }

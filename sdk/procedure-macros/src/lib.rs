@@ -54,7 +54,9 @@ pub fn columns(options: TokenStream, item: TokenStream) -> TokenStream {
 /// Options: which partitions it touches — `partition_by(parameter, …)`, `all_partitions` or `any_partition` —, `read_only`,
 /// `log = "command"` (the log holds the call), `"physiological"` (the changed rows: for procedures that compute long and write
 /// little) or `"auto"` (what costs less, by measurement); without, what the server is set to.
-/// `time_max_ms = N`: the time that a call may take, in place of the server's limit; 0: as long as it likes. And
+/// `time_max_ms = N`: the time that a call may take, in place of the server's limit; 0: as long as it likes. `fuel_max = N`: the fuel
+/// that a call may burn, in place of the limit of every transaction. `aborts(code = "when", …)`: codes with which it aborts, for the
+/// description; codes that stand as text in an `abort!` of its body are listed without. And
 /// `prefetch(Table(key, …), …)`: rows that a call will look at, by primary key, each part a parameter of the column's own integer type
 /// or an integer. The engine prefetches them while earlier calls run; it changes no outcome.
 /// A parameter that names partitions is a scalar, or a list of scalars of which every item names one.

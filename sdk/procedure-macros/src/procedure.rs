@@ -1,7 +1,7 @@
 //! `#[procedure]`: the function stays as it is; a type of the same name carries its declaration and its entry.
 
-use proc_macro2::{Span, TokenStream};
-use quote::{format_ident, quote};
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::{ToTokens, format_ident, quote};
 use syn::{
     Error, Expr, FnArg, Ident, ItemFn, LitInt, LitStr, Pat, Path, Result, ReturnType, Token, Type, parenthesized,
     parse::{Parse, ParseStream},
@@ -25,7 +25,29 @@ struct ProcedureOptions {
     /// The variant of `LogChoice`.
     log: Option<Ident>,
     time_max_ms: Option<LitInt>,
+    fuel_max: Option<LitInt>,
+    aborts: Vec<AbortOption>,
     prefetch: Vec<PrefetchOption>,
+}
+
+/// `code = "when"` in `aborts(…)`.
+struct AbortOption {
+    code: String,
+    docs: String,
+}
+
+impl Parse for AbortOption {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let code = match input.peek(LitStr) {
+            true => input.parse::<LitStr>()?.value(),
+            false => names::text_of(&input.parse()?),
+        };
+        let docs = match input.parse::<Option<Token![=]>>()? {
+            Some(_) => input.parse::<LitStr>()?.value(),
+            None => String::new(),
+        };
+        Ok(Self { code, docs })
+    }
 }
 
 /// `Table(part, …)` in `prefetch(…)`.
@@ -91,6 +113,20 @@ impl Parse for ProcedureOptions {
                     options.time_max_ms = Some(number);
                     None
                 }
+                "fuel_max" => {
+                    input.parse::<Token![=]>()?;
+                    let number: LitInt = input.parse()?;
+                    number.base10_parse::<u64>()?;
+                    options.fuel_max = Some(number);
+                    None
+                }
+                "aborts" => {
+                    let inner;
+                    parenthesized!(inner in input);
+                    let aborts = Punctuated::<AbortOption, Token![,]>::parse_terminated(&inner)?;
+                    options.aborts.extend(aborts);
+                    None
+                }
                 "prefetch" => {
                     let inner;
                     parenthesized!(inner in input);
@@ -103,7 +139,7 @@ impl Parse for ProcedureOptions {
                 _ => {
                     return Err(Error::new(
                         option.span(),
-                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only, log = \"command\" | \"physiological\" | \"auto\", time_max_ms = N, prefetch(Table(key, …), …)",
+                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only, log = \"command\" | \"physiological\" | \"auto\", time_max_ms = N, fuel_max = N, aborts(code = \"when\", …), prefetch(Table(key, …), …)",
                     ));
                 }
             };
@@ -161,6 +197,11 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
         Some(number) => quote!(::core::option::Option::Some(#number)),
         None => quote!(::core::option::Option::None),
     };
+    let fuel_max = match &options.fuel_max {
+        Some(number) => quote!(::core::option::Option::Some(#number)),
+        None => quote!(::core::option::Option::None),
+    };
+    let aborts = aborts_of(options.aborts, &function);
     let names: Vec<_> = params.iter().map(|param| &param.name).collect();
     // Names that no procedure has, for its own stands among them.
     let idents: Vec<_> = (0..params.len())
@@ -196,6 +237,8 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
                 partitioning: ::reprise_procedure::module::PartitioningInfo::#partitioning,
                 log: ::reprise_procedure::module::LogChoice::#log,
                 time_max_ms: #time_max_ms,
+                fuel_max: #fuel_max,
+                aborts: &[#(#aborts),*],
                 prefetch: &[#(#prefetch),*],
             };
             #[inline]
@@ -296,6 +339,47 @@ fn params_of(function: &ItemFn) -> Result<Vec<Param>> {
         })
     });
     params.collect()
+}
+
+/// The abort codes of a procedure: those that it declares, then those that stand as text in an `abort!` of its body.
+fn aborts_of(declared: Vec<AbortOption>, function: &ItemFn) -> Vec<TokenStream> {
+    let mut aborts = declared;
+    let mut found = Vec::new();
+    find_aborts(function.block.to_token_stream(), &mut found);
+    for code in found {
+        if aborts.iter().all(|abort| abort.code != code) {
+            let docs = String::new();
+            aborts.push(AbortOption { code, docs });
+        }
+    }
+    let aborts = aborts.iter().map(|AbortOption { code, docs }| {
+        quote!(::reprise_procedure::module::AbortInfo {
+            code: #code,
+            docs: #docs,
+        })
+    });
+    aborts.collect()
+}
+
+/// The first argument of each `abort!(…)` that is a text, at any depth.
+fn find_aborts(tokens: TokenStream, found: &mut Vec<String>) {
+    let tokens: Vec<_> = tokens.into_iter().collect();
+    for (at, token) in tokens.iter().enumerate() {
+        let TokenTree::Group(group) = token else { continue };
+        let is_abort = matches!(
+            at.checked_sub(2).and_then(|before| tokens.get(before..at)),
+            Some([TokenTree::Ident(name), TokenTree::Punct(mark)]) if name == "abort" && mark.as_char() == '!'
+        );
+        if is_abort && let Some(code) = first_text(group.stream()) {
+            found.push(code);
+        }
+        find_aborts(group.stream(), found);
+    }
+}
+
+fn first_text(tokens: TokenStream) -> Option<String> {
+    let first = tokens.into_iter().next()?;
+    Some(parse2::<LitStr>(first.into()).ok()?.value())
 }
 
 fn prefetch_of(options: &ProcedureOptions, params: &[Param]) -> Result<Vec<TokenStream>> {

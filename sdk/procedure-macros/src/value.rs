@@ -82,15 +82,25 @@ fn encode_struct(input: &DeriveInput, fields: &[StructItem]) -> TokenStream {
     let (types, texts) = (fields.iter().map(|field| &field.1), fields.iter().map(|field| &field.2));
     let usual = fields.iter().map(|field| &field.1);
     let (generics, arguments, bounds) = input.generics.split_for_impl();
+    // The description knows short ASCII names alone; a type of another name is described without.
+    let text = names::text_of(ident);
+    let is_described = text.is_ascii() && text.len() <= 63 && !text.starts_with('_');
+    let name = match is_described {
+        true => quote!(::core::option::Option::Some(::std::string::String::from(#text))),
+        false => quote!(::core::option::Option::None),
+    };
     quote! {
         impl #generics ::reprise_procedure::value::ValueType for #ident #arguments #bounds {
             fn value_type() -> ::reprise_procedure::abi::Type {
-                ::reprise_procedure::abi::Type::Struct(::std::vec![#(
-                    ::reprise_procedure::abi::StructField {
-                        name: ::std::string::String::from(#texts),
-                        ty: <#types as ::reprise_procedure::value::ValueType>::value_type(),
-                    }
-                ),*])
+                ::reprise_procedure::abi::Type::Struct(::reprise_procedure::abi::StructType {
+                    name: #name,
+                    fields: ::std::vec![#(
+                        ::reprise_procedure::abi::StructField {
+                            name: ::std::string::String::from(#texts),
+                            ty: <#types as ::reprise_procedure::value::ValueType>::value_type(),
+                        }
+                    ),*],
+                })
             }
         }
         impl #generics ::reprise_procedure::value::Encode for #ident #arguments #bounds {

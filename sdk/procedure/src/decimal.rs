@@ -35,7 +35,18 @@ pub enum Rounding {
     Ceiling,
 }
 
+/// A result; one that has no room ends the call, at the line that asked for it.
+#[inline]
+#[track_caller]
+fn fitting<const SCALE: u8>(units: Option<i128>) -> Decimal<SCALE> {
+    match units {
+        Some(units) => Decimal::from_units(units),
+        None => too_large(),
+    }
+}
+
 #[cold]
+#[track_caller]
 fn too_large() -> ! {
     panic!("a decimal beyond what 128 bits hold")
 }
@@ -76,40 +87,45 @@ impl<const SCALE: u8> Decimal<SCALE> {
     ///
     /// # Panics
     /// When the result does not fit.
+    #[track_caller]
     pub fn times<const OTHER: u8>(self, factor: Decimal<OTHER>, rounding: Rounding) -> Self {
         let units = mul_div(self.units, factor.units, Decimal::<OTHER>::ONE, rounding);
-        Self::from_units(units.unwrap_or_else(|| too_large()))
+        fitting(units)
     }
 
     /// The quotient, rounded as it is said.
     ///
     /// # Panics
     /// When the divisor is zero, or the result does not fit.
+    #[track_caller]
     pub fn divided_by<const OTHER: u8>(self, divisor: Decimal<OTHER>, rounding: Rounding) -> Self {
         if divisor.units == 0 {
             panic!("attempt to divide a decimal by zero");
         }
         let units = mul_div(self.units, Decimal::<OTHER>::ONE, divisor.units, rounding);
-        Self::from_units(units.unwrap_or_else(|| too_large()))
+        fitting(units)
     }
 
     /// The nearest number of another scale: `total.round_to::<2>(Rounding::HalfEven)`.
     ///
     /// # Panics
     /// When the result does not fit.
+    #[track_caller]
     pub fn round_to<const OTHER: u8>(self, rounding: Rounding) -> Decimal<OTHER> {
         let units = mul_div(self.units, Decimal::<OTHER>::ONE, Self::ONE, rounding);
-        Decimal::from_units(units.unwrap_or_else(|| too_large()))
+        fitting(units)
     }
 
     /// The nearest whole number, of the same scale.
+    #[track_caller]
     pub fn rounded(self, rounding: Rounding) -> Self {
         self.round_to::<0>(rounding).round_to(rounding)
     }
 
     /// The value without its sign.
+    #[track_caller]
     pub fn abs(self) -> Self {
-        Self::from_units(self.units.checked_abs().unwrap_or_else(|| too_large()))
+        fitting(self.units.checked_abs())
     }
 }
 
@@ -176,32 +192,37 @@ fn wide_div((high, low): (u128, u128), divisor: u128) -> Option<(u128, u128)> {
 
 impl<const SCALE: u8> Add for Decimal<SCALE> {
     type Output = Self;
+    #[track_caller]
     fn add(self, other: Self) -> Self {
-        self.checked_add(other).unwrap_or_else(|| too_large())
+        fitting(self.units.checked_add(other.units))
     }
 }
 
 impl<const SCALE: u8> Sub for Decimal<SCALE> {
     type Output = Self;
+    #[track_caller]
     fn sub(self, other: Self) -> Self {
-        self.checked_sub(other).unwrap_or_else(|| too_large())
+        fitting(self.units.checked_sub(other.units))
     }
 }
 
 impl<const SCALE: u8> Neg for Decimal<SCALE> {
     type Output = Self;
+    #[track_caller]
     fn neg(self) -> Self {
-        Self::from_units(self.units.checked_neg().unwrap_or_else(|| too_large()))
+        fitting(self.units.checked_neg())
     }
 }
 
 impl<const SCALE: u8> AddAssign for Decimal<SCALE> {
+    #[track_caller]
     fn add_assign(&mut self, other: Self) {
         *self = *self + other;
     }
 }
 
 impl<const SCALE: u8> SubAssign for Decimal<SCALE> {
+    #[track_caller]
     fn sub_assign(&mut self, other: Self) {
         *self = *self - other;
     }
@@ -209,13 +230,15 @@ impl<const SCALE: u8> SubAssign for Decimal<SCALE> {
 
 impl<const SCALE: u8> Mul<i64> for Decimal<SCALE> {
     type Output = Self;
+    #[track_caller]
     fn mul(self, factor: i64) -> Self {
-        self.checked_mul_whole(factor).unwrap_or_else(|| too_large())
+        fitting(self.units.checked_mul(factor as i128))
     }
 }
 
 impl<const SCALE: u8, const OTHER: u8> Mul<Decimal<OTHER>> for Decimal<SCALE> {
     type Output = Self;
+    #[track_caller]
     fn mul(self, factor: Decimal<OTHER>) -> Self {
         self.times(factor, Rounding::HalfEven)
     }
@@ -223,6 +246,7 @@ impl<const SCALE: u8, const OTHER: u8> Mul<Decimal<OTHER>> for Decimal<SCALE> {
 
 impl<const SCALE: u8, const OTHER: u8> Div<Decimal<OTHER>> for Decimal<SCALE> {
     type Output = Self;
+    #[track_caller]
     fn div(self, divisor: Decimal<OTHER>) -> Self {
         self.divided_by(divisor, Rounding::HalfEven)
     }

@@ -35,6 +35,7 @@
 
 pub mod column;
 mod decimal;
+mod duplicate;
 mod find;
 #[cfg(any(target_arch = "wasm32", test))]
 mod heap;

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement, PrefetchKey,
-    ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+    ABI_VERSION, AbortSchema, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement,
+    PrefetchKey, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
     schema::DOCS_BYTES_MAX,
     value::{ValueError, ValueReader},
 };
@@ -187,8 +187,21 @@ pub struct ProcedureInfo {
     pub log: LogChoice,
     /// Milliseconds that a call may run; the server's limit unless given.
     pub time_max_ms: Option<u32>,
+    /// Fuel that a call may burn; what every transaction may unless given.
+    pub fuel_max: Option<u64>,
+    /// Codes with which it aborts.
+    pub aborts: &'static [AbortInfo],
     /// Rows that are brought into the processor's cache before a call begins.
     pub prefetch: &'static [PrefetchInfo],
+}
+
+/// A code with which a procedure aborts.
+#[derive(Debug)]
+pub struct AbortInfo {
+    /// As callers get it.
+    pub code: &'static str,
+    /// When it aborts so; may be empty.
+    pub docs: &'static str,
 }
 
 /// A row that a call will look at: its table's name and its primary key.
@@ -231,7 +244,18 @@ impl ProcedureInfo {
             },
             log: self.log,
             time_max_ms: self.time_max_ms,
+            fuel_max: self.fuel_max,
+            aborts: self.aborts.iter().map(AbortInfo::schema).collect(),
             prefetch: self.prefetch.iter().map(|prefetch| prefetch.key(tables)).collect(),
+        }
+    }
+}
+
+impl AbortInfo {
+    fn schema(&self) -> AbortSchema {
+        AbortSchema {
+            code: self.code.into(),
+            docs: beginning_of(self.docs).into(),
         }
     }
 }

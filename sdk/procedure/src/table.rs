@@ -10,12 +10,13 @@ use reprise_abi::{RowHandle, ScalarType, Target};
 use crate::{
     column::Columns,
     key::WholeKey,
-    module::{Abort, TableInfo},
+    module::TableInfo,
     ops::{Answer, Found},
     scratch::Scratch,
     txn::Txn,
 };
 
+pub use crate::duplicate::DuplicateKey;
 pub use crate::many::{FoundRows, SameLayout, multi_get, multi_read, multi_read_alike};
 
 /// A type whose values are rows of a table, or some columns of them. Implemented by `#[table]` and `#[columns]`.
@@ -80,39 +81,6 @@ pub trait IndexOf<const I: u16>: Table {
 
 /// Some columns of table `T`. Implemented by `#[columns]`.
 pub trait ColumnsOf<T>: Table {}
-
-/// A row's key is taken in a unique index.
-#[derive(Clone, Copy, Debug)]
-pub struct DuplicateKey {
-    /// The table.
-    pub table: &'static TableInfo,
-    /// 0 = primary key.
-    pub index: u16,
-}
-
-impl DuplicateKey {
-    /// Name of the unique index in which the key is taken; `primary_key` of the primary key.
-    pub fn index_name(&self) -> &'static str {
-        self.table.index_name(self.index)
-    }
-}
-
-impl PartialEq for DuplicateKey {
-    fn eq(&self, other: &Self) -> bool {
-        (self.table.name, self.index) == (other.table.name, other.index)
-    }
-}
-
-impl From<DuplicateKey> for Abort {
-    #[cold]
-    fn from(duplicate: DuplicateKey) -> Self {
-        let mut message = String::from("table ");
-        message.push_str(duplicate.table.name);
-        message.push_str(" already has a row with this key in ");
-        message.push_str(duplicate.index_name());
-        Self::new("duplicate_key", message)
-    }
-}
 
 /// A row that was read, and its handle in the transaction.
 #[derive(Clone, Debug)]
@@ -222,11 +190,13 @@ integer! { i8 i16 i32 i64 u8 u16 u32 u64 }
 /// Writes a row, or some columns of one, under a handle of the table.
 #[inline(always)]
 pub fn write<T: Table>(tx: &Txn<'_>, handle: RowHandle, value: &T) -> Result<(), DuplicateKey> {
-    let written = with_row(value, |row| match T::COLUMNS {
-        None => tx.ops.update(handle, row),
-        Some(columns) => tx.ops.patch(&[handle], columns, row),
-    });
-    written.map_err(duplicate::<T>)
+    with_row(value, |row| match T::COLUMNS {
+        None => {
+            let written = tx.ops.update(handle, row);
+            written.map_err(|index| DuplicateKey::of_row(T::INFO, index, row))
+        }
+        Some(columns) => tx.ops.patch(&[handle], columns, row).map_err(duplicate::<T>),
+    })
 }
 
 /// Writes the columns that were read of many rows, in one host call.
@@ -367,7 +337,7 @@ impl<T: InModule + Table> Inserts<T> {
 
 #[cold]
 fn duplicate<T: Table>(index: u16) -> DuplicateKey {
-    DuplicateKey { table: T::INFO, index }
+    DuplicateKey::new(T::INFO, index)
 }
 
 /// A row that was found and not read: enough to add to its columns or to delete it.
@@ -597,8 +567,10 @@ pub fn update_by_key<T: InModule + IndexOf<I> + Owned, const I: u16>(
 /// Inserts a row; an error names the unique index in which its key is taken.
 #[inline(always)]
 pub fn insert<T: Table + InModule>(tx: &Txn<'_>, row: &T) -> Result<RowHandle, DuplicateKey> {
-    let inserted = with_row(row, |row| tx.ops.insert(T::TABLE, row));
-    inserted.map_err(duplicate::<T>)
+    with_row(row, |row| {
+        let inserted = tx.ops.insert(T::TABLE, row);
+        inserted.map_err(|index| DuplicateKey::of_row(T::INFO, index, row))
+    })
 }
 
 /// Inserts many rows in one host call.

@@ -21,7 +21,18 @@ pub struct Timestamp(pub i64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(i64);
 
+/// A time; one that has no room ends the call, at the line that asked for it.
+#[inline]
+#[track_caller]
+fn fitting(us: Option<i64>) -> i64 {
+    match us {
+        Some(us) => us,
+        None => too_far(),
+    }
+}
+
 #[cold]
+#[track_caller]
 fn too_far() -> ! {
     panic!("time beyond what 64 bits of microseconds hold")
 }
@@ -32,26 +43,31 @@ impl Duration {
 
     /// # Panics
     /// Beyond 292,000 years, as the other constructors.
+    #[track_caller]
     pub fn from_days(days: i64) -> Self {
         Self::of(days, US_PER_DAY)
     }
 
     /// So many hours.
+    #[track_caller]
     pub fn from_hours(hours: i64) -> Self {
         Self::of(hours, 3_600 * US_PER_SECOND)
     }
 
     /// So many minutes.
+    #[track_caller]
     pub fn from_mins(minutes: i64) -> Self {
         Self::of(minutes, 60 * US_PER_SECOND)
     }
 
     /// So many seconds.
+    #[track_caller]
     pub fn from_secs(seconds: i64) -> Self {
         Self::of(seconds, US_PER_SECOND)
     }
 
     /// So many milliseconds.
+    #[track_caller]
     pub fn from_millis(milliseconds: i64) -> Self {
         Self::of(milliseconds, 1_000)
     }
@@ -61,8 +77,9 @@ impl Duration {
         Self(microseconds)
     }
 
+    #[track_caller]
     fn of(count: i64, unit_us: i64) -> Self {
-        Self(count.checked_mul(unit_us).unwrap_or_else(|| too_far()))
+        Self(fitting(count.checked_mul(unit_us)))
     }
 
     /// It in microseconds.
@@ -88,13 +105,9 @@ impl Duration {
 
 impl Timestamp {
     /// The beginning of its day, in UTC.
+    #[track_caller]
     pub fn start_of_day(self) -> Self {
-        Self(
-            self.0
-                .div_euclid(US_PER_DAY)
-                .checked_mul(US_PER_DAY)
-                .unwrap_or_else(|| too_far()),
-        )
+        Self(fitting(self.0.div_euclid(US_PER_DAY).checked_mul(US_PER_DAY)))
     }
 
     /// The point of a date and a time of day in UTC; none where there is no such.
@@ -160,32 +173,37 @@ fn days_in(year: i64, month: u8) -> u8 {
 
 impl Add<Duration> for Timestamp {
     type Output = Self;
+    #[track_caller]
     fn add(self, time: Duration) -> Self {
-        Self(self.0.checked_add(time.0).unwrap_or_else(|| too_far()))
+        Self(fitting(self.0.checked_add(time.0)))
     }
 }
 
 impl Sub<Duration> for Timestamp {
     type Output = Self;
+    #[track_caller]
     fn sub(self, time: Duration) -> Self {
-        Self(self.0.checked_sub(time.0).unwrap_or_else(|| too_far()))
+        Self(fitting(self.0.checked_sub(time.0)))
     }
 }
 
 impl Sub for Timestamp {
     type Output = Duration;
+    #[track_caller]
     fn sub(self, earlier: Self) -> Duration {
-        Duration(self.0.checked_sub(earlier.0).unwrap_or_else(|| too_far()))
+        Duration(fitting(self.0.checked_sub(earlier.0)))
     }
 }
 
 impl AddAssign<Duration> for Timestamp {
+    #[track_caller]
     fn add_assign(&mut self, time: Duration) {
         *self = *self + time;
     }
 }
 
 impl SubAssign<Duration> for Timestamp {
+    #[track_caller]
     fn sub_assign(&mut self, time: Duration) {
         *self = *self - time;
     }
@@ -193,27 +211,31 @@ impl SubAssign<Duration> for Timestamp {
 
 impl Add for Duration {
     type Output = Self;
+    #[track_caller]
     fn add(self, other: Self) -> Self {
-        Self(self.0.checked_add(other.0).unwrap_or_else(|| too_far()))
+        Self(fitting(self.0.checked_add(other.0)))
     }
 }
 
 impl Sub for Duration {
     type Output = Self;
+    #[track_caller]
     fn sub(self, other: Self) -> Self {
-        Self(self.0.checked_sub(other.0).unwrap_or_else(|| too_far()))
+        Self(fitting(self.0.checked_sub(other.0)))
     }
 }
 
 impl Neg for Duration {
     type Output = Self;
+    #[track_caller]
     fn neg(self) -> Self {
-        Self(self.0.checked_neg().unwrap_or_else(|| too_far()))
+        Self(fitting(self.0.checked_neg()))
     }
 }
 
 impl Mul<i64> for Duration {
     type Output = Self;
+    #[track_caller]
     fn mul(self, times: i64) -> Self {
         Self::of(self.0, times)
     }

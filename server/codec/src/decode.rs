@@ -234,7 +234,7 @@ fn read_value<'t, S: Source<'t>>(
     }
     match (bare, token) {
         (Type::List(item), Token::List(items)) => read_list(item, source, sink, path, items),
-        (Type::Struct(fields), Token::Map(items)) => read_members(fields, source, sink, path, items),
+        (Type::Struct(of), Token::Map(items)) => read_members(&of.fields, source, sink, path, items),
         (_, other) => {
             mismatch(ty, sink, path, &shown(bare, &other));
             skip_rest(source, other)
@@ -293,6 +293,8 @@ fn push_scalar(ty: ScalarType, token: &Token<'_>, out: &mut Vec<u8>) -> bool {
         (ScalarType::Bool, Token::Bool(value)) => out.push(*value as u8),
         (ScalarType::Decimal { scale }, _) => {
             let value = match token {
+                // Texts are digits and a point, as the description of the API says; numbers may have an exponent.
+                Token::Text(text) if text.as_str().contains(['e', 'E']) => None,
                 Token::Text(text) => scalar::parse_decimal(text.as_str(), scale),
                 Token::Number(text) => scalar::parse_decimal(text, scale),
                 Token::Integer(value) => scalar::parse_decimal(&value.to_string(), scale),

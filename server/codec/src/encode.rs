@@ -29,9 +29,9 @@ pub fn write_value(ty: &Type, reader: &mut ValueReader<'_>, out: &mut Vec<u8>) -
             }
             out.push(b']');
         }
-        Type::Struct(fields) => {
+        Type::Struct(of) => {
             out.push(b'{');
-            for (index, field) in fields.iter().enumerate() {
+            for (index, field) in of.fields.iter().enumerate() {
                 write_member_name(index, &field.name, out);
                 write_value(&field.ty, reader, out)?;
             }

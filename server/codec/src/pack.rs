@@ -97,9 +97,9 @@ impl<'o> Packer<'o> {
                     self.value(item, reader)?;
                 }
             }
-            Type::Struct(fields) => {
-                self.map(fields.len() as u64);
-                for field in fields {
+            Type::Struct(of) => {
+                self.map(of.fields.len() as u64);
+                for field in &of.fields {
                     self.text(&field.name);
                     self.value(&field.ty, reader)?;
                 }

@@ -76,7 +76,7 @@ impl Dice {
                     name: format!("f{at}"),
                     ty: self.ty(depth - 1),
                 };
-                Type::Struct((0..count).map(field).collect())
+                Type::Struct((0..count).map(field).collect::<Vec<_>>().into())
             }
         }
     }
@@ -120,7 +120,7 @@ impl Dice {
                 value::push_varint(out, count as u32);
                 (0..count).for_each(|_| self.value(item, out));
             }
-            Type::Struct(fields) => fields.iter().for_each(|field| self.value(&field.ty, out)),
+            Type::Struct(of) => of.fields.iter().for_each(|field| self.value(&field.ty, out)),
             Type::Enum(variants) => value::push_varint(out, self.below(variants.len() as u64) as u32),
         }
     }
@@ -347,7 +347,7 @@ fn few_bytes_of_text_that_are_many_of_arguments_take_no_more_memory_than_argumen
         name: format!("f{number}"),
         ty: Type::Option(Box::new(scalar(ScalarType::I64))),
     });
-    let wide = Type::Struct(fields.collect());
+    let wide = Type::Struct(fields.collect::<Vec<_>>().into());
     let params = [
         param("first", scalar(ScalarType::I64)),
         param("list", Type::List(Box::new(wide))),
@@ -366,16 +366,19 @@ fn few_bytes_of_text_that_are_many_of_arguments_take_no_more_memory_than_argumen
 
 #[test]
 fn every_mistake_is_named_with_its_place() {
-    let point = Type::Struct(vec![
-        StructField {
-            name: "x".into(),
-            ty: scalar(ScalarType::I8),
-        },
-        StructField {
-            name: "y".into(),
-            ty: scalar(ScalarType::Decimal { scale: 2 }),
-        },
-    ]);
+    let point = Type::Struct(
+        vec![
+            StructField {
+                name: "x".into(),
+                ty: scalar(ScalarType::I8),
+            },
+            StructField {
+                name: "y".into(),
+                ty: scalar(ScalarType::Decimal { scale: 2 }),
+            },
+        ]
+        .into(),
+    );
     let params = [
         param("id", scalar(ScalarType::U64)),
         param("points", Type::List(Box::new(point))),
@@ -441,6 +444,18 @@ fn both_forms_of_wide_integers_are_taken() {
         expect![[r#"
             "/a": expected a signed 64-bit integer, as a number or a string, found the string "+1"
             "/b": expected an unsigned 64-bit integer, as a number or a string, found a number that is no exact integer"#]],
+    );
+}
+
+#[test]
+fn decimals_in_texts_are_digits_and_a_point() {
+    let params = [param("a", scalar(ScalarType::Decimal { scale: 2 }))];
+    check(&params, r#"{"a":1e2}"#, expect![[r#"{"a":"100.00"}"#]]);
+    check(&params, r#"{"a":"100"}"#, expect![[r#"{"a":"100.00"}"#]]);
+    check(
+        &params,
+        r#"{"a":"1e2"}"#,
+        expect![[r#""/a": expected a decimal that fits its scale, as a string or a number, found the string "1e2""#]],
     );
 }
 

@@ -160,7 +160,7 @@ pub async fn download_file(
     let permit = state.downloads.clone().try_acquire_owned().map_err(|_| {
         let detail = format!("{DOWNLOADS_MAX} downloads are under way; wait for one to end");
         let mut problem = Problem::new(ProblemKind::Overloaded, detail);
-        problem.retry_after_s = Some(5);
+        problem.retry_after_ms = Some(5_000);
         Refusal::from(problem)
     })?;
     let op = ControlOp::ReadBackup(format!("{id}/{name}"));

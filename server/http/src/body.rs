@@ -170,7 +170,7 @@ fn count(all: &BytesMut, grant: &mut Option<Grant>, requests: &Arc<Budget>) -> b
 pub fn requests_full() -> Refusal {
     let detail = "requests on their way hold all the memory that there is for them; try again after the given time, or send less at once";
     let mut problem = Problem::new(ProblemKind::Overloaded, detail);
-    problem.retry_after_s = Some(1);
+    problem.retry_after_ms = Some(200);
     problem.into()
 }
 

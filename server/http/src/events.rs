@@ -27,7 +27,7 @@ use crate::{
     refusal::Refusal,
     replication,
     state::AppState,
-    status::{now_us, status_of},
+    status::{last_before, now_us, status_of},
 };
 
 /// Streams what happens
@@ -49,7 +49,7 @@ pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result
     let permit = state.event_streams.clone().try_acquire_owned().map_err(|_| {
         let detail = format!("{EVENT_STREAMS_MAX} event streams are open; close one, or poll GET /v1/status");
         let mut problem = Problem::new(ProblemKind::Overloaded, detail);
-        problem.retry_after_s = Some(5);
+        problem.retry_after_ms = Some(5_000);
         Refusal::from(problem)
     })?;
     let caller = Caller::of(&state.auth(), &headers)?;
@@ -188,7 +188,7 @@ impl Live {
                 latency_us(&LatencySummary::of(&since))
             },
             waiting: status.waiting,
-            committed_lsn: U64(status.committed_lsn.0),
+            committed_lsn: last_before(status.committed_lsn),
             durable_lsn: U64(status.durable_lsn.0),
         };
         push_event("metrics", &event, out);

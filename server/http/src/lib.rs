@@ -26,6 +26,7 @@ mod idempotency;
 mod integers;
 mod limits;
 mod log;
+mod log_match;
 mod media;
 mod metrics;
 mod module_openapi;

@@ -1,11 +1,10 @@
 //! `/v1/log`: the log's records, decoded. `/v1/procedure-log`: what procedures wrote with `log`.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex},
+use axum::{
+    Json,
+    extract::{FromRequestParts, Query, State},
+    http::{Uri, request::Parts},
 };
-
-use axum::{Json, extract::State};
 use reprise_abi::{
     ColumnSchema, Parameter, RowLayout, ScalarType, TableSchema,
     key::KeyReader,
@@ -15,21 +14,19 @@ use reprise_api::{
     Json as RawJson, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, RecordKind, RowChange, U64,
 };
 use reprise_base::{Lsn, TxnId};
-use reprise_codec::{
-    count_prefix, encode_prefix, hex, raw_json, read_scalar, rfc3339, row_json, write_arguments, write_column,
-};
+use reprise_codec::{hex, raw_json, read_scalar, rfc3339, row_json, write_arguments, write_column};
 use reprise_observe::LineFilter;
-use reprise_router::{ChangedRow, LogBody, LogEntry, LogMatch, LogProcedure, LogQuery, NumberedRow, Router, RowsError};
+use reprise_router::{ChangedRow, LogBody, LogEntry, LogProcedure, LogQuery};
 use serde::{
     Deserialize,
     de::{IntoDeserializer, value::StrDeserializer},
 };
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     front::{Name, Params, parse_digits},
     limits::{LOG_LIMIT_MAX, LOG_PAGE_TEXT_BYTES_MAX, PROCEDURE_LOG_LIMIT_MAX},
+    log_match::Wanted,
     places::Operation,
     plan,
     refusal::Refusal,
@@ -74,11 +71,43 @@ pub struct LogParams {
     /// Only records with this idempotency key, and those that changed a row with this primary key, its values separated by commas: the row
     /// that has it now, or got it in a record before on the page. Other changes of rows that are gone name them by their numbers alone.
     key: Option<String>,
-    /// Only calls with an argument of this value: `name:value`. A record of changed rows has no arguments.
-    #[param(pattern = "^[^:]*:")]
-    argument: Option<String>,
+    /// Only records of transactions at this time (RFC 3339) or later. Records without a transaction have no time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<String>,
+    /// Only records of transactions before this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    until: Option<String>,
     /// `oldest` unless given.
     order: Option<LogOrder>,
+}
+
+/// The query of a look into the log, which may have `argument` more than once.
+pub struct LogAsked {
+    params: LogParams,
+    arguments: Vec<String>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for LogAsked {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        let query = parts.uri.query().unwrap_or_default();
+        let (arguments, others): (Vec<_>, Vec<_>) = query
+            .split('&')
+            .partition(|pair| pair.split('=').next() == Some("argument"));
+        let unread = |reason: String| Refusal::malformed(format!("the query can't be read: {reason}"));
+        let uri = |pairs: Vec<&str>| Uri::try_from(format!("/?{}", pairs.join("&")));
+        let (arguments, others) = (uri(arguments), uri(others));
+        let arguments = arguments.map_err(|error| unread(error.to_string()))?;
+        let others = others.map_err(|error| unread(error.to_string()))?;
+        let Query(params) = Query::try_from_uri(&others).map_err(|error| unread(error.body_text()))?;
+        let Query(arguments) =
+            Query::<Vec<(String, String)>>::try_from_uri(&arguments).map_err(|error| unread(error.body_text()))?;
+        Ok(Self {
+            params,
+            arguments: arguments.into_iter().map(|(_, value)| value).collect(),
+        })
+    }
 }
 
 /// Lists the log's records
@@ -88,7 +117,10 @@ pub struct LogParams {
     get,
     path = "/v1/log",
     tag = "Log",
-    params(LogParams),
+    params(
+        LogParams,
+        ("argument" = Option<Vec<String>>, Query, description = "Only calls with an argument of this value: `name:value`; may be given more than once. A record of changed rows has no arguments"),
+    ),
     responses(
         (status = 200, description = "A page", body = LogPage),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
@@ -98,9 +130,11 @@ pub struct LogParams {
 )]
 pub async fn list_log(
     State(state): State<AppState>,
-    Params(params): Params<LogParams>,
+    LogAsked { params, arguments }: LogAsked,
 ) -> Result<Json<LogPage>, Refusal> {
     let limit = limit(params.limit, LOG_LIMIT_MAX)?;
+    let (since, until) = (params.since.as_deref(), params.until.as_deref());
+    let wanted = Wanted::new(params.key, &arguments, since, until)?;
     let query = LogQuery {
         from: params.from.as_deref().map(position).transpose()?,
         newest: params.order.unwrap_or_default() == LogOrder::Newest,
@@ -112,13 +146,13 @@ pub async fn list_log(
         procedure: params.procedure,
         matching: None,
     };
-    let (newest, key) = (query.newest, params.key);
-    let argument = argument(params.argument.as_deref())?;
-    let page = state
+    let newest = query.newest;
+    let (page, unsearched) = state
         .blocking(Operation::ReadLog, move |parts| {
-            let key = key.map(|key| KeyMatch::new(&parts.router, key)).transpose()?;
-            let matching = matching(key, argument);
-            Ok::<_, Refusal>(parts.router.log_records(LogQuery { matching, ..query })?)
+            let (matching, unsearched) = wanted.matching(&parts.router, newest, query.from.is_some())?;
+            let page = parts.router.log_records(LogQuery { matching, ..query })?;
+            let count = unsearched.lock().expect("held for a count").count;
+            Ok::<_, Refusal>((page, count))
         })
         .await??;
     let mut next = page.next.map(|lsn| U64(lsn.0));
@@ -141,118 +175,13 @@ pub async fn list_log(
         next,
         oldest,
         end,
+        unsearched: (unsearched > 0).then_some(U64(unsearched)),
     }))
 }
 
 fn transaction(text: &str) -> Result<TxnId, Refusal> {
     let id = parse_digits(text).map(TxnId);
     id.ok_or_else(|| Refusal::malformed("transaction is a transaction's id: 1 to 19 digits"))
-}
-
-/// The argument that is asked for, and its value.
-fn argument(text: Option<&str>) -> Result<Option<(String, String)>, Refusal> {
-    match text.map(|text| text.split_once(':')) {
-        None => Ok(None),
-        Some(Some((name, value))) => Ok(Some((name.to_owned(), value.to_owned()))),
-        Some(None) => Err(Refusal::malformed("argument is written as name:value")),
-    }
-}
-
-/// What is judged of a decoded record.
-fn matching(key: Option<KeyMatch>, argument: Option<(String, String)>) -> Option<LogMatch> {
-    if key.is_none() && argument.is_none() {
-        return None;
-    }
-    let judge = move |entry: &LogEntry| {
-        key.as_ref().is_none_or(|key| key.is_in(entry))
-            && argument
-                .as_ref()
-                .is_none_or(|(name, value)| has_argument(entry, name, value))
-    };
-    Some(LogMatch(Arc::new(judge)))
-}
-
-/// Rows that one insertion after the other gave the key, at most: what is kept for a page.
-const ROWS_MET_MAX: usize = 1_024;
-
-/// A key that records are looked for by: an idempotency key, or a primary key in any table whose columns take its values.
-struct KeyMatch {
-    text: String,
-    /// Rows that have the key now, and those that got it in a record that was judged before.
-    rows: Mutex<BTreeSet<NumberedRow>>,
-}
-
-impl KeyMatch {
-    fn new(router: &Router, text: String) -> Result<Self, RowsError> {
-        let deployed = router.deployed();
-        let keys = deployed.tables().filter_map(|(id, table)| {
-            let columns: Vec<_> = table
-                .primary_key
-                .iter()
-                .map(|at| &table.columns[*at as usize])
-                .collect();
-            let is_whole = !columns.is_empty() && count_prefix(&text) == columns.len();
-            let key = is_whole.then(|| encode_prefix(&columns, &text).ok())??;
-            Some((id, table.clone(), key))
-        });
-        let rows = Mutex::new(router.numbered_rows(keys.collect())?);
-        Ok(Self { text, rows })
-    }
-
-    fn is_in(&self, entry: &LogEntry) -> bool {
-        let key = Some(self.text.as_str());
-        // Each row is looked at: it may tell a number that a later record has.
-        let changed = entry.rows.iter().filter(|row| self.is_of(row));
-        changed.count() > 0 || entry.idempotency_key.as_deref() == key
-    }
-
-    fn is_of(&self, row: &ChangedRow) -> bool {
-        let numbered = NumberedRow::of(row);
-        let mut rows = self.rows.lock().expect("held for a look");
-        if row_key_text(row).is_some_and(|found| found == self.text) {
-            if rows.len() < ROWS_MET_MAX {
-                rows.extend(numbered);
-            }
-            return true;
-        }
-        numbered.is_some_and(|row| rows.contains(&row))
-    }
-}
-
-/// The primary key that a record tells of a row, its values separated by commas.
-fn row_key_text(row: &ChangedRow) -> Option<String> {
-    let table = row.table.as_ref().filter(|table| !table.primary_key.is_empty())?;
-    let json = match (&row.key, &row.row) {
-        (Some(key), _) => key_json(table, key),
-        (None, Some(bytes)) => row_json(table, &RowLayout::of_table(table), bytes),
-        (None, None) => None,
-    };
-    let members = serde_json::from_str::<serde_json::Map<String, Value>>(json?.get()).ok()?;
-    let names = table.primary_key.iter().map(|at| &table.columns[*at as usize].name);
-    let values = names.map(|name| members.get(name).map_or(String::new(), plain));
-    Some(values.collect::<Vec<_>>().join(","))
-}
-
-fn has_argument(entry: &LogEntry, name: &str, value: &str) -> bool {
-    let schema = entry.procedure.as_ref().and_then(LogProcedure::schema);
-    let (LogBody::Command { args, .. }, Some(schema)) = (&entry.body, schema) else {
-        return false;
-    };
-    if !schema.params.iter().any(|param| param.name == name) {
-        return false;
-    }
-    let mut out = Vec::with_capacity(args.len() * 2);
-    let is_written = write_arguments(&schema.params, args, &mut out).is_ok();
-    let members = serde_json::from_slice::<serde_json::Map<String, Value>>(&out);
-    is_written && members.is_ok_and(|members| members.get(name).is_some_and(|found| plain(found) == value))
-}
-
-/// A value as one types it: a text without its quotes.
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }
 
 /// About what a record takes as text.
@@ -445,7 +374,7 @@ fn row_change(row: &ChangedRow) -> RowChange {
 }
 
 /// An encoded primary key as an object by column; None where it is no key of the table.
-fn key_json(table: &TableSchema, key: &[u8]) -> Option<RawJson> {
+pub fn key_json(table: &TableSchema, key: &[u8]) -> Option<RawJson> {
     let mut reader = KeyReader::new(key);
     let positions = table.primary_key.iter();
     let columns = positions.map(|at| {

@@ -1,8 +1,10 @@
 //! `/v1/modules/{module}/openapi.json`: the procedures of a module as operations of their own, for generators of typed clients.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::{Json, extract::State};
-use reprise_abi::ProcedureSchema;
-use reprise_api::{Problem, TypeInfo};
+use reprise_abi::{AbortSchema, ProcedureSchema};
+use reprise_api::{FieldInfo, Problem, TypeInfo};
 use reprise_router::Module;
 use serde_json::{Map, Value, json};
 
@@ -14,11 +16,25 @@ const CALL_POINTER: &str = "/paths/~1v1~1call~1{module}~1{procedure}/post";
 const SIGNED_PATTERN: &str = "^-?[0-9]{1,19}$";
 const UNSIGNED_PATTERN: &str = "^[0-9]{1,20}$";
 
+/// How a reference to a component begins.
+const SCHEMAS: &str = "#/components/schemas/";
+
 /// Which way a value goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     In,
     Out,
+}
+
+/// The schemas that the document's paths use, by name.
+#[derive(Default)]
+struct Components {
+    /// Those of the server that any call refers to, and one for each named struct of the module.
+    schemas: Map<String, Value>,
+    /// The names of those of the server.
+    served: BTreeSet<String>,
+    /// The structs of each name: of two that differ the second has a number behind it.
+    named: BTreeMap<String, Vec<Vec<FieldInfo>>>,
 }
 
 /// Describes a module's procedures
@@ -46,11 +62,16 @@ pub async fn module_openapi(State(state): State<AppState>, Name(name): Name) -> 
 /// `served` is the description of the server itself.
 fn document(module: &Module, mut served: Value) -> Value {
     let call = served.pointer_mut(CALL_POINTER).map(Value::take).unwrap_or_default();
+    let mut components = Components::default();
+    for schema in ["CallAnswer", "Problem"] {
+        components.take(schema, &served["components"]["schemas"]);
+    }
     let procedures = module.schema.procedures.iter();
     let paths: Map<_, _> = procedures
         .map(|procedure| {
             let path = format!("/v1/call/{}/{}", module.name, procedure.name);
-            (path, json!({"post": operation(&module.name, procedure, &call)}))
+            let operation = operation(&module.name, procedure, &call, &mut components);
+            (path, json!({"post": operation}))
         })
         .collect();
     json!({
@@ -62,24 +83,43 @@ fn document(module: &Module, mut served: Value) -> Value {
         },
         "security": served["security"],
         "paths": paths,
-        "components": served["components"],
+        "components": {
+            "schemas": components.schemas,
+            "securitySchemes": served["components"]["securitySchemes"],
+        },
     })
 }
 
 /// A call of the procedure; what is the same of all of them is taken from the description of any call.
-fn operation(module: &str, procedure: &ProcedureSchema, call: &Value) -> Value {
+fn operation(module: &str, procedure: &ProcedureSchema, call: &Value, components: &mut Components) -> Value {
     let parameters = call["parameters"].as_array().into_iter().flatten();
     let headers: Vec<_> = parameters.filter(|parameter| parameter["in"] == "header").collect();
-    let fields = procedure.params.iter();
-    let fields: Vec<_> = fields.map(|param| (&param.name[..], type_info(&param.ty))).collect();
-    let arguments = object(fields.iter().map(|(name, ty)| (*name, ty)), Way::In);
+    let params = procedure.params.iter().map(|param| FieldInfo {
+        name: param.name.clone(),
+        ty: type_info(&param.ty),
+    });
+    let arguments = components.object(&params.collect::<Vec<_>>(), Way::In);
     let is_required = arguments["required"].as_array().is_some_and(|names| !names.is_empty());
-    let result = schema_of(&type_info(&procedure.returns), Way::Out);
+    let result = components.schema_of(&type_info(&procedure.returns), Way::Out);
     let answer = json!({"allOf": [
-        {"$ref": "#/components/schemas/CallAnswer"},
+        {"$ref": format!("{SCHEMAS}CallAnswer")},
         {"type": "object", "properties": {"result": result}, "required": ["result"]},
     ]});
-    let problem = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
+    let problem = json!({"$ref": format!("{SCHEMAS}Problem")});
+    let mut responses = json!({
+        "200": {
+            "description": "Committed",
+            "headers": call["responses"]["200"]["headers"],
+            "content": {"application/json": {"schema": answer}},
+        },
+        "default": {
+            "description": "Left nothing, unless it is outcome-unknown",
+            "content": {"application/problem+json": {"schema": problem}},
+        },
+    });
+    if !procedure.aborts.is_empty() {
+        responses["422"] = aborted(&procedure.aborts, &problem);
+    }
     json!({
         "tags": [module],
         "summary": procedure.docs.lines().next().unwrap_or_default(),
@@ -87,62 +127,141 @@ fn operation(module: &str, procedure: &ProcedureSchema, call: &Value) -> Value {
         "operationId": procedure.name,
         "parameters": headers,
         "requestBody": {"required": is_required, "content": {"application/json": {"schema": arguments}}},
-        "responses": {
-            "200": {
-                "description": "Committed",
-                "headers": call["responses"]["200"]["headers"],
-                "content": {"application/json": {"schema": answer}},
-            },
-            "default": {
-                "description": "Left nothing, unless it is outcome-unknown",
-                "content": {"application/problem+json": problem},
-            },
-        },
+        "responses": responses,
     })
 }
 
-fn object<'t>(fields: impl Iterator<Item = (&'t str, &'t TypeInfo)>, way: Way) -> Value {
-    let (mut properties, mut required) = (Map::new(), Vec::new());
-    for (name, ty) in fields {
-        let may_be_left_out = matches!(ty, TypeInfo::Option { .. } | TypeInfo::Unit);
-        if way == Way::Out || !may_be_left_out {
-            required.push(name);
+/// The answer to a call that the procedure aborts. The codes are examples: a module need not declare them all.
+fn aborted(aborts: &[AbortSchema], problem: &Value) -> Value {
+    let lines = aborts.iter().map(|abort| match abort.docs.is_empty() {
+        true => format!("\n- `{}`", abort.code),
+        false => format!("\n- `{}`: {}", abort.code, abort.docs),
+    });
+    let codes: Vec<_> = aborts.iter().map(|abort| &abort.code).collect();
+    let schema = json!({"allOf": [
+        problem,
+        {"type": "object", "properties": {"code": {"type": "string", "examples": codes}}},
+    ]});
+    json!({
+        "description": format!(
+            "Left nothing: procedure-aborted, with one of these codes; or limit-exceeded, or cancelled\n{}",
+            lines.collect::<String>()
+        ),
+        "content": {"application/problem+json": {"schema": schema}},
+    })
+}
+
+impl Components {
+    /// Takes a schema of the server, and those that it refers to.
+    fn take(&mut self, name: &str, served: &Value) {
+        let Some(schema) = served.get(name) else { return };
+        self.schemas.insert(name.to_owned(), schema.clone());
+        if self.served.insert(name.to_owned()) {
+            self.take_referred(schema, served);
         }
-        properties.insert(name.to_owned(), schema_of(ty, way));
     }
-    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+
+    fn take_referred(&mut self, schema: &Value, served: &Value) {
+        match schema {
+            Value::Object(members) => members.iter().for_each(|(word, value)| match (&word[..], value) {
+                ("$ref", Value::String(to)) => {
+                    if let Some(name) = to.strip_prefix(SCHEMAS) {
+                        self.take(name, served);
+                    }
+                }
+                _ => self.take_referred(value, served),
+            }),
+            Value::Array(items) => items.iter().for_each(|item| self.take_referred(item, served)),
+            _ => {}
+        }
+    }
+
+    fn object(&mut self, fields: &[FieldInfo], way: Way) -> Value {
+        let (mut properties, mut required) = (Map::new(), Vec::new());
+        for field in fields {
+            let may_be_left_out = matches!(field.ty, TypeInfo::Option { .. } | TypeInfo::Unit);
+            if way == Way::Out || !may_be_left_out {
+                required.push(&field.name);
+            }
+            properties.insert(field.name.clone(), self.schema_of(&field.ty, way));
+        }
+        json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+    }
+
+    /// A reference to the component of a named struct. Where values look different as arguments, these have a component of their own.
+    fn named(&mut self, name: &str, fields: &[FieldInfo], way: Way) -> Value {
+        let known = self.named.entry(name.to_owned()).or_default();
+        let at = known.iter().position(|known| known == fields).unwrap_or_else(|| {
+            known.push(fields.to_vec());
+            known.len() - 1
+        });
+        let mut component = match at {
+            0 => name.to_owned(),
+            at => format!("{name}{}", at + 1),
+        };
+        if self.served.contains(name) {
+            component.push_str("Value");
+        }
+        if way == Way::In && fields.iter().any(differs_by_way) {
+            component.push_str("Input");
+        }
+        let reference = json!({"$ref": format!("{SCHEMAS}{component}")});
+        if !self.schemas.contains_key(&component) {
+            let schema = self.object(fields, way);
+            self.schemas.insert(component, schema);
+        }
+        reference
+    }
+
+    fn schema_of(&mut self, ty: &TypeInfo, way: Way) -> Value {
+        let integer = |least: i64, most: i64| json!({"type": "integer", "minimum": least, "maximum": most});
+        match ty {
+            TypeInfo::Unit => json!({"type": "null"}),
+            TypeInfo::Bool => json!({"type": "boolean"}),
+            TypeInfo::I8 => integer(i8::MIN.into(), i8::MAX.into()),
+            TypeInfo::I16 => integer(i16::MIN.into(), i16::MAX.into()),
+            TypeInfo::I32 => integer(i32::MIN.into(), i32::MAX.into()),
+            TypeInfo::U8 => integer(0, u8::MAX.into()),
+            TypeInfo::U16 => integer(0, u16::MAX.into()),
+            TypeInfo::U32 => integer(0, u32::MAX.into()),
+            TypeInfo::I64 => text_or_integer(way, SIGNED_PATTERN),
+            TypeInfo::U64 => text_or_integer(way, UNSIGNED_PATTERN),
+            TypeInfo::F64 => json!({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}),
+            // A number is taken, too, where it has no loss; clients made from this send text, which never has.
+            TypeInfo::Decimal { scale } => json!({"type": "string", "pattern": decimal_pattern(*scale, way)}),
+            TypeInfo::Text => json!({"type": "string"}),
+            TypeInfo::Bytes => json!({"type": "string", "contentEncoding": "base64"}),
+            TypeInfo::Timestamp => json!({"type": "string", "format": "date-time"}),
+            TypeInfo::Uuid => json!({"type": "string", "format": "uuid"}),
+            TypeInfo::Option { item } => json!({"anyOf": [self.schema_of(item, way), {"type": "null"}]}),
+            TypeInfo::List { item } => json!({"type": "array", "items": self.schema_of(item, way)}),
+            TypeInfo::Struct {
+                name: Some(name),
+                fields,
+            } => self.named(name, fields, way),
+            TypeInfo::Struct { name: None, fields } => self.object(fields, way),
+            TypeInfo::Enum { variants } => json!({"type": "string", "enum": variants}),
+        }
+    }
 }
 
-fn schema_of(ty: &TypeInfo, way: Way) -> Value {
-    let integer = |least: i64, most: i64| json!({"type": "integer", "minimum": least, "maximum": most});
-    match ty {
-        TypeInfo::Unit => json!({"type": "null"}),
-        TypeInfo::Bool => json!({"type": "boolean"}),
-        TypeInfo::I8 => integer(i8::MIN.into(), i8::MAX.into()),
-        TypeInfo::I16 => integer(i16::MIN.into(), i16::MAX.into()),
-        TypeInfo::I32 => integer(i32::MIN.into(), i32::MAX.into()),
-        TypeInfo::U8 => integer(0, u8::MAX.into()),
-        TypeInfo::U16 => integer(0, u16::MAX.into()),
-        TypeInfo::U32 => integer(0, u32::MAX.into()),
-        TypeInfo::I64 => text_or(way, "integer", SIGNED_PATTERN),
-        TypeInfo::U64 => text_or(way, "integer", UNSIGNED_PATTERN),
-        TypeInfo::F64 => json!({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}),
-        TypeInfo::Decimal { scale } => text_or(way, "number", &decimal_pattern(*scale, way)),
-        TypeInfo::Text => json!({"type": "string"}),
-        TypeInfo::Bytes => json!({"type": "string", "contentEncoding": "base64"}),
-        TypeInfo::Timestamp => json!({"type": "string", "format": "date-time"}),
-        TypeInfo::Uuid => json!({"type": "string", "format": "uuid"}),
-        TypeInfo::Option { item } => json!({"anyOf": [schema_of(item, way), {"type": "null"}]}),
-        TypeInfo::List { item } => json!({"type": "array", "items": schema_of(item, way)}),
-        TypeInfo::Struct { fields } => object(fields.iter().map(|field| (&field.name[..], &field.ty)), way),
-        TypeInfo::Enum { variants } => json!({"type": "string", "enum": variants}),
+/// True where values of the member are described otherwise as arguments than as results.
+fn differs_by_way(field: &FieldInfo) -> bool {
+    fn differs(ty: &TypeInfo) -> bool {
+        match ty {
+            TypeInfo::I64 | TypeInfo::U64 | TypeInfo::Decimal { .. } => true,
+            TypeInfo::Option { item } | TypeInfo::List { item } => differs(item),
+            TypeInfo::Struct { fields, .. } => fields.iter().any(differs_by_way),
+            _ => false,
+        }
     }
+    matches!(field.ty, TypeInfo::Option { .. } | TypeInfo::Unit) || differs(&field.ty)
 }
 
-/// Text on the way out; on the way in a number without loss is taken, too.
-fn text_or(way: Way, number: &str, pattern: &str) -> Value {
+/// Text on the way out; on the way in an integer is taken, too.
+fn text_or_integer(way: Way, pattern: &str) -> Value {
     match way {
-        Way::In => json!({"type": ["string", number], "pattern": pattern}),
+        Way::In => json!({"type": ["string", "integer"], "pattern": pattern}),
         Way::Out => json!({"type": "string", "pattern": pattern}),
     }
 }
@@ -157,8 +276,6 @@ fn decimal_pattern(scale: u8, way: Way) -> String {
 
 #[cfg(test)]
 mod tests {
-    use reprise_api::FieldInfo;
-
     use super::*;
 
     #[test]
@@ -175,18 +292,47 @@ mod tests {
         };
         let list = TypeInfo::List {
             item: Box::new(TypeInfo::Struct {
+                name: None,
                 fields: vec![id, price],
             }),
         };
-        let out = schema_of(&list, Way::Out);
+        let mut components = Components::default();
+        let out = components.schema_of(&list, Way::Out);
         assert_eq!(out["items"]["required"], json!(["id", "price"]));
         assert_eq!(out["items"]["properties"]["id"]["type"], "string");
         assert_eq!(
             out["items"]["properties"]["price"]["anyOf"][0]["pattern"],
             "^-?[0-9]+\\.[0-9]{2}$"
         );
-        let taken = schema_of(&list, Way::In);
+        let taken = components.schema_of(&list, Way::In);
         assert_eq!(taken["items"]["required"], json!(["id"]));
         assert_eq!(taken["items"]["properties"]["id"]["type"], json!(["string", "integer"]));
+        let price = &taken["items"]["properties"]["price"]["anyOf"][0];
+        assert_eq!(price["type"], "string", "money never becomes a float in a client");
+    }
+
+    #[test]
+    fn a_named_struct_is_one_component_for_each_form_that_it_has() {
+        let view = |ty| TypeInfo::Struct {
+            name: Some("HoldView".into()),
+            fields: vec![FieldInfo { name: "a".into(), ty }],
+        };
+        let mut components = Components::default();
+        let mut name = |ty, way| {
+            let schema = components.schema_of(&view(ty), way);
+            let reference = schema["$ref"].as_str().expect("a reference");
+            reference.strip_prefix(SCHEMAS).expect("to a schema").to_owned()
+        };
+        assert_eq!(name(TypeInfo::I64, Way::Out), "HoldView");
+        assert_eq!(name(TypeInfo::I64, Way::Out), "HoldView");
+        assert_eq!(name(TypeInfo::I64, Way::In), "HoldViewInput");
+        assert_eq!(
+            name(TypeInfo::Text, Way::In),
+            "HoldView2",
+            "another struct of this name"
+        );
+        assert_eq!(name(TypeInfo::Text, Way::Out), "HoldView2");
+        let known: Vec<_> = components.schemas.keys().collect();
+        assert_eq!(known, ["HoldView", "HoldView2", "HoldViewInput"]);
     }
 }

@@ -50,7 +50,7 @@ impl Operation {
     pub fn too_busy(self, why: &str) -> Refusal {
         let detail = format!("this {} {why}; try again after the given time", self.name());
         let mut problem = Problem::new(ProblemKind::Overloaded, detail);
-        problem.retry_after_s = Some(1);
+        problem.retry_after_ms = Some(200);
         problem.into()
     }
 }
@@ -115,7 +115,7 @@ mod tests {
             .await
             .expect_err("none is free");
         assert_eq!(refusal.problem.status, 503);
-        assert_eq!(refusal.problem.retry_after_s, Some(1));
+        assert_eq!(refusal.problem.retry_after_ms, Some(200));
         for kind in [
             Operation::ReadLog,
             Operation::ReadRows,

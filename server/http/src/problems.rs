@@ -31,7 +31,8 @@ struct Guide {
 
 const UNCHANGED_FAILS: &str = "Safe, and of no use: the same request is answered the same way. Nothing was changed.";
 const SAFE: &str = "Safe: nothing of the call stays.";
-const SAFE_LATER: &str = "Safe: nothing was begun. Wait as long as the header Retry-After says, where there is one.";
+const SAFE_LATER: &str =
+    "Safe: nothing was begun. Wait as long as <code>retry_after_ms</code> says, where it is there.";
 
 /// Explains an error
 ///
@@ -136,7 +137,7 @@ fn guide_of_promotion(kind: ProblemKind) -> Guide {
 fn guide_of_request(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
         ProblemKind::InvalidArguments => (
-            "The document can be read, but its members do not fit the procedure's parameters.",
+            "The document can be read, but its members do not fit the procedure's parameters, or make a key of a table longer than 1,024 bytes.",
             "Correct what <code>errors</code> lists, each with its JSON pointer. GET /v1/modules/{module} shows the parameters.",
             UNCHANGED_FAILS,
         ),
@@ -258,7 +259,7 @@ fn guide_of_server(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
         ProblemKind::Overloaded => (
             "More waits than the server takes on: calls of a partition, streams, downloads, or bytes of answers.",
-            "Wait as long as <code>Retry-After</code> says, which comes from the queue, or send fewer at once.",
+            "Wait as long as <code>retry_after_ms</code> says, which comes from the queue, or send fewer at once.",
             SAFE_LATER,
         ),
         ProblemKind::TooStale => (

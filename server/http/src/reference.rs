@@ -51,7 +51,7 @@ fn seconds(time: std::time::Duration) -> String {
 #[rustfmt::skip]
 fn limits() -> Vec<(&'static str, &'static str, String)> {
     vec![
-        ("One transaction", "fuel, about one unit for each turn of a loop and each call of a function", count(FUEL_MAX)),
+        ("One transaction", "fuel, about one unit for each turn of a loop and each call of a function, unless `fuel_max` or `--view-fuel-max` says another", count(FUEL_MAX)),
         ("", "time, unless the procedure or `--call-time-max-ms` says another", format!("{} ms", count(CALL_TIME_MAX_MS.into()))),
         ("", "memory of its module", bytes(GUEST_MEMORY_BYTES_MAX)),
         ("", "stack", bytes(GUEST_STACK_BYTES_MAX)),

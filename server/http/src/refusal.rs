@@ -5,8 +5,11 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{Phase, Problem, ProblemKind, SchemaConflict, U64, headers};
-use reprise_base::{Lsn, PartitionId, Safety, TxnId, limits::MEMORY_MAX_LIMIT};
+use reprise_api::{ArgumentError, Phase, Problem, ProblemKind, SchemaConflict, U64, headers};
+use reprise_base::{
+    Lsn, PartitionId, Safety, TxnId,
+    limits::{KEY_BYTES_LIMIT, MEMORY_MAX_LIMIT},
+};
 use reprise_router::{
     CallReply, DeployError, Ended, Failure, InstallError, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged,
 };
@@ -55,7 +58,7 @@ impl Refusal {
     pub fn unavailable(reason: &str) -> Self {
         let detail = format!("{reason}; GET /readyz and GET /v1/replication tell how the server is");
         let mut problem = Problem::new(ProblemKind::Unavailable, detail);
-        problem.retry_after_s = Some(1);
+        problem.retry_after_ms = Some(200);
         problem.into()
     }
 
@@ -77,7 +80,7 @@ impl Refusal {
         let detail = "the database is being opened: its checkpoint is loaded and the log behind it replayed; \
                       try again once GET /readyz answers 200";
         let mut problem = Problem::new(ProblemKind::Recovering, detail);
-        problem.retry_after_s = Some(1);
+        problem.retry_after_ms = Some(recovery_ms(&phase));
         problem.phase = Some(phase);
         problem.into()
     }
@@ -156,6 +159,20 @@ impl Refusal {
     }
 }
 
+/// A step of an opening takes about so long for what is left of it: 100 MiB in a second. Who asks again too early is told again.
+fn recovery_ms(phase: &Phase) -> u32 {
+    const BYTES_PER_MS: u64 = 100 << 10;
+    let left = match phase {
+        Phase::Recovering {
+            bytes_done,
+            bytes_total,
+            ..
+        } => bytes_total.saturating_sub(*bytes_done),
+        Phase::Ready | Phase::Failed { .. } | Phase::Stopping => 0,
+    };
+    (left / BYTES_PER_MS).clamp(50, 1_000) as u32
+}
+
 /// Which problem an answer tells, for the span of its call.
 #[derive(Clone)]
 pub struct ProblemSlug(pub String);
@@ -172,8 +189,8 @@ impl Refusal {
         let out = response.headers_mut();
         let media_type = HeaderValue::from_static(reprise_api::PROBLEM_MEDIA_TYPE);
         out.insert(header::CONTENT_TYPE, media_type);
-        if let Some(seconds) = problem.retry_after_s {
-            out.insert(header::RETRY_AFTER, seconds.into());
+        if let Some(ms) = problem.retry_after_ms {
+            out.insert(header::RETRY_AFTER, ms.div_ceil(1_000).into());
         }
         if problem.status == 401 {
             let challenge = HeaderValue::from_static("Bearer realm=\"reprise\"");
@@ -210,10 +227,10 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
             *Refusal::internal("a call is to be answered that has not run").problem
         }
         ReplyOutcome::Failed(failure) => problem_of_failure(failure),
-        ReplyOutcome::Overloaded { retry_after_s } => {
+        ReplyOutcome::Overloaded { retry_after_ms } => {
             let detail = "too much waits: calls for a partition, or answers for their clients; try again after the given time, or send fewer at once";
             let mut problem = Problem::new(ProblemKind::Overloaded, detail);
-            problem.retry_after_s = Some(*retry_after_s);
+            problem.retry_after_ms = Some(*retry_after_ms);
             problem
         }
         ReplyOutcome::IdempotencyConflict => return Some(*Refusal::idempotency_conflict().problem),
@@ -262,6 +279,15 @@ fn problem_of_failure(failure: &Failure) -> Problem {
             problem
         }
         Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => memory_exhausted(limit, *max),
+        Failure::Limit { limit, message, .. } if limit == KEY_BYTES_LIMIT => {
+            let detail = format!("{message}; nothing of the transaction stays: send something shorter");
+            let mut problem = Problem::new(ProblemKind::InvalidArguments, detail);
+            problem.errors = vec![ArgumentError {
+                pointer: String::new(),
+                message: message.clone(),
+            }];
+            problem
+        }
         Failure::Limit { limit, max, message } => {
             let mut problem = Problem::new(
                 ProblemKind::LimitExceeded,
@@ -477,6 +503,11 @@ mod tests {
             max: 7,
             message: "too much fuel".into(),
         };
+        let key = Failure::Limit {
+            limit: KEY_BYTES_LIMIT.into(),
+            max: 1024,
+            message: "the key is too long".into(),
+        };
         let aborted = Failure::Aborted {
             code: "no".into(),
             message: "because".into(),
@@ -489,8 +520,9 @@ mod tests {
         let outcomes = [
             ReplyOutcome::Failed(aborted.into()),
             ReplyOutcome::Failed(limit.into()),
+            ReplyOutcome::Failed(key.into()),
             ReplyOutcome::Failed(trapped.into()),
-            ReplyOutcome::Overloaded { retry_after_s: 3 },
+            ReplyOutcome::Overloaded { retry_after_ms: 2_001 },
             ReplyOutcome::IdempotencyConflict,
             ReplyOutcome::LogUnavailable("disk full".into()),
             ReplyOutcome::OutcomeUnknown("write failed".into()),
@@ -504,17 +536,19 @@ mod tests {
         ];
         let lines = outcomes.iter().map(|outcome| {
             let problem = problem_of_outcome(outcome).expect("not committed");
-            let retry = problem.retry_after_s;
+            let retry = problem.retry_after_ms;
             let response = Refusal::from(problem.clone()).into_response();
-            let retry_header = response.headers().get(header::RETRY_AFTER).is_some();
-            assert_eq!(retry_header, retry.is_some());
+            let header = response.headers().get(header::RETRY_AFTER);
+            let seconds = header.map(|text| text.to_str().expect("digits").parse::<u32>().expect("a number"));
+            assert_eq!(seconds, retry.map(|ms| ms.div_ceil(1_000)));
             format!("{} {} {retry:?}", response.status().as_u16(), problem.type_uri)
         });
         expect![[r#"
             422 /problems/procedure-aborted None
             422 /problems/limit-exceeded None
+            400 /problems/invalid-arguments None
             500 /problems/procedure-trapped None
-            503 /problems/overloaded Some(3)
+            503 /problems/overloaded Some(2001)
             409 /problems/idempotency-conflict None
             503 /problems/log-unavailable None
             503 /problems/outcome-unknown None
@@ -524,7 +558,7 @@ mod tests {
             421 /problems/not-primary None
             503 /problems/quarantined None
             503 /problems/too-stale None
-            503 /problems/unavailable Some(1)"#]]
+            503 /problems/unavailable Some(200)"#]]
         .assert_eq(&lines.collect::<Vec<_>>().join("\n"));
         assert!(problem_of_outcome(&ReplyOutcome::Committed).is_none());
     }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use reprise_abi::{
-    IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, ScalarType, TableSchema, Type, value::ValueReader,
+    AbortSchema, IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, ScalarType, TableSchema, Type,
+    value::ValueReader,
 };
 use reprise_api::{
-    ColumnInfo, FieldInfo, IndexInfo, Json, LogChoice, ParameterInfo, PartitioningInfo, Placement as PlacementInfo,
-    ProcedureCalls, ProcedureInfo, TableInfo, TypeInfo,
+    AbortInfo, ColumnInfo, FieldInfo, IndexInfo, Json, LogChoice, ParameterInfo, PartitioningInfo,
+    Placement as PlacementInfo, ProcedureCalls, ProcedureInfo, TableInfo, TypeInfo,
 };
 use reprise_codec::{raw_json, read_scalar, write_column};
 use reprise_router::{CallEnd, CallStage, CallSums, Deployed, Module, TableId, TableStats};
@@ -25,12 +26,13 @@ pub fn type_info(ty: &Type) -> TypeInfo {
         Type::List(item) => TypeInfo::List {
             item: Box::new(type_info(item)),
         },
-        Type::Struct(fields) => {
-            let fields = fields.iter().map(|field| FieldInfo {
+        Type::Struct(of) => {
+            let fields = of.fields.iter().map(|field| FieldInfo {
                 name: field.name.clone(),
                 ty: type_info(&field.ty),
             });
             TypeInfo::Struct {
+                name: of.name.clone(),
                 fields: fields.collect(),
             }
         }
@@ -76,8 +78,17 @@ pub fn procedure_info(procedure: &ProcedureSchema, log: LogChoice, calls: Proced
         result,
         read_only: procedure.read_only,
         partitioning: partitioning_info(procedure),
+        aborts: procedure.aborts.iter().map(abort_info).collect(),
+        fuel_max: procedure.fuel_max,
         log,
         calls,
+    }
+}
+
+fn abort_info(abort: &AbortSchema) -> AbortInfo {
+    AbortInfo {
+        code: abort.code.clone(),
+        docs: abort.docs.clone(),
     }
 }
 

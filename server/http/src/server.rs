@@ -108,7 +108,7 @@ fn turn_away(stream: &TcpStream) {
 
 fn full(detail: &str) -> Refusal {
     let mut problem = Problem::new(ProblemKind::Overloaded, detail);
-    problem.retry_after_s = Some(5);
+    problem.retry_after_ms = Some(5_000);
     problem.into()
 }
 

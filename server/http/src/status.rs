@@ -12,7 +12,7 @@ use reprise_api::{
     ArchiveInfo, DeploymentStatus, Health, MemoryStatus, MemoryUse, NvramRing, NvramStatus, Phase, Readiness,
     RecoveryStep, Status, U64,
 };
-use reprise_base::{MemoryKind, MemoryLedger, memory::memory_kept_back};
+use reprise_base::{Lsn, MemoryKind, MemoryLedger, memory::memory_kept_back};
 use reprise_codec::{hex, rfc3339};
 use reprise_router::{
     ArchiveStatus, DeployProgress, FrontStatus, NvramDevice, Phase as RouterPhase, RecoveryStep as RouterStep,
@@ -46,7 +46,7 @@ pub fn status_of(parts: &Parts) -> Status {
         commit: status.commit.into(),
         partitions: status.partitions,
         sites: status.sites,
-        committed_lsn: U64(status.committed_lsn.0),
+        committed_lsn: last_before(status.committed_lsn),
         durable_lsn: U64(status.durable_lsn.0),
         checkpointed_lsn: status.checkpointed_lsn.map(|lsn| U64(lsn.0)),
         restart_seconds: status.restart.and_then(|restart| restart.seconds()),
@@ -201,4 +201,9 @@ pub async fn readyz(State(state): State<AppState>) -> Response {
         own.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
+}
+
+/// The last LSN before an end, which is one that a record may have: as `Reprise-Min-Lsn` the end itself would ask for a record that nobody wrote.
+pub fn last_before(end: Lsn) -> U64 {
+    U64(end.0.saturating_sub(1))
 }

@@ -475,7 +475,7 @@ fn superseded_too_often() -> Refusal {
         ProblemKind::Overloaded,
         "the module is being replaced again and again; try again",
     );
-    problem.retry_after_s = Some(1);
+    problem.retry_after_ms = Some(200);
     problem.into()
 }
 

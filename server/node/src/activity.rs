@@ -125,6 +125,10 @@ fn line(notice: &Notice) -> String {
                 grouped(*ran_ms)
             )
         }
+        Notice::MemoryExhausted { txn_id, procedure, max } => format!(
+            "memory exhausted: call of {procedure}, transaction {txn_id}, was refused; the limit is {} (--memory-max), reads and deletes go on",
+            bytes(*max)
+        ),
         Notice::CheckpointPublished {
             lsn,
             rows,

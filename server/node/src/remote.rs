@@ -190,6 +190,13 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
         if let Some(line) = procedure.docs.lines().next() {
             print_text(&wrapped(line, 4))?;
         }
+        if let Some(fuel_max) = procedure.fuel_max {
+            print_text(&wrapped(&format!("fuel: at most {fuel_max}"), 4))?;
+        }
+        for abort in &procedure.aborts {
+            let colon = if abort.docs.is_empty() { "" } else { ": " };
+            print_text(&wrapped(&format!("aborts: {}{colon}{}", abort.code, abort.docs), 4))?;
+        }
     }
     let mut versions = table(&["version", "installed", "size", "in service", "sha-256"]);
     for version in &detail.versions {
@@ -445,7 +452,9 @@ pub fn log(command: &LogCommand, output: Output) -> Outcome {
                 module: filter.module.clone(),
                 procedure: filter.procedure.clone(),
                 key: filter.key.clone(),
-                argument: filter.argument.clone(),
+                arguments: filter.arguments.clone(),
+                since: filter.since.clone(),
+                until: filter.until.clone(),
                 newest: true,
                 limit: Some(*limit as u32),
                 partition: *partition,

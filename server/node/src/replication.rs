@@ -112,6 +112,13 @@ fn show(told: &Replication) -> std::io::Result<()> {
         ]);
     }
     print_table(&table)?;
+    // Below the table, where a long line stays readable.
+    for standby in &told.standbys {
+        if let Some(error) = &standby.error {
+            let name = format!("{} says", standby.name);
+            print_pairs(&[(&*name, error.clone())])?;
+        }
+    }
     for standby in &told.standbys {
         if let Some(compared) = &standby.compared {
             let name = format!("{} compared", standby.name);
@@ -198,8 +205,5 @@ fn state(standby: &Standby) -> String {
         Some(false) => "out of sync",
         None => "in sync or not: it does not know",
     };
-    match &standby.error {
-        Some(error) => format!("{name}, {sync}: {error}"),
-        None => format!("{name}, {sync}"),
-    }
+    format!("{name}, {sync}")
 }

@@ -21,17 +21,18 @@ pub const EXAMPLE: &str = "Examples:
   reprise restore --data-dir ./reprise-data --to ./before --lsn 48213
   reprise restore --data-dir ./backup --to ./new
   reprise restore --data-dir ./reprise-data --archive /mnt/archive --to ./tuesday --time 2026-03-03T09:00:00Z
+  reprise restore --archive /mnt/archive --to ./tuesday              where the data directory is lost
 
 What lies at the point is included; --time takes everything before the first record of the log whose transaction is
 later. The source is only read; a server may run on it. With --archive, every point since the archive's oldest checkpoint can be gone back
-to; an archive alone, given as --data-dir, restores as far as it goes.";
+to; an archive alone restores as far as it goes.";
 
 #[derive(Args)]
 pub struct RestoreArgs {
-    /// The data directory, or backup, to take it from
-    #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR", default_value = "./reprise-data")]
-    pub data_dir: PathBuf,
-    /// The archive of the data directory (`serve --archive`)
+    /// The data directory, or backup, to take it from [default: ./reprise-data; with --archive alone, the archive]
+    #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// The archive of the data directory (`serve --archive`); alone it restores as far as it goes
     #[arg(long, env = "REPRISE_ARCHIVE", value_name = "DIR")]
     pub archive: Option<PathBuf>,
     /// The directory to make; it must not exist, or be empty
@@ -112,8 +113,13 @@ impl Restored {
 }
 
 pub fn run(args: &RestoreArgs, output: Output) -> Outcome {
-    region::judge(&args.data_dir)?;
-    restore_from(&args.data_dir, args.archive.as_deref(), &args.to, &args.point, output)
+    let (from, archive) = match (&args.data_dir, &args.archive) {
+        (Some(data_dir), archive) => (data_dir.as_path(), archive.as_deref()),
+        (None, Some(archive)) => (archive.as_path(), None),
+        (None, None) => (Path::new("./reprise-data"), None),
+    };
+    region::judge(from)?;
+    restore_from(from, archive, &args.to, &args.point, output)
 }
 
 pub fn restore_from(from: &Path, archive: Option<&Path>, to: &Path, point: &PointArgs, output: Output) -> Outcome {

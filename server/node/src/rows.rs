@@ -201,6 +201,9 @@ pub fn groups(args: &GroupsArgs, output: Output) -> Outcome {
             break;
         }
         query.cursor = Some(cursor);
+        // The first group of the page may be the rest of the last one.
+        let left = args.limit - all.groups.len() as u64 + u64::from(all.continues);
+        query.limit = Some(left.min(PAGE_ROWS) as u32);
         let page = ask(&query)?;
         join(&mut all, page);
     }

@@ -517,7 +517,10 @@ fn settle_catalog(database: &Database, catalog: &Catalog, recovered: usize) -> a
         // There is none yet beside a log that was restored.
         match catalog.versions().context("list the catalog")?.is_empty() {
             true => eprintln!("the catalog is made from the log: {} module versions", binaries.len()),
-            false => eprintln!("the catalog is made again from the log: {}", differences.join("; ")),
+            false => eprintln!(
+                "the catalog, a copy for look-ups, is made again from the log, as after any deployment that it missed: {}",
+                differences.join("; ")
+            ),
         }
         catalog
             .rebuild(expected.iter().zip(binaries.iter().map(|wasm| &**wasm)), &in_service)

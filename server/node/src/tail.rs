@@ -3,7 +3,7 @@
 use std::{process, thread, time::Duration};
 
 use anyhow::Context;
-use reprise_api::{LogPage, LogRecord};
+use reprise_api::{LogPage, LogRecord, U64};
 use reprise_client::{Client, LogQuery};
 use tokio::{
     runtime,
@@ -26,11 +26,12 @@ const FOLLOWED_AT_ONCE: u32 = 1_000;
 pub fn run(client: &Client, query: LogQuery, follow: bool, output: Output) -> Outcome {
     let page = newest_records(client, query.clone())?;
     if output == Output::Json && !follow {
-        return Ok(print_json(&page)?);
+        print_json(&page)?;
+        return told_whole(&page, &query);
     }
     page.records.iter().rev().try_for_each(|record| tell(record, output))?;
     if !follow {
-        return Ok(());
+        return told_whole(&page, &query);
     }
     end_when_interrupted()?;
     let coming = LogQuery {
@@ -51,9 +52,35 @@ fn newest_records(client: &Client, mut query: LogQuery) -> Result<LogPage, Failu
         query.limit = Some(limit - all.records.len() as u32);
         let page = client.log(&query).map_err(failure)?;
         all.next = page.next;
+        let unsearched = [all.unsearched, page.unsearched].into_iter().flatten();
+        all.unsearched = unsearched.map(|count| count.0).reduce(|a, b| a + b).map(U64);
         all.records.extend(page.records);
     }
     Ok(all)
+}
+
+/// Says what could not be searched. That is an error where nothing was found: "no record" would not be known.
+fn told_whole(page: &LogPage, query: &LogQuery) -> Outcome {
+    let Some(count) = page.unsearched else {
+        return Ok(());
+    };
+    let what = match &query.key {
+        Some(key) => format!(
+            "{count} transactions could not be searched for {key} as a row's key: the log holds their calls, and not the rows that they \
+             changed. A server with --log both writes rows, too, from then on; a call is found by --procedure and --argument"
+        ),
+        None => format!(
+            "{count} transactions could not be searched for arguments: the log holds the rows that they changed, and not their calls. A server \
+             with --log both writes both from then on; a row is found by --key"
+        ),
+    };
+    match page.records.is_empty() {
+        true => Err(anyhow::anyhow!(what).into()),
+        false => {
+            eprintln!("note: {what}");
+            Ok(())
+        }
+    }
 }
 
 /// Records as they become durable, until the server is gone or refuses.

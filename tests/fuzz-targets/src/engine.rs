@@ -64,6 +64,8 @@ pub(crate) static SCHEMA: LazyLock<ModuleSchema> = LazyLock::new(|| {
             partitioning: Partitioning::By(vec![4]),
             prefetch: Vec::new(),
             time_max_ms: None,
+            fuel_max: None,
+            aborts: Vec::new(),
             log: LogChoice::default(),
         }],
     }

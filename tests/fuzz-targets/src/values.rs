@@ -107,10 +107,13 @@ pub fn key(bytes: &[u8]) {
 pub(crate) static TYPES: LazyLock<Vec<Type>> = LazyLock::new(|| {
     let scalar = Type::Scalar;
     let field = |name: &str, ty: Type| StructField { name: name.into(), ty };
-    let pair = Type::Struct(vec![
-        field("left", scalar(ScalarType::Text)),
-        field("right", Type::Option(Box::new(scalar(ScalarType::I64)))),
-    ]);
+    let pair = Type::Struct(
+        vec![
+            field("left", scalar(ScalarType::Text)),
+            field("right", Type::Option(Box::new(scalar(ScalarType::I64)))),
+        ]
+        .into(),
+    );
     let mut types: Vec<_> = SCALARS.into_iter().map(scalar).collect();
     types.push(Type::List(Box::new(pair.clone())));
     types.push(Type::Option(Box::new(Type::List(Box::new(scalar(ScalarType::F64))))));

@@ -105,10 +105,10 @@ fn accounts_page(server: &Server, cursor: &str) -> Result<Value> {
         let page = server
             .get(&format!("/v1/tables/accounts/rows?limit=1000{cursor}"))?
             .json();
-        let Some(seconds) = page["retry_after_s"].as_u64().filter(|_| begun.elapsed() < BUSY_MAX) else {
+        let Some(ms) = page["retry_after_ms"].as_u64().filter(|_| begun.elapsed() < BUSY_MAX) else {
             return Ok(page);
         };
-        thread::sleep(Duration::from_secs(seconds));
+        thread::sleep(Duration::from_millis(ms));
     }
 }
 

@@ -402,6 +402,7 @@ impl Executor for NativeExecutor {
 fn fault_of(fault: NativeFault) -> Box<Fault> {
     match fault {
         NativeFault::Host(OpError::Limit { limit, max }) => Fault::limit(limit, max),
+        NativeFault::Host(OpError::KeyTooLong { key }) => Fault::key_too_long(&key),
         NativeFault::Host(OpError::Guest(message)) => Fault::guest(message),
         NativeFault::Host(OpError::Ended(ended)) => Fault::ended(ended),
         NativeFault::Host(OpError::DuplicateKey { index }) => {

@@ -159,7 +159,7 @@ function explainProblem(problem: ProblemError): Explanation {
     case 'too-stale':
     case 'recovering':
     case 'unavailable':
-      return { ...plain, facts: factsOf(fields, ['retry_after_s']) };
+      return { ...plain, facts: factsOf(fields, ['retry_after_ms']) };
     case 'memory-exhausted':
       return { ...plain, facts: factsOf(fields, ['limit', 'max']) };
     case 'malformed-request':

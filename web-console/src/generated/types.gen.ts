@@ -19,6 +19,20 @@ export type AbandonedTable = {
 };
 
 /**
+ * A code with which a procedure aborts.
+ */
+export type AbortInfo = {
+    /**
+     * `code` of the problem `procedure-aborted`.
+     */
+    code: string;
+    /**
+     * When the procedure aborts so; may be empty.
+     */
+    docs?: string;
+};
+
+/**
  * What is kept elsewhere of checkpoints and log (`--archive`).
  */
 export type ArchiveInfo = {
@@ -866,6 +880,7 @@ export type LogPage = {
      * In the order that was asked for.
      */
     records: Array<LogRecord>;
+    unsearched?: U64 | null;
 };
 
 /**
@@ -1068,7 +1083,7 @@ export type MetricsEvent = {
      */
     commit_wait_us: LatencyUs;
     /**
-     * Position behind the last committed transaction.
+     * No committed transaction has a greater LSN.
      */
     committed_lsn: U64;
     /**
@@ -1529,9 +1544,10 @@ export type Problem = {
      */
     reason?: string | null;
     /**
-     * overloaded, recovering, unavailable: when to try again; the header `Retry-After` says the same.
+     * overloaded, recovering, unavailable: when to try again, in milliseconds. The header `Retry-After` knows whole seconds alone, and says the
+     * next one.
      */
-    retry_after_s?: number | null;
+    retry_after_ms?: number | null;
     /**
      * The HTTP status.
      */
@@ -1598,6 +1614,10 @@ export type ProcedureCalls = {
  */
 export type ProcedureInfo = {
     /**
+     * Codes with which it aborts, as its module declares them; it may know more.
+     */
+    aborts?: Array<AbortInfo>;
+    /**
      * What became of its calls since the server started, whichever version they ran.
      */
     calls: ProcedureCalls;
@@ -1605,6 +1625,10 @@ export type ProcedureInfo = {
      * What its module says of it; may be empty.
      */
     docs?: string;
+    /**
+     * Fuel that a call may burn; null where the limit of every transaction counts.
+     */
+    fuel_max?: number | null;
     /**
      * What its calls leave in the log.
      */
@@ -2105,7 +2129,7 @@ export type Status = {
      */
     commit: string;
     /**
-     * End of the log: every committed transaction lies below.
+     * No committed transaction has a greater LSN: as `Reprise-Min-Lsn` it asks for all that is committed by now.
      */
     committed_lsn: U64;
     /**
@@ -2373,6 +2397,10 @@ export type TypeInfo = {
      */
     fields: Array<FieldInfo>;
     kind: 'struct';
+    /**
+     * As the module's source names it; not there where it has no name.
+     */
+    name?: string | null;
 } | {
     kind: 'enum';
     /**
@@ -3379,13 +3407,21 @@ export type ListLogData = {
          */
         key?: string;
         /**
-         * Only calls with an argument of this value: `name:value`. A record of changed rows has no arguments.
+         * Only records of transactions at this time (RFC 3339) or later. Records without a transaction have no time.
          */
-        argument?: string;
+        since?: string;
+        /**
+         * Only records of transactions before this time.
+         */
+        until?: string;
         /**
          * `oldest` unless given.
          */
         order?: LogOrder;
+        /**
+         * Only calls with an argument of this value: `name:value`; may be given more than once. A record of changed rows has no arguments
+         */
+        argument?: Array<string>;
     };
     url: '/v1/log';
 };

@@ -57,16 +57,25 @@ export function LogPage({ route }: { route: LogRoute }) {
           onApply={(values) => navigate({ ...route, ...values, from: null })}
         />
         <Loaded query={log}>
-          {({ records }) =>
-            records.length === 0 ? (
-              <NoRecords
-                filtered={[kind, partition, procedure, argument, key].some((value) => value !== null)}
-                more={older !== null}
-              />
-            ) : (
-              <RecordTable records={records} node={node} />
-            )
-          }
+          {({ records, unsearched }) => (
+            <>
+              {unsearched && (
+                <p className="muted">
+                  {formatCount(unsearched)} transactions could not be searched: the log holds{' '}
+                  {key === null ? 'the rows that they changed, and not their calls' : 'their calls, and not the rows that they changed'}
+                  . A server with --log both writes both.
+                </p>
+              )}
+              {records.length === 0 ? (
+                <NoRecords
+                  filtered={[kind, partition, procedure, argument, key].some((value) => value !== null)}
+                  more={older !== null}
+                />
+              ) : (
+                <RecordTable records={records} node={node} />
+              )}
+            </>
+          )}
         </Loaded>
         {older !== null && (
           <div className="pager">

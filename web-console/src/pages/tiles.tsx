@@ -63,7 +63,7 @@ function lsnTiles(status: Status | undefined, latest: Sample | undefined): Tile[
   }
   const behind = lsnDistance(committed, durable);
   return [
-    { label: 'Committed LSN', value: formatCount(committed), note: 'end of the log' },
+    { label: 'Committed LSN', value: formatCount(committed), note: 'the last transaction' },
     {
       label: 'Durable LSN',
       value: formatCount(durable),

@@ -16,12 +16,13 @@ use crate::following::{Primary, bootstrap, follow_primary, serving, wait_seen, w
 use reprise_abi::{Field, IndexKind, RowLayout, value::push_varint};
 use reprise_base::{Lsn, MemoryKind};
 use reprise_database::{Database, LogPolicy, ReadersConfig};
-use reprise_router::{ReplyOutcome, RowFilter, RowsError, RowsRequest};
+use reprise_router::{Failure, ReplyOutcome, RowFilter, RowsError, RowsRequest};
 
 const REGISTERS: i64 = 300;
 const READERS: ReadersConfig = ReadersConfig {
     threads: 3,
     view_time_max: Duration::from_secs(60),
+    view_fuel_max: 100_000_000,
     view_bytes_max: 1 << 30,
 };
 /// Reads of one call that takes long.
@@ -279,6 +280,32 @@ fn a_long_read_sees_its_view_to_the_end_and_the_replay_goes_on() {
         pair.check_equal();
         pair.wait_no_views();
     }
+}
+
+#[test]
+fn a_standby_may_give_its_reads_less_fuel_than_the_primary_has() {
+    let little = ReadersConfig {
+        view_fuel_max: 16 << 10,
+        ..READERS
+    };
+    let pair = Pair::new(&["registers"], LogPolicy::Command, &little);
+    let written = Written::default();
+    written.fill(&pair.primary);
+    wait_seen(&pair.primary, &pair.standby);
+    let args = |count: usize| {
+        ids((0..count as i64)
+            .map(|at| at % REGISTERS)
+            .collect::<Vec<_>>()
+            .into_iter())
+    };
+    let read = |database: &Database, count| call(database, "registers", "read", &args(count)).outcome;
+    assert_eq!(read(&pair.primary, LONG), ReplyOutcome::Committed);
+    assert_eq!(read(&pair.standby, 10), ReplyOutcome::Committed);
+    let refused = read(&pair.standby, LONG);
+    let Some(Failure::Limit { limit, max, .. }) = refused.failure() else {
+        panic!("{refused:?}");
+    };
+    assert_eq!((&limit[..], *max), ("fuel", 16 << 10));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 use reprise_abi::{IndexKind, Partitioning, Placement, PrefetchPart, ScalarType, Type};
 use reprise_host::describe::{from_json, to_json};
 
-const GOOD: &str = r#"{"abi":1,"tables":[{"name":"t","columns":[{"name":"id","type":"i64","nullable":false},{"name":"amount","type":"decimal(2)","nullable":true},{"name":"note","type":"text","nullable":false,"default":"03616263"}],"primary_key":["id"],"primary_kind":"hash","indexes":[{"name":"by_note","columns":["note","id"],"unique":true}],"placement":{"by":"id"}},{"name":"u","columns":[{"name":"a","type":"uuid","nullable":false}],"primary_key":[],"primary_kind":"ordered","indexes":[],"placement":"replicated"}],"procedures":[{"name":"p","params":[{"name":"id","type":"i64"},{"name":"tags","type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","type":{"enum":["Yes, \"sir\"","no"]}},{"name":"rest","type":{"option":"bytes"}}]},"read_only":false,"partitioning":{"by":["id"]},"prefetch":[{"table":"t","key":["id"]},{"table":"t","key":[-5]}]},{"name":"q","params":[],"returns":"unit","read_only":true,"partitioning":"any"}]}"#;
+const GOOD: &str = r#"{"abi":1,"tables":[{"name":"t","columns":[{"name":"id","type":"i64","nullable":false},{"name":"amount","type":"decimal(2)","nullable":true},{"name":"note","type":"text","nullable":false,"default":"03616263"}],"primary_key":["id"],"primary_kind":"hash","indexes":[{"name":"by_note","columns":["note","id"],"unique":true}],"placement":{"by":"id"}},{"name":"u","columns":[{"name":"a","type":"uuid","nullable":false}],"primary_key":[],"primary_kind":"ordered","indexes":[],"placement":"replicated"}],"procedures":[{"name":"p","params":[{"name":"id","type":"i64"},{"name":"tags","type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","type":{"enum":["Yes, \"sir\"","no"]}},{"name":"rest","type":{"option":"bytes"}}],"name":"Answer"},"read_only":false,"partitioning":{"by":["id"]},"fuel_max":16384,"aborts":[{"code":"late","docs":"Too late."},{"code":"no"}],"prefetch":[{"table":"t","key":["id"]},{"table":"t","key":[-5]}]},{"name":"q","params":[],"returns":"unit","read_only":true,"partitioning":"any"}]}"#;
 
 #[test]
 fn the_writer_and_the_parser_agree() {
@@ -60,6 +60,14 @@ decimal(2) => decimal(02) => tables[0].columns[1].type: not a column type
 "returns":"unit" => "returns":{"enum":["a","a"]} => procedures[1].returns.enum: "a" twice
 "returns":"unit" => "returns":{"map":"i8"} => procedures[1].returns: unknown type "map"
 "returns":"unit" => "returns":7 => procedures[1].returns: not a type
+"fuel_max":16384 => "fuel_max":16383 => procedures[0].fuel_max: expected a number from 16384 to 1000000000000
+"fuel_max":16384 => "fuel_max":1000000000001 => procedures[0].fuel_max: expected a number from 16384 to 1000000000000
+"fuel_max":16384 => "fuel_max":"a lot" => procedures[0].fuel_max: expected a number from 16384 to 1000000000000
+"code":"no" => "code":"late" => procedures[0].aborts: "late" twice
+"code":"no" => "code":"" => procedures[0].aborts[1].code: a code has 1 to 128 bytes
+{"code":"no"} => {"docs":"no"} => procedures[0].aborts[1]: member code is missing
+"name":"Answer" => "name":"an answer" => procedures[0].returns.name: not the name of a type ([A-Za-z][A-Za-z0-9_]*, 63 bytes)
+"returns":"unit" => "returns":{"option":"i8","name":"Answer"} => procedures[1].returns: not a type
 "read_only":true => "read_only":1 => procedures[1].read_only: expected true or false"#;
 
 #[test]

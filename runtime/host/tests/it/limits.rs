@@ -184,6 +184,30 @@ fn a_guest_asks_between_slices_and_may_be_ended_there() {
 }
 
 #[test]
+fn a_procedure_may_declare_more_fuel_or_less_than_every_transaction_has() {
+    let body = |turns: u64| {
+        format!(
+            "(local $n i64) (loop $l (local.set $n (i64.add (local.get $n) (i64.const 1)))
+               (br_if $l (i64.lt_u (local.get $n) (i64.const {turns})))) (i32.const 0)"
+        )
+    };
+    let all_have = support::small_limits().fuel_max;
+    let run = |turns: u64, fuel_max: u64| {
+        let mut instance = start(&procedure(&body(turns)), &["p"]);
+        let mut ops = MapOps {
+            fuel_max: Some(fuel_max),
+            ..MapOps::default()
+        };
+        instance.call(0, 0, &mut ops).kind
+    };
+    assert!(run(2 * all_have, 3 * all_have).is_ok());
+    let fault = run(4 * all_have, 3 * all_have).expect_err("too much");
+    assert_eq!((fault.limit, fault.max), (Some("fuel"), 3 * all_have));
+    let fault = run(2 * FUEL_SLICE, FUEL_SLICE).expect_err("less than all have");
+    assert_eq!((fault.limit, fault.max), (Some("fuel"), FUEL_SLICE));
+}
+
+#[test]
 fn a_replay_may_take_more_than_the_limit_and_less_than_for_ever() {
     let body = |turns: u64| {
         format!(

@@ -411,7 +411,20 @@ fn conflicts_name_what_differs() {
     check_conflict(
         |t| t.indexes.push(index("owner_once", &[1], true)),
         expect![
-            "table accounts: index owner_once: stored rows with equal keys, declared unique (owner); delete or change the rows that are equal, or declare it without unique"
+            "table accounts: index owner_once: stored rows with equal keys, as owner=\"ann\" of the rows id=3 and id=2, declared unique (owner); delete or change the rows that are equal, or declare it without unique"
+        ],
+    );
+}
+
+#[test]
+fn nulls_are_equal_in_a_unique_index() {
+    check_conflict(
+        |t| {
+            t.columns.push(column("external", I64, true, None));
+            t.indexes.push(index("external_once", &[3], true));
+        },
+        expect![
+            "table accounts: index external_once: stored rows with equal keys, as external=null of the rows id=3 and id=1, declared unique (external); delete or change the rows that are equal (null equals null), or declare it without unique"
         ],
     );
 }

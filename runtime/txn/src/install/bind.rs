@@ -95,6 +95,7 @@ fn bind(
             table,
             is_own: stored.owner == module,
             places: indexes.iter().map(|index| KeyPlace::of(stored, *index)).collect(),
+            keys: keys_text(stored),
             layout: RowLayout::of_table(declared),
             placement: stored.placement.clone(),
             indexes,
@@ -111,9 +112,30 @@ pub(super) fn bind_retiring(declared: &TableSchema, table: TableId) -> TableBind
         placement: declared.placement.clone(),
         indexes: vec![0],
         places: vec![KeyPlace::of(declared, 0)],
+        keys: Vec::new(),
         layout: RowLayout::of_table(declared),
         projection: None,
     }
+}
+
+/// What each key of a stored table is called where it is too long: the primary key first.
+fn keys_text(stored: &TableSchema) -> Vec<String> {
+    let table = stored.full_name();
+    let text = |name: String, columns: &[u16]| {
+        let columns = columns.iter().map(|at| &stored.columns[*at as usize]);
+        let lengthy: Vec<_> = columns
+            .filter(|column| column.ty.is_variable())
+            .map(|column| &column.name[..])
+            .collect();
+        match lengthy[..] {
+            [column] => format!("{name} of {table}, by its column {column},"),
+            _ => format!("{name} of {table}, by its columns {},", lengthy.join(", ")),
+        }
+    };
+    let primary = text("the primary key".into(), &stored.primary_key);
+    let indexes = stored.indexes.iter();
+    let indexes = indexes.map(|index| text(format!("the key in index {}", index.name), &index.columns));
+    std::iter::once(primary).chain(indexes).collect()
 }
 
 /// What keeps a module from working on a stored table.

@@ -7,7 +7,7 @@ use reprise_abi::{
 };
 use reprise_base::{PartitionId, TxnId};
 use reprise_storage::Store;
-use reprise_txn::{Deployed, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
+use reprise_txn::{Deployed, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
 const SCHEMA: &str = r#"{"abi":1,
   "tables":[{"name":"t","columns":[{"name":"k","type":"u32"},{"name":"v","type":"u32"}],
@@ -337,4 +337,37 @@ fn check(procedure: fn(&mut dyn HostOps) -> Result<(), OpError>) {
     let mut held: Vec<_> = ids.zip(&mut stores).collect();
     let outcome = run_multi(&mut held, &input(&both, 2), &mut executor, &mut frame);
     assert!(matches!(outcome, Outcome::Commit(_)), "{outcome:?}");
+}
+
+const WITH_TEXT: &str = r#"{"abi":1,
+  "tables":[{"name":"t","columns":[{"name":"k","type":"u32"},{"name":"label","type":"text"}],
+    "primary_key":["k"],"indexes":[{"name":"by_label","columns":["label"]}],"placement":"local"}],
+  "procedures":[{"name":"p","params":[],"returns":"unit","partitioning":"all"}]}"#;
+
+#[test]
+fn a_key_that_is_too_long_is_told_by_its_columns() {
+    let long = |ops: &mut dyn HostOps| {
+        let layout = reprise_abi::RowLayout::from_types(
+            [
+                (reprise_abi::ScalarType::U32, false),
+                (reprise_abi::ScalarType::Text, false),
+            ]
+            .into_iter(),
+        );
+        let label = "x".repeat(1_025);
+        let row = layout.build(&[reprise_abi::Field::Uint(1), reprise_abi::Field::Text(&label)]);
+        ops.insert(0, &row).map(drop)
+    };
+    let mut stores = [Store::new()];
+    let deployed = deployed(WITH_TEXT, &mut stores);
+    let (input, mut frame) = (input(&deployed, 1), TxnScratch::default());
+    let outcome = run_single(&mut stores[0], PartitionId(0), &input, &mut Procedure(long), &mut frame);
+    let Outcome::Fail(Failure::Limit { limit, max, message }) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!((&limit[..], max), ("key_bytes", 1_024));
+    assert_eq!(
+        message,
+        "the key in index by_label of m.t, by its column label, is longer than 1024 bytes"
+    );
 }

@@ -11,7 +11,7 @@ use std::fmt;
 
 use reprise_abi::{
     LogLevel, ModuleSchema, OpError, Placement, ProcedureSchema, TXN_ORIGIN_BITS, TXN_ORIGIN_SEVERAL,
-    value::ValueReader,
+    key::KEY_BYTES_MAX, value::ValueReader,
 };
 
 use self::{
@@ -68,6 +68,9 @@ impl From<NativeFault> for TestError {
             NativeFault::Host(OpError::Guest(message)) => message,
             NativeFault::Host(OpError::Limit { limit, max }) => {
                 format!("limit {limit} of {max} exceeded")
+            }
+            NativeFault::Host(OpError::KeyTooLong { key }) => {
+                format!("{key} is longer than {KEY_BYTES_MAX} bytes: over HTTP this is invalid-arguments")
             }
             NativeFault::Host(OpError::Ended(ended)) => format!("ended ({ended:?})"),
             NativeFault::Host(OpError::DuplicateKey { index }) => {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use reprise_abi::{
-    ModuleSchema, OpError, Partitioning, Placement, RowLayout, ScanFlags, ScanRequest, TableSchema,
+    ModuleSchema, OpError, Partitioning, Placement, RowLayout, ScanFlags, ScanRequest, TableSchema, key::KEY_BYTES_MAX,
     schema::is_valid_name,
 };
 
@@ -178,6 +178,23 @@ impl Table {
         key
     }
 
+    /// Refuses a row of which a key is longer than any may be on a server.
+    fn check_keys(&self, row: &[u8]) -> Result<(), OpError> {
+        for (number, index) in self.indexes.iter().enumerate() {
+            let mut key = Vec::new();
+            self.layout.push_key(row, &index.columns, &mut key);
+            if key.len() > KEY_BYTES_MAX {
+                let name = match number.checked_sub(1) {
+                    None => "the primary key".to_owned(),
+                    Some(at) => format!("the key in index {}", self.schema.indexes[at].name),
+                };
+                let key = format!("{name} of {}", self.schema.name);
+                return Err(OpError::KeyTooLong { key });
+            }
+        }
+        Ok(())
+    }
+
     /// The first unique index in which another row has this row's key.
     fn duplicate(&self, row: &[u8], number: usize) -> Option<u16> {
         let taken = |index: &Index| {
@@ -313,6 +330,7 @@ impl Store {
         let target = &mut self.tables[table];
         if let Some(row) = after {
             target.layout.validate(row).map_err(|error| guest(error.to_string()))?;
+            target.check_keys(row)?;
             if let Some(index) = target.duplicate(row, number) {
                 return Err(OpError::DuplicateKey { index });
             }

@@ -34,7 +34,11 @@ pub fn order(tx: &Txn, order: i64, tx_: i64, args: i64, reader: i64) -> i64 {
     order + tx_ + args + reader
 }
 
-#[procedure(partition_by(a))]
+#[procedure(
+    partition_by(a),
+    fuel_max = 5_000_000_000,
+    aborts(zero = "The first number is zero", "not-listed")
+)]
 #[allow(clippy::too_many_arguments)]
 pub fn many(
     _tx: &Txn,
@@ -64,6 +68,39 @@ pub fn many(
 reprise_procedure::module! {
     tables: [Seat],
     procedures: [order, many],
+}
+
+#[derive(Clone, Debug, PartialEq, ProcedureStruct)]
+pub struct SeatView {
+    pub code: String,
+}
+
+#[test]
+fn a_description_lists_fuel_abort_codes_and_names_of_structs() {
+    use reprise_procedure::{abi::Type, value::ValueType};
+
+    let schema = MODULE.schema();
+    let many = &schema.procedures[1];
+    assert_eq!(many.fuel_max, Some(5_000_000_000));
+    let aborts: Vec<_> = many
+        .aborts
+        .iter()
+        .map(|abort| (&abort.code[..], &abort.docs[..]))
+        .collect();
+    // Those of the option first, then what stands in the body.
+    assert_eq!(
+        aborts,
+        [
+            ("zero", "The first number is zero"),
+            ("not-listed", ""),
+            ("below_zero", "")
+        ]
+    );
+    assert!(schema.procedures[0].aborts.is_empty() && schema.procedures[0].fuel_max.is_none());
+    match SeatView::value_type() {
+        Type::Struct(of) => assert_eq!(of.name.as_deref(), Some("SeatView")),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn filled() -> TestDb {

@@ -336,10 +336,32 @@ fn a_duplicate_key_names_its_index_and_can_be_handled() {
         let row = sample(3, "new");
         let duplicate = Everything::insert(tx, &row).unwrap_err();
         assert_eq!((duplicate.index, duplicate.index_name()), (2, "by_code"));
+        let code = format!("code=0x{:032x}, id=3", 3);
+        assert_eq!(duplicate.key_text().as_deref(), Some(&code[..]));
+        let many = Everything::insert_many(tx, &[sample(3, "new")]).unwrap_err();
+        assert_eq!(many.key_text(), None, "the host does not say which row it was");
         Everything::insert(tx, &sample(3, "label 00"))?;
         Ok(())
     });
-    assert_eq!(taken.unwrap_err().code(), Some("duplicate_key"));
+    let taken = taken.unwrap_err();
+    assert_eq!(taken.code(), Some("duplicate_key"));
+    let text = taken.to_string();
+    assert!(text.ends_with("in primary_key: id=3, label=\"label 00\""), "{text}");
+}
+
+#[test]
+fn a_text_that_makes_a_key_too_long_ends_the_call() {
+    let mut db = TestDb::new(&MODULE);
+    let fault = db.run(|tx| {
+        Everything::insert(tx, &sample(1, &"x".repeat(1_014)))?;
+        Everything::insert(tx, &sample(1, &"x".repeat(1_015)))?;
+        Ok(())
+    });
+    let fault = fault.unwrap_err().to_string();
+    assert!(
+        fault.contains("the primary key of everything is longer than 1024 bytes"),
+        "{fault}"
+    );
 }
 
 #[test]

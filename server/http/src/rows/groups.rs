@@ -152,18 +152,42 @@ impl Grouping {
         loop {
             let page = parts.router.table_rows(request.clone())?;
             let (schema, layout) = (page.schema.clone(), RowLayout::of_table(&page.schema));
+            match self.rows_within(&layout, &page.rows, &groups, limit) {
+                None => {}
+                Some(0) => return Ok(self.answer(groups, false, &schema, (&request, page.lsn.0))),
+                Some(rows) => {
+                    // A page knows where it ends, and no place within it.
+                    request.limit = rows as u32;
+                    continue;
+                }
+            }
+            request.limit = PAGE_ROWS;
             let rows = page.rows.len();
             for row in page.rows {
                 bytes += self.add((&schema, &layout), row, &mut groups)?;
             }
             request.cursor = page.next_cursor;
             // Where a page ends is seen in rows, not in groups: the last one may go on.
-            let is_over = groups.len() >= limit || bytes >= GROUPS_BYTES_MAX || Instant::now() >= until;
+            let is_over = bytes >= GROUPS_BYTES_MAX || Instant::now() >= until;
             if request.cursor.is_none() || is_over {
                 let continues = request.cursor.is_some() && rows > 0;
                 return Ok(self.answer(groups, continues, &schema, (&request, page.lsn.0)));
             }
         }
+    }
+
+    /// How many rows of a page come before the one that begins a group too many; None: no row does.
+    fn rows_within(&self, layout: &RowLayout, rows: &[Vec<u8>], groups: &[Group], limit: usize) -> Option<usize> {
+        let (mut count, mut last) = (groups.len(), groups.last().map(|group| group.key.clone()));
+        rows.iter().position(|row| {
+            let mut key = Vec::new();
+            layout.push_key(row, &self.by, &mut key);
+            if last.as_ref() != Some(&key) {
+                count += 1;
+                last = Some(key);
+            }
+            count > limit
+        })
     }
 
     /// Bytes that are kept of it.

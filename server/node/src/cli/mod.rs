@@ -315,9 +315,15 @@ pub struct LogFilterArgs {
     /// Only records with this idempotency key, and those that changed the row with this primary key (values separated by commas)
     #[arg(long)]
     pub key: Option<String>,
-    /// Only calls with an argument of this value
-    #[arg(long, value_name = "NAME:VALUE")]
-    pub argument: Option<String>,
+    /// Only calls with an argument of this value; may be given more than once
+    #[arg(long = "argument", value_name = "NAME:VALUE")]
+    pub arguments: Vec<String>,
+    /// Only transactions at this time or later, as 2026-11-27T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Only transactions before this time
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
 }
 
 #[derive(Subcommand)]

@@ -2,7 +2,11 @@
 
 use std::{net::ToSocketAddrs, time::Duration};
 
-use reprise_base::{Safety, check_node_name, memory::parse_size};
+use reprise_base::{
+    Safety, check_node_name,
+    limits::{FUEL_MAX, FUEL_SLICE, PROCEDURE_FUEL_MAX},
+    memory::parse_size,
+};
 use reprise_database::{LogPolicy, ReadersConfig, ShipForm};
 
 use super::{
@@ -187,6 +191,15 @@ settings! {
             default: VIEW_TIME_MAX_MS_DEFAULT,
             marks: [where_said],
         }
+        /// Fuel that a read-only call on a standby burns at most, where its procedure declares no fuel-max of its own; it may differ from
+        /// one server to the next [default: 100000000]
+        view_fuel_max: u64 {
+            env: "REPRISE_VIEW_FUEL_MAX",
+            takes: "N",
+            judge: view_fuel,
+            default: FUEL_MAX,
+            marks: [where_said],
+        }
         /// Bytes of rows that are kept at most for the views of such reads, or a number with KiB, MiB or GiB [default: 1 GiB, and an eighth of
         /// memory-max at most]
         view_memory_max: u64 {
@@ -237,6 +250,7 @@ impl ReplicationSettings {
                 .value
                 .unwrap_or(sites.clamp(READERS_DEFAULT_MIN, READERS_MAX)),
             view_time_max: Duration::from_millis(self.view_time_max_ms.value),
+            view_fuel_max: self.view_fuel_max.value,
             view_bytes_max: match is_said {
                 true => view_bytes_max,
                 false => view_bytes_max.min(memory_max / VIEW_MEMORY_PART),
@@ -247,11 +261,14 @@ impl ReplicationSettings {
     /// Settings that do not go together are refused.
     pub fn check(&self, log: LogPolicy, device: DeviceKind, read_only: bool) -> Result<(), Failure> {
         let (standby_of, ship) = (&self.standby_of.value, &self.ship_listen.value);
-        if self.standby_token.value.is_some() && standby_of.is_none() {
-            return Err(usage("standby-token goes with standby-of"));
-        }
-        if self.standby_ca_cert.value.is_some() && standby_of.is_none() {
-            return Err(usage("standby-ca-cert goes with standby-of"));
+        // A flag is of this start; files and variables may serve a primary and its standbys alike.
+        for (is_flag, name) in [
+            (self.standby_token.source == Source::Flag, "standby-token"),
+            (self.standby_ca_cert.source == Source::Flag, "standby-ca-cert"),
+        ] {
+            if is_flag && standby_of.is_none() {
+                return Err(usage(format!("{name} goes with standby-of")));
+            }
         }
         if self.rdma_device.value.is_some() && self.transport.value != Transport::Rdma {
             return Err(usage("rdma-device goes with transport rdma"));
@@ -394,6 +411,10 @@ fn ship_form(text: &str) -> Result<ShipForm, String> {
 
 fn readers(text: &str) -> Result<u16, String> {
     bounded(text, "the number of readers", 1, READERS_MAX.into()).map(|count| count as u16)
+}
+
+fn view_fuel(text: &str) -> Result<u64, String> {
+    bounded(text, "the fuel of a read", FUEL_SLICE, PROCEDURE_FUEL_MAX)
 }
 
 fn view_time(text: &str) -> Result<u64, String> {

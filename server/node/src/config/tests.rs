@@ -110,6 +110,10 @@ fn mistakes_in_the_file_are_named() {
             "view_time_max_ms = 0",
             "view_time_max_ms: the time for which a view is held",
         ),
+        (
+            "view_fuel_max = 16383",
+            "view_fuel_max: the fuel of a read is from 16384 to 1000000000000",
+        ),
         ("view_memory_max = \"much\"", "view_memory_max"),
         ("lease_ttl_ms = 1000", "lease_ttl_ms: the time of a lease"),
         ("lease_ttl_ms = 2500", "2500 ms are no whole seconds"),
@@ -122,6 +126,16 @@ fn mistakes_in_the_file_are_named() {
         let error = load(ServeArgs::default(), file).err().expect(file);
         assert!(error.contains(part), "{error}");
     }
+}
+
+#[test]
+fn a_primary_starts_with_what_its_file_says_for_the_time_as_a_standby() {
+    let config = load(
+        ServeArgs::default(),
+        "standby_token = \"t\"\nstandby_ca_cert = \"ca.pem\"",
+    )
+    .expect("valid");
+    assert!(config.replication.standby_of.value.is_none());
 }
 
 #[test]

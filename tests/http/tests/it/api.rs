@@ -364,6 +364,24 @@ fn changes_of_rows_are_told_and_found_by_their_keys() {
 }
 
 #[test]
+fn what_is_committed_by_now_can_be_asked_for() {
+    let server = with_probe(2);
+    server.call("put", json!({"id": 1, "amount": 1})).ok(200);
+    let committed = server.get("/v1/status").ok(200)["committed_lsn"].clone();
+    let read = server.send(
+        Method::POST,
+        "/v1/call/probe/echo",
+        &[
+            ("reprise-min-lsn", committed.as_str().expect("an LSN")),
+            ("reprise-max-wait-ms", "0"),
+            ("content-type", "application/json"),
+        ],
+        json!({"id": 1}).to_string().into_bytes(),
+    );
+    read.ok(200);
+}
+
+#[test]
 fn status_metrics_and_events() {
     let server = with_probe(2);
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
@@ -375,7 +393,11 @@ fn status_metrics_and_events() {
     assert_eq!(status["phase"], json!({"name": "ready"}));
     // But for the moment in which the log seals what it wrote.
     let begun = Instant::now();
-    let is_durable = |status: Value| status["committed_lsn"] == status["durable_lsn"];
+    let lsn = |status: &Value, name: &str| -> u64 {
+        let text = status[name].as_str().expect("an LSN");
+        text.parse().expect("digits")
+    };
+    let is_durable = |status: Value| lsn(&status, "committed_lsn") + 1 == lsn(&status, "durable_lsn");
     while !is_durable(server.get("/v1/status").ok(200)) {
         assert!(begun.elapsed() < LONG, "what is committed is never durable");
     }

@@ -79,6 +79,22 @@ fn what_does_not_fit_ends_the_call_as_in_a_test() {
         json!({"a": 1, "by": 64}),
         ": attempt to shift left with overflow",
     );
+    // The place is the procedure's line, not the SDK's.
+    let step = json!({"what": 5, "a": "1.00", "b": "0", "whole": "0", "rounding": 0});
+    panics(
+        &server,
+        "decimals",
+        json!({"steps": [step]}),
+        ": attempt to divide a decimal by zero",
+    );
+    let largest = "1701411834604692317316873037158841057.27";
+    let step = json!({"what": 0, "a": largest, "b": "0", "whole": "0", "rounding": 0});
+    panics(
+        &server,
+        "decimals",
+        json!({"steps": [step]}),
+        ": a decimal beyond what 128 bits hold",
+    );
     assert_eq!(
         server.call("add", json!({"a": i64::MAX - 1, "b": 1})).ok(200)["result"],
         i64::MAX.to_string()
@@ -301,9 +317,56 @@ fn procedures_are_operations_of_the_modules_own_description() {
     assert_eq!(answer["allOf"][1]["properties"]["result"]["type"], "string");
     let text = document.to_string();
     let known = document["components"]["schemas"].as_object().expect("schemas");
+    let mut used = std::collections::BTreeSet::new();
     for named in text.split("#/components/schemas/").skip(1) {
         let name = named.split('"').next().expect("an end");
         assert!(known.contains_key(name), "{name}");
+        used.insert(name);
     }
+    assert_eq!(
+        used,
+        known.keys().map(String::as_str).collect(),
+        "and no other ones are there"
+    );
+    let steps = &paths["/v1/call/probe/decimals"]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    assert_eq!(
+        steps["properties"]["steps"]["items"]["$ref"],
+        "#/components/schemas/DecimalStepInput"
+    );
+    assert_eq!(known["DecimalStepInput"]["properties"]["a"]["type"], "string");
     server.get("/v1/modules/nobody/openapi.json").problem("not-found", 404);
+}
+
+#[test]
+fn abort_codes_stand_in_the_modules_description_and_its_openapi() {
+    let server = Server::start();
+    server.put_module("bank", procedure_wasm("bank").unwrap()).ok(201);
+    let module = server.get("/v1/modules/bank").ok(200);
+    let procedures = module["procedures"].as_array().expect("procedures");
+    let transfer = procedures.iter().find(|procedure| procedure["name"] == "transfer");
+    let aborts = &transfer.expect("a procedure of the bank")["aborts"];
+    assert_eq!(
+        aborts[0],
+        json!({"code": "insufficient_funds", "docs": "The payer has less than the amount"})
+    );
+    let codes: Vec<_> = aborts
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|abort| &abort["code"])
+        .collect();
+    assert!(
+        codes.contains(&&json!("negative_amount")),
+        "found in the body: {aborts}"
+    );
+    let document = server.get("/v1/modules/bank/openapi.json").ok(200);
+    let answer = &document["paths"]["/v1/call/bank/transfer"]["post"]["responses"]["422"];
+    assert!(
+        answer["description"]
+            .to_string()
+            .contains("`insufficient_funds`: The payer has less"),
+        "{answer}"
+    );
+    let listed = &answer["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"]["examples"];
+    assert_eq!(json!(codes), *listed);
 }

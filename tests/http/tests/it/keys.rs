@@ -140,7 +140,11 @@ fn record_has_the_caller_and_so_has_the_procedure() {
             .send(Method::GET, &format!("/v1/log/{lsn}"), &admin, Vec::new())
             .ok(200)
     };
-    let signed = [("secret-write", "writeer"), ("secret-admin", "adminer"), ("secret-write", "writeer")];
+    let signed = [
+        ("secret-write", "writeer"),
+        ("secret-admin", "adminer"),
+        ("secret-write", "writeer"),
+    ];
     let mut answers = Vec::new();
     for (id, (token, name)) in (1..).zip(signed) {
         let answer = sign(&server, token, id);
@@ -154,7 +158,14 @@ fn record_has_the_caller_and_so_has_the_procedure() {
         assert_eq!(record(&server, answer)["principal"], name);
     }
     assert_eq!(sign(&server, "secret-admin", 9)["result"], "adminer");
-    let defined = server.send(Method::GET, "/v1/log?kind=principal", &admin, Vec::new()).ok(200);
-    let names: Vec<_> = defined["records"].as_array().expect("records").iter().map(|found| &found["principal"]).collect();
+    let defined = server
+        .send(Method::GET, "/v1/log?kind=principal", &admin, Vec::new())
+        .ok(200);
+    let names: Vec<_> = defined["records"]
+        .as_array()
+        .expect("records")
+        .iter()
+        .map(|found| &found["principal"])
+        .collect();
     assert_eq!(names, ["writeer", "adminer"]);
 }

@@ -169,6 +169,28 @@ fn rows_come_as_csv_and_as_lines() {
 }
 
 #[test]
+fn groups_come_as_many_as_were_asked_for_and_whole() {
+    let server = server();
+    let (mut keys, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = server.get(&format!("/v1/tables/items/groups?limit=7{cursor}")).ok(200);
+        let groups = page["groups"].as_array().expect("groups");
+        assert_eq!(page["continues"], false, "{page}");
+        keys.extend(
+            groups
+                .iter()
+                .map(|group| group["key"]["id"].as_str().expect("an id").to_owned()),
+        );
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+        assert_eq!(groups.len(), 7);
+    }
+    assert_eq!(keys, (0..100).map(|id| id.to_string()).collect::<Vec<_>>());
+}
+
+#[test]
 fn the_log_is_searched_by_module_procedure_transaction_key_and_argument() {
     let server = server();
     let keyed = server.send(
@@ -191,8 +213,37 @@ fn the_log_is_searched_by_module_procedure_transaction_key_and_argument() {
     assert_eq!((found("procedure=put"), found("procedure=echo")), (101, 0));
     assert_eq!((found("module=probe"), found("module=other")), (102, 0));
     assert_eq!(found("order=newest&procedure=put&argument=amount:3"), 14);
+    assert_eq!(found("argument=amount:3&argument=id:10"), 1);
+    assert_eq!(found("argument=amount:3&argument=id:11"), 0);
     server.get("/v1/log?argument=amount").problem("malformed-request", 400);
+    server
+        .get("/v1/log?argument=amount:3&args=1")
+        .problem("malformed-request", 400);
+    let time = server.get(&format!("/v1/log?transaction={txn_id}")).ok(200)["records"][0]["time"].clone();
+    let time = time.as_str().expect("a time");
+    assert_eq!(found(&format!("procedure=put&until={time}")), 100);
+    assert_eq!(found(&format!("procedure=put&since={time}")), 1);
+    assert_eq!(
+        found("procedure=put&since=2020-01-01T00:00:00Z&until=2020-01-02T00:00:00Z"),
+        0
+    );
+    server.get("/v1/log?since=yesterday").problem("malformed-request", 400);
     server.get("/v1/log?transaction=x").problem("malformed-request", 400);
+}
+
+#[test]
+fn a_search_for_a_rows_key_says_which_transactions_it_could_not_search() {
+    let server = server();
+    let page = |order: &str, query: &str| server.get(&format!("/v1/log?limit=1000&order={order}&{query}")).ok(200);
+    // The log holds calls: whether one of them changed the row is not known.
+    for order in ["oldest", "newest"] {
+        let page = page(order, "key=3&procedure=put");
+        assert_eq!(page["records"], json!([]));
+        let unsearched: u64 = page["unsearched"].as_str().expect("a count").parse().expect("digits");
+        assert!((99..=100).contains(&unsearched), "{unsearched}");
+    }
+    assert_eq!(page("newest", "procedure=put")["unsearched"], Value::Null);
+    assert_eq!(page("newest", "argument=id:3")["unsearched"], Value::Null);
 }
 
 #[test]

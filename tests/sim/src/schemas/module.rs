@@ -64,6 +64,8 @@ pub fn description(tables: &[TableSchema], migration: Migration, retiring: &[Tab
         prefetch: Vec::new(),
         log: LogChoice::Server,
         time_max_ms: None,
+        fuel_max: None,
+        aborts: Vec::new(),
     };
     let mut procedures = PROCEDURES.map(procedure).to_vec();
     procedures.extend((migration == Migration::Fails).then(|| procedure(FAILS)));

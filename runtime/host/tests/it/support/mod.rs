@@ -27,6 +27,8 @@ pub struct MapOps {
     pub asked: usize,
     pub end_at: Option<usize>,
     pub is_replay: bool,
+    /// Fuel that the procedure declares.
+    pub fuel_max: Option<u64>,
     /// Runs inside of the host call `log`.
     pub on_log: Option<Box<dyn FnMut()>>,
 }
@@ -154,6 +156,9 @@ impl HostOps for MapOps {
             true => REPLAY_LIMITS_FACTOR,
             false => 1,
         }
+    }
+    fn fuel_max(&self) -> Option<u64> {
+        self.fuel_max
     }
     fn now_us(&self) -> i64 {
         1_800_000_000_000_000

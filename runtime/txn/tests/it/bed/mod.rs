@@ -25,6 +25,7 @@ impl<F: FnMut(&mut dyn HostOps) -> Result<(), OpError>> Executor for Procedure<F
             Ok(()) => Ok(CallEnd::Returned),
             Err(OpError::Limit { limit, max }) => Err(Fault::limit(limit, max)),
             Err(OpError::Ended(ended)) => Err(Fault::ended(ended)),
+            Err(OpError::KeyTooLong { key }) => Err(Fault::key_too_long(&key)),
             Err(error) => Err(Fault::guest(format!("{error:?}"))),
         };
         CallOutcome { kind, fuel_used: 0 }
