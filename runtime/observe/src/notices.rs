@@ -144,7 +144,7 @@ pub enum NoticeKind {
 }
 
 impl NoticeKind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Schema,
         Self::Trap,
         Self::SlowCall,
