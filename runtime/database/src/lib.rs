@@ -19,6 +19,7 @@ mod error;
 mod estimate;
 mod expected;
 mod following;
+mod former;
 mod inspect;
 mod lease_rules;
 mod leasing;

@@ -319,7 +319,7 @@ fn deploy(
             wasm: &bytes,
             migration: (!digests.is_empty()).then(|| MigrationRef::new(&plan, &digests)),
         }));
-        append(held, &record, txn_id)
+        append(held, &record, txn_id).map(|lsn| (lsn, ()))
     };
     let installation = Installation {
         candidate,
@@ -327,7 +327,8 @@ fn deploy(
         txn_id,
         bounds: bounds(held, max_s),
     };
-    install(held, installation, log)?
+    let (lsn, ()) = install(held, installation, log)??;
+    Ok(lsn)
 }
 
 fn uninstall(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, TxnId), DeployError> {

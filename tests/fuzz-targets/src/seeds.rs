@@ -298,6 +298,7 @@ fn descriptions() -> [Vec<u8>; 3] {
         in_service: true,
         installed_by: TXN,
         hash: [7; 32],
+        wasm_bytes: 8,
         description: b"{}",
         wasm: b"\0asm\x01\0\0\0",
     }

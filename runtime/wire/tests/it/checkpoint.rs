@@ -103,6 +103,7 @@ fn golden_contents() {
         in_service: true,
         installed_by: TxnId(3),
         hash: [0xaa; 32],
+        wasm_bytes: 4,
         description: b"{}",
         wasm: b"\0asm",
     }
@@ -111,7 +112,18 @@ fn golden_contents() {
         01 02 03 05 76 6f 74 65 72 01 03 00 00 00 00 00
         00 00 aa aa aa aa aa aa aa aa aa aa aa aa aa aa
         aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
-        aa aa 02 7b 7d 00 61 73 6d"#]]
+        aa aa 04 02 7b 7d 00 61 73 6d"#]]
+    .assert_eq(&hex(&bytes));
+    let mut bytes = Vec::new();
+    CheckpointFormerRef {
+        hash: [0xbb; 32],
+        wasm: b"\0asm",
+    }
+    .encode(&mut bytes);
+    expect![[r#"
+        bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb
+        bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb
+        00 61 73 6d"#]]
     .assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
     let state = CheckpointPartition {
@@ -186,6 +198,11 @@ fn check_any(bytes: &[u8]) {
         assert_eq!(again, bytes);
     }
     if let Ok(found) = CheckpointModuleRef::decode(bytes) {
+        let mut again = Vec::new();
+        found.encode(&mut again);
+        assert_eq!(again, bytes);
+    }
+    if let Ok(found) = CheckpointFormerRef::decode(bytes) {
         let mut again = Vec::new();
         found.encode(&mut again);
         assert_eq!(again, bytes);
