@@ -102,6 +102,7 @@ export function moduleOf(version: number, wasmBytes: number): ModuleDetail {
     installed_at: installedAt(before + 1),
     txn_id: `17${hexOf('voter', 15).replace(/[a-f]/g, '4')}`,
     in_service: before + 1 === version,
+    kept: before + 5 >= version,
   }));
   return {
     module: 'voter',

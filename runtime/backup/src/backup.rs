@@ -10,7 +10,8 @@ use reprise_base::{Lsn, hex};
 use reprise_checkpoint::{CheckpointReader, Checkpoints};
 use reprise_env::{Clock, Disk, RealClock};
 use reprise_log::{LogReader, VerifyReport};
-use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, WireError};
+use reprise_wire::{CheckpointBlockKind, CheckpointFormerRef, CheckpointKeys, CheckpointRows, Genesis, WireError};
+use sha2::{Digest, Sha256};
 
 use crate::{
     manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, is_place},
@@ -205,7 +206,20 @@ pub fn verify_backup_in(place: &Place, goes_on: &mut dyn FnMut(u64) -> bool) -> 
     Ok(verified)
 }
 
-/// Every block of a checkpoint, and every row and key in it.
+fn check_former(raw: &[u8]) -> Result<(), WireError> {
+    let former = CheckpointFormerRef::decode(raw)?;
+    let found: [u8; 32] = Sha256::digest(former.wasm).into();
+    match found == former.hash {
+        true => Ok(()),
+        false => Err(WireError {
+            what: "SHA-256 of a module",
+            expected: hex(&former.hash),
+            found: hex(&found),
+        }),
+    }
+}
+
+/// Every block of a checkpoint, and every row, key and former module in it.
 pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::CheckpointError> {
     let mut blocks = reader.blocks();
     for (number, entry) in reader.entries().iter().enumerate() {
@@ -213,6 +227,7 @@ pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::C
         let found = match entry.kind {
             CheckpointBlockKind::Rows => CheckpointRows::new(raw).try_fold(0, |count, row| row.map(|_| count + 1)),
             CheckpointBlockKind::Keys => CheckpointKeys::new(raw).try_fold(0, |count, key| key.map(|_| count + 1)),
+            CheckpointBlockKind::Former => check_former(raw).map(|()| 1),
             _ => Ok(entry.items_count),
         };
         let judged = found.and_then(|found| match found == entry.items_count {

@@ -11,6 +11,10 @@ pub const STANDBYS_MAX: usize = 16;
 
 /// Longest wasm binary that is taken, in bytes.
 pub const MODULE_BYTES_MAX: usize = 16 << 20;
+/// Versions of one module whose bytes are kept, the one in service among them. Those with the same bytes count once.
+pub const VERSIONS_KEPT_MAX: usize = 5;
+/// Bytes of module versions out of service that are kept, of all modules together.
+pub const FORMER_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of compiled code kept on disk at most.
 pub const CODE_KEPT_BYTES_MAX: u64 = 512 << 20;
 /// Modules in service at most.

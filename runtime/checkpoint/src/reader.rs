@@ -6,8 +6,9 @@ use reprise_base::{Lsn, PartitionId, hex};
 use reprise_env::{Disk, DiskFile};
 use reprise_wire::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
-    CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointModuleRef,
-    CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CheckpointTrailer, WireError, check, corrupt,
+    CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointFormerRef, CheckpointHeader,
+    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CheckpointTrailer,
+    INDEX_BLOCK_ENTRIES, WireError, check, corrupt,
 };
 use zstd::bulk::Decompressor;
 
@@ -121,6 +122,25 @@ impl CheckpointReader {
         &self.modules
     }
 
+    /// The bytes of a module version by their SHA-256, of one in service or out of it. None if the checkpoint does not have them.
+    pub fn module_bytes(&self, hash: &[u8; 32]) -> Result<Option<Vec<u8>>, CheckpointError> {
+        let modules = self.modules.iter().map(ModuleVersion::get);
+        let mut in_service = modules.filter(|module| module.in_service && module.hash == *hash);
+        if let Some(module) = in_service.next() {
+            return Ok(Some(module.wasm.to_vec()));
+        }
+        let mut blocks = self.blocks();
+        let entries = self.entries.iter().enumerate();
+        for (number, entry) in entries.filter(|(_, entry)| entry.kind == CheckpointBlockKind::Former) {
+            let former = CheckpointFormerRef::decode(blocks.read(number)?);
+            let former = former.map_err(|error| self.corrupt(entry, error))?;
+            if former.hash == *hash {
+                return Ok(Some(former.wasm.to_vec()));
+            }
+        }
+        Ok(None)
+    }
+
     /// The tables' descriptions as JSON, by number.
     pub fn tables(&self) -> &[Vec<u8>] {
         &self.tables
@@ -185,18 +205,41 @@ impl CheckpointReader {
 
     fn read_index(&mut self) -> Result<(), CheckpointError> {
         let mut blocks = self.blocks();
-        let at = self.trailer.index_offset;
-        let block = blocks.read_at(at, None)?;
-        let raw = std::mem::take(&mut blocks.raw);
-        let wrong = CheckpointError::at(&self.name, at);
+        let mut entries = Vec::new();
+        let (mut at, mut first, mut count) = (self.trailer.index_offset, None, 0);
+        let end = self.trailer.file_bytes - CHECKPOINT_TRAILER_BYTES as u64;
+        while at < end {
+            let block = blocks.read_at(at, None)?;
+            let mut judge = || {
+                check("kind of a block of the index", "index", block.kind.name())?;
+                let number = *first.get_or_insert(block.number);
+                let expected = u64::from(number) + count as u64;
+                check("number of a block of the index", expected, u64::from(block.number))?;
+                // All but the last one are full.
+                check(
+                    "entries of the index before",
+                    count * INDEX_BLOCK_ENTRIES,
+                    entries.len(),
+                )?;
+                let found = CheckpointEntry::decode_all(&blocks.raw)?;
+                check(
+                    "entries of a block of the index",
+                    block.items_count as usize,
+                    found.len(),
+                )?;
+                entries.extend(found);
+                Ok(())
+            };
+            judge().map_err(CheckpointError::at(&self.name, at))?;
+            at += CHECKPOINT_BLOCK_HEADER_BYTES as u64 + u64::from(block.stored_bytes);
+            count += 1;
+        }
         let judge = || {
-            check("kind of the last block", "index", block.kind.name())?;
-            let entries = CheckpointEntry::decode_all(&raw)?;
-            check("blocks in the index", block.items_count, entries.len() as u32)?;
-            check("number of the last block", block.number, entries.len() as u32)?;
-            Ok(entries)
+            check("end of the index", end, at)?;
+            check("blocks before the index", first.unwrap_or(0) as usize, entries.len())
         };
-        self.entries = judge().map_err(wrong)?;
+        judge().map_err(CheckpointError::at(&self.name, self.trailer.index_offset))?;
+        self.entries = entries;
         Ok(())
     }
 
@@ -206,7 +249,7 @@ impl CheckpointReader {
         let (mut database, mut quarantine, mut principals) = (None, None, None);
         let mut blocks = self.blocks();
         for (number, entry) in self.entries.iter().enumerate() {
-            if matches!(entry.kind, Kind::Rows | Kind::Keys | Kind::Index) {
+            if matches!(entry.kind, Kind::Rows | Kind::Keys | Kind::Index | Kind::Former) {
                 continue;
             }
             let raw = blocks.read(number)?;

@@ -6,7 +6,7 @@ use reprise_base::PartitionId;
 use reprise_env::{Disk, DiskFile};
 use reprise_wire::{
     CHECKPOINT_RAW_BYTES_MAX, CheckpointBlock, CheckpointBlockKind, CheckpointEntry, CheckpointHeader,
-    CheckpointTrailer,
+    CheckpointTrailer, INDEX_BLOCK_ENTRIES,
 };
 use zstd::bulk::Compressor;
 
@@ -41,6 +41,8 @@ pub struct CheckpointWriter {
     buffer: Vec<u8>,
     written: u64,
     synced: u64,
+    /// Blocks so far; the next one's number.
+    blocks: u32,
     entries: Vec<CheckpointEntry>,
     size: CheckpointSize,
     is_published: bool,
@@ -59,6 +61,7 @@ impl CheckpointWriter {
             header,
             written: 0,
             synced: 0,
+            blocks: 0,
             entries: Vec::new(),
             size: CheckpointSize::default(),
             is_published: false,
@@ -88,6 +91,23 @@ impl CheckpointWriter {
                 format!("a block of kind {kind} has {bytes} bytes, and {CHECKPOINT_RAW_BYTES_MAX} at most are read");
             return Err(CheckpointError::GivenUp(reason));
         }
+        let entry = self.push_block(kind, partition, table, items, raw)?;
+        self.entries.push(entry);
+        if kind == CheckpointBlockKind::Rows {
+            self.size.rows += items as u64;
+            self.size.row_bytes += raw.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn push_block(
+        &mut self,
+        kind: CheckpointBlockKind,
+        partition: PartitionId,
+        table: u16,
+        items: u32,
+        raw: &[u8],
+    ) -> Result<CheckpointEntry, CheckpointError> {
         let offset = self.size().file_bytes;
         let compressed = self.compress(raw)?;
         let mut block = CheckpointBlock {
@@ -96,7 +116,7 @@ impl CheckpointWriter {
             partition,
             table,
             lsn: self.header.lsn,
-            number: self.entries.len() as u32,
+            number: self.blocks,
             items_count: items,
             raw_bytes: raw.len() as u32,
             stored_bytes: 0,
@@ -106,7 +126,16 @@ impl CheckpointWriter {
         let head = block.seal(stored);
         self.buffer.extend_from_slice(&head);
         self.buffer.extend_from_slice(stored);
-        self.entries.push(CheckpointEntry {
+        self.blocks = self.blocks.checked_add(1).ok_or_else(|| {
+            CheckpointError::GivenUp(format!(
+                "it has more than {} blocks, and they are numbered in 32 bits",
+                u32::MAX
+            ))
+        })?;
+        if self.buffer.len() >= WRITE_BYTES {
+            self.flush()?;
+        }
+        Ok(CheckpointEntry {
             offset,
             stored_bytes: block.stored_bytes,
             raw_bytes: block.raw_bytes,
@@ -114,15 +143,7 @@ impl CheckpointWriter {
             kind,
             partition,
             table,
-        });
-        if kind == CheckpointBlockKind::Rows {
-            self.size.rows += items as u64;
-            self.size.row_bytes += raw.len() as u64;
-        }
-        if self.buffer.len() >= WRITE_BYTES {
-            self.flush()?;
-        }
-        Ok(())
+        })
     }
 
     /// Fills `self.compressed`; false where that would not be shorter.
@@ -147,11 +168,15 @@ impl CheckpointWriter {
 
     /// Ends the file and makes it durable. It has no name yet, and `read_back` reads it.
     pub fn finish(&mut self) -> Result<CheckpointSize, CheckpointError> {
-        let mut index = Vec::with_capacity(self.entries.len() * 28);
-        self.entries.iter().for_each(|entry| entry.encode(&mut index));
-        let count = self.entries.len() as u32;
         let index_offset = self.size().file_bytes;
-        self.block(CheckpointBlockKind::Index, PartitionId(0), 0, count, &index)?;
+        let entries = std::mem::take(&mut self.entries);
+        let mut raw = Vec::new();
+        for part in entries.chunks(INDEX_BLOCK_ENTRIES) {
+            raw.clear();
+            part.iter().for_each(|entry| entry.encode(&mut raw));
+            let count = part.len() as u32;
+            self.push_block(CheckpointBlockKind::Index, PartitionId(0), 0, count, &raw)?;
+        }
         let mut size = self.size();
         size.file_bytes += reprise_wire::CHECKPOINT_TRAILER_BYTES as u64;
         let trailer = CheckpointTrailer {

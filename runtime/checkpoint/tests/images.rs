@@ -7,8 +7,9 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{SimDisk, sim::CrashPolicy};
 use reprise_wire::{
-    CheckpointBlockKind as Kind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointModuleRef,
-    CheckpointPartition, CheckpointRows, Genesis, push_checkpoint_row,
+    CHECKPOINT_TRAILER_BYTES, CheckpointBlockKind as Kind, CheckpointDatabase, CheckpointFormerRef, CheckpointHeader,
+    CheckpointKeyRef, CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer, Genesis,
+    INDEX_BLOCK_ENTRIES, push_checkpoint_row,
 };
 
 const ID: [u8; 16] = *b"a test database!";
@@ -19,6 +20,11 @@ fn files(disk: &SimDisk) -> Checkpoints {
 
 /// A checkpoint of two partitions and one table with so many rows a partition.
 fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError> {
+    write_in(files, lsn, rows, rows.max(1))
+}
+
+/// The same, with so many rows a block.
+fn write_in(files: &Checkpoints, lsn: u64, rows: u32, rows_a_block: u32) -> Result<(), CheckpointError> {
     let header = CheckpointHeader {
         database_id: ID,
         lsn: Lsn(lsn),
@@ -36,6 +42,7 @@ fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError
         installed_by: TxnId(3),
         hash: [4; 32],
         migrations: b"\x05split",
+        wasm_bytes: 4,
         description: b"{}",
         wasm: b"\0asm",
     }
@@ -52,12 +59,22 @@ fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError
         }
         .encode(&mut raw);
         writer.block(Kind::Partition, partition, 0, 1, &raw)?;
-        let mut raw = Vec::new();
-        for row in 0..rows {
-            push_checkpoint_row(&mut raw, format!("row {row} of {lsn}").as_bytes(), u64::from(row));
+        for first in (0..rows).step_by(rows_a_block as usize) {
+            let mut raw = Vec::new();
+            let count = rows_a_block.min(rows - first);
+            for row in first..first + count {
+                push_checkpoint_row(&mut raw, format!("row {row} of {lsn}").as_bytes(), u64::from(row));
+            }
+            writer.block(Kind::Rows, partition, 0, count, &raw)?;
         }
-        writer.block(Kind::Rows, partition, 0, rows, &raw)?;
     }
+    let mut raw = Vec::new();
+    CheckpointFormerRef {
+        hash: [5; 32],
+        wasm: b"\0asm of before",
+    }
+    .encode(&mut raw);
+    writer.block(Kind::Former, none, 0, 1, &raw)?;
     let mut raw = Vec::new();
     CheckpointKeyRef {
         key: b"k",
@@ -122,6 +139,10 @@ fn check_whole(files: &Checkpoints, lsn: u64, rows: u32) {
     assert_eq!(found, expected.clone().chain(expected).collect::<Vec<_>>());
     assert_eq!(reader.database().keys, 1);
     assert_eq!(reader.modules()[0].get().wasm, b"\0asm");
+    let bytes = |hash| reader.module_bytes(&[hash; 32]).expect("whole");
+    assert_eq!(bytes(4).as_deref(), Some(&b"\0asm"[..]));
+    assert_eq!(bytes(5).as_deref(), Some(&b"\0asm of before"[..]));
+    assert_eq!(bytes(6), None);
 }
 
 #[test]
@@ -187,6 +208,60 @@ fn every_flipped_bit_is_found() {
         disk.damage(&name, |bytes| bytes.copy_from_slice(&whole));
     }
     check_whole(&files(&disk), 4096, 20);
+}
+
+#[test]
+fn an_index_of_many_blocks_is_read_whole_or_refused_by_name() {
+    let disk = SimDisk::new();
+    let rows = INDEX_BLOCK_ENTRIES as u32;
+    write_in(&files(&disk), 4096, rows, 1).expect("written");
+    let reader = files(&disk).open(Lsn(4096)).expect("whole");
+    assert!(
+        reader.entries().len() > 2 * INDEX_BLOCK_ENTRIES,
+        "three blocks of the index"
+    );
+    drop(reader);
+    check_whole(&files(&disk), 4096, rows);
+
+    let name = checkpoint_name(Lsn(4096));
+    let whole = disk.bytes(&name).expect("a file");
+    let end = whole.len() - CHECKPOINT_TRAILER_BYTES;
+    let trailer = CheckpointTrailer::decode(&whole[end..]).expect("a trailer");
+    let index = trailer.index_offset as usize;
+    // Where the blocks of the index begin: behind each head of 48 bytes lie as many as it says.
+    let mut starts = vec![index];
+    while let Some(at) = starts.last().filter(|at| **at < end).copied() {
+        let stored = u32::from_le_bytes(whole[at + 36..at + 40].try_into().expect("4 bytes"));
+        starts.push(at + 48 + stored as usize);
+    }
+    assert_eq!((starts.len(), starts[3]), (4, end));
+    let refused = |index_offset: usize, before: &[u8]| {
+        let trailer = CheckpointTrailer {
+            index_offset: index_offset as u64,
+            file_bytes: (before.len() + CHECKPOINT_TRAILER_BYTES) as u64,
+            ..trailer
+        };
+        let bytes = [before, &trailer.encode()].concat();
+        disk.damage(&name, |old| *old = bytes);
+        let error = files(&disk).open(Lsn(4096)).expect_err("damaged");
+        assert!(error.is_corrupt() && error.to_string().contains(&name), "{error}");
+        error.to_string()
+    };
+    // Each block of the index left out, or none left.
+    let first = [&whole[..index], &whole[starts[1]..end]].concat();
+    assert!(refused(index, &first).contains("blocks before the index"));
+    let middle = [&whole[..starts[1]], &whole[starts[2]..end]].concat();
+    assert!(refused(index, &middle).contains("number of a block of the index"));
+    assert!(refused(index, &whole[..starts[2]]).contains("blocks before the index"));
+    assert!(refused(index, &whole[..index]).contains("block of the database"));
+    // It begins elsewhere.
+    assert!(refused(starts[1], &whole[..end]).contains("blocks before the index"));
+    assert!(refused(end + 1, &whole[..end]).contains("end of the index"));
+    let before = refused(index - 1, &whole[..end]);
+    assert!(before.contains("block magic"), "{before}");
+    // It ends in the middle of a block, or something lies behind it.
+    refused(index, &whole[..end - 1]);
+    refused(index, &[&whole[..end], &[0; 8]].concat());
 }
 
 proptest! {

@@ -18,9 +18,10 @@ use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{
-    ArchiveStatus, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, RestartEstimate, Router,
-    TakeError,
+    ArchiveStatus, BytesError, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, RestartEstimate,
+    Router, TakeError,
 };
+use reprise_txn::Module;
 use reprise_wire::Genesis;
 
 use crate::{config::CheckpointConfig, estimate::OpeningSpeeds, writing::Writing};
@@ -507,6 +508,10 @@ impl CheckpointService for Checkpointer {
 
     fn archive(&self) -> Option<ArchiveStatus> {
         self.archive.get().map(Archive::status)
+    }
+
+    fn module_bytes(&self, module: &Module) -> Result<Vec<u8>, BytesError> {
+        self.read_bytes(module)
     }
 }
 

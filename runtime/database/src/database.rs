@@ -20,7 +20,7 @@ use reprise_partition::{CallBatch, LogPolicy, Shared, Site, SiteMessage};
 use reprise_recovery::{RecoveryError, make_ready};
 use reprise_replay::{Divergence, RecoverFrom, ReplayError};
 use reprise_router::{BackupService, CheckpointService, Phase, Router, RouterConfig};
-use reprise_txn::{Compiler, ModuleId};
+use reprise_txn::Compiler;
 
 use crate::{
     backups::Backups,
@@ -450,12 +450,6 @@ impl Database {
         })?;
         self.compiler.let_go_unused_code();
         Ok(())
-    }
-
-    /// The bytes of a module version; none where it is out of service.
-    pub fn module_bytes(&self, id: ModuleId) -> Option<Arc<[u8]>> {
-        let binaries = self.shared.binaries.lock().expect("held for a look");
-        binaries.get(id.0 as usize).cloned()
     }
 
     /// Lets the engine threads finish what they were given, writes it out and seals the log.

@@ -20,6 +20,7 @@ mod estimate;
 mod expected;
 mod first_checkpoints;
 mod following;
+mod former;
 mod inspect;
 mod lease_rules;
 mod leasing;

@@ -12,13 +12,14 @@ use crossbeam_channel::{Receiver, Select, TryRecvError};
 use reprise_base::{Lsn, PartitionId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader, CheckpointSize, CheckpointWriter};
 use reprise_env::{Step, Work};
+use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::Copied;
 use reprise_recovery::check_descriptions;
 use reprise_router::{CopyStart, Deployed, Exported, Module};
 use reprise_storage::stored_json;
 use reprise_wire::{
-    CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef,
-    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, Genesis,
+    CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointFormerRef, CheckpointHeader,
+    CheckpointKeyRef, CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, Genesis,
 };
 
 use crate::checkpoint::Checkpointer;
@@ -68,7 +69,7 @@ enum Stage {
     Told,
     /// The log durable up to it.
     Durable,
-    /// Keys, the index, the trailer.
+    /// Former modules, keys, the index, the trailer.
     Keys,
     /// What was written read back, from this block on.
     Back(usize),
@@ -195,6 +196,7 @@ impl Writing {
 
     fn finish(&mut self) -> Result<Step, CheckpointError> {
         let mut writer = self.writer.take().expect("taken by this stage alone");
+        self.write_former(&mut writer)?;
         let keys = self.write_keys(&mut writer)?;
         write_database(&mut writer, &self.start, &self.service.genesis, keys)?;
         self.size = writer.finish()?;
@@ -255,6 +257,33 @@ impl Writing {
         if self.is_crowded && calls.map(|calls| calls.load(Ordering::Relaxed)).sum::<usize>() > 0 {
             thread::sleep(rest);
         }
+    }
+
+    /// Copies the bytes of versions out of service from where they lie: the log behind an earlier checkpoint is released after this one.
+    fn write_former(&self, writer: &mut CheckpointWriter) -> Result<(), CheckpointError> {
+        let mut raw = Vec::new();
+        for module in self.start.deployed.kept_former() {
+            let wasm = match self.service.find_bytes(&self.start.deployed, &module.hash) {
+                Ok(wasm) => wasm,
+                Err(reason) => {
+                    let notices = &self.service.shared.notices;
+                    notices.tell(NoticeKind::Checkpoint, || Notice::FormerLost {
+                        module: module.name.clone(),
+                        version: module.version,
+                        reason,
+                    });
+                    continue; // a disk that lost them must not end all checkpoints
+                }
+            };
+            raw.clear();
+            CheckpointFormerRef {
+                hash: module.hash,
+                wasm: &wasm,
+            }
+            .encode(&mut raw);
+            writer.block(CheckpointBlockKind::Former, PartitionId(0), 0, 1, &raw)?;
+        }
+        Ok(())
     }
 
     fn write_keys(&self, writer: &mut CheckpointWriter) -> Result<u64, CheckpointError> {
@@ -341,18 +370,23 @@ fn migrations_of(deployed: &Deployed, module: &Module) -> Vec<u8> {
 fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Result<(), CheckpointError> {
     use CheckpointBlockKind::{Module, Partition, Principals, Quarantine, Table};
     let mut raw = Vec::new();
-    for (module, wasm) in start.deployed.versions.iter().zip(&start.binaries) {
+    for (module, bytes) in start.deployed.versions.iter().zip(&start.binaries) {
         raw.clear();
+        let in_service = start.deployed.is_current(module.id);
         CheckpointModuleRef {
             module_id: module.id.0,
             version: module.version,
             name: &module.name,
-            in_service: start.deployed.is_current(module.id),
+            in_service,
             installed_by: module.installed_by,
             hash: module.hash,
             migrations: &migrations_of(&start.deployed, module),
+            wasm_bytes: match in_service {
+                true => bytes.wasm.len() as u32,
+                false => module.wasm_bytes as u32,
+            },
             description: &module.description,
-            wasm,
+            wasm: &bytes.wasm,
         }
         .encode(&mut raw);
         writer.block(Module, PartitionId(0), 0, 1, &raw)?;

@@ -93,6 +93,15 @@ pub enum Notice {
         /// Why.
         reason: String,
     },
+    /// A checkpoint lacks the bytes of a module version that it was to keep.
+    FormerLost {
+        /// Its name.
+        module: String,
+        /// The module can't be rolled back to this one.
+        version: u32,
+        /// Why the bytes can't be read.
+        reason: String,
+    },
     /// The archive did not take what the data directory lets go of.
     ArchiveFailed {
         /// Why.
@@ -185,6 +194,7 @@ impl Notice {
     fn bounded(mut self) -> Self {
         if let Self::Trapped { message: text, .. }
         | Self::CheckpointFailed { reason: text }
+        | Self::FormerLost { reason: text, .. }
         | Self::ArchiveFailed { reason: text }
         | Self::Standby { what: text, .. } = &mut self
         {

@@ -11,6 +11,7 @@ use reprise_txn::{
 };
 
 use crate::{
+    shared::ModuleBytes,
     sink::Unlogged,
     site::{ExclusivePartitions, ExecContext, Partition},
 };
@@ -108,13 +109,13 @@ pub enum InstallError {
     Log(#[from] Unlogged),
 }
 
-/// Installs a module on all partitions. `confirm` is shown what it ran and what was planned; its error, the inner one, leaves everything
-/// as it was, and nothing fails behind it.
+/// Installs a module on all partitions. `confirm` is shown what it ran and what was planned, and returns the LSN of the deployment's
+/// record. Its error, the inner one, leaves everything as it was, and nothing fails behind it.
 pub fn install<T, E>(
     held: &mut ExclusivePartitions<'_>,
     installation: Installation,
-    confirm: impl FnOnce(&mut ExclusivePartitions<'_>, &PlanSummary, &Migrated) -> Result<T, E>,
-) -> Result<Result<T, E>, InstallError> {
+    confirm: impl FnOnce(&mut ExclusivePartitions<'_>, &PlanSummary, &Migrated) -> Result<(Lsn, T), E>,
+) -> Result<Result<(Lsn, T), E>, InstallError> {
     let Installation {
         candidate,
         wasm,
@@ -126,9 +127,9 @@ pub fn install<T, E>(
     let summary = plan.summary.clone();
     if !summary.migrates {
         let confirmed = confirm(held, &summary, &Migrated::default());
-        if confirmed.is_ok() {
+        if let Ok((lsn, _)) = &confirmed {
             let applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
-            put_in_service(held, applied.next, |binaries| binaries.push(wasm));
+            put_in_service(held, applied.next, |binaries| binaries.push(logged(wasm, *lsn)));
         }
         return Ok(confirmed);
     }
@@ -138,10 +139,17 @@ pub fn install<T, E>(
     applied.retire(&mut stores_of(held));
     let confirmed = migrated.map(|migrated| confirm(held, &summary, &migrated));
     match &confirmed {
-        Ok(Ok(_)) => put_in_service(held, applied.next, |binaries| binaries.push(wasm)),
+        Ok(Ok((lsn, _))) => put_in_service(held, applied.next, |binaries| binaries.push(logged(wasm, *lsn))),
         Ok(Err(_)) | Err(_) => applied.take_back(&mut stores_of(held)),
     }
     confirmed
+}
+
+fn logged(wasm: Arc<[u8]>, lsn: Lsn) -> ModuleBytes {
+    ModuleBytes {
+        wasm,
+        logged_at: Some(lsn),
+    }
 }
 
 /// Judges an installation and makes the changed tables. Nothing is changed, and nothing is made of what is refused.
@@ -183,7 +191,11 @@ pub fn check_consents(plan: &PlanSummary, given: &[Consent]) -> Result<(), Insta
 }
 
 /// Puts modules into service whose tables the partitions' stores hold. `note` has the bytes of all versions.
-pub fn put_in_service(held: &mut ExclusivePartitions<'_>, deployed: Deployed, note: impl FnOnce(&mut Vec<Arc<[u8]>>)) {
+pub fn put_in_service(
+    held: &mut ExclusivePartitions<'_>,
+    deployed: Deployed,
+    note: impl FnOnce(&mut Vec<ModuleBytes>),
+) {
     held.tools.install(deployed);
     let shared = &held.tools.shared;
     note(&mut shared.binaries.lock().expect("held for a store"));

@@ -51,7 +51,7 @@ pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, Logging, Sampling, 
 pub use principals::Principals;
 pub use reader::{LookJob, OpenViews, OpenedView, ReadQueue, ReadWork, Reader, Reading, ViewLimits};
 pub use rendezvous::{Job, MultiPartitionTxn, Rendezvous, Stream, Touched};
-pub use shared::Shared;
+pub use shared::{ModuleBytes, Shared};
 pub use sink::{AsyncSink, NewRecords, NoLog, NvramSink, Sink, SyncSink, Unlogged, complete};
 pub use site::{ExclusivePartitions, ExecContext, Partition, Site, SiteMessage};
 pub use told::{Question, Told};

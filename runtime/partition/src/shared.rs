@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
-use reprise_base::{MemoryKind, MemoryLedger};
+use reprise_base::{Lsn, MemoryKind, MemoryLedger};
 use reprise_env::{Clock, Threads};
 use reprise_observe::{Notices, RecentLines};
 use reprise_txn::Deployed;
@@ -15,6 +15,15 @@ use crate::{
     calls::Calls, coordinator::Coordinator, gate::CommitGate, key_clock::KeyClock, logging::Logging,
     principals::Principals, told::Told, underway::Underway,
 };
+
+/// The bytes of a module version, or where they lie.
+#[derive(Clone, Debug, Default)]
+pub struct ModuleBytes {
+    /// Empty for a version out of service: only the disk keeps them.
+    pub wasm: Arc<[u8]>,
+    /// Record that brought the version. None if a checkpoint brought it.
+    pub logged_at: Option<Lsn>,
+}
 
 /// What all sites of a node share.
 pub struct Shared {
@@ -42,8 +51,8 @@ pub struct Shared {
     pub replay_failed: AtomicBool,
     /// Partitions whose tables are being copied, and those of which digests are made.
     pub copying: AtomicUsize,
-    /// The bytes of every module version, by `ModuleId`, for checkpoints; none of those that are out of service.
-    pub binaries: Mutex<Vec<Arc<[u8]>>>,
+    /// The bytes of every module version, by `ModuleId`.
+    pub binaries: Mutex<Vec<ModuleBytes>>,
     /// Longest run of records that the log takes at once, in bytes: the least of all engine threads.
     pub records_max: AtomicUsize,
     /// What procedures logged.
@@ -69,13 +78,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Lets go of the bytes of versions that are out of service: no call is theirs any more, and a replay that begins before has
-    /// them from where it begins.
+    /// Frees the bytes of versions that are out of service: no call is theirs any more, a replay that begins before has them from
+    /// where it begins, and a rollback reads them from the newest checkpoint or the log.
     pub fn release_binaries(&self, deployed: &Deployed) {
         let mut binaries = self.binaries.lock().expect("held for a look at each");
-        for (wasm, module) in binaries.iter_mut().zip(&deployed.versions) {
+        for (bytes, module) in binaries.iter_mut().zip(&deployed.versions) {
             if !deployed.is_current(module.id) {
-                *wasm = Arc::default();
+                bytes.wasm = Arc::default();
             }
         }
     }
@@ -83,7 +92,7 @@ impl Shared {
     /// Tells how much memory the modules' bytes and their compiled code take.
     pub fn count_binaries(&self) {
         let binaries = self.binaries.lock().expect("held for a sum");
-        let bytes: u64 = binaries.iter().map(|wasm| wasm.len() as u64).sum();
+        let bytes: u64 = binaries.iter().map(|bytes| bytes.wasm.len() as u64).sum();
         drop(binaries);
         let deployed = self.deployed.load();
         let codes = deployed.current.values().map(|module| module.code.code_bytes() as u64);

@@ -9,7 +9,7 @@ use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::MemoryLedger;
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::{read_module, read_stored_table};
-use reprise_partition::{ExclusivePartitions, Touched, put_in_service};
+use reprise_partition::{ExclusivePartitions, ModuleBytes, Touched, put_in_service};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_storage::Store;
 use reprise_txn::{Code, Compiler, Deployed, Executor, ModuleId, Quarantined, Restored, TablePast, restore};
@@ -221,7 +221,10 @@ fn install(
         partition.clock.advance_past(state.last_tick);
         partition.last_end = state.last_end;
     }
-    let found = reader.modules().iter().map(|module| module.get().wasm.into());
+    let found = reader.modules().iter().map(|module| ModuleBytes {
+        wasm: module.get().wasm.into(),
+        logged_at: None,
+    });
     put_in_service(held, deployed, |binaries| *binaries = found.collect());
     let shared = &held.tools.shared;
     shared.principals.clear();
@@ -267,7 +270,7 @@ fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dy
         name: module.name.to_owned(),
         version: module.version,
         hash: module.hash,
-        wasm_bytes: module.wasm_bytes(),
+        wasm_bytes: u64::from(module.wasm_bytes),
         installed_by: module.installed_by,
         in_service: module.in_service,
         migrations: module.migration_names().map(str::to_owned).collect(),

@@ -68,7 +68,9 @@ impl Replayer {
 impl Logged {
     fn install(&self, held: &mut ExclusivePartitions<'_>, installation: Installation) -> Result<(), ReplayError> {
         let txn_id = installation.txn_id;
-        let compare = |_: &mut ExclusivePartitions<'_>, _: &PlanSummary, ran: &Migrated| self.compare(ran);
+        let compare = |_: &mut ExclusivePartitions<'_>, _: &PlanSummary, ran: &Migrated| {
+            self.compare(ran).map(|()| (self.lsn, ()))
+        };
         let compared = install(held, installation, compare).map_err(|error| match error {
             InstallError::Conflicts(conflicts) => self.refused(texts(&conflicts)),
             InstallError::Migration { partition, failure, .. } => {

@@ -445,7 +445,8 @@ fn deploy(
             bounds: bounds(held, max_s),
         },
     };
-    install(held, installation, log)?
+    let (lsn, ()) = install(held, installation, log)??;
+    Ok(lsn)
 }
 
 fn uninstall(

@@ -4,10 +4,13 @@ use std::sync::{Arc, Weak, atomic::Ordering};
 
 use crossbeam_channel::Sender;
 use reprise_backup::ArchiveStatus;
-use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_partition::{CallBatch, Copied, ExclusivePartitions, NewRecords, Partition, Unlogged};
+use reprise_base::{
+    Lsn, PartitionId, TxnId,
+    limits::{FORMER_BYTES_MAX, VERSIONS_KEPT_MAX},
+};
+use reprise_partition::{CallBatch, Copied, ExclusivePartitions, ModuleBytes, NewRecords, Partition, Unlogged};
 use reprise_storage::SnapshotTable;
-use reprise_txn::Deployed;
+use reprise_txn::{Deployed, Module};
 use reprise_wire::{CheckpointMark, RecordBatch, RecordRef};
 
 use crate::router::{Router, Unavailable};
@@ -19,7 +22,7 @@ pub struct CopyStart {
     pub txn_id: TxnId,
     pub deployed: Arc<Deployed>,
     /// By `ModuleId`.
-    pub binaries: Vec<Arc<[u8]>>,
+    pub binaries: Vec<ModuleBytes>,
     pub multi_tick: u64,
     /// Names of callers, number 1 first.
     pub principals: Vec<Arc<str>>,
@@ -230,6 +233,23 @@ pub enum TakeError {
     Failed(String),
 }
 
+/// Why the bytes of a module version are not at hand.
+#[derive(Debug, thiserror::Error)]
+pub enum BytesError {
+    #[error("this node keeps no log, and so no bytes of former versions")]
+    NoLog,
+    /// The version is too old.
+    #[error(
+        "they are not kept: of each module the last {versions} versions with different bytes are, and of those out of service \
+         {mib} MiB in all",
+        versions = VERSIONS_KEPT_MAX,
+        mib = FORMER_BYTES_MAX >> 20
+    )]
+    NotKept,
+    #[error("they can't be read: {0}")]
+    Unreadable(String),
+}
+
 /// Whoever takes checkpoints.
 pub trait CheckpointService: Send + Sync {
     /// Begins a checkpoint and returns at once; where one is under way, that one.
@@ -246,6 +266,8 @@ pub trait CheckpointService: Send + Sync {
     fn counts(&self) -> (u64, u64);
     /// None without an archive.
     fn archive(&self) -> Option<ArchiveStatus>;
+    /// Reads the bytes of a module version from where they are kept.
+    fn module_bytes(&self, module: &Module) -> Result<Vec<u8>, BytesError>;
 }
 
 impl Router {
@@ -258,6 +280,12 @@ impl Router {
     pub fn take_checkpoint(&self) -> Result<CheckpointInfo, TakeError> {
         let service = self.0.checkpoints.get().and_then(Weak::upgrade);
         service.ok_or(TakeError::NoLog)?.take()
+    }
+
+    /// Reads the bytes of a module version, in service or not, from the log or a checkpoint.
+    pub fn module_bytes(&self, module: &Module) -> Result<Vec<u8>, BytesError> {
+        let service = self.0.checkpoints.get().and_then(Weak::upgrade);
+        service.ok_or(BytesError::NoLog)?.module_bytes(module)
     }
 
     pub fn checkpoints(&self) -> Vec<CheckpointInfo> {

@@ -27,8 +27,8 @@ pub use admin::{DeployError, Deployment, Planned, Removal};
 pub use backup::{BackupError, BackupInfo, BackupService, BackupState};
 pub use builder::{BatchBuilder, BatchReply, CallReply, CallTerms, OnReply};
 pub use checkpoint::{
-    CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart, PartitionStart,
-    RestartEstimate, TakeError,
+    BytesError, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart,
+    PartitionStart, RestartEstimate, TakeError,
 };
 pub use compare::digests_at_mark;
 pub use idempotency::{CallDigests, Exported, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};

@@ -154,7 +154,7 @@ mod tests {
             name: format!("m{number}"),
             version: 1,
             hash: [0; 32],
-            wasm_bytes: Some(0),
+            wasm_bytes: 0,
             installed_by: TxnId(1),
             schema: ModuleSchema::default(),
             description: Arc::default(),

@@ -161,7 +161,7 @@ pub fn apply(
         version: 1 + of_name.count() as u32,
         name: candidate.name,
         hash: candidate.hash,
-        wasm_bytes: Some(candidate.wasm_bytes),
+        wasm_bytes: candidate.wasm_bytes,
         installed_by,
         prefetch: prefetch::rows_of(&candidate.schema, &plan.bindings),
         meters: ModuleMeters::new(candidate.schema.procedures.len()),
@@ -257,8 +257,8 @@ pub struct Restored {
     pub version: u32,
     /// SHA-256 of the uploaded bytes.
     pub hash: [u8; 32],
-    /// None where the checkpoint has its bytes no more.
-    pub wasm_bytes: Option<u64>,
+    /// Length of the uploaded bytes.
+    pub wasm_bytes: u64,
     /// The deployment's transaction.
     pub installed_by: TxnId,
     /// It is the one of its name that takes calls.

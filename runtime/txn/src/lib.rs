@@ -10,6 +10,7 @@
 mod ahead;
 mod changed;
 mod executors;
+mod former;
 mod held;
 mod inserting;
 mod install;

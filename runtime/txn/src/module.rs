@@ -62,8 +62,8 @@ pub struct Module {
     pub version: u32,
     /// SHA-256 of the uploaded bytes.
     pub hash: [u8; 32],
-    /// None where it went out of service before the last opening: its bytes are gone.
-    pub wasm_bytes: Option<u64>,
+    /// Length of the uploaded bytes.
+    pub wasm_bytes: u64,
     /// Transaction that installed it; its time is the time of installation.
     pub installed_by: TxnId,
     /// What it declares.

@@ -1,4 +1,4 @@
-//! The checkpoint file: a header, blocks, and a trailer that leads to the blocks' index.
+//! The checkpoint file: a header, blocks, the blocks' index, and a trailer that leads to it.
 
 use reprise_abi::{
     SEMANTICS,
@@ -36,6 +36,8 @@ const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"RPCB");
 const TRAILER_MAGIC: [u8; 8] = *b"RPCKEND\n";
 const HEADER_FIELDS_BYTES: usize = 64;
 const INDEX_ENTRY_BYTES: usize = 28;
+/// Entries of each block of the index but the last: 224 KiB.
+pub const INDEX_BLOCK_ENTRIES: usize = 8_192;
 
 /// What a checkpoint says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,12 +103,14 @@ pub enum CheckpointBlockKind {
     Rows = 5,
     /// Outcomes under idempotency keys: [`CheckpointKeys`].
     Keys = 6,
-    /// Where the other blocks lie; the last one.
+    /// Where the other blocks lie; the last ones.
     Index = 7,
     /// Procedures that take no calls: [`CheckpointQuarantine`]. None where there are none.
     Quarantine = 8,
     /// Names of callers by number: [`CheckpointPrincipals`]. None where there are none.
     Principals = 9,
+    /// The bytes of a module version out of service: [`CheckpointFormerRef`]. No two have the same hash.
+    Former = 10,
 }
 
 impl CheckpointBlockKind {
@@ -121,6 +125,7 @@ impl CheckpointBlockKind {
             Self::Index => "index",
             Self::Quarantine => "quarantine",
             Self::Principals => "principals",
+            Self::Former => "former module",
         }
     }
 
@@ -135,7 +140,8 @@ impl CheckpointBlockKind {
             7 => Self::Index,
             8 => Self::Quarantine,
             9 => Self::Principals,
-            other => return Err(corrupt("checkpoint block kind", "1 to 9", other)),
+            10 => Self::Former,
+            other => return Err(corrupt("checkpoint block kind", "1 to 10", other)),
         })
     }
 }
@@ -228,7 +234,7 @@ impl CheckpointBlock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointTrailer {
     pub lsn: Lsn,
-    /// Where the index block begins.
+    /// Where the first block of the index begins. The trailer follows the last one.
     pub index_offset: u64,
     pub file_bytes: u64,
     pub rows: u64,
@@ -300,7 +306,7 @@ impl CheckpointEntry {
         out.extend_from_slice(&self.table.to_le_bytes());
     }
 
-    /// All entries, which are the whole of `bytes`.
+    /// The entries of one block of the index, which are the whole of `bytes`.
     pub fn decode_all(bytes: &[u8]) -> Result<Vec<Self>, WireError> {
         check("remainder of the index", 0, bytes.len() % INDEX_ENTRY_BYTES)?;
         bytes.chunks_exact(INDEX_ENTRY_BYTES).map(Self::decode).collect()
@@ -364,7 +370,7 @@ impl CheckpointDatabase {
     }
 }
 
-/// A module version with its bytes: the log that brought it may be gone.
+/// A module version. The log that brought it may be gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointModuleRef<'a> {
     pub module_id: u32,
@@ -375,17 +381,15 @@ pub struct CheckpointModuleRef<'a> {
     pub hash: [u8; 32],
     /// Migrations that the tables of its module have had, as `push_migration` appended them; with the newest version of the name alone.
     pub migrations: &'a [u8],
+    /// Length of its bytes, wherever they are kept.
+    pub wasm_bytes: u32,
     /// JSON: what the module says of itself, as it said it.
     pub description: &'a [u8],
+    /// Empty for a version out of service. See [`CheckpointFormerRef`].
     pub wasm: &'a [u8],
 }
 
 impl<'a> CheckpointModuleRef<'a> {
-    /// How long its bytes are; none where they are not kept, since it is out of service.
-    pub fn wasm_bytes(&self) -> Option<u64> {
-        (!self.wasm.is_empty()).then_some(self.wasm.len() as u64)
-    }
-
     /// Appends a name to `migrations`.
     pub fn push_migration(out: &mut Vec<u8>, name: &str) {
         push_name(out, name);
@@ -409,6 +413,7 @@ impl<'a> CheckpointModuleRef<'a> {
         out.extend_from_slice(&self.installed_by.0.to_le_bytes());
         out.extend_from_slice(&self.hash);
         push_bytes(out, self.migrations);
+        push_varint(out, self.wasm_bytes);
         push_bytes(out, self.description);
         out.extend_from_slice(self.wasm);
     }
@@ -417,7 +422,7 @@ impl<'a> CheckpointModuleRef<'a> {
         let mut body = BodyReader::new(bytes);
         let (module_id, version) = (body.varint()?, body.varint()?);
         check_semantics(body.varint()?)?;
-        Ok(Self {
+        let module = Self {
             module_id,
             version,
             name: body.name()?,
@@ -428,7 +433,38 @@ impl<'a> CheckpointModuleRef<'a> {
             installed_by: TxnId(body.u64()?),
             hash: body.array()?,
             migrations: decode_migrations(&mut body)?,
+            wasm_bytes: body.varint()?,
             description: body.bytes("description", CHECKPOINT_RAW_BYTES_MAX)?,
+            wasm: body.rest("module", MODULE_BYTES_MAX)?,
+        };
+        let expected = if module.in_service {
+            module.wasm_bytes as usize
+        } else {
+            0
+        };
+        check("bytes of a module", expected, module.wasm.len())?;
+        Ok(module)
+    }
+}
+
+/// The bytes of a module version out of service, so that a rollback finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointFormerRef<'a> {
+    /// SHA-256 of `wasm`.
+    pub hash: [u8; 32],
+    pub wasm: &'a [u8],
+}
+
+impl<'a> CheckpointFormerRef<'a> {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.hash);
+        out.extend_from_slice(self.wasm);
+    }
+
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let mut body = BodyReader::new(bytes);
+        Ok(Self {
+            hash: body.array()?,
             wasm: body.rest("module", MODULE_BYTES_MAX)?,
         })
     }

@@ -241,14 +241,16 @@ pub struct ModuleVersion {
     pub version: u32,
     /// SHA-256 of the wasm binary, in hexadecimal.
     pub hash: String,
-    /// Size of its wasm binary; null where it went out of service before the last start, and its bytes with it.
-    pub wasm_bytes: Option<u64>,
+    /// Size of its wasm binary.
+    pub wasm_bytes: u64,
     /// When it was installed (RFC 3339).
     pub installed_at: String,
     /// The transaction that installed it.
     pub txn_id: U64,
     /// Whether calls run it.
     pub in_service: bool,
+    /// Whether the server keeps its wasm binary, so that a rollback finds it.
+    pub kept: bool,
 }
 
 /// A procedure as its module describes it.

@@ -1,4 +1,4 @@
-//! Trees of names, versions and bytes, and what to do about a catalog that can't be read.
+//! Trees of names and versions, and what to do about a catalog that can't be read.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sled::{Batch, Db, Tree};
 
 /// Written under `FORMAT_KEY`; a catalog of another format is rebuilt.
-const FORMAT: &[u8] = b"reprise catalog 1";
+const FORMAT: &[u8] = b"reprise catalog 2";
 const FORMAT_KEY: &[u8] = b"format";
 /// The catalog is read at the start and written at deployments: a small cache is plenty.
 const CACHE_BYTES: u64 = 4 << 20;
@@ -73,8 +73,6 @@ pub struct Opened {
 #[derive(Clone)]
 pub struct Catalog {
     db: Db,
-    /// Hash -> wasm.
-    binaries: Tree,
     /// Module id, big-endian -> entry as JSON.
     versions: Tree,
     /// Name -> id of the version in service, big-endian.
@@ -133,7 +131,6 @@ impl Catalog {
             }
         }
         let catalog = Self {
-            binaries: db.open_tree("binaries")?,
             versions: db.open_tree("versions")?,
             in_service: db.open_tree("in_service")?,
             db,
@@ -145,20 +142,16 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Records a version and its bytes, and puts it into service. On disk when this returns.
-    pub fn record(&self, entry: &CatalogEntry, wasm: &[u8]) -> Result<(), CatalogError> {
-        self.insert(entry, wasm)?;
+    /// Records a version and puts it into service. On disk when this returns.
+    pub fn record(&self, entry: &CatalogEntry) -> Result<(), CatalogError> {
+        self.insert(entry)?;
         let id = &entry.module_id.to_be_bytes();
         self.in_service.insert(entry.name.as_bytes(), id)?;
         self.flush()
     }
 
-    /// Adds a version, without its bytes if there are none.
-    fn insert(&self, entry: &CatalogEntry, wasm: &[u8]) -> Result<(), CatalogError> {
+    fn insert(&self, entry: &CatalogEntry) -> Result<(), CatalogError> {
         let text = serde_json::to_vec(entry).expect("an entry serializes");
-        if !wasm.is_empty() && !self.binaries.contains_key(entry.hash)? {
-            self.binaries.insert(entry.hash, wasm)?;
-        }
         self.versions.insert(entry.module_id.to_be_bytes(), text)?;
         Ok(())
     }
@@ -196,11 +189,6 @@ impl Catalog {
         Ok(names)
     }
 
-    /// The bytes of a version by their SHA-256; none where the catalog does not have them.
-    pub fn wasm(&self, hash: &[u8; 32]) -> Result<Option<Vec<u8>>, CatalogError> {
-        Ok(self.binaries.get(hash)?.map(|wasm| wasm.to_vec()))
-    }
-
     /// How the catalog differs from what recovery found; empty when it does not. `expected` is by module id.
     pub fn differences(
         &self,
@@ -215,12 +203,6 @@ impl Catalog {
             match found.iter().find(|found| found.module_id == id) {
                 None => differences.push(format!("{of_name} is missing")),
                 Some(found) if found != entry => differences.push(format!("{of_name} differs")),
-                Some(_)
-                    if in_service.values().any(|number| *number == id)
-                        && !self.binaries.contains_key(entry.hash)? =>
-                {
-                    differences.push(format!("{of_name} has no binary"));
-                }
                 Some(_) => {}
             }
         }
@@ -234,18 +216,11 @@ impl Catalog {
         Ok(differences)
     }
 
-    /// Replaces everything by these versions and their bytes; those in `in_service` are in service. On disk when this returns.
-    pub fn rebuild<'m>(
-        &self,
-        modules: impl IntoIterator<Item = (&'m CatalogEntry, &'m [u8])>,
-        in_service: &BTreeMap<String, u32>,
-    ) -> Result<(), CatalogError> {
+    /// Replaces everything by these versions; those in `in_service` are in service. On disk when this returns.
+    pub fn rebuild(&self, versions: &[CatalogEntry], in_service: &BTreeMap<String, u32>) -> Result<(), CatalogError> {
         self.versions.clear()?;
         self.in_service.clear()?;
-        self.binaries.clear()?;
-        for (entry, wasm) in modules {
-            self.insert(entry, wasm)?;
-        }
+        versions.iter().try_for_each(|entry| self.insert(entry))?;
         let mut names = Batch::default();
         for (name, id) in in_service {
             names.insert(name.as_bytes(), &id.to_be_bytes());
@@ -299,7 +274,7 @@ mod tests {
         {
             let opened = Catalog::open(&path).expect("opens");
             assert_eq!(opened.set_aside, None);
-            let record = |entry: &CatalogEntry| opened.catalog.record(entry, &entry.hash[..1]).expect("records");
+            let record = |entry: &CatalogEntry| opened.catalog.record(entry).expect("records");
             expected.iter().for_each(record);
             opened.catalog.remove("voter").expect("removes");
             assert!(matches!(Catalog::open(&path), Err(CatalogError::InUse(_))));
@@ -311,7 +286,6 @@ mod tests {
             catalog.differences(&expected, &names).expect("reads"),
             Vec::<String>::new()
         );
-        assert_eq!(catalog.wasm(&[b'a'; 32]).expect("reads").as_deref(), Some(&b"a"[..]));
         let differences = catalog.differences(&expected[..2], &BTreeMap::new()).expect("reads");
         assert_eq!(
             differences,
@@ -323,11 +297,11 @@ mod tests {
     fn a_damaged_catalog_is_set_aside_and_rebuilt() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("catalog");
-        let (bank, wasm) = (entry(0, "bank", 1, 5), [5; 100_000]);
+        let bank = entry(0, "bank", 1, 5);
         Catalog::open(&path)
             .expect("opens")
             .catalog
-            .record(&bank, &wasm)
+            .record(&bank)
             .expect("records");
         for file in ["db", "conf"] {
             let file = path.join(file);
@@ -339,10 +313,7 @@ mod tests {
         let names = BTreeMap::from([("bank".to_owned(), 0)]);
         let expected = [bank];
         assert_eq!(opened.catalog.differences(&expected, &names).expect("reads").len(), 2);
-        opened
-            .catalog
-            .rebuild([(&expected[0], &wasm[..])], &names)
-            .expect("rebuilds");
+        opened.catalog.rebuild(&expected, &names).expect("rebuilds");
         assert!(opened.catalog.differences(&expected, &names).expect("reads").is_empty());
     }
 

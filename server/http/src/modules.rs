@@ -147,13 +147,13 @@ fn retiring(module: &str, table: &TableSchema) -> RetiringTable {
     }
 }
 
-/// Puts a module into service and its bytes into the catalog.
+/// Puts a module into service and into the catalog.
 pub fn deploy(parts: &Parts, name: &str, wasm: &[u8], given: &[Consent]) -> Result<Deployment, Refusal> {
     let deployment = parts.router.deploy_with(name, wasm, given)?;
     let module = &deployment.module;
     if !deployment.unchanged {
         // The log has the module already; the catalog is rebuilt from it when it falls behind.
-        if let Err(error) = parts.catalog.record(&CatalogEntry::of(module), wasm) {
+        if let Err(error) = parts.catalog.record(&CatalogEntry::of(module)) {
             tracing::warn!(%error, module = name, "record module in catalog");
         }
     }
@@ -178,7 +178,7 @@ fn summary(module: &Module) -> ModuleSummary {
         module: module.name.clone(),
         version: module.version,
         hash: hex(&module.hash),
-        wasm_bytes: module.wasm_bytes.unwrap_or_default(), // known of what is in service
+        wasm_bytes: module.wasm_bytes,
         installed_at: rfc3339(module.installed_by.time_us()),
         procedures: procedure_names(&module.schema),
         tables: table_names(&module.name, &module.schema),
@@ -211,6 +211,7 @@ fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleD
         installed_at: rfc3339(version.installed_by.time_us()),
         txn_id: U64(version.installed_by.0),
         in_service: version.id == module.id,
+        kept: deployed.keeps_bytes_of(version),
     });
     let sums = router.procedures().sums();
     let procedures = module.schema.procedures.iter().enumerate();
@@ -229,7 +230,7 @@ fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleD
         module: module.name.clone(),
         version: module.version,
         hash: hex(&module.hash),
-        wasm_bytes: module.wasm_bytes.unwrap_or_default(), // known of what is in service
+        wasm_bytes: module.wasm_bytes,
         installed_at: rfc3339(module.installed_by.time_us()),
         versions: versions.collect(),
         procedures: procedures.collect(),

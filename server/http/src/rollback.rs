@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_api::{ModuleUploaded, Problem};
-use reprise_router::{Deployed, Module};
+use reprise_router::{BytesError, Deployed, Module};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -25,8 +25,8 @@ use crate::{
 ///
 /// They become a new version, judged like any other upload: its stored tables become what it declares, with their rows, or each
 /// conflict is told with its way on, and what it runs when it is deployed runs, unless its tables have had that. Migrations that it does not
-/// list are forgotten. What it would destroy needs consent. Bytes of versions out of service are kept beside the
-/// log, and not in backups; where they are gone, upload them.
+/// list are forgotten. What it would destroy needs consent. The log and the checkpoints keep the bytes of the last
+/// five versions of a module, so standbys and backups have them; upload older ones.
 #[utoipa::path(
     post,
     path = "/v1/modules/{module}/rollback",
@@ -85,21 +85,23 @@ impl Former {
     fn find(parts: &Parts, name: &str, version: Option<u32>) -> Result<Self, Refusal> {
         let deployed = parts.router.deployed();
         let module = choose(&deployed, name, version)?;
-        let found = parts.catalog.wasm(&module.hash).unwrap_or_else(|error| {
-            tracing::warn!(%error, module = name, "read module from catalog");
-            None
-        });
-        let is_whole = |wasm: &Vec<u8>| Sha256::digest(wasm)[..] == module.hash;
-        match found.filter(is_whole) {
-            Some(wasm) => Ok(Self {
-                version: module.version,
-                wasm,
-            }),
-            None => Err(Refusal::not_found(format!(
-                "the bytes of version {} of {name} are not kept here any more; upload them: PUT /v1/modules/{name}",
-                module.version
-            ))),
-        }
+        let found = parts
+            .router
+            .module_bytes(module)
+            .and_then(|wasm| match Sha256::digest(&wasm)[..] == module.hash {
+                true => Ok(wasm),
+                false => Err(BytesError::Unreadable("they do not have its SHA-256".to_owned())),
+            });
+        let wasm = found.map_err(|error| {
+            let version = module.version;
+            Refusal::not_found(format!(
+                "the bytes of version {version} of {name}: {error}; upload the file: PUT /v1/modules/{name}"
+            ))
+        })?;
+        Ok(Self {
+            version: module.version,
+            wasm,
+        })
     }
 }
 

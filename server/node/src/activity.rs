@@ -140,6 +140,13 @@ fn line(notice: &Notice) -> String {
             bytes(*file_bytes)
         ),
         Notice::CheckpointFailed { reason } => format!("checkpoint failed: {reason}"),
+        Notice::FormerLost {
+            module,
+            version,
+            reason,
+        } => format!(
+            "the checkpoint lacks the bytes of {module} version {version}, so {module} can't be rolled back to it: {reason}"
+        ),
         Notice::Standby { name, what } => match name.as_str() {
             "" => format!("standbys: {what}"),
             name => format!("standby {name:?}: {what}"),

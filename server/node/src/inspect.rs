@@ -83,8 +83,7 @@ struct ShownModule {
     module: String,
     version: u32,
     in_service: bool,
-    /// Null where they are not kept: of what is out of service.
-    wasm_bytes: Option<u64>,
+    wasm_bytes: u32,
     hash: String,
 }
 
@@ -175,7 +174,7 @@ fn shown(reader: &CheckpointReader) -> Result<Shown, Failure> {
             module: module.name.to_owned(),
             version: module.version,
             in_service: module.in_service,
-            wasm_bytes: module.wasm_bytes(),
+            wasm_bytes: module.wasm_bytes,
             hash: hex(&module.hash),
         }
     });
@@ -235,7 +234,7 @@ fn print_shown(shown: &Shown) -> std::io::Result<()> {
             found.module.clone(),
             found.version.to_string(),
             if found.in_service { "yes" } else { "no" }.to_owned(),
-            found.wasm_bytes.map_or_else(|| "not kept".to_owned(), bytes),
+            bytes(u64::from(found.wasm_bytes)),
             found.hash.clone(),
         ]);
     }

@@ -198,13 +198,14 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
             print_text(&wrapped(&format!("aborts: {}{colon}{}", abort.code, abort.docs), 4))?;
         }
     }
-    let mut versions = table(&["version", "installed", "size", "in service", "sha-256"]);
+    let mut versions = table(&["version", "installed", "size", "in service", "kept", "sha-256"]);
     for version in &detail.versions {
         versions.add_row([
             version.version.to_string(),
             version.installed_at.clone(),
-            version.wasm_bytes.map_or_else(|| "unknown".to_owned(), bytes),
+            bytes(version.wasm_bytes),
             if version.in_service { "yes" } else { "no" }.to_owned(),
+            if version.kept { "yes" } else { "no" }.to_owned(),
             version.hash.clone(),
         ]);
     }

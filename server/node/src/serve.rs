@@ -423,7 +423,7 @@ fn replay(database: &Database, catalog: &Catalog, opening: &Opening) -> anyhow::
     })
     .context("recover the database")?;
     tell_recovery(&report);
-    settle_catalog(database, catalog, report.module_versions)
+    settle_catalog(database.router(), catalog, report.module_versions)
 }
 
 fn show_progress(router: &Router, is_over: &AtomicBool) {
@@ -487,11 +487,11 @@ fn tell_recovery(report: &RecoveryReport) {
 }
 
 /// Makes the catalog say what the log says. Deployments go on meanwhile, and write to both.
-fn settle_catalog(database: &Database, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
+fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
     const TRIES: u32 = 5;
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..TRIES {
-        let deployed = database.router().deployed();
+        let deployed = router.deployed();
         let expected: Vec<_> = deployed
             .versions
             .iter()
@@ -508,22 +508,20 @@ fn settle_catalog(database: &Database, catalog: &Catalog, recovered: usize) -> a
         if differences.is_empty() {
             return Ok(());
         }
-        let versions = deployed.versions.iter();
-        let binaries: Option<Vec<_>> = versions.map(|module| database.module_bytes(module.id)).collect();
-        let Some(binaries) = binaries.filter(|binaries| binaries.len() <= recovered) else {
+        if expected.len() > recovered {
             thread::sleep(PAUSE); // a deployment of now may be in the log and not yet in the catalog
             continue;
-        };
+        }
         // There is none yet beside a log that was restored.
         match catalog.versions().context("list the catalog")?.is_empty() {
-            true => eprintln!("the catalog is made from the log: {} module versions", binaries.len()),
+            true => eprintln!("the catalog is made from the log: {} module versions", expected.len()),
             false => eprintln!(
                 "the catalog, a copy for look-ups, is made again from the log, as after any deployment that it missed: {}",
                 differences.join("; ")
             ),
         }
         catalog
-            .rebuild(expected.iter().zip(binaries.iter().map(|wasm| &**wasm)), &in_service)
+            .rebuild(&expected, &in_service)
             .context("make the catalog again")?;
     }
     Ok(()) // deployments came all the time; the next start looks again

@@ -1300,6 +1300,10 @@ export type ModuleVersion = {
      */
     installed_at: string;
     /**
+     * Whether the server keeps its wasm binary, so that a rollback finds it.
+     */
+    kept: boolean;
+    /**
      * The transaction that installed it.
      */
     txn_id: U64;
@@ -1308,9 +1312,9 @@ export type ModuleVersion = {
      */
     version: number;
     /**
-     * Size of its wasm binary; null where it went out of service before the last start, and its bytes with it.
+     * Size of its wasm binary.
      */
-    wasm_bytes?: number | null;
+    wasm_bytes: number;
 };
 
 /**

@@ -95,18 +95,19 @@ function Versions({ module, versions }: { module: string; versions: ModuleVersio
           </tr>
         </thead>
         <tbody>
-          {[...versions].reverse().map(({ version, hash, wasm_bytes, installed_at, in_service }) => (
+          {[...versions].reverse().map(({ version, hash, wasm_bytes, installed_at, in_service, kept }) => (
             <tr key={version}>
               <td className="number">{version}</td>
               <td>
                 <code title={hash}>{hash.slice(0, 12)}</code>
               </td>
-              <td className="number">{wasm_bytes == null ? 'unknown' : formatBytes(wasm_bytes)}</td>
+              <td className="number">{formatBytes(wasm_bytes)}</td>
               <td className="nowrap">{formatTime(installed_at)}</td>
               <td>
-                {in_service ? <Badge tone="good">in service</Badge> : <Badge title="Kept for replay">kept</Badge>}
+                {in_service && <Badge tone="good">in service</Badge>}
+                {!in_service && kept && <Badge title="The server keeps its bytes for a rollback">kept</Badge>}
               </td>
-              <td>{!in_service && <Rollback module={module} version={version} />}</td>
+              <td>{!in_service && kept && <Rollback module={module} version={version} />}</td>
             </tr>
           ))}
         </tbody>

@@ -11,7 +11,7 @@ use crate::common::{
     submit, take, transfer, transfer_until, wasm,
 };
 use reprise_database::{CheckpointConfig, Database, OpenError, inspect};
-use reprise_router::{CheckpointInfo, CheckpointState, ReplyOutcome};
+use reprise_router::{BytesError, CheckpointInfo, CheckpointState, LogQuery, ReplyOutcome};
 
 /// A wait that ends only by a mistake.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -165,19 +165,82 @@ fn keys_modules_and_versions_come_with_a_checkpoint() {
     assert_eq!(names(&found), names(&deployed));
     assert_eq!(found.tables, deployed.tables);
     assert!(!found.current.contains_key("voter") && found.current.contains_key("bank"));
-    // Of a version out of service the description is kept, and no bytes.
-    let bytes = |number: usize| {
-        database
-            .module_bytes(found.versions[number].id)
-            .expect("a known version")
-    };
-    assert!(bytes(1).is_empty() && *bytes(0) == wasm("bank")[..]);
+    let bytes = |number: usize| database.router().module_bytes(&found.versions[number]);
+    assert_eq!(bytes(0).expect("in service"), wasm("bank"));
+    assert_eq!(bytes(1).expect("out of service"), wasm("voter"));
     let reply = submit(&database, &[pay, ("transfer", Some("pay-1"), i64s(&[1, 2, 31]))]);
     let again = reply.get(0);
     assert!(again.replayed);
     assert_eq!((again.txn_id, again.lsn, again.result.to_vec()), first);
     assert_eq!(*reply.get(1).outcome, ReplyOutcome::IdempotencyConflict);
     database.router().deploy("voter", &wasm("voter")).expect("again");
+}
+
+/// The sample `bank` with other bytes.
+fn numbered(number: u8) -> Vec<u8> {
+    let mut wasm = wasm("bank");
+    wasm.extend([0, 3, 1, b'n', number]); // a custom section
+    wasm
+}
+
+#[test]
+fn bytes_of_the_last_versions_are_kept_when_the_log_behind_them_is_released() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut database, _) = open(dir.path(), 2);
+    for number in 1..=7 {
+        let deployed = database.router().deploy("bank", &numbered(number)).expect("deployed");
+        if number == 3 {
+            take(&database);
+        }
+        if number == 5 {
+            // From here on some versions lie in a checkpoint, the others in the log.
+            close(database);
+            database = open(dir.path(), 2).0;
+        }
+        assert_eq!(deployed.module.version, u32::from(number));
+    }
+    let check = |database: &Database| {
+        let deployed = database.router().deployed();
+        for (module, number) in deployed.versions.iter().zip(1..) {
+            let found = database.router().module_bytes(module);
+            match number {
+                1 | 2 => assert!(matches!(found, Err(BytesError::NotKept)), "{number}: {found:?}"),
+                _ => assert!(found.expect("kept") == numbered(number), "{number}"),
+            }
+        }
+    };
+    check(&database);
+    let last = database.router().log_records(LogQuery {
+        newest: true,
+        limit: 1,
+        ..LogQuery::default()
+    });
+    let last = last.expect("read").records[0].lsn;
+    fill(&database, 0, 1_000);
+    let oldest = || {
+        let page = database.router().log_records(LogQuery::default());
+        page.expect("read").oldest
+    };
+    for round in 1.. {
+        fill(&database, round * 1_000, 1_000);
+        if round % 4 == 0 {
+            take(&database);
+            if oldest() > last {
+                break; // released
+            }
+        }
+        assert!(round < 1_000, "{} is kept", oldest());
+    }
+    check(&database);
+    close(database);
+    let (database, _) = open(dir.path(), 1);
+    check(&database);
+    // A checkpoint of which no log is left is copied on.
+    for round in 1..=2 {
+        fill(&database, 10_000_000 * round, 300);
+        take(&database);
+    }
+    check(&database);
 }
 
 #[test]

@@ -106,6 +106,7 @@ fn golden_contents() {
         installed_by: TxnId(3),
         hash: [0xaa; 32],
         migrations: b"\x05split",
+        wasm_bytes: 4,
         description: b"{}",
         wasm: b"\0asm",
     }
@@ -114,7 +115,18 @@ fn golden_contents() {
         01 02 03 05 76 6f 74 65 72 01 03 00 00 00 00 00
         00 00 aa aa aa aa aa aa aa aa aa aa aa aa aa aa
         aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
-        aa aa 06 05 73 70 6c 69 74 02 7b 7d 00 61 73 6d"#]]
+        aa aa 06 05 73 70 6c 69 74 04 02 7b 7d 00 61 73 6d"#]]
+    .assert_eq(&hex(&bytes));
+    let mut bytes = Vec::new();
+    CheckpointFormerRef {
+        hash: [0xbb; 32],
+        wasm: b"\0asm",
+    }
+    .encode(&mut bytes);
+    expect![[r#"
+        bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb
+        bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb
+        00 61 73 6d"#]]
     .assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
     let state = CheckpointPartition {
@@ -206,6 +218,11 @@ fn check_any(bytes: &[u8]) {
         assert_eq!(again, bytes);
     }
     if let Ok(found) = CheckpointModuleRef::decode(bytes) {
+        let mut again = Vec::new();
+        found.encode(&mut again);
+        assert_eq!(again, bytes);
+    }
+    if let Ok(found) = CheckpointFormerRef::decode(bytes) {
         let mut again = Vec::new();
         found.encode(&mut again);
         assert_eq!(again, bytes);

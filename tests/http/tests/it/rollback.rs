@@ -103,19 +103,38 @@ fn what_can_not_be_put_back_is_refused_and_says_why() {
     }
     assert_eq!(server.get("/v1/modules/typed/rollback").status, 405);
 
-    // The catalog is made again from the log and the checkpoint, which have no bytes of what is out of service.
+    // The log has the bytes: what else lies in the directory may go.
     server.put_module("typed", probe()).ok(200);
     let mut server = server;
     server.kill();
-    std::fs::remove_dir_all(server.data_dir().join("catalog")).expect("removed");
+    for name in ["catalog", "code"] {
+        let _there_or_not = std::fs::remove_dir_all(server.data_dir().join(name));
+    }
     let server = server.restart();
-    let gone = roll_back(&server, "typed", "").problem("not-found", 404);
+    assert_eq!(roll_back(&server, "typed", "dry_run=true").ok(200)["rolled_back_to"], 2);
+}
+
+#[test]
+fn bytes_of_five_versions_are_kept_and_an_older_one_is_refused() {
+    let server = Server::start();
+    for number in 1..=6 {
+        let mut wasm = probe();
+        wasm.extend([0, 3, 1, b'n', number]); // a custom section
+        let answer = server.put_module("probe", wasm);
+        assert!(matches!(answer.status, 200 | 201), "{number}");
+    }
+    let module = server.get("/v1/modules/probe").ok(200);
+    let versions = module["versions"].as_array().expect("versions");
+    let kept: Vec<_> = versions.iter().map(|version| version["kept"] == true).collect();
+    assert_eq!(kept, [false, true, true, true, true, true]);
     assert!(
-        gone["detail"]
-            .as_str()
-            .is_some_and(|detail| detail.contains("bytes of version 2") && detail.contains("upload")),
-        "{gone}"
+        versions
+            .iter()
+            .all(|version| version["wasm_bytes"] == module["wasm_bytes"])
     );
+    let part = "the bytes of version 1 of probe: they are not kept: of each module the last 5 versions";
+    roll_back(&server, "probe", "version=1").problem_with(("not-found", 404), part);
+    assert_eq!(roll_back(&server, "probe", "version=2").ok(200)["rolled_back_to"], 2);
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod readers;
 mod reload;
 mod remote;
 mod restore;
+mod rollbacks;
 mod safety;
 mod shipped;
 mod standbys;
