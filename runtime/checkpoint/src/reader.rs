@@ -226,7 +226,12 @@ impl CheckpointReader {
                 Kind::Principals => CheckpointPrincipals::decode_all(raw).and_then(|found| {
                     check("principals", entry.items_count as usize, found.len())?;
                     check("blocks of principals before it", 0, principals.iter().len())?;
-                    principals = Some(found.into_iter().map(|(number, name)| (number, name.to_owned())).collect());
+                    principals = Some(
+                        found
+                            .into_iter()
+                            .map(|(number, name)| (number, name.to_owned()))
+                            .collect(),
+                    );
                     Ok(())
                 }),
                 Kind::Table => {

@@ -78,7 +78,10 @@ mod tests {
         assert_eq!(principals.define(2, "ci"), Err(2));
         assert_eq!(principals.define(2, "app"), Ok(()));
         let name = |number| principals.name(number).map(|name| name.to_string());
-        assert_eq!((name(0), name(1), name(2), name(3)), (None, Some("ci".into()), Some("app".into()), None));
+        assert_eq!(
+            (name(0), name(1), name(2), name(3)),
+            (None, Some("ci".into()), Some("app".into()), None)
+        );
         principals.clear();
         assert_eq!((principals.number("ci"), principals.all().len()), (None, 0));
     }

@@ -347,7 +347,11 @@ fn remembered(
     module: &Arc<Module>,
     partition: Option<PartitionId>,
 ) -> Option<KeyedOutcome> {
-    let CommandKey { key, scope, fingerprint } = command.keyed.take()?;
+    let CommandKey {
+        key,
+        scope,
+        fingerprint,
+    } = command.keyed.take()?;
     let procedure = &module.schema.procedures[command.procedure as usize];
     Some(KeyedOutcome {
         lsn: command.lsn,

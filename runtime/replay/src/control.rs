@@ -53,12 +53,7 @@ impl Replayer {
 
     /// A name of callers, which later records give by its number. All partitions meet here, so a copy of the tables that is taken
     /// before this record does not have the name.
-    pub(crate) fn feed_principal(
-        &mut self,
-        lsn: Lsn,
-        end: Lsn,
-        record: &PrincipalRef<'_>,
-    ) -> Result<(), ReplayError> {
+    pub(crate) fn feed_principal(&mut self, lsn: Lsn, end: Lsn, record: &PrincipalRef<'_>) -> Result<(), ReplayError> {
         let (txn_id, number, name) = (record.txn_id, record.number, record.name.to_owned());
         let outcome = self.outcome.clone();
         let job: Job = Box::new(move |held| {

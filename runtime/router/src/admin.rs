@@ -13,8 +13,8 @@ use reprise_base::{
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{
-    Caller, ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, Partition, ReplyOutcome, Unlogged,
-    install, judge,
+    Caller, ExclusivePartitions, InstallBounds, InstallError, Installation, Migrated, Partition, ReplyOutcome,
+    Unlogged, install, judge,
 };
 use reprise_storage::Store;
 use reprise_txn::{Candidate, Judge, Module, ModuleId, PlanSummary, Quarantined, apply_drop, check_drop, remove};

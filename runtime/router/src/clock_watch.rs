@@ -51,8 +51,7 @@ impl Router {
             monotonic_ns: clock.monotonic_ns(),
         };
         if let Some(by_us) = self.0.clock_watch.look(look) {
-            self.notices()
-                .tell(NoticeKind::Clock, || Notice::ClockJumped { by_us });
+            self.notices().tell(NoticeKind::Clock, || Notice::ClockJumped { by_us });
         }
     }
 

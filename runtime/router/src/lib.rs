@@ -48,8 +48,8 @@ pub use reprise_backup::ArchiveStatus;
 pub use reprise_log::FrontStatus;
 pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
-    CallInfo, CallKey, CallPhase, CallTimes, Caller, Deadline, DeployProgress, InstallError, Principals, RendezvousStats,
-    ReplyOutcome, Stream, Unlogged, has_small_result,
+    CallInfo, CallKey, CallPhase, CallTimes, Caller, Deadline, DeployProgress, InstallError, Principals,
+    RendezvousStats, ReplyOutcome, Stream, Unlogged, has_small_result,
 };
 pub use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};

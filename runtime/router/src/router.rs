@@ -26,8 +26,8 @@ use reprise_txn::{Bound, Compiler, Deployed, Module};
 use crate::{
     backup::BackupService,
     builder::{BatchBuilder, OnReply, Part},
-    clock_watch::ClockWatch,
     checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
+    clock_watch::ClockWatch,
     idempotency::{Idempotency, IdempotencyStats},
     pace::Pace,
     query::RowsError,

@@ -99,7 +99,8 @@ impl<'a> BodyReader<'a> {
             let found = format!("{number}, {} bytes", name.len());
             return Err(corrupt("principal", "a number and a name", found));
         }
-        let name = std::str::from_utf8(name).map_err(|_| corrupt("name of a principal", "UTF-8", name.escape_ascii()))?;
+        let name =
+            std::str::from_utf8(name).map_err(|_| corrupt("name of a principal", "UTF-8", name.escape_ascii()))?;
         Ok((number, name))
     }
 

@@ -149,8 +149,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        ChangesRef, CheckpointMark, CommandRef, DeployRef, DropTableRef, KeyedRef, PartRef, PrincipalRef, QuarantineRef,
-        RecordKind, RemoveRef,
+        ChangesRef, CheckpointMark, CommandRef, DeployRef, DropTableRef, KeyedRef, PartRef, PrincipalRef,
+        QuarantineRef, RecordKind, RemoveRef,
     };
 
     const TXN: TxnId = TxnId(9 << 10);

@@ -29,8 +29,8 @@ pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumn
 pub use checkpoint::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
     CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeyRef,
-    CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CheckpointRows,
-    CheckpointTrailer, push_checkpoint_row,
+    CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine,
+    CheckpointRows, CheckpointTrailer, push_checkpoint_row,
 };
 pub use deploy::{DeployRef, MigrationRef, PLAN_BYTES_MAX};
 pub use facts::{PairWalk, RecordEffect, RecordFacts, RecordScope};

@@ -437,8 +437,15 @@ impl CommandRef<'_> {
 
 impl<'a> PrincipalRef<'a> {
     fn encode(&self, out: &mut Vec<u8>) {
-        assert!(self.number > 0 && !self.name.is_empty(), "a principal has a number and a name");
-        begin(out, RecordKind::Principal, 8 + varint_bytes(self.number) + 1 + self.name.len());
+        assert!(
+            self.number > 0 && !self.name.is_empty(),
+            "a principal has a number and a name"
+        );
+        begin(
+            out,
+            RecordKind::Principal,
+            8 + varint_bytes(self.number) + 1 + self.name.len(),
+        );
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
         push_varint(out, self.number);
         push_short(out, self.name.as_bytes());

@@ -451,9 +451,18 @@ mod tests {
     #[test]
     fn configured_tokens_are_checked() {
         let digest = "0f".repeat(32);
-        assert_eq!(Token::new("ci", "write", None, &digest).expect("valid").digest, [0x0f; 32]);
-        assert!(matches!(Token::new("ci", "root", None, &digest), Err(AuthError::Role { .. })));
-        assert!(matches!(Token::new("ci", "read", None, "abc"), Err(AuthError::Digest { .. })));
+        assert_eq!(
+            Token::new("ci", "write", None, &digest).expect("valid").digest,
+            [0x0f; 32]
+        );
+        assert!(matches!(
+            Token::new("ci", "root", None, &digest),
+            Err(AuthError::Role { .. })
+        ));
+        assert!(matches!(
+            Token::new("ci", "read", None, "abc"),
+            Err(AuthError::Digest { .. })
+        ));
         let scoped = Token::new("ci", "read", Some("app"), &digest).expect("valid");
         assert_eq!((&*scoped.name, &*scoped.scope), ("ci", "app"));
         let too_long = "s".repeat(256);

@@ -49,8 +49,8 @@ pub async fn show_outcome(
             Err(Refusal::unconfirmed(reason, outcome.txn_id, outcome.lsn))
         }
         Lookup::Kept(outcome, left) => outcome_of(key, &outcome, left)
-                .map(Json)
-                .ok_or_else(|| Refusal::internal("the stored result is not of the procedure's type")),
+            .map(Json)
+            .ok_or_else(|| Refusal::internal("the stored result is not of the procedure's type")),
         Lookup::Running => Err(Refusal::not_found("a call with this key runs now; ask again")),
         Lookup::Unknown => match state.router.status().log_error {
             // A call that was under way when the log failed may have been kept.
@@ -73,7 +73,9 @@ fn outcome_of(key: String, outcome: &Remembered, left: Duration) -> Option<KeptO
     let (mut reader, mut result) = (ValueReader::new(&outcome.result), Vec::new());
     write_value(&procedure.returns, &mut reader, &mut result).ok()?;
     reader.finish().ok()?;
-    let expires_us = i64::try_from(left.as_micros()).unwrap_or(i64::MAX).saturating_add(now_us());
+    let expires_us = i64::try_from(left.as_micros())
+        .unwrap_or(i64::MAX)
+        .saturating_add(now_us());
     Some(KeptOutcome {
         key,
         module: outcome.module.name.clone(),

@@ -234,7 +234,13 @@ impl<F> Submission<F> {
             let Ok(Bound::One(partition)) = bound else {
                 return Ok(None);
             };
-            Ok(Some(Coalescers::join(state, deployed, partition, target, (&args[..], caller))))
+            Ok(Some(Coalescers::join(
+                state,
+                deployed,
+                partition,
+                target,
+                (&args[..], caller),
+            )))
         });
         match joined {
             Ok(None) => return false,

@@ -84,7 +84,10 @@ fn line(notice: &Notice) -> String {
             format!("deployed {module} version {version}{replaced}, transaction {txn_id}")
         }
         Notice::ClockJumped { by_us } => {
-            let (seconds, direction) = (by_us.unsigned_abs() / 1_000_000, if *by_us > 0 { "ahead" } else { "back" });
+            let (seconds, direction) = (
+                by_us.unsigned_abs() / 1_000_000,
+                if *by_us > 0 { "ahead" } else { "back" },
+            );
             format!(
                 "the wall clock jumped {direction} by {} h {} min: transactions' times and points of time to restore go by it; \
                  idempotency keys do not",

@@ -177,6 +177,9 @@ mod tests {
         // A rotation without a gap: two of one name for a while.
         let both = [token("a (read)", 1), token("a (read)", 4)];
         assert_eq!(token_changes(&before[..1], &both), ["token a (read): 1 more beside 1"]);
-        assert_eq!(token_changes(&both, &both[1..]), ["token a (read): 1 withdrawn, 1 left"]);
+        assert_eq!(
+            token_changes(&both, &both[1..]),
+            ["token a (read): 1 withdrawn, 1 left"]
+        );
     }
 }

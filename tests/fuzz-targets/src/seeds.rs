@@ -9,11 +9,11 @@ use reprise_env::{Disk, RealClock, SimDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
-    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, Compared, ComparedTable, DeployRef,
-    DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, InSync,
-    KeyRef, KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter, PrincipalRef, Progress, QuarantineRef,
-    RecordBatch, RecordRef, Refusal, Refused, RemoveRef, SHIP_PROTOCOL, Standing, TableDigests, TwoForms, Wants,
-    Welcome, push_checkpoint_row,
+    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, Compared,
+    ComparedTable, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat,
+    Hello, History, InSync, KeyRef, KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet,
+    PatchWriter, PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused, RemoveRef,
+    SHIP_PROTOCOL, Standing, TableDigests, TwoForms, Wants, Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};

@@ -2,8 +2,9 @@
 
 use reprise_wire::{
     BlockHeader, Changes, CheckpointBlock, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeys,
-    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CheckpointRows, CheckpointTrailer, Frame, History,
-    RecordCounts, Records, SegmentHeader, count_records, is_stand_in, push_checkpoint_row,
+    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CheckpointRows,
+    CheckpointTrailer, Frame, History, RecordCounts, Records, SegmentHeader, count_records, is_stand_in,
+    push_checkpoint_row,
 };
 
 pub fn block(bytes: &[u8]) {

@@ -57,7 +57,9 @@ impl World {
 
     fn pass(&self, time: Duration) {
         self.step(time.as_micros() as i64);
-        self.clock.passed_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+        self.clock
+            .passed_us
+            .fetch_add(time.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// Sets the wall clock alone.
@@ -206,7 +208,10 @@ fn a_scope_without_the_key_finds_it_among_those_without_tokens() {
         check(&world);
         // Once it is forgotten, the key is the scope's own.
         world.pass(2 * KEEP);
-        assert!(matches!(world.call("ann", "k", "open", &[1, 100]).0, ReplyOutcome::Failed(_)));
+        assert!(matches!(
+            world.call("ann", "k", "open", &[1, 100]).0,
+            ReplyOutcome::Failed(_)
+        ));
     }
 }
 

@@ -313,7 +313,7 @@ fn both_forms(sizes: &[(usize, usize)]) -> RecordBatch {
             procedure: 0,
             digest: 7,
             principal: 0,
-        keyed: None,
+            keyed: None,
             args: &args,
         };
         records.push_forms(Some(&command), &changes, None);

@@ -176,7 +176,8 @@ fn golden_checkpoint_mark() {
     mark.encode(&mut bytes);
     expect![[r#"
         11 06 ff 1b 00 00 00 00 00 00 04 03 02 01 00 00
-        00 00"#]].assert_eq(&hex(&bytes));
+        00 00"#]]
+    .assert_eq(&hex(&bytes));
     assert_eq!(RecordRef::decode(&bytes), Ok(mark));
 }
 

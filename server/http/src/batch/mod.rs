@@ -108,12 +108,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
         answers,
         body: Some(body),
         idle: None,
-        input: Input::new(
-            format,
-            state.router.new_stream(),
-            named,
-            deadline_ns,
-        ),
+        input: Input::new(format, state.router.new_stream(), named, deadline_ns),
         caller,
         safety,
         is_shut_out: false,

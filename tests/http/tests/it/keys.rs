@@ -31,7 +31,10 @@ fn kept_outcome_is_answered_whatever_is_in_service() {
         let line = r#"{"module":"probe","procedure":"put","args":{"amount":1e1,"id":1},"idempotency_key":"order 17"}"#;
         let answers = server.batch(&[line, line].join("\n"));
         for answer in &answers {
-            assert_eq!((&answer["txn_id"], &answer["replayed"]), (&first["txn_id"], &json!(true)));
+            assert_eq!(
+                (&answer["txn_id"], &answer["replayed"]),
+                (&first["txn_id"], &json!(true))
+            );
         }
         let other = put(server, r#"{"id": 1, "amount": 11}"#);
         other.problem_with(("idempotency-conflict", 409), "GET /v1/idempotency/KEY");
@@ -76,7 +79,11 @@ fn repeat_is_the_same_however_it_is_written() {
         assert_eq!(put(&server, same).ok(200), first, "{same}");
     }
     let cbor = b"\xa2\x62id\x01\x66amount\x0a".to_vec();
-    let headers = [KEY, ("content-type", "application/cbor"), ("accept", "application/json")];
+    let headers = [
+        KEY,
+        ("content-type", "application/cbor"),
+        ("accept", "application/json"),
+    ];
     let again = server.send(Method::POST, "/v1/call/probe/put", &headers, cbor);
     assert_eq!(again.ok(200), first);
     for other in [
@@ -129,9 +136,15 @@ fn record_has_the_caller_and_so_has_the_procedure() {
     };
     let record = |server: &Server, answer: &Value| {
         let lsn = answer["lsn"].as_str().expect("an LSN");
-        server.send(Method::GET, &format!("/v1/log/{lsn}"), &admin, Vec::new()).ok(200)
+        server
+            .send(Method::GET, &format!("/v1/log/{lsn}"), &admin, Vec::new())
+            .ok(200)
     };
-    let signed = [("secret-write", "writeer"), ("secret-admin", "adminer"), ("secret-write", "writeer")];
+    let signed = [
+        ("secret-write", "writeer"),
+        ("secret-admin", "adminer"),
+        ("secret-write", "writeer"),
+    ];
     let mut answers = Vec::new();
     for (id, (token, name)) in (1..).zip(signed) {
         let answer = sign(&server, token, id);
@@ -145,7 +158,14 @@ fn record_has_the_caller_and_so_has_the_procedure() {
         assert_eq!(record(&server, answer)["principal"], name);
     }
     assert_eq!(sign(&server, "secret-admin", 9)["result"], "adminer");
-    let defined = server.send(Method::GET, "/v1/log?kind=principal", &admin, Vec::new()).ok(200);
-    let names: Vec<_> = defined["records"].as_array().expect("records").iter().map(|found| &found["principal"]).collect();
+    let defined = server
+        .send(Method::GET, "/v1/log?kind=principal", &admin, Vec::new())
+        .ok(200);
+    let names: Vec<_> = defined["records"]
+        .as_array()
+        .expect("records")
+        .iter()
+        .map(|found| &found["principal"])
+        .collect();
     assert_eq!(names, ["writeer", "adminer"]);
 }

@@ -40,7 +40,10 @@ impl Payments {
     fn repeat(&self, server: &Server, who: &[(&str, &str)]) -> Result<()> {
         for (number, first) in self.0.iter().enumerate() {
             let again = Self::send(server, number, who)?;
-            ensure!(again == *first, "payment {number} was answered {first} and then {again}");
+            ensure!(
+                again == *first,
+                "payment {number} was answered {first} and then {again}"
+            );
         }
         Ok(())
     }
@@ -101,7 +104,11 @@ fn keys_outlive_the_rotation_of_a_token() -> Result<()> {
     payments.repeat(&server, &[AS_ONE])?;
     payments.repeat(&server, &[AS_TWO])?;
     let read = server.request("POST", "/v1/call/bank/balance", &[AS_ONE], br#"{"account": 2}"#)?;
-    ensure!(read.json()["result"]["balance"] == (BEGIN + 20).to_string(), "{}", read.text());
+    ensure!(
+        read.json()["result"]["balance"] == (BEGIN + 20).to_string(),
+        "{}",
+        read.text()
+    );
     // Who called is in the log.
     let lsn = payments.0[10]["lsn"].as_str().context("a string")?;
     let record = server.request("GET", &format!("/v1/log/{lsn}"), &[AS_TWO], b"")?.json();

@@ -19,9 +19,7 @@ use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Group, GroupSink, LogPolicy, Position,
     RecoveryReport, RedoConfig,
 };
-use reprise_router::{
-    BatchBuilder, BatchReply, CallKey, CheckpointInfo, CheckpointState, ReplyOutcome, call_hash,
-};
+use reprise_router::{BatchBuilder, BatchReply, CallKey, CheckpointInfo, CheckpointState, ReplyOutcome, call_hash};
 
 pub fn wasm(name: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
