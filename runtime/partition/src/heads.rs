@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        batch::ReplyOutcome,
+        batch::{CallKey, ReplyOutcome},
         sink::{Unlogged, complete},
     };
 
@@ -118,7 +118,11 @@ mod tests {
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]] {
             let (sender, told) = mpsc::channel();
             let mut batch = Box::new(CallBatch::new(None));
-            (0..6).for_each(|at| batch.push(ModuleId(0), at, b"args", (at == 3).then_some("key")));
+            let key = CallKey {
+                key: "key",
+                fingerprint: 7,
+            };
+            (0..6).for_each(|at| batch.push(ModuleId(0), at, b"args", (at == 3).then_some(key)));
             batch.done = Some(Box::new(move |batch| sender.send(batch).expect("somebody waits")));
             (0..2).for_each(|at| run(&mut batch, at));
             let first = batch.take_head(2);

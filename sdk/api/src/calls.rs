@@ -41,7 +41,7 @@ pub struct KeptOutcome {
     pub partition: Option<u16>,
     /// When the transaction was (RFC 3339).
     pub time: String,
-    /// Until when it is kept (RFC 3339).
+    /// Until when it is kept, if a primary runs all the time until then (RFC 3339): its age counts time in which one ran.
     pub expires_at: String,
 }
 

@@ -167,8 +167,13 @@ fn build_module(module: &Module<'_>) -> Vec<u8> {
         .replace('\n', " ")
         .replace('\\', "\\\\")
         .replace('"', "\\\"");
+    let put_code = match module.put {
+        Some(_) => r#"(func (export "reprise_call_put") (param i32) (result i32) (call $put_row))"#,
+        None => "",
+    };
     let text = WAT
         .replace("DESCRIPTION", &custom)
+        .replace("PUT", put_code)
         .replace("EXTRA", module.code)
         .replace("IMPORTS", module.imports);
     wat::parse_str(text).expect("the probe is valid wasm text")
@@ -194,7 +199,7 @@ const WAT: &str = r#"(module
         (call $abort (call $slice (i32.const 0) (i32.const 9)) (call $slice (i32.const 9) (i32.const 15)))
         (i32.const 1))
       (else (i32.const 0))))
-  (func (export "reprise_call_put") (param i32) (result i32) (call $put_row))
+  PUT
   (func (export "reprise_call_echo") (param i32) (result i32)
     (call $args_read (i32.const 64))
     (call $log (i32.const 1) (call $slice (i32.const 0) (i32.const 9)))

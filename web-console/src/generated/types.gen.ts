@@ -714,7 +714,7 @@ export type JoinTicket = {
  */
 export type KeptOutcome = {
     /**
-     * Until when it is kept (RFC 3339).
+     * Until when it is kept, if a primary runs all the time until then (RFC 3339): its age counts time in which one ran.
      */
     expires_at: string;
     /**
