@@ -445,8 +445,7 @@ fn deploy(
             bounds: bounds(held, max_s),
         },
     };
-    let (lsn, ()) = install(held, installation, log)??;
-    Ok(lsn)
+    Ok(install(held, installation, log)??)
 }
 
 fn uninstall(

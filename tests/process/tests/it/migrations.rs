@@ -53,7 +53,9 @@ fn killed_in_the_middle_the_version_before_serves_and_the_next_one_goes_through(
     let mut server = Server::start(&launch)?;
     fill(&server)?;
     let mut connection = server.connect()?;
-    let refused = connection.request("PUT", CONTACTS, &[], &endless()?)?;
+    let refused = connection
+        .request("PUT", CONTACTS, &[], &endless()?)
+        .map_err(|cut| cut.error)?;
     ensure!(
         refused.status == 409,
         "it drops procedures and leaves a table: {}",
