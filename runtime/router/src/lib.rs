@@ -16,6 +16,7 @@ mod logs;
 mod numbered;
 mod pace;
 mod page;
+mod plans;
 mod query;
 mod replication;
 mod router;
