@@ -6,13 +6,12 @@ use std::{
 };
 
 use reprise_abi::{
-    TableSchema,
     schema::{ModuleSchema, is_valid_name},
     text::TextBound,
 };
 use reprise_base::{
     Lsn, TxnId,
-    limits::{DEPLOY_LIST_BYTES_MAX, MODULE_BYTES_MAX, QUARANTINED_MAX, TEXT_PER_BYTE_MAX},
+    limits::{MODULE_BYTES_MAX, QUARANTINED_MAX, TEXT_PER_BYTE_MAX},
 };
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
@@ -20,18 +19,18 @@ use reprise_partition::{
     Caller, ExclusivePartitions, InstallBounds, InstallError, InstallRules, Installation, Migrated, Partition,
     ReplyOutcome, Shared, Unlogged, check_consents, install,
 };
-use reprise_storage::{Store, TableId};
+use reprise_storage::Store;
 use reprise_txn::{
-    Candidate, Consent, Destroyed, HeldCounts, Judge, Module, ModuleId, PlanSummary, Quarantined, StoredCounts,
-    TableCount, apply_drop, check_drop, outline, outline_removal, remove,
+    Candidate, Consent, Destroyed, HeldCounts, Judge, Module, ModuleId, PlanSummary, Quarantined, apply_drop,
+    check_drop, outline, outline_removal, remove,
 };
 use reprise_wire::{
-    DeployRef, DestroyedList, DestroyedRef, DropTableRef, MigrationRef, PLAN_BYTES_MAX, PrincipalRef,
-    QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RecordBatch, RecordRef, RemoveRef, SourceList,
+    DeployRef, DestroyedList, DropTableRef, MigrationRef, PLAN_BYTES_MAX, PrincipalRef, QUARANTINE_TEXT_BYTES_MAX,
+    QuarantineRef, RecordBatch, RecordRef, RemoveRef, SourceList,
 };
 
 use crate::{
-    query::TableStats,
+    plans::{Lists, PublishedCounts, names_of},
     router::{Router, Unavailable},
     standby::NotPrimary,
 };
@@ -284,22 +283,6 @@ impl Router {
     }
 }
 
-/// Names in a line for the operator at most; the log has all of them.
-const DESTROYED_TOLD_MAX: usize = 8;
-
-/// As the operator reads it.
-fn names_of(destroyed: &[Destroyed]) -> Vec<String> {
-    let mut names: Vec<_> = destroyed
-        .iter()
-        .take(DESTROYED_TOLD_MAX)
-        .map(Destroyed::to_string)
-        .collect();
-    if destroyed.len() > names.len() {
-        names.push(format!("{} more", destroyed.len() - names.len()));
-    }
-    names
-}
-
 /// Results are bounded in bytes before they are committed, and so are their texts, as long as a byte does not become too many.
 /// Judged at the upload alone: what is in service already stays.
 fn judge_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
@@ -361,40 +344,6 @@ fn check_record(shared: &Shared, candidate: &Candidate, wasm_bytes: usize) -> Re
     match bytes <= max {
         true => Ok(()),
         false => Err(DeployError::RecordTooLong { bytes, max }),
-    }
-}
-
-/// What the log holds of a plan beside words.
-struct Lists {
-    sources: Vec<u8>,
-    destroyed: Vec<u8>,
-}
-
-impl Lists {
-    /// Err: more than `max` bytes, or than the log takes of a list.
-    fn of(plan: &PlanSummary, max: usize) -> Result<Self, DeployError> {
-        let mut lists = Self {
-            sources: Vec::new(),
-            destroyed: Vec::new(),
-        };
-        for table in plan.tables.iter().filter(|table| !table.sources.is_empty()) {
-            let name = table.table.split_once('.').map_or(&*table.table, |(_, name)| name);
-            SourceList::push(&mut lists.sources, name, &table.sources);
-        }
-        for destroyed in &plan.destroyed {
-            let destroyed = DestroyedRef {
-                kind: destroyed.consent.kind as u8,
-                name: &destroyed.consent.name,
-                count: destroyed.count,
-            };
-            DestroyedList::push(&mut lists.destroyed, destroyed);
-        }
-        let max = max.min(DEPLOY_LIST_BYTES_MAX);
-        let bytes = lists.sources.len().max(lists.destroyed.len());
-        match bytes <= max {
-            true => Ok(lists),
-            false => Err(DeployError::RecordTooLong { bytes, max }),
-        }
     }
 }
 
@@ -468,25 +417,6 @@ fn uninstall(
     held.tools.install(next);
     held.tools.shared.count_binaries();
     Ok((lsn, txn_id, plan.destroyed))
-}
-
-/// Counts as the partitions published them last.
-struct PublishedCounts(Vec<TableStats>);
-
-impl StoredCounts for PublishedCounts {
-    fn table(&self, id: TableId, _schema: &TableSchema) -> TableCount {
-        let stats = self.0.get(usize::from(id.0)).copied().unwrap_or_default();
-        TableCount {
-            rows: stats.rows,
-            copies: stats.copies,
-            row_bytes: stats.row_bytes,
-        }
-    }
-
-    fn values(&self, id: TableId, schema: &TableSchema, column: u16) -> Option<u64> {
-        let is_nullable = schema.columns[usize::from(column)].nullable;
-        (!is_nullable).then(|| self.table(id, schema).rows)
-    }
 }
 
 fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<(Lsn, TxnId), DeployError> {

@@ -17,6 +17,7 @@ mod logs;
 mod numbered;
 mod pace;
 mod page;
+mod plans;
 mod query;
 mod replication;
 mod router;

@@ -259,7 +259,6 @@ impl Planner<'_> {
                             "leave one `was` out",
                         );
                     }
-                    self.note(ChangeAction::Rename, "column", &column.name, format!("was {was}"));
                     Some(at)
                 }
                 (None, None) => None,
@@ -270,6 +269,14 @@ impl Planner<'_> {
     }
 
     fn compare_columns(&mut self, sources: &[Option<u16>]) {
+        let (stored, declared) = (self.stored, self.declared);
+        for (column, source) in declared.columns.iter().zip(sources) {
+            let Some(at) = source else { continue };
+            let was = &stored.columns[*at as usize].name;
+            if *was != column.name {
+                self.note(ChangeAction::Rename, "column", &column.name, format!("was {was}"));
+            }
+        }
         for (column, source) in self.declared.columns.iter().zip(sources) {
             match source {
                 Some(at) => self.compare_column(&self.stored.columns[*at as usize], column),

@@ -75,12 +75,8 @@ impl NativeModule {
     /// The same description that the wasm build of the module gives of itself.
     pub fn schema(&self) -> ModuleSchema {
         let procedures = self.procedures.iter().map(|procedure| procedure.info);
-        schema(
-            self.tables,
-            procedures,
-            self.on_deploy.as_ref().map(|found| found.name),
-            self.retiring,
-        )
+        let on_deploy = self.on_deploy.as_ref().map(|found| found.name);
+        schema(self.tables, procedures, on_deploy, self.retiring)
     }
 
     /// Position of the procedure of this name.

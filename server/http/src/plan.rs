@@ -1,5 +1,7 @@
 //! What is asked of a deployment, and its plan as the API shows it.
 
+use std::collections::BTreeSet;
+
 use axum::{
     extract::{FromRequestParts, Query},
     http::request::Parts,
@@ -36,13 +38,16 @@ impl<S: Send + Sync> FromRequestParts<S> for DeployQuery {
             (false, "DELETE") => &["allow"],
             (false, _) => &["dry_run", "allow"],
         };
-        let mut query = Self::default();
+        let (mut query, mut seen) = (Self::default(), BTreeSet::new());
         for (name, value) in pairs {
             if !known.contains(&&*name) {
                 let known = known.join(", ");
                 return Err(Refusal::malformed(format!(
                     "the query has no {name:?}: it knows {known}"
                 )));
+            }
+            if name != "allow" && !seen.insert(name.clone()) {
+                return Err(Refusal::malformed(format!("{name} stands in the query more than once")));
             }
             query.take(&name, &value)?;
         }

@@ -1,5 +1,6 @@
 //! What a deployment would do, told for people.
 
+use clap::Args;
 use reprise_api::{DeployPlan, Destroyed, ModulePlanned, PlanStep, TablePlan, WayBack};
 use reprise_client::ClientError;
 
@@ -8,6 +9,26 @@ use crate::{
     output::{Failure, Outcome, grouped, print_json, print_text},
     remote::failure,
 };
+
+/// What may be asked of a deployment.
+#[derive(Args)]
+pub struct PlanArgs {
+    /// Say what it would change and destroy, and how long that would take; nothing is installed, and no call waits. Exit status 1
+    /// where it would be refused
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub consents: ConsentArgs,
+}
+
+/// Consents that come with a deployment, a rollback or a removal.
+#[derive(Args)]
+pub struct ConsentArgs {
+    /// Consent to destroy one thing, as the plan names it: drop-column:MODULE.TABLE.COLUMN, drop-procedure:MODULE.PROCEDURE or
+    /// abandon-table:MODULE.TABLE; may stand more than once
+    #[arg(long, value_name = "CONSENT")]
+    pub allow: Vec<String>,
+}
 
 /// Exit status 1 where the module would be refused.
 pub fn show(module: &str, planned: &ModulePlanned, output: Output) -> Outcome {

@@ -20,7 +20,8 @@ use crate::{
         Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table, print_text, table,
         usage, wrapped,
     },
-    plan, rows,
+    plan::{self, PlanArgs},
+    rows,
 };
 
 /// Calls of a file that travel in one request.
@@ -49,17 +50,15 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
         ModuleCommand::Deploy {
             file,
             name,
-            dry_run,
-            allow,
+            ask,
             server,
-        } => deploy(file, name.as_deref(), (*dry_run, allow), server, output),
+        } => deploy(file, name.as_deref(), ask, server, output),
         ModuleCommand::Rollback {
             module,
             version,
-            dry_run,
-            allow,
+            ask,
             server,
-        } => rollback(module, *version, (*dry_run, allow), server, output),
+        } => rollback(module, *version, ask, server, output),
         ModuleCommand::List { server } => list_modules(server, output),
         ModuleCommand::Show { module, server } => {
             let detail = connect(server)?.module(module).map_err(failure)?;
@@ -69,8 +68,12 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
             }
             Ok(())
         }
-        ModuleCommand::Remove { module, allow, server } => {
-            let removed = connect(server)?.remove_module(module, allow);
+        ModuleCommand::Remove {
+            module,
+            consents,
+            server,
+        } => {
+            let removed = connect(server)?.remove_module(module, &consents.allow);
             removed.map_err(|error| plan::refused(module, error, output))?;
             match output {
                 Output::Json => print_json(&serde_json::json!({ "module": module, "removed": true }))?,
@@ -81,40 +84,27 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
     }
 }
 
-fn deploy(
-    file: &Path,
-    name: Option<&str>,
-    (dry_run, allow): (bool, &[String]),
-    server: &ServerArgs,
-    output: Output,
-) -> Outcome {
+fn deploy(file: &Path, name: Option<&str>, ask: &PlanArgs, server: &ServerArgs, output: Output) -> Outcome {
     let wasm = fs::read(file).with_context(|| format!("read {}", file.display()))?;
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let name = name.map_or_else(|| stem.replace('-', "_"), str::to_owned);
-    if dry_run {
-        let planned = connect(server)?.plan_module(&name, wasm, allow).map_err(failure)?;
+    let (client, allow) = (connect(server)?, &ask.consents.allow);
+    if ask.dry_run {
+        let planned = client.plan_module(&name, wasm, allow).map_err(failure)?;
         return plan::show(&name, &planned, output);
     }
-    let installed = connect(server)?.deploy_module(&name, wasm, allow);
-    let installed = installed.map_err(|error| plan::refused(&name, error, output))?;
-    print_installed(installed, output)
+    let installed = client.deploy_module(&name, wasm, allow);
+    print_installed(installed.map_err(|error| plan::refused(&name, error, output))?, output)
 }
 
-fn rollback(
-    module: &str,
-    version: Option<u32>,
-    (dry_run, allow): (bool, &[String]),
-    server: &ServerArgs,
-    output: Output,
-) -> Outcome {
-    let client = connect(server)?;
-    if dry_run {
+fn rollback(module: &str, version: Option<u32>, ask: &PlanArgs, server: &ServerArgs, output: Output) -> Outcome {
+    let (client, allow) = (connect(server)?, &ask.consents.allow);
+    if ask.dry_run {
         let planned = client.plan_rollback(module, version, allow).map_err(failure)?;
         return plan::show(module, &planned, output);
     }
     let installed = client.rollback_module(module, version, allow);
-    let installed = installed.map_err(|error| plan::refused(module, error, output))?;
-    print_installed(installed, output)
+    print_installed(installed.map_err(|error| plan::refused(module, error, output))?, output)
 }
 
 fn print_installed(installed: ModuleInstalled, output: Output) -> Outcome {

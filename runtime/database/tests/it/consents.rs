@@ -277,6 +277,29 @@ fn table_without_rows_takes_any_change() {
 }
 
 #[test]
+fn column_that_is_renamed_alone_is_renamed_by_a_replay() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    database.router().deploy("m", &module(&TABLE)).expect("deployed");
+    put(&database, 1);
+    let renamed = module(&Parts {
+        tables: &[(
+            "t",
+            &[K, r#"{"name":"c","was":"b","type":"i64","nullable":false}"#],
+            r#""k""#,
+        )],
+        ..TABLE
+    });
+    database.router().deploy("m", &renamed).expect("nothing is lost");
+    put(&database, 2);
+    let before = digest_now(&database);
+    database.close().expect("closed");
+    let database = open(dir.path());
+    assert_eq!(digest_now(&database), before);
+    put(&database, 3);
+}
+
+#[test]
 fn migration_runs_once_until_a_rollback_takes_its_name_off() {
     for checkpoint in [false, true] {
         let dir = tempfile::tempdir().expect("a directory");

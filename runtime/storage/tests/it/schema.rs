@@ -128,6 +128,17 @@ fn table_without_rows_is_made_anew_when_its_change_fits_no_row() {
 }
 
 #[test]
+fn rename_alone_is_a_change_when_it_is_logged() {
+    let mut declared = accounts();
+    declared.columns[2].name = "amount".into();
+    declared.columns[2].was = Some("cents".into());
+    let change = plan_change(&accounts(), &declared).expect("no conflict");
+    let logged = plan_logged_change(&accounts(), &declared, change.sources()).expect("as it was logged");
+    assert_eq!(steps(&logged), "rename column amount: was cents\n");
+    assert_eq!((logged.steps.clone(), logged.is_noop()), (change.steps.clone(), false));
+}
+
+#[test]
 fn values_are_counted_without_nulls() {
     let (mut store, id) = filled();
     let mut declared = accounts();

@@ -253,6 +253,48 @@ fn arbitrary_partitions() -> impl Strategy<Value = Option<Vec<PartitionId>>> {
     proptest::option::of(ids)
 }
 
+#[test]
+fn deployment_tells_sources_and_what_was_destroyed() {
+    let (mut tables, mut lost) = (Vec::new(), Vec::new());
+    SourceList::push(&mut tables, "payouts", &[Some(0), None, Some(u16::MAX)]);
+    SourceList::push(&mut tables, "holds", &[]);
+    let column = DestroyedRef {
+        kind: 1,
+        name: "ledger.payouts.bank_reference",
+        count: 20,
+    };
+    let procedure = DestroyedRef {
+        kind: 3,
+        name: "ledger.settle",
+        count: 0,
+    };
+    [column, procedure].map(|found| DestroyedList::push(&mut lost, found));
+    let deploy = DeployRef {
+        txn_id: TxnId::new(5, TxnId::MULTI_PARTITION),
+        module_id: 1,
+        version: 2,
+        name: "ledger",
+        hash: [7; 32],
+        wasm: b"\0asm",
+        tables: SourceList::new(&tables),
+        destroyed: DestroyedList::new(&lost),
+        migration: Some(MigrationRef::new("split-name", "", &[1; 8])),
+    };
+    let bytes = encode(&RecordRef::Deploy(deploy));
+    assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Deploy(deploy)));
+    let sources: Vec<_> = deploy.tables.tables().collect();
+    let expected = [("payouts", vec![Some(0), None, Some(u16::MAX)]), ("holds", Vec::new())];
+    assert_eq!(sources, expected);
+    assert_eq!(deploy.destroyed.iter().collect::<Vec<_>>(), [column, procedure]);
+    // An unknown kind is refused where it is read.
+    let name = bytes.windows(8).position(|found| found == b"ledger.p");
+    let kind = name.expect("the first entry's name") - 2;
+    let mut other = bytes.clone();
+    assert_eq!(other[kind], 1);
+    other[kind] = 9;
+    assert!(RecordRef::decode(&other).is_err());
+}
+
 proptest! {
     #[test]
     fn commands_round_trip(

@@ -10,6 +10,7 @@ use crate::{
     config::{self, ServeArgs},
     doctor::{self, DoctorArgs},
     inspect::{self, ShowArgs},
+    plan::{ConsentArgs, PlanArgs},
     recover::{self, RecoverArgs},
     restore::{self, RestoreArgs},
     rows::{self, GroupsArgs, RowsArgs},
@@ -179,14 +180,8 @@ pub enum ModuleCommand {
         /// Name of the module [default: the file's name]
         #[arg(long)]
         name: Option<String>,
-        /// Say what it would change and destroy, and how long that would take; nothing is installed, and no call waits. Exit status 1
-        /// where it would be refused
-        #[arg(long)]
-        dry_run: bool,
-        /// Consent to destroy one thing, as the plan names it: drop-column:MODULE.TABLE.COLUMN, drop-procedure:MODULE.PROCEDURE or
-        /// abandon-table:MODULE.TABLE; may stand more than once
-        #[arg(long, value_name = "CONSENT")]
-        allow: Vec<String>,
+        #[command(flatten)]
+        ask: PlanArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -199,14 +194,8 @@ pub enum ModuleCommand {
         /// The version whose bytes are deployed [default: the newest one before that in service with other bytes]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
-        /// Say what it would change and destroy, and how long that would take; nothing is installed, and no call waits. Exit status 1
-        /// where it would be refused
-        #[arg(long)]
-        dry_run: bool,
-        /// Consent to destroy one thing, as the plan names it: drop-column:MODULE.TABLE.COLUMN, drop-procedure:MODULE.PROCEDURE or
-        /// abandon-table:MODULE.TABLE; may stand more than once
-        #[arg(long, value_name = "CONSENT")]
-        allow: Vec<String>,
+        #[command(flatten)]
+        ask: PlanArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -229,10 +218,8 @@ pub enum ModuleCommand {
     )]
     Remove {
         module: String,
-        /// Consent to destroy one thing, as the plan names it: drop-column:MODULE.TABLE.COLUMN, drop-procedure:MODULE.PROCEDURE or
-        /// abandon-table:MODULE.TABLE; may stand more than once
-        #[arg(long, value_name = "CONSENT")]
-        allow: Vec<String>,
+        #[command(flatten)]
+        consents: ConsentArgs,
         #[command(flatten)]
         server: ServerArgs,
     },

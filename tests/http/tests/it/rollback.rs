@@ -19,14 +19,26 @@ fn roll_back_consenting(server: &Server, query: &str) -> Answer {
     server.consenting(Method::POST, &format!("/v1/modules/probe/rollback?{query}"), b"")
 }
 
-/// A module of one table whose column `a` has this type.
-fn typed(ty: &str) -> Vec<u8> {
+/// A module of one table whose column `a` has this type, of so many bytes; `put(id)` inserts a row of zeros.
+fn typed(ty: &str, bytes: u64) -> Vec<u8> {
+    let put = r#"{"name":"put","params":[{"name":"id","type":"i64"}],"returns":"unit","partitioning":{"by":["id"]}}"#;
     let description = format!(
         r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"id","type":"i64"}},{{"name":"a","type":"{ty}"}}],
-            "primary_key":["id"],"placement":{{"by":"id"}}}}],"procedures":[]}}"#
+            "primary_key":["id"],"placement":{{"by":"id"}}}}],"procedures":[{put}]}}"#
     );
     let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
-    let text = format!(r#"(module (memory (export "memory") 1) (@custom "reprise.describe" "{section}"))"#);
+    let text = format!(
+        r#"(module
+            (import "reprise1" "args_read" (func $args_read (param i32)))
+            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+            (memory (export "memory") 1)
+            (func (export "reprise_call_put") (param i32) (result i32)
+                (call $args_read (i32.const 0))
+                (drop (call $insert (i32.const 0) (i64.const {})))
+                (i32.const 0))
+            (@custom "reprise.describe" "{section}"))"#,
+        (8 + bytes) << 32
+    );
     wat::parse_str(text).expect("a module")
 }
 
@@ -81,8 +93,10 @@ fn the_former_bytes_become_a_new_version_with_the_rows() {
 fn what_can_not_be_put_back_is_refused_and_says_why() {
     let server = Server::start();
     roll_back(&server, "typed", "").problem("not-found", 404);
-    server.put_module("typed", typed("i32")).ok(201);
-    server.put_module("typed", typed("i64")).ok(200);
+    server.put_module("typed", typed("i32", 4)).ok(201);
+    server.put_module("typed", typed("i64", 8)).ok(200);
+    let row = json!({"id": 1}).to_string().into_bytes();
+    server.send(Method::POST, "/v1/call/typed/put", &[], row).ok(200);
     let planned = roll_back(&server, "typed", "dry_run=true").ok(200);
     let conflicts = planned["plan"]["conflicts"].as_array().expect("conflicts").clone();
     assert!(conflicts.iter().any(|conflict| conflict["item"] == "a"), "{planned}");
@@ -104,7 +118,7 @@ fn what_can_not_be_put_back_is_refused_and_says_why() {
     assert_eq!(server.get("/v1/modules/typed/rollback").status, 405);
 
     // The log has the bytes: what else lies in the directory may go.
-    server.put_module("typed", probe()).ok(200);
+    server.consenting(Method::PUT, "/v1/modules/typed", &probe()).ok(200);
     let mut server = server;
     server.kill();
     for name in ["catalog", "code"] {

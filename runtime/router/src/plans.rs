@@ -1,0 +1,78 @@
+//! What the log and the operator are told of a plan, and the counts that a plan without partitions goes by.
+
+use reprise_abi::TableSchema;
+use reprise_base::limits::DEPLOY_LIST_BYTES_MAX;
+use reprise_storage::TableId;
+use reprise_txn::{Destroyed, PlanSummary, StoredCounts, TableCount};
+use reprise_wire::{DestroyedList, DestroyedRef, SourceList};
+
+use crate::{admin::DeployError, query::TableStats};
+
+/// What the log holds of a plan beside words.
+pub(crate) struct Lists {
+    pub sources: Vec<u8>,
+    pub destroyed: Vec<u8>,
+}
+
+impl Lists {
+    /// Err: more than `max` bytes, or than the log takes of a list.
+    pub fn of(plan: &PlanSummary, max: usize) -> Result<Self, DeployError> {
+        let mut lists = Self {
+            sources: Vec::new(),
+            destroyed: Vec::new(),
+        };
+        for table in plan.tables.iter().filter(|table| !table.sources.is_empty()) {
+            let name = table.table.split_once('.').map_or(&*table.table, |(_, name)| name);
+            SourceList::push(&mut lists.sources, name, &table.sources);
+        }
+        for destroyed in &plan.destroyed {
+            let destroyed = DestroyedRef {
+                kind: destroyed.consent.kind as u8,
+                name: &destroyed.consent.name,
+                count: destroyed.count,
+            };
+            DestroyedList::push(&mut lists.destroyed, destroyed);
+        }
+        let max = max.min(DEPLOY_LIST_BYTES_MAX);
+        let bytes = lists.sources.len().max(lists.destroyed.len());
+        match bytes <= max {
+            true => Ok(lists),
+            false => Err(DeployError::RecordTooLong { bytes, max }),
+        }
+    }
+}
+
+/// Counts as the partitions published them last.
+pub(crate) struct PublishedCounts(pub Vec<TableStats>);
+
+impl StoredCounts for PublishedCounts {
+    fn table(&self, id: TableId, _schema: &TableSchema) -> TableCount {
+        let stats = self.0.get(usize::from(id.0)).copied().unwrap_or_default();
+        TableCount {
+            rows: stats.rows,
+            copies: stats.copies,
+            row_bytes: stats.row_bytes,
+        }
+    }
+
+    fn values(&self, id: TableId, schema: &TableSchema, column: u16) -> Option<u64> {
+        let is_nullable = schema.columns[usize::from(column)].nullable;
+        (!is_nullable).then(|| self.table(id, schema).rows)
+    }
+}
+
+/// Names in a line for the operator at most; the log has all of them.
+const DESTROYED_TOLD_MAX: usize = 8;
+
+/// As the operator reads it.
+pub(crate) fn names_of(destroyed: &[Destroyed]) -> Vec<String> {
+    let mut names: Vec<_> = destroyed
+        .iter()
+        .take(DESTROYED_TOLD_MAX)
+        .map(Destroyed::to_string)
+        .collect();
+    if destroyed.len() > names.len() {
+        names.push(format!("{} more", destroyed.len() - names.len()));
+    }
+    names
+}
