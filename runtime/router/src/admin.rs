@@ -363,7 +363,7 @@ fn deploy(
     let (name, hash) = (candidate.name.clone(), candidate.hash);
     let bytes = wasm.clone();
     // The record last, and durable: should the log refuse it, the tables are still as they were.
-    let log = |held: &mut ExclusivePartitions<'_>, plan: &PlanSummary, migrated: &Migrated| {
+    let log = |held: &mut ExclusivePartitions<'_>, plan: &PlanSummary, migrated: &Migrated| -> Result<_, DeployError> {
         let digests: Vec<u8> = migrated
             .digests
             .iter()
