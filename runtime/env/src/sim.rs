@@ -1,4 +1,4 @@
-//! A clock that stands until it is moved, and a disk in memory that can fail and crash.
+//! A disk in memory that can fail and crash.
 //!
 //! The disk journals every operation. A crash image is made from the journal: what was synced before the crash is kept;
 //! of each write that was not, `CrashPolicy` says which sectors arrived. Directory changes not yet synced arrive as a
@@ -8,60 +8,14 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
-use crate::{
-    clock::Clock,
-    disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock},
-};
+use crate::disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 
 /// What arrives or is lost as a whole.
 pub const SECTOR_BYTES: usize = 512;
-
-/// Moves only when told.
-#[derive(Debug, Default)]
-pub struct SimClock {
-    ns: AtomicI64,
-    suspended_ns: AtomicI64,
-}
-
-impl SimClock {
-    /// Stands at so many microseconds since 1970.
-    pub fn at_us(unix_us: i64) -> Self {
-        Self {
-            ns: AtomicI64::new(unix_us * 1_000),
-            suspended_ns: AtomicI64::new(0),
-        }
-    }
-
-    /// Moves it forward by so many microseconds; back is a panic.
-    pub fn advance_us(&self, us: i64) {
-        assert!(us >= 0, "the monotonic clock can't go back");
-        self.ns.fetch_add(us * 1_000, Ordering::Relaxed);
-    }
-
-    /// The machine was suspended for so many microseconds: the monotonic clock stood, and the others went on.
-    pub fn suspend_us(&self, us: i64) {
-        assert!(us >= 0, "time goes on");
-        self.suspended_ns.fetch_add(us * 1_000, Ordering::Relaxed);
-    }
-}
-
-impl Clock for SimClock {
-    fn now_us(&self) -> i64 {
-        self.boot_ns() as i64 / 1_000
-    }
-
-    fn monotonic_ns(&self) -> u64 {
-        self.ns.load(Ordering::Relaxed) as u64
-    }
-
-    fn boot_ns(&self) -> u64 {
-        (self.ns.load(Ordering::Relaxed) + self.suspended_ns.load(Ordering::Relaxed)) as u64
-    }
-}
 
 /// Numbers for faults, from a seed (SplitMix64).
 #[derive(Clone, Debug)]

@@ -13,7 +13,8 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use crate::{
     clock::Clock,
     net::{Connection, FrameSender, Listener, Net, NetError, NetLimits},
-    sim::{FaultRandom, SimClock},
+    sim::FaultRandom,
+    simclock::SimClock,
     threads::{Step, Work},
 };
 

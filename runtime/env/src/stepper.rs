@@ -13,7 +13,8 @@ use std::{
 };
 
 use crate::{
-    sim::{FaultRandom, SimClock},
+    sim::FaultRandom,
+    simclock::SimClock,
     threads::{MakeWork, Started, Step, Threads, Work},
 };
 

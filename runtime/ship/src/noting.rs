@@ -40,38 +40,40 @@ impl Noting {
         }
     }
 
+    /// Tells the standby for which a connection speaks who is in sync, where that is not what it was told last.
+    pub fn tell(
+        &mut self,
+        shipper: &Inner,
+        name: &str,
+        number: u64,
+        connection: &mut Connection,
+        now_ns: u64,
+    ) -> Result<(), End> {
+        if self.number != shipper.table.standing()
+            && let Some(now) = shipper.table.told(name, number)
+        {
+            let laggards = now
+                .laggards
+                .iter()
+                .map(|(name, from)| LaggardSeen { name, from: *from });
+            let packed = Standing::pack(laggards);
+            let standing = Standing::new(now.number, now.in_sync, &packed);
+            send(connection, &Frame::Standing(standing))?;
+            self.number = now.number;
+            self.since_ns.get_or_insert(now_ns);
+        }
+        match self.is_late(now_ns) {
+            true => Err(End::NotNoted),
+            false => Ok(()),
+        }
+    }
+
     /// Before its first answer the silence of the connection counts.
     fn is_late(&self, now_ns: u64) -> bool {
         let (Some(since_ns), Some(round_trip_ns)) = (self.since_ns, self.round_trip_ns) else {
             return false;
         };
         now_ns.saturating_sub(since_ns) > NOTE_TIME.as_nanos() as u64 + round_trip_ns
-    }
-}
-
-/// Tells a standby who is in sync, where that is not what it was told last.
-pub(crate) fn tell_standing(
-    shipper: &Inner,
-    (name, number): (&str, u64),
-    connection: &mut Connection,
-    (told, now_ns): (&mut Noting, u64),
-) -> Result<(), End> {
-    if told.number != shipper.table.standing()
-        && let Some(now) = shipper.table.told(name, number)
-    {
-        let laggards = now
-            .laggards
-            .iter()
-            .map(|(name, from)| LaggardSeen { name, from: *from });
-        let packed = Standing::pack(laggards);
-        let standing = Standing::new(now.number, now.in_sync, &packed);
-        send(connection, &Frame::Standing(standing))?;
-        told.number = now.number;
-        told.since_ns.get_or_insert(now_ns);
-    }
-    match told.is_late(now_ns) {
-        true => Err(End::NotNoted),
-        false => Ok(()),
     }
 }
 

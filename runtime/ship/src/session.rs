@@ -16,7 +16,7 @@ use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
     files::{Sending, Sent},
     judge::{Verdict, gone, judge_greeting, judge_position, may_be_cut},
-    noting::{Noting, tell_standing},
+    noting::Noting,
     shipper::{Inner, ShipEvent},
     stream::Stream,
     table::{ComparedStatus, StandbyState},
@@ -417,7 +417,7 @@ impl Session {
                 comparing,
                 ..
             } => {
-                tell_standing(shipper, (name, number), &mut self.connection, (told, now_ns))?;
+                told.tell(shipper, name, number, &mut self.connection, now_ns)?;
                 // What is committed by now is told once the LSNs before it are named.
                 let beat = shipper.beat();
                 let comparisons = &shipper.comparisons;
