@@ -7,6 +7,7 @@ use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId};
 use reprise_txn::{Failure, ModuleId};
 
 use crate::{
+    called::{CallKey, Caller},
     calls::{Calls, Deadline, Ticket},
     heads::Heads,
     rendezvous::Stream,
@@ -63,26 +64,6 @@ impl ReplyOutcome {
             _ => None,
         }
     }
-}
-
-/// Who calls.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// Name of the token.
-    pub name: Arc<str>,
-    /// Number of the name in records ([`crate::Principals`]); 0 until it has one, and then no record may be left for it.
-    pub number: u32,
-    /// Within which the caller's idempotency keys count.
-    pub scope: Arc<str>,
-}
-
-/// An idempotency key, and the digest of what was asked under it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallKey<'a> {
-    /// 1 to 255 bytes.
-    pub key: &'a str,
-    /// Of module, procedure and arguments as the client sent them.
-    pub fingerprint: u128,
 }
 
 /// One call of a batch.
@@ -142,14 +123,11 @@ impl CallSlot {
     #[inline]
     pub(crate) fn args_and_key<'a>(&self, args: &'a [u8]) -> (&'a [u8], Option<(&'a [u8], u128)>) {
         let (start, end) = (self.args.start as usize, self.args.end as usize);
-        let key = match self.key_bytes {
-            0 => None,
-            bytes => {
-                let (key, rest) = args[end..].split_at(bytes as usize);
-                let fingerprint = rest.first_chunk().expect("a fingerprint follows a key");
-                Some((key, u128::from_le_bytes(*fingerprint)))
-            }
-        };
+        let key = (self.key_bytes > 0).then(|| {
+            let (key, rest) = args[end..].split_at(self.key_bytes());
+            let fingerprint = rest.first_chunk().expect("a fingerprint follows a key");
+            (key, u128::from_le_bytes(*fingerprint))
+        });
         (&args[start..end], key)
     }
 }

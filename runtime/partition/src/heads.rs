@@ -98,7 +98,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        batch::{CallKey, ReplyOutcome},
+        batch::ReplyOutcome,
+        called::CallKey,
         sink::{Unlogged, complete},
     };
 

@@ -11,6 +11,7 @@
 
 mod ahead;
 mod batch;
+mod called;
 mod calls;
 mod coordinator;
 mod copy;
@@ -35,7 +36,8 @@ mod told;
 mod turn;
 mod underway;
 
-pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallKey, CallSlot, CallTimes, Caller, ReplyOutcome};
+pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, CallTimes, ReplyOutcome};
+pub use called::{CallKey, Caller};
 pub use calls::{CallInfo, CallPhase, Calls, Deadline};
 pub use coordinator::{Coordinator, RendezvousStats};
 pub use copy::Copied;

@@ -9,14 +9,13 @@ use reprise_base::{
 };
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
-use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, call_hash, run_single};
-use reprise_wire::{
-    ChangesRef, CommandRef, KeyRef, KeyedRef, PartitionSet, RecordBatch, STAND_IN_HEAD_BYTES_MAX, TwoForms,
-};
+use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, run_single};
+use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, RecordBatch, STAND_IN_HEAD_BYTES_MAX, TwoForms};
 
 use crate::{
     ahead::BatchAhead,
-    batch::{CallBatch, CallSlot, Caller, ReplyOutcome},
+    batch::{CallBatch, CallSlot, ReplyOutcome},
+    called::Caller,
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
     logging::{Choice, LogForm, Sample},
     pausing::Pause,
@@ -146,26 +145,6 @@ impl<'a> Running<'a> {
             PartitionSet::One(_) | PartitionSet::All => 0,
         };
         COMMAND_HEAD_BYTES_MAX + self.args.len() + key + partitions
-    }
-
-    #[inline]
-    fn principal(&self) -> u32 {
-        self.caller.map_or(0, |caller| caller.number)
-    }
-
-    #[inline]
-    fn key_ref(&self) -> Option<KeyRef<'a>> {
-        let (key, fingerprint) = self.key?;
-        Some(KeyRef {
-            key,
-            scope: self.caller.map_or(&[], |caller| caller.scope.as_bytes()),
-            fingerprint,
-        })
-    }
-
-    fn call_hash(&self) -> u128 {
-        let procedure = &self.module.schema.procedures[self.procedure as usize];
-        call_hash(&self.module.name, &procedure.name, self.args)
     }
 
     #[inline]

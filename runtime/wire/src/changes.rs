@@ -16,11 +16,11 @@ use reprise_base::{
 use crate::{
     PartitionSet, WireError,
     body::BodyReader,
+    caller::{KeyRef, decode_key, decode_principal, principal_bytes, principal_flag, push_principal},
     check, corrupt,
     reader::{Reader, Unnamed},
     record::{
-        COMMAND_FLAGS, KeyRef, PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_key,
-        decode_partitions, decode_principal, principal_bytes, principal_flag, push_principal, varint_bytes,
+        COMMAND_FLAGS, PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_partitions, varint_bytes,
     },
 };
 

@@ -520,31 +520,6 @@ impl CheckpointQuarantine {
     }
 }
 
-/// Names of callers by number, as their records defined them.
-pub struct CheckpointPrincipals;
-
-impl CheckpointPrincipals {
-    /// Appends a name to a block; numbers grow.
-    pub fn push(out: &mut Vec<u8>, number: u32, name: &str) {
-        push_varint(out, number);
-        push_short(out, name.as_bytes());
-    }
-
-    /// All of a block; one at least.
-    pub fn decode_all(bytes: &[u8]) -> Result<Vec<(u32, &str)>, WireError> {
-        let mut body = BodyReader::new(bytes);
-        let mut found: Vec<(u32, &str)> = Vec::new();
-        while found.is_empty() || !body.is_at_end() {
-            let next = body.principal()?;
-            if found.last().is_some_and(|last| last.0 >= next.0) {
-                return Err(corrupt("numbers of principals", "growing", next.0));
-            }
-            found.push(next);
-        }
-        Ok(found)
-    }
-}
-
 /// One partition's place in the order, and the size of its tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointPartition {

@@ -10,6 +10,7 @@ mod batch;
 mod block;
 mod body;
 mod buffer;
+mod caller;
 mod changes;
 mod checkpoint;
 mod deploy;
@@ -25,12 +26,11 @@ mod stand_in;
 pub use batch::{RecordBatch, TwoForms};
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, MEMORY_UNIT_BYTES, block_bytes, seal_block};
 pub use buffer::{ChangesBuffer, PatchRoom};
+pub use caller::{CheckpointPrincipals, KeyRef, PrincipalRef};
 pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter};
 pub use checkpoint::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
-    CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointFormerRef, CheckpointHeader,
-    CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals,
-    CheckpointQuarantine, CheckpointRows, CheckpointTrailer, INDEX_BLOCK_ENTRIES, push_checkpoint_row,
+    CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointFormerRef, CheckpointHeader, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CheckpointRows, CheckpointTrailer, INDEX_BLOCK_ENTRIES, push_checkpoint_row,
 };
 pub use deploy::{DeployRef, DestroyedList, DestroyedRef, MigrationRef, PLAN_BYTES_MAX, SourceList};
 pub use facts::{PairWalk, RecordEffect, RecordFacts, RecordScope};
@@ -43,8 +43,8 @@ pub use frame::{
 pub use part::{ChangesRun, PartRef};
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
-    CheckpointMark, CommandRef, DropTableRef, Genesis, KeyRef, PrincipalRef, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef,
-    RawRecord, RawRecords, RecordKind, RecordRef, Records, RemoveRef, count_records,
+    CheckpointMark, CommandRef, DropTableRef, Genesis, QUARANTINE_TEXT_BYTES_MAX, QuarantineRef, RawRecord, RawRecords,
+    RecordKind, RecordRef, Records, RemoveRef, count_records,
 };
 pub use segment::{FORMAT_VERSION, History, SEGMENT_HEADER_BYTES, SegmentHeader, tag_at};
 pub use stand_in::{RecordCounts, STAND_IN_HEAD_BYTES_MAX, is_stand_in};

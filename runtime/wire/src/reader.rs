@@ -9,12 +9,12 @@ use reprise_base::{
 
 use crate::{
     PartitionSet, WireError,
+    caller::HAS_PRINCIPAL,
     changes::{
         Change, ChangeSink, ChangesRef, DELETE, INSERT, OP_MASK, PATCH, PatchColumns, REPLACE, number_bytes,
         number_bytes_of,
     },
     corrupt,
-    record::HAS_PRINCIPAL,
 };
 
 /// What is told of bytes that are no change.

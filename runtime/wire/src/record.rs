@@ -9,12 +9,16 @@ use reprise_abi::{
 };
 use reprise_base::{
     Lsn, PartitionId, TxnId,
-    limits::{IDEMPOTENCY_KEY_BYTES_MAX, PARTITIONS_MAX, RECORD_BYTES_MAX},
+    limits::{PARTITIONS_MAX, RECORD_BYTES_MAX},
 };
 
 use crate::{
-    ChangesRef, PartitionList, PartitionSet, WireError,
+    ChangesRef, KeyRef, PartitionList, PartitionSet, PrincipalRef, WireError,
     body::{BodyReader, TABLE_NAME_BYTES_MAX},
+    caller::{
+        HAS_KEY, HAS_PRINCIPAL, HAS_SCOPE, decode_key, decode_principal, principal_bytes, principal_flag,
+        push_principal,
+    },
     corrupt,
     deploy::{DEPLOY, DEPLOY_MIGRATED, DeployRef, DestroyedList},
     part::PartRef,
@@ -115,30 +119,6 @@ pub struct QuarantineRef<'a> {
     pub what: &'a str,
 }
 
-/// A name that records give by its number from here on.
-///
-/// Records hold one byte of a caller instead of a name. The definition is durable before the first record that uses it, so replay
-/// and standbys know each name when they need it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrincipalRef<'a> {
-    pub txn_id: TxnId,
-    /// 1 for the first name, then one more for each.
-    pub number: u32,
-    /// Name of a token, 1 to 255 bytes.
-    pub name: &'a str,
-}
-
-/// An idempotency key, and the call that was asked for under it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyRef<'a> {
-    /// 1 to 255 bytes.
-    pub key: &'a [u8],
-    /// Within which the key counts, 255 bytes at most. Empty: the key is from a time without tokens.
-    pub scope: &'a [u8],
-    /// Digest of module, procedure and arguments as the client sent them.
-    pub fingerprint: u128,
-}
-
 /// A committed transaction, to be run again by replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandRef<'a> {
@@ -191,11 +171,6 @@ const ORIGIN: u8 = 0;
 const ONE: u8 = 1;
 const SEVERAL: u8 = 2;
 const ALL: u8 = 3;
-pub(crate) const HAS_KEY: u8 = 4;
-/// Only beside `HAS_KEY`.
-pub(crate) const HAS_SCOPE: u8 = 8;
-/// A caller with a name.
-pub(crate) const HAS_PRINCIPAL: u8 = 32;
 pub(crate) const COMMAND_FLAGS: u8 = PARTITIONS_MASK | HAS_KEY | HAS_SCOPE | HAS_PRINCIPAL;
 
 /// Length, kind, flags, transaction id, digest, module, procedure and principal.
@@ -208,81 +183,11 @@ pub(crate) const fn varint_bytes(value: u32) -> usize {
     (38 - (value | 1).leading_zeros() as usize) / 7
 }
 
-impl KeyRef<'_> {
-    /// Flags that say which of key and scope follow.
-    pub(crate) fn flags(&self) -> u8 {
-        match self.scope {
-            [] => HAS_KEY,
-            _ => HAS_KEY | HAS_SCOPE,
-        }
-    }
-
-    /// Bytes of what `push` writes.
-    pub(crate) fn encoded_bytes(&self) -> usize {
-        let scope = if self.scope.is_empty() { 0 } else { 1 + self.scope.len() };
-        1 + self.key.len() + scope + 16
-    }
-
-    /// Appends the key, its scope unless that is empty, and the fingerprint.
-    pub(crate) fn push(&self, out: &mut Vec<u8>) {
-        assert!((1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&self.key.len()));
-        push_short(out, self.key);
-        if !self.scope.is_empty() {
-            push_short(out, self.scope);
-        }
-        out.extend_from_slice(&self.fingerprint.to_le_bytes());
-    }
-}
-
-/// Flag of a principal that follows; nothing follows of number 0.
-#[inline]
-pub(crate) fn principal_flag(principal: u32) -> u8 {
-    if principal == 0 { 0 } else { HAS_PRINCIPAL }
-}
-
-#[inline]
-pub(crate) fn principal_bytes(principal: u32) -> usize {
-    if principal == 0 { 0 } else { varint_bytes(principal) }
-}
-
-#[inline]
-pub(crate) fn push_principal(out: &mut Vec<u8>, principal: u32) {
-    if principal != 0 {
-        push_varint(out, principal);
-    }
-}
-
-pub(crate) fn decode_principal(body: &mut BodyReader<'_>, flags: u8) -> Result<u32, WireError> {
-    if flags & HAS_PRINCIPAL == 0 {
-        return Ok(0);
-    }
-    match body.varint()? {
-        0 => Err(corrupt("number of a principal", "1 or more", 0)),
-        number => Ok(number),
-    }
-}
-
 /// Its length in one byte, and its bytes.
 pub(crate) fn push_short(out: &mut Vec<u8>, bytes: &[u8]) {
     assert!(bytes.len() <= u8::MAX as usize, "{} bytes", bytes.len());
     out.push(bytes.len() as u8);
     out.extend_from_slice(bytes);
-}
-
-/// Key, scope and fingerprint, as far as the flags tell of them.
-pub(crate) fn decode_key<'a>(body: &mut BodyReader<'a>, flags: u8) -> Result<Option<KeyRef<'a>>, WireError> {
-    let (key, scope): (_, &[u8]) = match flags & (HAS_KEY | HAS_SCOPE) {
-        0 => return Ok(None),
-        HAS_KEY => (body.idempotency_key()?, &[]),
-        HAS_SCOPE => return Err(corrupt("record flags", "a key beside a scope", flags)),
-        _ => (body.idempotency_key()?, body.scope()?),
-    };
-    let fingerprint = u128::from_le_bytes(body.array()?);
-    Ok(Some(KeyRef {
-        key,
-        scope,
-        fingerprint,
-    }))
 }
 
 /// Writes length and kind of a record with so many body bytes.
@@ -434,29 +339,6 @@ impl CommandRef<'_> {
             keyed.push(out);
         }
         out.extend_from_slice(self.args);
-    }
-}
-
-impl<'a> PrincipalRef<'a> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        assert!(
-            self.number > 0 && !self.name.is_empty(),
-            "a principal has a number and a name"
-        );
-        begin(
-            out,
-            RecordKind::Principal,
-            8 + varint_bytes(self.number) + 1 + self.name.len(),
-        );
-        out.extend_from_slice(&self.txn_id.0.to_le_bytes());
-        push_varint(out, self.number);
-        push_short(out, self.name.as_bytes());
-    }
-
-    fn decode(body: &mut BodyReader<'a>) -> Result<Self, WireError> {
-        let txn_id = TxnId(body.u64()?);
-        let (number, name) = body.principal()?;
-        Ok(Self { txn_id, number, name })
     }
 }
 

@@ -1,0 +1,50 @@
+//! Callers, and the keys under which they ask: in batches, and in the record of a running call.
+
+use std::sync::Arc;
+
+use reprise_txn::call_hash;
+use reprise_wire::KeyRef;
+
+use crate::turn::Running;
+
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Name of the token.
+    pub name: Arc<str>,
+    /// Number of the name in records ([`crate::Principals`]); 0 until it has one, and then no record may be left for it.
+    pub number: u32,
+    /// Within which the caller's idempotency keys count.
+    pub scope: Arc<str>,
+}
+
+/// An idempotency key, and the digest of what was asked under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallKey<'a> {
+    /// 1 to 255 bytes.
+    pub key: &'a str,
+    /// Of module, procedure and arguments as the client sent them.
+    pub fingerprint: u128,
+}
+
+impl<'a> Running<'a> {
+    #[inline]
+    pub(crate) fn principal(&self) -> u32 {
+        self.caller.map_or(0, |caller| caller.number)
+    }
+
+    #[inline]
+    pub(crate) fn key_ref(&self) -> Option<KeyRef<'a>> {
+        let (key, fingerprint) = self.key?;
+        Some(KeyRef {
+            key,
+            scope: self.caller.map_or(&[], |caller| caller.scope.as_bytes()),
+            fingerprint,
+        })
+    }
+
+    pub(crate) fn call_hash(&self) -> u128 {
+        let procedure = &self.module.schema.procedures[self.procedure as usize];
+        call_hash(&self.module.name, &procedure.name, self.args)
+    }
+}
