@@ -23,7 +23,7 @@ fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError
     write_in(files, lsn, rows, rows.max(1))
 }
 
-/// The same, with so many rows a block.
+/// Writes it with so many rows in each block.
 fn write_in(files: &Checkpoints, lsn: u64, rows: u32, rows_a_block: u32) -> Result<(), CheckpointError> {
     let header = CheckpointHeader {
         database_id: ID,

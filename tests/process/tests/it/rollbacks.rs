@@ -100,7 +100,7 @@ fn a_restored_backup_rolls_back() -> Result<()> {
     Ok(())
 }
 
-/// Asks for a rollback and waits for so long, not for the answer.
+/// Asks for a rollback and waits for `pause`, not for the answer.
 fn begin_rollback(server: &Server, pause: Duration) -> Result<()> {
     let mut connection = server.connect()?;
     connection.send("POST", &format!("{MODULE}/rollback"), &[], b"")?;
