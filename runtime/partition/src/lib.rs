@@ -15,6 +15,7 @@ mod calls;
 mod coordinator;
 mod copy;
 mod digest;
+mod failed;
 mod gate;
 mod handoff;
 mod heads;
