@@ -16,6 +16,7 @@ mod calls;
 mod coordinator;
 mod copy;
 mod digest;
+mod failed;
 mod gate;
 mod handoff;
 mod heads;

@@ -3,10 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{ProcedureSchema, ScalarType, Type};
-use reprise_base::{
-    Lsn, TxnId,
-    limits::{BATCH_RECORDS_BYTES_MAX, MEMORY_MAX_LIMIT},
-};
+use reprise_base::{Lsn, TxnId, limits::BATCH_RECORDS_BYTES_MAX};
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
 use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, run_single};
@@ -17,6 +14,7 @@ use crate::{
     batch::{CallBatch, CallSlot, ReplyOutcome},
     called::Caller,
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
+    failed,
     logging::{Choice, LogForm, Sample},
     pausing::Pause,
     shared::Shared,
@@ -194,21 +192,7 @@ impl<'a> Running<'a> {
     pub fn settle_failure(&self, shared: &Shared, recorder: &Recorder, call: &mut CallSlot, failure: Failure) {
         let is_abort = matches!(failure, Failure::Aborted { .. });
         recorder.failed(is_abort);
-        match &failure {
-            Failure::Trapped { message, .. } => shared.notices.tell(NoticeKind::Trap, || Notice::Trapped {
-                txn_id: self.txn_id,
-                procedure: self.name(),
-                message: message.clone(),
-            }),
-            Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => {
-                shared.notices.tell(NoticeKind::Memory, || Notice::MemoryExhausted {
-                    txn_id: self.txn_id,
-                    procedure: self.name(),
-                    max: *max,
-                });
-            }
-            _ => {}
-        }
+        failed::tell(&shared.notices, self.txn_id, || self.name(), &failure);
         call.outcome = ReplyOutcome::Failed(Box::new(failure));
     }
 

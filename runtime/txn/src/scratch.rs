@@ -212,8 +212,7 @@ impl TxnScratch {
         self.capture
     }
 
-    /// What the last transaction changed, if it committed and its changes were to be kept: of one partition as
-    /// `reprise_wire::Changes`, of several with a group for each (`ChangesRef::push_group`).
+    /// The kept changes of the last transaction: `reprise_wire::Changes`, of several partitions `ChangesRef::push_group`.
     #[inline]
     pub fn changes(&self) -> &[u8] {
         self.changes.as_bytes()

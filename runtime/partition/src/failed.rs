@@ -1,0 +1,24 @@
+//! What an operator is told of calls that failed: traps, and calls for which there was no memory.
+
+use reprise_base::{TxnId, limits::MEMORY_MAX_LIMIT};
+use reprise_observe::{Notice, NoticeKind, Notices};
+use reprise_txn::Failure;
+
+/// `name`: `MODULE.PROCEDURE`.
+pub(crate) fn tell(notices: &Notices, txn_id: TxnId, name: impl FnOnce() -> String, failure: &Failure) {
+    match failure {
+        Failure::Trapped { message, .. } => notices.tell(NoticeKind::Trap, || Notice::Trapped {
+            txn_id,
+            procedure: name(),
+            message: message.clone(),
+        }),
+        Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => {
+            notices.tell(NoticeKind::Memory, || Notice::MemoryExhausted {
+                txn_id,
+                procedure: name(),
+                max: *max,
+            });
+        }
+        _ => {}
+    }
+}
