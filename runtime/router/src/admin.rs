@@ -394,7 +394,7 @@ fn deploy(
             bounds: bounds(held, max_s),
         },
     };
-    Ok(install(held, installation, log)??)
+    install(held, installation, log)?
 }
 
 fn uninstall(
