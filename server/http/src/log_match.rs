@@ -68,7 +68,8 @@ impl Wanted {
         let passed = unsearched.clone();
         let judge = move |entry: &LogEntry| {
             let is_after = since_us.is_none_or(|since| entry.time_us.is_some_and(|time| time >= since));
-            if !is_after || !until_us.is_none_or(|until| entry.time_us.is_some_and(|time| time < until)) {
+            let is_before = until_us.is_none_or(|until| entry.time_us.is_some_and(|time| time < until));
+            if !is_after || !is_before {
                 return false;
             }
             let is_wanted = key.as_ref().is_none_or(|key| key.is_in(entry))
