@@ -345,8 +345,8 @@ pub(crate) fn run_alike(
         ..
     } = tools;
     let Some(module) = in_service.get(id.0 as usize).and_then(Option::as_ref) else {
-        calls[first].lsn = Lsn(records.count().into());
-        calls[first].outcome = ReplyOutcome::Superseded;
+        let call = &mut calls[first];
+        (call.lsn, call.outcome) = (Lsn(records.count().into()), ReplyOutcome::Superseded);
         return (first + 1, None);
     };
     let mut executor = executors.get(module);

@@ -178,7 +178,7 @@ impl Router {
         let wasm = wasm.clone();
         let max_s = self.deploy_time_max_s();
         let consents = consents.to_vec();
-        let (lsn, destroyed) = self.run_on_all(move |held| deploy(held, candidate, wasm, (consents, max_s)))??;
+        let (lsn, destroyed) = self.run_on_all(move |held| deploy(held, candidate, wasm, consents, max_s))??;
         self.ask_to_tell(Duration::ZERO);
         let module = self.deployed().current.get(&name).cloned();
         let module = module.ok_or(DeployError::NotFound)?;
@@ -351,7 +351,8 @@ fn deploy(
     held: &mut ExclusivePartitions<'_>,
     candidate: Candidate,
     wasm: Arc<[u8]>,
-    (consents, max_s): (Vec<Consent>, u32),
+    consents: Vec<Consent>,
+    max_s: u32,
 ) -> Result<(Lsn, Vec<Destroyed>), DeployError> {
     let shared = held.tools.shared.clone();
     check_record(&shared, &candidate, wasm.len())?;

@@ -273,7 +273,7 @@ impl BatchBuilder {
                 args_hash: call_hash(&module.name, name, args),
             };
             let keys = self.router.idempotency();
-            match keys.begin(self.scoped(key.key), digests, (module, procedure)) {
+            match keys.begin(self.scoped(key.key), digests, module, procedure) {
                 Begin::Run => {}
                 begun => return self.place_begun(begun, key),
             }

@@ -225,7 +225,8 @@ impl Idempotency {
         &self,
         key: ScopedKey<'_>,
         digests: CallDigests,
-        (module, procedure): (&Arc<Module>, usize),
+        module: &Arc<Module>,
+        procedure: usize,
     ) -> Begin {
         let (before, name, mut state) = (self.expired_before(), key.name(), self.lock());
         match state.find(key, before) {

@@ -1,5 +1,7 @@
 //! `#[procedure]`: the function stays as it is; a type of the same name carries its declaration and its entry.
 
+use std::{fmt::Display, str::FromStr};
+
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::{
@@ -83,6 +85,14 @@ impl Parse for PrefetchPartOption {
     }
 }
 
+/// `= N`, a number that fits the type.
+fn parse_number<N: FromStr<Err: Display>>(input: ParseStream<'_>) -> Result<LitInt> {
+    input.parse::<Token![=]>()?;
+    let number: LitInt = input.parse()?;
+    number.base10_parse::<N>()?;
+    Ok(number)
+}
+
 impl Parse for ProcedureOptions {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
         let mut options = Self::default();
@@ -107,17 +117,11 @@ impl Parse for ProcedureOptions {
                     None
                 }
                 "time_max_ms" => {
-                    input.parse::<Token![=]>()?;
-                    let number: LitInt = input.parse()?;
-                    number.base10_parse::<u32>()?;
-                    options.time_max_ms = Some(number);
+                    options.time_max_ms = Some(parse_number::<u32>(input)?);
                     None
                 }
                 "fuel_max" => {
-                    input.parse::<Token![=]>()?;
-                    let number: LitInt = input.parse()?;
-                    number.base10_parse::<u64>()?;
-                    options.fuel_max = Some(number);
+                    options.fuel_max = Some(parse_number::<u64>(input)?);
                     None
                 }
                 "aborts" => {
@@ -193,14 +197,10 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let (name, read_only) = (names::name_of(ident)?, options.read_only);
     let log = options.log.clone();
     let log = log.unwrap_or_else(|| Ident::new("Server", Span::call_site()));
-    let time_max_ms = match &options.time_max_ms {
-        Some(number) => quote!(::core::option::Option::Some(#number)),
-        None => quote!(::core::option::Option::None),
-    };
-    let fuel_max = match &options.fuel_max {
-        Some(number) => quote!(::core::option::Option::Some(#number)),
-        None => quote!(::core::option::Option::None),
-    };
+    let (time_max_ms, fuel_max) = (
+        optional(options.time_max_ms.as_ref()),
+        optional(options.fuel_max.as_ref()),
+    );
     let aborts = aborts_of(options.aborts, &function);
     let names: Vec<_> = params.iter().map(|param| &param.name).collect();
     // Names that no procedure has, for its own stands among them.
@@ -339,6 +339,13 @@ fn params_of(function: &ItemFn) -> Result<Vec<Param>> {
         })
     });
     params.collect()
+}
+
+fn optional(number: Option<&LitInt>) -> TokenStream {
+    match number {
+        Some(number) => quote!(::core::option::Option::Some(#number)),
+        None => quote!(::core::option::Option::None),
+    }
 }
 
 /// The abort codes of a procedure: those that it declares, then those that stand as text in an `abort!` of its body.

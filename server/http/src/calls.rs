@@ -131,7 +131,7 @@ impl Call {
         let (key, caller) = (idempotency_key(headers)?, principal.caller(&state.router));
         let scope = caller.as_ref().map_or("", |caller| &*caller.scope);
         let scoped = key.map(|key| ScopedKey { scope, key });
-        let target = Target::for_call(&state.router, deployed, (module, procedure), scoped)?;
+        let target = Target::for_call(&state.router, deployed, module, procedure, scoped)?;
         if !target.schema().read_only {
             principal.require(Role::Write)?;
         }

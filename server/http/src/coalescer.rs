@@ -42,7 +42,8 @@ impl Coalescers {
         deployed: &Arc<Deployed>,
         partition: PartitionId,
         target: &Target,
-        (args, caller): (&[u8], Option<Caller>),
+        args: &[u8],
+        caller: Option<Caller>,
     ) -> (usize, PendingReply) {
         let mut place = state.coalescers.of(partition);
         let is_other = |coalescer: &mut Coalescer| coalescer.batch.deployed().generation != deployed.generation;

@@ -234,13 +234,7 @@ impl<F> Submission<F> {
             let Ok(Bound::One(partition)) = bound else {
                 return Ok(None);
             };
-            Ok(Some(Coalescers::join(
-                state,
-                deployed,
-                partition,
-                target,
-                (&args[..], caller),
-            )))
+            Ok(Some(Coalescers::join(state, deployed, partition, target, args, caller)))
         });
         match joined {
             Ok(None) => return false,
@@ -462,8 +456,8 @@ fn encode_again(
 ) -> Result<(Target, usize), Refusal> {
     let scope = terms.caller.map_or("", |caller| &*caller.scope);
     let key = terms.key.map(|key| ScopedKey { scope, key });
-    let names = (&*old.module.name, &*old.schema().name);
-    let target = Target::for_call(batch.router(), batch.deployed(), names, key)?;
+    let (module, procedure) = (&*old.module.name, &*old.schema().name);
+    let target = Target::for_call(batch.router(), batch.deployed(), module, procedure, key)?;
     target.judge_role(call.may_write)?;
     let index = encode(batch, &target, call, text, terms)?;
     Ok((target, index))

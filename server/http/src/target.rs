@@ -49,7 +49,8 @@ impl Target {
     pub fn for_call(
         router: &Router,
         deployed: &Deployed,
-        (module, procedure): (&str, &str),
+        module: &str,
+        procedure: &str,
         key: Option<ScopedKey<'_>>,
     ) -> Result<Self, Refusal> {
         let found = Self::find(deployed, module, procedure);

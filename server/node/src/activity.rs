@@ -93,18 +93,7 @@ fn line(notice: &Notice) -> String {
             let destroyed = consented(destroyed);
             format!("deployed {module} version {version}{replaced}, transaction {txn_id}{destroyed}")
         }
-        Notice::ClockJumped { by_us } => {
-            let (seconds, direction) = (
-                by_us.unsigned_abs() / 1_000_000,
-                if *by_us > 0 { "ahead" } else { "back" },
-            );
-            format!(
-                "the wall clock jumped {direction} by {} h {} min: transactions' times and points of time to restore go by it; \
-                 idempotency keys do not",
-                seconds / 3_600,
-                seconds / 60 % 60
-            )
-        }
+        Notice::ClockJumped { by_us } => clock_line(*by_us),
         Notice::Removed { module, destroyed } => format!("removed {module}{}", consented(destroyed)),
         Notice::TableDropped { table } => format!("dropped table {table}"),
         Notice::Trapped {
@@ -129,24 +118,9 @@ fn line(notice: &Notice) -> String {
             "memory exhausted: call of {procedure}, transaction {txn_id}, was refused; the limit is {} (--memory-max), reads and deletes go on",
             bytes(*max)
         ),
-        Notice::CheckpointPublished {
-            lsn,
-            rows,
-            file_bytes,
-            seconds,
-        } => format!(
-            "checkpoint at LSN {lsn}: {} rows, {} in {seconds:.3} s",
-            grouped(*rows),
-            bytes(*file_bytes)
-        ),
-        Notice::CheckpointFailed { reason } => format!("checkpoint failed: {reason}"),
-        Notice::FormerLost {
-            module,
-            version,
-            reason,
-        } => format!(
-            "the checkpoint lacks the bytes of {module} version {version}, so {module} can't be rolled back to it: {reason}"
-        ),
+        Notice::CheckpointPublished { .. } | Notice::CheckpointFailed { .. } | Notice::FormerLost { .. } => {
+            checkpoint_line(notice)
+        }
         Notice::Standby { name, what } => match name.as_str() {
             "" => format!("standbys: {what}"),
             name => format!("standby {name:?}: {what}"),
@@ -169,4 +143,42 @@ fn line(notice: &Notice) -> String {
             format!("archive failed, and the data directory keeps what was to go until it goes well: {reason}")
         }
     }
+}
+
+/// The line of a notice about a checkpoint; empty for another one.
+fn checkpoint_line(notice: &Notice) -> String {
+    match notice {
+        Notice::CheckpointPublished {
+            lsn,
+            rows,
+            file_bytes,
+            seconds,
+        } => format!(
+            "checkpoint at LSN {lsn}: {} rows, {} in {seconds:.3} s",
+            grouped(*rows),
+            bytes(*file_bytes)
+        ),
+        Notice::CheckpointFailed { reason } => format!("checkpoint failed: {reason}"),
+        Notice::FormerLost {
+            module,
+            version,
+            reason,
+        } => format!(
+            "the checkpoint lacks the bytes of {module} version {version}, so {module} can't be rolled back to it: {reason}"
+        ),
+        _ => String::new(),
+    }
+}
+
+fn clock_line(by_us: i64) -> String {
+    let (seconds, direction) = (
+        by_us.unsigned_abs() / 1_000_000,
+        if by_us > 0 { "ahead" } else { "back" },
+    );
+    format!(
+        "the wall clock jumped {direction} by {} h {} min: transactions' times and points of time to restore go by it; \
+         idempotency keys do not",
+        seconds / 3_600,
+        seconds / 60 % 60
+    )
 }

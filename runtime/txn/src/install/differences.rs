@@ -23,21 +23,21 @@ impl Judged<'_> {
         copies: impl Iterator<Item = &'c (TableId, TableChange)>,
     ) {
         let mut work_ns = 0;
-        let mut add_work = |(id, change): (&TableId, &TableChange)| {
+        let mut add_work = |id: &TableId, change: &TableChange| {
             work_ns += counts
                 .table(*id, &self.deployed.tables[id.0 as usize])
                 .change_ns(change);
         };
-        copies.for_each(|(id, change)| add_work((id, change)));
+        copies.for_each(|(id, change)| add_work(id, change));
         for change in &self.changes {
             match change {
                 Change::Create(table) => summary.tables.push(created(table)),
                 Change::Change(id, change) => {
                     if !change.is_noop() || summary.migrates {
-                        add_work((id, change));
+                        add_work(id, change);
                     }
                     if !change.is_noop() {
-                        self.describe_change(summary, counts, (*id, change));
+                        self.describe_change(summary, counts, *id, change);
                     }
                 }
             }
@@ -57,12 +57,7 @@ impl Judged<'_> {
         }
     }
 
-    fn describe_change(
-        &self,
-        summary: &mut PlanSummary,
-        counts: &dyn StoredCounts,
-        (id, change): (TableId, &TableChange),
-    ) {
+    fn describe_change(&self, summary: &mut PlanSummary, counts: &dyn StoredCounts, id: TableId, change: &TableChange) {
         let stored = &self.deployed.tables[id.0 as usize];
         let rows = counts.table(id, stored).rows;
         let dropped: Vec<u16> = change.dropped_columns(stored).collect();
@@ -181,7 +176,7 @@ fn likely_renames(stored: &TableSchema, change: &TableChange, dropped: &[u16]) -
 /// What a rollback to `former` would meet over the tables as they would be, with rows in all of them. The rules are those of a
 /// deployment of its bytes.
 fn way_back(next: &Deployed, former: &Module) -> WayBack {
-    let mut judged = Judged::new(next, (&former.name, &former.schema), Judge::WayBack);
+    let mut judged = Judged::new(next, &former.name, &former.schema, Judge::WayBack);
     judged.take_all();
     let mut drops = Vec::new();
     for change in &judged.changes {

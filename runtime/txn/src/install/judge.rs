@@ -29,7 +29,7 @@ pub struct Outline {
 
 /// Judges `candidate` over the stored tables.
 pub fn outline(deployed: &Deployed, candidate: &Candidate, judge: Judge<'_>) -> Outline {
-    let mut judged = Judged::new(deployed, (&candidate.name, &candidate.schema), judge);
+    let mut judged = Judged::new(deployed, &candidate.name, &candidate.schema, judge);
     judged.check_counts();
     judged.take_all();
     judged.finish(candidate)
@@ -127,7 +127,7 @@ enum Target {
 }
 
 impl<'a> Judged<'a> {
-    pub(super) fn new(deployed: &'a Deployed, (name, schema): (&'a str, &'a ModuleSchema), judge: Judge<'a>) -> Self {
+    pub(super) fn new(deployed: &'a Deployed, name: &'a str, schema: &'a ModuleSchema, judge: Judge<'a>) -> Self {
         Self {
             deployed,
             name,

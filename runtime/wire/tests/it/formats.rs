@@ -268,7 +268,9 @@ fn deployment_tells_sources_and_what_was_destroyed() {
         name: "ledger.settle",
         count: 0,
     };
-    [column, procedure].map(|found| DestroyedList::push(&mut lost, found));
+    for found in [column, procedure] {
+        DestroyedList::push(&mut lost, found);
+    }
     let deploy = DeployRef {
         txn_id: TxnId::new(5, TxnId::MULTI_PARTITION),
         module_id: 1,

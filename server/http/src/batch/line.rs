@@ -184,8 +184,8 @@ impl Chunk {
         if !is_valid_key(key) {
             return Err(bad_key());
         }
-        let names = (module.as_str(), procedure.as_str());
-        let target = Target::for_call(batch.router(), batch.deployed(), names, Some(batch.scoped(key)))?;
+        let scoped = Some(batch.scoped(key));
+        let target = Target::for_call(batch.router(), batch.deployed(), module, procedure, scoped)?;
         target.judge_role(may_write)?;
         let known = self.calls.last_targets().take(8).find(|(_, known)| known.is(&target));
         let number = known.map(|(number, _)| number);
