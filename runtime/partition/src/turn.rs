@@ -331,9 +331,8 @@ pub(crate) fn run_alike(
 ) -> (usize, Option<Pause>) {
     let watched = Watched::of(batch.ticket.as_ref(), &batch.deadlines);
     let (calls, args, results) = (&mut batch.calls[..end], &batch.args, &mut batch.results);
-    let caller = batch.caller.as_ref();
+    let (caller, id, mut slot) = (batch.caller.as_ref(), calls[first].module, first);
     let batch_scope = caller.map_or(&[][..], |caller| caller.scope.as_bytes());
-    let (id, mut slot) = (calls[first].module, first);
     let ExecContext {
         shared,
         executors,

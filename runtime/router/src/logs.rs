@@ -11,10 +11,10 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
 use reprise_partition::Principals;
 use reprise_storage::TableId;
-use reprise_txn::{Consent, ConsentKind, Deployed, Destroyed, Module, ModuleId};
-use reprise_wire::{Change, Changes, DestroyedList, PartitionSet, RecordFacts, RecordKind, RecordRef, RecordScope};
+use reprise_txn::{Deployed, Destroyed, Module, ModuleId};
+use reprise_wire::{Change, Changes, PartitionSet, RecordFacts, RecordKind, RecordRef, RecordScope};
 
-use crate::router::Router;
+use crate::{plans::destroyed_in, router::Router};
 
 /// Which records to read.
 #[derive(Clone, Debug, Default)]
@@ -382,21 +382,6 @@ pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed, principals: &Pr
         rows: changed_rows(&record.record, deployed),
         body: body_of(&record.record),
     }
-}
-
-fn destroyed_in(list: &DestroyedList<'_>) -> Vec<Destroyed> {
-    let known = list.iter().filter_map(|found| {
-        let kind = ConsentKind::of_number(found.kind)?;
-        Some(Destroyed {
-            consent: Consent {
-                kind,
-                name: found.name.to_owned(),
-            },
-            count: found.count,
-            is_exact: true,
-        })
-    });
-    known.collect()
 }
 
 fn body_of(record: &RecordRef<'_>) -> LogBody {

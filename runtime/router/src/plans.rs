@@ -3,7 +3,7 @@
 use reprise_abi::TableSchema;
 use reprise_base::limits::DEPLOY_LIST_BYTES_MAX;
 use reprise_storage::TableId;
-use reprise_txn::{Destroyed, PlanSummary, StoredCounts, TableCount};
+use reprise_txn::{Consent, ConsentKind, Destroyed, PlanSummary, StoredCounts, TableCount};
 use reprise_wire::{DestroyedList, DestroyedRef, SourceList};
 
 use crate::{admin::DeployError, query::TableStats};
@@ -75,4 +75,20 @@ pub(crate) fn names_of(destroyed: &[Destroyed]) -> Vec<String> {
         names.push(format!("{} more", destroyed.len() - names.len()));
     }
     names
+}
+
+/// The things in a record's list that a deployment destroyed.
+pub(crate) fn destroyed_in(list: &DestroyedList<'_>) -> Vec<Destroyed> {
+    let known = list.iter().filter_map(|found| {
+        let kind = ConsentKind::of_number(found.kind)?;
+        Some(Destroyed {
+            consent: Consent {
+                kind,
+                name: found.name.to_owned(),
+            },
+            count: found.count,
+            is_exact: true,
+        })
+    });
+    known.collect()
 }

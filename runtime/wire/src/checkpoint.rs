@@ -1,26 +1,28 @@
 //! The checkpoint file: a header, blocks, the blocks' index, and a trailer that leads to it.
 
+mod keys;
+
 use reprise_abi::{
     SEMANTICS,
     key::KEY_BYTES_MAX,
     row::ROW_BYTES_MAX,
-    value::{RESULT_BYTES_MAX, ValueReader, push_bytes, push_varint},
+    value::{ValueReader, push_bytes, push_varint},
 };
 use reprise_base::{
     Lsn, PartitionId, TxnId,
-    limits::{
-        BLOCK_BYTES_MAX, DESCRIPTION_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, MODULE_BYTES_MAX, PARTITIONS_MAX, TABLES_MAX,
-    },
+    limits::{BLOCK_BYTES_MAX, DESCRIPTION_BYTES_MAX, MODULE_BYTES_MAX, TABLES_MAX},
 };
 
 use crate::{
     Genesis, WireError,
     body::BodyReader,
     check, corrupt, crc32c,
-    record::{GENESIS_BODY_BYTES, QUARANTINE_TEXT_BYTES_MAX, decode_genesis, push_genesis, push_name, push_short},
+    record::{GENESIS_BODY_BYTES, QUARANTINE_TEXT_BYTES_MAX, decode_genesis, push_genesis, push_name},
     segment::{check_numbers, check_semantics, put_numbers},
     u32_at, u64_at,
 };
+
+pub use keys::{CheckpointKeyRef, CheckpointKeys};
 
 pub const CHECKPOINT_HEADER_BYTES: usize = 512;
 pub const CHECKPOINT_BLOCK_HEADER_BYTES: usize = 48;
@@ -604,96 +606,5 @@ impl<'a> Iterator for CheckpointRows<'a> {
         let row = self.read();
         self.failed = row.is_err();
         Some(row)
-    }
-}
-
-/// The committed outcome under an idempotency key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckpointKeyRef<'a> {
-    /// 1 to 255 bytes.
-    pub key: &'a [u8],
-    /// As in a command; 255 bytes at most.
-    pub scope: &'a [u8],
-    pub fingerprint: u128,
-    /// As in a record of changes.
-    pub args_hash: u128,
-    /// What the key clock said when the outcome was kept.
-    pub kept_us: u64,
-    pub module_id: u32,
-    pub procedure: u16,
-    pub txn_id: TxnId,
-    pub lsn: Lsn,
-    /// None for a multi-partition call.
-    pub partition: Option<PartitionId>,
-    pub result: &'a [u8],
-}
-
-impl CheckpointKeyRef<'_> {
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        assert!((1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&self.key.len()));
-        out.push(self.key.len() as u8);
-        out.extend_from_slice(self.key);
-        push_short(out, self.scope);
-        out.extend_from_slice(&self.fingerprint.to_le_bytes());
-        out.extend_from_slice(&self.args_hash.to_le_bytes());
-        out.extend_from_slice(&self.kept_us.to_le_bytes());
-        push_varint(out, self.module_id);
-        push_varint(out, self.procedure as u32);
-        out.extend_from_slice(&self.txn_id.0.to_le_bytes());
-        out.extend_from_slice(&self.lsn.0.to_le_bytes());
-        push_varint(out, self.partition.map_or(0, |partition| partition.0 as u32 + 1));
-        push_bytes(out, self.result);
-    }
-}
-
-/// Walks the outcomes of a block; ends after the first error.
-pub struct CheckpointKeys<'a> {
-    body: BodyReader<'a>,
-    failed: bool,
-}
-
-impl<'a> CheckpointKeys<'a> {
-    pub fn new(raw: &'a [u8]) -> Self {
-        Self {
-            body: BodyReader::new(raw),
-            failed: false,
-        }
-    }
-
-    fn read(&mut self) -> Result<CheckpointKeyRef<'a>, WireError> {
-        let body = &mut self.body;
-        Ok(CheckpointKeyRef {
-            key: body.idempotency_key()?,
-            scope: body.short_bytes()?,
-            fingerprint: u128::from_le_bytes(body.array()?),
-            args_hash: u128::from_le_bytes(body.array()?),
-            kept_us: body.u64()?,
-            module_id: body.varint()?,
-            procedure: body.varint_u16()?,
-            txn_id: TxnId(body.u64()?),
-            lsn: Lsn(body.u64()?),
-            partition: match body.varint()? {
-                0 => None,
-                one if one <= PARTITIONS_MAX as u32 => Some(PartitionId(one as u16 - 1)),
-                other => {
-                    let bound = format!("at most {PARTITIONS_MAX}");
-                    return Err(corrupt("partition of a key", bound, other));
-                }
-            },
-            result: body.bytes("result", RESULT_BYTES_MAX)?,
-        })
-    }
-}
-
-impl<'a> Iterator for CheckpointKeys<'a> {
-    type Item = Result<CheckpointKeyRef<'a>, WireError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed || self.body.is_at_end() {
-            return None;
-        }
-        let key = self.read();
-        self.failed = key.is_err();
-        Some(key)
     }
 }

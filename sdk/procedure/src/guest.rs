@@ -439,9 +439,8 @@ unsafe extern "C" {
     static __heap_base: u8;
 }
 
-/// The memory of this instance from the linker's data upwards. Nobody else grows it.
+/// The memory of this instance from the linker's data upwards. Nothing else grows it.
 struct LinearMemory;
-
 impl Memory for LinearMemory {
     #[inline]
     fn grow_to(&mut self, end: usize) -> bool {
@@ -467,7 +466,6 @@ impl Memory for LinearMemory {
 }
 
 struct Allocator(UnsafeCell<Heap<LinearMemory>>);
-
 // SAFETY: a guest has one thread: modules with shared memory are refused.
 unsafe impl Sync for Allocator {}
 

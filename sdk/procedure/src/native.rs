@@ -2,10 +2,11 @@
 //!
 //! A fault leaves the procedure by unwinding, as a trap leaves wasm: no destructor of the guest's may touch the transaction.
 
+mod out_buffer;
+
 use std::{
     any::Any,
     cell::RefCell,
-    ops::{Deref, DerefMut},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
 };
 
@@ -21,6 +22,8 @@ use crate::{
     scratch::{INLINE_BYTES, Scratch},
     txn::Txn,
 };
+
+pub use out_buffer::OutBuffer;
 
 /// A module compiled into the program; `module!` makes one as `MODULE`.
 pub struct NativeModule {
@@ -181,49 +184,6 @@ impl<B: AsRef<[u8]>> Answer<B> {
     #[inline(always)]
     pub fn filled(&self) -> &[u8] {
         self.room.as_ref().get(..self.filled).unwrap_or(&[])
-    }
-}
-
-/// Bytes on the heap.
-#[derive(Default)]
-pub struct OutBuffer(Vec<u8>);
-
-impl OutBuffer {
-    #[inline(always)]
-    pub const fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    #[inline(always)]
-    pub fn zeroed(bytes: usize) -> Self {
-        Self(vec![0; bytes])
-    }
-
-    /// Where a result is put together.
-    #[inline(always)]
-    pub fn for_result(bytes: usize) -> Self {
-        Self::zeroed(bytes)
-    }
-
-    /// Makes it longer.
-    #[cold]
-    pub fn grow(&mut self, bytes: usize) {
-        self.0.resize(bytes, 0);
-    }
-}
-
-impl Deref for OutBuffer {
-    type Target = [u8];
-    #[inline(always)]
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl DerefMut for OutBuffer {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
     }
 }
 

@@ -8,8 +8,8 @@ use crate::{
     cli::{CheckpointCommand, Output},
     inspect,
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_table, print_text, table},
-    remote::describe_restart,
     remote::{connect, failure},
+    status::describe_restart,
 };
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -34,6 +34,7 @@ mod rows;
 mod serve;
 mod spans;
 mod standby;
+mod status;
 mod tail;
 
 use std::process::ExitCode;
@@ -76,7 +77,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Backup(command) => backup::run(&command, output),
         Command::Restore(args) => restore::run(&args, output),
         Command::Recover(args) => recover::run(&args, output),
-        Command::Status(server) => remote::status(&server, output),
+        Command::Status(server) => status::status(&server, output),
         Command::Doctor(args) => doctor::run(&args, output),
     }
 }

@@ -185,7 +185,13 @@ impl Chunk {
             return Err(bad_key());
         }
         let scoped = Some(batch.scoped(key));
-        let target = Target::for_call(batch.router(), batch.deployed(), module, procedure, scoped)?;
+        let target = Target::for_call(
+            batch.router(),
+            batch.deployed(),
+            module.as_str(),
+            procedure.as_str(),
+            scoped,
+        )?;
         target.judge_role(may_write)?;
         let known = self.calls.last_targets().take(8).find(|(_, known)| known.is(&target));
         let number = known.map(|(number, _)| number);
