@@ -13,6 +13,7 @@ use reprise_env::SimClock;
 use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule};
 use reprise_procedure::native::{self, NativeFault, NativeModule};
 use reprise_txn::{Candidate, Code, Compiler, Executor};
+use sha2::{Digest, Sha256};
 
 use crate::mutant::Mutant;
 
@@ -329,11 +330,9 @@ impl Compiler for NativeCompiler {
             0 => &first::MODULE,
             _ => &second::MODULE,
         };
-        let mut hash = [0; 32];
-        hash[..wasm.len()].copy_from_slice(wasm);
         Ok(Candidate {
             name: name.to_owned(),
-            hash,
+            hash: Sha256::digest(wasm).into(),
             wasm_bytes: wasm.len() as u64,
             description: write_json(&module.schema()).into_bytes().into(),
             schema: module.schema(),

@@ -376,7 +376,7 @@ fn a_module_whose_record_no_ring_takes_is_refused_before_it_is_installed() {
     let DeviceConfig::Nvram(nvram) = &mut config.device else {
         unreachable!()
     };
-    nvram.bytes = Some(320 << 10);
+    nvram.bytes = Some(384 << 10);
     let database = recovered(config);
     let long = with_section(&wasm("bank"), 100 << 10);
     let (deployed, planned) = (
@@ -486,7 +486,7 @@ fn a_batch_that_no_ring_takes_at_once_goes_there_in_pieces() {
         let place = Place::new();
         let config = |place: &Place| {
             let mut config = place.flushed(1, log, flush);
-            nvram_of(&mut config).bytes = Some(320 << 10);
+            nvram_of(&mut config).bytes = Some(384 << 10);
             config
         };
         let database = recovered(config(&place));

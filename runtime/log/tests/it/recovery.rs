@@ -170,7 +170,7 @@ fn damage_is_refused_with_its_place() {
          append b
          flip 565",
         expect![
-            "the log is damaged in log-0000000000000000.seg at byte 512 (LSN 0): block checksum: expected 3403806936, found 2732774416; the block at LSN 1 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000000000.seg at byte 512 (LSN 0): block checksum: expected 2575540982, found 3502235601; the block at LSN 1 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
     check_recovery(
@@ -178,7 +178,7 @@ fn damage_is_refused_with_its_place() {
          append b
          flip 1030",
         expect![
-            "the log is damaged in log-0000000000000000.seg at byte 1024 (LSN 1): block header checksum: expected 3029999551, found 3030065087; the block at LSN 2 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000000000.seg at byte 1024 (LSN 1): block header checksum: expected 217387461, found 217321925; the block at LSN 2 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
     check_recovery(
@@ -238,7 +238,7 @@ fn segments_follow_each_other_without_gaps() {
          append c*9000
          flip 600",
         expect![
-            "the log is damaged in log-0000000000004800.seg at byte 512 (LSN 2): block checksum: expected 1368296595, found 1680053407; the block at LSN 3 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000004800.seg at byte 512 (LSN 2): block checksum: expected 3860944731, found 2939707186; the block at LSN 3 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
 }

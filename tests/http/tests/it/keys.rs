@@ -48,7 +48,8 @@ fn kept_outcome_is_answered_whatever_is_in_service() {
     is_first(&server);
     server.put_module("probe", probe_put_grown()).ok(200);
     is_first(&server);
-    server.put_module("probe", probe_without_put()).ok(200);
+    let gone = "/v1/modules/probe?allow=drop-procedure:probe.put";
+    server.send(Method::PUT, gone, &[], probe_without_put()).ok(200);
     is_first(&server);
     let unknown = server.send(
         Method::POST,
@@ -57,7 +58,8 @@ fn kept_outcome_is_answered_whatever_is_in_service() {
         body.into(),
     );
     unknown.problem("not-found", 404);
-    server.send(Method::DELETE, "/v1/modules/probe", &[], Vec::new());
+    let removed = server.consenting(Method::DELETE, "/v1/modules/probe", &[]);
+    assert_eq!(removed.status, 204);
     is_first(&server);
     let server = server.restart();
     is_first(&server);

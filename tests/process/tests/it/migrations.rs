@@ -165,9 +165,17 @@ fn the_command_line_rolls_back_and_says_why_it_does_not() -> Result<()> {
         let answer = server.request("PUT", "/v1/modules/probe", &[], &wasm)?;
         ensure!(matches!(answer.status, 200 | 201), "{}", answer.text());
     }
-    says(&["probe", "--dry-run"], 0, "with the bytes of version 1")?;
+    let refused = "add --allow drop-procedure:probe.extra";
+    says(&["probe", "--dry-run"], 1, refused)?;
+    says(&["probe"], 1, refused)?;
+    let allow = ["--allow", "drop-procedure:probe.extra"];
     says(
-        &["probe"],
+        &["probe", allow[0], allow[1], "--dry-run"],
+        0,
+        "with the bytes of version 1",
+    )?;
+    says(
+        &["probe", allow[0], allow[1]],
         0,
         "version 3 is in service in place of version 2, with the bytes of version 1",
     )?;

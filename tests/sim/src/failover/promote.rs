@@ -3,7 +3,7 @@
 use reprise_base::{Role, Safety};
 use reprise_env::Disk;
 use reprise_log::Outline;
-use reprise_router::{LeaseState, Phase, PromoteOptions, Promoted, ReplicationError};
+use reprise_router::{LeaseState, LossCause, Phase, PromoteOptions, Promoted, ReplicationError};
 use std::sync::Arc;
 
 use super::{
@@ -185,12 +185,18 @@ impl Run {
         let in_sync = own.as_ref().and_then(|own| own.in_sync);
         let gave_place = own.is_some_and(|own| own.error.as_deref() == Some("it stepped down"));
         let is_accepted = match self.settings.safety {
-            Safety::Quorum => in_sync != Some(false),
+            Safety::Quorum => in_sync != Some(false) && self.has_followed(node),
             Safety::VerySafe => gave_place,
             Safety::TwoSafe => in_sync.is_none(),
             _ => true,
         };
         if is_accepted { ACCEPTING } else { FORCED }
+    }
+
+    /// A primary told it once how it stands: its refusal at quorum gives another reason.
+    fn has_followed(&self, node: usize) -> bool {
+        let refused = self.promote(node, FORCED).err();
+        matches!(refused, Some(ReplicationError::OutOfSync(lost)) if lost.cause != LossCause::NeverTold)
     }
 
     /// Where whoever has most has all that was answered.
