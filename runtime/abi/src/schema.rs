@@ -173,7 +173,7 @@ pub struct ProcedureSchema {
 /// A code with which a procedure aborts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbortSchema {
-    /// As callers get it.
+    /// The code as callers get it.
     pub code: String,
     /// When the procedure aborts so, for people; may be empty.
     pub docs: String,

@@ -102,7 +102,7 @@ impl Type {
 /// Two are equal if values of one are values of the other: the name is for people and for generators of clients.
 #[derive(Clone, Debug, Eq)]
 pub struct StructType {
-    /// As the module's source names it; none: it has no name there.
+    /// Name in the module's source; none: it has no name there.
     pub name: Option<String>,
     /// In this order.
     pub fields: Vec<StructField>,

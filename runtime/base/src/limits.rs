@@ -83,7 +83,7 @@ pub const FUNCTION_NAME_BYTES_MAX: usize = 512;
 
 /// The least limit of memory that may be set.
 pub const MEMORY_MAX_BYTES_MIN: u64 = 64 << 20;
-/// What a transaction is told that would write a key longer than any may be.
+/// Message to a transaction that would write a key over the limit.
 pub const KEY_BYTES_LIMIT: &str = "key_bytes";
 /// What a transaction is told that would grow the data beyond the limit of memory.
 pub const MEMORY_MAX_LIMIT: &str = "memory_max";

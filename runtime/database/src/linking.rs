@@ -138,7 +138,7 @@ impl Linked {
             persisted,
             replayed: view,
             view,
-            in_sync: None, // whoever keeps what the primary told knows
+            in_sync: None, // the keeper of the primary's status knows
             freshness: age.freshness,
             lag_us: age.lag_us,
             is_lag_known: age.is_lag_known,

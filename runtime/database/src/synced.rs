@@ -32,7 +32,7 @@ struct Laggard {
 struct Kept {
     /// Of the primary that told it.
     epoch: u32,
-    /// What that one's writes waited for.
+    /// Level that the primary's writes waited for.
     safety: String,
     in_sync: bool,
     /// What was durable here by then.
@@ -45,7 +45,7 @@ struct Kept {
 struct State {
     /// None: no primary told anything.
     kept: Option<Kept>,
-    /// What was told last is kept.
+    /// The newest status is on disk.
     is_kept: bool,
     /// When this process had sent what a primary of an epoch had heard last of it.
     heard: Option<(Epoch, u64)>,
@@ -197,7 +197,7 @@ impl Synced {
         }
     }
 
-    /// As the primary told last. None: it told nothing, or may have gone on without this standby by now.
+    /// The primary's newest word. None: it told nothing, or may have gone on without this standby by now.
     pub fn in_sync(&self, now_ns: u64) -> Option<bool> {
         let state = self.lock();
         match state.kept.as_ref()?.in_sync {

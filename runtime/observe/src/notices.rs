@@ -30,7 +30,7 @@ pub enum Notice {
         version: u32,
         /// The one before.
         replaced: Option<u32>,
-        /// What it destroyed, each with its count.
+        /// Things that the deployment destroyed, each with its count.
         destroyed: Vec<String>,
     },
     /// The wall clock jumped by more than an hour.
@@ -42,7 +42,7 @@ pub enum Notice {
     Removed {
         /// Its name.
         module: String,
-        /// What that destroyed, each with its count.
+        /// Things that the removal destroyed, each with its count.
         destroyed: Vec<String>,
     },
     /// A table that no module used went.

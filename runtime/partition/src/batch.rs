@@ -189,7 +189,7 @@ pub struct CallBatch {
     pub stream: Option<Stream>,
     /// In the order in which they run.
     pub calls: Vec<CallSlot>,
-    /// Of all its calls; none without tokens.
+    /// The caller of all its calls; none without tokens.
     pub caller: Option<Caller>,
     /// Calls with an idempotency key.
     keyed: u32,

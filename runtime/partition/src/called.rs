@@ -7,7 +7,7 @@ use reprise_wire::KeyRef;
 
 use crate::turn::Running;
 
-/// Who calls.
+/// The client that calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Name of the token.
@@ -23,7 +23,7 @@ pub struct Caller {
 pub struct CallKey<'a> {
     /// 1 to 255 bytes.
     pub key: &'a str,
-    /// Of module, procedure and arguments as the client sent them.
+    /// Digest of module, procedure and arguments as the client sent them.
     pub fingerprint: u128,
 }
 

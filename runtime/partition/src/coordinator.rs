@@ -63,7 +63,7 @@ pub struct RendezvousStats {
     pub rendezvous: u64,
     /// Transactions that they ran.
     pub txns: u64,
-    /// Those of them behind which the partitions did nothing else: deployments, marks of checkpoints.
+    /// Transactions behind which the partitions did nothing else: deployments, marks of checkpoints.
     pub barriers: u64,
     /// The longest that one was ready until its rendezvous began.
     pub wait_ns_max: u64,

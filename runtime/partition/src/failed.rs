@@ -1,4 +1,4 @@
-//! What an operator is told of calls that failed: traps, and calls for which there was no memory.
+//! Notices to the operator about failed calls: traps, and calls for which there was no memory.
 
 use reprise_base::{TxnId, limits::MEMORY_MAX_LIMIT};
 use reprise_observe::{Notice, NoticeKind, Notices};

@@ -26,7 +26,7 @@ impl Principals {
         self.names().numbers.get(name).copied()
     }
 
-    /// Returns the name with a number. 0 is nobody's.
+    /// Returns the name with a number. Number 0 has no name.
     pub fn name(&self, number: u32) -> Option<Arc<str>> {
         let at = (number as usize).checked_sub(1)?;
         self.names().by_number.get(at).cloned()

@@ -120,7 +120,7 @@ pub struct Reader {
     begun: Option<Begun>,
 }
 
-/// What one read at a view may take.
+/// Limits of one read at a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViewLimits {
     /// For how long its view is held.

@@ -34,7 +34,7 @@ pub(crate) struct CommandKey {
     pub key: Box<[u8]>,
     /// Within which the key counts.
     pub scope: Box<[u8]>,
-    /// Of what was asked under it.
+    /// Digests of the call under the key.
     pub fingerprint: u128,
 }
 
@@ -127,11 +127,11 @@ pub struct KeyedOutcome {
     pub scope: Box<[u8]>,
     /// As sent by the client.
     pub key: Box<[u8]>,
-    /// Of module, procedure and arguments as the client sent them.
+    /// Digest of module, procedure and arguments as the client sent them.
     pub fingerprint: u128,
-    /// Of the same as they were encoded (`reprise_txn::call_hash`).
+    /// Digest of the same as they were encoded (`reprise_txn::call_hash`).
     pub args_hash: u128,
-    /// What the key clock said when the outcome was kept.
+    /// Reading of the key clock when the outcome was kept.
     pub kept_us: u64,
     /// Encoded.
     pub result: Vec<u8>,

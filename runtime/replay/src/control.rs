@@ -69,7 +69,7 @@ impl Replayer {
         self.gather(Touched::All, job)
     }
 
-    /// The transaction id that it took, the key clock, and what somebody wants to do there.
+    /// The transaction id that it took, the key clock, and the work to do at this place.
     pub(crate) fn feed_mark(&mut self, end: Lsn, mark: &CheckpointMark) -> Result<(), ReplayError> {
         let txn_id = mark.txn_id;
         self.shared.key_clock.raise(mark.key_clock_us);

@@ -35,7 +35,7 @@ use crate::{
     standby::NotPrimary,
 };
 
-/// How long a plan waits for partitions to publish their counts; those that are busy have published them while they worked.
+/// How long a plan waits for partitions to publish their counts; a busy partition has published them while it worked.
 const COUNTS_WAIT_MAX: Duration = Duration::from_millis(30);
 
 /// A deployment that is durable.
@@ -48,7 +48,7 @@ pub struct Deployment {
     pub unchanged: bool,
     /// True when no module of this name was in service.
     pub created: bool,
-    /// What it destroyed, with consent.
+    /// Things that the deployment destroyed, with consent.
     pub destroyed: Vec<Destroyed>,
     pub lsn: Lsn,
 }
@@ -57,7 +57,7 @@ pub struct Deployment {
 #[derive(Clone, Debug)]
 pub struct Removal {
     pub lsn: Lsn,
-    /// What that destroyed, with consent.
+    /// Things that the removal destroyed, with consent.
     pub destroyed: Vec<Destroyed>,
 }
 
@@ -97,7 +97,7 @@ pub enum DeployError {
 }
 
 impl Router {
-    /// As `deploy_with`, with consent to destroy nothing.
+    /// Deploys as `deploy_with` does, with consent to destroy nothing.
     pub fn deploy(&self, name: &str, wasm: &[u8]) -> Result<Deployment, DeployError> {
         self.deploy_with(name, wasm, &[])
     }
@@ -110,7 +110,7 @@ impl Router {
         self.deploy_candidate(candidate, &wasm, consents)
     }
 
-    /// What `deploy` would do, or the conflicts that it would be refused for. It reads descriptions, and counts that the partitions
+    /// Plans what `deploy` would do, or returns the conflicts that would refuse it. It reads descriptions, and counts that the partitions
     /// published: no call waits for it, and nothing is made.
     pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<Planned, DeployError> {
         let wasm: Arc<[u8]> = wasm.into();
@@ -201,7 +201,7 @@ impl Router {
         })
     }
 
-    /// Who calls with a token of this name, and within which scope its idempotency keys count.
+    /// Returns the caller with a token of this name, whose idempotency keys count within this scope.
     pub fn caller(&self, name: &Arc<str>, scope: &Arc<str>) -> Caller {
         Caller {
             name: name.clone(),

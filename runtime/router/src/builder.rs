@@ -107,7 +107,7 @@ pub struct BatchBuilder {
     ready: Vec<Ready>,
     args: Vec<u8>,
     stream: Option<Stream>,
-    /// Of the calls that are added now; none without tokens.
+    /// The caller of calls that are added now; none without tokens.
     caller: Option<Caller>,
     /// Of the calls that are added now, by the node's clock.
     deadline_ns: Option<u64>,
@@ -170,7 +170,7 @@ impl BatchBuilder {
         self
     }
 
-    /// Where its calls go.
+    /// Returns the router that takes its calls.
     pub fn router(&self) -> &Router {
         &self.router
     }
@@ -323,7 +323,7 @@ impl BatchBuilder {
             Begin::Done(outcome) => Ready::of(&self.router, outcome),
             Begin::Conflict => Ready::Refused(ReplyOutcome::IdempotencyConflict),
             Begin::Running => {
-                self.add_deadline(); // what it waits for begins or not, whoever waits
+                self.add_deadline(); // the awaited call begins or not, with or without this waiter
                 Ready::Awaited(Awaited {
                     caller: self.caller.clone(),
                     key: key.key.into(),

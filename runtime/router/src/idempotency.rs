@@ -22,9 +22,9 @@ use reprise_txn::Module;
 /// Digests of a call. A repeat asks for the same if one of the two is equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallDigests {
-    /// Of module, procedure and arguments as the client sent them.
+    /// Digest of module, procedure and arguments as the client sent them.
     pub fingerprint: u128,
-    /// Of module, procedure and arguments as the version that runs has them encoded (`reprise_txn::call_hash`): calls that are written
+    /// Digest of module, procedure and arguments as the version that runs has them encoded (`reprise_txn::call_hash`): calls that are written
     /// in two ways and mean the same have the same.
     pub args_hash: u128,
 }
@@ -59,7 +59,7 @@ pub struct Exported {
     pub scope: Box<str>,
     pub key: Box<str>,
     pub digests: CallDigests,
-    /// What the key clock said when the outcome was kept.
+    /// Reading of the key clock when the outcome was kept.
     pub kept_us: u64,
     pub outcome: Remembered,
 }
@@ -73,7 +73,7 @@ pub struct IdempotencyStats {
     pub bytes_max: u64,
     /// When the oldest one's transaction was.
     pub oldest_unix_us: Option<i64>,
-    /// Of the oldest one, in time that a primary ran.
+    /// Age of the oldest key, in time that a primary ran.
     pub oldest_age: Option<Duration>,
     pub keep: Duration,
     /// Calls refused because there was no room for their keys.
@@ -205,7 +205,7 @@ impl Idempotency {
         }
     }
 
-    /// What to answer to a call that is known by what its client sent, before its arguments are encoded. None: encode them.
+    /// Finds the answer to a repeat of the same bytes before its arguments are encoded. None: encode them.
     pub(crate) fn repeat(&self, key: ScopedKey<'_>, fingerprint: u128) -> Option<Begin> {
         match self.lock().find(key, self.expired_before())? {
             Entry::Running { digests, .. } if digests.fingerprint == fingerprint => Some(Begin::Running),

@@ -103,14 +103,14 @@ impl LogProcedure {
     }
 }
 
-/// What a module ran when it was deployed.
+/// The migration that a module ran when it was deployed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogMigration {
     /// Empty where it has none.
     pub name: String,
-    /// What became of the stored tables, a line each.
+    /// Changes of the stored tables, a line each.
     pub plan: String,
-    /// Of the written rows, by partition.
+    /// Digests of the written rows, by partition.
     pub digests: Vec<u64>,
 }
 
@@ -128,7 +128,7 @@ pub enum LogBody {
         wasm_bytes: u64,
         /// None if the module ran nothing.
         migration: Option<LogMigration>,
-        /// What it destroyed, with consent.
+        /// Things that it destroyed, with consent.
         destroyed: Vec<Destroyed>,
     },
     Remove {

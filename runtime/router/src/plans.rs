@@ -1,4 +1,4 @@
-//! What the log and the operator are told of a plan, and the counts that a plan without partitions goes by.
+//! A plan as the log and the operator get it, and the counts for a plan that holds no partition.
 
 use reprise_abi::TableSchema;
 use reprise_base::limits::DEPLOY_LIST_BYTES_MAX;
@@ -8,7 +8,7 @@ use reprise_wire::{DestroyedList, DestroyedRef, SourceList};
 
 use crate::{admin::DeployError, query::TableStats};
 
-/// What the log holds of a plan beside words.
+/// Lists that the log holds of a plan beside words.
 pub(crate) struct Lists {
     pub sources: Vec<u8>,
     pub destroyed: Vec<u8>,
@@ -64,7 +64,7 @@ impl StoredCounts for PublishedCounts {
 /// Names in a line for the operator at most; the log has all of them.
 const DESTROYED_TOLD_MAX: usize = 8;
 
-/// As the operator reads it.
+/// The list as the operator reads it.
 pub(crate) fn names_of(destroyed: &[Destroyed]) -> Vec<String> {
     let mut names: Vec<_> = destroyed
         .iter()

@@ -72,7 +72,7 @@ pub struct ViewAge {
     pub lag_us: u64,
     /// False: it is so much at least.
     pub is_lag_known: bool,
-    /// As of `StandbyInfo`.
+    /// The same as in `StandbyInfo`.
     pub freshness: Option<f64>,
 }
 
@@ -192,11 +192,11 @@ impl LostRange {
 pub enum LossCause {
     NeverTold,
     OutOfSync,
-    /// What the primary told can't be kept.
+    /// The standby can't keep the primary's status.
     NotKept,
     /// For so long, in microseconds; None: since it was started.
     Unheard(Option<u64>),
-    /// Of the primary.
+    /// Level of the primary.
     PrimaryAlone(Safety),
     Quorum,
     /// By what the store of the lease says.

@@ -116,7 +116,7 @@ pub(crate) struct Freshness {
 }
 
 impl Freshness {
-    /// Of a new connection.
+    /// Begins anew for a new connection.
     pub fn begin(&mut self) {
         self.is_heard = false;
     }

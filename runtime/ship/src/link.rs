@@ -108,7 +108,7 @@ pub struct BeatSeen {
 pub struct StandingSeen {
     /// Of the primary.
     pub epoch: Epoch,
-    /// What the primary's writes wait for.
+    /// Level that the primary's writes wait for.
     pub safety: Safety,
     /// Of this standby.
     pub in_sync: bool,
@@ -293,7 +293,7 @@ pub struct WelcomeSeen {
     pub epoch: Epoch,
     /// Its URL for clients; empty: it was told none.
     pub primary: String,
-    /// What its writes wait for.
+    /// Level that its writes wait for.
     pub safety: Safety,
 }
 

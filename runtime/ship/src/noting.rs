@@ -1,4 +1,4 @@
-//! What a standby is told of who is in sync, and for how long it is waited for to keep it.
+//! The sync status that the primary sends to a standby, and the time that the standby has to save it.
 
 use std::time::Duration;
 

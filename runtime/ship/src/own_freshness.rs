@@ -14,14 +14,14 @@ use crate::{
 const IDLE_NS: u64 = 5 * SAMPLE_NS;
 
 /// Freshness of a standby by its own clock alone. Each heartbeat returns when the standby had sent the newest progress that its
-/// primary had then: whoever shows all that was durable by then lacks nothing older than that. So what waits on the way, or in a socket while
+/// primary had then: a standby that shows all that was durable by then lacks nothing older than that. So what waits on the way, or in a socket while
 /// this process stood still, makes the view older, and never younger.
 pub struct OwnFreshness(Mutex<OwnBeats>);
 
 struct OwnBeats {
     /// Since when nothing is known, as long as the view has not reached the first heartbeat of the connection.
     since_ns: u64,
-    /// What the primary had at the times that heartbeats returned, on this connection.
+    /// The primary's log ends at the times that heartbeats returned, on this connection.
     views: Views,
     /// The newest heartbeat: the time that it returned, and what was durable there.
     newest: Option<(u64, Lsn)>,
@@ -46,7 +46,7 @@ impl OwnFreshness {
         look(&mut self.0.lock().expect("nothing panics under this lock"))
     }
 
-    /// Of a new connection, perhaps of another primary: what its log has is not known before it says so.
+    /// Begins anew for a new connection, perhaps to another primary: what its log has is not known before it says so.
     pub fn begin(&self, view: Lsn) {
         self.with(|own| {
             own.since_ns = own.views.last_at(view).unwrap_or(own.since_ns);

@@ -2,7 +2,7 @@
 
 use reprise_abi::{ScalarType, TableSchema, key::KeyReader};
 
-/// Longest value that is told whole, in bytes.
+/// Longest value that a message has whole, in bytes.
 const VALUE_BYTES_MAX: usize = 64;
 
 /// The columns of an encoded key with their values: `event=7, seat="A1"`. None: it is no key of these columns.

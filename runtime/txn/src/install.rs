@@ -54,7 +54,7 @@ pub enum Judge<'a> {
     WayBack,
 }
 
-/// What a deployment changes; made by `prepare`, carried out by `apply`.
+/// Changes of a deployment; made by `prepare`, carried out by `apply`.
 pub struct Plan {
     steps: Vec<Step>,
     bindings: Vec<TableBinding>,

@@ -105,7 +105,7 @@ pub enum CheckpointBlockKind {
     Rows = 5,
     /// Outcomes under idempotency keys: [`CheckpointKeys`].
     Keys = 6,
-    /// Where the other blocks lie; the last ones.
+    /// Places of the other blocks; the last ones in the file.
     Index = 7,
     /// Procedures that take no calls: [`CheckpointQuarantine`]. None where there are none.
     Quarantine = 8,
@@ -236,7 +236,7 @@ impl CheckpointBlock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointTrailer {
     pub lsn: Lsn,
-    /// Where the first block of the index begins. The trailer follows the last one.
+    /// Offset of the first block of the index. The trailer follows the last one.
     pub index_offset: u64,
     pub file_bytes: u64,
     pub rows: u64,
@@ -338,7 +338,7 @@ pub struct CheckpointDatabase {
     pub modules: u32,
     pub tables: u16,
     pub keys: u64,
-    /// As in the mark.
+    /// The same as in the mark.
     pub key_clock_us: u64,
 }
 

@@ -40,9 +40,9 @@ pub struct DeployRef<'a> {
     /// SHA-256 of `wasm`.
     pub hash: [u8; 32],
     pub wasm: &'a [u8],
-    /// Where the columns of the tables that it changed come from.
+    /// Sources of the columns of the tables that it changed.
     pub tables: SourceList<'a>,
-    /// What it destroyed, all of it with consent.
+    /// Things that it destroyed, all of them with consent.
     pub destroyed: DestroyedList<'a>,
     /// None: it ran nothing when it was deployed.
     pub migration: Option<MigrationRef<'a>>,
@@ -53,7 +53,7 @@ pub struct DeployRef<'a> {
 pub struct SourceList<'a>(&'a [u8]);
 
 impl<'a> SourceList<'a> {
-    /// Of what `push` appended. Panics where that is more than the log takes.
+    /// Wraps the bytes that `push` appended. Panics where that is more than the log takes.
     pub fn new(bytes: &'a [u8]) -> Self {
         assert!(bytes.len() <= DEPLOY_LIST_BYTES_MAX, "sources of {} bytes", bytes.len());
         Self(bytes)
@@ -117,7 +117,7 @@ pub struct DestroyedRef<'a> {
 pub struct DestroyedList<'a>(&'a [u8]);
 
 impl<'a> DestroyedList<'a> {
-    /// Of what `push` appended. Panics where that is more than the log takes.
+    /// Wraps the bytes that `push` appended. Panics where that is more than the log takes.
     pub fn new(bytes: &'a [u8]) -> Self {
         assert!(bytes.len() <= DEPLOY_LIST_BYTES_MAX, "a list of {} bytes", bytes.len());
         Self(bytes)
@@ -171,7 +171,7 @@ impl<'a> DestroyedList<'a> {
 /// What a module ran when it was deployed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigrationRef<'a> {
-    /// Of the migration; empty where it has none.
+    /// Name of the migration; empty if it has none.
     pub name: &'a str,
     /// What became of the stored tables, a line each, for people.
     pub plan: &'a str,

@@ -96,7 +96,7 @@ pub struct Welcome<'a> {
     pub epoch: Epoch,
     /// Everything before it is durable on the primary.
     pub durable: Lsn,
-    /// What the primary's writes wait for.
+    /// Level that the primary's writes wait for.
     pub safety: Safety,
     /// URL of the primary for clients; empty where it was not told its own.
     pub primary: &'a str,

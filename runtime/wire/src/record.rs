@@ -93,7 +93,7 @@ pub struct Genesis {
 pub struct RemoveRef<'a> {
     pub txn_id: TxnId,
     pub name: &'a str,
-    /// What that destroyed, all of it with consent.
+    /// Things that the removal destroyed, all of them with consent.
     pub destroyed: DestroyedList<'a>,
 }
 

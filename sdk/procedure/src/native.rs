@@ -48,7 +48,7 @@ pub struct NativeProcedure {
     pub run: Run,
 }
 
-/// What runs at a deployment, compiled into the program.
+/// The migration of a native module, compiled into the program.
 pub struct NativeMigration {
     /// Of the migration, in the tables' history.
     pub name: &'static str,

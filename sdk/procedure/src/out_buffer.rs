@@ -17,7 +17,7 @@ impl OutBuffer {
         Self(vec![0; bytes])
     }
 
-    /// Where a result is put together.
+    /// Returns a buffer in which a result is put together.
     #[inline(always)]
     pub fn for_result(bytes: usize) -> Self {
         Self::zeroed(bytes)

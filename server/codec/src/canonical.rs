@@ -137,7 +137,7 @@ fn push_number(text: &str, out: &mut Vec<u8>) {
         return push_bytes(NUMBER, format!("{sign}0").as_bytes(), out);
     }
     let zeros = (shown.len() - significant.len()) as i128;
-    // An exponent that no integer holds stays as it is written: nobody takes such a number for an argument.
+    // An exponent that no integer holds stays as it is written: no parameter takes such a number.
     let form = match exponent.parse::<i128>() {
         Ok(exponent) => {
             let power = exponent.saturating_add(zeros).saturating_sub(fraction.len() as i128);

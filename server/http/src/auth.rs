@@ -147,7 +147,7 @@ impl Principal {
         self.token.as_ref().map(|(_, scope)| scope)
     }
 
-    /// As a router takes it; None without a token.
+    /// Returns the caller for the router; None without a token.
     pub fn caller(&self, router: &Router) -> Option<reprise_router::Caller> {
         let (name, scope) = self.token.as_ref()?;
         Some(router.caller(name, scope))

@@ -1,4 +1,4 @@
-//! What a search of the log judges of decoded records: keys of rows, arguments of calls, times.
+//! Conditions of a log search on decoded records: keys of rows, arguments of calls, times.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use crate::{log::key_json, refusal::Refusal};
 /// Arguments that one search asks for, at most.
 const ARGUMENTS_MAX: usize = 16;
 
-/// What records must have beside what their heads tell.
+/// Conditions on records beside those on their heads.
 #[derive(Default)]
 pub struct Wanted {
     pub key: Option<String>,
@@ -120,7 +120,7 @@ fn form_of(entry: &LogEntry) -> Option<Form> {
 pub struct Unsearched {
     /// Records of this form can't be judged; none: all can.
     blind: Option<Form>,
-    /// Where a transaction has both, the record that can be judged comes first.
+    /// If a transaction has both, the record that can be judged comes first.
     judged_first: bool,
     /// The neighbour of the page's first record was on the page before.
     is_first_of_more: bool,

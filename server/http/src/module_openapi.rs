@@ -29,7 +29,7 @@ enum Way {
 /// The schemas that the document's paths use, by name.
 #[derive(Default)]
 struct Components {
-    /// Those of the server that any call refers to, and one for each named struct of the module.
+    /// Schemas of the server that any call refers to, and one for each named struct of the module.
     schemas: Map<String, Value>,
     /// The names of those of the server.
     served: BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! What is asked of a deployment, and its plan as the API shows it.
+//! Query parameters of a deployment, and its plan as the API shows it.
 
 use std::collections::BTreeSet;
 
@@ -115,7 +115,7 @@ pub fn plan_info(plan: &PlanSummary, retiring: Vec<RetiringTable>, given: &[Cons
     }
 }
 
-/// As the API shows it.
+/// Converts it for the API.
 pub fn destroyed(found: &reprise_router::Destroyed) -> Destroyed {
     Destroyed {
         allow: found.consent.to_string(),

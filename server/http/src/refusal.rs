@@ -159,7 +159,7 @@ impl Refusal {
     }
 }
 
-/// A step of an opening takes about so long for what is left of it: 100 MiB in a second. Who asks again too early is told again.
+/// A step of an opening takes about so long for what is left of it: 100 MiB in a second. A client that asks too early gets the same answer again.
 fn recovery_ms(phase: &Phase) -> u32 {
     const BYTES_PER_MS: u64 = 100 << 10;
     let left = match phase {

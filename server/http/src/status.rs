@@ -203,7 +203,7 @@ pub async fn readyz(State(state): State<AppState>) -> Response {
     response
 }
 
-/// The last LSN before an end, which is one that a record may have: as `Reprise-Min-Lsn` the end itself would ask for a record that nobody wrote.
+/// The last LSN before an end, which is one that a record may have: as `Reprise-Min-Lsn` the end itself would ask for a record that does not exist.
 pub fn last_before(end: Lsn) -> U64 {
     U64(end.0.saturating_sub(1))
 }

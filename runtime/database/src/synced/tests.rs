@@ -61,7 +61,7 @@ fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
         (at(3, 60), false),
     ] {
         assert_eq!(open_and_hear(log).in_sync(HEARD_NS), Some(is_in_sync), "{log:?}");
-        // Before it hears anybody it does not know that it still is.
+        // Before it hears a primary, it does not know that it still is.
         assert_eq!(open(log).in_sync(HEARD_NS), (!is_in_sync).then_some(false), "{log:?}");
         assert_eq!(open(log).laggards()[0].from, Lsn(40));
     }
@@ -192,7 +192,7 @@ fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
     assert!(!are_in_sync());
     disk.set_faults(full);
     synced.end_reign().expect("it is kept already");
-    // It has told nobody yet, and its primary told nothing that is left: s1 is no laggard because of that.
+    // It has sent no status yet, and no status of its primary is left: s1 is no laggard because of that.
     disk.set_faults(FaultPlan::default());
     forget_earlier_log(&disk).expect("removed");
     assert!(Synced::open(Arc::new(disk), at(1, 9)).laggards().is_empty());

@@ -139,7 +139,7 @@ fn parse_prefetch(path: &Path, value: &Value, tables: &[TableSchema], params: &[
     })
 }
 
-/// What a column of integers holds; None of any other.
+/// Type of a column of integers; None for any other column.
 fn int_range(ty: ScalarType) -> Option<(i128, i128)> {
     if !ty.is_integer() && ty != ScalarType::Timestamp {
         return None;

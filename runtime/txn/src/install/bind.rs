@@ -118,7 +118,7 @@ pub(super) fn bind_retiring(declared: &TableSchema, table: TableId) -> TableBind
     }
 }
 
-/// What each key of a stored table is called where it is too long: the primary key first.
+/// Name of each key of a stored table for messages about keys that are too long; the primary key first.
 fn keys_text(stored: &TableSchema) -> Vec<String> {
     let table = stored.full_name();
     let text = |name: String, columns: &[u16]| {

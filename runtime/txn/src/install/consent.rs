@@ -1,4 +1,4 @@
-//! What a deployment destroys, and the consent to exactly that.
+//! Things that a deployment destroys, and the consent to exactly these.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use reprise_storage::Conflict;
 /// Consent to destroy one thing: `drop-column:ledger.payouts.bank_reference`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consent {
-    /// What would be destroyed.
+    /// A thing that would be destroyed.
     pub kind: ConsentKind,
     /// Its full name, the module's first.
     pub name: String,
 }
 
-/// What can be destroyed.
+/// Kinds of things that a deployment can destroy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConsentKind {
     /// The values of a column: `MODULE.TABLE.COLUMN`.
@@ -62,7 +62,7 @@ impl ConsentKind {
 }
 
 impl Consent {
-    /// Of this kind, to what has these names.
+    /// Returns consent of this kind to the thing with these names.
     pub(crate) fn to(kind: ConsentKind, names: &[&str]) -> Self {
         Self {
             kind,

@@ -3,20 +3,20 @@
 use reprise_abi::{Placement, TableSchema};
 use reprise_storage::{Store, TableChange, TableId};
 
-/// What is counted of one table.
+/// Counts of one table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCount {
-    /// As clients see them: the copies of a replicated table count once.
+    /// Rows as clients see them: the copies of a replicated table count once.
     pub rows: u64,
     /// On all partitions together, copies among them.
     pub copies: u64,
-    /// Of all copies.
+    /// Rows of all copies.
     pub row_bytes: u64,
 }
 
 /// Counts of the stored tables: taken of partitions that are held, or as the partitions published them last.
 pub trait StoredCounts {
-    /// Of a table.
+    /// Returns the counts of a table.
     fn table(&self, id: TableId, schema: &TableSchema) -> TableCount;
 
     /// Values of a column that are not null. None: they are not counted here.

@@ -113,7 +113,7 @@ fn created(table: &TableSchema) -> TablePlan {
     }
 }
 
-/// What taking a module out of service would change. None: no such module is in service.
+/// Plans to take a module out of service. None: no such module is in service.
 pub fn outline_removal(deployed: &Deployed, name: &str, counts: &dyn StoredCounts) -> Option<PlanSummary> {
     let former = deployed.current.get(name)?;
     let mut summary = PlanSummary {
@@ -216,7 +216,7 @@ fn procedure_changes(former: &ModuleSchema, next: &ModuleSchema) -> Vec<Procedur
     plans.collect()
 }
 
-/// What its callers would see of it; none where nothing changes for them.
+/// Describes the change for its callers; none if nothing changes for them.
 fn difference(former: &ProcedureSchema, next: &ProcedureSchema) -> Option<String> {
     let mut parts = Vec::new();
     let of = |procedure: &ProcedureSchema, name: &str| {

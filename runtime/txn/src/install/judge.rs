@@ -98,7 +98,7 @@ pub(super) struct Judged<'a> {
     pub(super) deployed: &'a Deployed,
     /// Of the module.
     pub(super) name: &'a str,
-    /// What it declares.
+    /// Tables that the module declares.
     pub(super) schema: &'a ModuleSchema,
     judge: Judge<'a>,
     pub(super) conflicts: Vec<Conflict>,

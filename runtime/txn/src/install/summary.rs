@@ -13,7 +13,7 @@ pub struct PlanSummary {
     pub procedures: Vec<ProcedurePlan>,
     /// Tables that the version in service declares and no module in service would declare any more.
     pub abandoned: Vec<AbandonedTable>,
-    /// What of all that destroys something, with the consent that it needs.
+    /// Things that would be destroyed, each with the consent that it needs.
     pub destroyed: Vec<Destroyed>,
     /// Columns that may have been renamed: one would be dropped, and one of its type added.
     pub renames: Vec<LikelyRename>,
@@ -30,7 +30,7 @@ pub struct PlanSummary {
 }
 
 impl PlanSummary {
-    /// What it would destroy without consent.
+    /// Things that it would destroy without consent.
     pub fn missing<'s>(&'s self, given: &'s [Consent]) -> impl Iterator<Item = &'s Destroyed> {
         let is_missing = |needed: &&Destroyed| !given.iter().any(|consent| consent.covers(&needed.consent));
         self.destroyed.iter().filter(is_missing)
@@ -68,14 +68,14 @@ pub struct TablePlan {
     pub sources: Vec<Option<u16>>,
 }
 
-/// What would become of one procedure.
+/// Change of one procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcedurePlan {
     /// Its name.
     pub procedure: String,
     /// `Add`, `Drop` or `Convert`.
     pub action: ChangeAction,
-    /// What is changed of it.
+    /// Changed members of the procedure.
     pub detail: String,
 }
 
@@ -99,7 +99,7 @@ pub struct LikelyRename {
     pub to: String,
 }
 
-/// What a rollback to the version in service would meet, as the rules for deployments are.
+/// Result of a rollback to the version in service, by the rules for deployments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WayBack {
     /// The version in service.

@@ -13,12 +13,12 @@ use crate::{WireError, body::BodyReader, corrupt, record::push_short};
 pub struct CheckpointKeyRef<'a> {
     /// 1 to 255 bytes.
     pub key: &'a [u8],
-    /// As in a command; 255 bytes at most.
+    /// The same as in a command; 255 bytes at most.
     pub scope: &'a [u8],
     pub fingerprint: u128,
-    /// As in a record of changes.
+    /// The same as in a record of changes.
     pub args_hash: u128,
-    /// What the key clock said when the outcome was kept.
+    /// Reading of the key clock when the outcome was kept.
     pub kept_us: u64,
     pub module_id: u32,
     pub procedure: u16,

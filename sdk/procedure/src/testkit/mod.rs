@@ -151,7 +151,7 @@ impl TestDb {
         self.now_us = now_us;
     }
 
-    /// Names the caller of the calls that follow ([`Txn::caller`]): by default nobody, as on a server without tokens.
+    /// Names the caller of the calls that follow ([`Txn::caller`]): by default there is none, as on a server without tokens.
     pub fn set_caller(&mut self, name: Option<&str>) {
         self.caller = name.map(str::to_owned);
     }

@@ -167,7 +167,7 @@ impl Chunk {
         Ok((number, index))
     }
 
-    /// As `push`, of a call with a key: what was kept under it is looked up before anything else.
+    /// Puts a call with a key into `batch`, as `push` does. The kept outcome is looked up before anything else.
     fn push_keyed(
         &mut self,
         line: Line<'_>,

@@ -32,7 +32,7 @@ pub struct Answers<'a> {
     pub body: &'a mut Vec<u8>,
     /// For a long answer in `out`, until it is written.
     pub room: &'a mut Option<Room>,
-    /// Whoever knows how old what a standby shows is.
+    /// Source of the age of a standby's view.
     pub router: Option<&'a Router>,
     /// What writes have; none where nothing but refusals is told.
     pub safety: Option<Safety>,
