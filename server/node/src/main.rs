@@ -36,6 +36,7 @@ mod spans;
 mod standby;
 mod status;
 mod tail;
+mod token;
 
 use std::process::ExitCode;
 
@@ -64,6 +65,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
             let matches = matches.subcommand_matches("serve").expect("the verb was serve");
             serve::run(args, matches)
         }
+        Command::Token(command) => token::run(&command, output),
         Command::New(args) => new::run(&args, output),
         Command::Build(args) => build::run(&args, output),
         Command::Module(command) => remote::module(&command, output),

@@ -109,6 +109,12 @@ pub fn print_text(text: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// What a person should know beside the result, on standard error.
+pub fn print_aside(text: &str) {
+    // Who closed it does not read it.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Columns under upper-case headings, without lines: easy to read and to cut.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();

@@ -48,6 +48,12 @@ pub enum Command {
     /// Run the server
     #[command(after_help = config::EXAMPLE)]
     Serve(ServeArgs),
+    /// Make, list and revoke the tokens in the server's configuration file
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise token new app --role write\n  reprise token list"
+    )]
+    Token(TokenCommand),
     /// Make a procedure crate that builds and passes its own test
     #[command(after_help = "Example:\n  reprise new orders && cd orders && cargo test")]
     New(NewArgs),
@@ -136,6 +142,61 @@ pub struct ServerArgs {
     /// Certificates, as PEM, that sign the server's where its URL is https://, beside the system's
     #[arg(long, env = "REPRISE_CA_CERT", value_name = "FILE")]
     pub ca_cert: Option<PathBuf>,
+}
+
+/// The configuration file of a server.
+#[derive(Args, Clone)]
+pub struct TokenFileArgs {
+    /// Configuration file [default: reprise.toml in the data directory]
+    #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The server's data directory
+    #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR", default_value = config::DEFAULT_DATA_DIR)]
+    pub data_dir: PathBuf,
+}
+
+impl TokenFileArgs {
+    pub fn path(&self) -> PathBuf {
+        let own = || self.data_dir.join(config::DEFAULT_FILE);
+        self.config.clone().unwrap_or_else(own)
+    }
+}
+
+#[derive(Subcommand)]
+pub enum TokenCommand {
+    /// Make a token, print it once, and add its digest to the file
+    #[command(
+        after_help = "Examples:\n  reprise token new ops --role admin\n  reprise token new app --role write && pkill -HUP -x reprise\n\n\
+                      A name that has a token gets a second one beside it: clients change over, then the first one is revoked."
+    )]
+    New {
+        /// Who acts: the principal in log and output
+        name: String,
+        /// What it may do: read, write or admin
+        #[arg(long)]
+        role: String,
+        /// Within which its idempotency keys count [default: the name]
+        #[arg(long)]
+        scope: Option<String>,
+        #[command(flatten)]
+        file: TokenFileArgs,
+    },
+    /// The tokens in the file, by the first digits of their digests
+    #[command(after_help = "Example:\n  reprise token list --data-dir ./reprise-data")]
+    List {
+        #[command(flatten)]
+        file: TokenFileArgs,
+    },
+    /// Remove the tokens of a name from the file
+    #[command(after_help = "Examples:\n  reprise token revoke app\n  reprise token revoke app --sha256 7692c3ad3540")]
+    Revoke {
+        name: String,
+        /// Only the one whose digest begins with these digits
+        #[arg(long, value_name = "DIGITS")]
+        sha256: Option<String>,
+        #[command(flatten)]
+        file: TokenFileArgs,
+    },
 }
 
 #[derive(Args)]

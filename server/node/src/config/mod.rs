@@ -26,12 +26,13 @@ use reprise_base::limits::SEGMENT_BYTES;
 use reprise_database::{Database, DatabaseConfig, DeviceConfig};
 
 use crate::output::{Failure, Outcome, usage};
+pub use place::DEFAULT_DATA_DIR;
 use setting::Layers;
 pub use setting::{Entry, Setting, Source, by_default};
-pub use tokens::TokenNote;
+pub use tokens::{TokenEntry, TokenNote, judge_tokens};
 
 /// In the data directory.
-const DEFAULT_FILE: &str = "reprise.toml";
+pub const DEFAULT_FILE: &str = "reprise.toml";
 
 pub const EXAMPLE: &str = "Example:
   reprise serve --data-dir ./reprise-data --listen 127.0.0.1:8080
@@ -43,7 +44,7 @@ Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from re
   name = \"deploy\"
   role = \"admin\"        # admin, write or read
   scope = \"deploy\"      # of idempotency keys; the name by default
-  sha256 = \"…\"          # printf %s \"$TOKEN\" | sha256sum
+  sha256 = \"…\"          # `reprise token new NAME --role ROLE` adds such an entry
 
   [http]                 # what one client may take; these are the defaults
   connections_max = 4096

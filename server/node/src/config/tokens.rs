@@ -6,14 +6,36 @@ use serde::Deserialize;
 use super::setting::{Entry, Layers, Source};
 use crate::output::Failure;
 
+/// A table of the list.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TokenEntry {
-    name: String,
-    role: String,
+pub struct TokenEntry {
+    pub name: String,
+    /// `read`, `write` or `admin`.
+    pub role: String,
     /// Within which its idempotency keys count, where that is not the name.
-    scope: Option<String>,
-    sha256: String,
+    pub scope: Option<String>,
+    /// Of the token, in 64 hexadecimal digits.
+    pub sha256: String,
+}
+
+impl TokenEntry {
+    /// Within which its idempotency keys count.
+    pub fn scope(&self) -> &str {
+        self.scope.as_deref().unwrap_or(&self.name)
+    }
+}
+
+/// The tokens of a configuration file's text. Err: why a server would refuse them.
+pub fn judge_tokens(text: &str) -> Result<Vec<TokenEntry>, String> {
+    #[derive(Deserialize)]
+    struct File {
+        #[serde(default)]
+        tokens: Vec<TokenEntry>,
+    }
+    let file: File = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+    read(&file.tokens)?;
+    Ok(file.tokens)
 }
 
 /// A token as the report names it.

@@ -23,4 +23,5 @@ mod safety;
 mod shipped;
 mod standbys;
 mod tls;
+mod tokens;
 mod tutorial;

@@ -1,0 +1,342 @@
+//! `reprise token`: the tokens of a configuration file. The server reads them at its start and at SIGHUP.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, anyhow};
+use reprise_env::entropy;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
+
+use crate::{
+    cli::{Output, TokenCommand, TokenFileArgs},
+    config::{TokenEntry, judge_tokens},
+    output::{Failure, Outcome, print_aside, print_json, print_table, print_text, table},
+};
+
+/// Random bytes of a token.
+const TOKEN_BYTES: usize = 32;
+/// Digits of a digest that a list shows and that tell tokens of one name apart.
+const DIGITS_SHOWN: usize = 12;
+
+const TAKES_EFFECT: &str = "a running server takes it at SIGHUP";
+
+pub fn run(command: &TokenCommand, output: Output) -> Outcome {
+    match command {
+        TokenCommand::New {
+            name,
+            role,
+            scope,
+            file,
+        } => {
+            let mut tokens = TokenFile::open(file)?;
+            let token = hex(&entropy::<TOKEN_BYTES>()?);
+            let sha256 = hex(&Sha256::digest(&token));
+            tokens.add(&TokenEntry {
+                name: name.clone(),
+                role: role.clone(),
+                scope: scope.clone(),
+                sha256: sha256.clone(),
+            })?;
+            tokens.save()?;
+            let path = tokens.path.display().to_string();
+            if output == Output::Json {
+                let scope = scope.as_ref().unwrap_or(name);
+                let made =
+                    json!({"name": name, "role": role, "scope": scope, "token": token, "sha256": sha256, "file": path});
+                return Ok(print_json(&made)?);
+            }
+            print_aside(&format!(
+                "token {name} ({role}) is in {path}, as its digest: keep the token, which nobody can show again; {TAKES_EFFECT}"
+            ));
+            Ok(print_text(&token)?)
+        }
+        TokenCommand::List { file } => {
+            let entries = TokenFile::open(file)?.entries()?;
+            if output == Output::Json {
+                let list = entries.iter().map(|entry| {
+                    let (name, role, sha256) = (&entry.name, &entry.role, &entry.sha256);
+                    json!({"name": name, "role": role, "scope": entry.scope(), "sha256": sha256})
+                });
+                return Ok(print_json(&json!({"tokens": list.collect::<Vec<_>>()}))?);
+            }
+            let mut table = table(&["name", "role", "scope", "sha256"]);
+            for entry in &entries {
+                let digits = entry.sha256.get(..DIGITS_SHOWN).unwrap_or(&entry.sha256);
+                table.add_row([entry.name.as_str(), &entry.role, entry.scope(), digits]);
+            }
+            Ok(print_table(&table)?)
+        }
+        TokenCommand::Revoke { name, sha256, file } => {
+            let mut tokens = TokenFile::open(file)?;
+            let removed = tokens.remove(name, sha256.as_deref().unwrap_or_default())?;
+            tokens.save()?;
+            let path = tokens.path.display().to_string();
+            match output {
+                Output::Json => print_json(&json!({"name": name, "revoked": removed, "file": path}))?,
+                Output::Text => {
+                    let tokens = if removed == 1 {
+                        "1 token"
+                    } else {
+                        &format!("{removed} tokens")
+                    };
+                    print_text(&format!("{tokens} named {name} removed from {path}; {TAKES_EFFECT}"))?;
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A configuration file whose tokens are changed; everything else in it stays as it is, comments included.
+struct TokenFile {
+    path: PathBuf,
+    document: DocumentMut,
+}
+
+impl TokenFile {
+    /// Without a file there are no tokens yet.
+    fn open(args: &TokenFileArgs) -> Result<Self, Failure> {
+        let path = args.path();
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read.with_context(|| format!("read {}", path.display()))?,
+        };
+        let document = text.parse().map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        Ok(Self { path, document })
+    }
+
+    fn entries(&self) -> Result<Vec<TokenEntry>, Failure> {
+        let judged = judge_tokens(&self.document.to_string());
+        Ok(judged.map_err(|why| anyhow!("{}: {why}", self.path.display()))?)
+    }
+
+    /// # Errors
+    /// The entry is none, or does not go with the others.
+    fn add(&mut self, entry: &TokenEntry) -> Outcome {
+        let mut item = Table::new();
+        item.insert("name", value(&entry.name));
+        item.insert("role", value(&entry.role));
+        if let Some(scope) = &entry.scope {
+            item.insert("scope", value(scope));
+        }
+        item.insert("sha256", value(&entry.sha256));
+        self.tables()?.push(item);
+        self.entries().map(|_| ())
+    }
+
+    /// Removes the tokens of a name whose digest begins with these digits; how many.
+    ///
+    /// # Errors
+    /// There is none, or no token would be left, which would let in everybody.
+    fn remove(&mut self, name: &str, digits: &str) -> Result<usize, Failure> {
+        let before = self.entries()?;
+        let goes = |entry: &TokenEntry| entry.name == name && entry.sha256.starts_with(digits);
+        let removed = before.iter().filter(|entry| goes(entry)).count();
+        let path = self.path.display().to_string();
+        if removed == 0 {
+            let which = if digits.is_empty() {
+                String::new()
+            } else {
+                format!(" with the digest {digits}…")
+            };
+            return Err(anyhow!("{path} has no token named {name}{which}: see `reprise token list`").into());
+        }
+        if removed == before.len() {
+            let why = "without any token a server lets in everybody: make another one first";
+            return Err(anyhow!("{name} is the last token in {path}; {why}").into());
+        }
+        let mut stays = before.iter().map(|entry| !goes(entry));
+        self.tables()?.retain(|_| stays.next().unwrap_or(true));
+        Ok(removed)
+    }
+
+    /// The entries, which an inline array holds in another form.
+    fn tables(&mut self) -> Result<&mut ArrayOfTables, Failure> {
+        let item = self.document.entry("tokens").or_insert(Item::None);
+        if let Item::Value(_) = item {
+            let inline = std::mem::take(item);
+            *item = inline
+                .into_array_of_tables()
+                .map_or_else(|other| other, Item::ArrayOfTables);
+        }
+        let path = self.path.display();
+        let tables = item.or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
+        let tables = tables.as_array_of_tables_mut();
+        Ok(tables.ok_or_else(|| anyhow!("{path}: tokens is no list of tables: write [[tokens]]"))?)
+    }
+
+    /// Puts the whole file in place of the former one, whose owner and permissions it keeps.
+    fn save(&self) -> Outcome {
+        let place = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let folder = place.parent().unwrap_or(Path::new("."));
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .with_context(|| format!("create {}", folder.display()))?;
+        let beside = place.with_extension("toml.new");
+        let file = fs::File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&beside);
+        let file = file.with_context(|| {
+            format!(
+                "create {}: where no other command is writing it, remove it",
+                beside.display()
+            )
+        })?;
+        let written = self
+            .write(file, &place, folder)
+            .and_then(|()| fs::rename(&beside, &place));
+        if written.is_err() {
+            let _ = fs::remove_file(&beside); // the error is told
+        }
+        let written = written.and_then(|()| fs::File::open(folder)?.sync_all());
+        Ok(written.with_context(|| format!("write {}", place.display()))?)
+    }
+
+    fn write(&self, mut file: fs::File, place: &Path, folder: &Path) -> io::Result<()> {
+        file.write_all(self.document.to_string().as_bytes())?;
+        let (like, mode) = match fs::metadata(place) {
+            Ok(former) => (former.clone(), former.permissions().mode()),
+            Err(_) => (fs::metadata(folder)?, 0o600),
+        };
+        let own = file.metadata()?;
+        if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
+            std::os::unix::fs::fchown(&file, Some(like.uid()), Some(like.gid()))?;
+        }
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        file.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGESTS: [&str; 3] = [
+        "aa00000000000000000000000000000000000000000000000000000000000000",
+        "ab00000000000000000000000000000000000000000000000000000000000000",
+        "ac00000000000000000000000000000000000000000000000000000000000000",
+    ];
+
+    fn file(text: &str) -> TokenFile {
+        TokenFile {
+            path: "reprise.toml".into(),
+            document: text.parse().expect("TOML"),
+        }
+    }
+
+    fn entry(name: &str, role: &str, sha256: &str) -> TokenEntry {
+        TokenEntry {
+            name: name.into(),
+            role: role.into(),
+            scope: None,
+            sha256: sha256.into(),
+        }
+    }
+
+    fn names(file: &TokenFile) -> Vec<String> {
+        let entries = file.entries().expect("good entries");
+        entries.into_iter().map(|entry| entry.name).collect()
+    }
+
+    #[test]
+    fn a_token_is_added_wherever_the_others_stand_and_the_rest_of_the_file_stays() {
+        for text in [
+            "",
+            "listen = \"127.0.0.1:80\" # here\n",
+            "[http]\nbody_wait_s = 3 # slow\n",
+            "# mine\n[[tokens]]\nname = \"x\"\nrole = \"read\"\nsha256 = \"ab00000000000000000000000000000000000000000000000000000000000000\"\n\n[http]\nbody_wait_s = 3\n",
+            "tokens = [{name = \"x\", role = \"read\", sha256 = \"ab00000000000000000000000000000000000000000000000000000000000000\"}]\nlisten = \"a\"\n",
+        ] {
+            let mut file = file(text);
+            let before = names(&file);
+            file.add(&entry("app", "write", DIGESTS[0])).expect("added");
+            assert_eq!(names(&file), [before, vec!["app".into()]].concat(), "{text}");
+            let (written, text): (toml::Table, toml::Table) = (
+                file.document.to_string().parse().expect("TOML"),
+                text.parse().expect("TOML"),
+            );
+            for (name, value) in text.iter().filter(|(name, _)| *name != "tokens") {
+                assert_eq!(written.get(name), Some(value), "{written}");
+            }
+        }
+        let mut file = file("# mine\nlisten = \"a\" # here\n");
+        file.add(&entry("app", "write", DIGESTS[0])).expect("added");
+        assert!(file.document.to_string().starts_with("# mine\nlisten = \"a\" # here\n"));
+    }
+
+    #[test]
+    fn an_entry_that_the_server_would_refuse_is_not_added() {
+        let mut given = file("");
+        given.add(&entry("app", "write", DIGESTS[0])).expect("added");
+        for (name, role, sha256, why) in [
+            ("app", "read", DIGESTS[1], "differ in role"),
+            ("app", "root", DIGESTS[1], "role"),
+            ("", "read", DIGESTS[1], "name"),
+            ("other", "read", DIGESTS[0], "same sha256"),
+        ] {
+            let mut file = file(&given.document.to_string());
+            let refused = file.add(&entry(name, role, sha256)).expect_err("refused").to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+
+    #[test]
+    fn one_of_several_tokens_of_a_name_is_revoked_or_all_but_never_the_last_of_the_file() {
+        let mut file = file("");
+        for (name, sha256) in [("app", DIGESTS[0]), ("app", DIGESTS[1]), ("ops", DIGESTS[2])] {
+            file.add(&entry(name, "admin", sha256)).expect("added");
+        }
+        for (name, digits) in [("nobody", ""), ("app", "ff"), ("", "")] {
+            assert!(file.remove(name, digits).is_err(), "{name} {digits}");
+        }
+        assert_eq!(file.remove("app", "ab").expect("removed"), 1);
+        assert_eq!(names(&file), ["app", "ops"]);
+        assert_eq!(file.remove("app", "").expect("removed"), 1);
+        let refused = file.remove("ops", "").expect_err("refused").to_string();
+        assert!(refused.contains("last token"), "{refused}");
+        assert_eq!(names(&file), ["ops"]);
+    }
+
+    #[test]
+    fn a_saved_file_keeps_its_permissions_and_a_new_one_is_for_its_owner() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let args = |name: &str| TokenFileArgs {
+            config: Some(dir.path().join(name)),
+            data_dir: dir.path().into(),
+        };
+        let mode = |name: &str| {
+            let found = fs::metadata(dir.path().join(name)).expect("a file");
+            found.permissions().mode() & 0o777
+        };
+        fs::write(dir.path().join("old.toml"), "# old\n").expect("written");
+        fs::set_permissions(dir.path().join("old.toml"), fs::Permissions::from_mode(0o640)).expect("set");
+        std::os::unix::fs::symlink("old.toml", dir.path().join("link.toml")).expect("linked");
+        for name in ["new.toml", "link.toml"] {
+            let mut file = TokenFile::open(&args(name)).expect("opened");
+            file.add(&entry("app", "write", DIGESTS[0])).expect("added");
+            file.save().expect("saved");
+            assert_eq!(names(&TokenFile::open(&args(name)).expect("opened")), ["app"]);
+        }
+        assert_eq!((mode("new.toml"), mode("old.toml")), (0o600, 0o640));
+        assert!(dir.path().join("link.toml").is_symlink());
+        // Another command is writing.
+        fs::write(dir.path().join("new.toml.new"), "").expect("written");
+        let file = TokenFile::open(&args("new.toml")).expect("opened");
+        assert!(file.save().expect_err("refused").to_string().contains("new.toml.new"));
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 4);
+    }
+}
