@@ -235,6 +235,8 @@ pub(crate) fn describe(outcome: &ReplyOutcome) -> String {
         ReplyOutcome::LogUnavailable(reason) => format!("the log can't be written: {reason}"),
         ReplyOutcome::NotPrimary(_) => "this is a standby".into(),
         ReplyOutcome::Unavailable(reason)
+        | ReplyOutcome::StandbyUnavailable(reason)
+        | ReplyOutcome::LeaseLost(reason)
         | ReplyOutcome::TooStale(reason)
         | ReplyOutcome::OutcomeUnknown(reason)
         | ReplyOutcome::Unconfirmed(reason)

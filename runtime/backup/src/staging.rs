@@ -1,15 +1,20 @@
-//! A new directory that appears whole or not at all.
+//! A new directory that appears whole or not at all. One that is there already, such as a volume that is mounted, is filled in place:
+//! what makes it a database or a backup comes last.
 
 use std::{path::PathBuf, sync::Arc};
 
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
 
-use crate::tree::{Place, Tree};
+use crate::{
+    manifest::MANIFEST_NAME,
+    tree::{PARTIAL, Place, Tree},
+};
 
-/// A directory on its way, beside the place where it will be. Dropped unpublished, nothing of it stays.
+/// A directory on its way, beside the place where it will be, or inside of it. Dropped unpublished, nothing of it stays.
 pub struct Staging {
     place: Place,
-    target: String,
+    /// Its name in the tree; None: the tree is the directory itself, which was there before.
+    target: Option<String>,
     /// Two makers of one directory would write into each other's.
     lock: Option<DiskLock>,
 }
@@ -34,11 +39,15 @@ impl Staging {
             return Err(StagingError::Name(target.path()));
         }
         check_free(&**tree, name)?;
-        let partial = format!(".{name}.partial");
-        let lock = take_place(&**tree, &partial)?;
+        // A rename can't replace a mount point, and what lies beside it is another file system.
+        let (tree, partial, target) = match tree.within(name) {
+            Some(within) => (within, PARTIAL.to_owned(), None),
+            None => (tree.clone(), format!(".{name}.partial"), Some(name.to_owned())),
+        };
+        let lock = take_place(&*tree, &partial)?;
         Ok(Self {
-            place: Place::new(tree.clone(), &partial),
-            target: name.to_owned(),
+            place: Place::new(tree, &partial),
+            target,
             lock: Some(lock),
         })
     }
@@ -57,11 +66,36 @@ impl Staging {
     pub fn publish(mut self) -> Result<(), StagingError> {
         let tree = self.place.tree().clone();
         self.place.root()?.sync_dir()?;
-        check_free(&*tree, &self.target)?;
-        tree.rename(self.place.name(), &self.target)?;
+        match &self.target {
+            Some(target) => {
+                check_free(&*tree, target)?;
+                tree.rename(self.place.name(), target)?;
+            }
+            None => {
+                check_free(&*tree, "")?;
+                move_out(&*tree, self.place.name())?;
+            }
+        }
         self.lock = None;
         Ok(tree.sync()?)
     }
+}
+
+/// Moves all entries of a directory of the tree into the tree's own. A crash before the last one leaves neither a database nor a backup.
+fn move_out(tree: &dyn Tree, partial: &str) -> Result<(), DiskError> {
+    let mut names = tree
+        .within(partial)
+        .map_or_else(|| Ok(Vec::new()), |partial| partial.list())?;
+    names.sort_by_key(|name| (name == MANIFEST_NAME, name == "log"));
+    let last = names.pop();
+    for name in &names {
+        tree.rename(&format!("{partial}/{name}"), name)?;
+    }
+    tree.sync()?;
+    if let Some(last) = last {
+        tree.rename(&format!("{partial}/{last}"), &last)?;
+    }
+    tree.remove(partial)
 }
 
 impl Drop for Staging {
@@ -130,4 +164,64 @@ pub(crate) fn copy_as(
     to.sync()?;
     target.sync_dir()?;
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn staged(target: &Path) -> Result<Staging, StagingError> {
+        let staging = Staging::begin(&Place::beside(target).expect("a name"))?;
+        for (folder, file) in [("log", "a.seg"), ("checkpoints", "b")] {
+            staging.folder(folder)?.create(file)?.write_at(0, b"x")?;
+        }
+        staging.place().root()?.create(MANIFEST_NAME)?;
+        Ok(staging)
+    }
+
+    fn entries(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).expect("a directory");
+        let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text"));
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn an_empty_directory_is_filled_in_place_and_a_new_one_is_renamed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (volume, new) = (dir.path().join("volume"), dir.path().join("new"));
+        fs::create_dir_all(volume.join("lost+found")).expect("made");
+        // Held open as a mount holds it: another directory in its place would be another file.
+        let before = fs::metadata(&volume).expect("there");
+        for target in [&volume, &new] {
+            let staging = staged(target).expect("staged");
+            assert!(!target.join("log").exists());
+            staging.publish().expect("published");
+            assert!(target.join("log/a.seg").exists() && target.join("checkpoints/b").exists());
+        }
+        let inode = |of: &fs::Metadata| std::os::unix::fs::MetadataExt::ino(of);
+        assert_eq!(inode(&before), inode(&fs::metadata(&volume).expect("there")));
+        assert_eq!(entries(&volume), ["checkpoints", "log", "lost+found", MANIFEST_NAME]);
+        assert_eq!(entries(dir.path()), ["new", "volume"]);
+        assert!(
+            matches!(staged(&volume), Err(StagingError::NotEmpty(_))),
+            "it holds something now"
+        );
+    }
+
+    #[test]
+    fn an_attempt_that_was_cut_off_leaves_a_volume_free() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let volume = dir.path().join("volume");
+        fs::create_dir(&volume).expect("made");
+        drop(staged(&volume).expect("staged"));
+        assert_eq!(entries(&volume), [""; 0]);
+        // A process that died removed nothing.
+        fs::create_dir_all(volume.join(PARTIAL).join("log")).expect("made");
+        staged(&volume).expect("staged").publish().expect("published");
+        assert!(volume.join("log/a.seg").exists() && !volume.join(PARTIAL).exists());
+    }
 }

@@ -14,8 +14,12 @@ pub trait Tree: Send + Sync {
     fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError>;
     /// Makes an empty one. `Exists` where there is one, even an empty one.
     fn make(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError>;
-    /// Nothing has that name, or an empty directory.
+    /// Nothing has that name, or an empty directory: what a file system or an attempt that was cut off leaves there does not count.
     fn is_free(&self, name: &str) -> Result<bool, DiskError>;
+    /// The directory of that name as a tree of its own. None: there is none, or this tree has names of one level alone.
+    fn within(&self, _name: &str) -> Option<Arc<dyn Tree>> {
+        None
+    }
     /// Gives one another name, which is free, all at once. Durable after `sync`.
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
     /// Removes one with all that is in it.
@@ -29,6 +33,11 @@ pub trait Tree: Send + Sync {
     /// Where it lies, for messages and for whoever reads files of the system.
     fn path(&self, path: &str) -> PathBuf;
 }
+
+/// A new directory on its way, inside of one that was there already.
+pub(crate) const PARTIAL: &str = ".reprise.partial";
+/// Made by some file systems in their root: a volume with it is empty.
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// The directories in a directory of the file system.
 pub struct RealTree(pub PathBuf);
@@ -47,10 +56,20 @@ impl Tree for RealTree {
     fn is_free(&self, name: &str) -> Result<bool, DiskError> {
         let path = self.path(name);
         match fs::read_dir(&path) {
-            Ok(mut entries) => Ok(entries.next().is_none()),
+            Ok(entries) => {
+                let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+                let names: io::Result<Vec<_>> = names.collect();
+                let names = names.map_err(failed("look into", &path))?;
+                Ok(names.iter().all(|name| name == LOST_AND_FOUND || name == PARTIAL))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
             Err(error) => Err(failed("look into", &path)(error)),
         }
+    }
+
+    fn within(&self, name: &str) -> Option<Arc<dyn Tree>> {
+        let path = self.path(name);
+        path.is_dir().then(|| Arc::new(Self(path)) as Arc<dyn Tree>)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {

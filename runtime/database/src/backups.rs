@@ -16,7 +16,7 @@ use reprise_backup::{
 };
 use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
-use reprise_env::{Clock, Disk, Started, Step, Work};
+use reprise_env::{Clock, Disk, Started, Step, Work, open_regular_file};
 use reprise_log::{CopyRange, Log};
 use reprise_partition::CallBatch;
 use reprise_router::{BackupError, BackupInfo, BackupService, BackupState, CheckpointService, CheckpointState};
@@ -375,7 +375,7 @@ impl BackupService for Backups {
         let found = files.find(|file| file.path.rsplit('/').next() == Some(name));
         let found = found.ok_or(BackupError::NotFound)?;
         let place = self.place(id).ok_or(BackupError::NotFound)?;
-        let file = File::open(place.path().join(&found.path));
+        let file = open_regular_file(&place.path().join(&found.path));
         let file = file.map_err(|error| BackupError::Unavailable(error.to_string().into()))?;
         Ok((file, found.bytes))
     }

@@ -126,7 +126,10 @@ impl Database {
             return Err(OpenError::Config("a log needs a data directory".into()));
         }
         Self::judge_directory(&config)?;
-        let mut environment = Environment::real(&config)?;
+        let mut environment = match role {
+            Role::ReadOnly => Environment::reading(&config)?,
+            Role::Primary | Role::Standby => Environment::real(&config)?,
+        };
         change(&mut environment);
         Self::open_as(config, environment, role)
     }

@@ -402,7 +402,7 @@ impl<'a> Device<'a> {
     }
 
     /// The files, which end at `end`, must have what they had.
-    fn judge_noted(&self, end: Lsn) -> Result<(), DeviceError> {
+    pub fn judge_noted(&self, end: Lsn) -> Result<(), DeviceError> {
         let Some(noted) = &self.noted else {
             return Ok(());
         };

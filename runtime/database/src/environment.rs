@@ -2,12 +2,15 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 use crossbeam_channel::Receiver;
 use reprise_base::{SiteId, limits::PART_BYTES};
-use reprise_env::{Clock, Disk, MakeWork, RealClock, RealDisk, RealThreads, Step, Threads, Work, entropy};
+use reprise_env::{
+    Clock, Disk, DiskError, MakeWork, OverlayDisk, RealClock, RealDisk, RealThreads, Step, Threads, Work, entropy,
+};
 use reprise_host::{Engine, Limits};
 use reprise_nvram::{MapRegions, OpenMemory};
 use reprise_observe::Recorder;
@@ -49,21 +52,51 @@ pub struct Environment {
     pub entropy: Box<dyn Fn() -> std::io::Result<[u8; 16]>>,
 }
 
+impl Folders {
+    /// Those in a directory, made where they are missing.
+    fn create(dir: &Path) -> Result<Self, DiskError> {
+        Ok(Self {
+            root: Arc::new(RealDisk::create(dir)?),
+            log: Arc::new(RealDisk::create(dir.join("log"))?),
+            checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
+            // Not worth an opening that fails: where there is no room for the folder, nothing is kept.
+            code: RealDisk::create(dir.join("code"))
+                .ok()
+                .map(|disk| Arc::new(disk) as Arc<dyn Disk>),
+        })
+    }
+
+    /// Those in a directory that is only looked at: no file of it changes, also where the file system could be written.
+    fn read(dir: &Path) -> Result<Self, DiskError> {
+        let open = |folder: PathBuf| -> Result<Arc<dyn Disk>, DiskError> {
+            Ok(Arc::new(OverlayDisk::new(Arc::new(RealDisk::open(folder)?))))
+        };
+        Ok(Self {
+            root: open(dir.to_owned())?,
+            log: open(dir.join("log"))?,
+            checkpoints: open(dir.join("checkpoints"))?,
+            code: open(dir.join("code")).ok(),
+        })
+    }
+}
+
 impl Environment {
     /// The system's, and wasm.
     pub fn real(config: &DatabaseConfig) -> Result<Self, OpenError> {
-        let folders = match (&config.dir, config.log) {
-            (Some(dir), log) if log != LogPolicy::None => Some(Folders {
-                root: Arc::new(RealDisk::create(dir)?),
-                log: Arc::new(RealDisk::create(dir.join("log"))?),
-                checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
-                // Not worth an opening that fails: where there is no room for the folder, nothing is kept.
-                code: RealDisk::create(dir.join("code"))
-                    .ok()
-                    .map(|disk| Arc::new(disk) as Arc<dyn Disk>),
-            }),
-            _ => None,
-        };
+        Self::over(config, Folders::create)
+    }
+
+    /// As `real`, of a directory in which nothing is written.
+    pub fn reading(config: &DatabaseConfig) -> Result<Self, OpenError> {
+        Self::over(config, Folders::read)
+    }
+
+    fn over(
+        config: &DatabaseConfig,
+        folders_of: impl Fn(&Path) -> Result<Folders, DiskError>,
+    ) -> Result<Self, OpenError> {
+        let dir = config.dir.as_deref().filter(|_| config.log != LogPolicy::None);
+        let folders = dir.map(folders_of).transpose()?;
         let assume_persistent = matches!(&config.device, DeviceConfig::Nvram(nvram) if nvram.assume_persistent);
         Ok(Self {
             clock: Arc::new(RealClock::new()),

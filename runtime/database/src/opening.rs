@@ -59,7 +59,13 @@ pub(crate) fn open_log(
     let on_durable = Box::new(move |end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
         keeping.complete(end, outcome.map_err(Unlogged::from), batch);
     });
-    let device = Device::begin(config, around, &folders.root, &*folders.log)?;
+    // A database that is read alone gets no region: that in use before stays as it is.
+    let on_files = (role == Role::ReadOnly).then(|| DatabaseConfig {
+        device: DeviceConfig::File,
+        ..config.clone()
+    });
+    let device_config = on_files.as_ref().unwrap_or(config);
+    let device = Device::begin(device_config, around, &folders.root, &*folders.log)?;
     let drained = device.drain(&log_config)?;
     let (disk, clock, threads) = (folders.log.clone(), around.clock.clone(), around.threads.clone());
     let begun = Instant::now();
@@ -81,7 +87,10 @@ pub(crate) fn open_log(
         });
     }
     files.clean()?;
-    let nvram = device.put_before(&log, &log_config)?;
+    let nvram = match role {
+        Role::ReadOnly => device.judge_noted(log.filled()).map(|()| None)?,
+        Role::Primary | Role::Standby => device.put_before(&log, &log_config)?,
+    };
     Ok(OpenedLog {
         genesis,
         log,

@@ -22,6 +22,8 @@ const SECTOR_BYTES: usize = 512;
 /// others to the same device for many milliseconds.
 const ZERO_CHUNK_BYTES: usize = 4 << 20;
 
+const NOT_REGULAR: &str = "it is no regular file";
+
 /// What lies in the files is for whoever runs the database: rows, arguments, keys, and the secret of random numbers.
 pub const PRIVATE_FILE_MODE: u32 = 0o600;
 const PRIVATE_DIR_MODE: u32 = 0o700;
@@ -102,6 +104,27 @@ impl RealDisk {
     }
 }
 
+/// Opens a regular file of the directory itself. Strangers hand over backups: a named pipe would hold its reader for ever, and a
+/// link would have files read that are not the backup's.
+fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<File, DiskError> {
+    let refused = |what: &str| DiskError::new("open", &path.display().to_string(), DiskErrorKind::Refused, what);
+    let opened = options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path);
+    let file = opened.map_err(|e| match e.raw_os_error() {
+        Some(libc::ELOOP) => refused("it is a link; put the file itself there"),
+        Some(libc::ENXIO) => refused(NOT_REGULAR),
+        _ => error("open", path, &e),
+    })?;
+    match file.metadata().map_err(|e| error("open", path, &e))?.is_file() {
+        true => Ok(file),
+        false => Err(refused(NOT_REGULAR)),
+    }
+}
+
+/// Opens a file that strangers may have made for reading; a named pipe or a link is refused.
+pub fn open_regular_file(path: &Path) -> Result<File, DiskError> {
+    open_regular(path, OpenOptions::new().read(true))
+}
+
 /// Makes the name of a new directory durable: what is synced in it would be lost with it.
 fn sync_entry(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -123,17 +146,13 @@ impl Disk for RealDisk {
 
     fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
         let path = self.path(name);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(|e| error("open", &path, &e))?;
+        let file = open_regular(&path, OpenOptions::new().read(true).write(true))?;
         Ok(self.wrap(path, file, true))
     }
 
     fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
         let path = self.path(name);
-        let file = File::open(&path).map_err(|e| error("open", &path, &e))?;
+        let file = open_regular(&path, OpenOptions::new().read(true))?;
         Ok(self.wrap(path, file, false))
     }
 
@@ -271,7 +290,8 @@ fn error(action: &'static str, path: &Path, error: &io::Error) -> DiskError {
     let kind = match error.kind() {
         ErrorKind::NotFound => DiskErrorKind::NotFound,
         ErrorKind::AlreadyExists => DiskErrorKind::Exists,
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => DiskErrorKind::Full,
+        // A file that is too large is a limit of the process: it does not pass when others make room.
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskErrorKind::Full,
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => DiskErrorKind::Refused,
         _ => DiskErrorKind::Io,
     };
@@ -310,6 +330,25 @@ mod tests {
         assert_eq!(file.read_at(0, &mut read).expect("read"), 8192);
         assert!(read[512..1536].iter().all(|b| *b == 7) && read[1536] == 0);
         assert_eq!(read[3999..4004], [0, 7, 7, 7, 0]);
+    }
+
+    #[test]
+    fn pipes_links_and_directories_are_refused_and_hold_nobody() {
+        let directory = tempfile::tempdir().expect("make directory");
+        let disk = RealDisk::create(directory.path()).expect("open disk");
+        disk.create("file").expect("create");
+        std::os::unix::fs::symlink(disk.path("file"), disk.path("link")).expect("link");
+        fs::create_dir(disk.path("folder")).expect("make directory");
+        let made = std::process::Command::new("mkfifo").arg(disk.path("pipe")).status();
+        assert!(made.expect("mkfifo runs").success());
+        for name in ["pipe", "link", "folder"] {
+            for opened in [disk.open_read(name), disk.open(name)] {
+                let refused = opened.err().expect("it is no file of the directory");
+                assert!(refused.to_string().contains(name), "{refused}");
+            }
+        }
+        assert_eq!(disk.list().expect("list"), ["file"]);
+        assert!(disk.open_read("file").is_ok() && disk.open("file").is_ok());
     }
 
     #[test]

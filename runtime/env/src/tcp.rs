@@ -1,10 +1,11 @@
 //! Sockets of transports over TCP: one that listens, one that connects, and a thread for each peer that must be greeted.
 
 use std::{
-    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    collections::BTreeMap,
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::Duration,
@@ -19,8 +20,10 @@ use crate::{
 
 /// How often a listener looks whether it was dropped.
 pub(crate) const ACCEPT_LOOK: Duration = Duration::from_millis(20);
-/// Accepted connections that the owner of the listener has not taken, and greetings under way, at most.
+/// Accepted connections that the owner of the listener has not taken, at most.
 const ACCEPTED_MAX: usize = 16;
+/// Greetings under way at most: beyond them the oldest gives way to a new one.
+const GREETINGS_MAX: usize = 32;
 
 /// Closes a listener when it is dropped.
 struct OpenListener(Arc<AtomicBool>);
@@ -83,40 +86,67 @@ where
     )
 }
 
+/// Sockets of peers that are being greeted, by number: the lowest is the oldest.
+#[derive(Default)]
+struct Greetings(Mutex<BTreeMap<u64, TcpStream>>);
+
+impl Greetings {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, TcpStream>> {
+        self.0.lock().expect("no code panics under this lock")
+    }
+
+    /// Counts one more. The oldest socket is shut down if there are too many, which ends its greeting.
+    fn begin(&self, number: u64, socket: TcpStream) {
+        let mut sockets = self.lock();
+        if sockets.len() >= GREETINGS_MAX
+            && let Some((_, oldest)) = sockets.pop_first()
+        {
+            let _ = oldest.shutdown(Shutdown::Both); // the peer may have ended it before
+        }
+        sockets.insert(number, socket);
+    }
+
+    fn end(&self, number: u64) {
+        self.lock().remove(&number);
+    }
+}
+
 fn greet_all<F>(listener: &TcpListener, is_closed: &AtomicBool, name: &str, sender: &Sender<Connection>, greet: &Arc<F>)
 where
     F: Fn(TcpStream, SocketAddr, OpenSocket) -> Result<Connection, NetError> + Send + Sync + 'static,
 {
-    let (open, under_way) = (OpenSockets::default(), Arc::new(AtomicUsize::new(0)));
-    while !is_closed.load(Ordering::Acquire) {
+    let (open, greetings) = (OpenSockets::default(), Arc::new(Greetings::default()));
+    for number in 0.. {
+        if is_closed.load(Ordering::Acquire) {
+            return;
+        }
+        // Further peers wait in the kernel, as they do without a greeting.
+        let Some(place) = open.take() else {
+            thread::sleep(ACCEPT_LOOK);
+            continue;
+        };
         let Ok((stream, peer)) = listener.accept() else {
             thread::sleep(ACCEPT_LOOK);
             continue;
         };
-        let Some(place) = open.take() else {
-            thread::sleep(ACCEPT_LOOK);
+        let Ok(socket) = stream.try_clone() else {
             continue; // dropped, it ends
         };
-        if under_way.fetch_add(1, Ordering::AcqRel) >= ACCEPTED_MAX {
-            under_way.fetch_sub(1, Ordering::AcqRel);
-            continue; // dropped, it ends
-        }
-        let (greet, sender, greetings) = (greet.clone(), sender.clone(), under_way.clone());
+        greetings.begin(number, socket);
+        let (greet, sender, under_way) = (greet.clone(), sender.clone(), greetings.clone());
         let take = move || {
             // One that can't be set up is gone; the peer notices.
             let connection = stream.set_nonblocking(false).map_err(NetError::from);
-            if let Ok(connection) = connection.and_then(|()| greet(stream, peer, place)) {
+            let connection = connection.and_then(|()| greet(stream, peer, place));
+            under_way.end(number);
+            if let Ok(connection) = connection {
                 let _ = sender.send(connection); // the listener may be gone
             }
-            greetings.fetch_sub(1, Ordering::AcqRel);
         };
         // Without a thread it ends; the peer notices.
-        if thread::Builder::new()
-            .name(format!("{name}-greet"))
-            .spawn(take)
-            .is_err()
-        {
-            under_way.fetch_sub(1, Ordering::AcqRel);
+        let thread = thread::Builder::new().name(format!("{name}-greet"));
+        if thread.spawn(take).is_err() {
+            greetings.end(number);
         }
     }
 }

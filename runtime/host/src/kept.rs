@@ -68,15 +68,18 @@ impl Hasher for Settings {
 }
 
 impl KeptCode {
-    /// `secret` is the database's own. What is in the folder is looked at when it is needed.
+    /// `secret` is the database's own. What is in the folder is looked at when it is needed. Files of other names stay: the
+    /// operator may have linked a folder that holds them.
     pub fn open(disk: Arc<dyn Disk>, secret: &[u8]) -> Result<Self, DiskError> {
         let mut files = Files::default();
         for name in disk.list()? {
-            match disk.open_read(&name).and_then(|file| file.len()) {
-                Ok(bytes) if name.ends_with(SUFFIX) => {
-                    files.known.insert(name, Known { bytes, used: 0 });
+            if name == UNFINISHED {
+                disk.remove(&name)?; // a crash cut it off
+            } else if is_code_name(&name) {
+                match disk.open_read(&name).and_then(|file| file.len()) {
+                    Ok(bytes) => drop(files.known.insert(name, Known { bytes, used: 0 })),
+                    Err(_) => disk.remove(&name)?,
                 }
-                _ => disk.remove(&name)?, // cut off by a crash
             }
         }
         Ok(Self {
@@ -200,6 +203,12 @@ fn file_name(name: &[u8; 32]) -> String {
     text
 }
 
+/// Checks whether `file_name` makes such names.
+fn is_code_name(name: &str) -> bool {
+    let digits = name.strip_suffix(SUFFIX).unwrap_or_default();
+    digits.len() == 64 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// HMAC-SHA256 (RFC 2104) over the parts, one behind the other.
 fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut block = [0; HMAC_BLOCK_BYTES];
@@ -293,10 +302,41 @@ mod tests {
         kept.put(&[2; 32], b"two");
         disk.create(UNFINISHED).expect("create");
         let kept = opened(&disk, b"secret");
+        assert_eq!(disk.list().expect("list").len(), 2, "the unfinished file goes");
         assert!(kept.get(&[2; 32]).is_some());
         kept.let_go_unused();
         assert_eq!(disk.list().expect("list"), [file_name(&[2; 32])]);
         assert!(kept.get(&[1; 32]).is_none() && kept.get(&[2; 32]).is_some());
+    }
+
+    #[test]
+    fn files_of_other_names_stay_in_the_folder() {
+        let disk = SimDisk::new();
+        let upper = file_name(&[0xab; 32]).to_uppercase();
+        let longer = format!("0{}", file_name(&[1; 32]));
+        let others = [
+            "a.code",
+            "notes.code.bak",
+            "thesis.txt",
+            "unfinished.tmp.1",
+            &upper,
+            &longer,
+        ];
+        for name in others {
+            disk.create(name).expect("create").write_at(0, b"x").expect("write");
+        }
+        let mut kept = opened(&disk, b"secret");
+        kept.bytes_max = 400;
+        kept.put(&[1; 32], &[0; 200]);
+        kept.put(&[2; 32], &[0; 200]);
+        kept.let_go_unused();
+        opened(&disk, b"secret").let_go_unused();
+        let left = disk.list().expect("list");
+        assert!(
+            others.iter().all(|name| left.iter().any(|left| left == name)),
+            "{left:?}"
+        );
+        assert_eq!(left.len(), others.len(), "its own file, which is not used, went");
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub enum UnavailableKind {
     Stalled,
     /// It was closed.
     Closed,
+    /// The primary gives its place away; passes where nobody takes it.
+    Paused,
     /// It was told to take none.
     ReadOnly,
 }

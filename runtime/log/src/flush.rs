@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_base::Lsn;
-use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile, Step, Work};
+use reprise_env::{AlignedBuf, Disk, DiskError, DiskErrorKind, DiskFile, Step, Work};
 use reprise_wire::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockKind, History, MEMORY_UNIT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader,
     seal_block, tag_at,
@@ -18,6 +18,7 @@ use crate::{
     error::{LogError, UnavailableKind},
     group::{Group, Position},
     index::{SPARE_NAME, segment_name},
+    prepare::RETRY_AFTER,
     state::{Block, Shared, Spare, State},
 };
 
@@ -281,7 +282,7 @@ impl<P: Send + 'static> Flusher<P> {
         }
         let offset = block.place - self.segment_start + SEGMENT_HEADER_BYTES as u64;
         let (group_end, is_handed) = self.hand_over(&block);
-        let written = self.segment.write_durable_at(offset, &block.buffer);
+        let written = self.write_when_room(offset, &block.buffer);
         written.map_err(|error| Failed {
             error,
             begun: Some((offset, block.buffer.len())),
@@ -310,6 +311,28 @@ impl<P: Send + 'static> Flusher<P> {
         stats.records.add(block.records_count as u64);
         self.acknowledge(block, &written, write_ns);
         Ok(())
+    }
+
+    /// Writes a block, and tries again while the disk has no space for it: some file systems take space for each write. Appends are refused
+    /// meanwhile, and whoever waits for the block waits on: it has its place, and standbys may have it.
+    fn write_when_room(&self, offset: u64, block: &[u8]) -> Result<(), DiskError> {
+        let shared = &*self.shared;
+        loop {
+            let written = self.segment.write_durable_at(offset, block);
+            let full = written.as_ref().err().filter(|error| error.kind == DiskErrorKind::Full);
+            let mut state = shared.lock();
+            let had_none = std::mem::replace(&mut state.block_error, full.cloned()).is_some();
+            if state.block_error.is_none() || state.is_closing || state.stopped.is_some() {
+                if had_none {
+                    shared.clear_refusal(&state);
+                }
+                return written;
+            }
+            shared.may_refuse.store(true, Ordering::Release);
+            drop(state);
+            shared.space.notify_all();
+            shared.threads.sleep(RETRY_AFTER);
+        }
     }
 
     /// Hands the records of a sealed block to whoever gets groups: where they end, and whether anybody did.
@@ -410,7 +433,8 @@ fn write_header(file: &dyn DiskFile, header: &SegmentHeader) -> Result<(), DiskE
 impl<P> Shared<P> {
     /// After this `refusal` answers by a look at one flag again.
     pub fn clear_refusal(&self, state: &State<P>) {
-        if state.stopped.is_none() && !state.is_closing && state.received.is_none() && state.paused.is_none() {
+        let is_open = state.stopped.is_none() && !state.is_closing;
+        if is_open && state.received.is_none() && state.paused.is_none() && state.block_error.is_none() {
             self.may_refuse.store(false, Ordering::Release);
         }
     }

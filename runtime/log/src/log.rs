@@ -258,6 +258,12 @@ impl<P: Send + 'static> Log<P> {
         self.shared.refusal().map(LogError::into_reason)
     }
 
+    /// As `refusal`, also while long records alone are refused: the room that is left takes no other ones.
+    pub fn trouble(&self) -> Option<Arc<str>> {
+        let lacks = || self.shared.lock().lack_of_room().map(LogError::into_reason);
+        self.refusal().or_else(lacks)
+    }
+
     /// True where it was told to take no appends (`refuse`).
     pub fn is_read_only(&self) -> bool {
         let kind = UnavailableKind::ReadOnly;

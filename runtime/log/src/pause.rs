@@ -18,7 +18,7 @@ impl<P: Send + 'static> Log<P> {
         if let Some(error) = state.refusal_of_appends() {
             return Err(error);
         }
-        state.paused = Some(LogError::unavailable(UnavailableKind::Stalled, reason));
+        state.paused = Some(LogError::unavailable(UnavailableKind::Paused, reason));
         self.shared.may_refuse.store(true, std::sync::atomic::Ordering::Release);
         let end = state.filled();
         drop(state);

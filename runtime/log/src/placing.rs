@@ -159,10 +159,8 @@ impl<P: Send + 'static> Receiver<P> {
         assert_eq!(start, lsn, "the rings have all that was received");
         self.appender.put(state, &batch, None, Duration::ZERO);
         let end = Lsn(start.0 + u64::from(part.count));
-        while !shared.wait_durable(end, wait_max) {
-            if let Some(error) = shared.refusal_of_stop() {
-                return Err(error);
-            }
+        if !shared.wait_durable(end, wait_max) {
+            return Err(self.stop_stalled(wait_max));
         }
         front.marks.set_copied(end);
         front.filled.raise(end.0);
@@ -170,5 +168,16 @@ impl<P: Send + 'static> Receiver<P> {
         front.note_copied(end);
         front.lsns.persisted(0);
         Ok(())
+    }
+
+    /// Stops a log whose disk hangs with a record that has its number. A promotion waits behind it, and hears of it now; the next
+    /// opening finds out whether the record is there.
+    fn stop_stalled(&self, waited: Duration) -> LogError {
+        let shared = &*self.appender.0;
+        let reason = format!("the disk did not take a block within {} s", waited.as_secs_f64());
+        let error = LogError::unavailable(UnavailableKind::Failed, reason);
+        // Another error may have stopped it before.
+        shared.stop(error.clone(), error.clone());
+        shared.refusal_of_stop().unwrap_or(error)
     }
 }

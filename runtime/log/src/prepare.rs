@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// After a failure, time until the next try.
-const RETRY_AFTER: Duration = Duration::from_millis(500);
+pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 pub(crate) struct Preparer<P> {
     shared: Arc<Shared<P>>,

@@ -99,6 +99,8 @@ pub(crate) struct State<P> {
     /// Room that the next spare must have; 0 when none is asked for.
     pub spare_wanted: u64,
     pub spare_error: Option<DiskError>,
+    /// Why the block that is being written is not yet, where the disk has no space for it.
+    pub block_error: Option<DiskError>,
     /// Room of the newest segment when it was empty: the next one may be larger.
     pub segment_room: u64,
     pub last_kind: BlockKind,
@@ -240,6 +242,7 @@ impl<P> State<P> {
             is_spare_named: false,
             spare_wanted: 0,
             spare_error: None,
+            block_error: None,
             segment_room,
             last_kind,
             stopped: None,
@@ -327,6 +330,9 @@ impl<P> State<P> {
         if self.is_closing {
             let error = LogError::unavailable(UnavailableKind::Closed, "it is closed");
             return Admission::Refuse(error);
+        }
+        if let Some(error) = &self.block_error {
+            return Admission::Refuse(no_room(error));
         }
         let waits = match source {
             Source::Run | Source::Front => false,
@@ -461,11 +467,20 @@ impl<P> State<P> {
         if let Some(error) = self.refusal_of_appends() {
             return Some(error);
         }
+        if let Some(error) = &self.block_error {
+            return Some(no_room(error));
+        }
         let block = block_bytes(self.fill.len() + REFUSAL_ROOM_BYTES);
         match &self.spare_error {
             Some(error) if !self.fits(block) => Some(no_room(error)),
             _ => None,
         }
+    }
+
+    /// Why the longest block would be refused, though shorter ones are taken.
+    pub fn lack_of_room(&self) -> Option<LogError> {
+        let error = self.spare_error.as_ref().filter(|_| !self.fits(BLOCK_BYTES_MAX))?;
+        Some(no_room(error))
     }
 
     /// Of records that end at `end`: what was in flight when the log stopped lies before the block being filled.
@@ -489,7 +504,7 @@ fn no_room(error: &DiskError) -> LogError {
         DiskErrorKind::Full => UnavailableKind::Full,
         _ => UnavailableKind::Failed,
     };
-    LogError::unavailable(kind, format!("no space for its next segment ({error})"))
+    LogError::unavailable(kind, format!("no space for its segments ({error})"))
 }
 
 impl<P> Shared<P> {

@@ -9,7 +9,7 @@ use std::{
 
 use crossbeam_channel::bounded;
 use reprise_env::{
-    Connection, FrameMemory, Listener, Net, NetError, NetLimits, bind_tcp, connect_tcp, entropy, greet_on,
+    Connection, FrameMemory, Listener, Net, NetError, NetLimits, OpenSocket, bind_tcp, connect_tcp, entropy, greet_on,
 };
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     layout::{Outgoing, PIECES_MAX, RING_AT, ring_bytes},
     reader::Reader,
     sender::RdmaSender,
-    shared::{Around, Shared, WRITES_MAX},
+    shared::{Around, GreetedSocket, Shared, WRITES_MAX},
     verbs::{Ask, Card, Pair, VerbsError},
 };
 
@@ -55,6 +55,7 @@ impl RdmaNet {
         mut stream: TcpStream,
         peer: SocketAddr,
         (limits, time): (NetLimits, Duration),
+        place: Option<OpenSocket>,
     ) -> Result<Connection, NetError> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(time))?;
@@ -80,7 +81,8 @@ impl RdmaNet {
         let theirs = exchange(&mut timed, &mut *pair, &own).map_err(|error| told(peer, &error))?;
         stream.set_nonblocking(true)?;
         *self.path.lock().expect("nothing panics under this lock") = self.card.describe(local).ok();
-        let shared = Shared::new(pair, theirs.memory, Box::new(stream), Around::default());
+        let socket = GreetedSocket { stream, _place: place };
+        let shared = Shared::new(pair, theirs.memory, Box::new(socket), Around::default());
         connection(shared, peer.to_string(), (own_ring_bytes, &theirs), limits)
     }
 }
@@ -128,14 +130,14 @@ impl Net for RdmaNet {
         let found = found.map_err(|error| NetError::Io(format!("RDMA: {error}")))?;
         *self.path.lock().expect("nothing panics under this lock") = Some(found);
         let own = self.clone();
-        greet_on(listener, "rdma", move |stream, peer, _| {
-            own.connection_of(stream, peer, (limits, GREETING_TIME))
+        greet_on(listener, "rdma", move |stream, peer, place| {
+            own.connection_of(stream, peer, (limits, GREETING_TIME), Some(place))
         })
     }
 
     fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError> {
         let (stream, peer) = connect_tcp(address, time)?;
-        self.connection_of(stream, peer, (limits, time))
+        self.connection_of(stream, peer, (limits, time), None)
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_env::{Clock, NetError, RealClock, RealThreads, SharedFrame, Threads};
+use reprise_env::{Clock, NetError, OpenSocket, RealClock, RealThreads, SharedFrame, Threads};
 
 use crate::{
     layout::{PIECES_MAX, RING_BYTES_MAX},
@@ -56,14 +56,20 @@ pub(crate) trait Beside: Send + Sync {
     fn is_peer_there(&self) -> bool;
 }
 
-/// It says nothing any more: it ends when the peer is gone.
-impl Beside for TcpStream {
+/// The socket over which the peer was greeted. No byte follows on it: it ends when the peer is gone.
+pub(crate) struct GreetedSocket {
+    pub stream: TcpStream,
+    /// At the listener; a socket that connected has none.
+    pub _place: Option<OpenSocket>,
+}
+
+impl Beside for GreetedSocket {
     fn end(&self) {
-        let _ = self.shutdown(Shutdown::Both);
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     fn is_peer_there(&self) -> bool {
-        let looked = self.peek(&mut [0]);
+        let looked = self.stream.peek(&mut [0]);
         looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 }

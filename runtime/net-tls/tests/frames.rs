@@ -191,6 +191,24 @@ fn plain_peers_slow_ones_and_liars_end_and_leave_the_listener_be() {
 }
 
 #[test]
+fn the_oldest_silent_peer_gives_way_when_greetings_are_too_many() {
+    let net = TlsNet::new(Some(Files::new().read()));
+    let listener = net.listen("127.0.0.1:0", LIMITS).expect("listens");
+    let certificate = net.certificate().expect("it has one");
+    // More than are greeted at one time: they stay silent for less than a handshake may take.
+    let silent: Vec<_> = (0..40)
+        .map(|_| TcpStream::connect(&listener.address).expect("connected"))
+        .collect();
+    let mut far = TlsNet::default()
+        .connect_encrypted(&listener.address, certificate, 2 * SECOND, LIMITS)
+        .expect("the newest peer is greeted at its first try");
+    far.sender.send(&[b"hello"]).expect("sent");
+    let near = listener.accepted.recv_timeout(5 * SECOND).expect("accepted");
+    assert_eq!(next(&near).as_deref(), Some(&b"hello"[..]));
+    drop(silent);
+}
+
+#[test]
 fn a_damaged_byte_ends_the_connection() {
     let net = TlsNet::new(Some(Files::new().read()));
     let listener = net.listen("127.0.0.1:0", LIMITS).expect("listens");

@@ -11,6 +11,7 @@ mod histogram;
 mod lines;
 mod notices;
 mod procedures;
+mod refusals;
 mod registry;
 
 pub use counter::Counter;
@@ -20,4 +21,5 @@ pub use notices::{Notice, NoticeKind, Notices, Taken};
 pub use procedures::{
     CallEnd, CallStage, CallSums, METERS_MAX, ModuleMeters, OTHER, ProcedureMeter, ProcedureMeters, ProcedureSums,
 };
+pub use refusals::{RefusalReason, Refusals};
 pub use registry::{FlushStats, Recorder, Registry, Snapshot, Totals};

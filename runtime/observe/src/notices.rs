@@ -2,13 +2,15 @@
 
 use std::{
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use reprise_base::{Lsn, TxnId};
+
+use crate::RefusalReason;
 
 /// Notices of one kind that are kept between two takings.
 const NOTICES_MAX: u64 = 5;
@@ -77,6 +79,29 @@ pub enum Notice {
         /// The limit, in bytes.
         max: u64,
     },
+    /// A call was refused because there is no room for its idempotency key.
+    KeysRefused {
+        /// The key's scope; empty without tokens.
+        scope: String,
+        /// Bytes of the scope's keys and their outcomes.
+        taken: u64,
+        /// Bytes that the keys of all scopes may take.
+        room: u64,
+    },
+    /// A state in which writes are refused began, changed or ended.
+    Danger {
+        /// `log` or `standbys`.
+        what: &'static str,
+        /// Why writes are refused; None: they are taken again.
+        reason: Option<Arc<str>>,
+    },
+    /// Calls or requests were refused for a reason that is the server's matter.
+    Refused {
+        /// Why.
+        reason: RefusalReason,
+        /// How many since they were told last.
+        calls: u64,
+    },
     /// A checkpoint is there.
     CheckpointPublished {
         /// Its position.
@@ -140,6 +165,12 @@ pub enum NoticeKind {
     SlowCall,
     /// `Notice::MemoryExhausted`: one of them tells enough.
     Memory,
+    /// `Notice::KeysRefused`: one of them tells enough.
+    Keys,
+    /// `Notice::Danger`.
+    Danger,
+    /// `Notice::Refused`: whoever tells them does so seldom.
+    Refusal,
     /// Of checkpoints, published or failed.
     Checkpoint,
     /// `Notice::ArchiveFailed`.
@@ -153,11 +184,14 @@ pub enum NoticeKind {
 }
 
 impl NoticeKind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Schema,
         Self::Trap,
         Self::SlowCall,
         Self::Memory,
+        Self::Keys,
+        Self::Danger,
+        Self::Refusal,
         Self::Checkpoint,
         Self::Archive,
         Self::Standby,
@@ -172,6 +206,9 @@ impl NoticeKind {
             Self::Trap => "traps",
             Self::SlowCall => "slow calls",
             Self::Memory => "calls refused for lack of memory",
+            Self::Keys => "calls refused for lack of room for their idempotency keys",
+            Self::Danger => "changes of what refuses writes",
+            Self::Refusal => "reasons of refused calls",
             Self::Checkpoint => "checkpoints",
             Self::Archive => "failures of the archive",
             Self::Standby => "notes of standbys",
@@ -184,7 +221,8 @@ impl NoticeKind {
     fn kept_max(self) -> u64 {
         match self {
             Self::Control => CONTROLS_MAX,
-            Self::Memory => 1,
+            Self::Refusal => RefusalReason::ALL.len() as u64,
+            Self::Memory | Self::Keys => 1,
             _ => NOTICES_MAX,
         }
     }

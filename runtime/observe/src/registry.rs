@@ -8,7 +8,7 @@ use std::{
 use hdrhistogram::Histogram;
 
 use crate::{
-    Counter, LatencyHistogram, ProcedureMeters,
+    Counter, LatencyHistogram, ProcedureMeters, Refusals,
     histogram::{empty, nanoseconds},
 };
 
@@ -19,7 +19,6 @@ struct ThreadCounters {
     committed: Counter,
     aborted: Counter,
     trapped: Counter,
-    rejected: Counter,
     fuel: Counter,
     batches: Counter,
     log_bytes: Counter,
@@ -48,12 +47,6 @@ impl Recorder {
         } else {
             self.0.trapped.add(1);
         }
-    }
-
-    /// A call that did not run.
-    #[inline]
-    pub fn rejected(&self, calls: u64) {
-        self.0.rejected.add(calls);
     }
 
     /// Records of so many bytes went to the log.
@@ -100,6 +93,8 @@ pub struct Registry {
     answered: LatencyHistogram,
     /// What became of calls, by procedure.
     pub procedures: ProcedureMeters,
+    /// Of calls that did not run.
+    pub refusals: Refusals,
 }
 
 /// Sums over all engine threads since the start.
@@ -111,7 +106,7 @@ pub struct Totals {
     pub aborted: u64,
     /// Those that a trap or a limit ended.
     pub trapped: u64,
-    /// Calls that did not run.
+    /// Calls and requests that did not run, whatever the reason.
     pub rejected: u64,
     /// Burned by all calls.
     pub fuel: u64,
@@ -188,6 +183,7 @@ impl Registry {
             snapshot.threads.push(totals);
             thread.run.add_to(&mut snapshot.run);
         }
+        snapshot.totals.rejected = self.refusals.all().iter().sum();
         if let Some(flush) = &*self.flush.lock().expect("nothing panics in here") {
             snapshot.totals.flushes = flush.flushes.get();
             snapshot.totals.flushed_bytes = flush.bytes.get();
@@ -204,7 +200,6 @@ impl ThreadCounters {
             committed: self.committed.get(),
             aborted: self.aborted.get(),
             trapped: self.trapped.get(),
-            rejected: self.rejected.get(),
             fuel: self.fuel.get(),
             batches: self.batches.get(),
             log_bytes: self.log_bytes.get(),
@@ -218,7 +213,6 @@ impl Totals {
         self.committed += other.committed;
         self.aborted += other.aborted;
         self.trapped += other.trapped;
-        self.rejected += other.rejected;
         self.fuel += other.fuel;
         self.batches += other.batches;
         self.log_bytes += other.log_bytes;

@@ -28,6 +28,10 @@ pub enum ReplyOutcome {
     Superseded,
     /// Nothing of it was kept: the log can't take writes. The reason is the log's.
     LogUnavailable(Arc<str>),
+    /// Nothing of it was kept: standbys are missing that the server's safety level asks for.
+    StandbyUnavailable(Arc<str>),
+    /// Nothing of it was kept: this primary's lease is over.
+    LeaseLost(Arc<str>),
     /// The log failed while it wrote the call's record: it may be kept.
     OutcomeUnknown(Arc<str>),
     /// It committed here. Whether the standbys that its safety level asks for have it is not known.
@@ -95,6 +99,9 @@ impl From<&Unlogged> for ReplyOutcome {
     fn from(reason: &Unlogged) -> Self {
         match reason {
             Unlogged::Unavailable(reason) => Self::LogUnavailable(reason.clone()),
+            Unlogged::StandbyUnavailable(reason) => Self::StandbyUnavailable(reason.clone()),
+            Unlogged::LeaseLost(reason) => Self::LeaseLost(reason.clone()),
+            Unlogged::Paused(reason) => Self::Unavailable(reason.clone()),
             Unlogged::ReadOnly(reason) => Self::ReadOnly(reason.clone()),
             Unlogged::Unknown(reason) => Self::OutcomeUnknown(reason.clone()),
         }
@@ -274,6 +281,8 @@ impl CallBatch {
             then(match &batch.calls[0].outcome {
                 ReplyOutcome::Waiting => Ok(()),
                 ReplyOutcome::LogUnavailable(reason)
+                | ReplyOutcome::StandbyUnavailable(reason)
+                | ReplyOutcome::LeaseLost(reason)
                 | ReplyOutcome::ReadOnly(reason)
                 | ReplyOutcome::Unavailable(reason) => Err(reason.clone()),
                 other => Err(format!("{other:?}").into()),

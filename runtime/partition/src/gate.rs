@@ -174,12 +174,12 @@ impl CommitGate {
     /// Why writes are refused before they run.
     pub fn refusal(&self) -> Option<Unlogged> {
         if self.is_silent() {
-            return Some(Unlogged::Unavailable(LEASE_OVER.into()));
+            return Some(Unlogged::LeaseLost(LEASE_OVER.into()));
         }
         if !self.refuses.load(Ordering::Acquire) {
             return None;
         }
-        self.lock().refusal.clone().map(Unlogged::Unavailable)
+        self.lock().refusal.clone().map(Unlogged::StandbyUnavailable)
     }
 
     /// True where nobody is told that the record at `lsn`, which is durable here, is committed: it is not yet where it is wanted, or this server

@@ -18,6 +18,15 @@ pub enum Unlogged {
     /// The log is read alone.
     #[error("{0}")]
     ReadOnly(Arc<str>),
+    /// Standbys are missing that the server's safety level asks for.
+    #[error("{0}")]
+    StandbyUnavailable(Arc<str>),
+    /// This primary's lease is over.
+    #[error("{0}")]
+    LeaseLost(Arc<str>),
+    /// The primary gives its place away.
+    #[error("{0}")]
+    Paused(Arc<str>),
     /// The log failed while it wrote this: it may be kept.
     #[error("{0}")]
     Unknown(Arc<str>),
@@ -34,6 +43,10 @@ impl From<&LogError> for Unlogged {
                 kind: UnavailableKind::Doubtful,
                 ..
             } => Self::Unknown(error.to_string().into()),
+            LogError::Unavailable {
+                kind: UnavailableKind::Paused,
+                reason,
+            } => Self::Paused(reason.clone()),
             _ => Self::Unavailable(error.to_string().into()),
         }
     }

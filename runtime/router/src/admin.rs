@@ -171,7 +171,8 @@ impl Router {
                 unchanged: true,
                 created: false,
                 destroyed: Vec::new(),
-                lsn: Lsn(0),
+                // A read that waits for it sees the version: the record of that lies at it or before it.
+                lsn: Lsn(self.view().0.saturating_sub(1)),
             });
         }
         let name = candidate.name.clone();

@@ -13,8 +13,9 @@ use reprise_partition::{CallBatch, CallKey, CallTimes, Caller, Deadline, ReplyOu
 use reprise_txn::{Bound, Deployed, Module, call_hash};
 
 use crate::{
-    idempotency::{Begin, CallDigests, Remembered, ScopedKey},
+    idempotency::{Begin, CallDigests, Remembered},
     router::Router,
+    scoped_key::ScopedKey,
 };
 
 /// One answer of a [`BatchReply`].
@@ -337,6 +338,9 @@ impl BatchBuilder {
     }
 
     fn place_ready(&mut self, ready: Ready) {
+        if let Ready::Refused(outcome) = &ready {
+            self.router.count_refusal(outcome);
+        }
         self.places.push(Place::Ready(self.ready.len() as u32));
         self.ready.push(ready);
     }

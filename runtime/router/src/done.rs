@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureMeter};
+use reprise_base::limits::MEMORY_MAX_LIMIT;
+use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureMeter, RefusalReason};
 use reprise_partition::{CallBatch, ReplyOutcome};
 use reprise_txn::{Deployed, Failure, Module};
 
-use crate::{
-    idempotency::{Remembered, ScopedKey},
-    router::Router,
-};
+use crate::{idempotency::Remembered, router::Router, scoped_key::ScopedKey};
 
 impl Router {
     /// `deployed`: what the calls were encoded for.
@@ -55,6 +53,7 @@ impl Router {
         for calls in of_one {
             let mut sums = CallSums::default();
             for call in calls {
+                self.count_refusal(&call.outcome);
                 match end_of(&call.outcome) {
                     Some(end) => sums.count(end),
                     None => continue,
@@ -70,6 +69,14 @@ impl Router {
         }
     }
 
+    /// Counts an outcome by its reason, if it is a refusal.
+    #[inline]
+    pub(crate) fn count_refusal(&self, outcome: &ReplyOutcome) {
+        if let Some(reason) = reason_of(outcome) {
+            self.refusals().count(reason);
+        }
+    }
+
     fn meter<'m>(&self, module: &'m Module, procedure: u16) -> &'m ProcedureMeter {
         let procedure = usize::from(procedure);
         module.meters.get(procedure, || {
@@ -81,6 +88,30 @@ impl Router {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Why a call was refused, or what the server lacked; None: it was not.
+#[inline]
+fn reason_of(outcome: &ReplyOutcome) -> Option<RefusalReason> {
+    Some(match outcome {
+        ReplyOutcome::Committed | ReplyOutcome::Waiting | ReplyOutcome::Superseded => return None,
+        ReplyOutcome::Failed(failure) => match &**failure {
+            Failure::Limit { limit, .. } if limit == MEMORY_MAX_LIMIT => RefusalReason::MemoryExhausted,
+            _ => return None,
+        },
+        ReplyOutcome::LogUnavailable(_) => RefusalReason::LogUnavailable,
+        ReplyOutcome::StandbyUnavailable(_) => RefusalReason::StandbyUnavailable,
+        ReplyOutcome::LeaseLost(_) => RefusalReason::LeaseLost,
+        ReplyOutcome::OutcomeUnknown(_) | ReplyOutcome::Unconfirmed(_) => RefusalReason::OutcomeUnknown,
+        ReplyOutcome::ReadOnly(_) => RefusalReason::ReadOnly,
+        ReplyOutcome::NotPrimary(_) => RefusalReason::NotPrimary,
+        ReplyOutcome::Overloaded { .. } => RefusalReason::Overloaded,
+        ReplyOutcome::IdempotencyConflict => RefusalReason::IdempotencyConflict,
+        ReplyOutcome::IdempotencyFull => RefusalReason::MemoryExhausted,
+        ReplyOutcome::Quarantined(_) => RefusalReason::Quarantined,
+        ReplyOutcome::TooStale(_) => RefusalReason::TooStale,
+        ReplyOutcome::Unavailable(_) => RefusalReason::Unavailable,
+    })
 }
 
 /// What became of a call; None where it is to be submitted again, and counts then.

@@ -3,7 +3,8 @@
 //!
 //! A key counts within a scope, by default the name of the token that called. A scope that does not have a key finds it among those from
 //! a time without tokens. A key ages by the key clock, which counts time in which a primary ran. Until its time is over it is not
-//! forgotten: where there is no room for another one, calls with new keys are refused before they run.
+//! forgotten: where there is no room for another one, calls with new keys are refused before they run. The keys of one scope take at
+//! most half of the room, so that no token takes all of it from the others.
 
 use std::{
     collections::BTreeMap,
@@ -16,8 +17,11 @@ use std::{
 };
 
 use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_KEEP_DEFAULT};
+use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{ReplyOutcome, Shared};
 use reprise_txn::Module;
+
+use crate::scoped_key::{Name, ScopedKey, scope_of, split};
 
 /// Digests of a call. A repeat asks for the same if one of the two is equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +37,6 @@ impl CallDigests {
     fn is_same(&self, other: &Self) -> bool {
         self.fingerprint == other.fingerprint || self.args_hash == other.args_hash
     }
-}
-
-/// A key within its scope.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ScopedKey<'a> {
-    /// That of the token that calls; empty where there are no tokens.
-    pub scope: &'a str,
-    pub key: &'a str,
 }
 
 /// A committed outcome, kept for repeats.
@@ -132,31 +128,18 @@ struct State {
     by_age: BTreeMap<(u64, TxnId), Name>,
     /// Of everything in `entries`.
     taken: Grant,
+    /// The same by scope; the names' first parts are the keys.
+    taken_by_scope: BTreeMap<Box<[u8]>, u64>,
     refused: u64,
 }
-
-/// A scope's length, the scope, and the key: an entry and its place in time share it.
-type Name = Arc<[u8]>;
 
 /// What an entry takes beside its name and its result: its places in two maps, at the usual fill of their nodes, and what
 /// allocations cost.
 const ENTRY_BYTES: u64 = 336;
+/// One scope's keys take at most this part of the room: one in so many.
+const SCOPE_SHARE: u64 = 2;
 /// Expired entries that are forgotten in one go, so that nobody waits for a million.
 const FORGET_AT_ONCE: usize = 64;
-
-impl ScopedKey<'_> {
-    fn name(&self) -> Name {
-        let length = u8::try_from(self.scope.len()).expect("a scope has 255 bytes at most");
-        [&[length], self.scope.as_bytes(), self.key.as_bytes()].concat().into()
-    }
-}
-
-fn split(name: &[u8]) -> (Box<str>, Box<str>) {
-    let (length, rest) = name.split_first().expect("a name begins with a length");
-    let (scope, key) = rest.split_at(*length as usize);
-    let text = |bytes: &[u8]| str::from_utf8(bytes).expect("made of text").into();
-    (text(scope), text(key))
-}
 
 fn entry_bytes(name: &Name) -> u64 {
     ENTRY_BYTES + name.len() as u64
@@ -169,6 +152,7 @@ impl Idempotency {
                 entries: BTreeMap::new(),
                 by_age: BTreeMap::new(),
                 taken: budget.take(0),
+                taken_by_scope: BTreeMap::new(),
                 refused: 0,
             }),
             shared,
@@ -241,10 +225,15 @@ impl Idempotency {
         }
         // What is left of the name has expired.
         state.forget(&name);
-        if !state.taken.try_grow(entry_bytes(&name)) {
+        if !state.try_take(&name) {
             state.forget_before(before);
-            if !state.taken.try_grow(entry_bytes(&name)) {
+            if !state.try_take(&name) {
                 state.refused += 1;
+                let (scope, taken) = (key.scope, state.scope_bytes(&name));
+                let room = state.taken.budget().limit();
+                drop(state);
+                let notices = &self.shared.notices;
+                notices.tell(NoticeKind::Keys, || refused_keys(scope, taken, room));
                 return Begin::Full;
             }
         }
@@ -282,7 +271,7 @@ impl Idempotency {
                 return;
             };
             // It has committed: what its result takes is not asked for.
-            state.taken.shrink(entry_bytes(&name));
+            state.give_back(&name, entry_bytes(&name));
             let kept_us = self.shared.key_clock.now_us();
             state.keep(name, digests, kept_us, outcome.clone());
             state.forget_before(self.expired_before());
@@ -300,7 +289,7 @@ impl Idempotency {
             let Some(Entry::Running { waiters, .. }) = state.entries.remove(&name) else {
                 return;
             };
-            state.taken.shrink(entry_bytes(&name));
+            state.give_back(&name, entry_bytes(&name));
             waiters
         };
         for waiter in waiters {
@@ -387,7 +376,49 @@ impl Idempotency {
     }
 }
 
+fn refused_keys(scope: &str, taken: u64, room: u64) -> Notice {
+    Notice::KeysRefused {
+        scope: scope.to_owned(),
+        taken,
+        room,
+    }
+}
+
 impl State {
+    /// Takes the room for a new key, unless there is none, or the key's scope has its share.
+    fn try_take(&mut self, name: &Name) -> bool {
+        let bytes = entry_bytes(name);
+        let share = self.taken.budget().limit() / SCOPE_SHARE;
+        // Without tokens there is one scope, and nobody to leave room to.
+        let is_beyond = scope_of(name).len() > 1 && self.scope_bytes(name) + bytes > share;
+        if is_beyond || !self.taken.try_grow(bytes) {
+            return false;
+        }
+        self.count(name, bytes);
+        true
+    }
+
+    fn scope_bytes(&self, name: &Name) -> u64 {
+        self.taken_by_scope.get(scope_of(name)).copied().unwrap_or(0)
+    }
+
+    fn count(&mut self, name: &Name, bytes: u64) {
+        match self.taken_by_scope.get_mut(scope_of(name)) {
+            Some(taken) => *taken += bytes,
+            None => drop(self.taken_by_scope.insert(scope_of(name).into(), bytes)),
+        }
+    }
+
+    fn give_back(&mut self, name: &Name, bytes: u64) {
+        self.taken.shrink(bytes);
+        if let Some(taken) = self.taken_by_scope.get_mut(scope_of(name)) {
+            *taken -= bytes;
+            if *taken == 0 {
+                self.taken_by_scope.remove(scope_of(name));
+            }
+        }
+    }
+
     /// True for a call that runs, and for an outcome that has not expired.
     fn is_alive(&self, name: &Name, before_us: u64) -> bool {
         match self.entries.get(name) {
@@ -413,7 +444,9 @@ impl State {
     }
 
     fn keep(&mut self, name: Name, digests: CallDigests, kept_us: u64, outcome: Remembered) {
-        self.taken.grow(entry_bytes(&name) + outcome.result.len() as u64);
+        let bytes = entry_bytes(&name) + outcome.result.len() as u64;
+        self.taken.grow(bytes);
+        self.count(&name, bytes);
         self.by_age.insert((kept_us, outcome.txn_id), name.clone());
         let done = Entry::Done {
             digests,
@@ -441,8 +474,9 @@ impl State {
         let Some(Entry::Done { outcome, kept_us, .. }) = self.entries.get(name) else {
             return;
         };
-        self.taken.shrink(entry_bytes(name) + outcome.result.len() as u64);
+        let bytes = entry_bytes(name) + outcome.result.len() as u64;
         self.by_age.remove(&(*kept_us, outcome.txn_id));
+        self.give_back(name, bytes);
         self.entries.remove(name);
     }
 }

@@ -11,6 +11,7 @@ mod builder;
 mod checkpoint;
 mod clock_watch;
 mod compare;
+mod dangers;
 mod done;
 mod idempotency;
 mod logs;
@@ -21,6 +22,7 @@ mod plans;
 mod query;
 mod replication;
 mod router;
+mod scoped_key;
 mod standby;
 mod views;
 
@@ -32,7 +34,7 @@ pub use checkpoint::{
     PartitionStart, RestartEstimate, TakeError,
 };
 pub use compare::digests_at_mark;
-pub use idempotency::{CallDigests, Exported, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
+pub use idempotency::{CallDigests, Exported, Idempotency, IdempotencyStats, Lookup, Remembered};
 pub use logs::{
     ChangedRow, LogBody, LogEntry, LogMatch, LogMigration, LogPage, LogProcedure, LogQuery, LogReadError, decode_entry,
 };
@@ -44,6 +46,7 @@ pub use replication::{
     SteppedDown, ViewAge,
 };
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
+pub use scoped_key::ScopedKey;
 pub use standby::NotPrimary;
 pub use views::ReadPath;
 

@@ -28,6 +28,7 @@ use crate::{
     builder::{BatchBuilder, OnReply, Part},
     checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
     clock_watch::ClockWatch,
+    dangers::DangerWatch,
     idempotency::{Idempotency, IdempotencyStats},
     pace::Pace,
     query::RowsError,
@@ -154,6 +155,7 @@ pub(crate) struct Inner {
     pub deploying: Mutex<()>,
     idempotency: Idempotency,
     pub clock_watch: ClockWatch,
+    pub dangers: DangerWatch,
     pub checkpoints: OnceLock<Weak<dyn CheckpointService>>,
     pub backups: OnceLock<Weak<dyn BackupService>>,
     pub replication: OnceLock<Weak<dyn ReplicationService>>,
@@ -190,6 +192,7 @@ impl Router {
             deploying: Mutex::new(()),
             idempotency,
             clock_watch: ClockWatch::default(),
+            dangers: DangerWatch::default(),
             checkpoints: OnceLock::new(),
             backups: OnceLock::new(),
             replication: OnceLock::new(),
@@ -265,10 +268,7 @@ impl Router {
             archive: checkpoints.and_then(|service| service.archive()),
             started_unix_us: self.0.started_unix_us,
             phase: self.phase(),
-            // That a standby's log takes no appends is no error.
-            log_error: log
-                .filter(|log| !self.is_standby() || log.is_stopped())
-                .and_then(Log::refusal),
+            log_error: self.log_trouble(),
             database_id: config.database_id,
             settings_hash: config.settings_hash,
             idempotency: self.0.idempotency.stats(),

@@ -28,7 +28,7 @@ pub struct ModuleInstalled {
     /// What was destroyed, with consent.
     #[serde(default)]
     pub destroyed: Vec<Destroyed>,
-    /// Position of its installation in the log.
+    /// Position of its installation in the log; if nothing was done, of the last committed record: the installation lies there or before.
     pub lsn: U64,
 }
 

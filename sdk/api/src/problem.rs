@@ -60,6 +60,10 @@ pub enum ProblemKind {
     TooStale,
     /// The log can't be written.
     LogUnavailable,
+    /// The safety level can't be met: standbys are missing.
+    StandbyUnavailable,
+    /// This primary's lease is over.
+    LeaseLost,
     /// Whether the write is durable shows after a restart.
     OutcomeUnknown,
     /// The server is not open yet.
@@ -78,7 +82,7 @@ pub enum ProblemKind {
 
 impl ProblemKind {
     /// All kinds, by status.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::InvalidArguments,
         Self::MalformedRequest,
         Self::Unauthorized,
@@ -105,6 +109,8 @@ impl ProblemKind {
         Self::Overloaded,
         Self::TooStale,
         Self::LogUnavailable,
+        Self::StandbyUnavailable,
+        Self::LeaseLost,
         Self::OutcomeUnknown,
         Self::Recovering,
         Self::ReadOnly,
@@ -143,6 +149,8 @@ impl ProblemKind {
             Self::Overloaded => "overloaded",
             Self::TooStale => "too-stale",
             Self::LogUnavailable => "log-unavailable",
+            Self::StandbyUnavailable => "standby-unavailable",
+            Self::LeaseLost => "lease-lost",
             Self::OutcomeUnknown => "outcome-unknown",
             Self::Recovering => "recovering",
             Self::ReadOnly => "read-only",
@@ -180,6 +188,8 @@ impl ProblemKind {
             Self::Overloaded
             | Self::TooStale
             | Self::LogUnavailable
+            | Self::StandbyUnavailable
+            | Self::LeaseLost
             | Self::OutcomeUnknown
             | Self::Recovering
             | Self::ReadOnly
@@ -219,6 +229,8 @@ impl ProblemKind {
             Self::Overloaded => "Too many transactions wait",
             Self::TooStale => "The read view did not reach the asked LSN in time",
             Self::LogUnavailable => "The log can't be written",
+            Self::StandbyUnavailable => "The safety level can't be met",
+            Self::LeaseLost => "This primary's lease is over",
             Self::OutcomeUnknown => "The write may or may not be durable",
             Self::Recovering => "The database is not open yet",
             Self::ReadOnly => "The database was opened for reads alone",

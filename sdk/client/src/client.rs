@@ -19,13 +19,15 @@ use reqwest::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    answers::{BatchAnswers, chain, primary_of, read, refusal},
+    answers::{ANSWER_BYTES_MAX, BatchAnswers, chain, primary_of, read, read_short, read_whole, refusal},
     error::ClientError,
     query::{CallOptions, Called, LinesQuery, LogQuery, RowsQuery, RowsText},
     trust::{is_refused, tls_config},
 };
 
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Longest time for the whole answer to a question that changes nothing. Other requests last as long as the server works on them.
+const LOOK_WAIT_MAX: Duration = Duration::from_secs(300);
 /// A primary that can say something says it at once.
 const JOIN_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -219,7 +221,8 @@ impl Client {
             .get(headers::NEXT_CURSOR)
             .and_then(|value| value.to_str().ok());
         let next_cursor = cursor.map(str::to_owned);
-        let text = response.text().map_err(|error| ClientError::Http(error.to_string()))?;
+        let text = read_whole(response, ANSWER_BYTES_MAX)?;
+        let text = String::from_utf8(text).map_err(|error| ClientError::Protocol(error.to_string()))?;
         Ok(RowsText { text, next_cursor })
     }
 
@@ -335,7 +338,7 @@ impl Client {
             url: url.map(str::to_owned),
         };
         let request = self.http.post(self.at(&["v1", "replication", "step-down"]));
-        self.json(request.timeout(wait_max).json(&asked))
+        read_short(self.send(request.timeout(wait_max).json(&asked))?)
     }
 
     /// Forgets a standby that is lost and will not come back.
@@ -348,7 +351,7 @@ impl Client {
     pub fn join(&self, name: &str) -> Result<JoinTicket, ClientError> {
         let asked = JoinRequest { name: name.to_owned() };
         let request = self.http.post(self.at(&["v1", "replication", "join"]));
-        self.json(request.timeout(JOIN_WAIT_MAX).json(&asked))
+        read_short(self.send(request.timeout(JOIN_WAIT_MAX).json(&asked))?)
     }
 
     /// Begins a backup on the server, or finds the one under way.
@@ -382,7 +385,7 @@ impl Client {
     pub fn readiness(&self) -> Result<Readiness, ClientError> {
         let response = self.exchange(self.http.get(self.at(&["readyz"])))?;
         match response.status() {
-            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => read(response),
+            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => read_short(response),
             _ => Err(refusal(response)),
         }
     }
@@ -420,7 +423,7 @@ impl Client {
                 url.query_pairs_mut().append_pair(name, value);
             }
         }
-        self.json(self.http.get(url))
+        self.json(self.http.get(url).timeout(LOOK_WAIT_MAX))
     }
 
     fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
@@ -556,6 +559,36 @@ mod tests {
         assert_eq!(page.rows[0].get(), "{\"b\":1,\"a\":\"2\"}");
         let asked = server.join().expect("server");
         assert_eq!(asked, "GET /v1/tables/votes/rows?prefix=%5B%22a%26b%22%5D HTTP/1.1");
+    }
+
+    /// A server that answers with spaces until its peer has enough.
+    fn endless_answer(head: &'static str) -> (String, thread::JoinHandle<u64>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let url = format!("http://{}/", listener.local_addr().expect("address"));
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accept");
+            stream.read(&mut [0; 4096]).expect("read");
+            stream.write_all(head.as_bytes()).expect("write");
+            let (spaces, mut sent) = (vec![b' '; 64 << 10], 0);
+            // Bounded, so that a client that reads on fails the test and not the machine.
+            while sent < 64 << 20 && stream.write_all(&spaces).is_ok() {
+                sent += spaces.len() as u64;
+            }
+            sent
+        });
+        (url, server)
+    }
+
+    #[test]
+    fn an_endless_answer_is_refused_when_nodes_ask_each_other() {
+        for head in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 409 Conflict\r\n\r\n"] {
+            let (url, server) = endless_answer(head);
+            let refused = Client::new(&url, None).expect("client").join("s1");
+            assert!(refused.is_err(), "{head}");
+            drop(refused);
+            let sent = server.join().expect("server");
+            assert!(sent < 32 << 20, "{head}: {sent} bytes were taken");
+        }
     }
 
     #[test]

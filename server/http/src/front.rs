@@ -54,7 +54,7 @@ pub async fn answer(state: &AppState, router: &Router, request: Request) -> Resu
             response
         }
     };
-    state.counts.answered(response.status().as_u16());
+    state.note_answer(response.status().as_u16());
     Ok(response)
 }
 
@@ -69,7 +69,7 @@ async fn traced(state: &AppState, router: &Router, mut request: Request, span: R
     }
     drop(span);
     response.headers_mut().insert(headers::TRACEPARENT, header);
-    state.counts.answered(response.status().as_u16());
+    state.note_answer(response.status().as_u16());
     response
 }
 

@@ -215,7 +215,7 @@ impl WatchedStream {
         let Some(refusal) = refusal_for(bytes) else {
             return false;
         };
-        self.state.counts.answered(refusal.problem.status);
+        self.state.note_answer(refusal.problem.status);
         self.told = Some((last_answer(&refusal), 0));
         true
     }

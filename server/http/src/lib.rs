@@ -38,6 +38,7 @@ mod places;
 mod plan;
 pub mod probe;
 mod problems;
+mod process_metrics;
 #[cfg(test)]
 mod reference;
 mod refusal;

@@ -22,6 +22,7 @@ use reprise_observe::{Snapshot, Totals};
 use reprise_router::{ArchiveStatus, CallEnd, CallStage, FrontStatus, IdempotencyStats, ProcedureSums};
 
 use crate::{
+    process_metrics,
     refusal::Refusal,
     standby_metrics::{self, Standbys},
     state::{AppState, Parts},
@@ -136,6 +137,7 @@ impl Metrics {
         for (name, description, read) in HISTOGRAMS {
             push_histogram(name, description, read(&snapshot), &mut out);
         }
+        process_metrics::push(parts, &mut out);
         Ok(out)
     }
 }
@@ -265,12 +267,11 @@ fn push_histogram(name: &str, description: &str, measured: &Histogram<u64>, out:
 type Instrument = (&'static str, &'static str, fn(&Sample) -> u64);
 
 #[rustfmt::skip]
-const COUNTERS: [Instrument; 16] = [
+const COUNTERS: [Instrument; 15] = [
     ("reprise.barriers", "Times that all partitions stood still together: for deployments, removals and marks of checkpoints", |s| s.barriers),
     ("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed),
     ("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted),
     ("reprise.transactions.failed", "Transactions ended by a trap or a limit", |s| s.totals.trapped),
-    ("reprise.calls.refused", "Calls that did not run", |s| s.totals.rejected),
     ("reprise.fuel", "Fuel burned by procedures", |s| s.totals.fuel),
     ("reprise.log.flushes", "Writes to the log", |s| s.totals.flushes),
     ("reprise.log.flushed.bytes", "Bytes written to the log", |s| s.totals.flushed_bytes),
@@ -357,6 +358,7 @@ pub fn described() -> Vec<(String, &'static str, &'static str)> {
             PROCEDURE_SECONDS,
         ),
     ];
+    let others = others.into_iter().chain(process_metrics::described());
     let standbys = standby_metrics::described();
     let all = counters
         .chain(gauges)
@@ -476,7 +478,8 @@ mod tests {
     #[test]
     fn names_and_kinds_are_as_prometheus_has_them() {
         for (name, kind, what) in described() {
-            assert!(!what.is_empty() && name.starts_with("reprise_"), "{name}");
+            let is_ours = name.starts_with("reprise_") || name.starts_with("process_");
+            assert!(!what.is_empty() && is_ours, "{name}");
             assert_eq!(name.ends_with("_total"), kind == "counter", "{name}");
             let units = [
                 "s",
@@ -495,9 +498,7 @@ mod tests {
             let is_short = name.split('_').any(|part| units.contains(&part));
             assert!(!is_short, "{name}: seconds and bytes are the units");
             assert!(
-                !["_count", "_sum", "_bucket", "_info"]
-                    .iter()
-                    .any(|end| name.ends_with(end)),
+                !["_count", "_sum", "_bucket"].iter().any(|end| name.ends_with(end)),
                 "{name}"
             );
         }

@@ -254,6 +254,8 @@ fn guide_of_limits(kind: ProblemKind) -> Guide {
     Guide { means, remedy, repeat }
 }
 
+const KEPT_NOTHING: &str = "Safe: it is known that nothing of the call is kept.";
+
 /// What the server can't do now.
 fn guide_of_server(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
@@ -270,12 +272,23 @@ fn guide_of_server(kind: ProblemKind) -> Guide {
             "Safe.",
         ),
         ProblemKind::LogUnavailable => (
-            "The log can't be written: the disk is full or failed; or standbys are missing that the safety level asks for; or the lease of \
-             this server is over, and another one may be the primary. Writes are refused, reads go on.",
-            "Whoever runs the server removes the cause and starts it again; <code>log_error</code> of /v1/status names it. Missing standbys: \
-             GET /v1/replication tells which; start or forget them, or ask for less by <code>Reprise-Safety</code>. A lease comes back by \
-             itself once etcd does (<code>lease</code> there says why not).",
-            "Safe: it is known that nothing of the call is kept.",
+            "The server's disk does not take the log: it is full, or it failed. The server refuses writes; reads work.",
+            "The operator removes the cause; <code>log_error</code> of /v1/status names it. After a full disk the server takes writes by itself \
+             once there is room. After a write that failed it takes them again when it is restarted.",
+            KEPT_NOTHING,
+        ),
+        ProblemKind::StandbyUnavailable => (
+            "Standbys are missing that the safety level of the write asks for. The server refuses such writes before they run; reads work.",
+            "GET /v1/replication tells which standbys are lost. The operator starts them, or forgets those that will not come back. A client \
+             may ask for less by <code>Reprise-Safety</code>, if the server's own level allows it.",
+            KEPT_NOTHING,
+        ),
+        ProblemKind::LeaseLost => (
+            "The lease of this primary is over, and too few standbys are in sync: another server may be the primary. This server answers no \
+             write until it has the lease again.",
+            "The lease comes back by itself once etcd answers (<code>lease</code> of GET /v1/replication says why not). If another server has \
+             become the primary, send writes there.",
+            KEPT_NOTHING,
         ),
         ProblemKind::OutcomeUnknown => (
             "The write ran, and while its record was written the log failed: whether it is kept shows after the next start. Or it is durable on \

@@ -109,7 +109,7 @@ impl Refusal {
         let detail = format!(
             "{reason}; nothing was run. Ask for less (Reprise-Safety), or try again once its standbys are back"
         );
-        Self::new(ProblemKind::LogUnavailable, detail)
+        Self::new(ProblemKind::StandbyUnavailable, detail)
     }
 
     pub fn read_only(reason: &str) -> Self {
@@ -149,11 +149,27 @@ impl Refusal {
         problem_of_failure(&Failure::Ended(Ended::Deadline)).into()
     }
 
+    /// Standbys are missing, or the lease is.
+    fn not_backed(kind: ProblemKind, reason: &str) -> Self {
+        Self::new(
+            kind,
+            format!("{reason}; nothing was run, reads work: GET /v1/replication tells how standbys and lease are"),
+        )
+    }
+
+    pub fn standby_unavailable(reason: &str) -> Self {
+        Self::not_backed(ProblemKind::StandbyUnavailable, reason)
+    }
+
+    pub fn lease_lost(reason: &str) -> Self {
+        Self::not_backed(ProblemKind::LeaseLost, reason)
+    }
+
     pub fn log_unavailable(reason: &str) -> Self {
         Self::new(
             ProblemKind::LogUnavailable,
             format!(
-                "{reason}; reads go on, writes are refused until the cause is removed, and behind a failed write to the disk until a restart"
+                "{reason}; reads work, writes are refused until the cause is removed, and after a failed write to the disk until a restart"
             ),
         )
     }
@@ -235,13 +251,15 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
         }
         ReplyOutcome::IdempotencyConflict => return Some(*Refusal::idempotency_conflict().problem),
         ReplyOutcome::IdempotencyFull => {
-            let detail = "what is remembered under idempotency keys takes all of its room, and none of it is forgotten \
-                          before its time; call without a key, or keep outcomes for less long (--idempotency-keep-s)";
+            let detail = "the outcomes under idempotency keys take all of their room, or those of this token their half of it, and none of \
+                          them is forgotten before its time; call without a key, or keep outcomes for less long (--idempotency-keep-s)";
             let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
             problem.limit = Some("idempotency".into());
             problem
         }
         ReplyOutcome::LogUnavailable(reason) => *Refusal::log_unavailable(reason).problem,
+        ReplyOutcome::StandbyUnavailable(reason) => *Refusal::standby_unavailable(reason).problem,
+        ReplyOutcome::LeaseLost(reason) => *Refusal::lease_lost(reason).problem,
         ReplyOutcome::OutcomeUnknown(reason) | ReplyOutcome::Unconfirmed(reason) => {
             Problem::new(ProblemKind::OutcomeUnknown, &**reason)
         }
@@ -416,6 +434,9 @@ impl From<Unlogged> for Refusal {
         match reason {
             Unlogged::Unavailable(reason) | Unlogged::Unknown(reason) => Self::log_unavailable(&reason),
             Unlogged::ReadOnly(reason) => Self::read_only(&reason),
+            Unlogged::StandbyUnavailable(reason) => Self::standby_unavailable(&reason),
+            Unlogged::LeaseLost(reason) => Self::lease_lost(&reason),
+            Unlogged::Paused(reason) => Self::unavailable(&reason),
         }
     }
 }

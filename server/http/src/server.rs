@@ -121,7 +121,7 @@ async fn answer_probe(state: &AppState, router: &Router, request: Request<Incomi
         return front::answer(state, router, request.map(Body::new)).await;
     }
     let refusal = full("all places for connections are taken: what is left is for probes and control; try again");
-    state.counts.answered(refusal.problem.status);
+    state.note_answer(refusal.problem.status);
     Ok(refusal.into_response())
 }
 
@@ -189,7 +189,7 @@ async fn serve_requests(stream: StallGuard, state: &AppState, router: Router, pl
             place.begin_answer();
             async move {
                 if let Err(refusal) = judged {
-                    state.counts.answered(refusal.problem.status);
+                    state.note_answer(refusal.problem.status);
                     let mut answer = refusal.into_response();
                     answer
                         .headers_mut()

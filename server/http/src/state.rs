@@ -11,6 +11,7 @@ use reprise_api::{Phase, integers_are_numbers, with_integers};
 use reprise_base::{Budget, MemoryKind};
 use reprise_catalog::Catalog;
 use reprise_net_tls::Identity;
+use reprise_observe::RefusalReason;
 use reprise_router::Router;
 use tokio::sync::{Semaphore, watch};
 
@@ -77,9 +78,21 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn answered(&self, status: u16) {
+    fn answered(&self, status: u16) {
         let class = (status / 100).min(5) as usize;
         self.answers[class].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Parts {
+    /// Counts an answer, and by its reason one that no call was run for.
+    pub fn note_answer(&self, status: u16) {
+        self.counts.answered(status);
+        match status {
+            401 => self.router.refusals().count(RefusalReason::Unauthorized),
+            403 => self.router.refusals().count(RefusalReason::Forbidden),
+            _ => {}
+        }
     }
 }
 

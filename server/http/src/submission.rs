@@ -11,6 +11,7 @@ use std::{
 use reprise_api::{Problem, ProblemKind};
 use reprise_base::Safety;
 use reprise_codec::{ArgsError, Format, Scratch, encode_document};
+use reprise_observe::RefusalReason;
 use reprise_router::{
     BatchBuilder, Bound, CallKey, CallReply, CallTerms, CallTimes, Caller, Deployed, ReplyOutcome, ScopedKey, Stream,
 };
@@ -189,6 +190,9 @@ impl<F> Submission<F> {
             && self.writes()
             && let Err(reason) = asked.judge(state)
         {
+            let is_called = |slot: &&Slot<F>| matches!(slot.state, SlotState::Called { .. });
+            let refused = self.slots.iter().filter(is_called);
+            refused.for_each(|_| state.router.refusals().count(RefusalReason::StandbyUnavailable));
             self.refuse_all(|| Refusal::no_safety(&reason));
             return; // the batch frees the keys that it has begun
         }

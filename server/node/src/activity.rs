@@ -12,7 +12,7 @@ use std::{
 };
 
 use reprise_codec::rfc3339;
-use reprise_observe::{Notice, Notices};
+use reprise_observe::{Notice, Notices, RefusalReason};
 use reprise_router::Router;
 
 use crate::output::{bytes, grouped};
@@ -34,6 +34,7 @@ impl Activity {
             while !seen.load(Ordering::Acquire) {
                 thread::park_timeout(LOOK_EVERY);
                 router.look_at_clock();
+                router.look_for_dangers();
                 tell(router.notices());
             }
         };
@@ -114,10 +115,10 @@ fn line(notice: &Notice) -> String {
                 grouped(*ran_ms)
             )
         }
-        Notice::MemoryExhausted { txn_id, procedure, max } => format!(
-            "memory exhausted: call of {procedure}, transaction {txn_id}, was refused; the limit is {} (--memory-max), reads and deletes go on",
-            bytes(*max)
-        ),
+        Notice::MemoryExhausted { .. }
+        | Notice::KeysRefused { .. }
+        | Notice::Danger { .. }
+        | Notice::Refused { .. } => danger_line(notice),
         Notice::CheckpointPublished { .. } | Notice::CheckpointFailed { .. } | Notice::FormerLost { .. } => {
             checkpoint_line(notice)
         }
@@ -168,6 +169,51 @@ fn checkpoint_line(notice: &Notice) -> String {
         ),
         _ => String::new(),
     }
+}
+
+/// The line of a notice about what refuses calls; empty for another one.
+fn danger_line(notice: &Notice) -> String {
+    match notice {
+        Notice::MemoryExhausted { txn_id, procedure, max } => format!(
+            "memory exhausted: call of {procedure}, transaction {txn_id}, was refused; the limit is {} (--memory-max), reads and deletes go on",
+            bytes(*max)
+        ),
+        Notice::KeysRefused { scope, taken, room } => format!(
+            "idempotency keys refused: those of the token {scope:?} take {} of the {} that there are for all, and one token has at most half; \
+             none is forgotten before its time (--idempotency-keep-s)",
+            bytes(*taken),
+            bytes(*room)
+        ),
+        Notice::Danger { what, reason } => state_line(what, reason.as_deref()),
+        Notice::Refused { reason, calls } => refused_line(*reason, *calls),
+        _ => String::new(),
+    }
+}
+
+fn state_line(what: &str, reason: Option<&str>) -> String {
+    match (what, reason) {
+        ("log", Some(reason)) => {
+            format!("writes are refused, at least long ones, because the log does not take them: {reason}")
+        }
+        ("log", None) => "the log takes all writes again".to_owned(),
+        (_, Some(reason)) => format!("writes are refused for want of standbys: {reason}"),
+        (_, None) => "writes are no longer refused for want of standbys".to_owned(),
+    }
+}
+
+fn refused_line(reason: RefusalReason, calls: u64) -> String {
+    let way_on = match reason {
+        RefusalReason::Unauthorized => "somebody has no valid token, or guesses",
+        RefusalReason::MemoryExhausted => "the data, or the idempotency keys, take all of their room (--memory-max)",
+        RefusalReason::LogUnavailable => "log_error of GET /v1/status says why",
+        RefusalReason::StandbyUnavailable | RefusalReason::LeaseLost => "GET /v1/replication says why",
+        _ => "reprise_calls_refused_total counts them",
+    };
+    format!(
+        "refused as {}: {} requests since this was told last; {way_on}",
+        reason.name(),
+        grouped(calls)
+    )
 }
 
 fn clock_line(by_us: i64) -> String {

@@ -180,7 +180,10 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
         database.set_safety(level).context("safety")?;
     }
     tell_nvram(&database);
-    config.backup.begin(&database, &config.place.data_dir.value)?;
+    let keeps_archive = !config.read_only;
+    config
+        .backup
+        .begin(&database, &config.place.data_dir.value, keeps_archive)?;
     Ok(Arc::new(database))
 }
 
@@ -250,17 +253,18 @@ struct Files {
     /// None without a log.
     log_dir: Option<PathBuf>,
     catalog_dir: PathBuf,
-    /// Without a log the catalog is as passing as the tables.
+    /// Without a log the catalog is as passing as the tables; where nothing may be written it is made from the log each time.
     _temporary: Option<tempfile::TempDir>,
 }
 
 impl Files {
     fn prepare(config: &ServeConfig) -> Result<Self, Failure> {
         let dir = &config.place.data_dir.value;
-        if config.log.log.value == LogPolicy::None {
+        let has_log = config.log.log.value != LogPolicy::None;
+        if config.read_only || !has_log {
             let temporary = tempfile::tempdir().context("create a temporary directory")?;
             return Ok(Self {
-                log_dir: None,
+                log_dir: has_log.then(|| dir.clone()),
                 catalog_dir: temporary.path().join("catalog"),
                 _temporary: Some(temporary),
             });

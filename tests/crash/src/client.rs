@@ -152,7 +152,7 @@ pub(crate) fn misses_standbys(answer: &Answer) -> bool {
     let problem = answer.json();
     let is_refused = problem["type"]
         .as_str()
-        .is_some_and(|kind| kind.ends_with("log-unavailable"));
+        .is_some_and(|kind| kind.ends_with("standby-unavailable") || kind.ends_with("lease-lost"));
     answer.status == 503 && (is_open(&problem) || is_refused)
 }
 

@@ -28,6 +28,8 @@ export type Slug =
   | 'overloaded'
   | 'too-stale'
   | 'log-unavailable'
+  | 'standby-unavailable'
+  | 'lease-lost'
   | 'outcome-unknown'
   | 'recovering'
   | 'read-only'
@@ -63,6 +65,8 @@ export const slugs: Slug[] = [
   'overloaded',
   'too-stale',
   'log-unavailable',
+  'standby-unavailable',
+  'lease-lost',
   'outcome-unknown',
   'recovering',
   'read-only',
@@ -156,6 +160,8 @@ function explainProblem(problem: ProblemError): Explanation {
       return { ...plain, facts: factsOf(fields, ['txn_id', 'lsn']) };
     case 'overloaded':
     case 'log-unavailable':
+    case 'standby-unavailable':
+    case 'lease-lost':
     case 'too-stale':
     case 'recovering':
     case 'unavailable':
@@ -196,7 +202,11 @@ function hintFor(slug: Slug | null): string | null {
     case 'procedure-trapped':
       return 'The procedure failed inside; nothing of the transaction stays. The backtrace names its functions.';
     case 'log-unavailable':
-      return 'Reads go on. The detail names what is missing: space or the device of the data directory, where a restart is needed, or standbys.';
+      return 'Reads work. The detail names what the disk lacks: space, which writes wait for, or the device, which needs a restart.';
+    case 'standby-unavailable':
+      return 'Reads work. Standbys are missing that the safety level asks for: the page Replication shows which.';
+    case 'lease-lost':
+      return 'Reads work. Another server may be the primary: the page Replication shows the lease.';
     case 'overloaded':
       return 'Try again in a moment.';
     case 'schema-conflict':

@@ -1179,7 +1179,7 @@ export type ModuleInstalled = {
      */
     hash: string;
     /**
-     * Position of its installation in the log.
+     * Position of its installation in the log; if nothing was done, of the last committed record: the installation lies there or before.
      */
     lsn: U64;
     /**

@@ -1,6 +1,8 @@
 //! Checkpoints in one process: taken under load, loaded again, damaged, and the log released behind them.
 
 use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -96,6 +98,51 @@ fn a_log_that_ends_before_a_checkpoint_was_taken_is_not_gone_on_with() {
     std::fs::remove_file(dir.path().join("checkpoints").join(&taken.file)).expect("removed");
     let (database, _) = open(dir.path(), 2);
     assert_eq!(digest_now(&database), digest);
+}
+
+/// All files below a directory.
+fn files_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => found.extend(files_below(&path)),
+            false => drop(found.insert(path.clone(), std::fs::read(&path).expect("read"))),
+        }
+    }
+    found
+}
+
+/// A server that died left a spare segment and perhaps a torn tail: an opening that writes would clear both away.
+#[test]
+fn an_opening_to_read_alone_changes_no_byte_of_the_directory() {
+    let (dir, database) = bank(2, 100);
+    take(&database);
+    transfer(&database, 1);
+    let digest = digest_now(&database);
+    let died = tempfile::tempdir().expect("a directory");
+    for (path, bytes) in files_below(dir.path()) {
+        let to = died.path().join(path.strip_prefix(dir.path()).expect("below it"));
+        std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
+        std::fs::write(to, bytes).expect("written");
+    }
+    close(database);
+    let spare = died.path().join("log").join("spare.seg");
+    std::fs::write(spare, [0; 4096]).expect("written");
+    let before = files_below(died.path());
+    let database = Database::open_read_only(config(died.path(), 2)).expect("open");
+    database.recover_read_only().expect("read alone");
+    assert_eq!(digest_now(&database), digest);
+    database.close().expect("close");
+    drop(database);
+    let after = files_below(died.path());
+    assert!(before == after, "{:?} became {:?}", before.keys(), after.keys());
+    // What is not there is not made.
+    let nothing = died.path().join("nothing");
+    assert!(Database::open_read_only(config(&nothing, 2)).is_err() && !nothing.exists());
+    let (database, _) = open(died.path(), 2);
+    assert_eq!(digest_now(&database), digest);
+    close(database);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::{
 use crate::common::{begin, config, i64s, take, wasm};
 use reprise_database::{Database, Environment, LogPolicy};
 use reprise_env::{Clock, RealClock};
+use reprise_observe::Notice;
 use reprise_router::{BatchBuilder, CallKey, Lookup, ReplyOutcome, ScopedKey};
 
 /// The system's clocks, of which each is moved by itself.
@@ -291,6 +292,39 @@ fn new_keys_are_refused_before_their_calls_run_while_there_is_no_room() {
     world.pass(2 * KEEP);
     assert_eq!(world.call("", "another", "open", &[200, 100]), RAN);
     assert_eq!(world.keys(), 1);
+}
+
+#[test]
+fn keys_of_one_scope_take_at_most_half_of_the_room() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let world = World::open(dir.path(), LogPolicy::Command, Duration::ZERO);
+    let router = world.database.router();
+    let keys = router.idempotency();
+    assert_eq!(world.call("ann", "first", "open", &[0, 100]), RAN);
+    let room = 8 * keys.stats().bytes;
+    keys.set_bytes_max(room);
+    let refused = (ReplyOutcome::IdempotencyFull, false);
+    let is_full = |number: i64| world.call("ann", &format!("{number:05}"), "open", &[number, 100]) == refused;
+    assert!((1..100).any(is_full), "the scope gets full");
+    assert!(keys.stats().bytes <= room / 2 && keys.stats().refused == 1);
+    let told = router.notices().take().notices;
+    let scopes = told.iter().filter_map(|notice| match notice {
+        Notice::KeysRefused { scope, .. } => Some(scope.as_str()),
+        _ => None,
+    });
+    assert_eq!(scopes.collect::<Vec<_>>(), ["ann"]);
+    assert_eq!(
+        world.call("bob", "first", "open", &[200, 100]),
+        RAN,
+        "another scope has room"
+    );
+    assert_eq!(world.call("ann", "first", "open", &[0, 100]), REMEMBERED);
+    // A call that does not commit gives its scope's room back.
+    world.pass(2 * KEEP);
+    for number in 0..20 {
+        let failed = world.call("ann", &format!("{number:05}"), "open", &[0, 100]).0;
+        assert!(matches!(failed, ReplyOutcome::Failed(_)), "{failed:?}");
+    }
 }
 
 #[test]

@@ -272,7 +272,7 @@ fn answers_without_the_store(on_nvram: bool) {
         account += 1;
         let refused = open_account(&primary, account);
         assert_ne!(refused, ReplyOutcome::Committed);
-        matches!(refused, ReplyOutcome::LogUnavailable(reason) if reason.contains("lease is over"))
+        matches!(refused, ReplyOutcome::LeaseLost(reason) if reason.contains("lease is over"))
     });
     assert_eq!(cluster.in_sync(), ["s1"]);
     cluster.leases.set_all_away(false);
@@ -288,7 +288,7 @@ fn answers_without_the_store(on_nvram: bool) {
     wait_until("its lease is over", || state(&primary) == LeaseState::Over);
     let refused = open_account(&primary, 1_003);
     assert!(
-        matches!(&refused, ReplyOutcome::LogUnavailable(reason) if reason.contains("lease is over")),
+        matches!(&refused, ReplyOutcome::LeaseLost(reason) if reason.contains("lease is over")),
         "{refused:?}"
     );
     assert!(has_account(&primary, alone), "what was answered is read");

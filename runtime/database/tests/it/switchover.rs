@@ -29,7 +29,7 @@ fn open_until_refused(database: &Database, from: i64, is_over: &AtomicBool) -> V
                 break;
             }
             // While the last records are on their way.
-            ReplyOutcome::LogUnavailable(reason) => assert!(reason.contains("gives its place to s1"), "{reason}"),
+            ReplyOutcome::Unavailable(reason) => assert!(reason.contains("gives its place to s1"), "{reason}"),
             other => panic!("{other:?}"),
         }
         if is_over.load(Ordering::Relaxed) {

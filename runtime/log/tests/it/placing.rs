@@ -1,7 +1,10 @@
 //! A standby's groups in NVRAM: persistent there before they are acknowledged, in the files later, whole after a crash wherever it comes.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -9,7 +12,7 @@ use std::{
 use crate::common::{KeepAll, Kept, WAIT_MAX, append, close, encode, open, open_with, standby_config, words_on};
 use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
 use reprise_env::{
-    SimDisk,
+    DiskError, DiskFile, DiskFilter, FilteredDisk, RealClock, SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::{FrontConfig, Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, verify};
@@ -165,6 +168,52 @@ fn a_group_is_cut_to_what_a_ring_takes_and_longer_records_go_to_the_files() {
     }
     close(log);
     assert_eq!(words_on(&disk), words);
+}
+
+/// A disk that does not come back from a write, while told so.
+#[derive(Default)]
+struct Hanging(AtomicBool);
+
+impl DiskFilter for Hanging {
+    fn write_durable_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        while self.0.load(Ordering::Acquire) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        file.write_durable_at(offset, bytes)
+    }
+}
+
+/// A promotion waits for the rings that a group is placed in: the wait for the files has an end.
+#[test]
+fn a_record_that_no_ring_takes_stops_a_log_whose_disk_hangs() {
+    let (groups, _) = primary(1, &[&["a*200000"]]);
+    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let hanging = Arc::new(Hanging::default());
+    let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), hanging.clone()));
+    let mut short = standby_config();
+    short.append_wait_max = Duration::from_millis(50);
+    let nobody = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
+    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), short, nobody).expect("open");
+    let begins = (log.epoch(), log.filled());
+    let region = Region::format(memory.clone(), Owner::default(), 2, ENTRIES, begins).expect("there is room");
+    let front = FrontConfig {
+        copy_at_entries: u64::MAX,
+        flush: FlushPolicy::OnCommit,
+    };
+    log.put_front(region, front).expect("a front");
+    let before = log.received();
+    hanging.0.store(true, Ordering::Release);
+    let begun = Instant::now();
+    let refused = log.receiver().place(&groups[0].get());
+    assert!(matches!(refused, Err(PlaceError::Log(_))), "{refused:?}");
+    assert!(begun.elapsed() < WAIT_MAX && log.is_stopped());
+    assert_eq!(log.received(), before, "what is not durable is not received");
+    hanging.0.store(false, Ordering::Release);
+    let why = log.close().expect_err("it was stopped").to_string();
+    assert!(why.contains("did not take a block"), "{why}");
+    drop(log);
+    // The record was on its way: it may be there, whole, or not.
+    assert!(words_on(&disk).len() <= 1);
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! A log at work: who is told when, what a full or failing disk does, and reading while it is written.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -9,7 +12,8 @@ use std::{
 use crate::common::{WAIT_MAX, append, config, encode, open, open_with, segments, word, words_in, words_on};
 use reprise_base::Lsn;
 use reprise_env::{
-    Disk, RealClock, RealDisk, SimClock, SimDisk, Stepper,
+    Disk, DiskError, DiskErrorKind, DiskFile, DiskFilter, FilteredDisk, RealClock, RealDisk, SimClock, SimDisk,
+    Stepper,
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::{Log, LogError, UnavailableKind, verify};
@@ -258,6 +262,7 @@ fn a_full_disk_refuses_loses_nothing_and_works_again() {
     );
     assert!(words.len() >= 6, "both segments are used up: {}", words.len());
     assert!(log.refusal().expect("says why").contains("no space"));
+    assert!(log.trouble().expect("says why").contains("no space"));
     wait_until(|| told.lock().expect("test").len() == words.len());
     assert!(told.lock().expect("test").iter().all(|(outcome, _)| outcome.is_ok()));
     assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), words);
@@ -267,6 +272,79 @@ fn a_full_disk_refuses_loses_nothing_and_works_again() {
     drop(log);
     words.push("again".into());
     assert_eq!(words_on(&disk), words);
+}
+
+/// A disk that has space for no block, while told so: as a file system that takes new space for each write.
+#[derive(Default)]
+struct FullBlocks(AtomicBool);
+
+impl DiskFilter for FullBlocks {
+    fn write_durable_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        match self.0.load(Ordering::Acquire) {
+            true => Err(DiskError::new(
+                "write",
+                "a segment",
+                DiskErrorKind::Full,
+                "No space left on device",
+            )),
+            false => file.write_durable_at(offset, bytes),
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_gets_full_inside_a_segment_loses_nothing_and_works_again() {
+    let (disk, full) = (SimDisk::new(), Arc::new(FullBlocks::default()));
+    let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), full.clone()));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let teller = Arc::clone(&told);
+    let complete = Box::new(move |_: Lsn, outcome: Result<(), &LogError>, word: String| {
+        teller.lock().expect("test").push((outcome.is_ok(), word));
+    });
+    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), complete).expect("open");
+    append(&log, &["a"]);
+    wait_prepared(&disk);
+    full.0.store(true, Ordering::Release);
+    let taken = log.appender().append(&encode(&["b"]), Some("b".into()));
+    taken.map_err(|refused| refused.0).expect("it has its place");
+    wait_until(|| log.refusal().is_some_and(|reason| reason.contains("No space left")));
+    let refused = log.appender().append(&encode(&["c"]), None).expect_err("no space").0;
+    let kind = UnavailableKind::Full;
+    assert!(
+        matches!(&refused, LogError::Unavailable { kind: found, .. } if *found == kind),
+        "{refused}"
+    );
+    assert!(log.trouble().is_some() && !log.is_stopped());
+    assert!(
+        !told.lock().expect("test").iter().any(|(_, word)| word == "b"),
+        "nobody knows yet"
+    );
+    full.0.store(false, Ordering::Release);
+    wait_until(|| {
+        told.lock()
+            .expect("test")
+            .iter()
+            .any(|told| *told == (true, "b".to_owned()))
+    });
+    wait_until(|| log.refusal().is_none());
+    append(&log, &["d"]);
+    log.close().expect("close");
+    drop(log);
+    assert_eq!(words_on(&disk), ["a", "b", "d"]);
+    // A log that is closed while its disk is full ends, and says why.
+    let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), full.clone()));
+    let nobody = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
+    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), nobody).expect("open");
+    full.0.store(true, Ordering::Release);
+    let taken = log.appender().append(&encode(&["e"]), None);
+    taken.map_err(|refused| refused.0).expect("it has its place");
+    wait_until(|| log.refusal().is_some());
+    assert!(
+        log.close()
+            .expect_err("it failed")
+            .to_string()
+            .contains("No space left")
+    );
 }
 
 #[test]

@@ -166,7 +166,7 @@ impl Run {
                 Ok((target, reply)) => answers.push_reply(target, &reply, slot.framing.answer, trace, closes),
                 Err(refusal) => answers.push_refusal(refusal, trace, closes),
             };
-            state.counts.answered(status);
+            state.note_answer(status);
             self.done += 1;
         }
         Progress::Done

@@ -61,8 +61,8 @@ settings! {
 
 impl BackupSettings {
     /// Of a database that was opened, before it recovers. Without a log there is nothing to keep, and are no backups.
-    pub fn begin(&self, database: &Database, data_dir: &Path) -> Outcome {
-        if let Some(archive) = &self.archive.value {
+    pub fn begin(&self, database: &Database, data_dir: &Path, keeps_archive: bool) -> Outcome {
+        if let Some(archive) = self.archive.value.as_ref().filter(|_| keeps_archive) {
             let keep = self
                 .archive_keep
                 .value

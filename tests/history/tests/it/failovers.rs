@@ -35,6 +35,14 @@ const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// How long clients go on once another one is the primary, at most.
 const AFTER_MAX: Duration = Duration::from_secs(60);
 
+/// Ends of the types of problems after which nothing of a call is kept.
+const REFUSED: [&str; 4] = [
+    "/not-primary",
+    "/log-unavailable",
+    "/standby-unavailable",
+    "/lease-lost",
+];
+
 /// A register, alone.
 struct Register;
 
@@ -162,7 +170,7 @@ fn told(connection: &mut Connection, register: usize, written: Option<i64>) -> T
     let kind = body["type"].as_str().unwrap_or_default();
     match answer.status {
         200 => Told::Was(number(&body["result"][0])),
-        _ if kind.ends_with("/not-primary") || kind.ends_with("/log-unavailable") => Told::Refused,
+        _ if REFUSED.iter().any(|slug| kind.ends_with(slug)) => Told::Refused,
         _ => Told::Unknown,
     }
 }

@@ -104,6 +104,10 @@ fn without_a_token_only_what_holds_no_data() {
     refused.problem("unauthorized", 401);
     let challenge = refused.header("www-authenticate");
     assert!(challenge.is_some_and(|challenge| challenge.starts_with("Bearer")));
+    // Each of them is counted, for whoever may see it.
+    let metrics = send_as(&server, Some("secret-read"), Method::GET, "/metrics", b"").text();
+    let counted = "reprise_calls_refused_total{reason=\"unauthorized\"} 6";
+    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
 }
 
 #[test]
@@ -465,6 +469,16 @@ fn log_unavailable_refuses_writes_and_serves_reads() {
         .problem("log-unavailable", 503);
     server.call("echo", json!({"id": 1})).ok(200);
     assert!(server.get("/v1/status").ok(200)["log_error"].is_string());
+    let metrics = server.get("/metrics").text();
+    for line in [
+        "reprise_log_failed 1",
+        "reprise_calls_refused_total{reason=\"log-unavailable\"} 1",
+        "reprise_calls_refused_total{reason=\"overloaded\"} 0",
+        "reprise_role{role=\"primary\"} 1",
+        "reprise_role{role=\"standby\"} 0",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+    }
     let server = server.restart();
     server.call("put", json!({"id": 4, "amount": 4})).ok(200);
     let rows = server.get("/v1/tables/items/rows").ok(200);

@@ -80,7 +80,7 @@ fn a_write_names_the_level_that_it_has_and_a_level_is_asked_for_once() {
     refused.problem("malformed-request", 400);
     let beyond = [("reprise-safety", "2-safe")];
     let refused = server.call_with("put", json!({"id": 2, "amount": 5}), &beyond);
-    refused.problem("log-unavailable", 503);
+    refused.problem("standby-unavailable", 503);
     // Nothing is written, so no level is asked for.
     server.call_with("echo", json!({"id": 1}), &beyond).ok(200);
 }

@@ -395,7 +395,7 @@ fn a_very_safe_primary_writes_nothing_without_its_standbys() -> Result<()> {
         &reprise_test_crash::procedure_wasm("bank")?,
     )?;
     ensure!(
-        refused.status == 503 && refused.json()["type"] == "/problems/log-unavailable",
+        refused.status == 503 && refused.json()["type"] == "/problems/standby-unavailable",
         "{}",
         refused.text()
     );
@@ -406,7 +406,10 @@ fn a_very_safe_primary_writes_nothing_without_its_standbys() -> Result<()> {
     b.kill()?;
     wait_reached(&a, "1-safe", &[])?;
     let (status, told) = open(&a, 2, &[])?;
-    ensure!(status == 503 && told["type"] == "/problems/log-unavailable", "{told}");
+    ensure!(
+        status == 503 && told["type"] == "/problems/standby-unavailable",
+        "{told}"
+    );
     ensure!(
         told["detail"].as_str().is_some_and(|text| text.contains("very-safe")),
         "{told}"
@@ -456,7 +459,7 @@ fn a_call_asks_for_more_than_its_server_gives_to_all() -> Result<()> {
     for level in ["2-safe", "quorum", "very-safe"] {
         let (status, told) = asked(1, level)?;
         ensure!(
-            status == 503 && told["type"] == "/problems/log-unavailable",
+            status == 503 && told["type"] == "/problems/standby-unavailable",
             "{level}: {told}"
         );
     }
@@ -509,7 +512,10 @@ fn a_call_asks_for_more_than_its_server_gives_to_all() -> Result<()> {
     wait_reached(&a, "1-safe", &[&c])?;
     b.kill()?;
     let (status, told) = asked(24, "very-safe")?;
-    ensure!(status == 503 && told["type"] == "/problems/log-unavailable", "{told}");
+    ensure!(
+        status == 503 && told["type"] == "/problems/standby-unavailable",
+        "{told}"
+    );
     let url = format!("http://{}", a.address);
     let begun = Instant::now();
     let called = loop {
@@ -566,7 +572,7 @@ fn deployment_is_left_open(a: &Server, c: &mut Server, wasm: &[u8]) -> Result<bo
     let timed = Instant::now();
     signal(c, libc::SIGSTOP)?;
     let deployed = a.request("PUT", "/v1/modules/voter", &[], wasm)?;
-    if deployed.json()["type"] == "/problems/log-unavailable" {
+    if deployed.json()["type"] == "/problems/standby-unavailable" {
         return Ok(false);
     }
     ensure!(

@@ -181,7 +181,10 @@ impl Run {
                 self.stats.not_primary += 1;
                 return self.refused(call);
             }
-            ReplyOutcome::LogUnavailable(_) | ReplyOutcome::Overloaded { .. } => {
+            ReplyOutcome::LogUnavailable(_)
+            | ReplyOutcome::StandbyUnavailable(_)
+            | ReplyOutcome::LeaseLost(_)
+            | ReplyOutcome::Overloaded { .. } => {
                 self.stats.refused += 1;
                 return self.refused(call);
             }
@@ -254,7 +257,11 @@ impl Run {
         if *reply.outcome != ReplyOutcome::Committed {
             self.note(|| format!("{name}: a read of session {session} is {:?}", reply.outcome));
             return match reply.outcome {
-                ReplyOutcome::Unavailable(_) | ReplyOutcome::LogUnavailable(_) | ReplyOutcome::Superseded => Ok(()),
+                ReplyOutcome::Unavailable(_)
+                | ReplyOutcome::LogUnavailable(_)
+                | ReplyOutcome::StandbyUnavailable(_)
+                | ReplyOutcome::LeaseLost(_)
+                | ReplyOutcome::Superseded => Ok(()),
                 other => Err(format!("a read on {name} ended with {other:?}")),
             };
         }

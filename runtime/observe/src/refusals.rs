@@ -1,0 +1,104 @@
+//! Calls and requests that did not run, by reason: what an operator looks at when clients complain.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why a call did not run, or left nothing for want of something on the server's side. Named as the problem that its client gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is a problem's slug")]
+pub enum RefusalReason {
+    Forbidden,
+    IdempotencyConflict,
+    LeaseLost,
+    LogUnavailable,
+    MemoryExhausted,
+    NotPrimary,
+    OutcomeUnknown,
+    Overloaded,
+    Quarantined,
+    ReadOnly,
+    StandbyUnavailable,
+    TooStale,
+    Unauthorized,
+    Unavailable,
+}
+
+impl RefusalReason {
+    /// Every reason.
+    pub const ALL: [Self; 14] = [
+        Self::Forbidden,
+        Self::IdempotencyConflict,
+        Self::LeaseLost,
+        Self::LogUnavailable,
+        Self::MemoryExhausted,
+        Self::NotPrimary,
+        Self::OutcomeUnknown,
+        Self::Overloaded,
+        Self::Quarantined,
+        Self::ReadOnly,
+        Self::StandbyUnavailable,
+        Self::TooStale,
+        Self::Unauthorized,
+        Self::Unavailable,
+    ];
+
+    /// As problems and metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forbidden => "forbidden",
+            Self::IdempotencyConflict => "idempotency-conflict",
+            Self::LeaseLost => "lease-lost",
+            Self::LogUnavailable => "log-unavailable",
+            Self::MemoryExhausted => "memory-exhausted",
+            Self::NotPrimary => "not-primary",
+            Self::OutcomeUnknown => "outcome-unknown",
+            Self::Overloaded => "overloaded",
+            Self::Quarantined => "quarantined",
+            Self::ReadOnly => "read-only",
+            Self::StandbyUnavailable => "standby-unavailable",
+            Self::TooStale => "too-stale",
+            Self::Unauthorized => "unauthorized",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// How many there were of each reason since the start.
+#[derive(Debug, Default)]
+pub struct Refusals([AtomicU64; RefusalReason::ALL.len()]);
+
+impl Refusals {
+    /// One more had this reason. From any thread.
+    pub fn count(&self, reason: RefusalReason) {
+        self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many had this reason.
+    pub fn get(&self, reason: RefusalReason) -> u64 {
+        self.0[reason as usize].load(Ordering::Relaxed)
+    }
+
+    /// Of all reasons, in the order of `RefusalReason::ALL`.
+    pub fn all(&self) -> [u64; RefusalReason::ALL.len()] {
+        RefusalReason::ALL.map(|reason| self.get(reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_a_count_of_its_own() {
+        let refusals = Refusals::default();
+        for (times, reason) in RefusalReason::ALL.into_iter().enumerate() {
+            (0..times).for_each(|_| refusals.count(reason));
+        }
+        assert_eq!(
+            refusals.all().to_vec(),
+            (0..RefusalReason::ALL.len() as u64).collect::<Vec<_>>()
+        );
+        let mut names = RefusalReason::ALL.map(RefusalReason::name).to_vec();
+        names.dedup();
+        assert!(names.is_sorted() && names.len() == RefusalReason::ALL.len());
+    }
+}

@@ -1,0 +1,133 @@
+//! Dangers that an operator must see: a log that takes no writes, commits that are refused, and what clients are refused for. The
+//! watch is looked at once a second, and says each thing when it begins, when it ends, and at most once a minute meanwhile.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use reprise_log::Log;
+use reprise_observe::{Notice, NoticeKind, Notices, RefusalReason, Refusals};
+use reprise_partition::Unlogged;
+
+use crate::router::Router;
+
+/// Refusals of one reason are told at most once in so long.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Refusals that are the server's matter. Others are their client's, and have their count alone.
+const TOLD: [RefusalReason; 6] = [
+    RefusalReason::LeaseLost,
+    RefusalReason::LogUnavailable,
+    RefusalReason::MemoryExhausted,
+    RefusalReason::Overloaded,
+    RefusalReason::StandbyUnavailable,
+    RefusalReason::Unauthorized,
+];
+
+/// What was told last.
+#[derive(Default)]
+pub(crate) struct DangerWatch(Mutex<Last>);
+
+#[derive(Default)]
+struct Last {
+    log: Option<Arc<str>>,
+    commits: Option<Arc<str>>,
+    refusals: [Told; TOLD.len()],
+}
+
+/// Of the refusals of one reason.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    /// How many there had been.
+    count: u64,
+    /// By the monotonic clock; None: never.
+    at_ns: Option<u64>,
+}
+
+impl Told {
+    /// How many came since they were told last, if it is time to tell them.
+    fn due(&mut self, count: u64, now_ns: u64) -> Option<u64> {
+        let is_time = self
+            .at_ns
+            .is_none_or(|at_ns| now_ns.saturating_sub(at_ns) >= TELL_EVERY.as_nanos() as u64);
+        let new = count - self.count;
+        if new == 0 || !is_time {
+            return None;
+        }
+        (self.count, self.at_ns) = (count, Some(now_ns));
+        Some(new)
+    }
+}
+
+/// Tells when a state begins, becomes another one, or ends.
+fn tell_change(notices: &Notices, last: &mut Option<Arc<str>>, now: Option<Arc<str>>, what: &'static str) {
+    if *last != now {
+        last.clone_from(&now);
+        notices.tell(NoticeKind::Danger, || Notice::Danger { what, reason: now });
+    }
+}
+
+impl Router {
+    /// Why the log takes no writes, or none that are long.
+    pub(crate) fn log_trouble(&self) -> Option<Arc<str>> {
+        let log = self.0.config.log.as_deref();
+        // That a standby's log takes no appends is no error.
+        log.filter(|log| !self.is_standby() || log.is_stopped())
+            .and_then(Log::trouble)
+    }
+
+    /// Calls and requests that did not run, by reason.
+    pub fn refusals(&self) -> &Refusals {
+        &self.0.config.registry.refusals
+    }
+
+    /// Tells what has become dangerous since the last look.
+    pub fn look_for_dangers(&self) {
+        let (shared, notices) = (&self.0.config.shared, self.notices());
+        let now_ns = shared.clock.monotonic_ns();
+        let commits = shared.gate.refusal().map(|refusal| match refusal {
+            Unlogged::StandbyUnavailable(reason) | Unlogged::LeaseLost(reason) => reason,
+            other => other.to_string().into(),
+        });
+        let mut last = self.0.dangers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tell_change(notices, &mut last.log, self.log_trouble(), "log");
+        tell_change(notices, &mut last.commits, commits, "standbys");
+        for (told, reason) in last.refusals.iter_mut().zip(TOLD) {
+            let count = self.refusals().get(reason);
+            if let Some(calls) = told.due(count, now_ns) {
+                notices.tell(NoticeKind::Refusal, || Notice::Refused { reason, calls });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_told_at_once_and_then_once_a_minute() {
+        const S: u64 = 1_000_000_000;
+        let mut told = Told::default();
+        assert_eq!(told.due(0, S), None);
+        assert_eq!(told.due(3, 2 * S), Some(3));
+        assert_eq!(told.due(900, 3 * S), None);
+        assert_eq!(told.due(1_003, 62 * S), Some(1_000));
+        assert_eq!(told.due(1_003, 200 * S), None, "nothing new");
+        assert_eq!(told.due(1_004, 201 * S), Some(1));
+    }
+
+    #[test]
+    fn a_state_is_told_when_it_begins_changes_and_ends() {
+        let (notices, mut last) = (Notices::default(), None);
+        for reason in [None, Some("full"), Some("full"), Some("broken"), None, None] {
+            tell_change(&notices, &mut last, reason.map(Into::into), "log");
+        }
+        let told = notices.take().notices.into_iter().map(|notice| match notice {
+            Notice::Danger { what: "log", reason } => reason,
+            other => panic!("{other:?}"),
+        });
+        let expected = [Some("full"), Some("broken"), None].map(|reason| reason.map(Into::into));
+        assert_eq!(told.collect::<Vec<Option<Arc<str>>>>(), expected);
+    }
+}
