@@ -314,7 +314,7 @@ mod tests {
         let disk = SimDisk::new();
         let upper = file_name(&[0xab; 32]).to_uppercase();
         let longer = format!("0{}", file_name(&[1; 32]));
-        let others = [
+        let others: [&str; 6] = [
             "a.code",
             "notes.code.bak",
             "thesis.txt",

@@ -316,16 +316,18 @@ impl<P: Send + 'static> Flusher<P> {
     /// Writes a block, and tries again while the disk has no space for it: some file systems take space for each write. Appends are refused
     /// meanwhile, and whoever waits for the block waits on: it has its place, and standbys may have it.
     fn write_when_room(&self, offset: u64, block: &[u8]) -> Result<(), DiskError> {
-        let shared = &*self.shared;
+        let (shared, mut was_full) = (&*self.shared, false);
         loop {
             let written = self.segment.write_durable_at(offset, block);
             let full = written.as_ref().err().filter(|error| error.kind == DiskErrorKind::Full);
+            if full.is_none() && !was_full {
+                return written;
+            }
+            was_full = true;
             let mut state = shared.lock();
-            let had_none = std::mem::replace(&mut state.block_error, full.cloned()).is_some();
-            if state.block_error.is_none() || state.is_closing || state.stopped.is_some() {
-                if had_none {
-                    shared.clear_refusal(&state);
-                }
+            state.block_error = full.cloned();
+            if full.is_none() || state.is_closing || state.stopped.is_some() {
+                shared.clear_refusal(&state);
                 return written;
             }
             shared.may_refuse.store(true, Ordering::Release);
@@ -433,8 +435,9 @@ fn write_header(file: &dyn DiskFile, header: &SegmentHeader) -> Result<(), DiskE
 impl<P> Shared<P> {
     /// After this `refusal` answers by a look at one flag again.
     pub fn clear_refusal(&self, state: &State<P>) {
+        let has_room = state.block_error.is_none() && state.spare_error.is_none();
         let is_open = state.stopped.is_none() && !state.is_closing;
-        if is_open && state.received.is_none() && state.paused.is_none() && state.block_error.is_none() {
+        if has_room && is_open && state.received.is_none() && state.paused.is_none() {
             self.may_refuse.store(false, Ordering::Release);
         }
     }

@@ -6,11 +6,12 @@ use std::{
     time::Duration,
 };
 
+use reprise_base::Role;
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind, Notices, RefusalReason, Refusals};
 use reprise_partition::Unlogged;
 
-use crate::router::Router;
+use crate::router::{Phase, Router};
 
 /// Refusals of one reason are told at most once in so long.
 const TELL_EVERY: Duration = Duration::from_secs(60);
@@ -83,6 +84,10 @@ impl Router {
 
     /// Tells what has become dangerous since the last look.
     pub fn look_for_dangers(&self) {
+        // A server that opens, stops, or is read alone takes no writes, and says so itself.
+        if self.phase() != Phase::Ready || self.role() == Role::ReadOnly {
+            return;
+        }
         let (shared, notices) = (&self.0.config.shared, self.notices());
         let now_ns = shared.clock.monotonic_ns();
         let commits = shared.gate.refusal().map(|refusal| match refusal {
@@ -127,7 +132,8 @@ mod tests {
             Notice::Danger { what: "log", reason } => reason,
             other => panic!("{other:?}"),
         });
-        let expected = [Some("full"), Some("broken"), None].map(|reason| reason.map(Into::into));
-        assert_eq!(told.collect::<Vec<Option<Arc<str>>>>(), expected);
+        let told: Vec<Option<Arc<str>>> = told.collect();
+        let told: Vec<Option<&str>> = told.iter().map(Option::as_deref).collect();
+        assert_eq!(told, [Some("full"), Some("broken"), None]);
     }
 }

@@ -116,7 +116,7 @@ fn files_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// A server that died left a spare segment and perhaps a torn tail: an opening that writes would clear both away.
 #[test]
 fn an_opening_to_read_alone_changes_no_byte_of_the_directory() {
-    let (dir, database) = bank(2, 100);
+    let (dir, database) = bank(2, 200);
     take(&database);
     transfer(&database, 1);
     let digest = digest_now(&database);

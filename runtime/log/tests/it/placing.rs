@@ -191,7 +191,7 @@ fn a_record_that_no_ring_takes_stops_a_log_whose_disk_hangs() {
     let hanging = Arc::new(Hanging::default());
     let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), hanging.clone()));
     let mut short = standby_config();
-    short.append_wait_max = Duration::from_millis(50);
+    short.append_wait_max = Duration::from_millis(500);
     let nobody = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
     let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), short, nobody).expect("open");
     let begins = (log.epoch(), log.filled());

@@ -30,8 +30,14 @@ fn modules_come_change_and_go() {
         (Some(1), &Value::Null)
     );
     assert_eq!(installed["tables"], json!(["probe.items"]));
-    assert_eq!(server.put_module("probe", probe()).ok(200)["unchanged"], true);
+    let again = server.put_module("probe", probe()).ok(200);
+    assert_eq!(again["unchanged"], true);
+    // A read that waits for this LSN sees the version in service, and waits for nothing else.
+    let lsn = again["lsn"].as_str().expect("an LSN").to_owned();
+    assert_eq!(Some(&*lsn), installed["lsn"].as_str());
     server.call("put", json!({"id": 1, "amount": 5})).ok(200);
+    let headers = [("reprise-min-lsn", lsn.as_str()), ("reprise-max-wait-ms", "1")];
+    server.call_with("echo", json!({"id": 1}), &headers).ok(200);
     let grown = server.put_module("probe", probe_grown()).ok(200);
     assert_eq!(
         (grown["version"].as_u64(), grown["replaced"].as_u64()),

@@ -1,6 +1,7 @@
 //! A disk that fails or is read-only, and file descriptors that run out.
 
 use std::{
+    fs,
     net::TcpStream,
     thread,
     time::{Duration, Instant},
@@ -8,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Connection, Launch, Server, Spawned};
-use reprise_test_process::{Load, Mount, check, open_accounts, prepare};
+use reprise_test_process::{Load, Mount, check, fill, open_accounts, prepare};
 
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(180);
@@ -76,10 +77,60 @@ fn a_read_only_directory_is_refused_with_its_reason() -> Result<()> {
         );
         ensure!(!errors.contains("panicked"), "{errors}");
     }
+    // To be read alone it opens where it is.
+    let tallies = [tally];
+    let alone = Server::start(&Launch::new(&data_dir[0]).args(&["--read-only"]))?;
+    check(&alone, &tallies)?;
+    alone.terminate()?;
     // Copied to where it can be written, it is whole.
     let copy = dir.path().join("copy");
     reprise_test_crash::copy_dir(&data_dir[0], &copy)?;
-    check(&Server::start(&Launch::new(&copy))?, &[tally])
+    check(&Server::start(&Launch::new(&copy))?, &tallies)
+}
+
+/// Until something holds, or it was waited for too long.
+fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let begun = Instant::now();
+    while !holds()? {
+        ensure!(begun.elapsed() < LONG, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_full_disk_is_told_and_writes_come_back_without_a_restart() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let Some(mount) = Mount::tmpfs(&dir.path().join("disk"), DISK_BYTES)? else {
+        return Ok(());
+    };
+    let launch = Launch::new(&mount.path.join("data")).args(&["--backup-max", "1MiB"]);
+    let mut server = Server::start(&launch)?;
+    let mut tally = open_accounts(&server, 2)?;
+    let filler = mount.path.join("filler");
+    fill(&filler)?;
+    let mut connection = server.connect()?;
+    wait_for("a write is refused", || {
+        tally.batch(&mut connection, 1000)?;
+        Ok(!tally.refused.is_empty())
+    })?;
+    let status = server.request("GET", "/v1/status", &[], b"")?.json();
+    ensure!(status["log_error"].is_string(), "{status}");
+    let metrics = server.request("GET", "/metrics", &[], b"")?.text();
+    ensure!(metrics.contains("reprise_log_failed 1"), "{metrics}");
+    server.wait_said("No space left")?;
+    server.wait_said("refused as log-unavailable")?;
+    fs::remove_file(&filler)?;
+    wait_for("writes come back", || {
+        let refused = tally.refused.len();
+        tally.batch(&mut connection, 50)?;
+        Ok(tally.refused.len() == refused)
+    })?;
+    server.wait_said("takes all writes again")?;
+    let tallies = [tally];
+    check(&server, &tallies)?;
+    server.kill()?;
+    check(&Server::start(&launch)?, &tallies)
 }
 
 #[test]
