@@ -25,6 +25,7 @@ mod heads;
 mod idempotency;
 mod integers;
 mod limits;
+mod listed;
 mod log;
 mod log_match;
 mod media;
@@ -41,6 +42,7 @@ mod problems;
 #[cfg(test)]
 mod reference;
 mod refusal;
+mod refused;
 mod replication;
 mod reply;
 mod rollback;
