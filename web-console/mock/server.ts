@@ -162,11 +162,11 @@ function moduleReply(name: string | undefined): Reply {
   const detail = moduleOf(2, 10_240);
   if (name !== undefined) return name === detail.module ? ok(detail) : notFound(`module ${name}`);
   const { versions: _, procedures, ...summary } = detail;
-  return ok({ modules: [{ ...summary, procedures: procedures.map((procedure) => procedure.name) }] });
+  return ok({ modules: [{ ...summary, procedures: procedures.map((procedure) => procedure.name) }], next_cursor: null });
 }
 
 function tableReply(name: string | undefined, more: string | undefined, query: URLSearchParams): Reply {
-  if (name === undefined) return ok({ tables });
+  if (name === undefined) return ok({ tables, next_cursor: null });
   const table = tables.find((candidate) => candidate.name === name);
   if (table === undefined) return notFound(`table ${name}`);
   if (more === undefined) return ok(table);

@@ -31,6 +31,8 @@ pub enum MemoryKind {
     Requests,
     /// Answers made and not yet taken by their clients.
     Answers,
+    /// Buffers of open connections, whether or not they ask for something.
+    Connections,
     /// Instances of modules, with their images.
     Guests,
     /// Modules: their bytes and their compiled code.
@@ -41,7 +43,7 @@ pub enum MemoryKind {
 
 impl MemoryKind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Rows,
         Self::Indexes,
         Self::Undo,
@@ -50,6 +52,7 @@ impl MemoryKind {
         Self::Idempotency,
         Self::Requests,
         Self::Answers,
+        Self::Connections,
         Self::Guests,
         Self::Modules,
         Self::Ready,
@@ -66,6 +69,7 @@ impl MemoryKind {
             Self::Idempotency => "idempotency",
             Self::Requests => "requests",
             Self::Answers => "answers",
+            Self::Connections => "connections",
             Self::Guests => "guests",
             Self::Modules => "modules",
             Self::Ready => "ready",

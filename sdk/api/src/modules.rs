@@ -189,6 +189,8 @@ pub enum ModuleUploaded {
 pub struct ModuleList {
     /// By name.
     pub modules: Vec<ModuleSummary>,
+    /// Where the next page begins; null on the last one. Opaque.
+    pub next_cursor: Option<String>,
 }
 
 /// A module in service.

@@ -8,8 +8,10 @@ use crate::{Json, U64, types::TypeInfo};
 /// The tables that are stored.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TableList {
-    /// By name.
+    /// In the order of their creation.
     pub tables: Vec<TableInfo>,
+    /// Where the next page begins; null on the last one. Opaque.
+    pub next_cursor: Option<String>,
 }
 
 /// A table.

@@ -7,9 +7,9 @@ use std::{
 
 use reprise_api::{
     Backup, BackupList, BatchCall, CallList, Checkpoint, CheckpointList, GroupsPage, JoinRequest, JoinTicket,
-    KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, NDJSON_MEDIA_TYPE,
-    ProcedureLog, Promotion, Readiness, Replication, RowsPage, RunningCall, Status, StepDownRequest, SteppedDown,
-    TableInfo, TableList, U64, headers,
+    KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModulePlanned, NDJSON_MEDIA_TYPE, ProcedureLog,
+    Promotion, Readiness, Replication, RowsPage, RunningCall, Status, StepDownRequest, SteppedDown, TableInfo, U64,
+    headers,
 };
 use reqwest::{
     StatusCode, Url,
@@ -115,11 +115,6 @@ impl Client {
         self.send(self.http.delete(self.at(&["v1", "tables", table]))).map(drop)
     }
 
-    /// The modules in service.
-    pub fn modules(&self) -> Result<ModuleList, ClientError> {
-        self.get(&["v1", "modules"])
-    }
-
     /// A module with its versions, procedures and tables.
     pub fn module(&self, module: &str) -> Result<ModuleDetail, ClientError> {
         self.get(&["v1", "modules", module])
@@ -190,11 +185,6 @@ impl Client {
     /// The outcome kept under an idempotency key of this token.
     pub fn idempotency(&self, key: &str) -> Result<KeptOutcome, ClientError> {
         self.get(&["v1", "idempotency", key])
-    }
-
-    /// The tables that are stored.
-    pub fn tables(&self) -> Result<TableList, ClientError> {
-        self.get(&["v1", "tables"])
     }
 
     /// A table's columns, indexes and sizes.
@@ -399,7 +389,7 @@ impl Client {
         url
     }
 
-    fn get<T: DeserializeOwned>(&self, segments: &[&str]) -> Result<T, ClientError> {
+    pub(crate) fn get<T: DeserializeOwned>(&self, segments: &[&str]) -> Result<T, ClientError> {
         self.get_with(segments, &[])
     }
 
@@ -412,7 +402,7 @@ impl Client {
         url
     }
 
-    fn get_with<T: DeserializeOwned>(
+    pub(crate) fn get_with<T: DeserializeOwned>(
         &self,
         segments: &[&str],
         pairs: &[(&str, Option<String>)],

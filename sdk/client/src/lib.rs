@@ -9,6 +9,7 @@
 mod answers;
 mod client;
 mod error;
+mod lists;
 mod query;
 mod trust;
 

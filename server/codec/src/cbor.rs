@@ -85,7 +85,8 @@ impl Cbor<'_> {
             Token::Integer(value) => match (u64::try_from(value), i64::try_from(value)) {
                 (Ok(value), _) => value.into(),
                 (_, Ok(value)) => value.into(),
-                _ => (value as f64).into(),
+                // A double would be another number.
+                _ => value.to_string().into(),
             },
             Token::Float(value) => value.into(),
             Token::Text(text) => text.as_str().into(),

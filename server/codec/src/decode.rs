@@ -15,9 +15,9 @@ use crate::names::first_names;
 /// Mistakes that one answer lists at most.
 const ERRORS_MAX: usize = 64;
 /// Bytes of their words at most, all together.
-const ERRORS_BYTES_MAX: usize = 64 << 10;
-/// Integers up to here are exact in a double: readers of JSON may have turned one into the other.
-const EXACT_F64_MAX: f64 = 9_007_199_254_740_992.0;
+const ERRORS_BYTES_MAX: usize = 16 << 10;
+/// Below this bound two integers never become the same double. A double at or above it may be another integer than the client had.
+const EXACT_F64_END: f64 = 9_007_199_254_740_992.0;
 
 /// Characters of an unknown member's name in its pointer.
 const NAME_SHOWN_MAX: usize = 100;
@@ -311,10 +311,8 @@ fn push_scalar(ty: ScalarType, token: &Token<'_>, out: &mut Vec<u8>) -> bool {
             None => return false,
         },
         (integer, Token::Number(text)) if integer.is_integer() => {
-            let value = match text.parse() {
-                Ok(value) => Some(value),
-                Err(_) => text.parse().ok().and_then(exact_integer),
-            };
+            // From its digits: by way of a double it would be rounded.
+            let value = scalar::parse_decimal(text, 0);
             return value.is_some_and(|value| push_integer(integer, value, out));
         }
         (integer, Token::Float(value)) if integer.is_integer() => {
@@ -330,7 +328,7 @@ fn push_scalar(ty: ScalarType, token: &Token<'_>, out: &mut Vec<u8>) -> bool {
 }
 
 fn exact_integer(value: f64) -> Option<i128> {
-    let is_exact = value.fract() == 0.0 && value.abs() <= EXACT_F64_MAX;
+    let is_exact = value.fract() == 0.0 && value.abs() < EXACT_F64_END;
     is_exact.then_some(value as i128)
 }
 

@@ -8,7 +8,8 @@ use reprise_abi::{
 };
 
 use super::{
-    ArgsError, Format, ItemScanner, Packer, Scratch, encode_document, encode_prefix, scalar, write_arguments, write_row,
+    ArgsError, Cbor, Format, ItemScanner, Packer, Scratch, encode_document, encode_prefix, scalar, write_arguments,
+    write_row,
 };
 
 fn encode_args(params: &[Parameter], json: &[u8], out: &mut Vec<u8>, scratch: &mut Scratch) -> Result<(), ArgsError> {
@@ -445,6 +446,127 @@ fn both_forms_of_wide_integers_are_taken() {
             "/a": expected a signed 64-bit integer, as a number or a string, found the string "+1"
             "/b": expected an unsigned 64-bit integer, as a number or a string, found a number that is no exact integer"#]],
     );
+}
+
+/// What an integer parameter takes of a number that is written in this way; None: it is refused.
+fn integer_of(ty: ScalarType, format: Format, document: &[u8]) -> Option<i128> {
+    let (mut args, mut scratch) = (Vec::new(), Scratch::default());
+    match encode_document(format, &[param("x", scalar(ty))], document, &mut args, &mut scratch) {
+        Ok(()) => match ty {
+            ScalarType::I64 => Some(i64::from_le_bytes(args[..].try_into().expect("8 bytes")).into()),
+            ScalarType::U64 => Some(u64::from_le_bytes(args[..].try_into().expect("8 bytes")).into()),
+            _ => Some(i8::from_le_bytes(args[..].try_into().expect("1 byte")).into()),
+        },
+        Err(ArgsError::Invalid(_)) => None,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+#[test]
+fn integers_are_taken_exactly_or_refused() {
+    let exact = [
+        ("9007199254740993.0", 9_007_199_254_740_993),
+        ("9.007199254740993e15", 9_007_199_254_740_993),
+        ("-9007199254740993.000", -9_007_199_254_740_993),
+        ("9223372036854775807.0", i64::MAX.into()),
+        ("-9223372036854775808e0", i64::MIN.into()),
+        ("922337203685477580700e-2", i64::MAX.into()),
+        ("1.0", 1),
+        ("1e3", 1_000),
+        ("-0.0", 0),
+    ];
+    for (text, expected) in exact {
+        let found = integer_of(ScalarType::I64, Format::Json, format!("{{\"x\":{text}}}").as_bytes());
+        assert_eq!(found, Some(expected), "{text}");
+    }
+    let others = [
+        "9007199254740992.5",
+        "4503599627370496.2",
+        "1.0000000000000000001",
+        "0.99999999999999999999",
+        "1e-400",
+        "1e400",
+        "9223372036854775807.5",
+        "9223372036854775808.0",
+    ];
+    for text in others {
+        let document = format!("{{\"x\":{text}}}");
+        assert_eq!(
+            integer_of(ScalarType::I64, Format::Json, document.as_bytes()),
+            None,
+            "{text}"
+        );
+    }
+    let wide = integer_of(ScalarType::U64, Format::Json, b"{\"x\":18446744073709551615.0}");
+    assert_eq!(wide, Some(u64::MAX.into()));
+    assert_eq!(integer_of(ScalarType::I8, Format::Json, b"{\"x\":127.0}"), Some(127));
+    assert_eq!(integer_of(ScalarType::I8, Format::Json, b"{\"x\":128.0}"), None);
+    // Doubles of CBOR, up to where each of them is one integer alone.
+    for (value, expected) in [
+        (3.0, Some(3)),
+        (9_007_199_254_740_991.0, Some(9_007_199_254_740_991)),
+        (9_007_199_254_740_992.0, None),
+        (-9_007_199_254_740_992.0, None),
+        (0.5, None),
+        (f64::NAN, None),
+        (f64::INFINITY, None),
+    ] {
+        let document = [&b"\xa1\x61x\xfb"[..], &f64::to_be_bytes(value)].concat();
+        assert_eq!(
+            integer_of(ScalarType::I64, Format::Cbor, &document),
+            expected,
+            "{value}"
+        );
+    }
+    // Values of a prefix are read in the same way.
+    let column = ColumnSchema {
+        variants: Vec::new(),
+        was: None,
+        name: "id".into(),
+        ty: ScalarType::I64,
+        nullable: false,
+        default: None,
+    };
+    let prefix = |text| encode_prefix(&[&column], text).ok();
+    let mut key = Vec::new();
+    key::push_i64(&mut key, 9_007_199_254_740_993);
+    assert_eq!(prefix("[9007199254740993.0]"), Some(key.clone()));
+    assert_eq!(prefix("9007199254740993"), Some(key));
+    assert_eq!(prefix("[9007199254740992.5]"), None);
+    // An id that no double holds is answered with its digits.
+    let mut id = Vec::new();
+    Cbor::new(b"\x3b\xff\xff\xff\xff\xff\xff\xff\xff").write_json(&mut id);
+    assert_eq!(id, b"\"-18446744073709551616\"");
+}
+
+#[test]
+fn a_byte_order_mark_is_named() {
+    let document = b"\xef\xbb\xbf{}";
+    let error = encode_args(&[], document, &mut Vec::new(), &mut Scratch::default()).expect_err("no JSON");
+    let ArgsError::Syntax(error) = error else {
+        panic!("{error:?}")
+    };
+    let text = error.to_string();
+    assert!(
+        text.starts_with("a byte order mark") && text.ends_with("at byte 0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_words_of_mistakes_are_bounded() {
+    let params: Vec<_> = (0..200)
+        .map(|at| param(&format!("{at}{}", "p".repeat(500)), scalar(ScalarType::I64)))
+        .collect();
+    let refused = encode_args(&params, b"{}", &mut Vec::new(), &mut Scratch::default());
+    let Err(ArgsError::Invalid(errors)) = refused else {
+        panic!("{refused:?}")
+    };
+    let bytes: usize = errors
+        .iter()
+        .map(|error| error.pointer.len() + error.message.len())
+        .sum();
+    assert!(bytes <= (16 << 10) + 1_000 && errors.len() > 8, "{bytes}");
 }
 
 #[test]

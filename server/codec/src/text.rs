@@ -4,6 +4,8 @@ use std::{borrow::Cow, ops::Range};
 
 use super::source::{DEPTH_MAX, Items, Source, SyntaxError, Text, Token};
 
+/// The form in UTF-8, with which some editors and shells begin each file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Digits that a `u64` surely holds.
 const SHORT_DIGITS_MAX: usize = 18;
 
@@ -266,6 +268,9 @@ impl<'t> Source<'t> for Json<'t> {
             }
             0 if self.at == self.text.len() => {
                 return self.error("the text ends where a value is due");
+            }
+            _ if self.text[self.at..].starts_with(BYTE_ORDER_MARK) => {
+                return self.error("a byte order mark, which JSON does not have (send UTF-8 without a BOM),");
             }
             _ => return self.error("expected a value"),
         })

@@ -263,9 +263,14 @@ impl Auth {
 
     fn find(&self, headers: &HeaderMap) -> Result<&Token, Refusal> {
         let unauthorized = |detail: &str| Refusal::new(ProblemKind::Unauthorized, detail);
-        let value = headers
-            .get(header::AUTHORIZATION)
+        let mut values = headers.get_all(header::AUTHORIZATION).iter();
+        let value = values
+            .next()
             .ok_or_else(|| unauthorized("send the header Authorization: Bearer TOKEN"))?;
+        // A proxy may have judged the other one.
+        if values.next().is_some() {
+            return Err(Refusal::malformed("a request has the header Authorization once"));
+        }
         let (scheme, secret) = value
             .to_str()
             .ok()
@@ -356,7 +361,10 @@ fn is_local(authority: &str) -> bool {
         Some(rest) => rest.split(']').next().unwrap_or(""),
         None => authority.rsplit_once(':').map_or(authority, |(name, _)| name),
     };
-    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
+    // Host names have no case, and may end with the dot of the root.
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let last = name.rsplit('.').next().unwrap_or(name);
+    last.eq_ignore_ascii_case("localhost") && !name.starts_with('.') || name.parse::<IpAddr>().is_ok()
 }
 
 #[cfg(test)]
@@ -419,6 +427,11 @@ mod tests {
         );
         let basic = headers(&[(header::AUTHORIZATION, "Basic w")]);
         assert_eq!(status(auth.require(&basic, Role::Read)), 401);
+        for second in ["Bearer w", "Bearer a", "Basic w"] {
+            let mut twice = write.clone();
+            twice.append(header::AUTHORIZATION, second.parse().expect("a value"));
+            assert_eq!(status(auth.require(&twice, Role::Read)), 400, "{second}");
+        }
     }
 
     #[test]
@@ -434,11 +447,23 @@ mod tests {
             "[::1]:80",
             "db.localhost",
             "10.0.0.7:8080",
+            "LOCALHOST:8080",
+            "localhost.",
+            "Db.LocalHost.:80",
         ] {
             assert_eq!(check(&[(HOST, host)]), 200, "{host}");
         }
         assert_eq!(check(&[(HOST, "evil.example:8080")]), 403);
-        assert_eq!(check(&[(HOST, "127.0.0.1.evil.example")]), 403);
+        for host in [
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "notlocalhost",
+            "localhost..",
+            ".",
+            "",
+        ] {
+            assert_eq!(check(&[(HOST, host)]), 403, "{host}");
+        }
         let local = (HOST, "127.0.0.1:8080");
         assert_eq!(check(&[local.clone(), (ORIGIN, "http://127.0.0.1:8080")]), 200);
         for other in ["http://localhost:8080", "http://127.0.0.1:5173", "http://203.0.113.5"] {

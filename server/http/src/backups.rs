@@ -51,6 +51,7 @@ pub struct BackupParams {
         (status = 202, description = "It has begun", body = Backup,
          headers(("Location" = String, description = "Where its progress is"))),
         (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "limit-exceeded: there are as many backups as there may be", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "The server recovers or stops", body = Problem, content_type = "application/problem+json"),
     )
 )]

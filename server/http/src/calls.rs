@@ -1,6 +1,6 @@
 //! `POST /v1/call/{module}/{procedure}`: one transaction.
 
-use std::{future::poll_fn, time::Duration};
+use std::{borrow::Cow, future::poll_fn, time::Duration};
 
 use axum::{
     body::Body,
@@ -8,6 +8,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, header},
     response::{IntoResponse, Response},
 };
+use percent_encoding::percent_decode_str;
 use reprise_api::{CBOR_MEDIA_TYPE, CallAnswer, Problem, ProblemKind, headers};
 use reprise_base::{Lsn, limits::IDEMPOTENCY_KEY_BYTES_MAX};
 use reprise_codec::{Format, Packer};
@@ -17,7 +18,7 @@ use tokio::{sync::oneshot, time::timeout};
 use crate::{
     auth::{Principal, Role},
     body::{self, Bounds},
-    front::parse_digits,
+    front::{self, parse_digits},
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX},
     media::{format_of_answer, format_of_body},
     places::Operation,
@@ -65,6 +66,7 @@ pub const PATH_PREFIX: &str = "/v1/call/";
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "idempotency-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "procedure-aborted, limit-exceeded, cancelled", body = Problem, content_type = "application/problem+json"),
         (status = 500, description = "procedure-trapped", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "overloaded, too-stale, log-unavailable, outcome-unknown; recovering", body = Problem, content_type = "application/problem+json"),
@@ -128,10 +130,11 @@ impl Call {
             .strip_prefix(PATH_PREFIX)
             .and_then(|rest| rest.split_once('/'))
             .ok_or_else(|| Refusal::not_found("the path is /v1/call/{module}/{procedure}"))?;
+        let (module, procedure) = (segment(module)?, segment(procedure)?);
         let (key, caller) = (idempotency_key(headers)?, principal.caller(&state.router));
         let scope = caller.as_ref().map_or("", |caller| &*caller.scope);
         let scoped = key.map(|key| ScopedKey { scope, key });
-        let target = Target::for_call(&state.router, deployed, module, procedure, scoped)?;
+        let target = Target::for_call(&state.router, deployed, &module, &procedure, scoped)?;
         if !target.schema().read_only {
             principal.require(Role::Write)?;
         }
@@ -154,6 +157,7 @@ impl Call {
 async fn run(state: &AppState, principal: &Principal, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
+    front::judge_no_query(&head.uri)?;
     state.judge_open()?;
     let deadline_ns = client_timeout(&head.headers)?.map(|timeout| state.router.deadline_in(timeout));
     // What is awaited may be the module's deployment.
@@ -203,6 +207,13 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
         response.headers_mut().insert(name, value);
     }
     Ok(response)
+}
+
+/// A part of a path in plain characters, as the other paths have theirs.
+fn segment(part: &str) -> Result<Cow<'_, str>, Refusal> {
+    percent_decode_str(part)
+        .decode_utf8()
+        .map_err(|_| Refusal::malformed("the path can't be read: its escapes are not UTF-8"))
 }
 
 /// Has a caller's name put into the log, where that takes records and does not have it. What can't be recorded can't write: the calls say why.
@@ -291,8 +302,9 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     }
 }
 
+/// One rule for a header, a line of a batch and a path.
 pub fn is_valid_key(key: &str) -> bool {
-    !key.is_empty() && key.len() <= IDEMPOTENCY_KEY_BYTES_MAX
+    matches!(key.len(), 1..=IDEMPOTENCY_KEY_BYTES_MAX) && key.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 pub fn bad_key() -> Refusal {

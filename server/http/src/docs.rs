@@ -1,18 +1,25 @@
 //! The routes, and the OpenAPI document that they make.
 
+use std::{
+    collections::HashSet,
+    sync::{Arc, LazyLock},
+};
+
 use axum::{
-    Json, Router,
-    extract::State,
-    http::{Method, header},
+    Router,
+    extract::{MatchedPath, Request},
+    http::{HeaderValue, Method, header},
+    middleware::{Next, from_fn},
     response::{IntoResponse, Response},
     routing::get,
 };
+use bytes::Bytes;
 use reprise_api::{ControlEvent, FieldInfo, PROBLEM_MEDIA_TYPE, Phase, Problem, Status};
 use utoipa::{
     Modify, OpenApi,
     openapi::{
         ContentBuilder, Ref, RefOr, Required, ResponseBuilder,
-        path::{Operation, Parameter},
+        path::{Operation, Parameter, ParameterIn},
         schema::{Schema, SchemaType, Type},
         security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
@@ -22,8 +29,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     assets,
     auth::needed_role,
-    backups, batch, calls, checkpoints, events, freshness, front, idempotency, log, metrics, module_openapi, modules,
-    problems, replication, rollback,
+    backups, batch, calls, checkpoints, events, freshness, front, idempotency,
+    listed::json_answer,
+    log, metrics, module_openapi, modules, problems, replication, rollback,
     rows::{groups, page},
     running,
     state::AppState,
@@ -41,7 +49,7 @@ use crate::{
                        A method that a path does not know is answered with 405 and `Allow`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
-    servers((url = "/", description = "This server")),
+    servers((url = ".", description = "This server: what lies beside this document")),
     tags(
         (name = "Modules", description = "Procedures and tables, as wasm"),
         (name = "Calls", description = "Transactions"),
@@ -156,7 +164,7 @@ fn never_null(parameter: &mut RefOr<Parameter>) {
 
 /// Adds what any operation may be refused with to what it documents itself.
 fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
-    let has_body = operation.request_body.is_some();
+    let (has_body, changes) = (operation.request_body.is_some(), !method.is_safe());
     let is_open = needed_role(method, path).is_none();
     let all = [
         (true, 400, "malformed-request"),
@@ -168,8 +176,17 @@ fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
         ),
         (has_body, 408, "request-timeout"),
         (has_body, 413, "too-large"),
-        (*method == Method::POST, 415, "unsupported-media-type"),
+        (
+            changes,
+            415,
+            "unsupported-media-type: the body's type, or its Content-Encoding, is not read here",
+        ),
         (true, 500, "internal-error"),
+        (
+            changes,
+            501,
+            "malformed-request: the body has a transfer coding beside chunked",
+        ),
         (true, 503, "overloaded, recovering, unavailable"),
     ];
     for (_, status, description) in all.into_iter().filter(|(applies, ..)| *applies) {
@@ -185,7 +202,11 @@ fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
 /// Every path that the server knows.
 pub fn routes(state: AppState) -> Router {
     let (router, _) = described().split_for_parts();
+    let operations = Arc::new(without_query());
     router
+        .route_layer(from_fn(move |path: MatchedPath, request: Request, next: Next| {
+            refuse_query(operations.clone(), path, request, next)
+        }))
         .route("/openapi.json", get(openapi_json))
         .route("/problems/", get(problems::problem_list))
         .route("/problems", get(problems::problem_list))
@@ -201,14 +222,82 @@ pub fn routes(state: AppState) -> Router {
         .with_state(state)
 }
 
-async fn openapi_json(State(_): State<AppState>) -> Response {
-    let no_cache = [(header::CACHE_CONTROL, "no-cache")];
-    (no_cache, Json(openapi())).into_response()
+/// Made once: anybody may ask for it.
+static OPENAPI: LazyLock<Bytes> = LazyLock::new(|| openapi().to_json().expect("a description serializes").into());
+
+async fn openapi_json() -> Response {
+    let mut answer = json_answer(OPENAPI.clone());
+    let no_cache = HeaderValue::from_static("no-cache");
+    answer.headers_mut().insert(header::CACHE_CONTROL, no_cache);
+    answer
+}
+
+/// Operations of the API that have no parameters in their query, by method and path.
+fn without_query() -> HashSet<(Method, String)> {
+    let is_query =
+        |parameter: &RefOr<Parameter>| matches!(parameter, RefOr::T(own) if own.parameter_in == ParameterIn::Query);
+    let mut found = HashSet::new();
+    for (path, item) in openapi().paths.paths {
+        for (method, operation) in [
+            (Method::GET, item.get),
+            (Method::PUT, item.put),
+            (Method::POST, item.post),
+            (Method::DELETE, item.delete),
+        ] {
+            if let Some(operation) = operation
+                && path.starts_with("/v1/")
+                && !operation.parameters.iter().flatten().any(is_query)
+            {
+                found.insert((method, path.clone()));
+            }
+        }
+    }
+    found
+}
+
+/// Refuses a query where the path asks for nothing by one: a misspelled path would not do what was meant.
+async fn refuse_query(
+    operations: Arc<HashSet<(Method, String)>>,
+    path: MatchedPath,
+    request: Request,
+    next: Next,
+) -> Response {
+    let method = match *request.method() {
+        Method::HEAD => Method::GET,
+        ref method => method.clone(),
+    };
+    if request.uri().query().is_some()
+        && operations.contains(&(method, path.as_str().to_owned()))
+        && let Err(refusal) = front::judge_no_query(request.uri())
+    {
+        return refusal.into_response();
+    }
+    next.run(request).await
+}
+
+/// What the description says that an operation answers with; none for what is no operation.
+#[cfg(test)]
+pub fn statuses(method: &Method, path: &str) -> Vec<u16> {
+    let Some(item) = openapi().paths.paths.remove(path) else {
+        return Vec::new();
+    };
+    let operation = match *method {
+        Method::GET => item.get,
+        Method::PUT => item.put,
+        Method::POST => item.post,
+        _ => item.delete,
+    };
+    let responses = operation
+        .map(|operation| operation.responses.responses)
+        .unwrap_or_default();
+    responses.into_keys().filter_map(|status| status.parse().ok()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+
+    use reprise_api::ProblemKind;
 
     use super::*;
 
@@ -225,6 +314,26 @@ mod tests {
             golden == actual,
             "sdk/api/openapi.json is out of date; run this test with BLESS=1"
         );
+    }
+
+    #[test]
+    fn every_status_that_code_can_give_is_described() {
+        let items = openapi().paths.paths.into_values();
+        let operations = items
+            .flat_map(|item| [item.get, item.put, item.post, item.delete])
+            .flatten();
+        let described: HashSet<String> = operations
+            .flat_map(|operation| operation.responses.responses.into_keys())
+            .collect();
+        // That of a method which is no operation.
+        let kinds = ProblemKind::ALL
+            .into_iter()
+            .filter(|kind| *kind != ProblemKind::MethodNotAllowed);
+        for kind in kinds {
+            assert!(described.contains(&kind.status().to_string()), "{}", kind.slug());
+        }
+        let reader: HashSet<u16> = statuses(&Method::GET, "/v1/tables").into_iter().collect();
+        assert_eq!(reader, [200, 400, 401, 403, 500, 503].into());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use axum::{
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
     response::Response,
 };
 use bytes::Bytes;
@@ -29,6 +29,9 @@ use crate::{
     state::AppState,
     status::{last_before, now_us, status_of},
 };
+
+/// Asks nginx, and what follows it in this, to pass each piece on at once.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Streams what happens
 ///
@@ -61,7 +64,13 @@ pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result
     let mut response = Response::new(Body::from_stream(stream));
     let own = response.headers_mut();
     own.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    own.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // An event that a proxy keeps until more have come is late. Proxies compress nothing that names its coding.
+    own.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-store, no-transform"),
+    );
+    own.insert(header::CONTENT_ENCODING, HeaderValue::from_static("identity"));
+    own.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
     Ok(response)
 }
 

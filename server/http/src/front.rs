@@ -1,6 +1,6 @@
 //! The way of a request: trace, authority, route; and the extractors whose failures are problems.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, future::Future};
 
 use axum::{
     Router,
@@ -12,14 +12,16 @@ use axum::{
 use http_body_util::BodyExt;
 use reprise_api::{ProblemKind, headers};
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 use tower::ServiceExt;
 use tracing::Instrument;
 
 use crate::{
     batch, calls, integers,
-    limits::PAGE_BYTES_MAX,
-    media::format_of_body,
+    limits::{OPERATION_PLACE_WAIT_MAX, PAGE_BYTES_MAX},
+    media::{format_of_body, judge_codings},
     pages,
+    places::Operation,
     refusal::Refusal,
     replication::{Staleness, wait_for_max_lag},
     state::AppState,
@@ -123,6 +125,11 @@ async fn route_judged(
     {
         return refusal.into_response();
     }
+    if !method.is_safe()
+        && let Err(refusal) = judge_codings(request.headers())
+    {
+        return refusal.into_response();
+    }
     if *method == Method::POST
         && let Err(refusal) = format_of_body(request.headers())
     {
@@ -146,19 +153,19 @@ async fn route_judged(
             .await
             .unwrap_or_else(IntoResponse::into_response);
     }
-    // Room for a long page comes before the page.
-    let room = match is_long_page(path).then(|| state.texts.asked(PAGE_BYTES_MAX)).flatten() {
-        None => None,
-        Some(room) => Some(room.await),
-    };
+    let (has_door, is_read) = (passes_door(path), method.is_safe());
     request.extensions_mut().insert(principal);
-    let response = match router.clone().oneshot(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
+    let answer = async {
+        match router.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
     };
-    let response = match room {
-        None => response,
-        Some(room) => hold_room(state, response, room).await,
+    let response = match has_door {
+        false => answer.await,
+        true => make_answer(state, is_read, answer)
+            .await
+            .unwrap_or_else(IntoResponse::into_response),
     };
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         return name_allowed_methods(response);
@@ -166,21 +173,43 @@ async fn route_judged(
     response
 }
 
-/// Pages of rows, groups and logs, and results that are kept.
-fn is_long_page(path: &str) -> bool {
-    let is_of_rows = path.ends_with("/rows") || path.ends_with("/groups");
-    let is_text = ["/v1/log", "/v1/procedure-log", "/v1/idempotency/"];
-    is_text.iter().any(|long| path.starts_with(long)) || path.starts_with("/v1/tables/") && is_of_rows
+/// True for every path of the API but those that are named here: calls and streams of events have bounds of their own, and what shows the
+/// server and ends what runs is answered whatever else is asked for.
+fn passes_door(path: &str) -> bool {
+    const OTHERS: [&str; 4] = [batch::PATH, "/v1/events", "/v1/status", "/v1/calls"];
+    let is_other = OTHERS.contains(&path) || path.starts_with(calls::PATH_PREFIX) || path.starts_with("/v1/calls/");
+    path.starts_with("/v1/") && !is_other
+}
+
+/// The one door of answers whose length follows from what is stored. What reads waits for room for its text, before that is made; what
+/// changes something is waited for by nobody who reads slowly. Each step is made in a place, on a thread that serves no connection.
+async fn make_answer(
+    state: &AppState,
+    is_read: bool,
+    answer: impl Future<Output = Response>,
+) -> Result<Response, Refusal> {
+    let room = match is_read.then(|| state.texts.asked(PAGE_BYTES_MAX)).flatten() {
+        None => None,
+        Some(room) => match timeout(OPERATION_PLACE_WAIT_MAX, room).await {
+            Ok(room) => Some(room),
+            Err(_) => {
+                let why = "found no room: answers that their clients do not take hold all that there is";
+                return Err(Operation::Answer.too_busy(why));
+            }
+        },
+    };
+    let response = state.places.answer(answer).await?;
+    Ok(hold_room(state, response, room).await)
 }
 
 /// The answer with its room, until the client has taken it.
-async fn hold_room(state: &AppState, response: Response, room: Room) -> Response {
+async fn hold_room(state: &AppState, response: Response, room: Option<Room>) -> Response {
     let (head, body) = response.into_parts();
     let body = match body.size_hint().exact() {
         Some(_) => body
             .collect()
             .await
-            .map(|all| state.texts.hold(all.to_bytes(), Some(room)).into()),
+            .map(|all| state.texts.hold(all.to_bytes(), room).into()),
         None => return Response::from_parts(head, body), // nothing of it lies in memory
     };
     Response::from_parts(head, body.expect("what lies in memory does not break off"))
@@ -223,6 +252,17 @@ fn name_allowed_methods(mut response: Response) -> Response {
     response
 }
 
+/// Refuses a query where nothing is asked by one: a client that puts its arguments there would not have them looked at.
+pub fn judge_no_query(uri: &Uri) -> Result<(), Refusal> {
+    match uri.query() {
+        None | Some("") => Ok(()),
+        Some(_) => Err(Refusal::malformed(format!(
+            "{} has no parameters in its query; a call's arguments are its body, and what else it asks for are headers",
+            uri.path()
+        ))),
+    }
+}
+
 /// A number of the API's own, such as an LSN: digits alone, so many that any of them fits.
 pub fn parse_digits(text: &str) -> Option<u64> {
     let is_number = matches!(text.len(), 1..=19) && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -254,5 +294,34 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
             .await
             .map_err(|error| Refusal::malformed(format!("the query can't be read: {}", error.body_text())))?;
         Ok(Self(params))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::docs;
+
+    /// A new path needs nothing to pass the door; one that does not pass it stands here.
+    #[test]
+    fn every_path_of_the_api_passes_the_door_but_for_those_that_are_named() {
+        let openapi = docs::openapi();
+        let paths = openapi.paths.paths.keys().filter(|path| path.starts_with("/v1/"));
+        let (through, beside): (Vec<_>, Vec<_>) = paths.partition(|path| passes_door(path));
+        assert_eq!(
+            beside,
+            [
+                "/v1/batch",
+                "/v1/call/{module}/{procedure}",
+                "/v1/calls",
+                "/v1/calls/{call_id}",
+                "/v1/events",
+                "/v1/status",
+            ]
+        );
+        assert!(through.len() > 20, "{through:?}");
+        for public in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/console/", "/"] {
+            assert!(!passes_door(public), "{public}");
+        }
     }
 }

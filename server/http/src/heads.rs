@@ -1,4 +1,5 @@
-//! Reads along with hyper: which requests it must not take although it does, and a problem in the place of its own bare answers.
+//! Reads along with hyper: which requests it must not take although it does, a problem in the place of its own bare answers, and the memory
+//! that a connection takes.
 //!
 //! Hyper goes by `Transfer-Encoding` where a request has a `Content-Length`, too, and shows the former alone. Whoever stands before
 //! the server may have gone by the latter, and what follows would be another request for each: such a one is refused, and nothing
@@ -15,10 +16,12 @@ use std::{
 };
 
 use reprise_api::ProblemKind;
+use reprise_base::{Grant, MemoryKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
-    limits::{HEADER_BYTES_MAX, HEADERS_MAX},
+    body::requests_full,
+    limits::{BYTES_COUNTED, CONNECTION_BYTES, HEAD_STEP_BYTES, HEADER_BYTES_MAX, HEADERS_MAX},
     pipeline::answer::last_answer,
     refusal::Refusal,
     stall::StallGuard,
@@ -26,9 +29,9 @@ use crate::{
 };
 
 /// Where the next byte of a connection's input lies in its requests.
+#[derive(Clone, Copy)]
 enum At {
-    /// In a head, of which so much was read.
-    Head(Vec<u8>),
+    Head,
     /// In a body with so many bytes left.
     Body(u64),
     /// In the line before a chunk; what its digits say so far, and whether they are over.
@@ -41,68 +44,118 @@ enum At {
     Over,
 }
 
-/// Finds the requests of a connection that tell their length twice.
+/// Finds the requests of a connection that tell their length twice, and keeps an unfinished head from hyper: of one that goes on for ever there
+/// is then one copy.
 struct Heads {
     at: At,
+    /// The beginning of a head.
+    unfinished: Vec<u8>,
     /// Heads that ended.
     count: u64,
     /// The first such request's number, from 1; 0: none yet.
     doubtful: Arc<AtomicU64>,
 }
 
+/// What hyper may have of the input.
+enum Passed {
+    /// So many of the bytes that were read.
+    First(usize),
+    /// These, in the place of the bytes that were read.
+    Instead(Vec<u8>),
+}
+
 impl Heads {
     fn new(doubtful: Arc<AtomicU64>) -> Self {
         Self {
-            at: At::Head(Vec::new()),
+            at: At::Head,
+            unfinished: Vec::new(),
             count: 0,
             doubtful,
         }
     }
 
-    fn read(&mut self, mut bytes: &[u8]) {
+    /// Takes what was read.
+    fn take(&mut self, new: &[u8]) -> Passed {
+        if self.unfinished.is_empty() {
+            let passed = new.len() - self.read(new, 0);
+            self.keep(&new[passed..]);
+            return Passed::First(passed);
+        }
+        let seen = self.unfinished.len();
+        self.keep(new);
+        let all = std::mem::take(&mut self.unfinished);
+        let unfinished = self.read(&all, seen);
+        let mut passed = all;
+        if unfinished == passed.len() {
+            self.unfinished = passed;
+            return Passed::Instead(Vec::new());
+        }
+        let rest = passed.len() - unfinished;
+        self.keep(&passed[rest..]);
+        passed.truncate(rest);
+        Passed::Instead(passed)
+    }
+
+    /// The input ended, or is not followed any further: hyper says what it makes of the rest.
+    fn give_up(&mut self) -> Vec<u8> {
+        self.at = At::Over;
+        std::mem::take(&mut self.unfinished)
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = self.unfinished.capacity() - self.unfinished.len();
+        if bytes.len() > room {
+            self.unfinished.reserve_exact(bytes.len().max(HEAD_STEP_BYTES));
+        }
+        self.unfinished.extend_from_slice(bytes);
+    }
+
+    /// Follows the input; how many bytes at its end are an unfinished head. The first `seen` bytes were read before, as one.
+    fn read(&mut self, mut bytes: &[u8], mut seen: usize) -> usize {
         while !bytes.is_empty() {
-            let (next, taken) = match std::mem::replace(&mut self.at, At::Over) {
-                At::Head(head) => self.read_head(head, bytes),
-                At::Body(left) => skip(left, bytes, At::Body, At::Head(Vec::new())),
+            let (next, taken) = match self.at {
+                At::Head => match self.read_head(bytes, seen) {
+                    Some(read) => read,
+                    None => return bytes.len(),
+                },
+                At::Body(left) => skip(left, bytes, At::Body, At::Head),
                 At::Chunk(left) => skip(left, bytes, At::Chunk, At::Size(0, false)),
                 At::Size(size, is_told) => (read_size(size, is_told, bytes[0]), 1),
                 At::Trailer(length) => (read_trailer(length, bytes[0]), 1),
-                At::Over => return,
+                At::Over => return 0,
             };
-            self.at = next;
+            (self.at, seen) = (next, 0);
             bytes = &bytes[taken..];
         }
+        0
     }
 
-    /// Takes what comes into the head; where it ends what follows it, and how much was of it.
-    fn read_head(&mut self, mut head: Vec<u8>, bytes: &[u8]) -> (At, usize) {
-        let before = head.len();
-        head.extend_from_slice(bytes);
+    /// What follows a head, and where it ends; None where its end is not here yet. No byte is looked at twice before that.
+    fn read_head(&mut self, bytes: &[u8], seen: usize) -> Option<(At, usize)> {
         // Its end is a line without anything.
-        let looked_at = &head[before.saturating_sub(2)..];
+        let looked_at = &bytes[seen.saturating_sub(2)..];
         let has_end =
             looked_at.windows(2).any(|two| two == b"\n\n") || looked_at.windows(3).any(|end| end == b"\n\r\n");
-        if !has_end {
-            let is_too_long = head.len() > HEADER_BYTES_MAX;
-            return (if is_too_long { At::Over } else { At::Head(head) }, bytes.len());
+        if has_end {
+            let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
+            let mut request = httparse::Request::new(&mut lines);
+            match request.parse(bytes) {
+                Ok(httparse::Status::Complete(end)) => {
+                    self.count += 1;
+                    return Some((self.body_of(request.headers), end));
+                }
+                // Lines without anything come before it.
+                Ok(httparse::Status::Partial) => {}
+                Err(_) => return Some((At::Over, bytes.len())),
+            }
         }
-        let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut request = httparse::Request::new(&mut lines);
-        let end = match request.parse(&head) {
-            Ok(httparse::Status::Complete(end)) => end,
-            // Lines without anything come before it.
-            Ok(httparse::Status::Partial) => return (At::Head(head), bytes.len()),
-            Err(_) => return (At::Over, bytes.len()),
-        };
-        self.count += 1;
-        let next = self.body_of(request.headers);
-        (next, end - before)
+        (bytes.len() > HEADER_BYTES_MAX).then_some((At::Over, bytes.len()))
     }
 
     fn body_of(&self, lines: &[httparse::Header<'_>]) -> At {
         let named = |name: &str| lines.iter().find(|line| line.name.eq_ignore_ascii_case(name));
         match (named("transfer-encoding"), named("content-length")) {
-            (None, None) => At::Head(Vec::new()),
+            (None, None) => At::Head,
             (Some(_), None) => At::Size(0, false),
             (Some(_), Some(_)) => {
                 self.doubtful.store(self.count, Ordering::Release);
@@ -113,7 +166,7 @@ impl Heads {
                     .ok()
                     .and_then(|text| text.trim().parse().ok());
                 match length {
-                    Some(0) => At::Head(Vec::new()),
+                    Some(0) => At::Head,
                     Some(length) => At::Body(length),
                     None => At::Over,
                 }
@@ -144,7 +197,7 @@ fn read_size(size: u64, is_told: bool, byte: u8) -> At {
 
 fn read_trailer(length: u64, byte: u8) -> At {
     match byte {
-        b'\n' if length == 0 => At::Head(Vec::new()),
+        b'\n' if length == 0 => At::Head,
         b'\n' => At::Trailer(0),
         b'\r' => At::Trailer(length),
         _ => At::Trailer(length + 1),
@@ -175,6 +228,14 @@ pub struct WatchedStream {
     stream: StallGuard,
     heads: Heads,
     state: AppState,
+    /// Of whole heads, and what came with them: comes before what the stream has.
+    ready: Vec<u8>,
+    /// For the unfinished head, among all requests on their way.
+    head: Option<Grant>,
+    /// There is no memory for the unfinished head.
+    is_full: bool,
+    /// For what hyper reads into.
+    buffer: Grant,
     /// What is written in the place of an answer of hyper's own, from some byte on.
     told: Option<(Vec<u8>, usize)>,
 }
@@ -189,10 +250,45 @@ impl WatchedStream {
         let watched = Self {
             stream,
             heads: Heads::new(doubtful),
+            ready: Vec::new(),
+            head: None,
+            is_full: false,
+            buffer: state.router.memory().kind(MemoryKind::Connections).take(0),
             state,
             told: None,
         };
         (watched, judge)
+    }
+
+    /// Counts what hyper reads into. It grows with what comes at once, and does not shrink.
+    fn count_buffer(&mut self, bytes: usize) {
+        let more = (bytes as u64).saturating_sub(CONNECTION_BYTES);
+        if more > self.buffer.bytes() {
+            self.buffer.resize(more);
+        }
+    }
+
+    /// Counts the unfinished head among all requests on their way. Where these take all that they may, hyper is given what is no request, so
+    /// that it ends the connection, and the client is told why.
+    fn count_head(&mut self) {
+        let bytes = self.heads.unfinished.capacity() as u64;
+        if bytes <= BYTES_COUNTED {
+            self.head = None;
+            return;
+        }
+        let has_room = match &mut self.head {
+            Some(grant) => grant.try_grow(bytes.saturating_sub(grant.bytes())),
+            None => {
+                self.head = self.state.requests().try_take(bytes);
+                self.head.is_some()
+            }
+        };
+        if !has_room {
+            self.is_full = true;
+            self.heads.give_up();
+            self.ready = vec![0];
+            self.head = None;
+        }
     }
 
     /// Writes what stands for the `bytes` of hyper's; as many as those when all is written.
@@ -215,6 +311,7 @@ impl WatchedStream {
         let Some(refusal) = refusal_for(bytes) else {
             return false;
         };
+        let refusal = if self.is_full { requests_full() } else { refusal };
         self.state.note_answer(refusal.problem.status);
         self.told = Some((last_answer(&refusal), 0));
         true
@@ -246,11 +343,39 @@ fn refusal_for(bytes: &[u8]) -> Option<Refusal> {
 
 impl AsyncRead for WatchedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
         let this = &mut *self;
-        ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
-        this.heads.read(&buffer.filled()[before..]);
-        Poll::Ready(Ok(()))
+        this.count_buffer(buffer.capacity());
+        loop {
+            if !this.ready.is_empty() {
+                let bytes = this.ready.len().min(buffer.remaining());
+                buffer.put_slice(&this.ready[..bytes]);
+                match bytes == this.ready.len() {
+                    true => this.ready = Vec::new(),
+                    false => _ = this.ready.drain(..bytes),
+                }
+                return Poll::Ready(Ok(()));
+            }
+            let before = buffer.filled().len();
+            ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+            if buffer.filled().len() == before {
+                this.ready = this.heads.give_up();
+                if this.ready.is_empty() {
+                    return Poll::Ready(Ok(()));
+                }
+                continue;
+            }
+            match this.heads.take(&buffer.filled()[before..]) {
+                Passed::First(bytes) => buffer.set_filled(before + bytes),
+                Passed::Instead(bytes) => {
+                    buffer.set_filled(before);
+                    this.ready = bytes;
+                }
+            }
+            this.count_head();
+            if buffer.filled().len() > before {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 }
 
@@ -297,11 +422,43 @@ mod tests {
         for piece in [1, 2, 3, 7, 40, input.len().max(1)] {
             let doubtful = Arc::new(AtomicU64::new(0));
             let mut heads = Heads::new(doubtful.clone());
-            input.as_bytes().chunks(piece).for_each(|bytes| heads.read(bytes));
+            let mut passed = Vec::new();
+            for bytes in input.as_bytes().chunks(piece) {
+                match heads.take(bytes) {
+                    Passed::First(count) => passed.extend_from_slice(&bytes[..count]),
+                    Passed::Instead(instead) => passed.extend_from_slice(&instead),
+                }
+                assert!(heads.unfinished.len() <= HEADER_BYTES_MAX);
+            }
+            passed.extend_from_slice(&heads.give_up());
+            assert!(
+                passed == input.as_bytes(),
+                "hyper gets all of it, in pieces of {piece}: {input:?}"
+            );
             found.push(doubtful.load(Ordering::Acquire));
         }
         assert!(found.windows(2).all(|two| two[0] == two[1]), "{input:?}: {found:?}");
         found[0]
+    }
+
+    #[test]
+    fn hyper_gets_whole_heads() {
+        let head = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        let body = "POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\nhel";
+        let mut heads = Heads::new(Arc::default());
+        let mut take = |text: &str| match heads.take(text.as_bytes()) {
+            Passed::First(count) => text[..count].to_owned(),
+            Passed::Instead(bytes) => String::from_utf8(bytes).expect("ASCII"),
+        };
+        assert_eq!(take(&head[..7]), "");
+        assert_eq!(take(&head[7..20]), "");
+        assert_eq!(take(&format!("{}GET", &head[20..])), head);
+        assert_eq!(take(&format!("{}{body}", &head[3..])), format!("{head}{body}"));
+        assert_eq!(take("lo"), "lo");
+        assert_eq!(take(&format!("{head}{}", &head[..20])), head);
+        assert_eq!(take(&head[20..]), head);
+        let blank = "\r\n".repeat(HEADER_BYTES_MAX);
+        assert_eq!(take(&blank), blank, "what is no head is not kept for ever");
     }
 
     const BOTH: &str = "POST /v1/batch HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n";

@@ -14,11 +14,11 @@ use axum::{
 use hyper::body::{Frame, SizeHint};
 use reprise_api::{headers, with_integers};
 
-use crate::refusal::Refusal;
+use crate::{calls::single, refusal::Refusal};
 
 /// Whether the request asks for numbers.
 pub fn asked(headers: &HeaderMap) -> Result<bool, Refusal> {
-    match headers.get(headers::INTEGERS).map(|value| value.as_bytes()) {
+    match single(headers, headers::INTEGERS)?.map(|value| value.as_bytes()) {
         None | Some(b"string") => Ok(false),
         Some(b"number") => Ok(true),
         Some(_) => Err(Refusal::malformed("the header Reprise-Integers is string or number")),

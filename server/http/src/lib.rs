@@ -25,6 +25,7 @@ mod heads;
 mod idempotency;
 mod integers;
 mod limits;
+mod listed;
 mod log;
 mod log_match;
 mod media;
@@ -42,6 +43,7 @@ mod process_metrics;
 #[cfg(test)]
 mod reference;
 mod refusal;
+mod refused;
 mod replication;
 mod reply;
 mod rollback;

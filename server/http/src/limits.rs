@@ -48,6 +48,13 @@ pub const PROBE_WAIT_MAX: Duration = Duration::from_secs(5);
 pub const LEAVE_WAIT_MAX: Duration = Duration::from_millis(100);
 /// Read buffer of one connection.
 pub const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
+/// What a connection is counted as while it asks for nothing: its buffers and tasks. With TLS it has more of them.
+pub const CONNECTION_BYTES: u64 = 8 << 10;
+pub const CONNECTION_TLS_BYTES: u64 = 24 << 10;
+/// Room for an unfinished head grows by so many bytes.
+pub const HEAD_STEP_BYTES: usize = 4 << 10;
+/// Words of refused calls that travel together, after which each further one names its first mistake alone.
+pub const REFUSED_BYTES_MAX: usize = 16 << 10;
 /// The request line and all headers.
 pub const HEADER_BYTES_MAX: usize = 32 << 10;
 pub const HEADERS_MAX: usize = 64;
@@ -119,6 +126,8 @@ pub const LOG_READS_MAX: usize = 4;
 pub const ROWS_READS_MAX: usize = 8;
 pub const STATS_READS_MAX: usize = 4;
 pub const OTHER_OPERATIONS_MAX: usize = 4;
+/// Answers that are made at once: they take processors, which calls need, too.
+pub const ANSWERS_MAX: usize = 2;
 /// Partitions that are busy for longer are not waited for: what they told last is answered.
 pub const STATS_WAIT_MAX: Duration = Duration::from_millis(30);
 /// Longest wait for a place among these.
@@ -133,6 +142,11 @@ pub const EVENT_INTERVAL: Duration = Duration::from_millis(500);
 
 pub const ROWS_LIMIT_MAX: u32 = 1000;
 pub const LOG_LIMIT_MAX: usize = 1000;
+/// Modules or tables of a page, and text after which it ends.
+pub const LIST_LIMIT_MAX: usize = 1000;
+pub const LIST_PAGE_TEXT_BYTES_MAX: usize = 4 << 20;
+/// Descriptions of modules as OpenAPI that are kept for the next who asks.
+pub const DOCUMENTS_KEPT_BYTES_MAX: usize = 8 << 20;
 /// What a page of rows or of the log is taken for until it is there.
 pub const PAGE_BYTES_MAX: u64 = 8 << 20;
 /// Text of records after which a page of the log ends, and the rows of one record.
@@ -142,6 +156,7 @@ pub const PROCEDURE_LOG_LIMIT_MAX: usize = 1000;
 pub const READ_WAIT_MAX: Duration = Duration::from_secs(60);
 pub const READ_WAIT_DEFAULT: Duration = Duration::from_secs(1);
 
+const _: () = assert!(LIST_PAGE_TEXT_BYTES_MAX as u64 <= PAGE_BYTES_MAX);
 const _: () = assert!(HEADER_BYTES_MAX <= READ_BUFFER_BYTES_MAX);
 const _: () = assert!(PIPELINE_REQUEST_BYTES_MAX <= READ_BUFFER_BYTES_MAX);
 const _: () = assert!(PIPELINE_REQUEST_BYTES_MAX <= CALL_BODY_BYTES_MAX);

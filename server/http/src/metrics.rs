@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use axum::{
+    body::Body,
     extract::State,
     http::header,
     response::{IntoResponse, Response},
@@ -22,6 +23,7 @@ use reprise_observe::{Snapshot, Totals};
 use reprise_router::{ArchiveStatus, CallEnd, CallStage, FrontStatus, IdempotencyStats, ProcedureSums};
 
 use crate::{
+    places::Operation,
     process_metrics,
     refusal::Refusal,
     standby_metrics::{self, Standbys},
@@ -442,10 +444,11 @@ fn lock(sample: &Shared) -> std::sync::MutexGuard<'_, Sample> {
 )]
 pub async fn metrics(State(state): State<AppState>) -> Result<Response, Refusal> {
     let text = state
-        .metrics
-        .render(&state)
+        .blocking(Operation::ReadStats, |parts| parts.metrics.render(parts))
+        .await?
         .map_err(|error| Refusal::internal(&format!("encode metrics: {error}")))?;
-    Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
+    let body = Body::from(state.texts.hold(text, None));
+    Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], body).into_response())
 }
 
 #[cfg(test)]

@@ -1,14 +1,28 @@
 //! `/v1/modules/{module}/openapi.json`: the procedures of a module as operations of their own, for generators of typed clients.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Mutex, MutexGuard},
+};
 
-use axum::{Json, extract::State};
+use axum::{extract::State, response::Response};
+use bytes::Bytes;
 use reprise_abi::{AbortSchema, ProcedureSchema};
 use reprise_api::{FieldInfo, Problem, TypeInfo};
-use reprise_router::Module;
+use reprise_base::{Grant, MemoryKind};
+use reprise_router::{Deployed, Module, ModuleId};
 use serde_json::{Map, Value, json};
 
-use crate::{docs, front::Name, refusal::Refusal, schema::type_info, state::AppState, target::no_module};
+use crate::{
+    docs,
+    front::Name,
+    limits::DOCUMENTS_KEPT_BYTES_MAX,
+    listed::json_answer,
+    refusal::Refusal,
+    schema::type_info,
+    state::{AppState, Parts},
+    target::no_module,
+};
 
 /// What every call of the server is described by.
 const CALL_POINTER: &str = "/paths/~1v1~1call~1{module}~1{procedure}/post";
@@ -51,12 +65,61 @@ struct Components {
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn module_openapi(State(state): State<AppState>, Name(name): Name) -> Result<Json<Value>, Refusal> {
+pub async fn module_openapi(State(state): State<AppState>, Name(name): Name) -> Result<Response, Refusal> {
     let deployed = state.router.deployed();
     let module = deployed.current.get(&name).ok_or_else(|| no_module(&deployed, &name))?;
+    if let Some(text) = state.documents.find(module.id) {
+        return Ok(json_answer(text));
+    }
     let served = serde_json::to_value(docs::openapi());
     let served = served.map_err(|_| Refusal::internal("the API's description can't be written"))?;
-    Ok(Json(document(module, served)))
+    let text = Bytes::from(document(module, served).to_string());
+    state.documents.keep(module.id, &text, &state, &deployed);
+    Ok(json_answer(text))
+}
+
+/// Documents that were asked for, by the version of the module: it never changes, and neither does its document.
+#[derive(Default)]
+pub struct Documents(Mutex<VecDeque<KeptDocument>>);
+
+struct KeptDocument {
+    version: ModuleId,
+    text: Bytes,
+    _grant: Grant,
+}
+
+impl Documents {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<KeptDocument>> {
+        self.0.lock().expect("no code panics under this lock")
+    }
+
+    fn find(&self, version: ModuleId) -> Option<Bytes> {
+        let kept = self.kept();
+        let found = kept.iter().find(|kept| kept.version == version)?;
+        Some(found.text.clone())
+    }
+
+    /// Keeps a document, as far as there is room, and no longer those of versions that are out of service.
+    fn keep(&self, version: ModuleId, text: &Bytes, parts: &Parts, deployed: &Deployed) {
+        let mut kept = self.kept();
+        kept.retain(|kept| kept.version != version && deployed.is_current(kept.version));
+        let mut held: usize = kept.iter().map(|kept| kept.text.len()).sum();
+        while held + text.len() > DOCUMENTS_KEPT_BYTES_MAX
+            && let Some(oldest) = kept.pop_front()
+        {
+            held -= oldest.text.len();
+        }
+        let budget = parts.router.memory().kind(MemoryKind::Modules);
+        if text.len() <= DOCUMENTS_KEPT_BYTES_MAX
+            && let Some(grant) = budget.try_take(text.len() as u64)
+        {
+            kept.push_back(KeptDocument {
+                version,
+                text: text.clone(),
+                _grant: grant,
+            });
+        }
+    }
 }
 
 /// `served` is the description of the server itself.
@@ -81,6 +144,8 @@ fn document(module: &Module, mut served: Value) -> Value {
             "description": format!("Procedures of the module {}, version {}.", module.name, module.version),
             "version": module.version.to_string(),
         },
+        // From where this document lies: a proxy may serve all of this below a path of its own.
+        "servers": [{"url": "../../..", "description": "This server"}],
         "security": served["security"],
         "paths": paths,
         "components": {

@@ -9,7 +9,7 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_abi::{ModuleSchema, TableSchema};
+use reprise_abi::{ModuleSchema, TableSchema, schema::NAME_BYTES_MAX};
 use reprise_api::{
     LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded, ModuleVersion,
     Problem, RetiringTable, U64, headers,
@@ -23,7 +23,8 @@ use crate::{
     auth::Principal,
     body,
     control::ControlOp,
-    front::Name,
+    front::{Name, Params},
+    listed::{self, ListParams, bad_cursor, json_answer},
     places::Operation,
     plan::{DeployQuery, destroyed, plan_info},
     refusal::Refusal,
@@ -56,7 +57,8 @@ use crate::{
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "invalid-module; migration-failed", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "invalid-module; migration-failed; limit-exceeded", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )
@@ -165,12 +167,26 @@ pub fn deploy(parts: &Parts, name: &str, wasm: &[u8], given: &[Consent]) -> Resu
     get,
     path = "/v1/modules",
     tag = "Modules",
-    responses((status = 200, description = "By name", body = ModuleList))
+    params(ListParams),
+    responses(
+        (status = 200, description = "By name", body = ModuleList),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
+    )
 )]
-pub async fn list_modules(State(state): State<AppState>) -> Json<ModuleList> {
+pub async fn list_modules(
+    State(state): State<AppState>,
+    Params(params): Params<ListParams>,
+) -> Result<Response, Refusal> {
+    let limit = params.limit()?;
+    let first = params.cursor.unwrap_or_default();
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    if first.len() > NAME_BYTES_MAX || !first.bytes().all(is_name) {
+        return Err(bad_cursor());
+    }
     let deployed = state.router.deployed();
-    let modules = deployed.current.values().map(|module| summary(module)).collect();
-    Json(ModuleList { modules })
+    let modules = deployed.current.range(first..).map(|(name, _)| name);
+    let text = listed::page("modules", limit, modules, |name| summary(&deployed.current[name]));
+    Ok(json_answer(text))
 }
 
 fn summary(module: &Module) -> ModuleSummary {
@@ -281,6 +297,7 @@ fn table_name(module: &str, table: &TableSchema) -> String {
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]

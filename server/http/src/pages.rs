@@ -92,7 +92,12 @@ impl Origins {
             true => ("https://", ":443"),
         };
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let plain = |text: &str| text.strip_suffix(port).unwrap_or(text).to_ascii_lowercase();
+        let plain = |text: &str| {
+            let text = text.strip_suffix(port).unwrap_or(text).to_ascii_lowercase();
+            // A name may end with the dot of the root, before its port.
+            let (name, port) = text.split_at(text.rfind(':').unwrap_or(text.len()));
+            format!("{}{port}", name.strip_suffix('.').unwrap_or(name))
+        };
         match (origin.strip_prefix(scheme), host) {
             (Some(origin), Some(host)) => plain(origin) == plain(host),
             _ => false,
@@ -211,6 +216,8 @@ mod tests {
         assert!(Origins::default().judge(&link, true).is_ok());
         let standard = headers(&[("host", "db.example:80"), ("origin", "http://db.example")]);
         assert!(Origins::default().judge(&standard, false).is_ok());
+        let spelled = headers(&[("host", "DB.Example.:8080"), ("origin", "http://db.example:8080")]);
+        assert!(Origins::default().judge(&spelled, false).is_ok());
         // By TLS its own pages come by https, and no others do.
         let encrypted = Origins::default().encrypted(true);
         assert!(encrypted.judge(&standard, false).is_err());

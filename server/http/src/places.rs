@@ -1,6 +1,12 @@
 //! Places for operations that block a thread: each kind has its own, so that none waits for what another kind waits for.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use reprise_api::{Problem, ProblemKind};
 use tokio::{
@@ -9,7 +15,10 @@ use tokio::{
 };
 
 use crate::{
-    limits::{COMPILATIONS_MAX, LOG_READS_MAX, OTHER_OPERATIONS_MAX, ROWS_READS_MAX, ROWS_WAIT_MAX, STATS_READS_MAX},
+    limits::{
+        ANSWERS_MAX, COMPILATIONS_MAX, LOG_READS_MAX, OPERATION_PLACE_WAIT_MAX, OTHER_OPERATIONS_MAX, ROWS_READS_MAX,
+        ROWS_WAIT_MAX, STATS_READS_MAX,
+    },
     refusal::Refusal,
 };
 
@@ -26,6 +35,8 @@ pub enum Operation {
     ReadStats,
     /// Partitions and the disk: removals, checkpoints, backups.
     Other,
+    /// Processors: what is between two waits of the making of an answer.
+    Answer,
 }
 
 impl Operation {
@@ -36,6 +47,7 @@ impl Operation {
             Self::ReadRows => "page of rows",
             Self::ReadStats => "look at the tables",
             Self::Other => "operation",
+            Self::Answer => "answer",
         }
     }
 
@@ -43,7 +55,7 @@ impl Operation {
     pub fn answer_wait_max(self) -> Option<Duration> {
         match self {
             Self::ReadRows => Some(ROWS_WAIT_MAX),
-            Self::Deploy | Self::ReadLog | Self::ReadStats | Self::Other => None,
+            Self::Deploy | Self::ReadLog | Self::ReadStats | Self::Other | Self::Answer => None,
         }
     }
 
@@ -61,6 +73,7 @@ pub struct Places {
     read_rows: Arc<Semaphore>,
     read_stats: Arc<Semaphore>,
     other: Arc<Semaphore>,
+    answer: Arc<Semaphore>,
 }
 
 impl Default for Places {
@@ -72,25 +85,58 @@ impl Default for Places {
             read_rows: places(ROWS_READS_MAX),
             read_stats: places(STATS_READS_MAX),
             other: places(OTHER_OPERATIONS_MAX),
+            answer: places(ANSWERS_MAX),
         }
     }
 }
 
 impl Places {
-    /// A place, which is free again when it is dropped. Waits for it, within bounds.
-    pub async fn take(&self, kind: Operation, wait_max: Duration) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn of(&self, kind: Operation) -> Arc<Semaphore> {
         let places = match kind {
             Operation::Deploy => &self.deploy,
             Operation::ReadLog => &self.read_log,
             Operation::ReadRows => &self.read_rows,
             Operation::ReadStats => &self.read_stats,
             Operation::Other => &self.other,
+            Operation::Answer => &self.answer,
         };
-        match timeout(wait_max, places.clone().acquire_owned()).await {
+        Arc::clone(places)
+    }
+
+    /// A place, which is free again when it is dropped. Waits for it, within bounds.
+    pub async fn take(&self, kind: Operation, wait_max: Duration) -> Result<OwnedSemaphorePermit, Refusal> {
+        match timeout(wait_max, self.of(kind).acquire_owned()).await {
             Ok(place) => Ok(place.expect("never closed")),
             Err(_) => Err(kind.too_busy("found no place: as many as there may be are under way")),
         }
     }
+
+    /// Makes an answer. Each step of it, from one wait to the next, has a place and a thread that serves no connection meanwhile: an answer
+    /// that is long in the making holds up no other request. While it waits it holds neither.
+    pub async fn answer<T>(&self, answer: impl Future<Output = T>) -> Result<T, Refusal> {
+        let mut answer = pin!(answer);
+        let mut place = self.take(Operation::Answer, OPERATION_PLACE_WAIT_MAX).await?;
+        loop {
+            let step = poll_fn(|cx| Poll::Ready(tokio::task::block_in_place(|| answer.as_mut().poll(cx))));
+            if let Poll::Ready(made) = step.await {
+                return Ok(made);
+            }
+            drop(place);
+            until_woken().await;
+            // It has begun, and may have changed something: from here on it comes to its end.
+            place = self.of(Operation::Answer).acquire_owned().await.expect("never closed");
+        }
+    }
+}
+
+/// Waits until something wakes this task.
+async fn until_woken() {
+    let mut is_asleep = false;
+    poll_fn(|_| match std::mem::replace(&mut is_asleep, true) {
+        false => Poll::Pending,
+        true => Poll::Ready(()),
+    })
+    .await;
 }
 
 #[cfg(test)]
@@ -121,10 +167,46 @@ mod tests {
             Operation::ReadRows,
             Operation::ReadStats,
             Operation::Other,
+            Operation::Answer,
         ] {
             taken.push(places.take(kind, wait_max).await.expect("another kind's"));
         }
         drop(taken);
         let _place = places.take(Operation::Deploy, wait_max).await.expect("free again");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn answers_in_the_making_keep_no_thread_from_others() {
+        let places = Arc::new(Places::default());
+        let (sender, ends) = std::sync::mpsc::channel::<()>();
+        let ends = Arc::new(std::sync::Mutex::new(ends));
+        let begun = Arc::new(Semaphore::new(0));
+        // More of them than there are places, each at work until it is told to end.
+        let answers: Vec<_> = (0..ANSWERS_MAX + 2)
+            .map(|_| {
+                let (places, ends, begun) = (places.clone(), ends.clone(), begun.clone());
+                tokio::spawn(async move {
+                    let answer = async {
+                        tokio::task::yield_now().await;
+                        begun.add_permits(1);
+                        ends.lock()
+                            .expect("no code panics under this lock")
+                            .recv()
+                            .expect("told to end");
+                    };
+                    places.answer(answer).await.expect("made");
+                })
+            })
+            .collect();
+        let all_places = begun.acquire_many(ANSWERS_MAX as u32).await.expect("never closed");
+        // The one thread that there is for connections still serves them.
+        assert_eq!(tokio::spawn(async { 7 }).await.expect("no panic"), 7);
+        assert_eq!(begun.available_permits(), 0, "no more are made than there are places");
+        all_places.forget();
+        answers.iter().for_each(|_| sender.send(()).expect("somebody waits"));
+        for answer in answers {
+            answer.await.expect("no panic");
+        }
+        assert_eq!(places.answer.available_permits(), ANSWERS_MAX);
     }
 }

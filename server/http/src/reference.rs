@@ -20,8 +20,8 @@ use reprise_base::limits::{
 use crate::{
     limits::{
         BATCH_IDLE_MAX, BODY_WAIT_MAX, CALL_BODY_BYTES_MAX, CONNECTIONS_MAX, DOWNLOADS_MAX, EVENT_STREAMS_MAX,
-        HEADER_BYTES_MAX, HEADER_WAIT_MAX, HEADERS_MAX, ID_BYTES_MAX, LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX,
-        READ_WAIT_MAX, ROWS_LIMIT_MAX, WRITE_WAIT_MAX,
+        HEADER_BYTES_MAX, HEADER_WAIT_MAX, HEADERS_MAX, ID_BYTES_MAX, LIST_LIMIT_MAX, LOG_LIMIT_MAX,
+        PROCEDURE_LOG_LIMIT_MAX, READ_WAIT_MAX, ROWS_LIMIT_MAX, WRITE_WAIT_MAX,
     },
     metrics, problems,
 };
@@ -95,6 +95,7 @@ fn limits() -> Vec<(&'static str, &'static str, String)> {
         ("", "wait for a client to take its answer (`write_wait_s`)", seconds(WRITE_WAIT_MAX)),
         ("", "wait for `Reprise-Min-Lsn`", seconds(READ_WAIT_MAX)),
         ("", "rows of a page", count(ROWS_LIMIT_MAX.into())),
+        ("", "modules or tables of a page", count(LIST_LIMIT_MAX as u64)),
         ("", "records of a page of the log", count(LOG_LIMIT_MAX as u64)),
         ("", "lines of a page of what procedures logged", count(PROCEDURE_LOG_LIMIT_MAX as u64)),
         ("", "streams of events", count(EVENT_STREAMS_MAX as u64)),

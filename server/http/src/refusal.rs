@@ -513,9 +513,11 @@ impl From<LogReadError> for Refusal {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::Method;
     use expect_test::expect;
 
     use super::*;
+    use crate::docs::statuses;
 
     #[test]
     fn outcomes_become_the_contracts_problems() {
@@ -562,7 +564,12 @@ mod tests {
             let header = response.headers().get(header::RETRY_AFTER);
             let seconds = header.map(|text| text.to_str().expect("digits").parse::<u32>().expect("a number"));
             assert_eq!(seconds, retry.map(|ms| ms.div_ceil(1_000)));
-            format!("{} {} {retry:?}", response.status().as_u16(), problem.type_uri)
+            let status = response.status().as_u16();
+            assert!(
+                statuses(&Method::POST, "/v1/call/{module}/{procedure}").contains(&status),
+                "{status}"
+            );
+            format!("{status} {} {retry:?}", problem.type_uri)
         });
         expect![[r#"
             422 /problems/procedure-aborted None
@@ -598,6 +605,31 @@ mod tests {
         assert_eq!((long.status, long.max), (422, Some(9)));
         assert_eq!(long.limit.as_deref(), Some("log-record-bytes"));
         assert_eq!(problem(DeployError::NotFound).status, 404);
+        let of_deployments = [
+            DeployError::TooLarge { max: 9 },
+            DeployError::RecordTooLong { bytes: 20, max: 9 },
+            DeployError::BadName("no".into()),
+            DeployError::Install(InstallError::Conflicts(Vec::new())),
+            DeployError::Install(InstallError::Memory { bytes: 1, max: 2 }),
+            DeployError::Install(InstallError::Time { max_s: 1 }),
+            DeployError::Log(Unlogged::Unavailable("full".into())),
+            DeployError::Log(Unlogged::ReadOnly("read alone".into())),
+            DeployError::Unavailable("stops".into()),
+        ];
+        let documented = statuses(&Method::PUT, "/v1/modules/{module}");
+        for error in of_deployments {
+            let status = problem(error).status;
+            assert!(documented.contains(&status), "{status}");
+        }
+        for (method, path) in [
+            (Method::PUT, "/v1/modules/{module}"),
+            (Method::DELETE, "/v1/modules/{module}"),
+            (Method::POST, "/v1/modules/{module}/rollback"),
+            (Method::DELETE, "/v1/tables/{table}"),
+        ] {
+            let status = Refusal::not_primary(None).problem.status;
+            assert!(statuses(&method, path).contains(&status), "{method} {path}");
+        }
         assert_eq!(problem(DeployError::BadName("no".into())).status, 400);
         let unauthorized = Refusal::new(ProblemKind::Unauthorized, "who").into_response();
         assert!(unauthorized.headers().contains_key(header::WWW_AUTHENTICATE));

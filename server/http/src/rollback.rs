@@ -43,7 +43,8 @@ use crate::{
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found: the module, the version, or its bytes", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "invalid-module; migration-failed", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "invalid-module; migration-failed; limit-exceeded", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )

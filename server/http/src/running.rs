@@ -19,6 +19,7 @@ const CALLS_LISTED: usize = 100;
 const CALLS_LISTED_MAX: usize = 1_000;
 
 #[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct CallsParams {
     /// Calls at most, 1 to 1000; 100 unless given.

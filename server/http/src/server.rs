@@ -18,6 +18,7 @@ use axum::{
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use reprise_api::{Problem, ProblemKind};
+use reprise_base::MemoryKind;
 use tokio::{
     net::{TcpListener, TcpStream},
     time::{sleep, timeout},
@@ -27,7 +28,10 @@ use crate::{
     connections::{Place, Places},
     docs, front,
     heads::WatchedStream,
-    limits::{DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADERS_MAX, PROBE_WAIT_MAX, READ_BUFFER_BYTES_MAX},
+    limits::{
+        CONNECTION_BYTES, CONNECTION_TLS_BYTES, DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADERS_MAX, PROBE_WAIT_MAX,
+        READ_BUFFER_BYTES_MAX,
+    },
     pipeline::{self, answer::last_answer},
     refusal::Refusal,
     stall::StallGuard,
@@ -145,6 +149,8 @@ async fn serve_connection(stream: TcpStream, state: AppState, router: Router, pl
     let _ = stream.set_nodelay(true); // a closed socket fails at its first read as well
     state.counts.connections.fetch_add(1, Ordering::Relaxed);
     state.counts.connections_open.fetch_add(1, Ordering::Relaxed);
+    let bytes = CONNECTION_BYTES + if state.tls.is_some() { CONNECTION_TLS_BYTES } else { 0 };
+    let _buffers = state.router.memory().kind(MemoryKind::Connections).take(bytes);
     tokio::select! {
         () = serve_socket(stream, &state, router, &place) => {}
         () = place.until_asked_to_leave() => {}

@@ -100,7 +100,10 @@ impl AsyncRead for StallGuard {
         if !self.unread.is_empty() {
             let bytes = self.unread.len().min(buffer.remaining());
             buffer.put_slice(&self.unread[..bytes]);
-            self.unread.drain(..bytes);
+            match bytes == self.unread.len() {
+                true => self.unread = Vec::new(),
+                false => _ = self.unread.drain(..bytes),
+            }
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_read(cx, buffer)

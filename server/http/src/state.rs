@@ -21,6 +21,7 @@ use crate::{
     control::ControlLog,
     limits::{BATCH_CALLS_IN_FLIGHT_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX, OPERATION_PLACE_WAIT_MAX},
     metrics::Metrics,
+    module_openapi::Documents,
     places::{Operation, Places},
     refusal::Refusal,
     status,
@@ -61,6 +62,7 @@ pub struct Parts {
     /// What was done beside calls.
     pub controls: ControlLog,
     pub texts: Texts,
+    pub documents: Documents,
     pub event_streams: Arc<Semaphore>,
     pub downloads: Arc<Semaphore>,
     /// True once the server stops.
@@ -115,6 +117,7 @@ impl AppState {
             places: Places::default(),
             controls: ControlLog::default(),
             texts,
+            documents: Documents::default(),
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             draining: watch::Sender::new(false),

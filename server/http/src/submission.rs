@@ -21,6 +21,7 @@ use crate::{
     deadlines::Deadlines,
     limits::SUPERSEDED_RETRIES_MAX,
     refusal::Refusal,
+    refused::bounded,
     reply::{Held, PendingReply, ReplySlot},
     safety::{AskedSafety, Confirmation},
     state::AppState,
@@ -71,6 +72,8 @@ pub struct Submission<F> {
     /// Of the last round.
     deadlines: Deadlines,
     is_answered: bool,
+    /// Words of its refused calls.
+    refused_bytes: usize,
     /// What its writes are to have beyond the server's level.
     safety: Option<Confirmation>,
 }
@@ -84,6 +87,7 @@ impl<F> Default for Submission<F> {
             rounds: Vec::new(),
             deadlines: Deadlines::default(),
             is_answered: false,
+            refused_bytes: 0,
             safety: None,
         }
     }
@@ -147,8 +151,13 @@ impl<F> Submission<F> {
             format: Format::Json,
             may_write: false,
         };
-        let state = SlotState::Refused(Box::new(refusal));
+        let state = SlotState::Refused(bounded(refusal, &mut self.refused_bytes));
         self.slots.push(Slot { text, state, framing });
+    }
+
+    /// What its refused calls hold, beside their places.
+    pub fn refused_bytes(&self) -> usize {
+        self.refused_bytes
     }
 
     /// Adds a call that has this index in the batch, or will have one once it is encoded.
@@ -175,7 +184,7 @@ impl<F> Submission<F> {
             let target = &self.targets[*target as usize];
             match encode(batch, target, &slot.text, text, terms_of(&slot.framing)) {
                 Ok(at) => *index = at as u32,
-                Err(refusal) => slot.state = SlotState::Refused(Box::new(refusal)),
+                Err(refusal) => slot.state = SlotState::Refused(bounded(refusal, &mut self.refused_bytes)),
             }
         }
     }
@@ -246,7 +255,7 @@ impl<F> Submission<F> {
                 *index = at as u32;
                 self.rounds.push(pending);
             }
-            Err(error) => slot.state = SlotState::Refused(Box::new(ArgsError::into(error))),
+            Err(error) => slot.state = SlotState::Refused(bounded(ArgsError::into(error), &mut self.refused_bytes)),
         }
         true
     }
@@ -363,7 +372,7 @@ impl<F> Submission<F> {
                 false => encode_again(&mut batch, &self.targets[target as usize], call, text, terms),
             };
             self.slots[at].state = match again {
-                Err(refusal) => SlotState::Refused(Box::new(refusal)),
+                Err(refusal) => SlotState::Refused(bounded(refusal, &mut self.refused_bytes)),
                 Ok((target, index)) => SlotState::Called {
                     target: self.number_of(&target),
                     round: round + 1,
@@ -475,21 +484,4 @@ fn superseded_too_often() -> Refusal {
     );
     problem.retry_after_ms = Some(200);
     problem.into()
-}
-
-impl From<ArgsError> for Refusal {
-    fn from(error: ArgsError) -> Self {
-        match error {
-            ArgsError::Syntax(error) => {
-                Self::malformed(format!("the arguments are not JSON in UTF-8, or not CBOR: {error}"))
-            }
-            ArgsError::TooLarge => Self::too_large("encoded arguments", reprise_abi::value::ARGS_BYTES_MAX),
-            ArgsError::Invalid(errors) => {
-                let detail = "correct the arguments that errors lists, each with its JSON pointer";
-                let mut problem = Problem::new(ProblemKind::InvalidArguments, detail);
-                problem.errors = errors;
-                problem.into()
-            }
-        }
-    }
 }

@@ -11,8 +11,15 @@ use reprise_api::{Problem, TableInfo, TableList, headers};
 use reprise_router::{Deployed, TableId};
 
 use crate::{
-    auth::Principal, control::ControlOp, front::Name, limits::STATS_WAIT_MAX, places::Operation, refusal::Refusal,
-    schema::table_info, state::AppState,
+    auth::Principal,
+    control::ControlOp,
+    front::{Name, Params, parse_digits},
+    limits::STATS_WAIT_MAX,
+    listed::{self, ListParams, bad_cursor, json_answer},
+    places::Operation,
+    refusal::Refusal,
+    schema::table_info,
+    state::AppState,
 };
 
 /// Lists the tables
@@ -20,22 +27,35 @@ use crate::{
     get,
     path = "/v1/tables",
     tag = "Tables",
+    params(ListParams),
     responses(
         (status = 200, description = "In the order of their creation", body = TableList),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn list_tables(State(state): State<AppState>) -> Result<Json<TableList>, Refusal> {
+pub async fn list_tables(
+    State(state): State<AppState>,
+    Params(params): Params<ListParams>,
+) -> Result<Response, Refusal> {
+    let limit = params.limit()?;
+    let first = match params.cursor.as_deref() {
+        None => 0,
+        Some(text) => parse_digits(text).ok_or_else(bad_cursor)?,
+    };
     let stats = state
         .blocking(Operation::ReadStats, |parts| parts.router.table_stats(STATS_WAIT_MAX))
         .await??;
     let deployed = state.router.deployed();
-    let info = |(id, table): (TableId, &std::sync::Arc<TableSchema>)| {
-        let stats = stats.get(id.0 as usize).copied().unwrap_or_default();
-        table_info(&deployed, id, table, stats)
+    let ids = deployed
+        .tables()
+        .map(|(id, _)| id.0)
+        .filter(|id| u64::from(*id) >= first);
+    let info = |id: u16| {
+        let stats = stats.get(id as usize).copied().unwrap_or_default();
+        table_info(&deployed, TableId(id), &deployed.tables[id as usize], stats)
     };
-    let tables = deployed.tables().map(info).collect();
-    Ok(Json(TableList { tables }))
+    Ok(json_answer(listed::page("tables", limit, ids, info)))
 }
 
 /// Describes a table
@@ -72,6 +92,7 @@ pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Resu
         (status = 204, description = "Dropped"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "log-unavailable; outcome-unknown; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]

@@ -53,10 +53,27 @@ export const readinessQuery = queryOptions({
   refetchInterval: 1000,
 });
 
+type Page<T> = { items: T[]; next: string | null | undefined };
+
+/** The items of all pages of a list. */
+export async function allPages<T>(ask: (cursor: string | null) => Promise<Page<T>>): Promise<T[]> {
+  const items: T[] = [];
+  let cursor: string | null = null;
+  do {
+    const page: Page<T> = await ask(cursor);
+    items.push(...page.items);
+    cursor = page.next ?? null;
+  } while (cursor !== null);
+  return items;
+}
+
 export const modulesQuery = queryOptions({
   queryKey: ['modules'],
-  queryFn: async ({ signal }) =>
-    (await get<ListModulesData, ListModulesResponses>({ url: '/v1/modules' }, signal)).modules,
+  queryFn: ({ signal }) =>
+    allPages(async (cursor) => {
+      const page = await get<ListModulesData, ListModulesResponses>({ url: '/v1/modules', query: { cursor } }, signal);
+      return { items: page.modules, next: page.next_cursor };
+    }),
   refetchInterval: 10_000,
 });
 
@@ -71,7 +88,11 @@ export function moduleQuery(module: string) {
 
 export const tablesQuery = queryOptions({
   queryKey: ['tables'],
-  queryFn: async ({ signal }) => (await get<ListTablesData, ListTablesResponses>({ url: '/v1/tables' }, signal)).tables,
+  queryFn: ({ signal }) =>
+    allPages(async (cursor) => {
+      const page = await get<ListTablesData, ListTablesResponses>({ url: '/v1/tables', query: { cursor } }, signal);
+      return { items: page.tables, next: page.next_cursor };
+    }),
   refetchInterval: 5000,
 });
 

@@ -1220,6 +1220,10 @@ export type ModuleList = {
      * By name.
      */
     modules: Array<ModuleSummary>;
+    /**
+     * Where the next page begins; null on the last one. Opaque.
+     */
+    next_cursor?: string | null;
 };
 
 /**
@@ -2317,7 +2321,11 @@ export type TableInfo = {
  */
 export type TableList = {
     /**
-     * By name.
+     * Where the next page begins; null on the last one. Opaque.
+     */
+    next_cursor?: string | null;
+    /**
+     * In the order of their creation.
      */
     tables: Array<TableInfo>;
 };
@@ -2676,13 +2684,21 @@ export type CreateBackupErrors = {
      */
     404: Problem;
     /**
-     * unsupported-media-type
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
      */
     415: Problem;
+    /**
+     * limit-exceeded: there are as many backups as there may be
+     */
+    422: Problem;
     /**
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * The server recovers or stops
      */
@@ -2730,9 +2746,17 @@ export type DeleteBackupErrors = {
      */
     404: Problem;
     /**
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     */
+    415: Problem;
+    /**
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * overloaded, recovering, unavailable
      */
@@ -2908,13 +2932,17 @@ export type BatchErrors = {
      */
     413: Problem;
     /**
-     * unsupported-media-type
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
      */
     415: Problem;
     /**
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * too-stale
      */
@@ -3013,9 +3041,13 @@ export type CallErrors = {
      */
     413: Problem;
     /**
-     * unsupported-media-type
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
      */
     415: Problem;
+    /**
+     * not-primary: primary is where to go
+     */
+    421: Problem;
     /**
      * procedure-aborted, limit-exceeded, cancelled
      */
@@ -3024,6 +3056,10 @@ export type CallErrors = {
      * procedure-trapped
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * overloaded, too-stale, log-unavailable, outcome-unknown; recovering
      */
@@ -3125,9 +3161,17 @@ export type CancelCallErrors = {
      */
     404: Problem;
     /**
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     */
+    415: Problem;
+    /**
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * overloaded, recovering, unavailable
      */
@@ -3211,13 +3255,17 @@ export type TakeCheckpointErrors = {
      */
     404: Problem;
     /**
-     * unsupported-media-type
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
      */
     415: Problem;
     /**
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * log-unavailable
      */
@@ -3529,7 +3577,16 @@ export type ShowRecordResponse = ShowRecordResponses[keyof ShowRecordResponses];
 export type ListModulesData = {
     body?: never;
     path?: never;
-    query?: never;
+    query?: {
+        /**
+         * Items at most, 1 to 1000; 1000 unless given. A page ends after 4 MiB of text, too.
+         */
+        limit?: number;
+        /**
+         * `next_cursor` of the page before.
+         */
+        cursor?: string;
+    };
     url: '/v1/modules';
 };
 
@@ -3603,9 +3660,21 @@ export type DeleteModuleErrors = {
      */
     409: Problem;
     /**
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     */
+    415: Problem;
+    /**
+     * not-primary: primary is where to go
+     */
+    421: Problem;
+    /**
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * log-unavailable; recovering
      */
@@ -3720,13 +3789,25 @@ export type PutModuleErrors = {
      */
     413: Problem;
     /**
-     * invalid-module; migration-failed
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     */
+    415: Problem;
+    /**
+     * not-primary: primary is where to go
+     */
+    421: Problem;
+    /**
+     * invalid-module; migration-failed; limit-exceeded
      */
     422: Problem;
     /**
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * log-unavailable; recovering
      */
@@ -3848,17 +3929,25 @@ export type RollbackModuleErrors = {
      */
     409: Problem;
     /**
-     * unsupported-media-type
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
      */
     415: Problem;
     /**
-     * invalid-module; migration-failed
+     * not-primary: primary is where to go
+     */
+    421: Problem;
+    /**
+     * invalid-module; migration-failed; limit-exceeded
      */
     422: Problem;
     /**
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * log-unavailable; recovering
      */
@@ -4078,7 +4167,7 @@ export type JoinErrors = {
      */
     413: Problem;
     /**
-     * unsupported-media-type
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
      */
     415: Problem;
     /**
@@ -4089,6 +4178,10 @@ export type JoinErrors = {
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * overloaded, recovering, unavailable
      */
@@ -4142,13 +4235,17 @@ export type PromoteErrors = {
      */
     409: Problem;
     /**
-     * unsupported-media-type
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
      */
     415: Problem;
     /**
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * unavailable: what was received can't be replayed or made durable
      */
@@ -4196,6 +4293,10 @@ export type ForgetStandbyErrors = {
      */
     404: Problem;
     /**
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     */
+    415: Problem;
+    /**
      * not-primary
      */
     421: Problem;
@@ -4203,6 +4304,10 @@ export type ForgetStandbyErrors = {
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * overloaded, recovering, unavailable
      */
@@ -4253,7 +4358,7 @@ export type StepDownErrors = {
      */
     413: Problem;
     /**
-     * unsupported-media-type
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
      */
     415: Problem;
     /**
@@ -4264,6 +4369,10 @@ export type StepDownErrors = {
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * unavailable: the standby does not stream, or did not get the last records
      */
@@ -4325,7 +4434,16 @@ export type StatusResponse = StatusResponses[keyof StatusResponses];
 export type ListTablesData = {
     body?: never;
     path?: never;
-    query?: never;
+    query?: {
+        /**
+         * Items at most, 1 to 1000; 1000 unless given. A page ends after 4 MiB of text, too.
+         */
+        limit?: number;
+        /**
+         * `next_cursor` of the page before.
+         */
+        cursor?: string;
+    };
     url: '/v1/tables';
 };
 
@@ -4394,9 +4512,21 @@ export type DropTableErrors = {
      */
     409: Problem;
     /**
+     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     */
+    415: Problem;
+    /**
+     * not-primary: primary is where to go
+     */
+    421: Problem;
+    /**
      * internal-error
      */
     500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding beside chunked
+     */
+    501: Problem;
     /**
      * log-unavailable; outcome-unknown; recovering
      */

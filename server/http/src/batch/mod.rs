@@ -36,6 +36,7 @@ use crate::{
     auth::{Caller, Role},
     body::{requests_full, timed_out},
     calls::{client_timeout, define_caller, wait_for_min_lsn},
+    front,
     limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CALLS_EACH_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
     media::{format_of_answer, format_of_body},
     refusal::Refusal,
@@ -94,6 +95,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
                       idempotency_key of its line";
         return Err(Refusal::malformed(detail));
     }
+    front::judge_no_query(&head.uri)?;
     let format = format_of_body(&head.headers)?;
     let timeout = client_timeout(&head.headers)?;
     let deadline_ns = timeout.map(|timeout| state.router.deadline_in(timeout));
@@ -371,6 +373,6 @@ impl Conversation {
 impl Chunk {
     /// What it takes until it is answered: lines, arguments, places in a batch and outcomes.
     fn held_bytes(&self) -> u64 {
-        (2 * self.line_bytes + self.calls.slots().len() * CALL_BYTES_HELD) as u64
+        (2 * self.line_bytes + self.calls.slots().len() * CALL_BYTES_HELD + self.calls.refused_bytes()) as u64
     }
 }

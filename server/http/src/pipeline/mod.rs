@@ -252,9 +252,9 @@ impl Pipeline {
         bytes < REQUEST_BYTES_SURE as usize || bytes < most && self.state.requests().has_room(most as u64)
     }
 
-    /// Counts the requests on their way among those of all connections.
+    /// Counts the requests on their way, and the beginning of the next one, among those of all connections.
     fn count_requests(&mut self) {
-        let bytes = match self.in_flight_bytes as u64 {
+        let bytes = match (self.in_flight_bytes + self.input.len()) as u64 {
             ..=BYTES_COUNTED => 0,
             bytes => bytes.next_multiple_of(COUNTED_STEP_BYTES),
         };
@@ -286,7 +286,7 @@ impl Pipeline {
         let mut run = Run::in_order(self.order);
         let deployed = self.state.router.deployed();
         let input = std::mem::take(&mut self.input);
-        while run.bytes() < input.len() && self.has_room_beside(run.weight, run.bytes()) {
+        while run.bytes() < input.len() && self.has_room_beside(run.weight, run.held_bytes()) {
             match self.take_call(&input[run.bytes()..], &mut run, &deployed) {
                 Taken::Call => {}
                 Taken::Part => break,
@@ -299,12 +299,16 @@ impl Pipeline {
         run.text = input;
         self.input = run.text.split_off(run.bytes());
         if run.is_empty() {
+            if self.input.len() as u64 > BYTES_COUNTED {
+                self.count_requests();
+            }
             return self.intake == Intake::Other;
         }
         // With others on their way a coalescer might leave after what is submitted behind it.
         run.submit(&self.state, &deployed, self.runs.is_empty());
+        run.counted_bytes = run.held_bytes();
         self.in_flight += run.weight;
-        self.in_flight_bytes += run.bytes();
+        self.in_flight_bytes += run.counted_bytes;
         self.count_requests();
         self.runs.push_back(run);
         true
@@ -391,7 +395,7 @@ impl Pipeline {
                 safety,
             };
             let progress = run.poll(cx, &self.state, &mut answers, is_last);
-            let (weight, bytes) = (run.weight, run.bytes());
+            let (weight, bytes) = (run.weight, run.counted_bytes);
             self.count_answers();
             match progress {
                 Progress::Done => {}

@@ -97,6 +97,7 @@ fn take_headers(lines: &[httparse::Header<'_>]) -> Option<(HeaderMap, usize)> {
 fn is_more_than_a_call(name: &HeaderName) -> bool {
     let names = [
         "transfer-encoding",
+        "content-encoding",
         "expect",
         "upgrade",
         "te",
@@ -163,6 +164,7 @@ mod tests {
             "content-length: 8\r\ncontent-length: 9\r\n",
             "content-length: 8\r\ntransfer-encoding: chunked\r\n",
             "content-length: 8\r\ntransfer-encoding: identity\r\n",
+            "content-length: 8\r\ncontent-encoding: gzip\r\n",
             "content-length: +8\r\n",
             "content-length: -1\r\n",
             "content-length: 0x8\r\n",

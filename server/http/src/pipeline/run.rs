@@ -29,6 +29,8 @@ pub struct Run {
     calls: Submission<Terms>,
     /// Bytes of the requests that were taken.
     bytes: usize,
+    /// What it was counted as when it was submitted.
+    pub counted_bytes: usize,
     pub weight: usize,
     /// Its call travels with those of other connections.
     is_coalesced: bool,
@@ -68,6 +70,7 @@ impl Run {
             text: Vec::new(),
             calls: Submission::in_order(order),
             bytes: 0,
+            counted_bytes: 0,
             weight: 0,
             is_coalesced: false,
             done: 0,
@@ -77,6 +80,11 @@ impl Run {
 
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Its requests, and the words of those that are refused.
+    pub fn held_bytes(&self) -> usize {
+        self.bytes + self.calls.refused_bytes()
     }
 
     pub fn is_empty(&self) -> bool {

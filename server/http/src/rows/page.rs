@@ -20,8 +20,8 @@ use super::{
     cursor::{pack_cursor, walk_of},
 };
 use crate::{
-    calls::wait_for_min_lsn, front::Name, limits::ROWS_LIMIT_MAX, places::Operation, refusal::Refusal, state::AppState,
-    tables::find_table,
+    calls::wait_for_min_lsn, front::Name, limits::ROWS_LIMIT_MAX, media::Liking, places::Operation, refusal::Refusal,
+    state::AppState, tables::find_table,
 };
 
 const ROWS_LIMIT_DEFAULT: u32 = 100;
@@ -106,21 +106,17 @@ enum Form {
 }
 
 impl Form {
-    /// The first that the client names and that there is.
+    /// What the client likes best; of two that it likes alike the first one here.
     fn of(headers: &HeaderMap) -> Self {
-        let accepted = headers
-            .get(header::ACCEPT)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or("");
-        let forms = accepted
-            .split(',')
-            .map(|part| match part.split(';').next().unwrap_or("").trim() {
-                NDJSON_MEDIA_TYPE => Some(Self::Lines),
-                CSV_MEDIA_TYPE => Some(Self::Csv),
-                "application/json" => Some(Self::Json),
-                _ => None,
-            });
-        forms.flatten().next().unwrap_or(Self::Json)
+        let names = [
+            (Self::Json, "application/json"),
+            (Self::Lines, NDJSON_MEDIA_TYPE),
+            (Self::Csv, CSV_MEDIA_TYPE),
+        ];
+        let likings = names.map(|(form, name)| (form, Liking::of(headers, &[name])));
+        let best = likings.into_iter().rev().max_by_key(|(_, liking)| *liking);
+        best.filter(|(_, liking)| !liking.is_none())
+            .map_or(Self::Json, |(form, _)| form)
     }
 }
 
