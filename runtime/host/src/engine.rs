@@ -18,6 +18,7 @@ use crate::{
     module::{CompiledModule, InvalidModule},
     quiet::Quiet,
     rewrite::Allowance,
+    start::StartTime,
     state::HostState,
 };
 
@@ -172,8 +173,10 @@ impl Engine {
     }
 
     /// Judges and compiles what was uploaded, on a thread of low priority, one module at a time.
-    pub fn compile_quietly(&self, wasm: &[u8]) -> Result<CompiledModule, InvalidModule> {
-        self.inner.quiet.run(|| CompiledModule::compile(self, wasm))
+    pub fn compile_quietly(&self, wasm: &[u8], time: &StartTime) -> Result<CompiledModule, InvalidModule> {
+        self.inner
+            .quiet
+            .run(|| CompiledModule::compile_within(self, wasm, time))
     }
 
     /// Keeps compiled code in `disk` from now on, and takes it from there; `secret` is the database's own. Once.
