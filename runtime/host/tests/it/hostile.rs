@@ -346,8 +346,8 @@ fn functions_that_would_hold_the_compiler_are_refused_before_it_begins() {
         ),
         (function(1, &"(nop)".repeat(300_000)), "is longer than 262144"),
         (
-            jumpy(100, 3_000).repeat(5),
-            "module's functions of many jumps and locals would hold",
+            jumpy(100, 3_000).repeat(20),
+            "units of work for the compiler, which would hold it for too long",
         ),
     ];
     for (functions, expected) in cases {
@@ -431,6 +431,53 @@ fn bombs_of_few_bytes_are_refused_before_the_compiler_begins() {
     ] {
         let refused = reason(&format!("(module {text})"));
         assert!(refused.starts_with('@') && refused.contains(expected), "{refused}");
+    }
+}
+
+#[test]
+fn many_functions_of_dear_instructions_are_refused_before_the_compiler_begins() {
+    let head = r#"(memory (export "memory") 1 1) (table 1 funcref)"#;
+    let targets: String = (0..100).map(|n| format!("{} ", n % 3)).collect();
+    // Each with how often a function has it, and how many such functions are too many.
+    let dear = [
+        (
+            format!("(block (block (block (br_table {targets} (local.get 0)))))"),
+            500,
+            12,
+        ),
+        (
+            "(memory.fill (i32.const 0) (i32.const 0) (i32.const 0))".to_owned(),
+            7_000,
+            10,
+        ),
+        (
+            "(memory.copy (i32.const 0) (i32.const 0) (i32.const 0))".to_owned(),
+            6_000,
+            12,
+        ),
+        (
+            "(call_indirect (param i32) (local.get 0) (local.get 0))".to_owned(),
+            8_000,
+            8,
+        ),
+        (
+            "(local.set 0 (i32.trunc_sat_f64_s (f64.add (f64.const 1) (f64.const 2))))".to_owned(),
+            2_600,
+            40,
+        ),
+        ("(loop)".to_owned(), 1_900, 160),
+    ];
+    for (instruction, times, functions) in dear {
+        let text = |times: usize, functions: usize| {
+            let function = format!("(func (param i32) {})", instruction.repeat(times));
+            format!("(module {head} {P} {})", function.repeat(functions))
+        };
+        let refused = reason(&text(times, functions));
+        assert!(
+            refused.contains("units of work for the compiler") && refused.contains("15000000 is the most"),
+            "{instruction}: {refused}"
+        );
+        start(&text(100, 1), &["p"]);
     }
 }
 
