@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 use wasmtime::{Config, Enabled, Linker, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails};
 
 use crate::{
-    calls, inspect,
+    calls,
+    features::features,
     kept::KeptCode,
     memory::Creator,
     module::{CompiledModule, InvalidModule},
@@ -221,7 +222,7 @@ impl Engine {
             "host {HOST_VERSION}; wasmtime {WASMTIME_VERSION}; abi {ABI_VERSION}; features {:x}; \
              cpu {}; nan canonical; fuel function,loop turn,host call,call_indirect,weight of 64 others 1, bulk 1 each; \
              limits {:?} native stack {} table {} args {} result {} host-call-bytes {}",
-            inspect::features().bits(),
+            features().bits(),
             processor::NAME,
             self.inner.limits,
             limits::GUEST_NATIVE_STACK_BYTES,

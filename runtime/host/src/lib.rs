@@ -16,6 +16,7 @@ pub mod describe;
 mod effort;
 mod engine;
 mod faults;
+mod features;
 mod hot;
 mod inspect;
 mod instance;

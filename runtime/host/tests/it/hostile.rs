@@ -562,21 +562,35 @@ fn a_reason_is_one_line() {
 #[test]
 fn features_that_are_not_accepted_are_refused_by_validation() {
     let memory = r#"(memory (export "memory") 1)"#;
-    for wat in [
-        format!(r#"(memory (export "memory") 1 1 shared) {P}"#),
-        format!(r#"(memory (export "memory") i64 1) {P}"#),
-        format!("{memory} (memory 1) {P}"),
-        format!("{memory} {P} (func $t (return_call $t))"),
-        format!("{memory} {P} (tag)"),
-        format!("{memory} {P} (type (struct))"),
-        format!("{memory} {P} (global externref (ref.null extern))"),
-        format!("{memory} {P} (func (param v128) (result v128) (i32x4.relaxed_trunc_f32x4_s (local.get 0)))"),
-        format!("{memory} {P} (func (result i32) (i32.atomic.load (i32.const 0)))"),
+    for (wat, what) in [
+        (format!(r#"(memory (export "memory") 1 1 shared) {P}"#), "shared memory"),
+        (
+            format!(r#"(memory (export "memory") i64 1) {P}"#),
+            "a module of 64 bits",
+        ),
+        (format!("{memory} (memory 1) {P}"), "memories"),
+        (format!("{memory} {P} (func $t (return_call $t))"), "tail calls"),
+        (format!("{memory} {P} (tag)"), "exceptions"),
+        (format!("{memory} {P} (type (struct))"), ""),
+        (format!("{memory} {P} (global externref (ref.null extern))"), ""),
+        (
+            format!("{memory} {P} (func (param v128) (result v128) (i32x4.relaxed_trunc_f32x4_s (local.get 0)))"),
+            "relaxed SIMD",
+        ),
+        (
+            format!("{memory} {P} (func (result i32) (i32.atomic.load (i32.const 0)))"),
+            "threads or atomics",
+        ),
     ] {
         let text = reason(&format!("(module {wat})"));
-        assert!(text.starts_with('@'), "{wat}: {text}");
+        assert!(text.starts_with('@') && text.contains(what), "{wat}: {text}");
+        assert!(!text.contains("enable"), "no feature can be enabled here: {text}");
     }
-    assert!(refusal(&wat::parse_str("(component)").unwrap()).offset.is_some());
+    let component = refusal(&wat::parse_str("(component)").unwrap());
+    assert!(
+        component.offset.is_some() && component.reason.contains("build a core module"),
+        "{component}"
+    );
     assert!(refusal(b"").offset.is_some());
     assert!(refusal(b"<!doctype html>").offset.is_some());
     assert!(refusal(&vec![0; 64 << 20]).reason.contains("longer than"));
