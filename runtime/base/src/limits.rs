@@ -36,7 +36,7 @@ pub const GUEST_MEMORY_BYTES_MAX: usize = 64 << 20;
 pub const GUEST_STACK_BYTES_MAX: usize = 512 << 10;
 /// Instances of modules that an engine thread keeps.
 pub const INSTANCES_MAX: usize = 256;
-/// What instances may keep between calls: this part of the memory limit; beyond it those go that were not used for longest.
+/// What instances may keep between calls: this part of the memory limit; beyond it an instance serves one call.
 pub const GUESTS_BYTES_PART: u64 = 20;
 /// Native stack of a guest, in bytes. What is counted (`GUEST_STACK_BYTES_MAX`) is an estimate from above, and ends first.
 pub const GUEST_NATIVE_STACK_BYTES: usize = 1_280 << 10;
@@ -50,6 +50,8 @@ pub const PROCEDURE_FUEL_MAX: u64 = 1_000_000_000_000;
 pub const FUEL_SLICE: u64 = 16 << 10;
 /// Time of one call unless its procedure or the server says another, in milliseconds.
 pub const CALL_TIME_MAX_MS: u32 = 1_000;
+/// Message to a module that takes longer than a deployment may to start or to describe itself.
+pub const DEPLOY_TIME_LIMIT: &str = "deploy-time-max-s";
 /// Time that a deployment may take unless the server says another, in seconds: calls wait meanwhile.
 pub const DEPLOY_TIME_MAX_S: u32 = 60;
 /// A replay may take so many times as much as a call that runs: a limit was judged then.
@@ -87,6 +89,8 @@ pub const MEMORY_MAX_BYTES_MIN: u64 = 64 << 20;
 pub const KEY_BYTES_LIMIT: &str = "key_bytes";
 /// What a transaction is told that would grow the data beyond the limit of memory.
 pub const MEMORY_MAX_LIMIT: &str = "memory_max";
+/// Limit of a call whose instance finds no kernel mappings left in the process.
+pub const MAPPINGS_LIMIT: &str = "vm.max_map_count";
 /// What is kept back of the memory limit for deletes, undo and recovery: this part of it, and no less than this many bytes.
 pub const MEMORY_KEPT_BACK_PART: u64 = 10;
 /// The least that is kept back so, in bytes.

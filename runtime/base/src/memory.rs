@@ -93,6 +93,8 @@ pub struct MemoryLedger {
     /// Parts of the answers.
     results: Arc<Budget>,
     texts: Arc<Budget>,
+    /// Part of the guests.
+    kept_guests: Arc<Budget>,
     max_bytes: u64,
 }
 
@@ -132,7 +134,6 @@ impl MemoryLedger {
         let part = |kind: MemoryKind| {
             let kept_back = if kind.is_data() { kept_back } else { 0 };
             let limit = match kind {
-                MemoryKind::Guests => max_bytes / GUESTS_BYTES_PART,
                 MemoryKind::Requests => on_their_way(max_bytes, REQUESTS_BYTES_MAX),
                 MemoryKind::Idempotency if max_bytes == u64::MAX => IDEMPOTENCY_BYTES_DEFAULT,
                 MemoryKind::Idempotency => max_bytes / IDEMPOTENCY_BYTES_PART,
@@ -145,6 +146,7 @@ impl MemoryLedger {
         Arc::new(Self {
             results: answers(RESULTS_BYTES_MAX),
             texts: answers(TEXTS_BYTES_MAX),
+            kept_guests: Budget::part_of(&kinds[MemoryKind::Guests as usize], max_bytes / GUESTS_BYTES_PART, 0),
             kinds,
             told: Mutex::default(),
             whole,
@@ -181,6 +183,12 @@ impl MemoryLedger {
     /// result in hand, waits for texts alone.
     pub fn texts(&self) -> &Arc<Budget> {
         &self.texts
+    }
+
+    /// Of the guests: instances that are kept from one call to the next, on all engine threads together. An instance beyond it serves one
+    /// call.
+    pub fn kept_guests(&self) -> &Arc<Budget> {
+        &self.kept_guests
     }
 
     /// Says how much of a kind is held that somebody counts as a whole, whatever the limits are; what was said of it before is replaced.
@@ -295,6 +303,18 @@ mod tests {
         assert_eq!(ledger.used(), 312 << 20, "what was refused is held nowhere");
         drop((result, text, most));
         assert_eq!((ledger.kind(MemoryKind::Answers).used(), ledger.used()), (0, 0));
+    }
+
+    #[test]
+    fn kept_guests_are_a_part_of_all_guests() {
+        let ledger = MemoryLedger::new(200 << 20);
+        ledger.enforce();
+        let kept = ledger.kept_guests().try_take(10 << 20).expect("a twentieth");
+        assert!(ledger.kept_guests().try_take(1).is_none());
+        let in_use = ledger.kind(MemoryKind::Guests).try_take(190 << 20).expect("the rest");
+        assert!(ledger.kind(MemoryKind::Guests).try_take(1).is_none());
+        drop((kept, in_use));
+        assert_eq!(ledger.used(), 0);
     }
 
     #[test]

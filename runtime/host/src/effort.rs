@@ -1,7 +1,9 @@
-//! How much work a function makes for the compiler, estimated before it begins: some shapes cost it far more than their
-//! bytes. A jump back to a loop hands on every local that the loop may have changed, so jumps times locals is what register
-//! allocation works on; a join of two ways does the same with the few that differ. Where a block or a function has results, each
-//! jump hands on all of them, and each call makes new ones.
+//! How much work a module makes for the compiler, estimated before it begins: some shapes cost it far more than their bytes.
+//!
+//! Of one function: a jump back to a loop hands on every local that the loop may have changed, so jumps times locals is what register
+//! allocation works on; a join of two ways does the same with the few that differ. Where a block or a function has results, each jump
+//! hands on all of them, and each call makes new ones.
+//! Of the module: the sum over all functions of what each instruction was measured to take, in units of about a microsecond.
 
 use wasmparser::{BlockType, FunctionBody, Operator};
 
@@ -11,10 +13,23 @@ use crate::module::InvalidModule;
 const LOOPS_MAX: u64 = 2_000;
 /// Work of one function at most: about a second.
 const FUNCTION_WORK_MAX: u64 = 400_000;
-/// From here on a function counts against its module: compilers of programs make few such functions, and none near the bound.
-const HEAVY_WORK: u64 = 20_000;
-/// Work of a module's heavy functions at most.
-const MODULE_WORK_MAX: u64 = 1_200_000;
+/// Units of a module at most: compilers of programs come to a third of it with 3 MB of code.
+const MODULE_UNITS_MAX: u64 = 15_000_000;
+/// Units of a jump that hands on a local, and of other values that are handed on.
+const HANDED_ON_UNITS: u64 = 3;
+/// Units of a function, however short.
+const FUNCTION_UNITS: u64 = 30;
+/// Units of an instruction that is one of many kinds.
+const BULK_UNITS: u64 = 60;
+const TABLE_CALL_UNITS: u64 = 90;
+const LOOP_UNITS: u64 = 40;
+const FLOAT_UNITS: u64 = 20;
+const BRANCH_UNITS: u64 = 10;
+const TARGET_UNITS: u64 = 8;
+const CALL_UNITS: u64 = 8;
+const SUM_UNITS: u64 = 5;
+/// Bytes of a function from which on each of its instructions costs four times as much as in a short one: live ranges grow with it.
+const LONG_FUNCTION_BYTES: u64 = 64 << 10;
 /// Locals of all functions of a module, parameters included: each takes the compiler some time and memory, used or not.
 const MODULE_LOCALS_MAX: u64 = 2_000_000;
 /// Joins that cost as much as one jump back.
@@ -25,8 +40,88 @@ pub(crate) const HANDED_ON_MAX: usize = 16;
 /// What the functions of a module came to so far.
 #[derive(Default)]
 pub(crate) struct Effort {
-    heavy_work: u64,
+    units: u64,
     locals: u64,
+}
+
+/// Units of an instruction beside its bytes.
+fn units_of(operator: &Operator<'_>) -> u64 {
+    use Operator::*;
+    match operator {
+        MemoryCopy { .. }
+        | MemoryFill { .. }
+        | MemoryInit { .. }
+        | MemoryGrow { .. }
+        | TableCopy { .. }
+        | TableFill { .. }
+        | TableInit { .. }
+        | TableGrow { .. } => BULK_UNITS,
+        CallIndirect { .. } => TABLE_CALL_UNITS,
+        Loop { .. } => LOOP_UNITS,
+        If { .. } | BrIf { .. } => BRANCH_UNITS,
+        BrTable { targets } => TARGET_UNITS * (u64::from(targets.len()) + 1),
+        Call { .. } => CALL_UNITS,
+        I32Add | I32Sub | I64Add | I64Sub | I32DivS | I32DivU | I32RemS | I32RemU | I64DivS | I64DivU | I64RemS
+        | I64RemU => SUM_UNITS,
+        _ if is_float(operator) => FLOAT_UNITS,
+        _ => 0,
+    }
+}
+
+/// The result may be a NaN, which is made the same on every machine.
+fn is_float(operator: &Operator<'_>) -> bool {
+    use Operator::*;
+    matches!(
+        operator,
+        F32Add
+            | F32Sub
+            | F32Mul
+            | F32Div
+            | F32Sqrt
+            | F32Min
+            | F32Max
+            | F32Ceil
+            | F32Floor
+            | F32Trunc
+            | F32Nearest
+            | F32DemoteF64
+            | F64Add
+            | F64Sub
+            | F64Mul
+            | F64Div
+            | F64Sqrt
+            | F64Min
+            | F64Max
+            | F64Ceil
+            | F64Floor
+            | F64Trunc
+            | F64Nearest
+            | F64PromoteF32
+            | F32x4Add
+            | F32x4Sub
+            | F32x4Mul
+            | F32x4Div
+            | F32x4Sqrt
+            | F32x4Min
+            | F32x4Max
+            | F32x4Ceil
+            | F32x4Floor
+            | F32x4Trunc
+            | F32x4Nearest
+            | F32x4DemoteF64x2Zero
+            | F64x2Add
+            | F64x2Sub
+            | F64x2Mul
+            | F64x2Div
+            | F64x2Sqrt
+            | F64x2Min
+            | F64x2Max
+            | F64x2Ceil
+            | F64x2Floor
+            | F64x2Trunc
+            | F64x2Nearest
+            | F64x2PromoteLowF32x4
+    )
 }
 
 /// How many values a type of functions or blocks takes and leaves.
@@ -88,6 +183,8 @@ struct Flow {
     joins: u64,
     /// Values that jumps hand on.
     handed: u64,
+    /// Of all instructions.
+    units: u64,
 }
 
 impl Flow {
@@ -116,6 +213,7 @@ impl Flow {
     }
 
     fn on(&mut self, operator: &Operator<'_>, around: &Surrounding<'_>) -> Result<(), InvalidModule> {
+        self.units += units_of(operator);
         match operator {
             Operator::Loop { blockty } => {
                 self.loops += 1;
@@ -210,13 +308,23 @@ impl Effort {
             );
             return Err(at(reason));
         }
-        if work > HEAVY_WORK {
-            self.heavy_work += work;
-        }
-        if self.heavy_work > MODULE_WORK_MAX {
-            let reason = "module's functions of many jumps and locals would hold the compiler for too long";
-            return Err(at(reason.to_owned()));
-        }
+        self.add_units(flow.units, work, body.range().len() as u64)
+            .map_err(at)?;
         Ok(locals)
+    }
+
+    /// Adds a function to its module.
+    fn add_units(&mut self, instructions: u64, work: u64, bytes: u64) -> Result<(), String> {
+        let times = 1024 + 3 * 1024 * bytes.min(LONG_FUNCTION_BYTES) / LONG_FUNCTION_BYTES;
+        let own = (bytes + instructions) * times / 1024;
+        self.units += FUNCTION_UNITS + own + work * HANDED_ON_UNITS;
+        match self.units > MODULE_UNITS_MAX {
+            false => Ok(()),
+            true => Err(format!(
+                "module's functions up to here come to {} units of work for the compiler, which would hold it for too long: \
+                 {MODULE_UNITS_MAX} is the most. Jump tables, indirect calls, bulk operations and long functions cost most",
+                self.units
+            )),
+        }
     }
 }

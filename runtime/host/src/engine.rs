@@ -12,12 +12,14 @@ use sha2::{Digest, Sha256};
 use wasmtime::{Config, Enabled, Linker, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails};
 
 use crate::{
-    calls, inspect,
+    calls,
+    features::features,
     kept::KeptCode,
     memory::Creator,
     module::{CompiledModule, InvalidModule},
     quiet::Quiet,
     rewrite::Allowance,
+    start::StartTime,
     state::HostState,
 };
 
@@ -172,8 +174,10 @@ impl Engine {
     }
 
     /// Judges and compiles what was uploaded, on a thread of low priority, one module at a time.
-    pub fn compile_quietly(&self, wasm: &[u8]) -> Result<CompiledModule, InvalidModule> {
-        self.inner.quiet.run(|| CompiledModule::compile(self, wasm))
+    pub fn compile_quietly(&self, wasm: &[u8], time: &StartTime) -> Result<CompiledModule, InvalidModule> {
+        self.inner
+            .quiet
+            .run(|| CompiledModule::compile_within(self, wasm, time))
     }
 
     /// Keeps compiled code in `disk` from now on, and takes it from there; `secret` is the database's own. Once.
@@ -218,7 +222,7 @@ impl Engine {
             "host {HOST_VERSION}; wasmtime {WASMTIME_VERSION}; abi {ABI_VERSION}; features {:x}; \
              cpu {}; nan canonical; fuel function,loop turn,host call,call_indirect,weight of 64 others 1, bulk 1 each; \
              limits {:?} native stack {} table {} args {} result {} host-call-bytes {}",
-            inspect::features().bits(),
+            features().bits(),
             processor::NAME,
             self.inner.limits,
             limits::GUEST_NATIVE_STACK_BYTES,

@@ -14,6 +14,9 @@ use std::{
     },
 };
 
+use reprise_base::Grant;
+use reprise_pages::Mappings;
+
 use crate::{
     memory::{PAGE_BYTES, Protection, protect},
     page,
@@ -21,7 +24,7 @@ use crate::{
 
 /// Pages that stay writable between calls at most; each costs about 30 ns per call.
 const HOT_PAGES_MAX: usize = 64;
-/// The same of all sets together, as far as each may have `HOT_PAGES_LEAST`: with two mappings each, half of what Linux gives.
+/// The same of all sets together, as far as each may have `HOT_PAGES_LEAST`. The budget of mappings ends it, whatever the shares are.
 const HOT_PAGES_ALL_MAX: usize = 16 << 10;
 /// Hot pages that each set may have, however many sets there are.
 const HOT_PAGES_LEAST: usize = 4;
@@ -34,6 +37,8 @@ const COOLING_CALLS: u32 = 4096;
 const COOLING_CALLS_CHEAP: u32 = 32 << 10;
 /// Calls for which an opened memory stays open before pages are watched again.
 const OPEN_CALLS: u32 = 64;
+/// Mappings of a piece that is writable between two that are not.
+const PIECE_MAPPINGS: usize = 2;
 /// Start-up is watched in pieces of this size, for it touches many pages once.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -55,6 +60,8 @@ pub(crate) struct Watch {
     hot_pages: [AtomicU32; HOT_PAGES_MAX],
     /// One flag per chunk, set when start-up writes there.
     chunks: Box<[AtomicU8]>,
+    /// Those of the pages and chunks that are writable on their own.
+    mappings: Mappings,
 }
 
 impl Watch {
@@ -68,6 +75,7 @@ impl Watch {
             chunks: (0..memory_bytes_max.div_ceil(CHUNK_BYTES))
                 .map(|_| AtomicU8::new(0))
                 .collect(),
+            mappings: Mappings::take(0),
         })
     }
 
@@ -81,7 +89,7 @@ impl Watch {
         match self.mode.load(Relaxed) {
             MODE_STARTING => self.open_chunk(offset / CHUNK_BYTES),
             MODE_WATCHED => self.heat(offset / PAGE_BYTES),
-            MODE_OPEN => self.allow_writes(0, self.bytes.load(Relaxed)),
+            MODE_OPEN => self.open(),
             _ => false,
         }
     }
@@ -91,27 +99,37 @@ impl Watch {
             return false;
         };
         flag.store(1, Relaxed);
-        if self.allow_writes(chunk * CHUNK_BYTES, CHUNK_BYTES) {
+        if self.mappings.try_add_spare(PIECE_MAPPINGS) && self.allow_writes(chunk * CHUNK_BYTES, CHUNK_BYTES) {
             return true;
         }
         for flag in &self.chunks {
             flag.store(1, Relaxed);
         }
-        self.allow_writes(0, self.bytes.load(Relaxed))
+        self.open()
+    }
+
+    /// Opens the memory as a whole, which only merges mappings.
+    fn open(&self) -> bool {
+        let is_open = self.allow_writes(0, self.bytes.load(Relaxed));
+        if is_open {
+            self.mappings.give_back();
+        }
+        is_open
     }
 
     fn heat(&self, page: usize) -> bool {
         let count = self.hot_count.load(Relaxed);
-        if let Some(slot) = self.hot_pages.get(count).filter(|_| count < hot_pages_max()) {
+        let slot = self.hot_pages.get(count).filter(|_| count < hot_pages_max());
+        if let Some(slot) = slot.filter(|_| self.mappings.try_add_spare(PIECE_MAPPINGS)) {
             slot.store(page as u32, Relaxed);
             self.hot_count.store(count + 1, Relaxed);
             if self.allow_writes(page * PAGE_BYTES, PAGE_BYTES) {
                 return true;
             }
         }
-        // The list is full, or the process has no mappings left; opening everything only merges mappings.
+        // The list is full, or the process has no mappings to spare.
         self.mode.store(MODE_OPEN, Relaxed);
-        self.allow_writes(0, self.bytes.load(Relaxed))
+        self.open()
     }
 
     fn allow_writes(&self, offset: usize, bytes: usize) -> bool {
@@ -161,6 +179,8 @@ pub(crate) struct HotSet {
     kept: (usize, usize),
     /// Its pages are writable.
     kept_open: bool,
+    /// Memory that it is counted with.
+    counted: Option<Grant>,
 }
 
 impl HotSet {
@@ -196,16 +216,18 @@ impl HotSet {
             calls: 0,
             kept: (0, 0),
             kept_open: false,
+            counted: None,
         })
     }
 
-    /// Memory that is held between calls: the image, and the guest's pages that differ from zeros.
-    pub fn memory_bytes(&self) -> usize {
-        let hot_pages = match self.watch.mode.load(Relaxed) == MODE_OPEN {
-            true => 0, // all others are dropped after each call
-            false => self.watch.hot_count.load(Relaxed),
-        };
-        2 * self.image.data.len() + hot_pages * PAGE_BYTES
+    /// Bytes of the pages that are not zero after start-up: they lie in the memory, and once more in the copy.
+    pub fn image_bytes(&self) -> usize {
+        self.image.data.len()
+    }
+
+    /// Counts with `grant`, which covers what there is; its hot pages are added as they come.
+    pub fn count_in(&mut self, grant: Grant) {
+        self.counted = Some(grant);
     }
 
     /// Takes the copy to which every later call returns, and protects the memory.
@@ -220,14 +242,19 @@ impl HotSet {
             }
             let start = chunk * CHUNK_BYTES;
             let end = (start + CHUNK_BYTES).min(self.bytes);
+            let mut zeros_from = start;
             for offset in (start..end).step_by(PAGE_BYTES) {
                 // SAFETY: the page lies in the memory (contract of `watch_start`), and no guest runs now.
                 let page = unsafe { std::slice::from_raw_parts(self.base.add(offset), PAGE_BYTES) };
                 if page.iter().any(|byte| *byte != 0) {
                     self.image.pages.push((offset / PAGE_BYTES) as u32);
                     self.image.data.extend_from_slice(page);
+                    // Pages that were written and are zero again would stay in memory, and no budget counts them.
+                    self.release(zeros_from, offset);
+                    zeros_from = offset + PAGE_BYTES;
                 }
             }
+            self.release(zeros_from, end);
         }
         self.image.pages.shrink_to_fit();
         self.image.data.shrink_to_fit();
@@ -250,9 +277,10 @@ impl HotSet {
 
     /// Takes one mapping (vm.max_map_count) and the memory itself.
     #[cold]
-    fn open_all(&mut self) -> Result<(), std::io::Error> {
+    pub fn open_all(&mut self) -> Result<(), std::io::Error> {
         self.watch.mode.store(MODE_OPEN, Relaxed);
         protect(self.base, self.bytes, Protection::ReadWrite)?;
+        self.watch.mappings.give_back();
         self.kept_open = true;
         Ok(())
     }
@@ -288,9 +316,13 @@ impl HotSet {
 
     #[cold]
     fn resolve_sources(&mut self, count: usize) {
-        for slot in &self.watch.hot_pages[self.sources.len()..count] {
+        let known = self.sources.len();
+        for slot in &self.watch.hot_pages[known..count] {
             let source = self.image.page(slot.load(Relaxed));
             self.sources.push(source.map_or(ptr::null(), <[u8]>::as_ptr));
+        }
+        if let Some(grant) = &mut self.counted {
+            grant.grow(((count - known) * PAGE_BYTES) as u64);
         }
     }
 
@@ -315,17 +347,19 @@ impl HotSet {
 
     /// Makes `start..end` read as zeros.
     fn drop_range(&self, start: usize, end: usize) {
+        if !self.release(start, end) {
+            // SAFETY: the range lies in the memory, which is writable as a whole in this mode.
+            unsafe { ptr::write_bytes(self.base.add(start), 0, end - start) };
+        }
+    }
+
+    /// Gives back the memory of pages, which read as zeros then. False: the kernel refused, and they are as they were.
+    fn release(&self, start: usize, end: usize) -> bool {
         if start == end {
-            return;
+            return true;
         }
-        // SAFETY: the range lies in the memory; an anonymous private page that is dropped reads as zeros afterwards. Where
-        // the kernel refuses, the zeros are written: the memory is writable as a whole in this mode.
-        unsafe {
-            let at = self.base.add(start);
-            if libc::madvise(at.cast(), end - start, libc::MADV_DONTNEED) != 0 {
-                ptr::write_bytes(at, 0, end - start);
-            }
-        }
+        // SAFETY: the range lies in the memory; an anonymous private page that is dropped reads as zeros afterwards.
+        unsafe { libc::madvise(self.base.add(start).cast(), end - start, libc::MADV_DONTNEED) == 0 }
     }
 
     #[cold]
@@ -343,6 +377,10 @@ impl HotSet {
         self.kept_open = false;
         if self.bytes > 0 {
             protect(self.base, self.bytes, Protection::Read)?;
+        }
+        self.watch.mappings.give_back();
+        if let Some(grant) = &mut self.counted {
+            grant.shrink((self.sources.len() * PAGE_BYTES) as u64);
         }
         self.sources.clear();
         self.watch.hot_count.store(0, Relaxed);

@@ -13,7 +13,7 @@ use reprise_base::limits::PROCEDURES_MAX;
 use wasmparser::{
     BinaryReaderError, ConstExpr, DataKind, ElementItems, ElementSectionReader, Export, ExternalKind, FromReader,
     FuncValidatorAllocations, FunctionBody, Import, Imports, Operator, OperatorsReader, Parser, Payload,
-    SectionLimited, TypeRef, TypeSectionReader, ValType, ValidPayload, Validator, WasmFeatures,
+    SectionLimited, TypeRef, TypeSectionReader, ValType, ValidPayload, Validator,
 };
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     depth::{self, Shape},
     effort::{Arity, Effort, HANDED_ON_MAX, Surrounding},
     engine::Limits,
+    features::{features, untaken_feature},
     module::InvalidModule,
 };
 
@@ -43,19 +44,6 @@ const FUNCTION_BYTES_MAX: usize = 256 << 10;
 const EXPORTS_MAX: u32 = 10_000;
 const MUTABLE_GLOBALS_MAX: usize = 1_000;
 const TABLE_ELEMENTS_MAX: u64 = 1 << 17;
-
-/// What is accepted: what the compilers of the supported languages declare, and nothing that is not deterministic.
-pub(crate) fn features() -> WasmFeatures {
-    WasmFeatures::MUTABLE_GLOBAL
-        | WasmFeatures::SATURATING_FLOAT_TO_INT
-        | WasmFeatures::SIGN_EXTENSION
-        | WasmFeatures::REFERENCE_TYPES
-        | WasmFeatures::MULTI_VALUE
-        | WasmFeatures::BULK_MEMORY
-        | WasmFeatures::SIMD
-        | WasmFeatures::EXTENDED_CONST
-        | WasmFeatures::FLOATS
-}
 
 /// Which bounds hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +130,10 @@ impl From<BinaryReaderError> for InvalidModule {
     fn from(error: BinaryReaderError) -> Self {
         // The validator explains some mistakes over several lines; a reason is one.
         let line = error.message().lines().next().unwrap_or_default();
-        invalid(line.trim_end_matches([':', ' ']), error.offset())
+        match untaken_feature(line) {
+            Some(reason) => invalid(reason, error.offset()),
+            None => invalid(line.trim_end_matches([':', ' ']), error.offset()),
+        }
     }
 }
 

@@ -1,8 +1,15 @@
 //! An uploaded module on its way to service: judged, rewritten, compiled, started once, described.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ON_DEPLOY_EXPORT, RowLayout};
+use reprise_pages::Mappings;
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload};
 use wasmtime::{InstancePre, ModuleExport};
@@ -11,9 +18,11 @@ use crate::{
     describe,
     engine::{Engine, Runtime},
     inspect::{Inspected, Judge, inspect},
-    instance::{HostError, Live},
+    instance::{HostError, INSTANCE_MAPPINGS},
     kept::name_of,
+    live::Live,
     rewrite::{rewrite, table_elements_max},
+    start::{StartDeadline, StartFor, StartTime},
     state::HostState,
     stored::read_module,
 };
@@ -42,7 +51,7 @@ impl InvalidModule {
 impl From<HostError> for InvalidModule {
     fn from(error: HostError) -> Self {
         Self {
-            lacks_room: matches!(error, HostError::Room(_) | HostError::Protect(_)),
+            lacks_room: matches!(error, HostError::Room(_) | HostError::Protect(_) | HostError::Mappings),
             ..Self::new(error.to_string())
         }
     }
@@ -80,21 +89,35 @@ pub(crate) struct Code {
     pub guest_functions: u32,
     /// Names for functions that the name section does not name.
     pub exported_names: BTreeMap<u32, String>,
+    /// Bytes of memory that an instance holds after its start, which is the same each time: as its data says, or as was measured.
+    image_bytes: AtomicU64,
+    /// Of the machine code.
+    _mappings: Mappings,
 }
 
+/// What an instance takes beside its memory, about: the store, its tables, the watch.
+const INSTANCE_BYTES: u64 = 96 << 10;
+/// Mappings of a module's machine code: what is read, what is run, and the rest.
+const CODE_MAPPINGS: usize = 4;
+
 impl CompiledModule {
-    /// Judges and compiles a module, on the calling thread.
+    /// Judges and compiles a module, on the calling thread. It starts and describes itself in the time that a deployment has.
     pub fn compile(engine: &Engine, wasm: &[u8]) -> Result<Self, InvalidModule> {
-        Self::make(engine, wasm, Judge::Upload)
+        Self::compile_within(engine, wasm, &StartTime::default())
+    }
+
+    /// As `compile`, within the time of a deployment.
+    pub fn compile_within(engine: &Engine, wasm: &[u8], time: &StartTime) -> Result<Self, InvalidModule> {
+        Self::make(engine, wasm, Judge::Upload, time)
     }
 
     /// As `compile`, of a module that was taken once: what an upload is refused for because it would hold the compiler does not
     /// count. Bounds may be lowered; what was in service must come back.
     pub fn compile_again(engine: &Engine, wasm: &[u8]) -> Result<Self, InvalidModule> {
-        Self::make(engine, wasm, Judge::Known)
+        Self::make(engine, wasm, Judge::Known, &StartTime::again())
     }
 
-    fn make(engine: &Engine, wasm: &[u8], judge: Judge) -> Result<Self, InvalidModule> {
+    fn make(engine: &Engine, wasm: &[u8], judge: Judge, time: &StartTime) -> Result<Self, InvalidModule> {
         let found = inspect(wasm, engine.limits(), judge)?;
         let described = match found.description {
             Some((json, offset)) => {
@@ -115,13 +138,20 @@ impl CompiledModule {
             check_procedures(&found, schema)?;
         }
         let code = Code::build(engine, &found)?;
-        let mut live = Live::start(&code, None)?;
-        let (schema, description) = match described {
-            Some(described) => described,
-            None => {
-                let described = describe_by_export(&code, &mut live, judge)?;
-                check_procedures(&found, &described.0)?;
-                described
+        let (schema, description) = match (described, judge) {
+            // It started when it was taken.
+            (Some(described), Judge::Known) => described,
+            (described, _) => {
+                let deadline = time.begin();
+                let mut live = code.try_start(&deadline)?;
+                match described {
+                    Some(described) => described,
+                    None => {
+                        let described = describe_by_export(&code, &mut live, &deadline, judge)?;
+                        check_procedures(&found, &described.0)?;
+                        described
+                    }
+                }
             }
         };
         let entry = |name: String| {
@@ -176,7 +206,33 @@ impl CompiledModule {
 }
 
 impl Code {
+    /// Starts an instance that no call needs, to see that it starts, and what memory it takes then.
+    fn try_start(&self, deadline: &StartDeadline) -> Result<Live, HostError> {
+        let mappings = Mappings::try_take(INSTANCE_MAPPINGS).ok_or(HostError::Mappings)?;
+        let live = Live::start(self, StartFor::Deployment(deadline), mappings, true)?;
+        if let Some(hot) = &live.hot {
+            self.record_image(hot.image_bytes());
+        }
+        Ok(live)
+    }
+
+    /// Notes what a started instance's memory takes.
+    pub fn record_image(&self, bytes: usize) {
+        self.image_bytes.store(bytes as u64, Relaxed);
+    }
+
+    /// Memory of an instance that serves a single call, about.
+    pub fn started_bytes(&self) -> u64 {
+        INSTANCE_BYTES + self.image_bytes.load(Relaxed)
+    }
+
+    /// Memory of an instance that is kept from one call to the next: with the copy of its memory.
+    pub fn kept_bytes(&self) -> u64 {
+        INSTANCE_BYTES + 2 * self.image_bytes.load(Relaxed)
+    }
+
     fn build(engine: &Engine, found: &Inspected<'_>) -> Result<Self, InvalidModule> {
+        let mappings = Mappings::try_take(CODE_MAPPINGS).ok_or(HostError::Mappings)?;
         let (wasm, guest_functions) = rewrite(found, engine.allowance())?;
         let compile = |runtime: &Runtime| {
             let module = machine_code(engine, &runtime.wasmtime, &wasm)?;
@@ -201,6 +257,14 @@ impl Code {
             fresh: found.needs_fresh_instance,
             guest_functions,
             exported_names: names.map(|(function, name)| (*function, (*name).to_owned())).collect(),
+            image_bytes: AtomicU64::new(
+                found
+                    .data_ranges
+                    .iter()
+                    .map(|(start, end)| u64::from(end - start))
+                    .sum(),
+            ),
+            _mappings: mappings,
         })
     }
 }
@@ -249,10 +313,15 @@ fn parse_description(json: &[u8], judge: Judge) -> Result<ModuleSchema, String> 
     }
 }
 
-fn describe_by_export(code: &Code, live: &mut Live, judge: Judge) -> Result<(ModuleSchema, Vec<u8>), InvalidModule> {
+fn describe_by_export(
+    code: &Code,
+    live: &mut Live,
+    deadline: &StartDeadline,
+    judge: Judge,
+) -> Result<(ModuleSchema, Vec<u8>), InvalidModule> {
     let refuse = |reason: String| InvalidModule::new(format!("export {DESCRIBE_EXPORT}: {reason}"));
     let json = live
-        .describe(code)
+        .describe(code, deadline)
         .map_err(|error: HostError| refuse(error.to_string()))?;
     let schema = parse_description(&json, judge).map_err(refuse)?;
     Ok((schema, json))

@@ -14,6 +14,7 @@ use reprise_base::limits::{
 use crate::{
     outcome::{Fault, PANIC_TRAP},
     rewrite::Allowance,
+    start::{StartFor, Starter},
 };
 
 /// The clock of a module that starts: 2024-01-01, for some guests refuse a clock that stands at zero.
@@ -198,7 +199,7 @@ impl From<OpError> for Refusal {
 }
 
 /// Memory for keys that is kept from one call to the next.
-const KEYS_KEPT_BYTES: usize = 256 << 10;
+const KEYS_KEPT_BYTES: usize = 32 << 10;
 
 /// Marks a guest that was stopped by the host; the reason is in `HostState::fault`.
 #[derive(Debug, thiserror::Error)]
@@ -211,8 +212,8 @@ pub(crate) struct HostState {
     pub aborted: bool,
     /// Set for the time of a call only; the pointer is the caller's exclusive borrow with its lifetime erased.
     pub ops: Option<NonNull<dyn HostOps>>,
-    /// The transaction for whose time a module starts: it is asked whether to go on, and nothing else.
-    waiting: Option<NonNull<dyn HostOps>>,
+    /// In whose time a module starts or describes itself: asked whether to go on, and nothing else.
+    starter: Option<Starter>,
     /// Bytes that host calls may still move before they ask for more, and those that were given to this call.
     bytes_left: u64,
     bytes_given: u64,
@@ -246,7 +247,7 @@ impl HostState {
             fault: None,
             aborted: false,
             ops: None,
-            waiting: None,
+            starter: None,
             bytes_left: BYTES_SLICE,
             bytes_given: BYTES_SLICE,
             fuel_given: allowance.first_fuel(),
@@ -273,13 +274,16 @@ impl HostState {
         self.begin_spending();
     }
 
-    /// As `begin_call`, of a start: the transaction is asked whether to go on, and the guest knows nothing of it.
+    /// Begins a start: a transaction is asked whether to go on, and the guest knows nothing of it.
     ///
     /// # Safety
     /// That of `begin_call`.
-    pub unsafe fn begin_start(&mut self, ops: &mut (dyn HostOps + '_)) {
-        // SAFETY: passed on.
-        self.waiting = Some(unsafe { outlive(ops) });
+    pub unsafe fn begin_start(&mut self, time: StartFor<'_>) {
+        self.starter = Some(match time {
+            // SAFETY: passed on.
+            StartFor::Call(ops) => Starter::Call(unsafe { outlive(ops) }),
+            StartFor::Deployment(deadline) => Starter::Deployment(deadline.clone()),
+        });
         self.begin_spending();
     }
 
@@ -294,39 +298,29 @@ impl HostState {
     #[inline]
     pub fn end_call(&mut self) {
         self.ops = None;
-        self.waiting = None;
+        self.starter = None;
         if self.keys.capacity() > KEYS_KEPT_BYTES {
             self.keys = Vec::new();
         }
     }
 
-    /// Memory kept between calls.
-    pub fn kept_bytes(&self) -> usize {
-        self.keys.capacity() + self.lower.capacity() + self.upper.capacity()
-    }
-
-    /// The transaction whose time is spent: of a call, or of a start that a call waits for.
-    fn spender(&mut self) -> Answer<&mut dyn HostOps> {
-        let ops = match &self.ops {
-            None => &mut self.waiting,
-            Some(_) => &mut self.ops,
-        };
-        transaction_of(ops)
-    }
-
-    /// May the guest go on, and how many times its limits may it take?
+    /// May the guest go on, and how many times its limits may it take? Guest code that runs outside of both is stopped.
     fn ask(&mut self) -> Answer<u64> {
-        let Ok(ops) = self.spender() else {
-            return Ok(1);
-        };
-        ops.go_on()?;
-        Ok(ops.limits_times())
+        match (&mut self.starter, &mut self.ops) {
+            (Some(starter), None) => starter.ask(),
+            (_, ops) => {
+                let ops = transaction_of(ops)?;
+                ops.go_on()?;
+                Ok(ops.limits_times())
+            }
+        }
     }
 
     /// More fuel for a guest that has used up its own, to less than nothing.
     pub fn refuel(&mut self, left: i64) -> Answer<i64> {
         let used = self.fuel_given.saturating_add_signed(left.saturating_neg());
-        let own_max = self.spender().ok().and_then(|ops| ops.fuel_max());
+        // A start has what every module has, whichever procedure's call it is for: else a module would start for some of them alone.
+        let own_max = self.transaction().and_then(|ops| ops.fuel_max());
         let fuel_max = own_max.unwrap_or(self.allowance.fuel_max);
         // Looked at first: who ends a call for two reasons is told the one that is the same each time.
         if used > fuel_max.saturating_mul(MIGRATION_LIMITS_FACTOR) {

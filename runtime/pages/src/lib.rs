@@ -1,11 +1,11 @@
 //! Arrays on memory that comes straight from the operating system, in huge pages when told so; words compared side by side; memory
 //! fetched ahead.
-//! Owns: the mapping under one array, from its making to its drop.
+//! Owns: the mapping under one array, from its making to its drop; the count of the process's mappings (`Mappings`).
 //! Does not: grow, move or share an array; know what lies in it. Its threads touch pages that are nobody's yet (`ahead`), or nobody's
 //! any more (`aside`).
 //! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; where the system
 //! has no huge pages to give, everything works the same, only slower.
-//! Called by: `storage` (rows, indexes), `partition`, `replay`, `database`, `http` (what is made ready ahead).
+//! Called by: `storage` (rows, indexes), `host` (mappings of guests), `partition`, `replay`, `database`, `http` (what is made ready ahead).
 #![deny(missing_docs)]
 
 mod ahead;
@@ -18,6 +18,6 @@ mod simd;
 pub use ahead::{NotReady, keep_ready, ready_bytes};
 pub use array::{HUGE_BYTES, PAGE_BYTES, Pages, Zeroed};
 pub use aside::drop_aside;
-pub use mappings::{has_room as has_mappings, left as mappings_left};
+pub use mappings::{Mappings, has_room as has_mappings, mappings_max};
 pub use prefetch::{prefetch, prefetch_line};
 pub use simd::equal;

@@ -1,4 +1,5 @@
-//! How many mappings the arrays have: the kernel gives a process so many (`vm.max_map_count`), and then no memory at all any more.
+//! The process's kernel mappings: the kernel gives a process a number of them (`vm.max_map_count`), and beyond it no memory at all, neither
+//! to threads nor to the allocator. One count holds all that take many: arrays, and guests with their pages.
 
 use std::sync::{
     OnceLock,
@@ -8,35 +9,113 @@ use std::sync::{
 /// What Linux allows where it does not say.
 const COUNT_MAX_DEFAULT: usize = 65_530;
 
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-static COUNT_MAX: OnceLock<usize> = OnceLock::new();
+/// How many mappings are taken, and how many the kernel gives.
+struct MappingBudget {
+    count: AtomicUsize,
+    max: OnceLock<usize>,
+}
 
-/// Arrays may have three quarters: the rest is for guests' memories and their pages, threads and the allocator.
-fn count_max() -> usize {
-    let read = || {
-        let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
-        let allowed = text.ok().and_then(|text| text.trim().parse().ok());
-        allowed.unwrap_or(COUNT_MAX_DEFAULT) / 4 * 3
-    };
-    *COUNT_MAX.get_or_init(read)
+static PROCESS: MappingBudget = MappingBudget {
+    count: AtomicUsize::new(0),
+    max: OnceLock::new(),
+};
+
+impl MappingBudget {
+    fn max(&self) -> usize {
+        let read = || {
+            let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+            let allowed = text.ok().and_then(|text| text.trim().parse().ok());
+            allowed.unwrap_or(COUNT_MAX_DEFAULT)
+        };
+        *self.max.get_or_init(read)
+    }
+
+    /// Nine tenths: the rest is for threads, the allocator and files.
+    fn limit(&self) -> usize {
+        self.max() / 10 * 9
+    }
+
+    fn add(&self, mappings: usize) {
+        self.count.fetch_add(mappings, Relaxed);
+    }
+
+    fn give_back(&self, mappings: usize) {
+        self.count.fetch_sub(mappings, Relaxed);
+    }
+
+    fn try_add(&self, mappings: usize, limit: usize) -> bool {
+        let add = |count: usize| count.checked_add(mappings).filter(|sum| *sum <= limit);
+        self.count.try_update(Relaxed, Relaxed, add).is_ok()
+    }
+
+    /// Takes what its owner can do without: up to half of all. Async-signal-safe: the caller holds mappings, so the limit is known.
+    fn try_add_spare(&self, mappings: usize) -> bool {
+        let max = self.max.get().copied().unwrap_or(COUNT_MAX_DEFAULT);
+        self.try_add(mappings, max / 2)
+    }
 }
 
 pub(crate) fn note_made() {
-    COUNT.fetch_add(1, Relaxed);
+    PROCESS.add(1);
 }
 
 pub(crate) fn note_gone() {
-    COUNT.fetch_sub(1, Relaxed);
+    PROCESS.give_back(1);
 }
 
-/// Mappings that arrays may still have.
-pub fn left() -> usize {
-    count_max().saturating_sub(COUNT.load(Relaxed))
+/// Mappings that the kernel gives to this process.
+pub fn mappings_max() -> usize {
+    PROCESS.max()
 }
 
-/// True where arrays may have so many mappings more.
+/// True where the process may have this many mappings more.
 pub fn has_room(mappings: usize) -> bool {
-    mappings <= left()
+    let left = PROCESS.limit().saturating_sub(PROCESS.count.load(Relaxed));
+    mappings <= left
+}
+
+/// Mappings taken of the process's, given back with the drop.
+#[derive(Debug)]
+pub struct Mappings {
+    taken: AtomicUsize,
+}
+
+impl Mappings {
+    /// Takes mappings whatever the limit is: for work that can not be refused, such as a replay.
+    pub fn take(mappings: usize) -> Self {
+        PROCESS.max();
+        PROCESS.add(mappings);
+        Self {
+            taken: AtomicUsize::new(mappings),
+        }
+    }
+
+    /// As `take`. None: the process has nearly as many mappings as it may have.
+    pub fn try_take(mappings: usize) -> Option<Self> {
+        PROCESS.try_add(mappings, PROCESS.limit()).then(|| Self {
+            taken: AtomicUsize::new(mappings),
+        })
+    }
+
+    /// Takes more that its owner can do without; false, and nothing, where half of all are taken. Async-signal-safe.
+    pub fn try_add_spare(&self, mappings: usize) -> bool {
+        let is_taken = PROCESS.try_add_spare(mappings);
+        if is_taken {
+            self.taken.fetch_add(mappings, Relaxed);
+        }
+        is_taken
+    }
+
+    /// Gives all back now. Async-signal-safe.
+    pub fn give_back(&self) {
+        PROCESS.give_back(self.taken.swap(0, Relaxed));
+    }
+}
+
+impl Drop for Mappings {
+    fn drop(&mut self) {
+        self.give_back();
+    }
 }
 
 #[cfg(test)]
@@ -48,10 +127,34 @@ mod tests {
     fn no_array_is_made_of_more_than_the_system_gives() {
         assert!(Pages::<u8>::try_with_capacity(usize::MAX).is_none());
         assert!(Pages::<u8>::try_with_capacity(1 << 60).is_none());
-        let before = left();
-        assert!(before > 0 && has_room(1) && !has_room(usize::MAX));
-        let array = Pages::<u8>::try_with_capacity(HUGE_BYTES).expect("there is room");
-        assert!(left() <= count_max());
-        drop(array);
+        assert!(has_room(1) && !has_room(usize::MAX) && mappings_max() > 0);
+        drop(Pages::<u8>::try_with_capacity(HUGE_BYTES).expect("there is room"));
+    }
+
+    #[test]
+    fn spare_mappings_end_at_half_and_all_others_at_nine_tenths() {
+        let budget = MappingBudget {
+            count: AtomicUsize::new(0),
+            max: OnceLock::from(100),
+        };
+        assert!(budget.try_add_spare(50) && !budget.try_add_spare(1));
+        assert!(budget.try_add(40, budget.limit()) && !budget.try_add(1, budget.limit()));
+        budget.add(30);
+        budget.give_back(71);
+        assert!(budget.try_add_spare(1) && !budget.try_add_spare(1));
+    }
+
+    #[test]
+    fn mappings_are_given_back_once() {
+        let (kept, other) = (Mappings::take(3), Mappings::try_take(4).expect("there is room"));
+        assert!(kept.try_add_spare(2));
+        assert_eq!(kept.taken.load(Relaxed), 5);
+        kept.give_back();
+        assert_eq!(kept.taken.load(Relaxed), 0);
+        drop((kept, other));
+        assert!(
+            PROCESS.count.load(Relaxed) < PROCESS.limit(),
+            "no count fell below nothing"
+        );
     }
 }

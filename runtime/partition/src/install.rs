@@ -252,6 +252,7 @@ fn migrate(
         },
         max_s: bounds.max_s,
     })?;
+    executor.count_in(&held.tools.shared.memory);
     // Versions of one name follow each other: the tables are as the one before left them.
     let args = (module.version - 1).to_le_bytes();
     let mut migrated = Migrated::default();

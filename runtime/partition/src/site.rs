@@ -7,7 +7,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Select, TryRecvError};
-use reprise_base::{Lsn, MemoryKind, MemoryLedger, PartitionId, SiteId, TxnClock, TxnId};
+use reprise_base::{Lsn, MemoryLedger, PartitionId, SiteId, TxnClock, TxnId};
 use reprise_env::Step;
 use reprise_observe::Recorder;
 use reprise_storage::Store;
@@ -175,7 +175,7 @@ impl ExecContext {
         frame.set_objects(sink.objects());
         Self {
             choices: choices(&shared, &in_service),
-            executors: Executors::counted_in(shared.memory.kind(MemoryKind::Guests)),
+            executors: Executors::counted_in(&shared.memory),
             frame,
             shared,
             sink,

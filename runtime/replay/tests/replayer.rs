@@ -13,7 +13,7 @@ use crossbeam_channel::Sender;
 use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ScalarType, TableSchema};
 use reprise_base::{Lsn, MemoryLedger, PartitionId, SiteId, TxnId};
 use reprise_env::{RealClock, RealThreads};
-use reprise_host::InvalidModule;
+use reprise_host::{InvalidModule, StartTime};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{Coordinator, ExecContext, Logging, NoLog, Shared, Site, SiteMessage, Told};
 use reprise_replay::{RecoverFrom, ReplayError, Replayer, Window};
@@ -31,7 +31,7 @@ const TABLES: u16 = 2;
 struct NoCompiler;
 
 impl Compiler for NoCompiler {
-    fn compile(&self, _: &str, _: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
+    fn compile(&self, _: &str, _: &Arc<[u8]>, _: &StartTime) -> Result<Candidate, InvalidModule> {
         Err(InvalidModule::new("no compiler"))
     }
 

@@ -10,9 +10,10 @@ use reprise_abi::{
     text::TextBound,
 };
 use reprise_base::{
-    Lsn, TxnId,
+    Grant, Lsn, MemoryKind, TxnId,
     limits::{MODULE_BYTES_MAX, QUARANTINED_MAX, TEXT_PER_BYTE_MAX},
 };
+
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{
@@ -21,8 +22,8 @@ use reprise_partition::{
 };
 use reprise_storage::Store;
 use reprise_txn::{
-    Candidate, Consent, Destroyed, HeldCounts, Judge, Module, ModuleId, PlanSummary, Quarantined, apply_drop,
-    check_drop, outline, outline_removal, remove,
+    Candidate, Consent, Destroyed, HeldCounts, Judge, Module, ModuleId, PlanSummary, Quarantined, StartTime,
+    apply_drop, check_drop, outline, outline_removal, remove,
 };
 use reprise_wire::{
     DeployRef, DestroyedList, DropTableRef, MigrationRef, PLAN_BYTES_MAX, PrincipalRef, QUARANTINE_TEXT_BYTES_MAX,
@@ -94,7 +95,13 @@ pub enum DeployError {
     OutcomeUnknown { reason: Arc<str>, txn_id: TxnId, lsn: Lsn },
     #[error("{0}")]
     Unavailable(Arc<str>),
+    /// There is no memory to compile it now, under a limit of `max` bytes.
+    #[error("compiling takes some {bytes} bytes more than there are under a limit of {max}")]
+    CompileMemory { bytes: u64, max: u64 },
 }
+
+/// Memory that the compiler takes for each byte of a module, about.
+const COMPILE_BYTES_EACH: u64 = 16;
 
 impl Router {
     /// Deploys as `deploy_with` does, with consent to destroy nothing.
@@ -138,7 +145,9 @@ impl Router {
         if wasm.len() > MODULE_BYTES_MAX {
             return Err(DeployError::TooLarge { max: MODULE_BYTES_MAX });
         }
-        let compiled = self.0.config.compiler.compile(name, wasm);
+        let _compiling = self.take_compile_memory(wasm.len())?;
+        let time = StartTime::within(self.0.config.shared.clock.clone(), self.deploy_time_max_s());
+        let compiled = self.0.config.compiler.compile(name, wasm, &time);
         let candidate = compiled.map_err(|error| match error.lacks_room {
             true => {
                 DeployError::Unavailable(format!("{}: try again when the machine has more memory", error.reason).into())
@@ -150,6 +159,17 @@ impl Router {
         })?;
         judge_texts(&candidate.schema)?;
         Ok(candidate)
+    }
+
+    /// Counts what the compiler takes for as long as it works.
+    fn take_compile_memory(&self, wasm_bytes: usize) -> Result<Grant, DeployError> {
+        let memory = &self.0.config.shared.memory;
+        let bytes = wasm_bytes as u64 * COMPILE_BYTES_EACH;
+        let taken = memory.kind(MemoryKind::Modules).try_take(bytes);
+        taken.ok_or(DeployError::CompileMemory {
+            bytes,
+            max: memory.max_bytes(),
+        })
     }
 
     /// Installs code that need not be wasm (native procedures, for comparison). `wasm` is what the log keeps for replay.

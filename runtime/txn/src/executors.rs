@@ -1,8 +1,8 @@
-//! Executors of one engine thread: made when first needed, and let go when others were used since and they take too much.
+//! Executors of one engine thread: made when first needed, and dropped when others were used since and the memory is needed for them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reprise_base::{Budget, Grant, limits::INSTANCES_MAX};
+use reprise_base::{MemoryLedger, limits::INSTANCES_MAX};
 
 use crate::{
     module::{Executor, Module, ModuleId},
@@ -17,26 +17,25 @@ pub struct Executors {
     last: Option<ModuleId>,
     /// Counts how often another one was asked for.
     turn: u64,
-    budget: Option<Arc<Budget>>,
+    memory: Option<Arc<MemoryLedger>>,
 }
 
 struct Idle {
     executor: Box<dyn Executor>,
     /// When it was last asked for after another.
     used: u64,
-    grant: Option<Grant>,
 }
 
 impl Executors {
-    /// What they keep is counted in `budget`; beyond its limit those go that were not used for longest.
-    pub fn counted_in(budget: &Arc<Budget>) -> Self {
+    /// Each counts its memory in `memory`; where that has no room for the next one, those go that were not used for longest.
+    pub fn counted_in(memory: &Arc<MemoryLedger>) -> Self {
         Self {
-            budget: Some(Arc::clone(budget)),
+            memory: Some(Arc::clone(memory)),
             ..Self::default()
         }
     }
 
-    /// The executor of `module`. Err: the code can't be instantiated here (out of memory, say).
+    /// The executor of `module`. Err: there is no code to run.
     pub fn get(&mut self, module: &Arc<Module>) -> Result<&mut dyn Executor, Failure> {
         if self.last != Some(module.id) {
             self.turn_to(module)?;
@@ -47,46 +46,43 @@ impl Executors {
 
     #[cold]
     fn turn_to(&mut self, module: &Arc<Module>) -> Result<(), Failure> {
-        self.count_last();
         self.last = None;
         self.turn += 1;
-        if let Some(known) = self.all.get_mut(&module.id) {
-            known.used = self.turn;
-        } else {
-            self.make_room();
-            let made = module.code.instantiate().map_err(|message| Failure::Trapped {
-                trap: "instantiation".into(),
-                message,
-                backtrace: Vec::new(),
-            });
-            let idle = Idle {
-                grant: self.budget.as_ref().map(|budget| budget.take(0)),
-                executor: made?,
-                used: self.turn,
-            };
-            self.all.insert(module.id, idle);
-        }
+        let mut idle = match self.all.remove(&module.id) {
+            Some(known) => known,
+            None => Idle {
+                executor: self.instantiate(module)?,
+                used: 0,
+            },
+        };
+        idle.used = self.turn;
+        self.make_room(idle.executor.wanted_bytes());
+        self.all.insert(module.id, idle);
         self.last = Some(module.id);
         Ok(())
     }
 
-    /// What the last one keeps, now that another is asked for.
-    fn count_last(&mut self) {
-        let last = self.last.and_then(|last| self.all.get_mut(&last));
-        if let Some(Idle {
-            executor,
-            grant: Some(grant),
-            ..
-        }) = last
-        {
-            grant.resize(executor.memory_bytes() as u64);
+    fn instantiate(&self, module: &Module) -> Result<Box<dyn Executor>, Failure> {
+        let made = module.code.instantiate().map_err(|message| Failure::Trapped {
+            trap: "instantiation".into(),
+            message,
+            backtrace: Vec::new(),
+        });
+        let mut executor = made?;
+        if let Some(memory) = &self.memory {
+            executor.count_in(memory);
         }
+        Ok(executor)
     }
 
-    /// Lets go of those that were not used for longest, as long as there are too many or they take too much.
-    fn make_room(&mut self) {
-        let is_over = |budget: &Arc<Budget>| budget.used() > budget.limit();
-        while self.all.len() >= INSTANCES_MAX || !self.all.is_empty() && self.budget.as_ref().is_some_and(is_over) {
+    /// Drops those that were not used for longest, as long as there are too many, or no room to keep another one of `wanted` bytes. One
+    /// that is never kept, because it is larger than all that may be, drops none.
+    fn make_room(&mut self, wanted: u64) {
+        let lacks_room = |memory: &Arc<MemoryLedger>| {
+            let kept = memory.kept_guests();
+            wanted > 0 && wanted <= kept.limit() && !kept.has_room(wanted)
+        };
+        while self.all.len() >= INSTANCES_MAX || self.memory.as_ref().is_some_and(lacks_room) {
             let oldest = self.all.iter().min_by_key(|(_, idle)| idle.used).map(|(id, _)| *id);
             let Some(oldest) = oldest else { return };
             self.all.remove(&oldest);
@@ -102,48 +98,71 @@ impl Executors {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    };
 
     use reprise_abi::{HostOps, ModuleSchema};
-    use reprise_base::TxnId;
+    use reprise_base::{Grant, TxnId, limits::GUESTS_BYTES_PART};
     use reprise_host::CallOutcome;
     use reprise_observe::ModuleMeters;
 
     use super::*;
     use crate::module::Code;
 
-    const INSTANCE_BYTES: usize = 100;
+    const INSTANCE_BYTES: u64 = 100;
 
     /// Counts its instances, those that are there and all that were made.
     #[derive(Default)]
     struct Counted {
         there: Arc<AtomicUsize>,
         made: AtomicUsize,
+        kept: Arc<Mutex<Option<Grant>>>,
     }
 
-    struct Instance(Arc<AtomicUsize>);
+    impl Counted {
+        /// Does what a call of its instance would.
+        fn start(&self, memory: &MemoryLedger) -> bool {
+            let mut kept = self.kept.lock().expect("held for a look");
+            *kept = kept.take().or_else(|| memory.kept_guests().try_take(INSTANCE_BYTES));
+            kept.is_some()
+        }
+    }
+
+    struct Instance {
+        there: Arc<AtomicUsize>,
+        kept: Arc<Mutex<Option<Grant>>>,
+    }
 
     impl Code for Counted {
         fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
             self.there.fetch_add(1, Relaxed);
             self.made.fetch_add(1, Relaxed);
-            Ok(Box::new(Instance(self.there.clone())))
+            Ok(Box::new(Instance {
+                there: self.there.clone(),
+                kept: self.kept.clone(),
+            }))
         }
     }
 
     impl Executor for Instance {
         fn call(&mut self, _: usize, _: &mut dyn HostOps) -> CallOutcome {
-            unreachable!("nobody calls it")
+            unreachable!("no test calls it")
         }
 
-        fn memory_bytes(&self) -> usize {
-            INSTANCE_BYTES
+        fn wanted_bytes(&self) -> u64 {
+            match *self.kept.lock().expect("held for a look") {
+                Some(_) => 0,
+                None => INSTANCE_BYTES,
+            }
         }
     }
 
     impl Drop for Instance {
         fn drop(&mut self) {
-            self.0.fetch_sub(1, Relaxed);
+            self.there.fetch_sub(1, Relaxed);
+            drop(self.kept.lock().expect("held for a look").take());
         }
     }
 
@@ -166,30 +185,40 @@ mod tests {
         (Arc::new(module), code)
     }
 
+    /// Room for a number of instances.
+    fn room_for(instances: u64) -> Arc<MemoryLedger> {
+        MemoryLedger::new(GUESTS_BYTES_PART * instances * INSTANCE_BYTES)
+    }
+
     #[test]
-    fn beyond_the_budget_those_go_that_were_not_used_for_longest() {
-        let budget = Budget::new(2 * INSTANCE_BYTES as u64);
-        let mut executors = Executors::counted_in(&budget);
+    fn executors_not_used_for_longest_go_when_the_next_one_has_no_room() {
+        let memory = room_for(2);
+        let mut executors = Executors::counted_in(&memory);
         let modules: Vec<_> = (0..6).map(module).collect();
-        for (module, _) in &modules {
+        for (module, code) in &modules {
             assert!(executors.get(module).is_ok());
-            // What is in use counts once another is asked for: one more than fits may be there.
-            assert!(
-                budget.used() <= budget.limit() + INSTANCE_BYTES as u64,
-                "{}",
-                budget.used()
-            );
+            assert!(code.start(&memory), "room was made before the call");
         }
         let there = |at: usize| modules[at].1.there.load(Relaxed);
         let kept: Vec<_> = (0..6).filter(|at| there(*at) == 1).collect();
-        assert_eq!(kept, [3, 4, 5]);
-        assert!(executors.get(&modules[3].0).is_ok());
-        assert_eq!(modules[3].1.made.load(Relaxed), 1, "it was kept");
+        assert_eq!(kept, [4, 5]);
+        assert!(executors.get(&modules[4].0).is_ok());
+        assert_eq!(modules[4].1.made.load(Relaxed), 1, "it was kept");
         assert!(executors.get(&modules[0].0).is_ok());
-        assert_eq!((there(0), there(3), modules[0].1.made.load(Relaxed)), (1, 1, 2));
-        executors.retain(|id| id == ModuleId(3));
+        assert_eq!((there(0), there(5), modules[0].1.made.load(Relaxed)), (1, 0, 2));
+        executors.retain(|id| id == ModuleId(4));
         assert_eq!((0..6).map(there).sum::<usize>(), 1);
         drop(executors);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn executor_that_is_never_kept_drops_no_other() {
+        let memory = MemoryLedger::new(GUESTS_BYTES_PART * (INSTANCE_BYTES - 1));
+        let mut executors = Executors::counted_in(&memory);
+        let (small, large) = (module(0), module(1));
+        assert!(executors.get(&small.0).is_ok() && executors.get(&large.0).is_ok());
+        assert_eq!(small.1.there.load(Relaxed), 1);
+        assert!(!large.1.start(&memory));
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_abi::{HostOps, ModuleSchema, Placement, ProcedureSchema, RowLayout, TableSchema};
-use reprise_base::{Lsn, TxnId};
+use reprise_base::{Lsn, MemoryLedger, TxnId};
 use reprise_host::CallOutcome;
 use reprise_observe::ModuleMeters;
 use reprise_storage::{RowProjection, TableId};
@@ -19,7 +19,7 @@ pub struct ModuleId(pub u32);
 
 /// Code that can be run: a compiled wasm module, or procedures compiled into this binary.
 pub trait Code: Send + Sync {
-    /// An executor for one engine thread. Err: why the code can't be instantiated.
+    /// An executor for one engine thread, of which nothing has run yet. Err: why there can be none.
     fn instantiate(&self) -> Result<Box<dyn Executor>, String>;
 
     /// Makes ready for `instantiate` what that would make otherwise. Err: as there.
@@ -46,8 +46,11 @@ pub trait Executor {
     /// Runs one procedure to its end; its rows go through `ops`.
     fn call(&mut self, procedure: usize, ops: &mut dyn HostOps) -> CallOutcome;
 
-    /// Memory that it keeps between calls, about.
-    fn memory_bytes(&self) -> usize {
+    /// Counts its memory in `memory` from its next call on, and asks there before.
+    fn count_in(&mut self, _memory: &Arc<MemoryLedger>) {}
+
+    /// Memory that its next call takes beside what it has, about.
+    fn wanted_bytes(&self) -> u64 {
         0
     }
 }

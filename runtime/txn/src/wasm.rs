@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use reprise_abi::{HostOps, ModuleSchema};
+use reprise_base::MemoryLedger;
 use reprise_env::{Disk, DiskError};
-use reprise_host::{CallOutcome, CompiledModule, Engine, Instance, InvalidModule, described, hash_of};
+use reprise_host::{CallOutcome, CompiledModule, Engine, Instance, InvalidModule, StartTime, described, hash_of};
 
 use crate::{
     install::Candidate,
@@ -13,12 +14,12 @@ use crate::{
 
 /// Makes code of a module's bytes: wasm, or in a simulation procedures that were compiled into the program.
 pub trait Compiler: Send + Sync {
-    /// The module under this name, ready to be installed. Err: why its bytes can't be run.
-    fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule>;
+    /// The module under this name, ready to be installed; it starts and describes itself within `time`. Err: why its bytes can't be run.
+    fn compile(&self, name: &str, wasm: &Arc<[u8]>, time: &StartTime) -> Result<Candidate, InvalidModule>;
 
     /// As `compile`, of a module that was in service before: it is not judged anew, and code is made when it is first needed.
     fn restore(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
-        self.compile(name, wasm)
+        self.compile(name, wasm, &StartTime::again())
     }
 
     /// Keeps what it makes in `disk`, for the next start; `secret` is the database's own. Once.
@@ -34,8 +35,8 @@ pub trait Compiler: Send + Sync {
 }
 
 impl Compiler for Engine {
-    fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
-        let compiled = self.compile_quietly(wasm)?;
+    fn compile(&self, name: &str, wasm: &Arc<[u8]>, time: &StartTime) -> Result<Candidate, InvalidModule> {
+        let compiled = self.compile_quietly(wasm, time)?;
         let (hash, described) = (compiled.hash(), compiled.described());
         let code = WasmCode::new(self.clone(), wasm.clone(), Some(compiled));
         Ok(candidate(name, wasm, hash, described, code))
@@ -146,10 +147,7 @@ impl Code for WasmCode {
 
 impl Code for CompiledModule {
     fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
-        match Instance::new(self) {
-            Ok(instance) => Ok(Box::new(instance)),
-            Err(error) => Err(error.to_string()),
-        }
+        Ok(Box::new(Instance::new(self)))
     }
 
     fn code_bytes(&self) -> usize {
@@ -163,7 +161,11 @@ impl Executor for Instance {
         Instance::call(self, procedure, args_bytes, ops)
     }
 
-    fn memory_bytes(&self) -> usize {
-        Instance::memory_bytes(self)
+    fn count_in(&mut self, memory: &Arc<MemoryLedger>) {
+        Instance::count_in(self, memory);
+    }
+
+    fn wanted_bytes(&self) -> u64 {
+        Instance::wanted_bytes(self)
     }
 }

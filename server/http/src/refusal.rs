@@ -8,7 +8,7 @@ use axum::{
 use reprise_api::{ArgumentError, Phase, Problem, ProblemKind, SchemaConflict, U64, headers};
 use reprise_base::{
     Lsn, PartitionId, Safety, TxnId,
-    limits::{KEY_BYTES_LIMIT, MEMORY_MAX_LIMIT},
+    limits::{KEY_BYTES_LIMIT, MAPPINGS_LIMIT, MEMORY_MAX_LIMIT},
 };
 use reprise_router::{
     CallReply, DeployError, Ended, Failure, InstallError, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged,
@@ -274,8 +274,8 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
 /// The data may not grow any more.
 fn memory_exhausted(limit: &str, max: u64) -> Problem {
     let detail = format!(
-        "the data would pass what --memory-max ({} MiB) leaves it; nothing of the transaction stays. Reads and deletes go on, and the room \
-         that deletes make in a table is there for its rows at once",
+        "the data, or the module's own memory, would pass what --memory-max ({} MiB) leaves it; nothing of the transaction stays. Reads \
+         and deletes go on, and the room that deletes make in a table is there for its rows at once",
         max >> 20
     );
     let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
@@ -297,6 +297,15 @@ fn problem_of_failure(failure: &Failure) -> Problem {
             problem
         }
         Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => memory_exhausted(limit, *max),
+        Failure::Limit { limit, max, message } if limit == MAPPINGS_LIMIT => {
+            let detail = format!(
+                "{message}; nothing of the transaction stays: raise vm.max_map_count ({max} now), or keep fewer modules or engine threads"
+            );
+            let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
+            problem.limit = Some(limit.clone());
+            problem.max = Some(*max);
+            problem
+        }
         Failure::Limit { limit, message, .. } if limit == KEY_BYTES_LIMIT => {
             let detail = format!("{message}; nothing of the transaction stays: send something shorter");
             let mut problem = Problem::new(ProblemKind::InvalidArguments, detail);
@@ -378,6 +387,12 @@ impl From<DeployError> for Refusal {
             DeployError::NotPrimary(refused) => Self::not_primary(refused.primary.as_deref()),
             DeployError::OutcomeUnknown { reason, txn_id, lsn } => Self::outcome_unknown(&reason, txn_id, lsn),
             DeployError::Unavailable(reason) => Self::unavailable(&reason),
+            DeployError::CompileMemory { bytes, max } => Self::memory_exhausted(
+                format!(
+                    "compiling the module takes some {bytes} bytes more than --memory-max leaves; nothing was changed. {MORE_MEMORY}"
+                ),
+                max,
+            ),
         }
     }
 }

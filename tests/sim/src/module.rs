@@ -10,7 +10,7 @@ use std::{
 
 use reprise_abi::{HostOps, OpError, describe::write_json};
 use reprise_env::SimClock;
-use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule};
+use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule, StartTime};
 use reprise_procedure::native::{self, NativeFault, NativeModule};
 use reprise_txn::{Candidate, Code, Compiler, Executor};
 use sha2::{Digest, Sha256};
@@ -323,7 +323,7 @@ struct Ways {
 }
 
 impl Compiler for NativeCompiler {
-    fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
+    fn compile(&self, name: &str, wasm: &Arc<[u8]>, _: &StartTime) -> Result<Candidate, InvalidModule> {
         let version = BYTES.iter().position(|bytes| *bytes == &wasm[..]);
         let version = version.ok_or_else(|| InvalidModule::new("no module of the simulation"))?;
         let module: &'static NativeModule = match version {

@@ -177,7 +177,7 @@ fn modules_of_the_sdk_have_buffers() {
     let module = CompiledModule::compile(&Engine::new(Limits::default()), &wasm).unwrap();
     let procedures = &module.schema().procedures;
     let initialize = procedures.iter().position(|one| one.name == "initialize");
-    let mut instance = Instance::new(&module).unwrap();
+    let mut instance = Instance::new(&module);
     // One contestant, whose name is its length and its letters.
     for (args, asked) in [
         (b"\x01\x03Ada".to_vec(), 1),

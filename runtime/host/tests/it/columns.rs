@@ -27,7 +27,7 @@ fn start(body: &str) -> Instance {
     let wasm = wat::parse_str(&wat).unwrap_or_else(|error| panic!("{error}"));
     let wasm = with_section(wasm, "reprise.describe", DESCRIPTION.as_bytes());
     let module = CompiledModule::compile(&Engine::new(small_limits()), &wasm).unwrap();
-    Instance::new(&module).unwrap()
+    Instance::new(&module)
 }
 
 fn row() -> MapOps {

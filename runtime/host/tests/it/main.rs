@@ -8,5 +8,6 @@ mod hostile;
 mod isolation;
 mod keys;
 mod limits;
+mod start;
 mod support;
 mod threads;

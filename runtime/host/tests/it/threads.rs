@@ -49,8 +49,7 @@ fn instances_on_several_threads_do_not_disturb_each_other() {
         for thread in 0..THREADS {
             let compiled = &compiled;
             scope.spawn(move || {
-                let mut instances: Vec<Instance> =
-                    compiled.iter().map(|module| Instance::new(module).unwrap()).collect();
+                let mut instances: Vec<Instance> = compiled.iter().map(Instance::new).collect();
                 for round in 0..ROUNDS {
                     for (number, instance) in instances.iter_mut().enumerate() {
                         let args = ((round + thread) as u32).to_le_bytes();
@@ -66,7 +65,7 @@ fn instances_on_several_threads_do_not_disturb_each_other() {
                     }
                     if round % 20 == 19 {
                         let number = round % MODULES;
-                        instances[number] = Instance::new(&compiled[number]).unwrap();
+                        instances[number] = Instance::new(&compiled[number]);
                     }
                 }
             });
@@ -78,7 +77,7 @@ fn instances_on_several_threads_do_not_disturb_each_other() {
 fn an_instance_may_move_to_another_thread_between_calls() {
     let engine = Engine::new(small_limits());
     let compiled = CompiledModule::compile(&engine, &module(&numbered(3), &["p"])).unwrap_or_else(|e| panic!("{e}"));
-    let mut instance = Instance::new(&compiled).unwrap();
+    let mut instance = Instance::new(&compiled);
     for _ in 0..4 {
         instance = std::thread::spawn(move || {
             let outcome = instance.call(0, 4, &mut MapOps::with_args(&[0; 4]));
@@ -94,7 +93,7 @@ fn an_instance_may_move_to_another_thread_between_calls() {
 fn a_call_inside_of_a_host_call_leaves_the_outer_one_watched() {
     let engine = Engine::new(small_limits());
     let compile = |wat: &str| CompiledModule::compile(&engine, &module(wat, &["p"])).unwrap_or_else(|e| panic!("{e}"));
-    let mut inner = Instance::new(&compile(&numbered(4))).unwrap();
+    let mut inner = Instance::new(&compile(&numbered(4)));
     let outer = r#"(module
       (import "reprise1" "log" (func $log (param i32 i64)))
       (memory (export "memory") 4)
@@ -109,7 +108,7 @@ fn a_call_inside_of_a_host_call_leaves_the_outer_one_watched() {
         (call $log (i32.const 1) (i64.const 0))
         (call $dirty (i32.const 4096))
         (i32.const 0)))"#;
-    let mut outer = Instance::new(&compile(outer)).unwrap();
+    let mut outer = Instance::new(&compile(outer));
     let called = std::rc::Rc::new(std::cell::Cell::new(0));
     let counter = called.clone();
     let mut ops = MapOps {

@@ -7,7 +7,7 @@ use reprise_abi::{
     ABI_VERSION, Field, HostOps, LogChoice, ModuleSchema, OpError, Parameter, Partitioning, Placement, ProcedureSchema,
     RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest, TableSchema, Type, calls::Target, value::ValueReader,
 };
-use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule, describe};
+use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule, StartTime, describe};
 use reprise_txn::{Candidate, Code, Compiler, Executor};
 
 /// In their order in each module.
@@ -83,7 +83,7 @@ pub fn description(tables: &[TableSchema], migration: Migration, retiring: &[Tab
 pub struct DescribedCompiler;
 
 impl Compiler for DescribedCompiler {
-    fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
+    fn compile(&self, name: &str, wasm: &Arc<[u8]>, _: &StartTime) -> Result<Candidate, InvalidModule> {
         let schema = describe::from_json(wasm).map_err(|error| InvalidModule::new(error.to_string()))?;
         let mut hash = [0u8; 32];
         for (at, byte) in wasm.iter().enumerate() {

@@ -227,7 +227,7 @@ pub fn refusal(wasm: &[u8]) -> reprise_host::InvalidModule {
 }
 
 pub fn start(wat: &str, procedures: &[&str]) -> Instance {
-    Instance::new(&compile(wat, procedures)).unwrap()
+    Instance::new(&compile(wat, procedures))
 }
 
 pub fn run(instance: &mut Instance, procedure: usize, args: &[u8]) -> (CallOutcome, MapOps) {

@@ -1,0 +1,231 @@
+//! A started instance: its memory under watch, its entries, its meters.
+
+use reprise_abi::{ARGS_BUFFER_EXPORT, DESCRIBE_EXPORT, Plans, RESULT_BUFFER_EXPORT, calls::BUFFER_BYTES_MAX};
+use reprise_pages::Mappings;
+use wasmtime::{Caller, Extern, Func, ModuleExport, Ref, Store, TypedFunc, unix::StoreExt};
+
+use crate::{
+    calls::stop,
+    describe::DESCRIPTION_BYTES_MAX,
+    faults::{Meters, fault},
+    hot::{HotSet, Watch},
+    inspect::MEMORY_EXPORT,
+    instance::HostError,
+    module::{Code, CompiledModule},
+    rewrite::{ASK_EXPORT, Allowance, START_EXPORT},
+    start::{StartDeadline, StartFor},
+    state::{GuestMemory, HostState, Refusal, unpack},
+};
+
+/// A started instance.
+pub(crate) struct Live {
+    pub store: Store<HostState>,
+    instance: wasmtime::Instance,
+    /// Entries in the order of the description's procedures. They return the fuel that is left beside the result.
+    pub entries: Vec<TypedFunc<i32, (i32, i64)>>,
+    /// None for an instance that is not used twice.
+    pub hot: Option<HotSet>,
+    /// Where arguments are put before a call; a slice of no bytes for nowhere.
+    args_buffer: u64,
+    pub meters: Meters,
+    /// Mappings of the memory and of what belongs to it, taken before it is made.
+    _mappings: Mappings,
+}
+
+/// Puts the function that is asked for fuel where the guest calls it.
+fn answer_asks(instance: &wasmtime::Instance, store: &mut Store<HostState>) -> wasmtime::Result<()> {
+    let refuel = |mut caller: Caller<'_, HostState>, left: i64| -> wasmtime::Result<i64> {
+        let state = caller.data_mut();
+        state.refuel(left).map_err(|refusal| stop(state, "fuel", refusal))
+    };
+    let refuel = Func::wrap(&mut *store, refuel);
+    let table = instance.get_table(&mut *store, ASK_EXPORT);
+    let table = table.ok_or_else(|| wasmtime::Error::msg("the table for questions is missing"))?;
+    table.set(store, 0, Ref::Func(Some(refuel)))
+}
+
+/// What a module imports was judged before, so a trap is its own doing; anything else is for want of memory or mappings.
+fn failed(error: wasmtime::Error) -> HostError {
+    match error.is::<wasmtime::Trap>() {
+        true => HostError::Instantiate(format!("{error:#}")),
+        false => HostError::Room(format!("{error:#}")),
+    }
+}
+
+impl Live {
+    /// Instantiates a module and runs its start-up, in the time of a call or of a deployment. What is `kept` can be put back after each
+    /// call.
+    pub fn start(code: &Code, time: StartFor<'_>, mappings: Mappings, is_kept: bool) -> Result<Self, HostError> {
+        // What is charged for nothing may as well have all of it.
+        let allowance = code.engine.allowance().unwrap_or(Allowance {
+            fuel_max: u64::MAX,
+            stack_bytes: 0,
+        });
+        let mut store = Store::new(code.pre.module().engine(), HostState::new(allowance));
+        // SAFETY: what `time` borrows stays borrowed by this function; `end_call` follows before it returns a store, and one that is
+        // dropped asks nobody.
+        unsafe { store.data_mut().begin_start(time) };
+        let instance = code.pre.instantiate(&mut store).map_err(failed)?;
+        let memory = instance
+            .get_memory(&mut store, MEMORY_EXPORT)
+            .ok_or_else(|| HostError::Instantiate("memory is missing".to_owned()))?;
+        let (base, bytes) = (memory.data_ptr(&store), memory.data_size(&store));
+        assert!(
+            bytes == code.memory_bytes,
+            "memory has another size than it was rewritten to"
+        );
+        // SAFETY: the memory never moves or changes its size (`memory`), and lives as long as the store.
+        store.data_mut().memory = unsafe { GuestMemory::new(base, bytes) };
+        let hot = match is_kept && !code.fresh {
+            false => None,
+            // SAFETY: as above; only the thread that runs the store touches the memory.
+            true => Some(unsafe { watched(&mut store, base, bytes, &code.data_ranges) }?),
+        };
+        let meters =
+            Meters::of(&instance, &mut store).ok_or_else(|| HostError::Instantiate("fuel is missing".to_owned()))?;
+        answer_asks(&instance, &mut store).map_err(failed)?;
+        let mut live = Self {
+            store,
+            instance,
+            entries: Vec::new(),
+            hot,
+            args_buffer: 0,
+            meters,
+            _mappings: mappings,
+        };
+        live.run_start(code)?;
+        live.store.data_mut().end_call();
+        Ok(live)
+    }
+
+    /// Runs what a module runs before its first call.
+    fn run_start(&mut self, code: &Code) -> Result<(), HostError> {
+        let start = self
+            .instance
+            .get_typed_func::<(), ()>(&mut self.store, START_EXPORT)
+            .map_err(failed)?;
+        start
+            .call(&mut self.store, ())
+            .map_err(|error| HostError::Start(fault(code, &mut self.store, self.meters, &error)))?;
+        self.args_buffer = self.ask_buffer(code, ARGS_BUFFER_EXPORT)?;
+        self.store.data_mut().result_buffer = self.ask_buffer(code, RESULT_BUFFER_EXPORT)?;
+        if let Some(hot) = &mut self.hot {
+            let (pointer, length) = unpack(self.args_buffer);
+            hot.take_image((pointer as usize, length as usize))?;
+        }
+        Ok(())
+    }
+
+    /// The buffer that a module offers under this export: a slice in its memory, of no bytes where it offers none.
+    fn ask_buffer(&mut self, code: &Code, export: &str) -> Result<u64, HostError> {
+        let store = &mut self.store;
+        let Ok(ask) = self.instance.get_typed_func::<(), u64>(&mut *store, export) else {
+            return Ok(0);
+        };
+        let asked = ask.call(&mut *store, ()).and_then(|packed| {
+            let (pointer, length) = unpack(packed);
+            let state = store.data_mut();
+            let refusal = match state.memory.check(pointer, length) {
+                Ok(_) if length as usize <= BUFFER_BYTES_MAX => return Ok(packed),
+                Ok(_) => Refusal::Limit {
+                    limit: "buffer_bytes",
+                    max: BUFFER_BYTES_MAX as u64,
+                },
+                Err(_) => Refusal::Range { pointer, length },
+            };
+            Err(stop(state, export, refusal))
+        });
+        asked.map_err(|error| HostError::Start(fault(code, store, self.meters, &error)))
+    }
+
+    /// Makes an instance that was to be kept one that serves a single call: gives up the copy of its memory.
+    pub fn serve_once(&mut self) -> Result<(), HostError> {
+        if let Some(hot) = &mut self.hot {
+            hot.open_all()?;
+        }
+        self.hot = None;
+        Ok(())
+    }
+
+    /// Puts arguments where the guest looks for them, if they fit there. Err: the memory can't be written, and is of no use any more.
+    #[inline]
+    pub fn offer_args(&mut self, args: &[u8]) -> Result<(), std::io::Error> {
+        let (pointer, room) = unpack(self.args_buffer);
+        if room == 0 || args.len() > room as usize {
+            return Ok(());
+        }
+        match &mut self.hot {
+            Some(hot) => hot.write_kept(args),
+            None => {
+                let written = self.store.data().memory.write_at(pointer, args);
+                written.expect("the buffer was checked at the start");
+                Ok(())
+            }
+        }
+    }
+
+    pub fn find_entries(&mut self, module: &CompiledModule) -> Result<(), HostError> {
+        let state = self.store.data_mut();
+        state.layouts = module.layouts();
+        state.plans = state.layouts.iter().map(|_| Plans::default()).collect();
+        module.entries().iter().try_for_each(|export| self.find_entry(export))
+    }
+
+    pub fn find_entry(&mut self, export: &ModuleExport) -> Result<(), HostError> {
+        let missing = || HostError::Instantiate("an entry is missing".to_owned());
+        let found = self.instance.get_module_export(&mut self.store, export);
+        let function = found.and_then(Extern::into_func).ok_or_else(missing)?;
+        let entry = function
+            .typed(&self.store)
+            .map_err(|error| HostError::Instantiate(format!("{error:#}")))?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// Asks the module for its description, in the time of its deployment.
+    pub fn describe(&mut self, code: &Code, deadline: &StartDeadline) -> Result<Vec<u8>, HostError> {
+        let failed = |error: wasmtime::Error| HostError::Describe(format!("{error:#}"));
+        let store = &mut self.store;
+        // SAFETY: a deployment's deadline is not borrowed.
+        unsafe { store.data_mut().begin_start(StartFor::Deployment(deadline)) };
+        let describe = self
+            .instance
+            .get_typed_func::<(), u64>(&mut *store, DESCRIBE_EXPORT)
+            .map_err(failed)?;
+        let packed = describe
+            .call(&mut *store, ())
+            .map_err(|error| HostError::Describe(fault(code, &mut *store, self.meters, &error).to_string()))?;
+        let (_, length) = unpack(packed);
+        if length as usize > DESCRIPTION_BYTES_MAX {
+            return Err(HostError::Describe(format!(
+                "longer than {DESCRIPTION_BYTES_MAX} bytes"
+            )));
+        }
+        // SAFETY: copied before the guest goes on.
+        let bytes = unsafe { store.data().memory.read(packed) };
+        let bytes = bytes.map_err(|_| HostError::Describe("lies outside of the memory".to_owned()))?;
+        Ok(bytes.to_vec())
+    }
+}
+
+/// Puts the memory of a new instance under watch.
+///
+/// # Safety
+/// That of `HotSet::watch_start`.
+unsafe fn watched(
+    store: &mut Store<HostState>,
+    base: *mut u8,
+    bytes: usize,
+    data: &[(u32, u32)],
+) -> Result<HotSet, HostError> {
+    let watch = Watch::new(bytes);
+    // SAFETY: passed on.
+    let hot = unsafe { HotSet::watch_start(&watch, base, bytes, data) }?;
+    // SAFETY: the handler is async-signal-safe (`Watch::on_fault`); `info` is what the kernel gave the real handler.
+    unsafe {
+        store.set_signal_handler(move |signal, info, _| {
+            signal == libc::SIGSEGV && watch.on_fault((*info).si_addr() as usize)
+        });
+    }
+    Ok(hot)
+}

@@ -1,0 +1,190 @@
+//! Start functions, descriptions and buffers run in the time of a call or of a deployment, and what instances keep is counted.
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use crate::support::{MapOps, compile, description, faulted, module, returned, run};
+use reprise_base::{
+    MemoryKind, MemoryLedger,
+    limits::{FUEL_SLICE, MEMORY_MAX_LIMIT},
+};
+use reprise_env::Clock;
+use reprise_host::{CompiledModule, Engine, FaultKind, Instance, Limits, StartTime};
+
+const P: &str = r#"(func (export "reprise_call_p") (param i32) (result i32) (i32.const 0))"#;
+
+/// A loop of so many turns.
+fn turns(count: u64) -> String {
+    format!(
+        "(local $n i64) (loop $l (local.set $n (i64.add (local.get $n) (i64.const 1)))
+           (br_if $l (i64.lt_u (local.get $n) (i64.const {count}))))"
+    )
+}
+
+/// Modules in which guest code beside the procedures takes so many turns: a start function, an initializer, a buffer's export. Each is
+/// put back after a call, or made anew for it.
+fn slow_starts(count: u64) -> Vec<String> {
+    let work = turns(count);
+    let starts = [
+        format!("(func $s {work}) (start $s)"),
+        format!(r#"(func (export "_initialize") {work})"#),
+        format!(r#"(func (export "reprise_args_buffer") (result i64) {work} (i64.const 0))"#),
+        format!(r#"(func (export "reprise_result_buffer") (result i64) {work} (i64.const 0))"#),
+    ];
+    let fresh = "(func (table.set (i32.const 0) (ref.null func)))";
+    let of = |start: &String| {
+        ["", fresh]
+            .map(|kind| format!(r#"(module (memory (export "memory") 1 1) (table 1 funcref) {P} {start} {kind})"#))
+    };
+    starts.iter().flat_map(of).collect()
+}
+
+#[test]
+fn start_runs_in_the_first_call_that_may_be_cancelled() {
+    for wat in slow_starts(100_000) {
+        let mut instance = Instance::new(&compile(&wat, &["p"]));
+        let mut ops = MapOps {
+            end_at: Some(3),
+            ..MapOps::default()
+        };
+        let fault = instance.call(0, 0, &mut ops).kind.expect_err("its start was ended");
+        assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled), "{wat}");
+        assert_eq!(ops.asked, 3, "the start alone asked: {wat}");
+        let (outcome, ops) = run(&mut instance, 0, &[]);
+        assert!(
+            outcome.kind.is_ok() && ops.asked > 3,
+            "the next call starts anew: {wat}"
+        );
+    }
+}
+
+#[test]
+fn start_has_the_fuel_of_every_module_whatever_its_call_declares() {
+    for wat in slow_starts(100_000) {
+        let mut instance = Instance::new(&compile(&wat, &["p"]));
+        let mut ops = MapOps {
+            fuel_max: Some(FUEL_SLICE),
+            ..MapOps::default()
+        };
+        let outcome = instance.call(0, 0, &mut ops);
+        assert!(outcome.kind.is_ok(), "{wat}: {:?}", outcome.kind);
+        assert!(outcome.fuel_used < FUEL_SLICE, "a start is no part of its call's fuel");
+    }
+}
+
+/// Each reading is a second later.
+struct Seconds(AtomicU64);
+
+impl Clock for Seconds {
+    fn now_us(&self) -> i64 {
+        0
+    }
+    fn monotonic_ns(&self) -> u64 {
+        self.0.fetch_add(1_000_000_000, Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn deployment_ends_what_does_not_start_or_describe_itself_in_time() {
+    let engine = Engine::new(Limits::default());
+    let endless = u64::MAX;
+    let mut wasms: Vec<_> = slow_starts(endless).iter().map(|wat| module(wat, &["p"])).collect();
+    let text = description(&["p"]);
+    let described = |work: &str| {
+        let wat = format!(
+            r#"(module (memory (export "memory") 1 1) (data (i32.const 1000) "{}") {P}
+              (func (export "reprise_describe") (result i64) {work} (i64.const {})))"#,
+            text.replace('"', "\\22"),
+            (text.len() as u64) << 32 | 1000
+        );
+        wat::parse_str(&wat).unwrap()
+    };
+    wasms.push(described(&turns(endless)));
+    for wasm in &wasms {
+        let clock = Arc::new(Seconds(AtomicU64::new(7)));
+        let refused = CompiledModule::compile_within(&engine, wasm, &StartTime::within(clock.clone(), 5));
+        let refused = refused.map(drop).expect_err("it takes for ever");
+        assert!(refused.reason.contains("deploy-time-max-s of 5 reached"), "{refused}");
+        assert!(
+            clock.0.load(Ordering::Relaxed) < 10_000_000_000,
+            "asked no more often than it has seconds"
+        );
+    }
+    // Without a limit, and where it was taken once, the fuel alone ends it.
+    let short = described(&turns(100_000));
+    let clock = Arc::new(Seconds(AtomicU64::new(7)));
+    assert!(CompiledModule::compile_within(&engine, &short, &StartTime::within(clock, 0)).is_ok());
+    assert!(CompiledModule::compile_again(&engine, &short).is_ok());
+}
+
+#[test]
+fn module_that_was_taken_once_does_not_start_before_its_first_call() {
+    let endless = module(&slow_starts(u64::MAX)[0], &["p"]);
+    let compiled = CompiledModule::compile_again(&Engine::new(Limits::default()), &endless);
+    let compiled = compiled.unwrap_or_else(|e| panic!("{e}"));
+    let mut ops = MapOps {
+        end_at: Some(1),
+        ..MapOps::default()
+    };
+    let fault = Instance::new(&compiled).call(0, 0, &mut ops).kind.expect_err("ended");
+    assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled));
+}
+
+/// Its start fills so many bytes of 64 MiB.
+fn filled(bytes: usize) -> CompiledModule {
+    let wat = format!(
+        r#"(module (memory (export "memory") 1024 1024) {P}
+          (func $s (memory.fill (i32.const 0) (i32.const 90) (i32.const {bytes}))) (start $s))"#
+    );
+    let engine = Engine::new(Limits::default());
+    CompiledModule::compile(&engine, &module(&wat, &["p"])).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn counted(module: &CompiledModule, memory: &Arc<MemoryLedger>) -> Instance {
+    let mut instance = Instance::new(module);
+    instance.count_in(memory);
+    instance
+}
+
+#[test]
+fn instance_is_kept_where_its_memory_and_the_copy_have_room_and_serves_one_call_else() {
+    let memory = MemoryLedger::new(256 << 20);
+    memory.enforce();
+    let (small, large) = (filled(1 << 20), filled(60 << 20));
+    let mut kept = counted(&small, &memory);
+    assert!(kept.wanted_bytes() > 2 << 20);
+    returned(&mut kept, 0, &[]);
+    let held = memory.used();
+    assert!((2 << 20..3 << 20).contains(&held), "the memory and its copy: {held}");
+    assert_eq!(kept.wanted_bytes(), 0);
+    let mut once: Vec<_> = (0..8).map(|_| counted(&large, &memory)).collect();
+    for instance in &mut once {
+        returned(instance, 0, &[]);
+        assert_eq!(memory.used(), held, "it went with its call");
+        assert!(instance.wanted_bytes() > 120 << 20);
+    }
+    assert!(memory.peak() > 60 << 20, "it was counted while its call ran");
+    drop(kept);
+    assert_eq!(memory.used(), 0);
+}
+
+#[test]
+fn call_is_refused_where_its_instance_passes_the_limit_of_memory_and_a_replay_is_not() {
+    let memory = MemoryLedger::new(64 << 20);
+    memory.enforce();
+    let module = filled(60 << 20);
+    let rows = memory.kind(MemoryKind::Rows).take(20 << 20);
+    let mut instance = counted(&module, &memory);
+    let fault = faulted(&mut instance, 0, &[]);
+    assert_eq!((fault.limit, fault.max), (Some(MEMORY_MAX_LIMIT), 64 << 20));
+    assert_eq!(memory.used(), 20 << 20, "what was refused is held nowhere");
+    let mut ops = MapOps {
+        is_replay: true,
+        ..MapOps::default()
+    };
+    assert!(instance.call(0, 0, &mut ops).kind.is_ok(), "it was committed once");
+    drop(rows);
+    assert!(run(&mut instance, 0, &[]).0.kind.is_ok());
+    assert_eq!(memory.used(), 0);
+}
