@@ -6,6 +6,8 @@ mod consent;
 mod counts;
 mod differences;
 mod judge;
+mod lineage;
+mod outline;
 mod summary;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -24,7 +26,9 @@ use crate::{
 pub use consent::{Consent, ConsentKind, Destroyed};
 pub use counts::{HeldCounts, StoredCounts, TableCount};
 pub use differences::outline_removal;
-pub use judge::{Outline, outline, prepare};
+pub use judge::outline;
+pub use lineage::{Lineage, Origin, Origins};
+pub use outline::{Outline, prepare};
 pub use summary::{AbandonedTable, LikelyRename, PlanSummary, ProcedurePlan, TablePlan, TableSources, WayBack};
 
 /// A module on its way into service.
@@ -74,8 +78,13 @@ impl std::fmt::Debug for Plan {
 
 enum Step {
     Create(TableSchema),
-    /// The table as it will be, and what takes its place in each store; nothing where it stays as it is.
-    Change(TableId, Arc<TableSchema>, Vec<Prepared>),
+    /// The table as it will be, where its columns come from, and what takes its place in each store; nothing where it stays as it is.
+    Change {
+        table: TableId,
+        schema: Arc<TableSchema>,
+        sources: Vec<Option<u16>>,
+        prepared: Vec<Prepared>,
+    },
 }
 
 fn conflict(table: &str, item: &str, what: &'static str, stored: &str, declared: &str, way_on: &str) -> Conflict {
@@ -133,6 +142,7 @@ pub fn apply(
 ) -> Applied {
     let mut next = deployed.clone();
     let mut replaced: Vec<_> = stores.iter().map(|_| Vec::new()).collect();
+    next.record_origins(&candidate.name);
     for step in plan.steps {
         match step {
             Step::Create(schema) => {
@@ -141,7 +151,13 @@ pub fn apply(
                 }
                 put_table(&mut next.tables, Arc::new(schema));
             }
-            Step::Change(id, schema, prepared) => {
+            Step::Change {
+                table: id,
+                schema,
+                sources,
+                prepared,
+            } => {
+                next.follow_change(id, &sources);
                 let stores = stores.iter_mut().zip(&mut replaced);
                 for ((store, replaced), table) in stores.zip(prepared) {
                     replaced.extend(store.install(table));
@@ -265,6 +281,8 @@ pub struct Restored {
     pub in_service: bool,
     /// Names of migrations that the tables of its module have had; with one version of the name.
     pub migrations: Vec<String>,
+    /// Where its tables lie now, if it is out of service and that is kept.
+    pub origins: Option<Origins>,
     /// What it declares.
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent.
@@ -291,6 +309,10 @@ pub fn restore(
         if !found.migrations.is_empty() {
             let names = next.migrations.entry(found.name.clone()).or_default();
             names.extend(found.migrations);
+        }
+        if let Some(origins) = found.origins {
+            check_origins(&origins, &tables).map_err(|reason| format!("module {}: {reason}", found.name))?;
+            next.lineage.put(ModuleId(number as u32), origins);
         }
         if found.in_service {
             in_service.push(found.name.clone());
@@ -326,9 +348,25 @@ pub fn restore(
     Ok(next)
 }
 
+/// Err: a former version's tables lie in none of these.
+fn check_origins(origins: &Origins, tables: &[TableSchema]) -> Result<(), String> {
+    for origin in origins.iter().flatten() {
+        let table = tables.get(origin.table.0 as usize).filter(|table| !table.is_dropped());
+        let Some(table) = table else {
+            return Err(format!("no table number {}", origin.table.0));
+        };
+        let mut columns = origin.columns.iter().flatten();
+        if let Some(at) = columns.find(|at| **at as usize >= table.columns.len()) {
+            return Err(format!("no column number {at} of {}", table.full_name()));
+        }
+    }
+    Ok(())
+}
+
 /// Takes a module out of service; its versions stay known. None where no such module is in service.
 pub fn remove(deployed: &Deployed, name: &str) -> Option<Deployed> {
     let mut next = deployed.clone();
+    next.record_origins(name);
     next.current.remove(name)?;
     next.generation += 1;
     Some(next)
@@ -370,6 +408,7 @@ pub fn apply_drop(deployed: &Deployed, table: TableId, txn_id: TxnId, stores: &m
         next.migrations.remove(&before.owner);
     }
     next.past.push(table, txn_id, before);
+    next.follow_drop(table);
     next.generation += 1;
     next
 }
