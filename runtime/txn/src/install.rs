@@ -172,6 +172,9 @@ pub fn apply(
     next.note_migration(&candidate);
     let migrates = plan.summary.migrates;
     let of_name = next.versions.iter().filter(|module| module.name == candidate.name);
+    // Versions often differ in their code alone: they share one description then.
+    let before = next.current.get(&candidate.name).map(|module| &module.description);
+    let same = before.filter(|before| **before == candidate.description).cloned();
     let module = Arc::new(Module {
         id: ModuleId(next.versions.len() as u32),
         version: 1 + of_name.count() as u32,
@@ -182,11 +185,12 @@ pub fn apply(
         prefetch: prefetch::rows_of(&candidate.schema, &plan.bindings),
         meters: ModuleMeters::new(candidate.schema.procedures.len()),
         schema: candidate.schema,
-        description: candidate.description,
+        description: same.unwrap_or(candidate.description),
         tables: plan.bindings,
         code: candidate.code,
     });
     next.versions.push(module.clone());
+    next.retire(&module.name);
     next.current.insert(module.name.clone(), module.clone());
     for (name, tables) in plan.rebound {
         rebind(&mut next, &name, tables);
@@ -245,7 +249,43 @@ fn rebind(deployed: &mut Deployed, name: &str, tables: Vec<TableBinding>) {
     deployed.current.insert(name.to_owned(), rebound);
 }
 
+impl Deployed {
+    /// Keeps of the version in service what is needed once it is not: its procedures, by which records and kept outcomes are shown, and its
+    /// description as it was sent. A call that runs has all of it.
+    fn retire(&mut self, name: &str) {
+        if let Some(module) = self.current.get(name) {
+            self.versions[module.id.0 as usize] = Arc::new(module.retired());
+        }
+    }
+}
+
+fn without_tables(mut schema: ModuleSchema) -> ModuleSchema {
+    schema.tables = Vec::new();
+    schema.retiring = Vec::new();
+    schema.table_docs = Vec::new();
+    schema
+}
+
 impl Module {
+    /// The same version out of service: bound to nothing.
+    fn retired(&self) -> Self {
+        let schema = without_tables(self.schema.clone());
+        Self {
+            prefetch: vec![Vec::new(); schema.procedures.len()],
+            meters: ModuleMeters::new(schema.procedures.len()),
+            tables: Vec::new(),
+            schema,
+            id: self.id,
+            name: self.name.clone(),
+            version: self.version,
+            hash: self.hash,
+            wasm_bytes: self.wasm_bytes,
+            installed_by: self.installed_by,
+            description: self.description.clone(),
+            code: self.code.clone(),
+        }
+    }
+
     /// The same version over these tables.
     fn bound_to(&self, tables: Vec<TableBinding>) -> Self {
         Self {
@@ -305,6 +345,7 @@ pub fn restore(
         ..Deployed::default()
     };
     let mut in_service = Vec::new();
+    let mut sent: BTreeMap<String, Arc<[u8]>> = BTreeMap::new();
     for (number, found) in modules.into_iter().enumerate() {
         if !found.migrations.is_empty() {
             let names = next.migrations.entry(found.name.clone()).or_default();
@@ -317,6 +358,9 @@ pub fn restore(
         if found.in_service {
             in_service.push(found.name.clone());
         }
+        let same = sent.get(&found.name).filter(|before| **before == found.description);
+        let description = same.cloned().unwrap_or(found.description);
+        sent.insert(found.name.clone(), description.clone());
         let module = Arc::new(Module {
             id: ModuleId(number as u32),
             prefetch: vec![Vec::new(); found.schema.procedures.len()],
@@ -327,8 +371,11 @@ pub fn restore(
             hash: found.hash,
             wasm_bytes: found.wasm_bytes,
             installed_by: found.installed_by,
-            schema: found.schema,
-            description: found.description,
+            schema: match found.in_service {
+                true => found.schema,
+                false => without_tables(found.schema),
+            },
+            description,
             code: found.code,
         });
         if found.in_service {
@@ -367,6 +414,7 @@ fn check_origins(origins: &Origins, tables: &[TableSchema]) -> Result<(), String
 pub fn remove(deployed: &Deployed, name: &str) -> Option<Deployed> {
     let mut next = deployed.clone();
     next.record_origins(name);
+    next.retire(name);
     next.current.remove(name)?;
     next.generation += 1;
     Some(next)

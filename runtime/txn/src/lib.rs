@@ -32,6 +32,7 @@ mod single;
 mod view;
 mod wasm;
 mod watch;
+mod weight;
 
 pub use ahead::{LookAhead, NextCalls};
 pub use executors::Executors;

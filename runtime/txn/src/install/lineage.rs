@@ -33,6 +33,14 @@ impl Lineage {
         self.0.get(&id)
     }
 
+    /// Returns the memory that it takes, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        let origins = self.0.values().flat_map(|origins| origins.iter());
+        let bytes =
+            origins.map(|origin| size_of::<Option<Origin>>() + origin.as_ref().map_or(0, |it| 4 * it.columns.len()));
+        bytes.sum::<usize>() as u64
+    }
+
     pub(crate) fn put(&mut self, id: ModuleId, origins: Origins) {
         self.0.insert(id, Arc::new(origins));
     }
