@@ -35,7 +35,7 @@ pub enum MemoryKind {
     Connections,
     /// Instances of modules, with their images.
     Guests,
-    /// Modules: their bytes and their compiled code.
+    /// Modules: their bytes, their compiled code, and the descriptions of modules and tables.
     Modules,
     /// Pages made ready for rows and indexes.
     Ready,
@@ -219,6 +219,12 @@ impl MemoryLedger {
     /// More is held than there may be, what is kept back included.
     pub fn is_over(&self) -> bool {
         self.used() > self.max_bytes
+    }
+
+    /// True where descriptions of modules may grow by so much: a deployment that helps against full memory has half of what is kept back.
+    pub fn has_room_to_describe(&self, bytes: u64) -> bool {
+        let kept = memory_kept_back(self.max_bytes) / 2;
+        self.used().saturating_add(bytes).saturating_add(kept) <= self.max_bytes
     }
 
     /// True where rows or indexes may grow by so much.

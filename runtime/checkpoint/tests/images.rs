@@ -42,6 +42,7 @@ fn write_in(files: &Checkpoints, lsn: u64, rows: u32, rows_a_block: u32) -> Resu
         installed_by: TxnId(3),
         hash: [4; 32],
         migrations: b"\x05split",
+        origins: &[],
         wasm_bytes: 4,
         description: b"{}",
         wasm: b"\0asm",

@@ -367,6 +367,21 @@ fn migrations_of(deployed: &Deployed, module: &Module) -> Vec<u8> {
     names
 }
 
+/// Where the tables of a version out of service lie.
+fn origins_of(deployed: &Deployed, module: &Module) -> Vec<u8> {
+    let mut list = Vec::new();
+    for origin in deployed
+        .lineage
+        .of(module.id)
+        .into_iter()
+        .flat_map(|origins| origins.iter())
+    {
+        let origin = origin.as_ref().map(|origin| (origin.table.0, &*origin.columns));
+        CheckpointModuleRef::push_origin(&mut list, origin);
+    }
+    list
+}
+
 fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Result<(), CheckpointError> {
     use CheckpointBlockKind::{Module, Partition, Principals, Quarantine, Table};
     let mut raw = Vec::new();
@@ -381,6 +396,7 @@ fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Resul
             installed_by: module.installed_by,
             hash: module.hash,
             migrations: &migrations_of(&start.deployed, module),
+            origins: &origins_of(&start.deployed, module),
             wasm_bytes: match in_service {
                 true => bytes.wasm.len() as u32,
                 false => module.wasm_bytes as u32,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_storage::{Conflict, Growth, Store, Unprepared};
 use reprise_txn::{
-    Applied, Candidate, Consent, Deployed, Failure, HeldCounts, Judge, Module, Plan, PlanSummary, TableSources,
-    TxnInput, apply, outline, prepare, run_migration,
+    Applied, Candidate, Consent, Deployed, Failure, HeldCounts, Judge, Module, Outline, Plan, PlanSummary,
+    TableSources, TxnInput, apply, outline, prepare, run_migration,
 };
 
 use crate::{
@@ -166,7 +166,7 @@ fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallR
     }
     if let InstallRules::Asked { consents, .. } = rules {
         check_consents(&outline.summary, consents)?;
-        judge_memory(held, candidate, outline.summary.migrates)?;
+        judge_memory(held, candidate, &outline)?;
     }
     let (clock, bounds) = (&held.tools.shared.clock, rules.bounds());
     let go_on = |rows| {
@@ -207,20 +207,17 @@ fn stores_of<'h>(held: &'h mut ExclusivePartitions<'_>) -> Vec<&'h mut Store> {
 }
 
 /// Refuses what takes more memory than there is, before anything of it is made.
-fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate, migrates: bool) -> Result<(), InstallError> {
+fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate, outline: &Outline) -> Result<(), InstallError> {
     let memory = &held.tools.shared.memory;
-    let (name, schema) = (&candidate.name, &candidate.schema);
     let mut growth = Growth::default();
     for partition in held.partitions.iter() {
-        let tables = schema.tables.iter();
-        growth.add(partition.store.growth_to_serve(name, tables, migrates));
-        let retiring = schema.retiring.iter().filter(|_| migrates);
-        growth.add(partition.store.growth_to_serve(name, retiring, true));
+        growth.add(outline.growth_in(&partition.store));
     }
-    match growth.fits(memory) {
+    let described = candidate.description_bytes();
+    match growth.fits(memory) && memory.has_room_to_describe(described) {
         true => Ok(()),
         false => Err(InstallError::Memory {
-            bytes: growth.bytes,
+            bytes: growth.bytes + described,
             max: memory.max_bytes(),
         }),
     }

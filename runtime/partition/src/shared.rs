@@ -89,13 +89,14 @@ impl Shared {
         }
     }
 
-    /// Tells how much memory the modules' bytes and their compiled code take.
+    /// Tells how much memory the modules' bytes, their compiled code and all descriptions take.
     pub fn count_binaries(&self) {
         let binaries = self.binaries.lock().expect("held for a sum");
         let bytes: u64 = binaries.iter().map(|bytes| bytes.wasm.len() as u64).sum();
         drop(binaries);
         let deployed = self.deployed.load();
         let codes = deployed.current.values().map(|module| module.code.code_bytes() as u64);
-        self.memory.tell(MemoryKind::Modules, bytes + codes.sum::<u64>());
+        let all = bytes + codes.sum::<u64>() + deployed.description_bytes();
+        self.memory.tell(MemoryKind::Modules, all);
     }
 }

@@ -11,9 +11,9 @@ use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::{read_module, read_stored_table};
 use reprise_partition::{ExclusivePartitions, ModuleBytes, Touched, put_in_service};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
-use reprise_storage::Store;
-use reprise_txn::{Code, Compiler, Deployed, Executor, ModuleId, Quarantined, Restored, TablePast, restore};
-use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointModuleRef, corrupt};
+use reprise_storage::{Store, TableId};
+use reprise_txn::{Code, Compiler, Deployed, Executor, ModuleId, Origin, Quarantined, Restored, TablePast, restore};
+use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointModuleRef, CheckpointOrigin, corrupt};
 
 use crate::{RecoveryError, fill::fill, ready::make_ready};
 
@@ -265,6 +265,13 @@ pub(crate) fn descriptions(reader: &CheckpointReader) -> Result<Deployed, Checkp
     restore(0, tables, past, modules).map_err(|reason| unfit("tables and modules", &reason))
 }
 
+fn origin(found: CheckpointOrigin) -> Option<Origin> {
+    found.map(|(table, columns)| Origin {
+        table: TableId(table),
+        columns,
+    })
+}
+
 fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dyn Code>) -> Restored {
     Restored {
         name: module.name.to_owned(),
@@ -274,6 +281,7 @@ fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dy
         installed_by: module.installed_by,
         in_service: module.in_service,
         migrations: module.migration_names().map(str::to_owned).collect(),
+        origins: (!module.origins.is_empty()).then(|| module.table_origins().map(origin).collect()),
         schema,
         description: module.description.into(),
         code,

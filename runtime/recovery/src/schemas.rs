@@ -123,8 +123,9 @@ impl LogSchemas {
 }
 
 fn sources_of(deploy: &DeployRef<'_>) -> Vec<TableSources> {
-    let tables = deploy.tables.tables().map(|(table, columns)| TableSources {
+    let tables = deploy.tables.tables().map(|(table, was, columns)| TableSources {
         table: table.to_owned(),
+        was: was.to_owned(),
         columns,
     });
     tables.collect()

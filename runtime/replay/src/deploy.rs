@@ -43,8 +43,9 @@ impl Replayer {
         if candidate.hash != record.hash {
             return Err(logged.refused("its bytes do not have the logged hash".into()));
         }
-        let tables = record.tables.tables().map(|(table, columns)| TableSources {
+        let tables = record.tables.tables().map(|(table, was, columns)| TableSources {
             table: table.to_owned(),
+            was: was.to_owned(),
             columns,
         });
         let installation = Installation {

@@ -22,8 +22,8 @@ use reprise_partition::{
 };
 use reprise_storage::Store;
 use reprise_txn::{
-    Candidate, Consent, Destroyed, HeldCounts, Judge, Module, ModuleId, PlanSummary, Quarantined, StartTime,
-    apply_drop, check_drop, outline, outline_removal, remove,
+    Candidate, Consent, Destroyed, HeldCounts, Module, ModuleId, PlanSummary, Quarantined, StartTime, apply_drop,
+    check_drop, outline_removal, remove,
 };
 use reprise_wire::{
     DeployRef, DestroyedList, DropTableRef, MigrationRef, PLAN_BYTES_MAX, PrincipalRef, QUARANTINE_TEXT_BYTES_MAX,
@@ -31,13 +31,10 @@ use reprise_wire::{
 };
 
 use crate::{
-    plans::{Lists, PublishedCounts, names_of},
+    plans::{Lists, names_of},
     router::{Router, Unavailable},
     standby::NotPrimary,
 };
-
-/// How long a plan waits for partitions to publish their counts; a busy partition has published them while it worked.
-const COUNTS_WAIT_MAX: Duration = Duration::from_millis(30);
 
 /// A deployment that is durable.
 #[derive(Clone)]
@@ -118,7 +115,7 @@ impl Router {
     }
 
     /// Plans what `deploy` would do, or returns the conflicts that would refuse it. It reads descriptions, and counts that the partitions
-    /// published: no call waits for it, and nothing is made.
+    /// published: no call waits for it, and nothing is made. Rows are read where tables go back to what they were, a few at a time.
     pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<Planned, DeployError> {
         let wasm: Arc<[u8]> = wasm.into();
         let candidate = self.compile(name, &wasm)?;
@@ -128,10 +125,7 @@ impl Router {
         let summary = match in_service == Some(candidate.hash) {
             // The same bytes change nothing, whatever became of the tables since.
             true => PlanSummary::default(),
-            false => {
-                let counts = PublishedCounts(self.table_stats(COUNTS_WAIT_MAX)?);
-                outline(&deployed, &candidate, Judge::Deployment(&counts)).summary
-            }
+            false => self.outline(&deployed, &candidate)?,
         };
         Ok(Planned {
             schema: candidate.schema,

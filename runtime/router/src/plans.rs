@@ -1,12 +1,24 @@
 //! A plan as the log and the operator get it, and the counts for a plan that holds no partition.
 
-use reprise_abi::TableSchema;
-use reprise_base::limits::DEPLOY_LIST_BYTES_MAX;
-use reprise_storage::TableId;
-use reprise_txn::{Consent, ConsentKind, Destroyed, PlanSummary, StoredCounts, TableCount};
+use std::{sync::Arc, time::Duration};
+
+use reprise_abi::{Placement, TableSchema};
+use reprise_base::{PartitionId, limits::DEPLOY_LIST_BYTES_MAX};
+use reprise_partition::Touched;
+use reprise_storage::{Misfits, TableChange, TableId};
+use reprise_txn::{
+    Candidate, Consent, ConsentKind, Deployed, Destroyed, Judge, PlanSummary, StoredCounts, TableCount, outline,
+};
 use reprise_wire::{DestroyedList, DestroyedRef, SourceList};
 
-use crate::{admin::DeployError, query::TableStats};
+use crate::{
+    admin::DeployError,
+    query::{RowsError, TableStats},
+    router::Router,
+};
+
+/// How long a plan waits for partitions to publish their counts; a busy partition has published them while it worked.
+const COUNTS_WAIT_MAX: Duration = Duration::from_millis(30);
 
 /// Lists that the log holds of a plan beside words.
 pub(crate) struct Lists {
@@ -23,7 +35,7 @@ impl Lists {
         };
         for table in plan.tables.iter().filter(|table| !table.sources.is_empty()) {
             let name = table.table.split_once('.').map_or(&*table.table, |(_, name)| name);
-            SourceList::push(&mut lists.sources, name, &table.sources);
+            SourceList::push(&mut lists.sources, name, &table.was, &table.sources);
         }
         for destroyed in &plan.destroyed {
             let destroyed = DestroyedRef {
@@ -43,11 +55,14 @@ impl Lists {
 }
 
 /// Counts as the partitions published them last.
-pub(crate) struct PublishedCounts(pub Vec<TableStats>);
+pub(crate) struct PublishedCounts<'r> {
+    pub router: &'r Router,
+    pub stats: Vec<TableStats>,
+}
 
-impl StoredCounts for PublishedCounts {
+impl StoredCounts for PublishedCounts<'_> {
     fn table(&self, id: TableId, _schema: &TableSchema) -> TableCount {
-        let stats = self.0.get(usize::from(id.0)).copied().unwrap_or_default();
+        let stats = self.stats.get(usize::from(id.0)).copied().unwrap_or_default();
         TableCount {
             rows: stats.rows,
             copies: stats.copies,
@@ -58,6 +73,70 @@ impl StoredCounts for PublishedCounts {
     fn values(&self, id: TableId, schema: &TableSchema, column: u16) -> Option<u64> {
         let is_nullable = schema.columns[usize::from(column)].nullable;
         (!is_nullable).then(|| self.table(id, schema).rows)
+    }
+
+    fn any_row(&self, id: TableId) -> Option<String> {
+        let mut partitions = (0..self.router.partitions_count()).map(PartitionId);
+        partitions.find_map(|partition| {
+            let read = self.router.run_durably(Touched::Some(vec![partition]), move |held| {
+                let mut stores = held.partitions.iter_mut().map(|partition| &mut partition.store);
+                Ok(stores.find_map(|store| store.any_row(id)))
+            });
+            read.ok()?
+        })
+    }
+}
+
+impl Router {
+    /// Plans a deployment over the stored tables, and counts rows that they could not hold any more.
+    pub(crate) fn outline(&self, deployed: &Deployed, candidate: &Candidate) -> Result<PlanSummary, DeployError> {
+        let stats = self.table_stats(COUNTS_WAIT_MAX)?;
+        let counts = PublishedCounts { router: self, stats };
+        let mut outline = outline(deployed, candidate, Judge::Deployment(&counts));
+        if outline.summary.conflicts.is_empty() {
+            let count = |id: TableId, _: &TableSchema, change: &TableChange| {
+                self.count_misfits(id, &deployed.tables[usize::from(id.0)], change)
+            };
+            let found = outline.row_conflicts(count)?;
+            outline.summary.refuse(found);
+        }
+        Ok(outline.summary)
+    }
+
+    /// Counts rows that a changed table could not hold, a few thousand at a time on one partition after the other: no partition waits for
+    /// another, and calls run in between.
+    pub(crate) fn count_misfits(
+        &self,
+        id: TableId,
+        stored: &Arc<TableSchema>,
+        change: &TableChange,
+    ) -> Result<Vec<Misfits>, DeployError> {
+        // Every partition has the same rows of a replicated table.
+        let partitions = match stored.placement {
+            Placement::Replicated => 1,
+            _ => self.partitions_count(),
+        };
+        let mut found: Vec<Misfits> = Vec::new();
+        for partition in (0..partitions).map(PartitionId) {
+            let mut from = Some(0);
+            while let Some(first) = from {
+                let (stored, change) = (stored.clone(), change.clone());
+                let read = self.run_durably(Touched::Some(vec![partition]), move |held| {
+                    if held.tools.deployed().tables.get(usize::from(id.0)) != Some(&stored) {
+                        return Err(RowsError::Changed);
+                    }
+                    let store = held.partitions.iter_mut().map(|partition| &mut partition.store).next();
+                    let store = store.ok_or(RowsError::NotFound)?;
+                    store.build_noted();
+                    Ok(store.misfits_from(id, &change, first))
+                });
+                let some;
+                (some, from) = read.map_err(|error| DeployError::Unavailable(error.to_string().into()))?;
+                found.resize(some.len(), Misfits::default());
+                found.iter_mut().zip(some).for_each(|(all, some)| all.add(some));
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -151,9 +151,9 @@ pub enum Unprepared {
 }
 
 /// Rows that are copied between two questions whether to go on.
-const ROWS_AT_ONCE: u64 = 4_096;
+pub(crate) const ROWS_AT_ONCE: u64 = 4_096;
 
-fn ask(go_on: GoOn<'_>, rows: u64) -> Result<(), Unprepared> {
+pub(crate) fn ask(go_on: GoOn<'_>, rows: u64) -> Result<(), Unprepared> {
     match go_on(rows) {
         true => Ok(()),
         false => Err(Unprepared::Ended),

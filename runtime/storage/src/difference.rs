@@ -91,7 +91,7 @@ impl Store {
 }
 
 impl Table {
-    fn key_of(&self, row: &[u8]) -> Vec<u8> {
+    pub(crate) fn key_of(&self, row: &[u8]) -> Vec<u8> {
         let mut key = Vec::new();
         self.layout.push_key(row, &self.schema.primary_key, &mut key);
         key

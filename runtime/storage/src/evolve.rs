@@ -4,10 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use reprise_abi::{ColumnSchema, Placement, ScalarType, TableSchema};
+use reprise_abi::{ColumnSchema, Placement, TableSchema};
 
-use crate::schema::{
-    At, Conflict, check_table, describe_column, describe_index, describe_placement, describe_type, names,
+use crate::{
+    misfit::{RowCheck, RowRule, fits_back, widens},
+    schema::{At, Conflict, check_table, describe_column, describe_index, describe_placement, describe_type, names},
 };
 
 /// How the stored table becomes the declared one; rows not looked at.
@@ -19,6 +20,8 @@ pub struct TableChange {
     pub steps: Vec<ChangeStep>,
     /// For each column the stored one that it comes from.
     pub(crate) columns: Vec<Option<u16>>,
+    /// Rules that all stored rows have to meet. Of a way back alone.
+    pub(crate) checks: Vec<RowCheck>,
     /// Rows are written anew, and all indexes with them.
     pub(crate) rewrites_rows: bool,
     pub(crate) keeps_primary: bool,
@@ -85,6 +88,7 @@ impl TableChange {
         Self {
             steps: Vec::new(),
             columns: (0..schema.columns.len() as u16).map(Some).collect(),
+            checks: Vec::new(),
             rewrites_rows: true,
             keeps_primary: false,
             indexes: vec![None; schema.indexes.len()],
@@ -128,7 +132,7 @@ impl TableChange {
 
     /// All rows are looked at.
     pub fn reads_rows(&self) -> bool {
-        self.rewrites_rows || !self.keeps_primary || self.indexes.contains(&None)
+        self.rewrites_rows || !self.keeps_primary || self.indexes.contains(&None) || !self.checks.is_empty()
     }
 }
 
@@ -145,10 +149,18 @@ pub fn plan_change(stored: &TableSchema, declared: &TableSchema) -> Result<Table
 }
 
 /// As `plan_change`, of a table without rows: where nothing could be kept of rows, the table is made anew. Only a declaration that no
-/// table could have is refused.
-pub fn plan_change_of_empty(stored: &TableSchema, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
+/// table could have is refused. `columns` has the source of each column, where it is known.
+pub fn plan_change_of_empty(
+    stored: &TableSchema,
+    declared: &TableSchema,
+    columns: Option<&[Option<u16>]>,
+) -> Result<TableChange, Vec<Conflict>> {
     let mut plan = Planner::new(stored, declared)?;
-    let columns = plan.match_columns();
+    let columns = match columns {
+        Some(columns) => columns.to_vec(),
+        None => plan.match_columns(),
+    };
+    plan.check_sources(&columns)?;
     plan.compare_columns(&columns);
     plan.compare_table(&columns);
     if plan.conflicts.is_empty() {
@@ -161,27 +173,27 @@ pub fn plan_change_of_empty(stored: &TableSchema, declared: &TableSchema) -> Res
     Ok(plan.finish(vec![None; declared.columns.len()]))
 }
 
-/// As `plan_change`, with the source of each column as the log holds it. Err: the table has no such columns.
+/// As `plan_change`, back to what the table was: with the source of each column, whatever that is called now. Integers become narrow
+/// again, columns may not be null any more, and variants go, where all rows allow it. Err: what no rows could be converted to.
+pub fn plan_return(
+    stored: &TableSchema,
+    declared: &TableSchema,
+    columns: &[Option<u16>],
+) -> Result<TableChange, Vec<Conflict>> {
+    let plan = Planner::of_return(stored, declared, columns)?;
+    match plan.conflicts.is_empty() {
+        true => Ok(plan.finish(columns.to_vec())),
+        false => Err(plan.conflicts),
+    }
+}
+
+/// As `plan_return`, with the source of each column as the log holds it: of a deployment that was possible.
 pub fn plan_logged_change(
     stored: &TableSchema,
     declared: &TableSchema,
     columns: &[Option<u16>],
 ) -> Result<TableChange, Vec<Conflict>> {
-    let mut plan = Planner::new(stored, declared)?;
-    let is_there = |source: &Option<u16>| source.is_none_or(|at| (at as usize) < stored.columns.len());
-    if columns.len() != declared.columns.len() || !columns.iter().all(is_there) {
-        let found = format!("columns from {columns:?}");
-        plan.refuse(
-            "",
-            "columns",
-            "other ones",
-            found,
-            "restore a backup: the log is damaged",
-        );
-        return Err(plan.conflicts);
-    }
-    plan.compare_columns(columns);
-    plan.compare_table(columns);
+    let plan = Planner::of_return(stored, declared, columns)?;
     // A table that was made anew had no rows.
     let is_new = columns.iter().all(Option::is_none);
     match plan.conflicts.is_empty() || is_new {
@@ -195,9 +207,25 @@ struct Planner<'a> {
     declared: &'a TableSchema,
     conflicts: Vec<Conflict>,
     steps: Vec<ChangeStep>,
+    checks: Vec<RowCheck>,
+    /// The table becomes what it was.
+    goes_back: bool,
 }
 
 impl<'a> Planner<'a> {
+    fn of_return(
+        stored: &'a TableSchema,
+        declared: &'a TableSchema,
+        columns: &[Option<u16>],
+    ) -> Result<Self, Vec<Conflict>> {
+        let mut plan = Self::new(stored, declared)?;
+        plan.goes_back = true;
+        plan.check_sources(columns)?;
+        plan.compare_columns(columns);
+        plan.compare_table(columns);
+        Ok(plan)
+    }
+
     fn new(stored: &'a TableSchema, declared: &'a TableSchema) -> Result<Self, Vec<Conflict>> {
         let conflicts = check_table(declared);
         match conflicts.is_empty() {
@@ -206,6 +234,8 @@ impl<'a> Planner<'a> {
                 declared,
                 conflicts,
                 steps: Vec::new(),
+                checks: Vec::new(),
+                goes_back: false,
             }),
             false => Err(conflicts),
         }
@@ -228,6 +258,18 @@ impl Planner<'_> {
 
     fn note(&mut self, action: ChangeAction, what: &'static str, item: &str, detail: impl Into<String>) {
         self.steps.push(ChangeStep::new(action, what, item, detail));
+    }
+
+    /// Err: the stored table has no such columns.
+    fn check_sources(&mut self, columns: &[Option<u16>]) -> Result<(), Vec<Conflict>> {
+        let is_there = |source: &Option<u16>| source.is_none_or(|at| (at as usize) < self.stored.columns.len());
+        if columns.len() == self.declared.columns.len() && columns.iter().all(is_there) {
+            return Ok(());
+        }
+        let found = format!("columns from {columns:?}");
+        let way_on = "restore a backup: the log is damaged";
+        self.refuse("", "columns", "other ones", found, way_on);
+        Err(std::mem::take(&mut self.conflicts))
     }
 
     /// By name, or by the name before.
@@ -277,10 +319,10 @@ impl Planner<'_> {
                 self.note(ChangeAction::Rename, "column", &column.name, format!("was {was}"));
             }
         }
-        for (column, source) in self.declared.columns.iter().zip(sources) {
+        for (number, (column, source)) in (0..).zip(self.declared.columns.iter().zip(sources)) {
             match source {
-                Some(at) => self.compare_column(&self.stored.columns[*at as usize], column),
-                None => self.add_column(column),
+                Some(at) => self.compare_column(*at, number),
+                None => self.add_column(number, column),
             }
         }
         for (at, known) in self.stored.columns.iter().enumerate() {
@@ -294,18 +336,30 @@ impl Planner<'_> {
         }
     }
 
-    fn compare_column(&mut self, known: &ColumnSchema, column: &ColumnSchema) {
+    fn compare_column(&mut self, source: u16, number: u16) {
+        let known = &self.stored.columns[source as usize];
+        let column = &self.declared.columns[number as usize];
         let (stored, declared) = (describe_type(known), describe_type(column));
-        if known.nullable && !column.nullable {
+        let rules = if self.goes_back {
+            fits_back(known, column)
+        } else {
+            Vec::new()
+        };
+        let is_allowed = |wanted: fn(&RowRule) -> bool| rules.iter().any(wanted);
+        if known.nullable && !column.nullable && !is_allowed(|rule| matches!(rule, RowRule::NotNull)) {
             let way_on = "keep it nullable, or add a column that is not, with a default, and copy what is there";
             self.refuse(&column.name, "column", stored, declared, way_on);
-        } else if !column.variants.starts_with(&known.variants)
-            || (known.variants.is_empty() && !column.variants.is_empty())
+        } else if (!column.variants.starts_with(&known.variants)
+            || (known.variants.is_empty() && !column.variants.is_empty()))
+            && !is_allowed(|rule| matches!(rule, RowRule::VariantBelow(_)))
         {
             let way_on = "further variants of an enum are added at its end, the others stay as they are; for anything else add a column of \
                           another name and copy what is there";
             self.refuse(&column.name, "column", stored, declared, way_on);
-        } else if known.ty != column.ty && !widens(known.ty, column.ty) {
+        } else if known.ty != column.ty
+            && !widens(known.ty, column.ty)
+            && !is_allowed(|rule| matches!(rule, RowRule::Fits(_)))
+        {
             let way_on =
                 "integers become wider ones; for anything else add a column of another name and copy what is there";
             self.refuse(&column.name, "column", stored, declared, way_on);
@@ -319,10 +373,24 @@ impl Planner<'_> {
         } else if known.default != column.default {
             self.note(ChangeAction::Convert, "column", &column.name, "another default");
         }
+        let checks = rules.into_iter().map(|rule| RowCheck {
+            source: Some(source),
+            column: number,
+            rule,
+        });
+        self.checks.extend(checks);
     }
 
-    fn add_column(&mut self, column: &ColumnSchema) {
-        if column.nullable || column.default.is_some() {
+    fn add_column(&mut self, number: u16, column: &ColumnSchema) {
+        let has_value = column.nullable || column.default.is_some();
+        if has_value || self.goes_back {
+            if !has_value {
+                self.checks.push(RowCheck {
+                    source: None,
+                    column: number,
+                    rule: RowRule::NoRow,
+                });
+            }
             return self.note(ChangeAction::Add, "column", &column.name, describe_type(column));
         }
         let declared = format!("{}, without a default", describe_column(column));
@@ -401,6 +469,7 @@ impl Planner<'_> {
             schema: as_stored(target.clone()),
             steps: self.steps,
             columns,
+            checks: self.checks,
             rewrites_rows,
             keeps_primary,
             indexes,
@@ -416,16 +485,4 @@ pub fn as_stored(mut declared: TableSchema) -> TableSchema {
     declared.was = None;
     declared.columns.iter_mut().for_each(|column| column.was = None);
     declared
-}
-
-/// Every value of the first is one of the second, in the same order.
-fn widens(from: ScalarType, to: ScalarType) -> bool {
-    use ScalarType::{I8, I16, I32, I64, U8, U16, U32, U64};
-    let (from_bytes, to_bytes) = (from.slot_bytes(), to.slot_bytes());
-    match (from, to) {
-        (I8 | I16 | I32, I16 | I32 | I64) | (U8 | U16 | U32, U16 | U32 | U64 | I16 | I32 | I64) => {
-            from_bytes < to_bytes
-        }
-        _ => false,
-    }
 }

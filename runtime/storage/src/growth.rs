@@ -5,8 +5,8 @@ use reprise_base::MemoryLedger;
 use reprise_pages::PAGE_BYTES;
 
 use crate::{
-    evolve::{plan_change, plan_change_of_empty},
-    store::Store,
+    evolve::TableChange,
+    store::{Store, TableId},
 };
 
 /// What a change of the tables takes before anything else may go.
@@ -31,52 +31,31 @@ impl Growth {
     }
 }
 
-impl Store {
-    /// What it takes to serve these tables: those that are new, and those that are made anew beside what they were, which with `copies`
-    /// all of the module's own are.
-    pub fn growth_to_serve<'t>(
-        &self,
-        module: &str,
-        tables: impl Iterator<Item = &'t TableSchema>,
-        copies: bool,
-    ) -> Growth {
-        let mut growth = Growth::default();
-        tables.for_each(|declared| growth.add(self.growth_of(module, declared, copies)));
-        growth
-    }
-
-    fn growth_of(&self, module: &str, declared: &TableSchema, copies: bool) -> Growth {
-        let is_copied = copies && (declared.owner.is_empty() || declared.owner == module);
-        let indexes = declared.indexes.len() + 1;
-        let numbers = !declared.primary_key.is_empty() as usize;
-        let empty = Growth {
+impl Growth {
+    /// Returns what a new table takes.
+    pub fn of_new(table: &TableSchema) -> Self {
+        let indexes = table.indexes.len() + 1;
+        let numbers = !table.primary_key.is_empty() as usize;
+        Self {
             bytes: ((indexes + numbers) * PAGE_BYTES) as u64,
             // Places and bytes of rows; leaves and inner nodes, or what a dense index has, as the numbers of rows do.
             mappings: 2 + 2 * (indexes + numbers),
-        };
-        let names = [
-            declared.full_name(),
-            format!("{module}.{}", declared.name),
-            declared.name.clone(),
-        ];
-        let Some(id) = names.iter().find_map(|name| self.table_id(name)) else {
-            return empty;
-        };
-        let planned = match self.rows_count(id) {
-            0 => plan_change_of_empty(self.schema(id), declared),
-            _ => plan_change(self.schema(id), declared),
-        };
-        match planned {
-            Ok(change) if is_copied || change.reads_rows() => {
-                let stats = self.stats(id);
-                let held = self.tables[id.0 as usize].memory_bytes() as u64;
-                let entries = indexes as u64 * stats.rows * ENTRY_BYTES;
-                let bytes = held.saturating_add(entries);
-                let mappings = empty.mappings + (bytes / reprise_pages::HUGE_BYTES as u64) as usize;
-                Growth { bytes, mappings }
-            }
-            _ => Growth::default(),
         }
+    }
+}
+
+impl Store {
+    /// Returns what a changed table takes that is made beside the stored one; nothing where nothing is made.
+    pub fn growth_of(&self, id: TableId, change: &TableChange) -> Growth {
+        if !change.rewrites_rows() && change.made_indexes() == 0 {
+            return Growth::default();
+        }
+        let table = &change.schema;
+        let held = self.tables[id.0 as usize].memory_bytes() as u64;
+        let entries = (table.indexes.len() as u64 + 1) * self.stats(id).rows * ENTRY_BYTES;
+        let bytes = held.saturating_add(entries);
+        let mappings = Growth::of_new(table).mappings + (bytes / reprise_pages::HUGE_BYTES as u64) as usize;
+        Growth { bytes, mappings }
     }
 }
 

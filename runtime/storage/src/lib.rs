@@ -32,6 +32,7 @@ mod journal;
 mod keyplan;
 mod keytext;
 mod lookups;
+mod misfit;
 mod numbers;
 mod patch;
 mod project;
@@ -59,11 +60,13 @@ pub use difference::RowDifference;
 pub use digest::result_digest;
 pub use evolve::{
     ChangeAction, ChangeStep, TableChange, as_stored, plan_change, plan_change_of_empty, plan_logged_change,
+    plan_return,
 };
 pub use growth::Growth;
 pub use index::{NotOrdered, PrefetchState, Range, ScanPosition, Visit};
 pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};
+pub use misfit::Misfits;
 pub use patch::Patcher;
 pub use project::{DefaultError, RowProjection};
 pub use redo::{LastWrites, LentTable, PartitionRedo, REDO_WINDOW_BYTES_MAX, RedoError, RedoSchema};

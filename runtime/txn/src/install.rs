@@ -6,6 +6,8 @@ mod consent;
 mod counts;
 mod differences;
 mod judge;
+mod lineage;
+mod outline;
 mod summary;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -24,7 +26,9 @@ use crate::{
 pub use consent::{Consent, ConsentKind, Destroyed};
 pub use counts::{HeldCounts, StoredCounts, TableCount};
 pub use differences::outline_removal;
-pub use judge::{Outline, outline, prepare};
+pub use judge::outline;
+pub use lineage::{Lineage, Origin, Origins};
+pub use outline::{Outline, prepare};
 pub use summary::{AbandonedTable, LikelyRename, PlanSummary, ProcedurePlan, TablePlan, TableSources, WayBack};
 
 /// A module on its way into service.
@@ -74,8 +78,13 @@ impl std::fmt::Debug for Plan {
 
 enum Step {
     Create(TableSchema),
-    /// The table as it will be, and what takes its place in each store; nothing where it stays as it is.
-    Change(TableId, Arc<TableSchema>, Vec<Prepared>),
+    /// The table as it will be, where its columns come from, and what takes its place in each store; nothing where it stays as it is.
+    Change {
+        table: TableId,
+        schema: Arc<TableSchema>,
+        sources: Vec<Option<u16>>,
+        prepared: Vec<Prepared>,
+    },
 }
 
 fn conflict(table: &str, item: &str, what: &'static str, stored: &str, declared: &str, way_on: &str) -> Conflict {
@@ -133,6 +142,7 @@ pub fn apply(
 ) -> Applied {
     let mut next = deployed.clone();
     let mut replaced: Vec<_> = stores.iter().map(|_| Vec::new()).collect();
+    next.record_origins(&candidate.name);
     for step in plan.steps {
         match step {
             Step::Create(schema) => {
@@ -141,7 +151,13 @@ pub fn apply(
                 }
                 put_table(&mut next.tables, Arc::new(schema));
             }
-            Step::Change(id, schema, prepared) => {
+            Step::Change {
+                table: id,
+                schema,
+                sources,
+                prepared,
+            } => {
+                next.follow_change(id, &sources);
                 let stores = stores.iter_mut().zip(&mut replaced);
                 for ((store, replaced), table) in stores.zip(prepared) {
                     replaced.extend(store.install(table));
@@ -156,6 +172,9 @@ pub fn apply(
     next.note_migration(&candidate);
     let migrates = plan.summary.migrates;
     let of_name = next.versions.iter().filter(|module| module.name == candidate.name);
+    // Versions often differ in their code alone: they share one description then.
+    let before = next.current.get(&candidate.name).map(|module| &module.description);
+    let same = before.filter(|before| **before == candidate.description).cloned();
     let module = Arc::new(Module {
         id: ModuleId(next.versions.len() as u32),
         version: 1 + of_name.count() as u32,
@@ -166,11 +185,12 @@ pub fn apply(
         prefetch: prefetch::rows_of(&candidate.schema, &plan.bindings),
         meters: ModuleMeters::new(candidate.schema.procedures.len()),
         schema: candidate.schema,
-        description: candidate.description,
+        description: same.unwrap_or(candidate.description),
         tables: plan.bindings,
         code: candidate.code,
     });
     next.versions.push(module.clone());
+    next.retire(&module.name);
     next.current.insert(module.name.clone(), module.clone());
     for (name, tables) in plan.rebound {
         rebind(&mut next, &name, tables);
@@ -229,7 +249,43 @@ fn rebind(deployed: &mut Deployed, name: &str, tables: Vec<TableBinding>) {
     deployed.current.insert(name.to_owned(), rebound);
 }
 
+impl Deployed {
+    /// Keeps of the version in service what is needed once it is not: its procedures, by which records and kept outcomes are shown, and its
+    /// description as it was sent. A call that runs has all of it.
+    fn retire(&mut self, name: &str) {
+        if let Some(module) = self.current.get(name) {
+            self.versions[module.id.0 as usize] = Arc::new(module.retired());
+        }
+    }
+}
+
+fn without_tables(mut schema: ModuleSchema) -> ModuleSchema {
+    schema.tables = Vec::new();
+    schema.retiring = Vec::new();
+    schema.table_docs = Vec::new();
+    schema
+}
+
 impl Module {
+    /// The same version out of service: bound to nothing.
+    fn retired(&self) -> Self {
+        let schema = without_tables(self.schema.clone());
+        Self {
+            prefetch: vec![Vec::new(); schema.procedures.len()],
+            meters: ModuleMeters::new(schema.procedures.len()),
+            tables: Vec::new(),
+            schema,
+            id: self.id,
+            name: self.name.clone(),
+            version: self.version,
+            hash: self.hash,
+            wasm_bytes: self.wasm_bytes,
+            installed_by: self.installed_by,
+            description: self.description.clone(),
+            code: self.code.clone(),
+        }
+    }
+
     /// The same version over these tables.
     fn bound_to(&self, tables: Vec<TableBinding>) -> Self {
         Self {
@@ -265,6 +321,8 @@ pub struct Restored {
     pub in_service: bool,
     /// Names of migrations that the tables of its module have had; with one version of the name.
     pub migrations: Vec<String>,
+    /// Where its tables lie now, if it is out of service and that is kept.
+    pub origins: Option<Origins>,
     /// What it declares.
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent.
@@ -287,14 +345,22 @@ pub fn restore(
         ..Deployed::default()
     };
     let mut in_service = Vec::new();
+    let mut sent: BTreeMap<String, Arc<[u8]>> = BTreeMap::new();
     for (number, found) in modules.into_iter().enumerate() {
         if !found.migrations.is_empty() {
             let names = next.migrations.entry(found.name.clone()).or_default();
             names.extend(found.migrations);
         }
+        if let Some(origins) = found.origins {
+            check_origins(&origins, &tables).map_err(|reason| format!("module {}: {reason}", found.name))?;
+            next.lineage.put(ModuleId(number as u32), origins);
+        }
         if found.in_service {
             in_service.push(found.name.clone());
         }
+        let same = sent.get(&found.name).filter(|before| **before == found.description);
+        let description = same.cloned().unwrap_or(found.description);
+        sent.insert(found.name.clone(), description.clone());
         let module = Arc::new(Module {
             id: ModuleId(number as u32),
             prefetch: vec![Vec::new(); found.schema.procedures.len()],
@@ -305,8 +371,11 @@ pub fn restore(
             hash: found.hash,
             wasm_bytes: found.wasm_bytes,
             installed_by: found.installed_by,
-            schema: found.schema,
-            description: found.description,
+            schema: match found.in_service {
+                true => found.schema,
+                false => without_tables(found.schema),
+            },
+            description,
             code: found.code,
         });
         if found.in_service {
@@ -326,9 +395,26 @@ pub fn restore(
     Ok(next)
 }
 
+/// Err: a former version's tables lie in none of these.
+fn check_origins(origins: &Origins, tables: &[TableSchema]) -> Result<(), String> {
+    for origin in origins.iter().flatten() {
+        let table = tables.get(origin.table.0 as usize).filter(|table| !table.is_dropped());
+        let Some(table) = table else {
+            return Err(format!("no table number {}", origin.table.0));
+        };
+        let mut columns = origin.columns.iter().flatten();
+        if let Some(at) = columns.find(|at| **at as usize >= table.columns.len()) {
+            return Err(format!("no column number {at} of {}", table.full_name()));
+        }
+    }
+    Ok(())
+}
+
 /// Takes a module out of service; its versions stay known. None where no such module is in service.
 pub fn remove(deployed: &Deployed, name: &str) -> Option<Deployed> {
     let mut next = deployed.clone();
+    next.record_origins(name);
+    next.retire(name);
     next.current.remove(name)?;
     next.generation += 1;
     Some(next)
@@ -370,6 +456,7 @@ pub fn apply_drop(deployed: &Deployed, table: TableId, txn_id: TxnId, stores: &m
         next.migrations.remove(&before.owner);
     }
     next.past.push(table, txn_id, before);
+    next.follow_drop(table);
     next.generation += 1;
     next
 }

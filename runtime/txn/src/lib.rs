@@ -32,13 +32,14 @@ mod single;
 mod view;
 mod wasm;
 mod watch;
+mod weight;
 
 pub use ahead::{LookAhead, NextCalls};
 pub use executors::Executors;
 pub use install::{
-    AbandonedTable, Applied, Candidate, Consent, ConsentKind, Destroyed, HeldCounts, Judge, LikelyRename, Outline,
-    Plan, PlanSummary, ProcedurePlan, Restored, StoredCounts, TableCount, TablePlan, TableSources, WayBack, apply,
-    apply_drop, check_drop, outline, outline_removal, prepare, remove, restore,
+    AbandonedTable, Applied, Candidate, Consent, ConsentKind, Destroyed, HeldCounts, Judge, LikelyRename, Lineage,
+    Origin, Origins, Outline, Plan, PlanSummary, ProcedurePlan, Restored, StoredCounts, TableCount, TablePlan,
+    TableSources, WayBack, apply, apply_drop, check_drop, outline, outline_removal, prepare, remove, restore,
 };
 pub use keyplace::{KeyPlace, partition_between};
 pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, Quarantined, TableBinding};

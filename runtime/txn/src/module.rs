@@ -11,7 +11,12 @@ use reprise_host::CallOutcome;
 use reprise_observe::ModuleMeters;
 use reprise_storage::{RowProjection, TableId};
 
-use crate::{install::Candidate, keyplace::KeyPlace, past::TablePast, prefetch::PrefetchRow};
+use crate::{
+    install::{Candidate, Lineage},
+    keyplace::KeyPlace,
+    past::TablePast,
+    prefetch::PrefetchRow,
+};
 
 /// One version of one module; numbered in the order of deployment, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,6 +147,8 @@ pub struct Deployed {
     pub tables: Vec<Arc<TableSchema>>,
     /// What they were before.
     pub past: TablePast,
+    /// Where the tables of versions out of service lie now.
+    pub lineage: Lineage,
     /// Names of the migrations that the tables of a module have had, by module.
     pub migrations: BTreeMap<String, BTreeSet<String>>,
     /// Procedures that take no calls.

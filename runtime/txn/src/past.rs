@@ -38,6 +38,11 @@ impl TablePast {
         self.former.push(FormerTable { id, until, table });
     }
 
+    /// Tables as they were.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<TableSchema>> {
+        self.former.iter().map(|former| &former.table)
+    }
+
     /// True where all that became of the tables since that transaction is known.
     pub fn reaches(&self, txn_id: TxnId) -> bool {
         self.since.tick() <= txn_id.tick()

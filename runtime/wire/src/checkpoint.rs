@@ -1,9 +1,9 @@
 //! The checkpoint file: a header, blocks, the blocks' index, and a trailer that leads to it.
 
 mod keys;
+mod module;
 
 use reprise_abi::{
-    SEMANTICS,
     key::KEY_BYTES_MAX,
     row::ROW_BYTES_MAX,
     value::{ValueReader, push_bytes, push_varint},
@@ -17,12 +17,13 @@ use crate::{
     Genesis, WireError,
     body::BodyReader,
     check, corrupt, crc32c,
-    record::{GENESIS_BODY_BYTES, QUARANTINE_TEXT_BYTES_MAX, decode_genesis, push_genesis, push_name},
-    segment::{check_numbers, check_semantics, put_numbers},
+    record::{GENESIS_BODY_BYTES, QUARANTINE_TEXT_BYTES_MAX, decode_genesis, push_genesis},
+    segment::{check_numbers, put_numbers},
     u32_at, u64_at,
 };
 
 pub use keys::{CheckpointKeyRef, CheckpointKeys};
+pub use module::{CheckpointModuleRef, CheckpointOrigin};
 
 pub const CHECKPOINT_HEADER_BYTES: usize = 512;
 pub const CHECKPOINT_BLOCK_HEADER_BYTES: usize = 48;
@@ -372,83 +373,6 @@ impl CheckpointDatabase {
     }
 }
 
-/// A module version. The log that brought it may be gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckpointModuleRef<'a> {
-    pub module_id: u32,
-    pub version: u32,
-    pub name: &'a str,
-    pub in_service: bool,
-    pub installed_by: TxnId,
-    pub hash: [u8; 32],
-    /// Migrations that the tables of its module have had, as `push_migration` appended them; with the newest version of the name alone.
-    pub migrations: &'a [u8],
-    /// Length of its bytes, wherever they are kept.
-    pub wasm_bytes: u32,
-    /// JSON: what the module says of itself, as it said it.
-    pub description: &'a [u8],
-    /// Empty for a version out of service. See [`CheckpointFormerRef`].
-    pub wasm: &'a [u8],
-}
-
-impl<'a> CheckpointModuleRef<'a> {
-    /// Appends a name to `migrations`.
-    pub fn push_migration(out: &mut Vec<u8>, name: &str) {
-        push_name(out, name);
-    }
-
-    /// Names of the migrations.
-    pub fn migration_names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        let mut body = BodyReader::new(self.migrations);
-        std::iter::from_fn(move || {
-            let is_at_end = body.is_at_end();
-            (!is_at_end).then(|| body.name().expect("checked when it was decoded"))
-        })
-    }
-
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        push_varint(out, self.module_id);
-        push_varint(out, self.version);
-        push_varint(out, SEMANTICS);
-        push_name(out, self.name);
-        out.push(self.in_service as u8);
-        out.extend_from_slice(&self.installed_by.0.to_le_bytes());
-        out.extend_from_slice(&self.hash);
-        push_bytes(out, self.migrations);
-        push_varint(out, self.wasm_bytes);
-        push_bytes(out, self.description);
-        out.extend_from_slice(self.wasm);
-    }
-
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
-        let mut body = BodyReader::new(bytes);
-        let (module_id, version) = (body.varint()?, body.varint()?);
-        check_semantics(body.varint()?)?;
-        let module = Self {
-            module_id,
-            version,
-            name: body.name()?,
-            in_service: match body.array::<1>()? {
-                [flag @ 0..=1] => flag == 1,
-                [other] => return Err(corrupt("module in service", "0 or 1", other)),
-            },
-            installed_by: TxnId(body.u64()?),
-            hash: body.array()?,
-            migrations: decode_migrations(&mut body)?,
-            wasm_bytes: body.varint()?,
-            description: body.bytes("description", CHECKPOINT_RAW_BYTES_MAX)?,
-            wasm: body.rest("module", MODULE_BYTES_MAX)?,
-        };
-        let expected = if module.in_service {
-            module.wasm_bytes as usize
-        } else {
-            0
-        };
-        check("bytes of a module", expected, module.wasm.len())?;
-        Ok(module)
-    }
-}
-
 /// The bytes of a module version out of service, so that a rollback finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointFormerRef<'a> {
@@ -470,15 +394,6 @@ impl<'a> CheckpointFormerRef<'a> {
             wasm: body.rest("module", MODULE_BYTES_MAX)?,
         })
     }
-}
-
-fn decode_migrations<'a>(body: &mut BodyReader<'a>) -> Result<&'a [u8], WireError> {
-    let names = body.bytes("migrations", CHECKPOINT_RAW_BYTES_MAX)?;
-    let mut body = BodyReader::new(names);
-    while !body.is_at_end() {
-        body.name()?;
-    }
-    Ok(names)
 }
 
 /// A procedure that takes no calls, as in its record.

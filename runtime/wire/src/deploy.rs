@@ -48,7 +48,7 @@ pub struct DeployRef<'a> {
     pub migration: Option<MigrationRef<'a>>,
 }
 
-/// By changed table, for each of its columns the position of the one that it comes from, as it was stored before.
+/// By changed table the name that it had, and for each of its columns the position of the one that it comes from, as it was stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceList<'a>(&'a [u8]);
 
@@ -59,17 +59,18 @@ impl<'a> SourceList<'a> {
         Self(bytes)
     }
 
-    /// Appends a table to a list. None: the column is new.
-    pub fn push(out: &mut Vec<u8>, table: &str, columns: &[Option<u16>]) {
+    /// Appends a table to a list, with its own name and the one that it had. None: the column is new.
+    pub fn push(out: &mut Vec<u8>, table: &str, was: &str, columns: &[Option<u16>]) {
         push_name(out, table);
+        push_name(out, was);
         push_varint(out, columns.len() as u32);
         for source in columns {
             push_varint(out, source.map_or(0, |at| u32::from(at) + 1));
         }
     }
 
-    /// Each table's own name, and its columns' sources.
-    pub fn tables(&self) -> impl Iterator<Item = (&'a str, Vec<Option<u16>>)> + use<'a> {
+    /// Each table's own name, the one that it had, and its columns' sources.
+    pub fn tables(&self) -> impl Iterator<Item = (&'a str, &'a str, Vec<Option<u16>>)> + use<'a> {
         let mut body = BodyReader::new(self.0);
         std::iter::from_fn(move || {
             let is_at_end = body.is_at_end();
@@ -77,8 +78,8 @@ impl<'a> SourceList<'a> {
         })
     }
 
-    fn next(body: &mut BodyReader<'a>) -> Result<(&'a str, Vec<Option<u16>>), WireError> {
-        let name = body.name()?;
+    fn next(body: &mut BodyReader<'a>) -> Result<(&'a str, &'a str, Vec<Option<u16>>), WireError> {
+        let (name, was) = (body.name()?, body.name()?);
         let count = body.varint()?;
         let mut columns = Vec::new();
         for _ in 0..count {
@@ -88,7 +89,7 @@ impl<'a> SourceList<'a> {
             }
             columns.push(source.checked_sub(1).map(|at| at as u16));
         }
-        Ok((name, columns))
+        Ok((name, was, columns))
     }
 
     fn decode(body: &mut BodyReader<'a>) -> Result<Self, WireError> {

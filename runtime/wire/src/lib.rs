@@ -31,8 +31,8 @@ pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumn
 pub use checkpoint::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
     CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointFormerRef, CheckpointHeader,
-    CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointQuarantine, CheckpointRows,
-    CheckpointTrailer, INDEX_BLOCK_ENTRIES, push_checkpoint_row,
+    CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, CheckpointOrigin, CheckpointPartition, CheckpointQuarantine,
+    CheckpointRows, CheckpointTrailer, INDEX_BLOCK_ENTRIES, push_checkpoint_row,
 };
 pub use deploy::{DeployRef, DestroyedList, DestroyedRef, MigrationRef, PLAN_BYTES_MAX, SourceList};
 pub use facts::{PairWalk, RecordEffect, RecordFacts, RecordScope};

@@ -126,7 +126,7 @@ pub struct LikelyRename {
     pub to: String,
 }
 
-/// What a rollback would meet once the deployment is done, if all of the tables have rows.
+/// What a rollback would meet once the deployment is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WayBack {
     /// The version in service, to which it would lead.
@@ -135,6 +135,8 @@ pub struct WayBack {
     pub is_open: bool,
     /// Why they can't.
     pub conflicts: Vec<SchemaConflict>,
+    /// What must hold of all rows when it is done; rows that are written meanwhile may break it.
+    pub needs: Vec<String>,
     /// Columns whose values it would drop, by full name.
     pub drops: Vec<String>,
 }

@@ -109,6 +109,7 @@ pub fn plan_info(plan: &PlanSummary, retiring: Vec<RetiringTable>, given: &[Cons
             version: way.version,
             is_open: way.conflicts.is_empty(),
             conflicts: way.conflicts.into_iter().map(conflict).collect(),
+            needs: way.needs,
             drops: way.drops,
         }),
         estimated_ms: plan.estimated_ms,

@@ -23,10 +23,11 @@ use crate::{
 
 /// Deploys the bytes of a former version
 ///
-/// They become a new version, judged like any other upload: its stored tables become what it declares, with their rows, or each
-/// conflict is told with its way on, and what it runs when it is deployed runs, unless its tables have had that. Migrations that it does not
-/// list are forgotten. What it would destroy needs consent. The log and the checkpoints keep the bytes of the last
-/// five versions of a module, so standbys and backups have them; upload older ones.
+/// They become a new version, and the stored tables become what it declares, with their rows: tables and columns have their former names
+/// again, integers are narrow again if every value fits, and variants of an enum go if no row has them. A conflict has the number of the
+/// rows that keep a table from going back, and the key of one. What the version runs when it is deployed runs, unless its tables have had
+/// that. Migrations that it does not list are forgotten. What it would destroy needs consent. The log and the checkpoints keep the bytes of
+/// the last five versions of a module, so standbys and backups have them; upload older ones.
 #[utoipa::path(
     post,
     path = "/v1/modules/{module}/rollback",

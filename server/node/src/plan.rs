@@ -151,14 +151,18 @@ fn way_back_line(way: &WayBack) -> String {
     if !way.is_open {
         let reasons = way.conflicts.iter().map(|conflict| format!("\n  {}", conflict.message));
         return format!(
-            "once its tables have rows, it can't be rolled back to version {version}:{}",
+            "it can't be rolled back to version {version}:{}",
             reasons.collect::<String>()
         );
     }
+    let needs = match &way.needs[..] {
+        [] => String::new(),
+        needs => format!(" as long as {}", needs.join(" and ")),
+    };
     match way.drops.is_empty() {
-        true => format!("it can be rolled back to version {version}"),
+        true => format!("it can be rolled back to version {version}{needs}"),
         false => format!(
-            "it can be rolled back to version {version}, which would drop {}",
+            "it can be rolled back to version {version}{needs}, which would drop {}",
             way.drops.join(", ")
         ),
     }
@@ -271,6 +275,7 @@ mod tests {
                     version: 3,
                     is_open: true,
                     conflicts: Vec::new(),
+                    needs: vec!["shop.items.count fits i32 in every row".into()],
                     drops: vec!["shop.items.cost".into()],
                 }),
                 migration: Some("split-name".into()),
@@ -293,7 +298,7 @@ mod tests {
             "migration split-name would run",
             "drop procedure list",
             "is shop.items.cost the new name of price?",
-            "version 3, which would drop shop.items.cost",
+            "version 3 as long as shop.items.count fits i32 in every row, which would drop shop.items.cost",
             "drop-column:shop.items.price (at most 12,345 values)",
             "add --allow drop-column:shop.items.price",
         ] {

@@ -319,6 +319,7 @@ fn descriptions() -> [Vec<u8>; 3] {
         installed_by: TXN,
         hash: [7; 32],
         migrations: b"\x05split",
+        origins: &[],
         wasm_bytes: 8,
         description: b"{}",
         wasm: b"\0asm\x01\0\0\0",

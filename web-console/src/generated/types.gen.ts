@@ -2427,7 +2427,7 @@ export type TypeInfo = {
 export type U64 = string;
 
 /**
- * What a rollback would meet once the deployment is done, if all of the tables have rows.
+ * What a rollback would meet once the deployment is done.
  */
 export type WayBack = {
     /**
@@ -2442,6 +2442,10 @@ export type WayBack = {
      * False: the conflicts say why the tables can't go back.
      */
     is_open: boolean;
+    /**
+     * What must hold of all rows when it is done; rows that are written meanwhile may break it.
+     */
+    needs: Array<string>;
     /**
      * The version in service, to which it would lead.
      */

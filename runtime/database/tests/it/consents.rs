@@ -2,77 +2,15 @@
 
 use std::path::Path;
 
-use crate::common::{Consenting, call, config, digest_now, recovered, take};
+use crate::common::{
+    Consenting, call, config, digest_now,
+    parts::{B, K, Parts, TABLE, module},
+    recovered, take,
+};
 use reprise_database::{Database, DatabaseConfig};
 use reprise_router::{Consent, DeployError, InstallError, LogBody, LogQuery, PlanSummary, ReplyOutcome};
 
-const K: &str = r#"{"name":"k","type":"i64","nullable":false}"#;
-const B: &str = r#"{"name":"b","type":"i64","nullable":false}"#;
 const NULLABLE: &str = r#"{"name":"n","type":"i64","nullable":true}"#;
-
-/// A module over tables, with a procedure `put(k)`, which inserts a row of zeros into the first, and procedures that do nothing.
-struct Parts<'a> {
-    /// Name, columns and the columns of the primary key of each table.
-    tables: &'a [(&'a str, &'a [&'a str], &'a str)],
-    row_bytes: u64,
-    procedures: &'a [&'a str],
-    migration: Option<&'a str>,
-    /// Of the migration.
-    body: &'a str,
-}
-
-const TABLE: Parts<'_> = Parts {
-    tables: &[("t", &[K, B], r#""k""#)],
-    row_bytes: 16,
-    procedures: &[],
-    migration: None,
-    body: "",
-};
-
-fn module(parts: &Parts<'_>) -> Vec<u8> {
-    let tables = parts.tables.iter().map(|(name, columns, key)| {
-        format!(
-            r#"{{"name":"{name}","columns":[{}],"primary_key":[{key}],"placement":{{"by":"k"}}}}"#,
-            columns.join(",")
-        )
-    });
-    let tables: Vec<_> = tables.collect();
-    let put = r#"{"name":"put","params":[{"name":"k","type":"i64"}],"returns":"unit","partitioning":{"by":["k"]}}"#;
-    let others = parts.procedures.iter().map(|name| {
-        format!(r#"{{"name":"{name}","params":[],"returns":"unit","read_only":true,"partitioning":"any"}}"#)
-    });
-    let procedures: Vec<_> = std::iter::once(put.to_owned()).chain(others).collect();
-    let migration = parts
-        .migration
-        .map_or(String::new(), |name| format!(r#","on_deploy":"{name}""#));
-    let description = format!(
-        r#"{{"abi":1,"tables":[{}],"procedures":[{}]{migration}}}"#,
-        tables.join(","),
-        procedures.join(",")
-    );
-    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
-    let nothing =
-        |name: &&str| format!(r#"(func (export "reprise_call_{name}") (param i32) (result i32) i32.const 0)"#);
-    let exports: String = parts.procedures.iter().map(nothing).collect();
-    let on_deploy = parts.migration.map_or(String::new(), |_| {
-        let body = parts.body;
-        format!(r#"(func (export "reprise_on_deploy") (param i32) (result i32) {body} i32.const 0)"#)
-    });
-    let text = format!(
-        r#"(module
-            (import "reprise1" "args_read" (func $args_read (param i32)))
-            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
-            (memory (export "memory") 1)
-            (func (export "reprise_call_put") (param i32) (result i32)
-                (call $args_read (i32.const 0))
-                (drop (call $insert (i32.const 0) (i64.const {row})))
-                (i32.const 0))
-            {exports}{on_deploy}
-            (@custom "reprise.describe" "{section}"))"#,
-        row = parts.row_bytes << 32,
-    );
-    wat::parse_str(text).expect("a module")
-}
 
 fn open(dir: &Path) -> Database {
     recovered(DatabaseConfig {

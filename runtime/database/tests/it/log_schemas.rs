@@ -2,53 +2,50 @@
 
 use std::path::Path;
 
-use crate::common::{Consenting, call, config, files, recovered, take};
+use crate::common::{
+    Consenting, call, config, files,
+    parts::{K, Parts, TABLE, module},
+    recovered, take,
+};
 use reprise_abi::{Field, RowLayout};
 use reprise_base::Lsn;
 use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogPolicy};
 use reprise_router::{LogQuery, ReplyOutcome};
 
-const KEY: &str = r#"{"name":"k","type":"i64","nullable":false}"#;
-/// Versions of module `m`: its table's name and columns, and how many bytes of zeros stand behind the key in a row.
-const VERSIONS: [(&str, &str, u64); 3] = [
+/// Versions of module `m`: its table's name and columns, and the bytes of a row.
+const VERSIONS: [(&str, &[&str], u64); 3] = [
     (
-        r#""t""#,
-        r#"{"name":"b","type":"i32","nullable":false},{"name":"gone","type":"i64","nullable":false}"#,
-        12,
+        "t",
+        &[
+            K,
+            r#"{"name":"b","type":"i32","nullable":false}"#,
+            r#"{"name":"gone","type":"i64","nullable":false}"#,
+        ],
+        20,
     ),
     (
-        r#""t""#,
-        r#"{"name":"wide","was":"b","type":"i64","nullable":false}"#,
-        8,
+        "t",
+        &[K, r#"{"name":"wide","was":"b","type":"i64","nullable":false}"#],
+        16,
     ),
     (
-        r#""u","was":"t""#,
-        r#"{"name":"wide","type":"i64","nullable":false},{"name":"c","type":"i16","nullable":false,"default":"0700"}"#,
-        10,
+        "u was t",
+        &[
+            K,
+            r#"{"name":"wide","type":"i64","nullable":false}"#,
+            r#"{"name":"c","type":"i16","nullable":false,"default":"0700"}"#,
+        ],
+        18,
     ),
 ];
 
 /// `put(k)` inserts a row with zeros behind the key.
-fn module((table, columns, zeros): (&str, &str, u64)) -> Vec<u8> {
-    let description = format!(
-        r#"{{"abi":1,"tables":[{{"name":{table},"columns":[{KEY},{columns}],"primary_key":["k"],"primary_kind":"ordered",
-        "indexes":[],"placement":{{"by":"k"}}}}],"procedures":[
-        {{"name":"put","params":[{{"name":"k","type":"i64"}}],"returns":"unit","read_only":false,"partitioning":{{"by":["k"]}}}}]}}"#
-    );
-    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
-    let text = format!(
-        r#"(module
-            (import "reprise1" "args_read" (func $args_read (param i32)))
-            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
-            (memory (export "memory") 1)
-            (func (export "reprise_call_put") (param i32) (result i32)
-                (call $args_read (i32.const 0))
-                (drop (call $insert (i32.const 0) (i64.const {row})))
-                (i32.const 0))
-            (@custom "reprise.describe" "{section}"))"#,
-        row = (8 + zeros) << 32,
-    );
-    wat::parse_str(text).expect("a module")
+fn version((table, columns, row_bytes): (&str, &[&str], u64)) -> Vec<u8> {
+    module(&Parts {
+        tables: &[(table, columns, r#""k""#)],
+        row_bytes,
+        ..TABLE
+    })
 }
 
 fn settings(dir: &Path) -> DatabaseConfig {
@@ -121,10 +118,10 @@ fn rows_are_shown_as_they_were_written_before_and_behind_two_deployments() {
     for checkpoints in [false, true] {
         let dir = tempfile::tempdir().expect("a directory");
         let database = open(dir.path());
-        for (at, version) in VERSIONS.iter().enumerate() {
+        for (at, of) in VERSIONS.iter().enumerate() {
             database
                 .router()
-                .deploy_consenting("m", &module(*version))
+                .deploy_consenting("m", &version(*of))
                 .expect("deployed");
             (0..4).for_each(|k| put(&database, 100 * at as i64 + k));
             if checkpoints {
@@ -145,7 +142,7 @@ fn rows_are_shown_as_they_were_written_before_and_behind_two_deployments() {
         let database = open(dir.path());
         check(&database);
         // Its place is another table's from now on.
-        let other = module((r#""x""#, r#"{"name":"b","type":"i8","nullable":false}"#, 1));
+        let other = version(("x", &[K, r#"{"name":"b","type":"i8","nullable":false}"#], 9));
         database.router().deploy("other", &other).expect("deployed");
         assert_eq!(database.router().deployed().tables.len(), 1);
         check(&database);
@@ -163,7 +160,7 @@ fn what_is_no_longer_known_is_not_guessed() {
     let database = open(dir.path());
     database
         .router()
-        .deploy_consenting("m", &module(VERSIONS[0]))
+        .deploy_consenting("m", &version(VERSIONS[0]))
         .expect("deployed");
     let early = 80;
     for k in 0..early {
@@ -173,14 +170,14 @@ fn what_is_no_longer_known_is_not_guessed() {
     (early..100).for_each(|k| put(&database, k));
     database
         .router()
-        .deploy_consenting("m", &module(VERSIONS[1]))
+        .deploy_consenting("m", &version(VERSIONS[1]))
         .expect("deployed");
     (100..140).for_each(|k| put(&database, k));
     let second = take(&database);
     (140..200).for_each(|k| put(&database, k));
     database
         .router()
-        .deploy_consenting("m", &module(VERSIONS[2]))
+        .deploy_consenting("m", &version(VERSIONS[2]))
         .expect("deployed");
     (200..240).for_each(|k| put(&database, k));
     let third = take(&database);
@@ -190,7 +187,8 @@ fn what_is_no_longer_known_is_not_guessed() {
     // The log begins behind the first deployment: its older checkpoint knows the rest.
     let database = open(dir.path());
     let start = oldest(&database);
-    assert!(start > Lsn(0) && start < second.lsn, "{start} of {}", second.lsn);
+    // A segment may begin with the checkpoint's own record.
+    assert!(start > Lsn(0) && start <= second.lsn, "{start} of {}", second.lsn);
     check(&database);
     database.close().expect("closed");
 

@@ -26,6 +26,7 @@ mod read_back;
 mod readers;
 mod recovering;
 mod restore;
+mod rollback;
 mod rows;
 mod schema;
 mod shipped;

@@ -3,10 +3,14 @@
 use crate::common;
 use std::path::Path;
 
-use crate::common::{close, digest_now, fill_bank, i64s, snapshot, submit, take, wasm};
+use crate::common::{
+    Consenting, close, digest_now, fill_bank, i64s,
+    parts::{K, Parts, TABLE, module},
+    snapshot, submit, take, wasm,
+};
 use reprise_base::{MemoryKind, limits::MEMORY_MAX_LIMIT};
 use reprise_database::{Database, DatabaseConfig, LogPolicy, OpenError};
-use reprise_router::{Failure, ReplyOutcome};
+use reprise_router::{DeployError, Failure, InstallError, ReplyOutcome};
 
 const MAX_BYTES: u64 = 64 << 20;
 const BATCH_CALLS: i64 = 4_000;
@@ -135,4 +139,95 @@ fn a_deployment_that_takes_more_than_there_is_leaves_nothing() {
     drop(most);
     database.router().deploy("voter", &wasm("voter")).expect("room again");
     database.close().expect("close");
+}
+
+/// A version with this many tables of 250 columns each; no two have the same description.
+fn described(version: usize, tables: usize) -> Vec<u8> {
+    let columns: Vec<String> = (0..250)
+        .map(|at| format!(r#"{{"name":"column_{at}","type":"i64","nullable":true}}"#))
+        .collect();
+    let mut of_table = vec![K];
+    of_table.extend(columns.iter().map(String::as_str));
+    let names: Vec<String> = (0..tables).map(|at| format!("t{at}")).collect();
+    let tables: Vec<_> = names
+        .iter()
+        .map(|name| (name.as_str(), &of_table[..], r#""k""#))
+        .collect();
+    module(&Parts {
+        tables: &tables,
+        procedures: &[&format!("version_{version}")],
+        ..TABLE
+    })
+}
+
+#[test]
+fn ledger_counts_descriptions_and_keeps_of_former_versions_what_was_sent() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(config(dir.path(), 2, LogPolicy::Command, u64::MAX)).expect("open");
+    let used = |database: &Database| database.router().memory().kind(MemoryKind::Modules).used();
+    let deploy = |wasm: &[u8]| {
+        let router = database.router();
+        router.deploy_consenting("m", wasm).expect("deployed");
+        let deployed = router.deployed();
+        deployed.current["m"].description.len() as u64
+    };
+    let sent = deploy(&described(0, 16));
+    let first = used(&database);
+    assert!(
+        first > 3 * sent,
+        "{first}: columns take more than their text of {sent} bytes"
+    );
+    for version in 1..=20 {
+        deploy(&described(version, 16));
+    }
+    let all = used(&database);
+    assert!(all - first >= 20 * sent, "{first} to {all}");
+    assert!(
+        all - first < 20 * (sent + (32 << 10)),
+        "{first} to {all}: tables are kept of each"
+    );
+    // Versions that differ in their code alone share what was sent.
+    for number in 0..10 {
+        let mut wasm = described(20, 16);
+        wasm.extend([0, 3, 1, b'n', number]); // a custom section
+        deploy(&wasm);
+    }
+    assert!(used(&database) < all + (256 << 10), "{all} to {}", used(&database));
+    take(&database);
+    let before = used(&database);
+    database.close().expect("close");
+    let database = open(config(dir.path(), 2, LogPolicy::Command, u64::MAX)).expect("open");
+    let after = used(&database);
+    assert!(after.abs_diff(before) < before / 4, "{before}, then {after}");
+}
+
+const SMALL_BYTES: u64 = 32 << 20;
+
+#[test]
+fn deployment_is_refused_when_descriptions_fill_the_ledger() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(config(dir.path(), 1, LogPolicy::Command, SMALL_BYTES)).expect("open");
+    let refused = (0..200).find_map(|version| {
+        let error = database
+            .router()
+            .deploy_consenting("m", &described(version, 40))
+            .err()?;
+        Some((version, error))
+    });
+    let (version, error) = refused.expect("memory has no end");
+    assert!(
+        matches!(
+            error,
+            DeployError::Install(InstallError::Memory { max: SMALL_BYTES, .. })
+        ),
+        "{error:?}"
+    );
+    let memory = database.router().memory();
+    assert!(memory.used() <= SMALL_BYTES, "{}", memory.used());
+    let deployed = database.router().deployed();
+    assert_eq!(
+        deployed.current["m"].version as usize, version,
+        "the last one is in service"
+    );
+    assert!(memory.kind(MemoryKind::Modules).used() > SMALL_BYTES / 8);
 }

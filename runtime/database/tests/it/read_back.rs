@@ -140,7 +140,7 @@ fn a_description_that_is_longer_written_out_is_kept_as_it_was_sent() {
     );
     let deployed = database.router().deployed();
     assert_eq!(*deployed.versions[0].description, *json.as_bytes());
-    assert_eq!(deployed.versions[0].schema.tables.len(), 60);
+    assert!(deployed.versions[0].schema.tables.is_empty(), "its procedures are kept");
 }
 
 fn wide_module(json: &str) -> Vec<u8> {

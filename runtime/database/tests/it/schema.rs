@@ -17,11 +17,11 @@ const WIDER: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","t
 
 /// A module over its shared table `t` with these columns: `put(k)` inserts a row of `row_bytes` whose other columns are 5, and
 /// `size()` answers with the bytes that a scan of the table fills.
-fn module(columns: &str, indexes: &str, row_bytes: u32) -> Vec<u8> {
+pub(crate) fn module(columns: &str, indexes: &str, row_bytes: u32) -> Vec<u8> {
     module_over(r#""t","shared":true"#, columns, indexes, row_bytes)
 }
 
-fn module_over(table: &str, columns: &str, indexes: &str, row_bytes: u32) -> Vec<u8> {
+pub(crate) fn module_over(table: &str, columns: &str, indexes: &str, row_bytes: u32) -> Vec<u8> {
     let description = format!(
         r#"{{"abi":1,"tables":[{{"name":{table},"columns":[{columns}],"primary_key":["k"],"primary_kind":"ordered",
         "indexes":[{indexes}],"placement":{{"by":"k"}}}}],"procedures":[
@@ -57,7 +57,7 @@ fn module_over(table: &str, columns: &str, indexes: &str, row_bytes: u32) -> Vec
     wat::parse_str(text).expect("a module")
 }
 
-fn open(dir: &Path) -> Database {
+pub(crate) fn open(dir: &Path) -> Database {
     recovered(DatabaseConfig {
         partitions: 2,
         segment_bytes: 1 << 20,
@@ -65,7 +65,7 @@ fn open(dir: &Path) -> Database {
     })
 }
 
-fn put(database: &Database, module: &str, k: i64) {
+pub(crate) fn put(database: &Database, module: &str, k: i64) {
     assert_eq!(
         call(database, module, "put", &i64s(&[k])).outcome,
         ReplyOutcome::Committed

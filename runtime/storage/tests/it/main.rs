@@ -8,6 +8,7 @@ mod model;
 mod pages;
 mod redo;
 mod retained;
+mod returns;
 mod schema;
 mod snapshot;
 mod views;

@@ -105,7 +105,7 @@ fn table_without_rows_is_made_anew_when_its_change_fits_no_row() {
     declared.columns.push(column("level", U16, false, None));
     declared.primary_key = vec![1, 0];
     assert!(plan_change(store.schema(id), &declared).is_err());
-    let change = plan_change_of_empty(store.schema(id), &declared).expect("there are no rows");
+    let change = plan_change_of_empty(store.schema(id), &declared, None).expect("there are no rows");
     expect![[r#"
         convert column id: i32 to text
         convert column level: rows without it to level u16, without a default
@@ -121,7 +121,7 @@ fn table_without_rows_is_made_anew_when_its_change_fits_no_row() {
     store.install(prepared);
     assert_eq!(store.schema(id).primary_key, [1, 0]);
 
-    let same = plan_change_of_empty(&accounts(), &accounts()).expect("no conflict");
+    let same = plan_change_of_empty(&accounts(), &accounts(), None).expect("no conflict");
     assert!(same.is_noop());
     let foreign = plan_logged_change(&accounts(), &accounts(), &[Some(0), Some(1), Some(9)]);
     assert!(foreign.expect_err("no such column")[0].way_on.contains("damaged"));

@@ -21,6 +21,9 @@ pub trait StoredCounts {
 
     /// Values of a column that are not null. None: they are not counted here.
     fn values(&self, id: TableId, schema: &TableSchema, column: u16) -> Option<u64>;
+
+    /// The key of one row, for people, if one is known.
+    fn any_row(&self, id: TableId) -> Option<String>;
 }
 
 /// Counts over the stores of all partitions, which are held.
@@ -52,6 +55,10 @@ impl StoredCounts for HeldCounts<'_> {
     fn values(&self, id: TableId, schema: &TableSchema, column: u16) -> Option<u64> {
         let stores = self.seen(schema).iter();
         Some(stores.map(|store| store.values_count(id, column)).sum())
+    }
+
+    fn any_row(&self, id: TableId) -> Option<String> {
+        self.0.iter().find_map(|store| store.any_row(id))
     }
 }
 

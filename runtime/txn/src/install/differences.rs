@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use reprise_abi::{ColumnSchema, ModuleSchema, Partitioning, ProcedureSchema, TableSchema};
-use reprise_storage::{ChangeAction, ChangeStep, TableChange, TableId};
+use reprise_storage::{ChangeAction, ChangeStep, Misfits, TableChange, TableId};
 
 use super::{
     Judge,
     consent::{Consent, ConsentKind, Destroyed},
     counts::StoredCounts,
-    judge::{Change, Judged},
+    judge::Judged,
+    outline::Change,
     summary::{AbandonedTable, LikelyRename, PlanSummary, ProcedurePlan, TablePlan, WayBack},
 };
 use crate::module::{Deployed, Module};
@@ -52,7 +53,7 @@ impl Judged<'_> {
             summary.abandoned = abandoned(self.deployed, former, &kept.collect(), counts);
             summary.note_lost(self.name);
             if self.conflicts.is_empty() {
-                summary.way_back = Some(way_back(&self.next, former));
+                summary.way_back = Some(self.way_back(former, counts));
             }
         }
     }
@@ -79,8 +80,56 @@ impl Judged<'_> {
             steps: change.steps.clone(),
             rows,
             reads_rows: change.reads_rows(),
+            was: stored.name.clone(),
             sources: change.sources().to_vec(),
         });
+    }
+
+    /// Judges a rollback to `former` over the tables as they would be, as the rollback itself is judged. Its rows are not known: what
+    /// must hold of them is said.
+    fn way_back(&self, former: &Module, counts: &dyn StoredCounts) -> WayBack {
+        let mut next = self.next.clone();
+        next.record_origins(&former.name);
+        for change in &self.changes {
+            if let Change::Change(id, change) = change {
+                next.follow_change(*id, change.sources());
+            }
+        }
+        let mut judged = Judged::new(&next, &former.name, &former.hash, &former.schema, Judge::WayBack);
+        judged.take_all();
+        let mut way = WayBack {
+            version: former.version,
+            ..WayBack::default()
+        };
+        let mut conflicts = std::mem::take(&mut judged.conflicts);
+        for change in &judged.changes {
+            let Change::Change(id, change) = change else { continue };
+            let table = &next.tables[id.0 as usize];
+            let columns = change.dropped_columns(table).map(|at| &table.columns[at as usize].name);
+            way.drops
+                .extend(columns.map(|column| format!("{}.{column}", table.full_name())));
+            // A table that the deployment creates has no count yet.
+            let stored = self.deployed.tables.get(id.0 as usize);
+            let rows = stored.map_or(0, |stored| counts.table(*id, stored).rows);
+            let misfits = change.conditions(table).map(|(text, allows_no_row)| {
+                let is_hopeless = allows_no_row && rows > 0;
+                if !is_hopeless {
+                    way.needs.push(text);
+                    return Misfits::default();
+                }
+                Misfits {
+                    rows,
+                    example: counts.any_row(*id),
+                }
+            });
+            let misfits = misfits.collect();
+            conflicts.extend(change.conflicts_of(table, misfits));
+        }
+        if !conflicts.is_empty() {
+            way.drops.clear();
+        }
+        way.conflicts = conflicts;
+        way
     }
 }
 
@@ -109,6 +158,7 @@ fn created(table: &TableSchema) -> TablePlan {
         steps: vec![ChangeStep::new(ChangeAction::Create, "table", "", "")],
         rows: 0,
         reads_rows: false,
+        was: String::new(),
         sources: Vec::new(),
     }
 }
@@ -171,26 +221,6 @@ fn likely_renames(stored: &TableSchema, change: &TableChange, dropped: &[u16]) -
         }
     }
     renames
-}
-
-/// What a rollback to `former` would meet over the tables as they would be, with rows in all of them. The rules are those of a
-/// deployment of its bytes.
-fn way_back(next: &Deployed, former: &Module) -> WayBack {
-    let mut judged = Judged::new(next, &former.name, &former.schema, Judge::WayBack);
-    judged.take_all();
-    let mut drops = Vec::new();
-    for change in &judged.changes {
-        if let Change::Change(id, change) = change {
-            let table = &next.tables[id.0 as usize];
-            let columns = change.dropped_columns(table).map(|at| &table.columns[at as usize].name);
-            drops.extend(columns.map(|column| format!("{}.{column}", table.full_name())));
-        }
-    }
-    WayBack {
-        version: former.version,
-        conflicts: judged.conflicts,
-        drops,
-    }
 }
 
 /// Procedures that differ, in the order of their names.

@@ -9,89 +9,27 @@ use std::{
 use reprise_abi::{ModuleSchema, Placement, TableSchema, describe::write_json};
 use reprise_base::limits::{DESCRIPTION_BYTES_MAX, MODULES_MAX, TABLES_MAX};
 use reprise_storage::{
-    Conflict, GoOn, Prepared, Store, TableChange, TableId, Unprepared, as_stored, check_limits, plan_change,
-    plan_change_of_empty, plan_logged_change,
+    Conflict, TableChange, TableId, as_stored, check_limits, plan_change, plan_change_of_empty, plan_logged_change,
+    plan_return,
 };
 
-use super::{Candidate, Judge, Plan, Step, bind::bind_all, conflict, put_table, summary::PlanSummary};
+use super::{
+    Candidate, Judge,
+    bind::bind_all,
+    conflict,
+    lineage::{Origin, Origins},
+    outline::{Change, Outline, Retiring},
+    put_table,
+    summary::{PlanSummary, TableSources},
+};
 use crate::module::Deployed;
-
-/// A deployment that was judged: what it changes, and nothing of it made yet.
-pub struct Outline {
-    pub(super) changes: Vec<Change>,
-    bindings: Vec<crate::TableBinding>,
-    rebound: BTreeMap<String, Vec<crate::TableBinding>>,
-    /// As what runs at the deployment sees stored tables; none where such a table is not stored.
-    retiring: Vec<Retiring>,
-    /// Everything that it would change; the conflicts are here, too, and with one of them there is nothing to prepare.
-    pub summary: PlanSummary,
-}
 
 /// Judges `candidate` over the stored tables.
 pub fn outline(deployed: &Deployed, candidate: &Candidate, judge: Judge<'_>) -> Outline {
-    let mut judged = Judged::new(deployed, &candidate.name, &candidate.schema, judge);
+    let mut judged = Judged::new(deployed, &candidate.name, &candidate.hash, &candidate.schema, judge);
     judged.check_counts();
     judged.take_all();
     judged.finish(candidate)
-}
-
-/// Makes what the deployment will need: the changed tables. `go_on` is told of rows that were copied, and asked whether there may be
-/// more.
-pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, Unprepared> {
-    let Outline {
-        changes,
-        bindings,
-        rebound,
-        retiring,
-        summary,
-    } = outline;
-    if !summary.conflicts.is_empty() {
-        return Err(Unprepared::Conflicts(summary.conflicts));
-    }
-    let mut plan = Plan {
-        steps: Vec::new(),
-        bindings,
-        rebound,
-        retiring: Vec::new(),
-        summary,
-    };
-    for (seen, change) in retiring {
-        let copies = match change {
-            None => stores.iter().map(|_| Prepared::empty(seen.clone())).collect(),
-            Some((id, change)) => prepare_all(stores, id, &change, go_on)?,
-        };
-        plan.retiring.push((seen, copies));
-    }
-    for change in changes {
-        plan.steps.push(match change {
-            Change::Create(table) => Step::Create(table),
-            Change::Change(id, change) => {
-                let schema = Arc::new(change.schema.clone());
-                let prepared = match change.is_noop() && !plan.summary.migrates {
-                    true => Vec::new(),
-                    false => prepare_all(stores, id, &change, go_on)?,
-                };
-                Step::Change(id, schema, prepared)
-            }
-        });
-    }
-    Ok(plan)
-}
-
-fn prepare_all(
-    stores: &[&Store],
-    id: TableId,
-    change: &TableChange,
-    go_on: GoOn<'_>,
-) -> Result<Vec<Prepared>, Unprepared> {
-    let prepared = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
-    prepared.collect()
-}
-
-/// What becomes of a declared table.
-pub(super) enum Change {
-    Create(TableSchema),
-    Change(TableId, TableChange),
 }
 
 pub(super) struct Judged<'a> {
@@ -101,14 +39,13 @@ pub(super) struct Judged<'a> {
     /// Tables that the module declares.
     pub(super) schema: &'a ModuleSchema,
     judge: Judge<'a>,
+    /// Where the declared tables lie now, if the module had these bytes before: the tables go back then.
+    origins: Option<Arc<Origins>>,
     pub(super) conflicts: Vec<Conflict>,
     pub(super) changes: Vec<Change>,
     /// The tables as they would be.
     pub(super) next: Deployed,
 }
-
-/// A stored table as what runs at the deployment sees it; none where it is not stored.
-type Retiring = (TableSchema, Option<(TableId, TableChange)>);
 
 /// Bindings of the module, those of other modules in service by name, and what retires.
 type Bound = (
@@ -127,8 +64,19 @@ enum Target {
 }
 
 impl<'a> Judged<'a> {
-    pub(super) fn new(deployed: &'a Deployed, name: &'a str, schema: &'a ModuleSchema, judge: Judge<'a>) -> Self {
+    pub(super) fn new(
+        deployed: &'a Deployed,
+        name: &'a str,
+        hash: &[u8; 32],
+        schema: &'a ModuleSchema,
+        judge: Judge<'a>,
+    ) -> Self {
+        let origins = match judge {
+            Judge::Replay(_) => None,
+            Judge::Deployment(_) | Judge::WayBack => deployed.origins_of(name, hash),
+        };
         Self {
+            origins,
             deployed,
             name,
             schema,
@@ -142,7 +90,9 @@ impl<'a> Judged<'a> {
     /// Judges the declared tables.
     pub(super) fn take_all(&mut self) {
         let schema = self.schema;
-        schema.tables.iter().for_each(|table| self.take(table));
+        for (at, table) in schema.tables.iter().enumerate() {
+            self.take(at, table);
+        }
     }
 
     fn refuse(&mut self, item: &str, what: &'static str, stored: &str, declared: &str, way_on: &str) {
@@ -169,11 +119,11 @@ impl<'a> Judged<'a> {
     }
 
     /// Judges one declared table.
-    fn take(&mut self, declared: &TableSchema) {
+    fn take(&mut self, at: usize, declared: &TableSchema) {
         if let Some(unfit) = unfit_placement(declared) {
             return self.conflicts.push(unfit);
         }
-        let target = match self.target(declared) {
+        let target = match self.target(at, declared) {
             Ok(target) => target,
             Err(found) => return self.conflicts.push(found),
         };
@@ -183,7 +133,7 @@ impl<'a> Judged<'a> {
                 Ok(()) => Change::Create(table),
                 Err(found) => return self.conflicts.extend(found),
             },
-            Target::Own(id, declared) => match self.check_change(id, &declared) {
+            Target::Own(id, declared) => match self.check_change(at, id, &declared) {
                 Ok(change) => Change::Change(id, change),
                 Err(found) => return self.conflicts.extend(found),
             },
@@ -199,13 +149,21 @@ impl<'a> Judged<'a> {
         self.changes.push(change);
     }
 
-    fn target(&self, declared: &TableSchema) -> Result<Target, Conflict> {
+    fn target(&self, at: usize, declared: &TableSchema) -> Result<Target, Conflict> {
         let module = self.name;
         if !declared.owner.is_empty() && declared.owner != module {
             return self.target_of_other(declared);
         }
         let mut table = declared.clone();
         table.owner = module.to_owned();
+        if let Some(origin) = self.origin(at).filter(|origin| !self.is_taken(origin.table)) {
+            return self.target_of_return(origin.table, table);
+        }
+        if let Some(logged) = self.logged(&declared.name)
+            && let Some(id) = self.deployed.owned(module, &logged.was)
+        {
+            return Ok(Target::Own(id, table));
+        }
         let was = declared.was.as_deref().filter(|was| !self.declares(was));
         let before = was.and_then(|was| self.deployed.owned(module, was));
         let found = match (self.deployed.owned(module, &declared.name), before) {
@@ -230,6 +188,37 @@ impl<'a> Judged<'a> {
             };
         }
         Ok(Target::New(as_stored(table)))
+    }
+
+    /// Where the declared table lies now.
+    fn origin(&self, at: usize) -> Option<&Origin> {
+        self.origins.as_ref()?.get(at)?.as_ref()
+    }
+
+    /// The table in the log's record of the deployment.
+    fn logged(&self, name: &str) -> Option<&'a TableSources> {
+        match self.judge {
+            Judge::Replay(logged) => logged.iter().find(|table| table.table == name),
+            Judge::Deployment(_) | Judge::WayBack => None,
+        }
+    }
+
+    /// The stored table that the declared one was, unless a table has its name that stays.
+    fn target_of_return(&self, id: TableId, table: TableSchema) -> Result<Target, Conflict> {
+        let origins = self.origins.iter().flat_map(|origins| origins.iter().flatten());
+        let leaves = |other: TableId| origins.clone().any(|origin| origin.table == other);
+        match self.deployed.owned(self.name, &table.name) {
+            Some(other) if other != id && !leaves(other) => {
+                let now = &self.deployed.tables[id.0 as usize].name;
+                let stored = format!("both {now}, which was {0}, and another {0}", table.name);
+                let way_on = format!(
+                    "drop the table {} first, when no module in service declares it",
+                    table.full_name()
+                );
+                Err(conflict(&table.full_name(), "", "table", &stored, "one table", &way_on))
+            }
+            _ => Ok(Target::Own(id, table)),
+        }
     }
 
     fn declares(&self, name: &str) -> bool {
@@ -268,13 +257,17 @@ impl<'a> Judged<'a> {
         self.check_limits(table)
     }
 
-    fn check_change(&self, id: TableId, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
+    fn check_change(&self, at: usize, id: TableId, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
         let stored = &self.deployed.tables[id.0 as usize];
-        let change = match self.judge {
-            Judge::Deployment(counts) if counts.table(id, stored).rows == 0 => plan_change_of_empty(stored, declared)?,
-            Judge::Deployment(_) | Judge::WayBack => plan_change(stored, declared)?,
-            Judge::Replay(logged) => match logged.iter().find(|table| table.table == declared.name) {
-                Some(table) => plan_logged_change(stored, declared, &table.columns)?,
+        let origin = self.origin(at).filter(|origin| origin.table == id);
+        let columns = origin.map(|origin| &*origin.columns);
+        let change = match (self.judge, columns) {
+            (Judge::Deployment(counts), _) if counts.table(id, stored).rows == 0 => {
+                plan_change_of_empty(stored, declared, columns)?
+            }
+            (Judge::Deployment(_) | Judge::WayBack, Some(columns)) => plan_return(stored, declared, columns)?,
+            _ => match self.logged(&declared.name) {
+                Some(logged) => plan_logged_change(stored, declared, &logged.columns)?,
                 None => plan_change(stored, declared)?,
             },
         };
@@ -321,6 +314,7 @@ impl<'a> Judged<'a> {
         }
         summary.conflicts = self.conflicts;
         Outline {
+            stored: self.deployed.tables.clone(),
             changes: self.changes,
             bindings,
             rebound,
@@ -350,7 +344,7 @@ impl<'a> Judged<'a> {
             let change = match self.judge {
                 Judge::Deployment(counts) if counts.table(id, stored).rows > 0 => plan_change(stored, &seen)?,
                 // A replay finds the rows that there were: where the columns do not fit, there were none.
-                _ => plan_change_of_empty(stored, &seen)?,
+                _ => plan_change_of_empty(stored, &seen, None)?,
             };
             retiring.push((seen, Some((id, change.whole()))));
         }

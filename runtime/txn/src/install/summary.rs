@@ -36,6 +36,14 @@ impl PlanSummary {
         self.destroyed.iter().filter(is_missing)
     }
 
+    /// Takes in why it can't be. Nothing where there are no conflicts.
+    pub fn refuse(&mut self, conflicts: Vec<Conflict>) {
+        if !conflicts.is_empty() {
+            self.conflicts.extend(conflicts);
+            self.way_back = None;
+        }
+    }
+
     /// A line for each step, of at most so many bytes.
     pub fn to_text(&self, bytes_max: usize) -> String {
         let mut text = String::new();
@@ -64,6 +72,8 @@ pub struct TablePlan {
     pub rows: u64,
     /// All of these are read; else the table's description alone changes.
     pub reads_rows: bool,
+    /// The table's own name before; empty of a new one.
+    pub was: String,
     /// For each column of the table as it will be, the position of the stored one that it comes from. Empty of a new table.
     pub sources: Vec<Option<u16>>,
 }
@@ -99,22 +109,26 @@ pub struct LikelyRename {
     pub to: String,
 }
 
-/// Result of a rollback to the version in service, by the rules for deployments.
+/// Result of a rollback to the version in service, by the rules that the rollback itself has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WayBack {
     /// The version in service.
     pub version: u32,
     /// Why its tables could not be had again. Empty: a rollback would be taken up.
     pub conflicts: Vec<Conflict>,
+    /// What must hold then of all rows, for people: that is not so for each row that could be written meanwhile.
+    pub needs: Vec<String>,
     /// Columns that it would drop, by full name: its version does not declare them.
     pub drops: Vec<String>,
 }
 
-/// For each column of a changed table the stored one that it comes from, as the log keeps it.
+/// The stored table that a changed one comes from, and for each of its columns the stored one, as the log keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableSources {
     /// The table's own name, as it is called afterwards.
     pub table: String,
+    /// The table's own name before.
+    pub was: String,
     /// By position.
     pub columns: Vec<Option<u16>>,
 }

@@ -106,6 +106,7 @@ fn golden_contents() {
         installed_by: TxnId(3),
         hash: [0xaa; 32],
         migrations: b"\x05split",
+        origins: &[2, 2, 1, 0, 0],
         wasm_bytes: 4,
         description: b"{}",
         wasm: b"\0asm",
@@ -115,8 +116,8 @@ fn golden_contents() {
         01 02 03 05 76 6f 74 65 72 01 03 00 00 00 00 00
         00 00 aa aa aa aa aa aa aa aa aa aa aa aa aa aa
         aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
-        aa aa 06 05 73 70 6c 69 74 04 02 7b 7d 00 61 73
-        6d"#]]
+        aa aa 06 05 73 70 6c 69 74 05 02 02 01 00 00 04
+        02 7b 7d 00 61 73 6d"#]]
     .assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
     CheckpointFormerRef {

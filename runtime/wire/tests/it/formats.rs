@@ -256,8 +256,8 @@ fn arbitrary_partitions() -> impl Strategy<Value = Option<Vec<PartitionId>>> {
 #[test]
 fn deployment_tells_sources_and_what_was_destroyed() {
     let (mut tables, mut lost) = (Vec::new(), Vec::new());
-    SourceList::push(&mut tables, "payouts", &[Some(0), None, Some(u16::MAX)]);
-    SourceList::push(&mut tables, "holds", &[]);
+    SourceList::push(&mut tables, "payouts", "payments", &[Some(0), None, Some(u16::MAX)]);
+    SourceList::push(&mut tables, "holds", "holds", &[]);
     let column = DestroyedRef {
         kind: 1,
         name: "ledger.payouts.bank_reference",
@@ -285,7 +285,10 @@ fn deployment_tells_sources_and_what_was_destroyed() {
     let bytes = encode(&RecordRef::Deploy(deploy));
     assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Deploy(deploy)));
     let sources: Vec<_> = deploy.tables.tables().collect();
-    let expected = [("payouts", vec![Some(0), None, Some(u16::MAX)]), ("holds", Vec::new())];
+    let expected = [
+        ("payouts", "payments", vec![Some(0), None, Some(u16::MAX)]),
+        ("holds", "holds", Vec::new()),
+    ];
     assert_eq!(sources, expected);
     assert_eq!(deploy.destroyed.iter().collect::<Vec<_>>(), [column, procedure]);
     // An unknown kind is refused where it is read.

@@ -65,6 +65,16 @@ struct Line<'t> {
     idempotency_key: Option<Text<'t>>,
 }
 
+impl Line<'_> {
+    /// Returns the module and the procedure that the call names.
+    fn names(&self) -> Result<(&str, &str), Refusal> {
+        match (&self.module, &self.procedure) {
+            (Some(module), Some(procedure)) => Ok((module.as_str(), procedure.as_str())),
+            _ => Err(Refusal::malformed("a call names its module and its procedure")),
+        }
+    }
+}
+
 #[derive(Default)]
 enum Args {
     #[default]
@@ -140,14 +150,11 @@ impl Chunk {
         if line.idempotency_key.is_some() {
             return self.push_keyed(line, bytes, batch, parser, may_write);
         }
-        let number = match (line.target, &line.module, &line.procedure) {
-            (Some(number), ..) => number,
-            (None, Some(module), Some(procedure)) => {
-                find_target(&mut self.calls, batch, module.as_str(), procedure.as_str())?
-            }
-            _ => {
-                let detail = "a call names its module and its procedure";
-                return Err(Refusal::malformed(detail));
+        let number = match line.target {
+            Some(number) => number,
+            None => {
+                let (module, procedure) = line.names()?;
+                find_target(&mut self.calls, batch, module, procedure)?
             }
         };
         let target = self.calls.target(number);
@@ -176,22 +183,13 @@ impl Chunk {
         parser: &mut LineParser,
         may_write: bool,
     ) -> Result<(u16, usize), Refusal> {
-        let (Some(module), Some(procedure), Some(key)) = (&line.module, &line.procedure, &line.idempotency_key) else {
-            let detail = "a call names its module and its procedure";
-            return Err(Refusal::malformed(detail));
-        };
-        let key = key.as_str();
+        let (module, procedure) = line.names()?;
+        let key = line.idempotency_key.as_ref().map_or("", Text::as_str);
         if !is_valid_key(key) {
             return Err(bad_key());
         }
         let scoped = Some(batch.scoped(key));
-        let target = Target::for_call(
-            batch.router(),
-            batch.deployed(),
-            module.as_str(),
-            procedure.as_str(),
-            scoped,
-        )?;
+        let target = Target::for_call(batch.router(), batch.deployed(), module, procedure, scoped)?;
         target.judge_role(may_write)?;
         let known = self.calls.last_targets().take(8).find(|(_, known)| known.is(&target));
         let number = known.map(|(number, _)| number);

@@ -19,11 +19,11 @@ fn roll_back_consenting(server: &Server, query: &str) -> Answer {
     server.consenting(Method::POST, &format!("/v1/modules/probe/rollback?{query}"), b"")
 }
 
-/// A module of one table whose column `a` has this type, of so many bytes; `put(id)` inserts a row of zeros.
-fn typed(ty: &str, bytes: u64) -> Vec<u8> {
+/// A module of one table whose second column is this, of so many bytes; `put(id)` inserts 4294967303 there, or its low bytes, 7.
+fn typed(column: &str, bytes: u64) -> Vec<u8> {
     let put = r#"{"name":"put","params":[{"name":"id","type":"i64"}],"returns":"unit","partitioning":{"by":["id"]}}"#;
     let description = format!(
-        r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"id","type":"i64"}},{{"name":"a","type":"{ty}"}}],
+        r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"id","type":"i64"}},{{{column}}}],
             "primary_key":["id"],"placement":{{"by":"id"}}}}],"procedures":[{put}]}}"#
     );
     let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
@@ -33,6 +33,7 @@ fn typed(ty: &str, bytes: u64) -> Vec<u8> {
             (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
             (memory (export "memory") 1)
             (func (export "reprise_call_put") (param i32) (result i32)
+                (i64.store (i32.const 8) (i64.const 4294967303))
                 (call $args_read (i32.const 0))
                 (drop (call $insert (i32.const 0) (i64.const {})))
                 (i32.const 0))
@@ -89,17 +90,72 @@ fn the_former_bytes_become_a_new_version_with_the_rows() {
     server.call("put", json!({"id": 3, "amount": 30})).ok(200);
 }
 
+const NARROW: &str = r#""name":"a","type":"i32""#;
+/// The same column with another name and a wider type.
+const WIDE: &str = r#""name":"b","was":"a","type":"i64""#;
+
+fn put_typed(server: &Server, id: i64) {
+    let row = json!({"id": id}).to_string().into_bytes();
+    server.send(Method::POST, "/v1/call/typed/put", &[], row).ok(200);
+}
+
+#[test]
+fn renamed_and_wider_column_goes_back_over_a_restart_as_the_plan_says() {
+    let server = Server::start();
+    server.put_module("typed", typed(NARROW, 4)).ok(201);
+    put_typed(&server, 1);
+    let planned = server.send(Method::PUT, "/v1/modules/typed?dry_run=true", &[], typed(WIDE, 8));
+    let way_back = planned.ok(200)["plan"]["way_back"].clone();
+    assert_eq!(way_back["is_open"], true);
+    assert_eq!(way_back["needs"], json!(["typed.t.b fits i32 in every row"]));
+    server.put_module("typed", typed(WIDE, 8)).ok(200);
+    let rows = |server: &Server| server.get("/v1/tables/t/rows").ok(200)["rows"].clone();
+    assert_eq!(rows(&server), json!([{"id": "1", "b": "7"}]));
+
+    let server = server.restart();
+    let planned = roll_back(&server, "typed", "dry_run=true").ok(200);
+    assert_eq!(planned["plan"]["conflicts"], json!([]));
+    let steps = planned["plan"]["tables"][0]["steps"].as_array().expect("steps").clone();
+    let actions: Vec<_> = steps.iter().map(|step| &step["action"]).collect();
+    assert_eq!(actions, ["rename", "convert"], "{planned}");
+    assert_eq!(roll_back(&server, "typed", "").ok(200)["rolled_back_to"], 1);
+    assert_eq!(rows(&server), json!([{"id": "1", "a": 7}]));
+
+    // The log has it: a replay does the same, and the way leads forth again.
+    let server = server.restart();
+    assert_eq!(rows(&server), json!([{"id": "1", "a": 7}]));
+    assert_eq!(roll_back(&server, "typed", "version=2").ok(200)["rolled_back_to"], 2);
+    put_typed(&server, 2);
+    let planned = roll_back(&server, "typed", "version=1&dry_run=true").ok(200);
+    let refused = roll_back(&server, "typed", "version=1").problem("schema-conflict", 409);
+    assert_eq!(refused["conflicts"], planned["plan"]["conflicts"]);
+    assert_eq!(
+        refused["conflicts"][0]["stored"],
+        "i64: 1 row beyond i32 there, as the one with id=2"
+    );
+    assert_eq!(
+        rows(&server),
+        json!([{"id": "1", "b": "7"}, {"id": "2", "b": "4294967303"}])
+    );
+}
+
 #[test]
 fn what_can_not_be_put_back_is_refused_and_says_why() {
     let server = Server::start();
     roll_back(&server, "typed", "").problem("not-found", 404);
-    server.put_module("typed", typed("i32", 4)).ok(201);
-    server.put_module("typed", typed("i64", 8)).ok(200);
-    let row = json!({"id": 1}).to_string().into_bytes();
-    server.send(Method::POST, "/v1/call/typed/put", &[], row).ok(200);
+    server.put_module("typed", typed(NARROW, 4)).ok(201);
+    server
+        .put_module("typed", typed(r#""name":"a","type":"i64""#, 8))
+        .ok(200);
+    put_typed(&server, 1);
     let planned = roll_back(&server, "typed", "dry_run=true").ok(200);
     let conflicts = planned["plan"]["conflicts"].as_array().expect("conflicts").clone();
-    assert!(conflicts.iter().any(|conflict| conflict["item"] == "a"), "{planned}");
+    assert_eq!(conflicts.len(), 1, "{planned}");
+    assert_eq!(conflicts[0]["item"], "a");
+    assert_eq!(
+        conflicts[0]["stored"],
+        "i64: 1 row beyond i32 there, as the one with id=1"
+    );
     let refused = roll_back(&server, "typed", "").problem("schema-conflict", 409);
     assert_eq!(refused["conflicts"], json!(conflicts));
     assert_eq!(server.get("/v1/modules/typed").ok(200)["version"], 2);

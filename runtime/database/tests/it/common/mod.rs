@@ -1,6 +1,8 @@
 //! A database of accounts in this process.
 #![allow(dead_code)]
 
+pub mod parts;
+
 use std::{
     borrow::Borrow,
     collections::{BTreeMap, VecDeque},

@@ -1,0 +1,119 @@
+//! Where the tables and columns of versions out of service lie now, whatever they are called, so that the tables can go back.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use reprise_base::limits::VERSIONS_KEPT_MAX;
+use reprise_storage::TableId;
+
+use crate::module::{Deployed, ModuleId};
+
+/// Where a table of a version out of service lies now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The stored table.
+    pub table: TableId,
+    /// For each declared column the position of the stored one that it became. None: that was dropped.
+    pub columns: Vec<Option<u16>>,
+}
+
+/// Origins of one version's tables, in the order of their declaration. None: another module's table, or one that was dropped or
+/// made anew.
+pub type Origins = Vec<Option<Origin>>;
+
+/// Origins of the last versions out of service, with different bytes, of each module.
+#[derive(Clone, Debug, Default)]
+pub struct Lineage(BTreeMap<ModuleId, Arc<Origins>>);
+
+impl Lineage {
+    /// Returns the origins of a version out of service, if they are kept.
+    pub fn of(&self, id: ModuleId) -> Option<&Arc<Origins>> {
+        self.0.get(&id)
+    }
+
+    /// Returns the memory that it takes, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        let origins = self.0.values().flat_map(|origins| origins.iter());
+        let bytes =
+            origins.map(|origin| size_of::<Option<Origin>>() + origin.as_ref().map_or(0, |it| 4 * it.columns.len()));
+        bytes.sum::<usize>() as u64
+    }
+
+    pub(crate) fn put(&mut self, id: ModuleId, origins: Origins) {
+        self.0.insert(id, Arc::new(origins));
+    }
+
+    /// Takes in what became of a table. None: it was dropped.
+    fn follow(&mut self, id: TableId, sources: Option<&[Option<u16>]>) {
+        let is_of = |origin: &Option<Origin>| origin.as_ref().is_some_and(|origin| origin.table == id);
+        for origins in self.0.values_mut().filter(|origins| origins.iter().any(is_of)) {
+            let moved = origins.iter().map(|origin| match origin {
+                Some(origin) if origin.table == id => origin.moved(sources?),
+                other => other.clone(),
+            });
+            *origins = Arc::new(moved.collect());
+        }
+    }
+}
+
+impl Origin {
+    /// Behind a change of the table, whose columns come from those. None: it was made anew, and is found by its name from then on.
+    fn moved(&self, sources: &[Option<u16>]) -> Option<Self> {
+        if sources.iter().all(Option::is_none) {
+            return None;
+        }
+        let now = |at: u16| sources.iter().position(|source| *source == Some(at));
+        let columns = self.columns.iter().map(|at| at.and_then(now).map(|at| at as u16));
+        Some(Self {
+            table: self.table,
+            columns: columns.collect(),
+        })
+    }
+}
+
+impl Deployed {
+    /// Returns where the tables lie of the former version of this module that has these bytes.
+    pub(super) fn origins_of(&self, name: &str, hash: &[u8; 32]) -> Option<Arc<Origins>> {
+        let is_it = |id: &ModuleId| {
+            let module = &self.versions[id.0 as usize];
+            module.name == name && module.hash == *hash
+        };
+        let found = self.lineage.0.iter().rfind(|(id, _)| is_it(id))?;
+        Some(found.1.clone())
+    }
+
+    /// Keeps where the tables lie of the version that is about to leave service.
+    pub(crate) fn record_origins(&mut self, name: &str) {
+        let Some(module) = self.current.get(name).cloned() else {
+            return;
+        };
+        let tables = module.schema.tables.iter().zip(&module.tables);
+        let origins = tables.map(|(declared, bound)| {
+            bound.is_own.then(|| Origin {
+                table: bound.table,
+                columns: (0..declared.columns.len() as u16).map(Some).collect(),
+            })
+        });
+        self.lineage.put(module.id, origins.collect());
+        let mut hashes = BTreeSet::new();
+        let all: Vec<ModuleId> = self.lineage.0.keys().rev().copied().collect();
+        for id in all {
+            let version = &self.versions[id.0 as usize];
+            if version.name == name && (hashes.len() == VERSIONS_KEPT_MAX || !hashes.insert(version.hash)) {
+                self.lineage.0.remove(&id);
+            }
+        }
+    }
+
+    /// Takes in for all former versions that a table's columns come from those of before.
+    pub(crate) fn follow_change(&mut self, id: TableId, sources: &[Option<u16>]) {
+        self.lineage.follow(id, Some(sources));
+    }
+
+    /// Takes in for all former versions that a table was dropped.
+    pub(crate) fn follow_drop(&mut self, id: TableId) {
+        self.lineage.follow(id, None);
+    }
+}

@@ -1,0 +1,152 @@
+//! A deployment that was judged, and what is made for it before anything is changed.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use reprise_abi::{Placement, TableSchema};
+use reprise_storage::{Conflict, GoOn, Growth, Misfits, Prepared, Store, TableChange, TableId, Unprepared};
+
+use super::{Plan, Step, summary::PlanSummary};
+
+/// A deployment that was judged: what it changes, and nothing of it made yet.
+pub struct Outline {
+    /// The stored tables.
+    pub(super) stored: Vec<Arc<TableSchema>>,
+    pub(super) changes: Vec<Change>,
+    pub(super) bindings: Vec<crate::TableBinding>,
+    pub(super) rebound: BTreeMap<String, Vec<crate::TableBinding>>,
+    /// As what runs at the deployment sees stored tables; none where such a table is not stored.
+    pub(super) retiring: Vec<Retiring>,
+    /// Everything that it would change; the conflicts are here, too, and with one of them there is nothing to prepare.
+    pub summary: PlanSummary,
+}
+
+/// What becomes of a declared table.
+pub(super) enum Change {
+    Create(TableSchema),
+    Change(TableId, TableChange),
+}
+
+/// A stored table as what runs at the deployment sees it; none where it is not stored.
+pub(super) type Retiring = (TableSchema, Option<(TableId, TableChange)>);
+
+impl Outline {
+    /// Returns conflicts of rows that the changed tables could not hold. `count` finds a table's misfits.
+    pub fn row_conflicts<E>(
+        &self,
+        mut count: impl FnMut(TableId, &TableSchema, &TableChange) -> Result<Vec<Misfits>, E>,
+    ) -> Result<Vec<Conflict>, E> {
+        let mut conflicts = Vec::new();
+        for change in &self.changes {
+            if let Change::Change(id, change) = change
+                && change.has_checks()
+            {
+                let stored = &self.stored[id.0 as usize];
+                conflicts.extend(change.conflicts_of(stored, count(*id, stored, change)?));
+            }
+        }
+        Ok(conflicts)
+    }
+
+    /// Returns what the changed tables take of memory in one store.
+    pub fn growth_in(&self, store: &Store) -> Growth {
+        let mut growth = Growth::default();
+        for change in &self.changes {
+            growth.add(match change {
+                Change::Create(table) => Growth::of_new(table),
+                Change::Change(id, change) => store.growth_of(*id, change),
+            });
+        }
+        for (seen, change) in &self.retiring {
+            growth.add(match change {
+                None => Growth::of_new(seen),
+                Some((id, change)) => store.growth_of(*id, change),
+            });
+        }
+        growth
+    }
+}
+
+/// Counts misfits over the stores whose rows clients see: of a replicated table one is as good as another.
+fn count_misfits(
+    stores: &[&Store],
+    id: TableId,
+    stored: &TableSchema,
+    change: &TableChange,
+    go_on: GoOn<'_>,
+) -> Result<Vec<Misfits>, Unprepared> {
+    let count = match stored.placement {
+        Placement::Replicated => 1,
+        _ => stores.len(),
+    };
+    let mut found: Vec<Misfits> = Vec::new();
+    for store in stores.iter().take(count) {
+        let some = store.misfits(id, change, go_on)?;
+        found.resize(some.len(), Misfits::default());
+        found.iter_mut().zip(some).for_each(|(all, some)| all.add(some));
+    }
+    Ok(found)
+}
+
+/// Makes what the deployment will need: the changed tables. `go_on` is told of rows that were copied, and asked whether there may be
+/// more.
+pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, Unprepared> {
+    if outline.summary.conflicts.is_empty() {
+        let found = outline.row_conflicts(|id, stored, change| count_misfits(stores, id, stored, change, go_on))?;
+        if !found.is_empty() {
+            return Err(Unprepared::Conflicts(found));
+        }
+    }
+    let Outline {
+        stored: _,
+        changes,
+        bindings,
+        rebound,
+        retiring,
+        summary,
+    } = outline;
+    if !summary.conflicts.is_empty() {
+        return Err(Unprepared::Conflicts(summary.conflicts));
+    }
+    let mut plan = Plan {
+        steps: Vec::new(),
+        bindings,
+        rebound,
+        retiring: Vec::new(),
+        summary,
+    };
+    for (seen, change) in retiring {
+        let copies = match change {
+            None => stores.iter().map(|_| Prepared::empty(seen.clone())).collect(),
+            Some((id, change)) => prepare_all(stores, id, &change, go_on)?,
+        };
+        plan.retiring.push((seen, copies));
+    }
+    for change in changes {
+        plan.steps.push(match change {
+            Change::Create(table) => Step::Create(table),
+            Change::Change(id, change) => {
+                let prepared = match change.is_noop() && !plan.summary.migrates {
+                    true => Vec::new(),
+                    false => prepare_all(stores, id, &change, go_on)?,
+                };
+                Step::Change {
+                    table: id,
+                    sources: change.sources().to_vec(),
+                    schema: Arc::new(change.schema),
+                    prepared,
+                }
+            }
+        });
+    }
+    Ok(plan)
+}
+
+fn prepare_all(
+    stores: &[&Store],
+    id: TableId,
+    change: &TableChange,
+    go_on: GoOn<'_>,
+) -> Result<Vec<Prepared>, Unprepared> {
+    let prepared = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
+    prepared.collect()
+}
