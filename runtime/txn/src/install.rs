@@ -162,19 +162,14 @@ pub fn apply(
                 for ((store, replaced), table) in stores.zip(prepared) {
                     replaced.extend(store.install(table));
                 }
-                let before = std::mem::replace(&mut next.tables[id.0 as usize], schema);
-                if before != next.tables[id.0 as usize] {
-                    next.past.push(id, installed_by, before);
-                }
+                next.replace_table(id, installed_by, schema);
             }
         }
     }
     next.note_migration(&candidate);
     let migrates = plan.summary.migrates;
     let of_name = next.versions.iter().filter(|module| module.name == candidate.name);
-    // Versions often differ in their code alone: they share one description then.
-    let before = next.current.get(&candidate.name).map(|module| &module.description);
-    let same = before.filter(|before| **before == candidate.description).cloned();
+    let description = shared_description(&next, &candidate);
     let module = Arc::new(Module {
         id: ModuleId(next.versions.len() as u32),
         version: 1 + of_name.count() as u32,
@@ -185,7 +180,7 @@ pub fn apply(
         prefetch: prefetch::rows_of(&candidate.schema, &plan.bindings),
         meters: ModuleMeters::new(candidate.schema.procedures.len()),
         schema: candidate.schema,
-        description: same.unwrap_or(candidate.description),
+        description,
         tables: plan.bindings,
         code: candidate.code,
     });
@@ -249,7 +244,22 @@ fn rebind(deployed: &mut Deployed, name: &str, tables: Vec<TableBinding>) {
     deployed.current.insert(name.to_owned(), rebound);
 }
 
+/// Versions often differ in their code alone: they share one description then.
+fn shared_description(deployed: &Deployed, candidate: &Candidate) -> Arc<[u8]> {
+    let before = deployed.current.get(&candidate.name).map(|module| &module.description);
+    let same = before.filter(|before| **before == candidate.description);
+    same.unwrap_or(&candidate.description).clone()
+}
+
 impl Deployed {
+    /// Puts a changed table in the place of the stored one.
+    fn replace_table(&mut self, id: TableId, until: TxnId, schema: Arc<TableSchema>) {
+        let before = std::mem::replace(&mut self.tables[id.0 as usize], schema);
+        if before != self.tables[id.0 as usize] {
+            self.past.push(id, until, before);
+        }
+    }
+
     /// Keeps of the version in service what is needed once it is not: its procedures, by which records and kept outcomes are shown, and its
     /// description as it was sent. A call that runs has all of it.
     fn retire(&mut self, name: &str) {

@@ -3,6 +3,7 @@
 //! names of their columns and nothing of how they are stored.
 
 mod change;
+mod lineage;
 mod model;
 mod module;
 mod world;
@@ -213,7 +214,7 @@ impl Chain {
                 return Err("deployed, and its migration was to fail".into());
             }
             Ok(deployment) => {
-                self.model.deploy(&declared);
+                self.model.deploy(&declared, &made_anew(&planned.summary));
                 if !deployment.unchanged {
                     self.model.migrate(&declared);
                     self.stats.migrated += (declared.migration == Migration::Counts) as u64;
@@ -312,7 +313,7 @@ impl Chain {
             other => other,
         };
         removed.map_err(|error| error.to_string())?;
-        self.model.modules.remove(name);
+        self.model.remove(name);
         self.stats.removed += 1;
         self.compare(life)
     }
@@ -327,7 +328,7 @@ impl Chain {
         self.note(|| format!("drop {name}, used: {is_used}"));
         match (life.router().drop_table(name), is_used) {
             (Ok(_), false) => {
-                self.model.tables.remove(name);
+                self.model.drop_table(name);
                 self.stats.dropped += 1;
             }
             (Err(DeployError::Install(InstallError::Conflicts(_))), true) => {}
@@ -349,4 +350,11 @@ impl Chain {
 /// Consent to all that a plan would destroy.
 fn consents_to(plan: &PlanSummary) -> Vec<Consent> {
     plan.destroyed.iter().map(|found| found.consent.clone()).collect()
+}
+
+/// Full names of the tables that a plan would make anew: no column of theirs comes from a stored one.
+fn made_anew(plan: &PlanSummary) -> Vec<String> {
+    let changed = plan.tables.iter().filter(|table| !table.sources.is_empty());
+    let anew = changed.filter(|table| table.sources.iter().all(Option::is_none));
+    anew.map(|table| table.table.clone()).collect()
 }

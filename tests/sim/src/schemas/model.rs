@@ -9,6 +9,7 @@ use reprise_env::sim::FaultRandom;
 
 use super::{
     change::Declared,
+    lineage::{Moves, Places},
     module::{Migration, counted, counted_column},
 };
 
@@ -34,6 +35,7 @@ pub struct Model {
     pub tables: BTreeMap<String, Table>,
     /// What modules in service declare.
     pub modules: BTreeMap<String, Vec<TableSchema>>,
+    places: Places,
 }
 
 /// A call, and what it does.
@@ -145,31 +147,76 @@ impl Model {
         modules.any(|(module, declared)| declared.iter().any(|found| full_name(module, found) == table))
     }
 
-    /// What was taken up.
-    pub fn deploy(&mut self, declared: &Declared) {
-        let module = &declared.module;
-        for table in declared.tables.iter().filter(|table| table.owner.is_empty()) {
+    /// What was taken up. `anew`: tables without rows that were made anew, by their full names.
+    pub fn deploy(&mut self, declared: &Declared, anew: &[String]) {
+        let (module, bytes) = (&declared.module, declared.bytes());
+        if self.places.is_current(module, &bytes) {
+            return;
+        }
+        let places = self.places.of(module, &bytes);
+        self.places.retire(module);
+        let (mut changed, mut moves) = (Vec::new(), Moves::new());
+        for (at, table) in declared.tables.iter().enumerate() {
+            if !table.owner.is_empty() {
+                continue;
+            }
             let name = full_name(module, table);
-            let is_own = |other: &&TableSchema| other.owner.is_empty();
-            let keeps = |was: &str| declared.tables.iter().filter(is_own).any(|other| other.name == was);
-            let was = table.was.as_ref().filter(|was| !keeps(was));
-            let was = was.map(|was| format!("{module}.{was}"));
-            let known = self.tables.remove(&name).or_else(|| self.tables.remove(&was?));
-            let rows = match known {
-                Some(known) => known
+            let place = places.get(at).cloned().flatten();
+            let place = place.filter(|(full, _)| self.tables.contains_key(full));
+            let (before, known) = match &place {
+                Some((full, _)) => (full.clone(), self.tables.remove(full)),
+                None => self.take_by_name(declared, table),
+            };
+            let mut rows = BTreeMap::new();
+            if let Some(known) = known {
+                let sources = match place {
+                    Some((_, columns)) => columns,
+                    None => sources_by_name(table, &known.schema),
+                };
+                let names = table.columns.iter().zip(&sources);
+                let names = names.filter_map(|(column, source)| Some((source.clone()?, column.name.clone())));
+                let is_new = anew.contains(&name);
+                moves.insert(before, (!is_new).then(|| (name.clone(), names.collect())));
+                let carried = known
                     .rows
                     .into_iter()
-                    .map(|(key, row)| (key, carry(table, &known.schema, row)))
-                    .collect(),
-                None => BTreeMap::new(),
-            };
+                    .map(|(key, row)| (key, carry(table, &sources, &row)));
+                rows = carried.collect();
+            }
             let mut schema = table.clone();
             schema.owner = module.clone();
             schema.was = None;
             schema.columns.iter_mut().for_each(|column| column.was = None);
-            self.tables.insert(name, Table { schema, rows });
+            changed.push((name, Table { schema, rows }));
         }
+        self.tables.extend(changed);
+        self.places.follow(&moves);
+        self.places.serve(module, bytes, &declared.tables);
         self.modules.insert(module.clone(), declared.tables.clone());
+    }
+
+    /// Takes the stored table of a declaration out, by its name or the one that it had.
+    fn take_by_name(&mut self, declared: &Declared, table: &TableSchema) -> (String, Option<Table>) {
+        let name = full_name(&declared.module, table);
+        if let Some(known) = self.tables.remove(&name) {
+            return (name, Some(known));
+        }
+        let is_own = |other: &&TableSchema| other.owner.is_empty();
+        let keeps = |was: &str| declared.tables.iter().filter(is_own).any(|other| other.name == was);
+        let was = table.was.as_ref().filter(|was| !keeps(was));
+        let was = was.map_or(String::new(), |was| format!("{}.{was}", declared.module));
+        let known = self.tables.remove(&was);
+        (was, known)
+    }
+
+    pub fn remove(&mut self, module: &str) {
+        self.modules.remove(module);
+        self.places.retire(module);
+    }
+
+    pub fn drop_table(&mut self, name: &str) {
+        self.tables.remove(name);
+        self.places.follow(&Moves::from([(name.to_owned(), None)]));
     }
 
     /// What ran when it was deployed.
@@ -264,25 +311,33 @@ impl Model {
     }
 }
 
-/// A row under the declaration that came after `before`.
-fn carry(declared: &TableSchema, before: &TableSchema, row: Row) -> Row {
-    let had = |name: &str| before.columns.iter().any(|column| column.name == name);
-    let value = |column: &ColumnSchema| {
+/// For each declared column the stored one that it comes from.
+fn sources_by_name(declared: &TableSchema, before: &TableSchema) -> Vec<Option<String>> {
+    let had = |name: &String| before.columns.iter().any(|column| column.name == *name);
+    let source = |column: &ColumnSchema| {
         let was = column
             .was
             .as_ref()
             .filter(|was| declared.columns.iter().all(|other| other.name != **was));
-        match (had(&column.name), was.filter(|was| had(was))) {
-            (true, _) => row[&column.name].clone(),
-            (false, Some(was)) => row[was].clone(),
-            (false, None) => default_of(column),
-        }
+        [Some(&column.name), was]
+            .into_iter()
+            .flatten()
+            .find(|name| had(name))
+            .cloned()
     };
-    declared
-        .columns
-        .iter()
-        .map(|column| (column.name.clone(), value(column)))
-        .collect()
+    declared.columns.iter().map(source).collect()
+}
+
+/// A row under the declaration that came after it.
+fn carry(declared: &TableSchema, sources: &[Option<String>], row: &Row) -> Row {
+    let columns = declared.columns.iter().zip(sources);
+    let value = |(column, source): (&ColumnSchema, &Option<String>)| {
+        let value = source
+            .as_ref()
+            .map_or_else(|| default_of(column), |source| row[source].clone());
+        (column.name.clone(), value)
+    };
+    columns.map(value).collect()
 }
 
 fn random_value(random: &mut FaultRandom, column: &ColumnSchema) -> Value {
