@@ -5,15 +5,11 @@ use std::{
     time::Duration,
 };
 
-use reprise_abi::{
-    schema::{ModuleSchema, is_valid_name},
-    text::TextBound,
-};
+use reprise_abi::schema::{ModuleSchema, is_valid_name};
 use reprise_base::{
     Grant, Lsn, MemoryKind, TxnId,
-    limits::{MODULE_BYTES_MAX, QUARANTINED_MAX, TEXT_PER_BYTE_MAX},
+    limits::{MODULE_BYTES_MAX, QUARANTINED_MAX},
 };
-
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{
@@ -31,7 +27,7 @@ use reprise_wire::{
 };
 
 use crate::{
-    plans::{Lists, names_of},
+    plans::{Lists, judge_texts, names_of},
     router::{Router, Unavailable},
     standby::NotPrimary,
 };
@@ -296,28 +292,6 @@ impl Router {
         let outcome = outcome.unwrap_or_else(|_| Err("the server stops".into()));
         outcome.map_err(|reason| DeployError::OutcomeUnknown { reason, txn_id, lsn })
     }
-}
-
-/// Results are bounded in bytes before they are committed, and so are their texts, as long as a byte does not become too many.
-/// Judged at the upload alone: what is in service already stays.
-fn judge_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
-    for procedure in &schema.procedures {
-        let params = procedure.params.iter().map(|param| (&*param.name, &param.ty));
-        for (what, bound) in [
-            ("arguments", TextBound::of_members(params)),
-            ("result", TextBound::of(&procedure.returns)),
-        ] {
-            if bound.per_byte > TEXT_PER_BYTE_MAX {
-                let reason = format!(
-                    "the {what} of {} may take {} bytes of JSON for each byte, and {TEXT_PER_BYTE_MAX} is the most: \
-                     shorten the names of what is in its lists, or leave out members of type unit",
-                    procedure.name, bound.per_byte
-                );
-                return Err(DeployError::Invalid { reason, offset: None });
-            }
-        }
-    }
-    Ok(())
 }
 
 fn check_name(name: &str) -> Result<(), DeployError> {

@@ -1,9 +1,12 @@
-//! A plan as the log and the operator get it, and the counts for a plan that holds no partition.
+//! A plan as the log and the operator get it, the counts for a plan that holds no partition, and the bound of a schema's texts.
 
 use std::{sync::Arc, time::Duration};
 
-use reprise_abi::{Placement, TableSchema};
-use reprise_base::{PartitionId, limits::DEPLOY_LIST_BYTES_MAX};
+use reprise_abi::{Placement, TableSchema, schema::ModuleSchema, text::TextBound};
+use reprise_base::{
+    PartitionId,
+    limits::{DEPLOY_LIST_BYTES_MAX, TEXT_PER_BYTE_MAX},
+};
 use reprise_partition::Touched;
 use reprise_storage::{Misfits, TableChange, TableId};
 use reprise_txn::{
@@ -170,4 +173,26 @@ pub(crate) fn destroyed_in(list: &DestroyedList<'_>) -> Vec<Destroyed> {
         })
     });
     known.collect()
+}
+
+/// Results are bounded in bytes before they are committed, and so are their texts, as long as a byte does not become too many.
+/// Judged at the upload alone: what is in service already stays.
+pub(crate) fn judge_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
+    for procedure in &schema.procedures {
+        let params = procedure.params.iter().map(|param| (&*param.name, &param.ty));
+        for (what, bound) in [
+            ("arguments", TextBound::of_members(params)),
+            ("result", TextBound::of(&procedure.returns)),
+        ] {
+            if bound.per_byte > TEXT_PER_BYTE_MAX {
+                let reason = format!(
+                    "the {what} of {} may take {} bytes of JSON for each byte, and {TEXT_PER_BYTE_MAX} is the most: \
+                     shorten the names of what is in its lists, or leave out members of type unit",
+                    procedure.name, bound.per_byte
+                );
+                return Err(DeployError::Invalid { reason, offset: None });
+            }
+        }
+    }
+    Ok(())
 }
