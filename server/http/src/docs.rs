@@ -222,7 +222,7 @@ pub fn routes(state: AppState) -> Router {
         .with_state(state)
 }
 
-/// Made once: anybody may ask for it.
+/// The text of the description, made once, because it needs no token.
 static OPENAPI: LazyLock<Bytes> = LazyLock::new(|| openapi().to_json().expect("a description serializes").into());
 
 async fn openapi_json() -> Response {
@@ -255,7 +255,7 @@ fn without_query() -> HashSet<(Method, String)> {
     found
 }
 
-/// Refuses a query where the path asks for nothing by one: a misspelled path would not do what was meant.
+/// Refuses a query if the operation has no parameters there.
 async fn refuse_query(
     operations: Arc<HashSet<(Method, String)>>,
     path: MatchedPath,
@@ -275,7 +275,7 @@ async fn refuse_query(
     next.run(request).await
 }
 
-/// What the description says that an operation answers with; none for what is no operation.
+/// The statuses that the description has for an operation.
 #[cfg(test)]
 pub fn statuses(method: &Method, path: &str) -> Vec<u16> {
     let Some(item) = openapi().paths.paths.remove(path) else {

@@ -30,7 +30,7 @@ use crate::{
     status::{last_before, now_us, status_of},
 };
 
-/// Asks nginx, and what follows it in this, to pass each piece on at once.
+/// Header by which nginx and others pass each piece on at once.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Streams what happens
@@ -64,7 +64,7 @@ pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result
     let mut response = Response::new(Body::from_stream(stream));
     let own = response.headers_mut();
     own.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    // An event that a proxy keeps until more have come is late. Proxies compress nothing that names its coding.
+    // A proxy that gathers events delivers them late. No proxy compresses an answer that names its coding.
     own.insert(
         header::CACHE_CONTROL,
         HeaderValue::from_static("no-store, no-transform"),

@@ -173,16 +173,16 @@ async fn route_judged(
     response
 }
 
-/// True for every path of the API but those that are named here: calls and streams of events have bounds of their own, and what shows the
-/// server and ends what runs is answered whatever else is asked for.
+/// Returns true for every path of the API but the named ones. Calls and streams of events have bounds of their own. Operators see the server
+/// and end calls whatever else clients ask for.
 fn passes_door(path: &str) -> bool {
     const OTHERS: [&str; 4] = [batch::PATH, "/v1/events", "/v1/status", "/v1/calls"];
     let is_other = OTHERS.contains(&path) || path.starts_with(calls::PATH_PREFIX) || path.starts_with("/v1/calls/");
     path.starts_with("/v1/") && !is_other
 }
 
-/// The one door of answers whose length follows from what is stored. What reads waits for room for its text, before that is made; what
-/// changes something is waited for by nobody who reads slowly. Each step is made in a place, on a thread that serves no connection.
+/// Makes an answer whose length follows from the stored data. A read first waits for room for its text. A request that changes something does
+/// not wait, because slow readers would hold it up. Each step has a place and a thread that serves no connection.
 async fn make_answer(
     state: &AppState,
     is_read: bool,
@@ -252,7 +252,7 @@ fn name_allowed_methods(mut response: Response) -> Response {
     response
 }
 
-/// Refuses a query where nothing is asked by one: a client that puts its arguments there would not have them looked at.
+/// Refuses a query of a path that has no parameters there. A client may put its arguments there, and the call would run without them.
 pub fn judge_no_query(uri: &Uri) -> Result<(), Refusal> {
     match uri.query() {
         None | Some("") => Ok(()),
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use crate::docs;
 
-    /// A new path needs nothing to pass the door; one that does not pass it stands here.
+    /// A new path passes the door by default.
     #[test]
     fn every_path_of_the_api_passes_the_door_but_for_those_that_are_named() {
         let openapi = docs::openapi();

@@ -44,8 +44,7 @@ enum At {
     Over,
 }
 
-/// Finds the requests of a connection that tell their length twice, and keeps an unfinished head from hyper: of one that goes on for ever there
-/// is then one copy.
+/// Finds the requests of a connection that tell their length twice. Keeps an unfinished head from hyper, so that memory holds one copy of it.
 struct Heads {
     at: At,
     /// The beginning of a head.
@@ -56,11 +55,11 @@ struct Heads {
     doubtful: Arc<AtomicU64>,
 }
 
-/// What hyper may have of the input.
+/// Part of the input that hyper may read.
 enum Passed {
-    /// So many of the bytes that were read.
+    /// The first bytes of the input, by their number.
     First(usize),
-    /// These, in the place of the bytes that were read.
+    /// Other bytes, in the place of the input.
     Instead(Vec<u8>),
 }
 
@@ -96,7 +95,7 @@ impl Heads {
         Passed::Instead(passed)
     }
 
-    /// The input ended, or is not followed any further: hyper says what it makes of the rest.
+    /// Ends the following of the input, and returns the unfinished head for hyper.
     fn give_up(&mut self) -> Vec<u8> {
         self.at = At::Over;
         std::mem::take(&mut self.unfinished)
@@ -110,7 +109,7 @@ impl Heads {
         self.unfinished.extend_from_slice(bytes);
     }
 
-    /// Follows the input; how many bytes at its end are an unfinished head. The first `seen` bytes were read before, as one.
+    /// Follows the input and returns how many bytes at its end are an unfinished head. The first `seen` bytes are one from before.
     fn read(&mut self, mut bytes: &[u8], mut seen: usize) -> usize {
         while !bytes.is_empty() {
             let (next, taken) = match self.at {
@@ -130,7 +129,7 @@ impl Heads {
         0
     }
 
-    /// What follows a head, and where it ends; None where its end is not here yet. No byte is looked at twice before that.
+    /// Returns what follows a head, and where it ends; None if the end has not come yet.
     fn read_head(&mut self, bytes: &[u8], seen: usize) -> Option<(At, usize)> {
         // Its end is a line without anything.
         let looked_at = &bytes[seen.saturating_sub(2)..];
@@ -228,13 +227,13 @@ pub struct WatchedStream {
     stream: StallGuard,
     heads: Heads,
     state: AppState,
-    /// Of whole heads, and what came with them: comes before what the stream has.
+    /// Whole heads and the bytes behind them. Hyper reads them before the stream.
     ready: Vec<u8>,
-    /// For the unfinished head, among all requests on their way.
+    /// Memory of the unfinished head, among all requests on their way.
     head: Option<Grant>,
-    /// There is no memory for the unfinished head.
+    /// True once the unfinished head found no memory.
     is_full: bool,
-    /// For what hyper reads into.
+    /// Memory of hyper's read buffer, beyond what each connection counts.
     buffer: Grant,
     /// What is written in the place of an answer of hyper's own, from some byte on.
     told: Option<(Vec<u8>, usize)>,
@@ -260,7 +259,7 @@ impl WatchedStream {
         (watched, judge)
     }
 
-    /// Counts what hyper reads into. It grows with what comes at once, and does not shrink.
+    /// Counts hyper's read buffer. It grows with the pieces of the input and does not shrink.
     fn count_buffer(&mut self, bytes: usize) {
         let more = (bytes as u64).saturating_sub(CONNECTION_BYTES);
         if more > self.buffer.bytes() {
@@ -268,8 +267,8 @@ impl WatchedStream {
         }
     }
 
-    /// Counts the unfinished head among all requests on their way. Where these take all that they may, hyper is given what is no request, so
-    /// that it ends the connection, and the client is told why.
+    /// Counts the unfinished head among all requests on their way. If there is no room, hyper gets a byte that it refuses. It then ends the
+    /// connection, and the client gets `overloaded`.
     fn count_head(&mut self) {
         let bytes = self.heads.unfinished.capacity() as u64;
         if bytes <= BYTES_COUNTED {

@@ -48,10 +48,10 @@ pub const PROBE_WAIT_MAX: Duration = Duration::from_secs(5);
 pub const LEAVE_WAIT_MAX: Duration = Duration::from_millis(100);
 /// Read buffer of one connection.
 pub const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// What a connection is counted as while it asks for nothing: its buffers and tasks. With TLS it has more of them.
+/// Memory that an idle connection counts: its buffers and its task. TLS adds buffers.
 pub const CONNECTION_BYTES: u64 = 8 << 10;
 pub const CONNECTION_TLS_BYTES: u64 = 24 << 10;
-/// Room for an unfinished head grows by so many bytes.
+/// Step by which the memory of an unfinished head grows.
 pub const HEAD_STEP_BYTES: usize = 4 << 10;
 /// Words of refused calls that travel together, after which each further one names its first mistake alone.
 pub const REFUSED_BYTES_MAX: usize = 16 << 10;
@@ -126,7 +126,7 @@ pub const LOG_READS_MAX: usize = 4;
 pub const ROWS_READS_MAX: usize = 8;
 pub const STATS_READS_MAX: usize = 4;
 pub const OTHER_OPERATIONS_MAX: usize = 4;
-/// Answers that are made at once: they take processors, which calls need, too.
+/// Answers in the making at once. They take processors, which calls need as well.
 pub const ANSWERS_MAX: usize = 2;
 /// Partitions that are busy for longer are not waited for: what they told last is answered.
 pub const STATS_WAIT_MAX: Duration = Duration::from_millis(30);
@@ -145,7 +145,7 @@ pub const LOG_LIMIT_MAX: usize = 1000;
 /// Modules or tables of a page, and text after which it ends.
 pub const LIST_LIMIT_MAX: usize = 1000;
 pub const LIST_PAGE_TEXT_BYTES_MAX: usize = 4 << 20;
-/// Descriptions of modules as OpenAPI that are kept for the next who asks.
+/// Bytes of modules' OpenAPI documents that the server keeps.
 pub const DOCUMENTS_KEPT_BYTES_MAX: usize = 8 << 20;
 /// What a page of rows or of the log is taken for until it is there.
 pub const PAGE_BYTES_MAX: u64 = 8 << 20;

@@ -13,7 +13,7 @@ use crate::{
     refusal::Refusal,
 };
 
-/// Which part of a list a client asks for.
+/// Query of a list: the part that the client asks for.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -38,7 +38,7 @@ impl ListParams {
     }
 }
 
-/// Refuses a cursor of another list, or of nobody's.
+/// Refusal of a cursor that no page of the list returned.
 pub fn bad_cursor() -> Refusal {
     Refusal::malformed("cursor is not one that a page returned; begin again without it")
 }
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(
             one["items"].as_array().map(Vec::len),
             Some(1),
-            "an item alone is told, however long"
+            "a page has one item at least"
         );
     }
 

@@ -42,7 +42,7 @@ fn of_media_type(value: &HeaderValue) -> Option<Format> {
     (is_one_of(["application/json", NDJSON_MEDIA_TYPE]) && parts.all(is_utf8)).then_some(Format::Json)
 }
 
-/// That of the answer: what the client likes best, and without a word about it the body's own.
+/// Returns the format of the answer: the one that weighs most in `Accept`, else that of the body.
 pub fn format_of_answer(headers: &HeaderMap, body: Format) -> Format {
     if !headers.contains_key(header::ACCEPT) {
         return body;
@@ -66,7 +66,7 @@ pub struct Liking {
 }
 
 impl Liking {
-    /// Of what goes by one of these names. The most exact range of the header counts.
+    /// Finds the liking for a type of one of these names. The most exact range of the header counts.
     pub fn of(headers: &HeaderMap, names: &[&str]) -> Self {
         let mut found = Self::default();
         for value in headers.get_all(header::ACCEPT) {
@@ -83,7 +83,7 @@ impl Liking {
         found
     }
 
-    /// True where the client does not take it.
+    /// True if the client refuses the type.
     pub fn is_none(self) -> bool {
         self.weight == 0
     }
@@ -92,7 +92,7 @@ impl Liking {
 /// The weight of a range that names none.
 const WEIGHT_MAX: u16 = 1000;
 
-/// 3: by its name, 2: by its type, 1: as anything, 0: not at all.
+/// Rank of a range: 3 names the media type, 2 its first part, 1 anything, 0 another type.
 fn exactness_of(range: &[u8], names: &[&str]) -> u8 {
     let is_type = |name: &&str| {
         let ty = name.split('/').next().unwrap_or_default();

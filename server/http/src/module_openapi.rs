@@ -99,7 +99,7 @@ impl Documents {
         Some(found.text.clone())
     }
 
-    /// Keeps a document, as far as there is room, and no longer those of versions that are out of service.
+    /// Keeps a document if there is room. Removes documents of versions that are out of service.
     fn keep(&self, version: ModuleId, text: &Bytes, parts: &Parts, deployed: &Deployed) {
         let mut kept = self.kept();
         kept.retain(|kept| kept.version != version && deployed.is_current(kept.version));

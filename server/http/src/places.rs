@@ -35,7 +35,7 @@ pub enum Operation {
     ReadStats,
     /// Partitions and the disk: removals, checkpoints, backups.
     Other,
-    /// Processors: what is between two waits of the making of an answer.
+    /// Processors: a step of an answer, between two waits.
     Answer,
 }
 
@@ -111,8 +111,8 @@ impl Places {
         }
     }
 
-    /// Makes an answer. Each step of it, from one wait to the next, has a place and a thread that serves no connection meanwhile: an answer
-    /// that is long in the making holds up no other request. While it waits it holds neither.
+    /// Makes an answer. Each step, from one wait to the next, has a place and a thread that serves no connection. A long step therefore holds up
+    /// no other request. A waiting answer holds neither.
     pub async fn answer<T>(&self, answer: impl Future<Output = T>) -> Result<T, Refusal> {
         let mut answer = pin!(answer);
         let mut place = self.take(Operation::Answer, OPERATION_PLACE_WAIT_MAX).await?;
@@ -123,7 +123,7 @@ impl Places {
             }
             drop(place);
             until_woken().await;
-            // It has begun, and may have changed something: from here on it comes to its end.
+            // The operation has begun and may have changed something, so this wait has no bound.
             place = self.of(Operation::Answer).acquire_owned().await.expect("never closed");
         }
     }
@@ -181,7 +181,7 @@ mod tests {
         let (sender, ends) = std::sync::mpsc::channel::<()>();
         let ends = Arc::new(std::sync::Mutex::new(ends));
         let begun = Arc::new(Semaphore::new(0));
-        // More of them than there are places, each at work until it is told to end.
+        // There are more answers than places, and each works until it gets its message.
         let answers: Vec<_> = (0..ANSWERS_MAX + 2)
             .map(|_| {
                 let (places, ends, begun) = (places.clone(), ends.clone(), begun.clone());
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(tokio::spawn(async { 7 }).await.expect("no panic"), 7);
         assert_eq!(begun.available_permits(), 0, "no more are made than there are places");
         all_places.forget();
-        answers.iter().for_each(|_| sender.send(()).expect("somebody waits"));
+        answers.iter().for_each(|_| sender.send(()).expect("an answer waits"));
         for answer in answers {
             answer.await.expect("no panic");
         }

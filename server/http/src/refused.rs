@@ -5,7 +5,7 @@ use reprise_codec::ArgsError;
 
 use crate::{limits::REFUSED_BYTES_MAX, refusal::Refusal};
 
-/// The answer to one of several calls that were sent together, whose words have a bound together: `held_bytes` counts them.
+/// Boxes the refusal of one of several calls that travel together. `held_bytes` counts all of them, and beyond the bound each is shortened.
 pub fn bounded(mut refusal: Refusal, held_bytes: &mut usize) -> Box<Refusal> {
     if *held_bytes > REFUSED_BYTES_MAX {
         refusal.shorten();
@@ -15,7 +15,7 @@ pub fn bounded(mut refusal: Refusal, held_bytes: &mut usize) -> Box<Refusal> {
 }
 
 impl Refusal {
-    /// Memory that it takes, about.
+    /// Counts the bytes of memory, about.
     fn held_bytes(&self) -> usize {
         let problem = &*self.problem;
         let errors = problem.errors.iter();

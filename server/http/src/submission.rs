@@ -155,7 +155,7 @@ impl<F> Submission<F> {
         self.slots.push(Slot { text, state, framing });
     }
 
-    /// What its refused calls hold, beside their places.
+    /// Bytes that its refusals hold.
     pub fn refused_bytes(&self) -> usize {
         self.refused_bytes
     }

@@ -4,6 +4,7 @@
 //! Invariants: a server ends with its handle; each test has a server and a directory of its own.
 //! Called by: the tests beside it.
 
+mod documented;
 mod probe;
 mod server;
 mod wire;

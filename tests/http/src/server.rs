@@ -16,6 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
+    documented,
     probe::probe,
     wire::{Answer, connect},
 };
@@ -262,12 +263,19 @@ impl Server {
             .collect()
     }
 
+    /// Sends a request. Its answer has a status that the API's description names.
+    #[track_caller]
     pub fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
-        let mut request = self.client.request(method, format!("{}{path}", self.url)).body(body);
+        let mut request = self
+            .client
+            .request(method.clone(), format!("{}{path}", self.url))
+            .body(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        Answer::of(request.send().expect("the server answers"))
+        let answer = Answer::of(request.send().expect("the server answers"));
+        documented::check(&method, path, answer.status);
+        answer
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Run {
     calls: Submission<Terms>,
     /// Bytes of the requests that were taken.
     bytes: usize,
-    /// What it was counted as when it was submitted.
+    /// Bytes that the pipeline counts for it.
     pub counted_bytes: usize,
     pub weight: usize,
     /// Its call travels with those of other connections.
@@ -82,7 +82,7 @@ impl Run {
         self.bytes
     }
 
-    /// Its requests, and the words of those that are refused.
+    /// Bytes of its requests and of its refusals.
     pub fn held_bytes(&self) -> usize {
         self.bytes + self.calls.refused_bytes()
     }

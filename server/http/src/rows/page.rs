@@ -106,7 +106,7 @@ enum Form {
 }
 
 impl Form {
-    /// What the client likes best; of two that it likes alike the first one here.
+    /// Chooses the form that weighs most; of two alike, the first of this list.
     fn of(headers: &HeaderMap) -> Self {
         let names = [
             (Self::Json, "application/json"),

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_test_http::{Options, Server};
+use reprise_test_http::{Options, Server, raw};
 use serde_json::{Value, json};
 
 /// A wait that ends only by a mistake.
@@ -227,4 +227,165 @@ fn pages_that_nobody_reads_stay_within_their_budget() {
     drop(streams);
     until_none(&server, "answers");
     assert!(matches!(server.get("/v1/log").ok(200)["records"], Value::Array(_)));
+}
+
+/// A procedure with many parameters, each with a long name: a call without arguments has as many mistakes.
+fn with_many_parameters() -> Vec<u8> {
+    let params: Vec<_> = (0..64)
+        .map(|at| format!(r#"{{"name":"p{at}{}","type":"i64"}}"#, "x".repeat(55)))
+        .collect();
+    let description = format!(
+        r#"{{"abi":1,"tables":[],"procedures":[{{"name":"many","params":[{}],"returns":"unit","read_only":true,"partitioning":"any"}}]}}"#,
+        params.join(",")
+    );
+    let text = format!(
+        r#"(module (@custom "reprise.describe" "{}") (memory (export "memory") 1)
+          (func (export "reprise_call_many") (param i32) (result i32) (i32.const 0)))"#,
+        description.replace('"', "\\\"")
+    );
+    wat::parse_str(text).expect("valid wasm text")
+}
+
+/// What refused calls of clients that read nothing hold is counted, and little: of many mistakes the first of each call is told.
+#[test]
+fn words_of_refused_calls_that_nobody_reads_are_few_and_counted() {
+    let server = server();
+    server.put_module("many", with_many_parameters()).ok(201);
+    let pipelined = "POST /v1/call/many/many HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
+        .replace("host: a", "host: localhost");
+    let line = "{\"module\":\"many\",\"procedure\":\"many\",\"args\":{}}\n".repeat(20_000);
+    let batch = format!(
+        "POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{line}",
+        line.len()
+    );
+    for request in [pipelined.repeat(4_000), batch] {
+        let (grown, most, streams) = while_nobody_reads(&server, request.as_bytes(), "requests");
+        assert!(
+            most > 1 << 20 && most <= BUDGET_BYTES + BESIDE_BYTES,
+            "{} KiB are held",
+            most >> 10
+        );
+        assert!(grown < 2 * BUDGET_BYTES + BESIDE_BYTES, "grown by {} MiB", grown >> 20);
+        drop(streams);
+        until_none(&server, "requests");
+        until_none(&server, "answers");
+    }
+    // One call is told all of its mistakes.
+    let one = server.send(reqwest::Method::POST, "/v1/call/many/many", &[], b"{}".to_vec());
+    let problem = one.problem("invalid-arguments", 400);
+    assert_eq!(problem["errors"].as_array().map(Vec::len), Some(64));
+}
+
+/// A head that goes on for ever lies in memory once, and is counted; where requests take all that they may, its client is told.
+#[test]
+fn unfinished_heads_are_counted_and_lie_in_memory_once() {
+    const HEADS: usize = 400;
+    let server = server();
+    let head = format!(
+        "GET /v1/status HTTP/1.1\r\nhost: localhost\r\nx-a: {}",
+        "a".repeat(30 << 10)
+    );
+    little(&server);
+    let before = server.resident_bytes();
+    let open = |head: &str| {
+        let mut stream = TcpStream::connect(&server.address).expect("connect");
+        stream.write_all(head.as_bytes()).expect("send");
+        stream
+    };
+    let streams: Vec<_> = (0..HEADS).map(|_| open(&head)).collect();
+    let begun = Instant::now();
+    while held(&server, "requests") < (HEADS as u64) * (28 << 10) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(15),
+            "{} bytes are counted",
+            held(&server, "requests")
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    let counted = held(&server, "requests") + held(&server, "connections");
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(
+        grown < counted * 2,
+        "grown by {} MiB, {} MiB are counted",
+        grown >> 20,
+        counted >> 20
+    );
+    // The rest of a head makes it a request like any other.
+    for mut stream in streams.into_iter().take(3) {
+        stream.write_all(b"\r\nconnection: close\r\n\r\n").expect("send");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    until_none(&server, "requests");
+    // Bodies that do not end take all there is.
+    let body = "x".repeat((1 << 20) + 1);
+    let call = format!(
+        "POST /v1/call/sizes/long HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len() + 1
+    );
+    let (_, _, _bodies) = while_nobody_reads(&server, call.as_bytes(), "requests");
+    let mut heads = Vec::new();
+    let told = (0..HEADS).find_map(|_| {
+        let mut stream = open(&head);
+        stream
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .expect("set timeout");
+        let mut answer = [0; 256];
+        let bytes = stream.read(&mut answer).unwrap_or(0);
+        heads.push(stream);
+        (bytes > 0).then(|| String::from_utf8_lossy(&answer[..bytes]).into_owned())
+    });
+    let told = told.expect("there is no room for all of them");
+    assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+    little(&server);
+}
+
+/// Where answers that nobody takes hold all room, every path of the API waits for some and is refused, but for those that are named: a
+/// new one needs nothing for that.
+#[test]
+fn every_answer_of_the_api_waits_for_room_but_those_that_are_named() {
+    let server = server();
+    let full = "POST /v1/call/sizes/big HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}".repeat(8);
+    let (_, _, streams) = while_nobody_reads(&server, full.as_bytes(), "answers");
+    let description = server.get("/openapi.json").ok(200);
+    let paths = description["paths"].as_object().expect("paths").clone();
+    let asked: Vec<_> = paths
+        .into_iter()
+        .filter(|(_, item)| item.get("get").is_some())
+        .map(|(path, _)| path)
+        .collect();
+    let answered = thread::scope(|scope| {
+        let ask = |path: &String| {
+            let own = path.replace(['{', '}'], "");
+            let request = format!("GET {own} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+            match path == "/v1/events" {
+                true => "HTTP/1.1 200".to_owned(), // which has no end
+                false => raw(&server.address, request.as_bytes()),
+            }
+        };
+        let all: Vec<_> = asked
+            .iter()
+            .map(|path| (path, scope.spawn(move || ask(path))))
+            .collect();
+        all.into_iter()
+            .map(|(path, answer)| (path.clone(), answer.join().expect("no panic")))
+            .collect::<Vec<_>>()
+    });
+    let (refused, others): (Vec<_>, Vec<_>) = answered
+        .into_iter()
+        .partition(|(_, answer)| answer.starts_with("HTTP/1.1 503 ") && answer.contains("/problems/overloaded"));
+    let others: Vec<_> = others.into_iter().map(|(path, _)| path).collect();
+    let expected = [
+        "/healthz",
+        "/metrics",
+        "/problems/{slug}",
+        "/readyz",
+        "/v1/calls",
+        "/v1/events",
+        "/v1/status",
+    ];
+    assert_eq!(others, expected, "answered; refused are {}", refused.len());
+    drop(streams);
+    server.get("/v1/modules").ok(200);
 }

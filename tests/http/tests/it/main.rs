@@ -11,6 +11,7 @@ mod errors;
 mod garbage;
 mod keys;
 mod looking;
+mod meaning;
 mod plan;
 mod replication;
 mod rollback;
