@@ -14,6 +14,7 @@ mod memory;
 mod migrations;
 mod networks;
 mod nvram;
+mod outputs;
 mod readers;
 mod reload;
 mod remote;
