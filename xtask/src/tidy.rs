@@ -39,6 +39,7 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
     complaints.extend(text::file_lengths(&sources));
     complaints.extend(text::crate_headers(&sources));
     complaints.extend(text::banned_calls_of_guests(&sources));
+    complaints.extend(text::prints(&sources));
     complaints.extend(text::machine_paths(&sources));
     complaints.extend(text::architecture_page(root, &sources));
     Ok(complaints)

@@ -1,6 +1,6 @@
 //! The effects that code below the router may have: time, files, threads and connections.
 //! Owns: the traits `Clock`, `Disk`, `Threads` and `Net`, the real ones, and simulated ones with faults (`sim`, `stepper`, `simnet`).
-//! Does not: know what is stored or done, retry anything.
+//! Does not: know what is stored or done, retry anything but an open that found no descriptor left.
 //! Invariants: no unsafe code but for calls of the system; a write that was reported durable is in every crash image of `SimDisk`.
 //! Called by: `host`, `log`, `txn`, `checkpoint`, `partition`, `replay`, `recovery`, `database`, `backup`, `ship`, `net-rdma`, `net-tls`, `node`.
 #![deny(unsafe_code)]
@@ -8,6 +8,7 @@
 
 mod aligned;
 mod clock;
+mod descriptors;
 mod disk;
 mod entropy;
 mod filter;
@@ -26,6 +27,7 @@ mod threads;
 
 pub use aligned::{AlignedBuf, DIRECT_ALIGN_BYTES};
 pub use clock::{Clock, RealClock};
+pub use descriptors::{ignore_signals, raise_descriptor_limit};
 pub use disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 pub use entropy::entropy;
 pub use filter::{DiskFilter, FilteredDisk};

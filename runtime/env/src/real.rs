@@ -13,6 +13,7 @@ use std::{
 
 use crate::{
     aligned::{AlignedBuf, DIRECT_ALIGN_BYTES},
+    descriptors::{with_descriptor, with_descriptor_or_none},
     disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock},
 };
 
@@ -54,6 +55,8 @@ pub fn make_private_dir(path: &Path) -> io::Result<()> {
 #[derive(Clone, Debug)]
 pub struct RealDisk {
     root: PathBuf,
+    /// The directory, held open: making a name in it durable needs no descriptor that may be lacking by then.
+    directory: Arc<File>,
 }
 
 impl RealDisk {
@@ -61,14 +64,21 @@ impl RealDisk {
     pub fn create(root: impl Into<PathBuf>) -> Result<Self, DiskError> {
         let root = root.into();
         make_private_dirs(&root).map_err(|e| error("create directory", &root, &e))?;
-        Ok(Self { root })
+        Self::open(root)
     }
 
     /// Uses an existing directory; nothing is written.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, DiskError> {
         let root = root.into();
-        fs::read_dir(&root).map_err(|e| error("open directory", &root, &e))?;
-        Ok(Self { root })
+        let open = || {
+            let mut options = OpenOptions::new();
+            options.read(true).custom_flags(libc::O_DIRECTORY).open(&root)
+        };
+        let directory = with_descriptor(open).map_err(|e| error("open directory", &root, &e))?;
+        Ok(Self {
+            root,
+            directory: Arc::new(directory),
+        })
     }
 
     /// The directory.
@@ -84,17 +94,7 @@ impl RealDisk {
         self.root.join(name)
     }
 
-    fn wrap(&self, path: PathBuf, file: File, writable: bool) -> Arc<dyn DiskFile> {
-        // Not every file system has O_DIRECT; those that lack it say so at open.
-        let direct = writable
-            .then(|| {
-                OpenOptions::new()
-                    .write(true)
-                    .custom_flags(libc::O_DIRECT | libc::O_DSYNC)
-                    .open(&path)
-                    .ok()
-            })
-            .flatten();
+    fn wrap(&self, path: PathBuf, file: File, direct: Option<File>) -> Arc<dyn DiskFile> {
         Arc::new(RealFile {
             path,
             file,
@@ -108,7 +108,8 @@ impl RealDisk {
 /// link would have files read that are not the backup's.
 fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<File, DiskError> {
     let refused = |what: &str| DiskError::new("open", &path.display().to_string(), DiskErrorKind::Refused, what);
-    let opened = options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path);
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    let opened = with_descriptor(|| options.open(path));
     let file = opened.map_err(|e| match e.raw_os_error() {
         Some(libc::ELOOP) => refused("it is a link; put the file itself there"),
         Some(libc::ENXIO) => refused(NOT_REGULAR),
@@ -125,41 +126,58 @@ pub fn open_regular_file(path: &Path) -> Result<File, DiskError> {
     open_regular(path, OpenOptions::new().read(true))
 }
 
+/// Opens a file past the page cache. None: not every file system has that; those that lack it say so here.
+fn open_direct(path: &Path) -> io::Result<Option<File>> {
+    with_descriptor_or_none(|| {
+        let mut options = OpenOptions::new();
+        options
+            .write(true)
+            .custom_flags(libc::O_DIRECT | libc::O_DSYNC)
+            .open(path)
+    })
+}
+
 /// Makes the name of a new directory durable: what is synced in it would be lost with it.
 fn sync_entry(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    with_descriptor(|| File::open(parent.unwrap_or(Path::new("."))))?.sync_all()
 }
 
 impl Disk for RealDisk {
     fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
         let path = self.path(name);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(PRIVATE_FILE_MODE)
-            .open(&path)
-            .map_err(|e| error("create", &path, &e))?;
-        Ok(self.wrap(path, file, true))
+        let create = || {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create_new(true).mode(PRIVATE_FILE_MODE);
+            options.open(&path)
+        };
+        let file = with_descriptor(create).map_err(|e| error("create", &path, &e))?;
+        match open_direct(&path) {
+            Ok(direct) => Ok(self.wrap(path, file, direct)),
+            Err(e) => {
+                let _ = fs::remove_file(&path); // an empty file of that name would be in the way
+                Err(error("create", &path, &e))
+            }
+        }
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
         let path = self.path(name);
         let file = open_regular(&path, OpenOptions::new().read(true).write(true))?;
-        Ok(self.wrap(path, file, true))
+        let direct = open_direct(&path).map_err(|e| error("open", &path, &e))?;
+        Ok(self.wrap(path, file, direct))
     }
 
     fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
         let path = self.path(name);
         let file = open_regular(&path, OpenOptions::new().read(true))?;
-        Ok(self.wrap(path, file, false))
+        Ok(self.wrap(path, file, None))
     }
 
     fn list(&self) -> Result<Vec<String>, DiskError> {
         let failed = |e| error("list", &self.root, &e);
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.root).map_err(failed)? {
+        for entry in with_descriptor(|| fs::read_dir(&self.root)).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             if entry.file_type().map_err(failed)?.is_file() {
                 names.extend(entry.file_name().into_string());
@@ -180,13 +198,12 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self) -> Result<(), DiskError> {
-        File::open(&self.root)
-            .and_then(|directory| directory.sync_all())
-            .map_err(|e| error("sync directory", &self.root, &e))
+        let synced = self.directory.sync_all();
+        synced.map_err(|e| error("sync directory", &self.root, &e))
     }
 
     fn lock(&self) -> Result<DiskLock, DiskError> {
-        let directory = File::open(&self.root).map_err(|e| error("lock", &self.root, &e))?;
+        let directory = with_descriptor(|| File::open(&self.root)).map_err(|e| error("lock", &self.root, &e))?;
         match directory.try_lock() {
             Ok(()) => Ok(DiskLock::new(directory)),
             Err(TryLockError::WouldBlock) => Err(DiskError::new(
@@ -314,6 +331,17 @@ mod tests {
             |path: &Path| std::os::unix::fs::PermissionsExt::mode(&path.metadata().expect("there").permissions());
         assert_eq!([mode(&outer) & 0o777, mode(&inner) & 0o777], [0o700, 0o700]);
         make_private_dirs(&inner).expect("it is there");
+    }
+
+    /// By then no descriptor may be left, so none is opened: the directory is found under no name.
+    #[test]
+    fn directory_is_synced_by_the_descriptor_that_is_held() {
+        let directory = tempfile::tempdir().expect("make directory");
+        let (before, after) = (directory.path().join("before"), directory.path().join("after"));
+        let disk = RealDisk::create(&before).expect("open disk");
+        disk.create("a").expect("created");
+        fs::rename(&before, &after).expect("renamed");
+        disk.sync_dir().expect("synced");
     }
 
     #[test]

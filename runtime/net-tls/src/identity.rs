@@ -14,6 +14,8 @@ use rustls::{
 };
 use sha2::{Digest, Sha256};
 
+use crate::validity::{Validity, of_chain};
+
 /// No such file is longer.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -36,6 +38,14 @@ pub enum IdentityError {
         /// What is wrong with it.
         what: String,
     },
+    /// The certificate, or one that signs it, does not hold now.
+    #[error("{certificate} {why}")]
+    NotValid {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// Which end of its period is missed.
+        why: String,
+    },
     /// They do not belong together.
     #[error("{certificate} and {key}: {error}")]
     Pair {
@@ -57,6 +67,8 @@ struct Shown {
     http: Arc<ServerConfig>,
     frames: Arc<ServerConfig>,
     fingerprint: [u8; 32],
+    /// None where it can't be read.
+    validity: Option<Validity>,
 }
 
 /// What a server shows of itself. Connections that are open keep what they were made with.
@@ -85,10 +97,18 @@ impl Identity {
         })
     }
 
-    /// Reads the files anew. True where the certificate is another one; where they are wrong, nothing is changed.
+    /// Reads the files anew. True where the certificate is another one. Where they are wrong, or the other certificate does not hold
+    /// now, nothing is changed.
     pub fn reload(&self) -> Result<bool, IdentityError> {
         let loaded = load(&self.certificate, &self.key)?;
         let is_other = loaded.fingerprint != self.fingerprint();
+        let refusal = loaded.validity.and_then(|validity| validity.refusal());
+        if let Some(why) = refusal.filter(|_| is_other) {
+            return Err(IdentityError::NotValid {
+                certificate: self.certificate.clone(),
+                why,
+            });
+        }
         self.shown.store(Arc::new(loaded));
         Ok(is_other)
     }
@@ -96,6 +116,11 @@ impl Identity {
     /// SHA-256 of the certificate.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.shown.load().fingerprint
+    }
+
+    /// The period in which the certificate and those that sign it hold. None where it can't be read.
+    pub fn validity(&self) -> Option<Validity> {
+        self.shown.load().validity
     }
 
     /// For clients of HTTP/1.1.
@@ -114,7 +139,7 @@ fn load(certificate: &Path, key: &Path) -> Result<Shown, IdentityError> {
         path: path.to_owned(),
         what: what.to_owned(),
     };
-    let bad_pem = |path: &Path, error: pem::Error| wrong(path, &format!("is no PEM file: {error}"));
+    let bad_pem = |path: &Path, error: pem::Error| wrong(path, &format!("is no PEM file: {}", pem_words(&error)));
     let chain: Result<Vec<CertificateDer<'static>>, _> = CertificateDer::pem_slice_iter(&read(certificate)?).collect();
     let chain = chain.map_err(|error| bad_pem(certificate, error))?;
     let Some(first) = chain.first() else {
@@ -141,7 +166,21 @@ fn load(certificate: &Path, key: &Path) -> Result<Shown, IdentityError> {
         http: config(rustls::ALL_VERSIONS, &[b"http/1.1"]).map_err(pair)?,
         frames: config(&[&rustls::version::TLS13], &[]).map_err(pair)?,
         fingerprint,
+        validity: of_chain(&chain),
     })
+}
+
+/// A mistake in a PEM file in words; the library shows lines of text as numbers.
+fn pem_words(error: &pem::Error) -> String {
+    let text = |line: &[u8]| String::from_utf8_lossy(line).trim_end().escape_debug().to_string();
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            format!("the line `-----END {}-----` is missing", text(end_marker))
+        }
+        pem::Error::IllegalSectionStart { line } => format!("`{}` begins no section", text(line)),
+        pem::Error::Base64Decode(what) => format!("a section is not base64 ({what})"),
+        other => other.to_string(),
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {

@@ -10,6 +10,8 @@ mod identity;
 mod net;
 mod pin;
 mod stream;
+mod validity;
 
 pub use identity::{Identity, IdentityError, use_ring};
 pub use net::TlsNet;
+pub use validity::Validity;

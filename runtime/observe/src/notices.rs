@@ -1,8 +1,10 @@
-//! What an operator is told as it happens, a line each: kept until somebody takes it, and of what comes too often the number alone.
+//! What an operator is told as it happens, a line each: handed to a listener at once, kept until there is one, and of what comes too
+//! often the number alone.
 
 use std::{
+    fmt,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -258,15 +260,39 @@ struct Waiting {
     counts: [u64; NoticeKind::ALL.len()],
 }
 
+type Listener = Box<dyn Fn(&Notice) + Send + Sync>;
+
 /// Bounded: of each kind the first few since they were taken, and how many more there were.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Notices {
     waiting: Mutex<Waiting>,
+    listener: OnceLock<Listener>,
     /// 0: no call is slow.
     slow_call_ms: AtomicU32,
 }
 
+impl fmt::Debug for Notices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notices")
+            .field("waiting", &self.waiting)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Notices {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("nothing panics under this lock")
+    }
+
+    /// Hands each notice to `listener` when it is told, and those that wait now. A second listener is none.
+    pub fn set_listener(&self, listener: impl Fn(&Notice) + Send + Sync + 'static) {
+        let mut waiting = self.lock();
+        let _ = self.listener.set(Box::new(listener)); // there was one before
+        if let Some(listener) = self.listener.get() {
+            std::mem::take(&mut waiting.notices).iter().for_each(listener);
+        }
+    }
+
     /// Milliseconds from which on a call is told as slow; 0: none is.
     pub fn slow_call_ms(&self) -> u32 {
         self.slow_call_ms.load(Ordering::Relaxed)
@@ -279,16 +305,24 @@ impl Notices {
 
     /// `make` is called where there is room.
     pub fn tell(&self, kind: NoticeKind, make: impl FnOnce() -> Notice) {
-        let mut waiting = self.waiting.lock().expect("nothing panics under this lock");
+        let mut waiting = self.lock();
         waiting.counts[kind as usize] += 1;
-        if waiting.counts[kind as usize] <= kind.kept_max() {
-            waiting.notices.push(make().bounded());
+        if waiting.counts[kind as usize] > kind.kept_max() {
+            return;
+        }
+        let notice = make().bounded();
+        match self.listener.get() {
+            None => waiting.notices.push(notice),
+            Some(listener) => {
+                drop(waiting);
+                listener(&notice);
+            }
         }
     }
 
-    /// What was told since the last call of this.
+    /// Returns what was told since the last call of this, without what a listener got.
     pub fn take(&self) -> Taken {
-        let waiting = std::mem::take(&mut *self.waiting.lock().expect("nothing panics under this lock"));
+        let waiting = std::mem::take(&mut *self.lock());
         let beyond = |kind: NoticeKind| waiting.counts[kind as usize].saturating_sub(kind.kept_max());
         let left_out = NoticeKind::ALL.map(|kind| (kind, beyond(kind)));
         Taken {
@@ -325,6 +359,22 @@ mod tests {
         };
         assert_eq!((txn_id.0, message.len()), (0, TEXT_BYTES_MAX));
         assert_eq!(notices.take(), Taken::default());
+        // Each is heard when it is told, and counted as before.
+        let heard = std::sync::Arc::new(Mutex::new(Vec::new()));
+        notices.tell(NoticeKind::Trap, || trap(1));
+        let hears = heard.clone();
+        notices.set_listener(move |notice| hears.lock().expect("no panic").push(notice.clone()));
+        (2..100).for_each(|number| notices.tell(NoticeKind::Trap, || trap(number)));
+        assert_eq!(
+            *heard.lock().expect("no panic"),
+            [1, 2, 3, 4, 5].map(|number| trap(number).bounded())
+        );
+        let left_out = notices.take();
+        assert_eq!(
+            (left_out.notices, left_out.left_out),
+            (vec![], vec![(NoticeKind::Trap, 94)])
+        );
+        let notices = Notices::default();
         let refused = |number: u64| Notice::MemoryExhausted {
             txn_id: TxnId(number),
             procedure: "m.p".into(),

@@ -3,9 +3,18 @@
 use std::{error::Error, io, sync::Arc};
 
 use rustls::{
-    ClientConfig, RootCertStore,
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_name,
+    },
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer, ServerName, UnixTime,
+        pem::{self, PemObject},
+    },
+    server::ParsedCertificate,
 };
 
 /// A certificate and its key, as PEM, for a server that asks for one.
@@ -24,29 +33,22 @@ pub fn tls_config(
     ca_cert: Option<&[u8]>,
     certificate: Option<ClientCertificate<'_>>,
 ) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    if is_encrypted {
-        let (own, system) = (own_roots(ca_cert)?, rustls_native_certs::load_native_certs());
-        roots.add_parsable_certificates(system.certs);
-        for root in own {
-            roots
-                .add(root)
-                .map_err(|error| format!("a certificate to trust in is none: {error}"))?;
-        }
-        if roots.is_empty() {
-            return Err("no certificate is trusted here: install the system's (ca-certificates), or name the one that signed the server's".into());
-        }
-    }
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder = builder.with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| error.to_string())?;
-    let builder = builder.with_root_certificates(roots);
+    let builder = match is_encrypted {
+        false => builder.with_root_certificates(RootCertStore::empty()),
+        true => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Trust::of(ca_cert)?)),
+    };
     let Some(ClientCertificate { chain, key }) = certificate else {
         return Ok(builder.with_no_client_auth());
     };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
-    let chain = chain.map_err(|error| format!("the client's certificate is no PEM: {error}"))?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("the client's key is no PEM: {error}"))?;
+    let chain = chain.map_err(|error| format!("the client's certificate is no PEM: {}", pem_words(&error)))?;
+    let key = PrivateKeyDer::from_pem_slice(key);
+    let key = key.map_err(|error| format!("the client's key is no PEM: {}", pem_words(&error)))?;
     let config = builder.with_client_auth_cert(chain, key);
     config.map_err(|error| format!("the client's certificate: {error}"))
 }
@@ -59,7 +61,106 @@ fn own_roots(ca_cert: Option<&[u8]>) -> Result<Vec<CertificateDer<'static>>, Str
     match read {
         Ok(roots) if !roots.is_empty() => Ok(roots),
         Ok(_) => Err("the certificates to trust in are none (-----BEGIN CERTIFICATE-----)".into()),
-        Err(error) => Err(format!("the certificates to trust in are no PEM: {error}")),
+        Err(error) => Err(format!(
+            "the certificates to trust in are no PEM: {}",
+            pem_words(&error)
+        )),
+    }
+}
+
+/// A mistake in a PEM file in words; the library shows lines of text as numbers.
+fn pem_words(error: &pem::Error) -> String {
+    let text = |line: &[u8]| String::from_utf8_lossy(line).trim_end().escape_debug().to_string();
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            format!("the line `-----END {}-----` is missing", text(end_marker))
+        }
+        pem::Error::IllegalSectionStart { line } => format!("`{}` begins no section", text(line)),
+        pem::Error::Base64Decode(what) => format!("a section is not base64 ({what})"),
+        other => other.to_string(),
+    }
+}
+
+/// The certificates that a client trusts: those that sign a server's, and those that its user names.
+#[derive(Debug)]
+struct Trust {
+    signed: Arc<WebPkiServerVerifier>,
+    /// The certificates that the user named.
+    named: Vec<CertificateDer<'static>>,
+}
+
+impl Trust {
+    fn of(ca_cert: Option<&[u8]>) -> Result<Self, String> {
+        let (named, system) = (own_roots(ca_cert)?, rustls_native_certs::load_native_certs());
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(system.certs);
+        for root in &named {
+            roots
+                .add(root.clone())
+                .map_err(|error| format!("a certificate to trust in is none: {error}"))?;
+        }
+        if roots.is_empty() {
+            return Err("no certificate is trusted here: install the system's (ca-certificates), or name the one that signed the server's".into());
+        }
+        let provider = Arc::new(ring::default_provider());
+        let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let signed = signed.map_err(|error| format!("the certificates to trust in: {error}"))?;
+        Ok(Self { signed, named })
+    }
+}
+
+/// The only thing that is wrong with a certificate is that it may also sign others: `openssl req -x509` makes such ones. The library
+/// judges this after the certificate's period, and hands it on by its name alone.
+fn signs_others(error: &rustls::Error) -> bool {
+    const NAME: &str = "CaUsedAsEndEntity";
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::Other(other)) => other.0.to_string() == NAME,
+        _ => false,
+    }
+}
+
+impl ServerCertVerifier for Trust {
+    /// Takes what a trusted certificate signed, and a certificate that the user named itself, for its names.
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let judged = self
+            .signed
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match judged {
+            Err(error) if signs_others(&error) && self.named.iter().any(|named| named == end_entity) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            judged => judged,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signed.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signed.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.signed.supported_verify_schemes()
     }
 }
 

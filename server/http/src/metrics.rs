@@ -59,6 +59,8 @@ struct Sample {
     memory: [u64; MemoryKind::ALL.len()],
     memory_peak: u64,
     lease_left_us: u64,
+    /// Seconds since 1970; 0 without a certificate.
+    certificate_until_s: i64,
     /// 0: there is no limit.
     memory_max: u64,
 }
@@ -180,8 +182,14 @@ fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
         memory: MemoryKind::ALL.map(|kind| memory.kind(kind).used()),
         memory_peak: memory.peak(),
         lease_left_us: lease.map_or(0, |lease| lease.left_us),
+        certificate_until_s: certificate_until_s(parts),
         memory_max: Some(memory.max_bytes()).filter(|max| *max < u64::MAX).unwrap_or(0),
     }
+}
+
+fn certificate_until_s(parts: &Parts) -> i64 {
+    let validity = parts.tls.as_ref().and_then(|own| own.validity());
+    validity.map_or(0, |validity| validity.until_s)
 }
 
 /// Calls by procedure and end, and the seconds that they were at each stage.
@@ -318,7 +326,7 @@ const GAUGES: [Instrument; 26] = [
 ];
 
 /// Gauges of times, in seconds.
-const TIMES: [(&str, &str, fn(&Sample) -> f64); 2] = [
+const TIMES: [(&str, &str, fn(&Sample) -> f64); 3] = [
     (
         "reprise.lease.left.seconds",
         "Time for which this server may answer alone by its lease; 0 without a lease",
@@ -328,6 +336,11 @@ const TIMES: [(&str, &str, fn(&Sample) -> f64); 2] = [
         "reprise.restart.seconds",
         "Seconds that a restart would take now, without parts that were not measured yet",
         |s| s.restart_seconds,
+    ),
+    (
+        "reprise.tls.certificate.expires.seconds",
+        "When the certificate that this server shows, or one that signs it, ends, in seconds since 1970; 0 without a certificate",
+        |s| s.certificate_until_s as f64,
     ),
 ];
 

@@ -1,5 +1,5 @@
-//! What happens, on standard error: a line for each deployment, trap, slow call, checkpoint and control operation. What comes more often than can be
-//! read is told as a number.
+//! What happens, as lines of the server's output: one for each deployment, trap, slow call, checkpoint and control operation. What comes
+//! more often than can be read is told as a number.
 
 use std::{
     io,
@@ -8,14 +8,17 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use reprise_codec::rfc3339;
 use reprise_observe::{Notice, Notices, RefusalReason};
 use reprise_router::Router;
 
-use crate::output::{bytes, grouped};
+use crate::{
+    certificate::CertificateWatch,
+    output::{bytes, grouped},
+    server_output::{self, Line},
+};
 
 /// Of each kind a few lines are told in so long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -27,7 +30,9 @@ pub struct Activity {
 }
 
 impl Activity {
-    pub fn start(router: Router) -> io::Result<Self> {
+    pub fn start(router: Router, mut certificate: CertificateWatch) -> io::Result<Self> {
+        // A line is said when its thing happens, so it has that time and its place among the others.
+        router.notices().set_listener(|notice| server_output::say(line(notice)));
         let is_over = Arc::new(AtomicBool::new(false));
         let seen = is_over.clone();
         let work = move || {
@@ -35,7 +40,8 @@ impl Activity {
                 thread::park_timeout(LOOK_EVERY);
                 router.look_at_clock();
                 router.look_for_dangers();
-                tell(router.notices());
+                certificate.look();
+                tell_left_out(router.notices());
             }
         };
         let thread = thread::Builder::new().name("activity".into()).spawn(work)?;
@@ -51,25 +57,15 @@ impl Drop for Activity {
         self.is_over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            let _ = thread.join(); // it prints and nothing else
+            let _ = thread.join(); // it tells and nothing else
         }
     }
 }
 
-fn tell(notices: &Notices) {
-    let taken = notices.take();
-    if taken.notices.is_empty() && taken.left_out.is_empty() {
-        return;
-    }
-    let now_us = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .map_or(0, |since| since.as_micros() as i64);
-    let time = rfc3339(now_us);
-    for notice in &taken.notices {
-        eprintln!("{time} {}", line(notice));
-    }
-    for (kind, count) in &taken.left_out {
-        eprintln!("{time} {} more {} in the last second", grouped(*count), kind.plural());
+fn tell_left_out(notices: &Notices) {
+    for (kind, count) in notices.take().left_out {
+        let told = format!("{} more {} in the last second", grouped(count), kind.plural());
+        server_output::say(Line::info("left_out", told).with("count", count));
     }
 }
 
@@ -81,7 +77,29 @@ fn consented(destroyed: &[String]) -> String {
     }
 }
 
-fn line(notice: &Notice) -> String {
+fn line(notice: &Notice) -> Line {
+    match notice {
+        Notice::Deployed { .. } | Notice::Removed { .. } | Notice::TableDropped { .. } => schema_line(notice),
+        Notice::Trapped { .. } | Notice::SlowCall { .. } | Notice::MemoryExhausted { .. } => call_line(notice),
+        Notice::CheckpointPublished { .. } | Notice::CheckpointFailed { .. } | Notice::FormerLost { .. } => {
+            checkpoint_line(notice)
+        }
+        Notice::ClockJumped { by_us } => clock_line(*by_us),
+        Notice::Standby { name, what } => match name.as_str() {
+            "" => Line::info("standby", format!("standbys: {what}")),
+            name => Line::info("standby", format!("standby {name:?}: {what}")).with("standby", name),
+        },
+        Notice::Controlled { .. } => control_line(notice),
+        Notice::KeysRefused { .. } | Notice::Danger { .. } | Notice::Refused { .. } => danger_line(notice),
+        Notice::ArchiveFailed { reason } => Line::error(
+            "archive_failed",
+            format!("archive failed, and the data directory keeps what was to go until it goes well: {reason}"),
+        ),
+    }
+}
+
+/// The line of a deployment, a removal or a drop; an empty one for another notice.
+fn schema_line(notice: &Notice) -> Line {
     match notice {
         Notice::Deployed {
             txn_id,
@@ -92,116 +110,127 @@ fn line(notice: &Notice) -> String {
         } => {
             let replaced = replaced.map_or(String::new(), |replaced| format!(" in place of version {replaced}"));
             let destroyed = consented(destroyed);
-            format!("deployed {module} version {version}{replaced}, transaction {txn_id}{destroyed}")
+            let told = format!("deployed {module} version {version}{replaced}, transaction {txn_id}{destroyed}");
+            Line::info("deployed", told)
+                .with("module", module.as_str())
+                .with("version", *version)
+                .with("txn_id", txn_id.to_string())
         }
-        Notice::ClockJumped { by_us } => clock_line(*by_us),
-        Notice::Removed { module, destroyed } => format!("removed {module}{}", consented(destroyed)),
-        Notice::TableDropped { table } => format!("dropped table {table}"),
+        Notice::Removed { module, destroyed } => {
+            let told = format!("removed {module}{}", consented(destroyed));
+            Line::info("removed", told).with("module", module.as_str())
+        }
+        Notice::TableDropped { table } => {
+            Line::info("table_dropped", format!("dropped table {table}")).with("table", table.as_str())
+        }
+        _ => Line::info("unknown", ""),
+    }
+}
+
+/// The line of a call; an empty one for another notice.
+fn call_line(notice: &Notice) -> Line {
+    let (line, procedure, txn_id) = match notice {
         Notice::Trapped {
             txn_id,
             procedure,
             message,
         } => {
             let first = message.lines().next().unwrap_or_default();
-            format!("trap in {procedure}, transaction {txn_id}: {first}")
+            let told = format!("trap in {procedure}, transaction {txn_id}: {first}");
+            (Line::warning("trap", told).with("trap", first), procedure, txn_id)
         }
         Notice::SlowCall {
             txn_id,
             procedure,
             ran_ms,
         } => {
-            format!(
-                "slow call of {procedure}, transaction {txn_id}: ran for {} ms",
-                grouped(*ran_ms)
-            )
+            let ran = grouped(*ran_ms);
+            let told = format!("slow call of {procedure}, transaction {txn_id}: ran for {ran} ms");
+            (Line::info("slow_call", told).with("ran_ms", *ran_ms), procedure, txn_id)
         }
-        Notice::MemoryExhausted { .. }
-        | Notice::KeysRefused { .. }
-        | Notice::Danger { .. }
-        | Notice::Refused { .. } => danger_line(notice),
-        Notice::CheckpointPublished { .. } | Notice::CheckpointFailed { .. } | Notice::FormerLost { .. } => {
-            checkpoint_line(notice)
+        Notice::MemoryExhausted { txn_id, procedure, max } => {
+            let limit = bytes(*max);
+            let told = format!(
+                "memory exhausted: call of {procedure}, transaction {txn_id}, was refused; the limit is {limit} (--memory-max), reads \
+                 and deletes go on"
+            );
+            (Line::error("memory_exhausted", told), procedure, txn_id)
         }
-        Notice::Standby { name, what } => match name.as_str() {
-            "" => format!("standbys: {what}"),
-            name => format!("standby {name:?}: {what}"),
-        },
-        Notice::Controlled {
-            principal,
-            operation,
-            subject,
-            outcome,
-            took,
-        } => {
-            let subject = match subject.as_str() {
-                "" => String::new(),
-                subject => format!(" {subject:?}"),
-            };
-            let took_ms = took.as_secs_f64() * 1e3;
-            format!("control: {operation}{subject} by {principal:?}: {outcome} in {took_ms:.1} ms")
-        }
-        Notice::ArchiveFailed { reason } => {
-            format!("archive failed, and the data directory keeps what was to go until it goes well: {reason}")
-        }
-    }
+        _ => return Line::info("unknown", ""),
+    };
+    line.with("procedure", procedure.as_str())
+        .with("txn_id", txn_id.to_string())
 }
 
-/// The line of a notice about a checkpoint; empty for another one.
-fn checkpoint_line(notice: &Notice) -> String {
+/// The line of a checkpoint; an empty one for another notice.
+fn checkpoint_line(notice: &Notice) -> Line {
     match notice {
         Notice::CheckpointPublished {
             lsn,
             rows,
             file_bytes,
             seconds,
-        } => format!(
-            "checkpoint at LSN {lsn}: {} rows, {} in {seconds:.3} s",
-            grouped(*rows),
-            bytes(*file_bytes)
-        ),
-        Notice::CheckpointFailed { reason } => format!("checkpoint failed: {reason}"),
+        } => {
+            let told = format!(
+                "checkpoint at LSN {lsn}: {} rows, {} in {seconds:.3} s",
+                grouped(*rows),
+                bytes(*file_bytes)
+            );
+            Line::info("checkpoint", told)
+                .with("lsn", lsn.to_string())
+                .with("rows", *rows)
+                .with("file_bytes", *file_bytes)
+                .with("seconds", *seconds)
+        }
+        Notice::CheckpointFailed { reason } => Line::error("checkpoint_failed", format!("checkpoint failed: {reason}")),
         Notice::FormerLost {
             module,
             version,
             reason,
-        } => format!(
-            "the checkpoint lacks the bytes of {module} version {version}, so {module} can't be rolled back to it: {reason}"
+        } => Line::warning(
+            "version_lost",
+            format!(
+                "the checkpoint lacks the bytes of {module} version {version}, so {module} can't be rolled back to it: {reason}"
+            ),
         ),
-        _ => String::new(),
+        _ => Line::info("unknown", ""),
     }
 }
 
-/// The line of a notice about what refuses calls; empty for another one.
-fn danger_line(notice: &Notice) -> String {
+/// The line of what refuses calls; an empty one for another notice.
+fn danger_line(notice: &Notice) -> Line {
     match notice {
-        Notice::MemoryExhausted { txn_id, procedure, max } => format!(
-            "memory exhausted: call of {procedure}, transaction {txn_id}, was refused; the limit is {} (--memory-max), reads and deletes go on",
-            bytes(*max)
-        ),
-        Notice::KeysRefused { scope, taken, room } => format!(
-            "idempotency keys refused: those of the token {scope:?} take {} of the {} that there are for all, and one token has at most half; \
-             none is forgotten before its time (--idempotency-keep-s)",
-            bytes(*taken),
-            bytes(*room)
-        ),
+        Notice::KeysRefused { scope, taken, room } => {
+            let told = format!(
+                "idempotency keys refused: those of the token {scope:?} take {} of the {} that there are for all, and one token has at \
+                 most half; none is forgotten before its time (--idempotency-keep-s)",
+                bytes(*taken),
+                bytes(*room)
+            );
+            Line::error("keys_refused", told).with("scope", scope.as_str())
+        }
         Notice::Danger { what, reason } => state_line(what, reason.as_deref()),
         Notice::Refused { reason, calls } => refused_line(*reason, *calls),
-        _ => String::new(),
+        _ => Line::info("unknown", ""),
     }
 }
 
-fn state_line(what: &str, reason: Option<&str>) -> String {
+fn state_line(what: &str, reason: Option<&str>) -> Line {
     match (what, reason) {
-        ("log", Some(reason)) => {
-            format!("writes are refused, at least long ones, because the log does not take them: {reason}")
-        }
-        ("log", None) => "the log takes all writes again".to_owned(),
-        (_, Some(reason)) => format!("writes are refused for want of standbys: {reason}"),
-        (_, None) => "writes are no longer refused for want of standbys".to_owned(),
+        ("log", Some(reason)) => Line::error(
+            "log_refuses",
+            format!("writes are refused, at least long ones, because the log does not take them: {reason}"),
+        ),
+        ("log", None) => Line::info("log_takes", "the log takes all writes again"),
+        (_, Some(reason)) => Line::error(
+            "standbys_missing",
+            format!("writes are refused for want of standbys: {reason}"),
+        ),
+        (_, None) => Line::info("standbys_back", "writes are no longer refused for want of standbys"),
     }
 }
 
-fn refused_line(reason: RefusalReason, calls: u64) -> String {
+fn refused_line(reason: RefusalReason, calls: u64) -> Line {
     let way_on = match reason {
         RefusalReason::Unauthorized => "somebody has no valid token, or guesses",
         RefusalReason::MemoryExhausted => "the data, or the idempotency keys, take all of their room (--memory-max)",
@@ -209,22 +238,47 @@ fn refused_line(reason: RefusalReason, calls: u64) -> String {
         RefusalReason::StandbyUnavailable | RefusalReason::LeaseLost => "GET /v1/replication says why",
         _ => "reprise_calls_refused_total counts them",
     };
-    format!(
-        "refused as {}: {} requests since this was told last; {way_on}",
-        reason.name(),
-        grouped(calls)
-    )
+    let (name, count) = (reason.name(), grouped(calls));
+    let told = format!("refused as {name}: {count} requests since this was told last; {way_on}");
+    Line::warning("refused", told).with("reason", name).with("count", calls)
 }
 
-fn clock_line(by_us: i64) -> String {
+/// The line of a control operation; an empty one for another notice.
+fn control_line(notice: &Notice) -> Line {
+    let Notice::Controlled {
+        principal,
+        operation,
+        subject,
+        outcome,
+        took,
+    } = notice
+    else {
+        return Line::info("unknown", "");
+    };
+    let named = match subject.as_str() {
+        "" => String::new(),
+        subject => format!(" {subject:?}"),
+    };
+    let took_ms = took.as_secs_f64() * 1e3;
+    let told = format!("control: {operation}{named} by {principal:?}: {outcome} in {took_ms:.1} ms");
+    Line::info("control", told)
+        .with("operation", *operation)
+        .with("subject", subject.as_str())
+        .with("principal", principal.as_str())
+        .with("outcome", outcome.as_str())
+        .with("took_ms", took_ms)
+}
+
+fn clock_line(by_us: i64) -> Line {
     let (seconds, direction) = (
         by_us.unsigned_abs() / 1_000_000,
         if by_us > 0 { "ahead" } else { "back" },
     );
-    format!(
+    let told = format!(
         "the wall clock jumped {direction} by {} h {} min: transactions' times and points of time to restore go by it; \
          idempotency keys do not",
         seconds / 3_600,
         seconds / 60 % 60
-    )
+    );
+    Line::warning("clock_jumped", told).with("by_us", by_us)
 }

@@ -6,7 +6,7 @@ use reprise_build::{Request, build};
 use crate::{
     cli::{BuildArgs, Output},
     new::kit,
-    output::{Failure, Outcome, print_json, print_text},
+    output::{Failure, Outcome, print_json, print_note, print_text},
 };
 
 pub fn run(args: &BuildArgs, output: Output) -> Outcome {
@@ -15,10 +15,10 @@ pub fn run(args: &BuildArgs, output: Output) -> Outcome {
     }
     match kit::look(&args.dir)? {
         kit::Found::Other if args.update_sdk => kit::put(&args.dir)?,
-        kit::Found::Other => eprintln!(
+        kit::Found::Other => print_note(&format!(
             "the SDK in {} is of another version than this program; `reprise build --update-sdk` puts this one's there",
             args.dir.join(kit::FOLDER).display()
-        ),
+        )),
         kit::Found::None | kit::Found::Same => {}
     }
     let built = build(&Request::Crate(&args.dir), args.out.as_deref(), args.toolchain)?;

@@ -15,6 +15,8 @@ use reprise_http::log_record;
 use reprise_router::LogQuery;
 use serde::Serialize;
 
+use crate::server_output::{self, Line};
+
 #[derive(Serialize)]
 struct Report {
     lsn: U64,
@@ -52,11 +54,17 @@ pub fn of(error: &OpenError) -> Option<&Divergence> {
 pub fn report(database: &Database, dir: &Path, found: &Divergence) {
     let report = report_of(database, found, dir);
     match write(dir, found, &report) {
-        Ok(path) => eprintln!("the report of the divergence is in {}", path.display()),
-        Err(error) => eprintln!("the report of the divergence could not be written: {error:#}"),
+        Ok(path) => server_output::info(
+            "divergence",
+            format!("the report of the divergence is in {}", path.display()),
+        ),
+        Err(error) => server_output::error(
+            "divergence",
+            format!("the report of the divergence could not be written: {error:#}"),
+        ),
     }
-    eprintln!("ways on:");
-    report.ways_on.iter().for_each(|way| eprintln!("  {way}"));
+    let ways = report.ways_on.iter().map(|way| format!("  {way}"));
+    server_output::say(Line::info("divergence", "ways on:").and_lines(ways));
 }
 
 fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {

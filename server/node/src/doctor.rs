@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::{
     cli::Output,
     config::place::nearest_directory,
+    descriptors,
     output::{Failure, Outcome, bytes, print_json, print_text, wrapped},
 };
 
@@ -77,8 +78,6 @@ impl Finding {
     }
 }
 
-/// Files that a server has open beside its connections: log, checkpoints, catalog.
-const FILES_BESIDE: u64 = 256;
 /// What Linux allows where nobody changed it.
 const MAPPINGS_USUAL: u64 = 65_530;
 const MEMORY_FEW_BYTES: u64 = 1 << 30;
@@ -160,14 +159,15 @@ impl Machine {
         let subject = "open files";
         let limits = self.read("proc/self/limits").unwrap_or_default();
         let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-        let soft = line.and_then(|line| line.split_whitespace().next());
+        // A server raises its limit to the second figure, the hard one.
+        let hard = line.and_then(|line| line.split_whitespace().nth(1));
         let connections = ConnectionLimits::default().connections_max;
-        let wanted = u64::from(connections) + FILES_BESIDE;
-        match soft.map(|soft| (soft, soft.parse::<u64>())) {
+        let wanted = u64::from(connections) + descriptors::OWN;
+        match hard.map(|hard| (hard, hard.parse::<u64>())) {
             Some((_, Ok(count))) if count < wanted => Finding::warning(
                 subject,
                 format!("{count} may be open: fewer than {connections} connections and the server's own files"),
-                "`ulimit -n 65536` before the server starts, or LimitNOFILE=65536 in its unit of systemd",
+                "`ulimit -Hn 65536` before the server starts, or LimitNOFILE=65536 in its unit of systemd",
             ),
             Some((told, _)) => Finding::good(subject, format!("{told} may be open")),
             None => Finding::good(subject, "the machine does not say"),

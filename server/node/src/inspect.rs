@@ -20,8 +20,8 @@ use serde::Serialize;
 use crate::{
     cli::Output,
     output::{
-        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table, print_text, table,
-        usage,
+        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_line, print_pairs, print_table,
+        print_text, table, usage,
     },
 };
 
@@ -280,7 +280,7 @@ fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Ou
                     "number": row_number.to_string(),
                     "row": shown,
                 }))?,
-                Output::Text => print_text(&format!("{:>4}  {}", entry.partition.0, shown.get()))?,
+                Output::Text => print_line(&format!("{:>4}  {}", entry.partition.0, shown.get()))?,
             }
         }
     }

@@ -7,7 +7,7 @@ use reprise_client::{Client, LinesQuery};
 
 use crate::{
     cli::Output,
-    output::{Outcome, print_json, print_json_line, print_text},
+    output::{Outcome, print_json, print_json_line, print_line},
     remote::failure,
     tail::{LOOK_EVERY, end_when_interrupted},
 };
@@ -35,7 +35,7 @@ fn tell(found: &ProcedureLog, output: Output) -> Outcome {
     for line in found.lines.iter().rev() {
         match output {
             Output::Json => print_json_line(line)?,
-            Output::Text => print_text(&text(line))?,
+            Output::Text => print_line(&text(line))?,
         }
     }
     Ok(())

@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::{
     cli::Output,
-    output::{Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_text},
+    output::{Failure, Outcome, bytes, grouped, print_json, print_json_line, print_line, print_pairs},
     records,
     region::{self, AloneRegion, FoundRegion},
     standby::CUTS,
@@ -402,6 +402,6 @@ fn print_record(record: &LogRecord<'_>, known: &LogSchemas, output: Output) -> s
         .map_err(|error| std::io::Error::other(error.to_string()))?;
     match output {
         Output::Json => print_json_line(&shown),
-        Output::Text => print_text(&records::line(&shown)),
+        Output::Text => print_line(&records::line(&shown)),
     }
 }

@@ -7,14 +7,18 @@
 #![deny(unsafe_code)]
 
 mod activity;
+mod announce;
 mod backup;
 mod build;
 mod calls;
+mod certificate;
 mod checkpoint;
 mod cli;
 mod config;
+mod descriptors;
 mod divergence;
 mod doctor;
+mod escape;
 mod etcd;
 mod inspect;
 mod lease;
@@ -32,6 +36,7 @@ mod replication;
 mod restore;
 mod rows;
 mod serve;
+mod server_output;
 mod spans;
 mod standby;
 mod status;

@@ -1,12 +1,19 @@
-//! What is printed, and with which exit status.
+//! What verbs print, and with which exit status. Everything goes through here: texts of others are escaped, and a reader that is gone
+//! ends a verb without a panic.
 
 use std::{
+    fmt::Display,
     io::{self, IsTerminal, Write},
     process::ExitCode,
 };
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
+
+use crate::{
+    escape::{escaped, escaped_json, escaped_lines},
+    server_output::{self, Line},
+};
 
 /// Why a verb did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -39,31 +46,40 @@ pub fn usage(text: impl Into<String>) -> Failure {
     Failure::Usage(text.into())
 }
 
-/// Prints a failure and says with which status to end.
+/// Prints a failure and says with which status to end, once all is printed.
 pub fn finish(outcome: Outcome, is_json: bool) -> ExitCode {
-    let failure = match outcome {
-        Ok(()) => return ExitCode::SUCCESS,
-        Err(failure) => failure,
-    };
-    ExitCode::from(tell(&failure, is_json))
+    let status = outcome.err().map_or(0, |failure| tell(&failure, is_json));
+    server_output::drain();
+    ExitCode::from(status)
 }
 
 /// Prints a failure; the exit status.
 pub fn tell(failure: &Failure, is_json: bool) -> u8 {
     match failure {
         Failure::No => {}
-        Failure::Problem(problem) if is_json => {
+        Failure::Problem(problem) if is_json && !server_output::is_started() => {
             // A reader that went away has its answer: there is nobody to tell.
             let _ = print_json(problem);
         }
         Failure::Other(error) if is_closed_pipe(error) => return 0,
-        Failure::Other(error) => eprintln!("error: {}", chain(error)),
-        other => eprintln!("error: {other}"),
+        Failure::Other(error) => tell_error(&escaped(&chain(error))),
+        other => tell_error(&other.to_string()),
     }
     match failure {
         Failure::Usage(_) => 2,
         Failure::Again(_) => 75,
         _ => 1,
+    }
+}
+
+/// Says why a verb, or the server, ends.
+fn tell_error(text: &str) {
+    match server_output::is_started() {
+        true => {
+            let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+            server_output::say(Line::error("failed", first).and_lines(rest.lines()));
+        }
+        false => print_note(&format!("error: {text}")),
     }
 }
 
@@ -86,21 +102,41 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// One JSON document on standard output.
+/// Prints one JSON document on standard output.
 pub fn print_json(value: &impl Serialize) -> io::Result<()> {
-    let mut text = serde_json::to_vec_pretty(value).map_err(io::Error::other)?;
-    text.push(b'\n');
-    io::stdout().lock().write_all(&text)
+    print_document(&serde_json::to_string_pretty(value).map_err(io::Error::other)?)
 }
 
-/// One line of JSON.
+/// Prints one line of JSON.
 pub fn print_json_line(value: &impl Serialize) -> io::Result<()> {
-    let mut text = serde_json::to_vec(value).map_err(io::Error::other)?;
-    text.push(b'\n');
-    io::stdout().lock().write_all(&text)
+    print_document(&serde_json::to_string(value).map_err(io::Error::other)?)
 }
 
+fn print_document(json: &str) -> io::Result<()> {
+    io::stdout()
+        .lock()
+        .write_all(format!("{}\n", escaped_json(json)).as_bytes())
+}
+
+/// Prints a text of one line or several.
 pub fn print_text(text: &str) -> io::Result<()> {
+    print_data(&escaped_lines(text))
+}
+
+/// Prints one line, whatever is in it.
+pub fn print_line(text: &str) -> io::Result<()> {
+    print_data(&escaped(text))
+}
+
+/// Prints rows as they are stored, for a file or another program.
+pub fn print_rows(text: &str) -> io::Result<()> {
+    match io::stdout().is_terminal() {
+        true => print_text(&text.replace("\r\n", "\n")),
+        false => print_data(text),
+    }
+}
+
+fn print_data(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
@@ -109,18 +145,27 @@ pub fn print_text(text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// What a person should know beside the result, on standard error.
-pub fn print_aside(text: &str) {
-    // Who closed it does not read it.
-    let _ = writeln!(io::stderr().lock(), "{text}");
+/// Prints a line on standard error beside the result.
+pub fn print_note(text: &str) {
+    let text = format!("{}\n", escaped_lines(text));
+    let _ = io::stderr().lock().write_all(text.as_bytes()); // the result does not depend on its being read
 }
 
 /// Columns under upper-case headings, without lines: easy to read and to cut.
-pub fn table(header: &[&str]) -> Table {
+pub struct TextTable(Table);
+
+impl TextTable {
+    pub fn add_row(&mut self, cells: impl IntoIterator<Item = impl Display>) {
+        self.0
+            .add_row(cells.into_iter().map(|cell| escaped(&cell.to_string()).into_owned()));
+    }
+}
+
+pub fn table(header: &[&str]) -> TextTable {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(header.iter().map(|name| name.to_uppercase()));
-    table
+    table.set_header(header.iter().map(|name| escaped(name).to_uppercase()));
+    TextTable(table)
 }
 
 /// Names and values, one pair a line.
@@ -128,7 +173,7 @@ pub fn print_pairs(pairs: &[(&str, String)]) -> io::Result<()> {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines: Vec<_> = pairs
         .iter()
-        .map(|(name, value)| format!("{name:width$}  {value}"))
+        .map(|(name, value)| format!("{name:width$}  {}", escaped(value)))
         .collect();
     print_text(&lines.join("\n"))
 }
@@ -139,7 +184,7 @@ const TEXT_WIDTH: usize = 100;
 /// Text in lines that fit, each behind so many spaces, all but the first behind four more.
 pub fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = vec![" ".repeat(indent)];
-    for word in text.split(' ') {
+    for word in escaped(text).split(' ') {
         let line = lines.last_mut().expect("one at least");
         let is_new = line.trim().is_empty();
         if !is_new && line.chars().count() + 1 + word.chars().count() > TEXT_WIDTH {
@@ -154,10 +199,10 @@ pub fn wrapped(text: &str, indent: usize) -> String {
     lines.join("\n")
 }
 
-pub fn print_table(table: &Table) -> io::Result<()> {
+pub fn print_table(table: &TextTable) -> io::Result<()> {
     // Every cell begins with a space; the first column needs none.
     let trim = |line: String| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
-    let lines: Vec<_> = table.lines().map(trim).collect();
+    let lines: Vec<_> = table.0.lines().map(trim).collect();
     print_text(&lines.join("\n"))
 }
 
@@ -168,9 +213,10 @@ fn describe_problem(problem: &reprise_api::Problem) -> String {
         Some(slug) => format!("{slug} ({}): {}", problem.status, problem.detail),
         None => format!("{} {}: {}", problem.status, problem.title, problem.detail),
     };
+    text = escaped(&text).into_owned();
     let mut push = |line: String| {
         text.push_str("\n  ");
-        text.push_str(&line);
+        text.push_str(&escaped(&line));
     };
     for error in &problem.errors {
         let at = if error.pointer.is_empty() {
@@ -231,28 +277,42 @@ pub fn grouped(value: u64) -> String {
 }
 
 /// A line on standard error that shows how far long work is; nothing where nobody looks.
-pub struct ProgressLine(Option<indicatif::ProgressBar>);
+pub enum ProgressLine {
+    Hidden,
+    Verb(indicatif::ProgressBar),
+    /// Of a server, whose work does not wait for a terminal.
+    Server,
+}
 
 impl ProgressLine {
     pub fn new() -> Self {
+        if server_output::is_started() {
+            return Self::Server;
+        }
         if !io::stderr().is_terminal() {
-            return Self(None);
+            return Self::Hidden;
         }
         let bar = indicatif::ProgressBar::new_spinner();
         bar.set_style(indicatif::ProgressStyle::default_spinner());
-        Self(Some(bar))
+        Self::Verb(bar)
     }
 
     pub fn show(&self, text: String) {
-        if let Some(bar) = &self.0 {
-            bar.set_message(text);
-            bar.tick();
+        match self {
+            Self::Hidden => {}
+            Self::Verb(bar) => {
+                bar.set_message(escaped(&text).into_owned());
+                bar.tick();
+            }
+            Self::Server => server_output::show_progress(&text),
         }
     }
 
     pub fn clear(&self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
+        match self {
+            Self::Hidden => {}
+            Self::Verb(bar) => bar.finish_and_clear(),
+            Self::Server => server_output::show_progress(""),
         }
     }
 }
@@ -275,6 +335,22 @@ mod tests {
         assert!(text.lines().all(|line| line.len() <= TEXT_WIDTH), "{text}");
         assert!(text.lines().count() > 4 && text.starts_with("  a_parameter"), "{text}");
         assert_eq!(wrapped("short", 0), "short");
+    }
+
+    #[test]
+    fn no_text_of_a_module_makes_a_line_or_moves_a_terminal() {
+        let hostile = "x\nforged\u{1b}[2J\u{202e}";
+        let mut shown = table(&["name", hostile]);
+        shown.add_row(["a", hostile]);
+        assert_eq!(shown.0.lines().count(), 2, "{}", shown.0);
+        let mut problem = reprise_api::Problem::new(reprise_api::ProblemKind::ProcedureAborted, hostile);
+        (problem.code, problem.backtrace) = (Some(hostile.into()), vec![hostile.into()]);
+        let text = [shown.0.to_string(), describe_problem(&problem), wrapped(hostile, 2)].join("\n");
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
+        assert!(
+            text.lines().all(|line| !line.trim_start().starts_with("forged")),
+            "{text}"
+        );
     }
 
     #[test]

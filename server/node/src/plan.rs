@@ -6,6 +6,7 @@ use reprise_client::ClientError;
 
 use crate::{
     cli::Output,
+    escape::escaped,
     output::{Failure, Outcome, grouped, print_json, print_text},
     remote::failure,
 };
@@ -53,7 +54,7 @@ pub fn refused(module: &str, error: ClientError, output: Output) -> Failure {
         let mut lines = vec![format!("{module} needs consent; nothing was changed")];
         lines.extend(change_lines(&plan));
         lines.extend(consent_lines(&plan));
-        return match print_text(&lines.join("\n")) {
+        return match print_text(&shown_lines(&lines)) {
             Ok(()) => Failure::No,
             Err(error) => Failure::Other(error.into()),
         };
@@ -67,7 +68,7 @@ fn text(module: &str, planned: &ModulePlanned) -> String {
         let head = format!("{module} would be refused; nothing was changed");
         let conflicts = plan.conflicts.iter();
         let conflicts = conflicts.map(|conflict| format!("  {}: {}", conflict.message, conflict.way_on));
-        return std::iter::once(head).chain(conflicts).collect::<Vec<_>>().join("\n");
+        return shown_lines(&std::iter::once(head).chain(conflicts).collect::<Vec<_>>());
     }
     let procedures = planned.procedures.join(", ");
     let bytes = planned
@@ -91,7 +92,13 @@ fn text(module: &str, planned: &ModulePlanned) -> String {
     });
     lines.extend(plan.way_back.as_ref().map(way_back_line));
     lines.extend(consent_lines(plan));
-    lines.join("\n")
+    shown_lines(&lines)
+}
+
+/// What a module or a server says makes no line of its own.
+fn shown_lines(lines: &[String]) -> String {
+    let shown: Vec<_> = lines.iter().map(|line| escaped(line)).collect();
+    shown.join("\n")
 }
 
 /// Tables, procedures, tables that are left, likely renames.

@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -12,14 +13,17 @@ use reprise_database::Database;
 use reprise_http::AppState;
 use reprise_net_tls::Identity;
 
-use crate::config::{Entry, ServeArgs, ServeConfig, TokenNote};
+use crate::{
+    config::{Entry, ServeArgs, ServeConfig, TokenNote},
+    output::usage,
+    server_output::{self, Level, Line},
+};
 
 /// Where the running configuration came from, and what of it is in force.
 pub struct Reloader {
     args: ServeArgs,
     matches: ArgMatches,
-    entries: Vec<Entry>,
-    tokens: Vec<TokenNote>,
+    running: Notes,
     tls: Option<Arc<Identity>>,
 }
 
@@ -27,6 +31,8 @@ pub struct Reloader {
 pub struct Notes {
     entries: Vec<Entry>,
     tokens: Vec<TokenNote>,
+    /// The file that was read.
+    file: Option<PathBuf>,
 }
 
 impl Notes {
@@ -34,7 +40,19 @@ impl Notes {
         Self {
             entries: config.entries(),
             tokens: config.tokens.notes.clone(),
+            file: config.file.clone(),
         }
+    }
+
+    /// Returns why `new` may not come into force in place of this.
+    fn refusal(&self, new: &ServeConfig) -> Option<String> {
+        if let (Some(file), None) = (&self.file, &new.file) {
+            return Some(format!("{} is missing", file.display()));
+        }
+        (!self.tokens.is_empty() && new.tokens.auth.is_open()).then(|| {
+            "it has no tokens, and without tokens everybody may do everything. To serve so, restart the server"
+                .to_owned()
+        })
     }
 }
 
@@ -44,45 +62,40 @@ impl Reloader {
         Self {
             args,
             matches,
-            entries: running.entries,
-            tokens: running.tokens,
+            running,
             tls,
         }
     }
 
-    /// Reads the configuration anew and puts it in force. Returns what is to be said of it, a line each.
-    pub fn reload(&mut self, address: SocketAddr, state: &AppState, database: &Database) -> Vec<String> {
+    /// Reads the configuration anew, puts it in force, and says what came of it, a line each.
+    pub fn reload(&mut self, address: SocketAddr, state: &AppState, database: &Database) {
         let read = ServeConfig::load(self.args.clone(), &self.matches);
-        let judged = read.and_then(|config| config.check_listen(address).map(|()| config));
+        let judged = read.and_then(|config| match self.running.refusal(&config) {
+            Some(reason) => Err(usage(reason)),
+            None => config.check_listen(address).map(|()| config),
+        });
         let config = match judged {
             Ok(config) => config,
-            Err(failure) => return vec![format!("configuration read anew: nothing is changed: {failure}")],
+            Err(failure) => return say(Level::Warning, &format!("nothing is changed: {failure}")),
         };
-        let mut lines = self.note(config.entries(), config.tokens.notes.clone());
-        lines.extend(self.reload_certificate());
-        if lines.is_empty() {
-            lines.push("nothing differs".into());
-        }
+        let lines = self.note(config.entries(), config.tokens.notes.clone());
+        self.running.file.clone_from(&config.file);
         config.apply(database);
         state.set_auth(config.tokens.auth);
-        lines
-            .iter()
-            .map(|line| format!("configuration read anew: {line}"))
-            .collect()
-    }
-
-    /// Said where it is another one, or can't be had: connections that are made from now on meet it.
-    fn reload_certificate(&self) -> Option<String> {
-        match self.tls.as_ref()?.reload() {
-            Ok(true) => Some("the certificate is another one".into()),
-            Ok(false) => None,
-            Err(error) => Some(format!("the certificate stays as it was: {error}")),
+        lines.iter().for_each(|line| say(Level::Info, line));
+        // Connections that are made from now on meet another certificate.
+        match self.tls.as_ref().map(|tls| tls.reload()) {
+            Some(Ok(true)) => say(Level::Info, "the certificate is another one"),
+            Some(Err(error)) => say(Level::Warning, &format!("the certificate stays as it was: {error}")),
+            Some(Ok(false)) | None if lines.is_empty() => say(Level::Info, "nothing differs"),
+            Some(Ok(false)) | None => {}
         }
     }
 
     /// Takes over what is live, and says what differs.
     fn note(&mut self, entries: Vec<Entry>, tokens: Vec<TokenNote>) -> Vec<String> {
         let before: BTreeMap<_, _> = self
+            .running
             .entries
             .iter()
             .map(|entry| (entry.name.clone(), entry.clone()))
@@ -103,15 +116,20 @@ impl Reloader {
                 ),
             });
         }
-        lines.extend(token_changes(&self.tokens, &tokens));
+        lines.extend(token_changes(&self.running.tokens, &tokens));
         for entry in entries.into_iter().filter(|entry| entry.is_live) {
-            if let Some(own) = self.entries.iter_mut().find(|own| own.name == entry.name) {
+            if let Some(own) = self.running.entries.iter_mut().find(|own| own.name == entry.name) {
                 *own = entry;
             }
         }
-        self.tokens = tokens;
+        self.running.tokens = tokens;
         lines
     }
+}
+
+fn say(level: Level, text: &str) {
+    let told = format!("configuration read anew: {text}");
+    server_output::say(Line::new(level, "reload", told));
 }
 
 fn said(value: &str) -> &str {

@@ -14,8 +14,8 @@ use serde_json::value::RawValue;
 use crate::{
     cli::{CallArgs, IdempotencyCommand, LogCommand, ModuleCommand, Output, ServerArgs, TableCommand},
     output::{
-        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table, print_text, table,
-        usage, wrapped,
+        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_note, print_pairs, print_table,
+        print_text, table, usage, wrapped,
     },
     plan::{self, PlanArgs},
     rows,
@@ -280,7 +280,11 @@ fn call_file(client: &Client, target: Option<(&str, &str)>, file: &Path, output:
         done += calls.len() as u64;
     }
     if output == Output::Text {
-        eprintln!("{} of {} calls committed", grouped(done - refused), grouped(done));
+        print_note(&format!(
+            "{} of {} calls committed",
+            grouped(done - refused),
+            grouped(done)
+        ));
     }
     if refused == 0 { Ok(()) } else { Err(Failure::No) }
 }

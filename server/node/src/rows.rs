@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     cli::{Output, ServerArgs},
-    output::{Failure, Outcome, grouped, print_json, print_table, print_text, table},
+    output::{self, Failure, Outcome, grouped, print_json, print_note, print_table, print_text, table},
     remote::{connect, failure},
 };
 
@@ -136,7 +136,7 @@ pub fn list(args: &RowsArgs, output: Output) -> Outcome {
 
 fn tell_cursor(cursor: Option<&str>) {
     if let Some(cursor) = cursor {
-        eprintln!("more rows: --cursor {cursor}");
+        print_note(&format!("more rows: --cursor {cursor}"));
     }
 }
 
@@ -169,7 +169,7 @@ fn stream(client: &Client, args: &RowsArgs, mut query: RowsQuery, media_type: &s
             _ => &page.text,
         };
         if !body.is_empty() {
-            print_text(body)?;
+            output::print_rows(body)?;
         }
         // Quoted fields may have line ends of their own: what a page was asked for is what it counts as at most.
         left = left.saturating_sub(query.limit.unwrap_or_default().into());
@@ -312,7 +312,7 @@ impl<'de> Deserialize<'de> for Members {
 
 fn cell(value: &Value) -> String {
     match value {
-        Value::String(text) => text.escape_debug().to_string(),
+        Value::String(text) => text.clone(),
         Value::Null => "null".into(),
         other => other.to_string(),
     }

@@ -2,9 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     net::SocketAddr,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -21,7 +19,7 @@ use reprise_database::{
     Database, LogPolicy, OpenError, ReadersConfig, RecoveryReport, bring_home, list_cuts, set_hash_secret,
     stored_partitions,
 };
-use reprise_env::{entropy, make_private_dirs};
+use reprise_env::{entropy, ignore_signals, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
 use reprise_net_tls::{Identity, use_ring};
 use reprise_router::{Phase, RecoveryStep, Router};
@@ -33,14 +31,17 @@ use tokio::{
 
 use crate::{
     activity::Activity,
+    announce,
+    certificate::CertificateWatch,
     config::{
         ServeArgs, ServeConfig, Setting, Source, by_default,
         place::{cores, sites_or_default},
     },
-    divergence,
+    descriptors, divergence,
     lease::Lease,
-    output::{self, Failure, Outcome, ProgressLine, bytes, grouped, print_text, usage},
+    output::{self, Failure, Outcome, ProgressLine, bytes, grouped, usage},
     reload::{Notes, Reloader, Reloading},
+    server_output::{self, Line},
     spans::Spans,
     standby::{self, Primary},
 };
@@ -50,13 +51,20 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 const PARTED_LOOK: Duration = Duration::from_millis(500);
 
 pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
+    server_output::start().context("start the thread that writes the output")?;
+    // What keeps the file from being read is said in the form that a flag asks for.
+    server_output::set_format(args.telemetry.log_format.unwrap_or_default());
     let config = ServeConfig::load(args.clone(), matches)?;
-    start_tracing();
+    server_output::set_format(config.telemetry.log_format.value);
+    ignore_signals();
+    let may_be_open = descriptors::raise();
     hide_hashes()?;
     config.warn_of_other_file();
     use_ring();
     let name = standby::name_of(&config.replication, config.address.port());
     let identity = config.tls.identity()?;
+    let mut certificate = CertificateWatch::new(identity.clone());
+    certificate.look();
     let net = standby::net_of(&config.replication, identity.as_ref())?;
     let primary = Primary::of(&config.replication, &net, &name)?;
     if let Some(primary) = &primary {
@@ -67,14 +75,12 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         value: sites_or_default(config.place.sites.value, partitions.value)?,
         source: config.place.sites.source,
     };
-    eprintln!(
-        "reprise {}\n{}",
-        env!("CARGO_PKG_VERSION"),
-        config.describe(&partitions, &sites)
-    );
+    let version = env!("CARGO_PKG_VERSION");
+    server_output::say(Line::info("started", format!("reprise {version}")).with("version", version));
+    server_output::say(config.describe(&partitions, &sites));
 
     let runtime = start_http()?;
-    // From here on SIGHUP ends nothing.
+    // Until here a SIGHUP is passed over.
     let hangup = runtime
         .block_on(async { signal(SignalKind::hangup()) })
         .context("listen for SIGHUP")?;
@@ -84,13 +90,13 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     config.memory.check()?;
     let files = Files::prepare(&config)?;
     let database = open_database(&config, &files, (partitions.value, sites.value), primary.is_some())?;
+    let activity = Activity::start(database.router().clone(), certificate).context("start a thread")?;
     let address = listener.local_addr().context("ask for the address")?;
     let url = own_url(&config, address, identity.is_some());
     database.set_cuts(list_cuts(&standby::cuts_of(&config.place.data_dir.value)));
     standby::serve_standbys(&database, (&config.replication, net), (&name, url.clone()))?;
     let catalog = open_catalog(&files.catalog_dir)?;
-    let (options, spans) = http_options(&config, identity.clone())?;
-    let activity = Activity::start(database.router().clone()).context("start a thread")?;
+    let (options, spans) = http_options(&config, identity.clone(), may_be_open)?;
     let notes = Notes::of(&config);
     let state = AppState::new(database.router().clone(), catalog.clone(), config.tokens.auth, options);
     let opening = Opening {
@@ -127,8 +133,9 @@ fn hide_hashes() -> Outcome {
 fn wind_up(database: &Database, outcome: &Outcome, recovering: JoinHandle<()>, activity: Activity) -> Outcome {
     if matches!(database.router().phase(), Phase::Recovering { .. }) {
         // Nothing was written yet, and the replay can't be interrupted: leave it.
-        let failure = outcome.as_ref().err();
-        std::process::exit(failure.map_or(0, |failure| output::tell(failure, false)).into());
+        let status = outcome.as_ref().err().map_or(0, |failure| output::tell(failure, false));
+        server_output::drain();
+        std::process::exit(status.into());
     }
     if matches!(outcome, Ok(()) | Err(Failure::Again(_))) {
         // It may still be at the catalog, which would be left half made.
@@ -179,7 +186,7 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
     if let Some(level) = config.replication.safety.value {
         database.set_safety(level).context("safety")?;
     }
-    tell_nvram(&database);
+    announce::nvram(&database);
     let keeps_archive = !config.read_only;
     config
         .backup
@@ -210,38 +217,17 @@ fn url_of(address: SocketAddr, is_encrypted: bool) -> String {
     format!("{scheme}://{address}")
 }
 
-/// What an operator must know of the NVRAM.
-fn tell_nvram(database: &Database) {
-    let drained = database.drained();
-    if drained.records > 0 {
-        eprintln!(
-            "{} records came from NVRAM to the log's files, {} numbers were lost with the process",
-            grouped(drained.records),
-            grouped(drained.void)
-        );
-    }
-    let nvram = database.router().status().nvram;
-    if let Some(warning) = nvram.and_then(|(device, _)| device.warning) {
-        eprintln!("warning: {warning}");
-    }
-}
-
-/// Lines of the server's own log on standard error; RUST_LOG chooses which.
-fn start_tracing() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")))
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_writer(std::io::stderr)
-        .init();
-}
-
 /// How HTTP is served, and where its spans go.
-fn http_options(config: &ServeConfig, tls: Option<Arc<Identity>>) -> Result<(HttpOptions, Option<Spans>), Failure> {
+fn http_options(
+    config: &ServeConfig,
+    tls: Option<Arc<Identity>>,
+    may_be_open: u64,
+) -> Result<(HttpOptions, Option<Spans>), Failure> {
     let endpoint = config.telemetry.otlp_endpoint.value.as_ref();
     let spans = endpoint.map(|endpoint| Spans::start(endpoint)).transpose()?;
+    let takes_standbys = config.replication.ship_listen.value.is_some();
     let options = HttpOptions {
-        limits: config.http.limits,
+        limits: descriptors::bound(config.http.limits, may_be_open, takes_standbys),
         tracer: spans.as_ref().map(Spans::tracer),
         tls,
     };
@@ -270,7 +256,7 @@ impl Files {
             });
         }
         make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
-        warn_of_readers(dir);
+        announce::readers(dir);
         let catalog_dir = dir.join("catalog");
         make_private_dirs(&catalog_dir).with_context(|| format!("create {}", catalog_dir.display()))?;
         Ok(Self {
@@ -278,30 +264,6 @@ impl Files {
             catalog_dir,
             _temporary: None,
         })
-    }
-}
-
-/// Whoever sees the packets of an address that others reach can read them.
-fn warn_of_listeners(address: SocketAddr) {
-    if !address.ip().is_loopback() {
-        eprintln!(
-            "warning: {address} is reached by others, and nothing here is encrypted: tokens and rows can be read on the way. \
-             Give it a certificate (tls-cert and tls-key), or put a proxy with TLS in front (docs/security.md)"
-        );
-    }
-}
-
-/// A directory that was made by others may be theirs to share: it is told, not changed.
-fn warn_of_readers(dir: &Path) {
-    let Ok(metadata) = fs::metadata(dir) else {
-        return; // it was just made: whatever is wrong shows when it is used
-    };
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
-        eprintln!(
-            "warning: other users may look into {dir} (mode {mode:o}): it holds rows, arguments and keys; chmod 700 {dir}",
-            dir = dir.display()
-        );
     }
 }
 
@@ -313,7 +275,8 @@ fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
     if config.log.log.value == LogPolicy::None {
         if stored.is_some() {
             let dir = dir.display();
-            eprintln!("without a log the server begins empty; the log under {dir} stays as it is");
+            let told = format!("without a log the server begins empty; the log under {dir} stays as it is");
+            server_output::info("without_log", told);
         }
         return Ok(asked.unwrap_or_else(|| by_default(cores())));
     }
@@ -334,7 +297,7 @@ fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
 
 async fn listen(address: SocketAddr, is_encrypted: bool) -> Result<TcpListener, Failure> {
     if !is_encrypted {
-        warn_of_listeners(address);
+        announce::listeners(address);
     }
     let listener = TcpListener::bind(address).await;
     Ok(listener.with_context(|| format!("listen on {address}"))?)
@@ -343,10 +306,9 @@ async fn listen(address: SocketAddr, is_encrypted: bool) -> Result<TcpListener, 
 fn open_catalog(dir: &Path) -> Result<Catalog, Failure> {
     let opened = Catalog::open(dir).with_context(|| format!("open the catalog {}", dir.display()))?;
     if let Some(set_aside) = &opened.set_aside {
-        eprintln!(
-            "the catalog could not be read; it lies in {} now, and is made again from the log",
-            set_aside.display()
-        );
+        let place = set_aside.display();
+        let told = format!("the catalog could not be read; it lies in {place} now, and is made again from the log");
+        server_output::warning("catalog", told);
     }
     Ok(opened.catalog)
 }
@@ -397,13 +359,16 @@ impl Opening {
             false => database.recover(),
             true => database.recover_read_only().map(|opened| {
                 if let Some(found) = &opened.divergence {
-                    eprintln!("{found}");
+                    server_output::error("divergence", found.to_string());
                     divergence::report(database, &self.dir, found);
                 }
                 match &opened.differed {
-                    None => eprintln!("read-only: writes are refused"),
-                    Some(what) => eprintln!(
-                        "read-only: writes are refused. These tables, a standby's, were not as its primary's: {what}"
+                    None => server_output::info("read_only", "read-only: writes are refused"),
+                    Some(what) => server_output::warning(
+                        "read_only",
+                        format!(
+                            "read-only: writes are refused. These tables, a standby's, were not as its primary's: {what}"
+                        ),
                     ),
                 }
                 opened.report
@@ -426,7 +391,7 @@ fn replay(database: &Database, catalog: &Catalog, opening: &Opening) -> anyhow::
         report
     })
     .context("recover the database")?;
-    tell_recovery(&report);
+    announce::recovery(&report);
     settle_catalog(database.router(), catalog, report.module_versions)
 }
 
@@ -458,38 +423,6 @@ fn show_progress(router: &Router, is_over: &AtomicBool) {
     line.clear();
 }
 
-fn tell_recovery(report: &RecoveryReport) {
-    if report.torn_bytes > 0 {
-        eprintln!(
-            "{} of a write that a crash cut off were removed; none of it was acknowledged",
-            bytes(report.torn_bytes)
-        );
-    }
-    if let Some(other) = report.other_settings_hash {
-        eprintln!(
-            "the log was written under other settings ({other:016x}); every outcome was compared, and is the same"
-        );
-    }
-    for reason in &report.passed_over {
-        eprintln!("a checkpoint was passed over: {reason}");
-    }
-    if let Some(loaded) = &report.checkpoint {
-        eprintln!(
-            "checkpoint {} loaded: {} rows, {} in {:.3} s",
-            loaded.lsn,
-            grouped(loaded.rows),
-            bytes(loaded.row_bytes),
-            loaded.seconds
-        );
-    }
-    eprintln!(
-        "ready: {} transactions replayed from {} of log in {:.3} s",
-        grouped(report.commands),
-        bytes(report.log_bytes),
-        report.seconds
-    );
-}
-
 /// Makes the catalog say what the log says. Deployments go on meanwhile, and write to both.
 fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
     const TRIES: u32 = 5;
@@ -518,10 +451,16 @@ fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyho
         }
         // There is none yet beside a log that was restored.
         match catalog.versions().context("list the catalog")?.is_empty() {
-            true => eprintln!("the catalog is made from the log: {} module versions", expected.len()),
-            false => eprintln!(
-                "the catalog, a copy for look-ups, is made again from the log, as after any deployment that it missed: {}",
-                differences.join("; ")
+            true => server_output::info(
+                "catalog",
+                format!("the catalog is made from the log: {} module versions", expected.len()),
+            ),
+            false => server_output::info(
+                "catalog",
+                format!(
+                    "the catalog, a copy for look-ups, is made again from the log, as after any deployment that it missed: {}",
+                    differences.join("; ")
+                ),
             ),
         }
         catalog
@@ -547,7 +486,7 @@ async fn serve(
         let _ = stopped.wait_for(|stopped| *stopped).await; // the sender is dropped at the end alone
     };
     let mut server = tokio::spawn(reprise_http::serve(listener, state.clone(), shutdown));
-    print_text(&format!("listening on {}", url_of(address, state.tls.is_some())))?;
+    server_output::result(format!("listening on {}", url_of(address, state.tls.is_some())));
     tokio::pin!(recovered);
     let mut is_recovered = false;
     let mut look = tokio::time::interval(PARTED_LOOK);
@@ -559,8 +498,7 @@ async fn serve(
                 Err(_) => break Err(Failure::Other(anyhow::anyhow!("the recovery thread is gone"))),
             },
             _ = hangup.recv() => {
-                let lines = reloading.reloader.reload(address, &state, &reloading.database);
-                lines.iter().for_each(|line| eprintln!("{line}"));
+                reloading.reloader.reload(address, &state, &reloading.database);
             }
             _ = look.tick(), if cuts_by_itself => {
                 if let Some(reason) = reloading.database.parted() {
@@ -573,7 +511,10 @@ async fn serve(
         }
     };
     if outcome.is_ok() {
-        eprintln!("stopping: requests under way are finished, then the log is closed");
+        server_output::info(
+            "stopping",
+            "stopping: requests under way are finished, then the log is closed",
+        );
     }
     stop.send_replace(true);
     http_ended(server.await)?;

@@ -13,6 +13,8 @@ use opentelemetry_sdk::{
     trace::{SdkTracer, SdkTracerProvider},
 };
 
+use crate::server_output;
+
 const PATH: &str = "/v1/traces";
 /// Longest wait for the collector, of one delivery and at the end.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -43,7 +45,7 @@ impl Spans {
     /// Sends what is left.
     pub fn stop(&self) {
         if let Err(error) = self.0.shutdown_with_timeout(WAIT_MAX) {
-            eprintln!("spans may be lost: {error}");
+            server_output::warning("spans_lost", format!("spans may be lost: {error}"));
         }
     }
 }

@@ -27,7 +27,7 @@ use reprise_ship::{Bootstrapped, ForkAnswer, Known, Link, LinkConfig, LinkError,
 use crate::{
     config::replication::{ReplicationSettings, Transport},
     output::{Failure, Outcome, ProgressLine, bytes},
-    remote,
+    remote, server_output,
 };
 
 /// Where the first files lie until all of them have their place.
@@ -57,11 +57,14 @@ pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Re
         return Ok(Arc::new(TlsNet::new(own.cloned())));
     }
     if own.is_some() {
-        eprintln!("warning: RDMA is not encrypted: standbys get every row in plain, in spite of tls-cert");
+        server_output::warning(
+            "rdma",
+            "RDMA is not encrypted: standbys get every row in plain, in spite of tls-cert",
+        );
     }
     let found = RdmaNet::of_this_machine(settings.rdma_device.value.as_deref());
     let (net, card) = found.map_err(|error| anyhow::anyhow!("transport rdma: {error}; {TCP_ON_REQUEST}"))?;
-    eprintln!("standbys are connected over RDMA: {card}");
+    server_output::info("rdma", format!("standbys are connected over RDMA: {card}"));
     Ok(Arc::new(net))
 }
 
@@ -237,6 +240,7 @@ impl Primary {
         }
         let begun = Instant::now();
         let progress = ProgressLine::new();
+        let mut is_told = false;
         loop {
             let why = match self.try_bootstrap(dir)? {
                 Ok(come) => {
@@ -245,16 +249,24 @@ impl Primary {
                         0 => String::new(),
                         live => format!(", and {live} records that it logged meanwhile"),
                     };
-                    eprintln!("{} came from the primary at {}{live}", bytes(come.bytes), self.url);
+                    let come = bytes(come.bytes);
+                    let told = format!("{come} came from the primary at {}{live}", self.url);
+                    server_output::info("standby_begun", told);
                     return Ok(());
                 }
                 Err(why) => why,
             };
             if begun.elapsed() > FIRST_TRIES {
                 progress.clear();
-                return Err(anyhow::anyhow!("begin as a standby of {}: {why}", self.url).into());
+                return Err(Failure::Again(format!("begin as a standby of {}: {why}", self.url)));
             }
-            progress.show(format!("waiting for the primary at {}: {why}", self.url));
+            let waits = format!("waiting for the primary at {}: {why}", self.url);
+            if !is_told {
+                is_told = true;
+                let told = format!("{waits}. It is tried for {} s", FIRST_TRIES.as_secs());
+                server_output::warning("primary_away", told);
+            }
+            progress.show(waits);
             thread::sleep(TRY_EVERY);
         }
     }
@@ -326,17 +338,19 @@ impl Primary {
         let now_us = RealClock::default().now_us();
         match cut_back(&directory, &mut |position| self.ask_fork(&known, position), now_us) {
             Ok(CutBack::Nothing) => {}
-            Ok(CutBack::Cut(cut)) => eprintln!("{}", describe_cut(dir, &cut)),
+            Ok(CutBack::Cut(cut)) => server_output::warning("cut_back", describe_cut(dir, &cut)),
             Ok(CutBack::Anew(cut)) => {
-                eprintln!(
-                    "{}. No checkpoint lies before that: it begins anew",
-                    describe_cut(dir, &cut)
+                let told = describe_cut(dir, &cut);
+                server_output::warning(
+                    "cut_back",
+                    format!("{told}. No checkpoint lies before that: it begins anew"),
                 );
                 clear_useless(dir).with_context(|| format!("clear {}", dir.display()))?;
             }
             // The other reasons are told once it is followed.
             Err(CutError::Ask(reason)) => {
-                eprintln!("whether all of this log is the primary's is not known yet: {reason}")
+                let told = format!("whether all of this log is the primary's is not known yet: {reason}");
+                server_output::info("cut_back", told);
             }
             Err(error) => {
                 return Err(anyhow::Error::from(error)

@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::{
     cli::Output,
-    output::{Failure, Outcome, print_json, print_json_line, print_text},
+    output::{Failure, Outcome, print_json, print_json_line, print_line, print_note},
     records,
     remote::failure,
 };
@@ -77,7 +77,7 @@ fn told_whole(page: &LogPage, query: &LogQuery) -> Outcome {
     match page.records.is_empty() {
         true => Err(anyhow::anyhow!(what).into()),
         false => {
-            eprintln!("note: {what}");
+            print_note(&format!("note: {what}"));
             Ok(())
         }
     }
@@ -99,7 +99,7 @@ fn go_on(client: &Client, mut query: LogQuery, output: Output) -> Outcome {
 fn tell(record: &LogRecord, output: Output) -> Outcome {
     match output {
         Output::Json => print_json_line(record)?,
-        Output::Text => print_text(&records::line(record))?,
+        Output::Text => print_line(&records::line(record))?,
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
 use crate::{
     cli::{Output, TokenCommand, TokenFileArgs},
     config::{TokenEntry, judge_tokens},
-    output::{Failure, Outcome, print_aside, print_json, print_table, print_text, table},
+    output::{Failure, Outcome, print_json, print_note, print_table, print_text, table},
 };
 
 /// Random bytes of a token.
@@ -51,7 +51,7 @@ pub fn run(command: &TokenCommand, output: Output) -> Outcome {
                     json!({"name": name, "role": role, "scope": scope, "token": token, "sha256": sha256, "file": path});
                 return Ok(print_json(&made)?);
             }
-            print_aside(&format!(
+            print_note(&format!(
                 "token {name} ({role}) is in {path}, as its digest: keep the token, which nobody can show again; {TAKES_EFFECT}"
             ));
             Ok(print_text(&token)?)

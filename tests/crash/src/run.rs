@@ -532,7 +532,7 @@ fn end(server: &mut Server, moment: Moment) -> Result<()> {
 pub(crate) fn check_errors(errors: &str) -> Result<()> {
     let bad = errors
         .lines()
-        .find(|line| line.contains("panicked") || line.contains(" ERROR "));
+        .find(|line| line.contains("panicked") || line.contains(" error: reprise_"));
     ensure!(bad.is_none(), "the server said: {errors}");
     Ok(())
 }

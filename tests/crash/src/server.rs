@@ -3,7 +3,10 @@
 use std::{
     env, fs,
     io::{self, BufRead, BufReader, Read},
-    os::{fd::AsRawFd, unix::process::CommandExt},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{Arc, Mutex, mpsc},
@@ -41,6 +44,8 @@ pub struct Launch {
     pub working_dir: PathBuf,
     /// The file of the network namespace that it runs in, if not ours.
     pub network: Option<PathBuf>,
+    /// Its standard error, in place of a pipe that is read.
+    pub errors_to: Option<Arc<OwnedFd>>,
 }
 
 impl Launch {
@@ -54,7 +59,14 @@ impl Launch {
             group: None,
             working_dir: "/".into(),
             network: None,
+            errors_to: None,
         }
+    }
+
+    /// Nothing of what it says is read.
+    pub fn errors_to(mut self, file: impl Into<OwnedFd>) -> Self {
+        self.errors_to = Some(Arc::new(file.into()));
+        self
     }
 
     pub fn in_network(mut self, namespace: &Path) -> Self {
@@ -114,10 +126,11 @@ impl Spawned {
         let mut command = Command::new(binary()?);
         command.arg("serve").arg("--data-dir").arg(&launch.data_dir);
         command.args(["--listen", &launch.listen]).args(&launch.args);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(match &launch.errors_to {
+            Some(file) => Stdio::from(file.try_clone().context("another standard error")?),
+            None => Stdio::piped(),
+        });
         // No configuration but ours: neither a reprise.toml of the current directory nor the environment's.
         command.current_dir(&launch.working_dir);
         for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REPRISE_")) {
@@ -137,7 +150,6 @@ impl Spawned {
         }
         let mut child = command.spawn().context("start the server")?;
         let stdout = child.stdout.take().context("piped")?;
-        let stderr = child.stderr.take().context("piped")?;
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -146,12 +158,13 @@ impl Spawned {
         });
         let errors = Arc::new(Mutex::new(String::new()));
         let kept = errors.clone();
-        let reader = thread::spawn(move || keep(stderr, &kept));
+        let stderr = child.stderr.take();
+        let reader = stderr.map(|stderr| thread::spawn(move || keep(stderr, &kept)));
         Ok(Self {
             child,
             lines: Mutex::new(lines),
             errors,
-            reader: Some(reader),
+            reader,
         })
     }
 

@@ -159,6 +159,30 @@ pub fn banned_calls(sources: &[Source]) -> Vec<Finding> {
     counts.into_iter().map(finding).collect()
 }
 
+/// The files of the product that write to the process's own streams: what verbs print, and what the server says.
+const PRINTERS: [&str; 2] = ["server/node/src/output.rs", "server/node/src/server_output/mod.rs"];
+/// Each of them waits for a reader that is slow, or panics where it is gone, and shows texts of others as they are.
+const PRINTS: [&str; 5] = ["print!(", "println!(", "dbg!(", "stdout()", "stderr()"];
+
+/// Prints in the product beside its printers.
+pub fn prints(sources: &[Source]) -> Vec<String> {
+    let is_product = |path: &str| ["runtime/", "server/", "sdk/"].iter().any(|top| path.starts_with(top));
+    let own = product(sources).filter(|(path, _)| is_product(path) && path.contains("/src/"));
+    let mut complaints = Vec::new();
+    for (path, text) in own.filter(|(path, _)| !PRINTERS.contains(path)) {
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or("");
+            if PRINTS.iter().any(|print| code.contains(print)) {
+                complaints.push(format!(
+                    "{path}:{}: prints; use `server_output` in the server, `output` in a verb",
+                    number + 1
+                ));
+            }
+        }
+    }
+    complaints
+}
+
 /// Paths of somebody's machine, put together so that this file does not contain them.
 const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
@@ -247,6 +271,33 @@ mod tests {
             path: path.into(),
             text: text.into(),
         }
+    }
+
+    #[test]
+    fn prints_are_found_in_the_product_beside_its_printers() {
+        let text = "fn f() { eprintln!(\"x\"); }\n// println!(\n#[cfg(test)]\nmod tests { fn g() { println!(); } }\n";
+        let count = |path: &str| prints(&[source(path, text)]).len();
+        for found in [
+            "server/node/src/serve.rs",
+            "runtime/log/src/flush.rs",
+            "sdk/client/src/client.rs",
+        ] {
+            assert_eq!(count(found), 1, "{found}");
+        }
+        for left in [
+            PRINTERS[0],
+            PRINTERS[1],
+            "benches/cost/src/main.rs",
+            "server/http/build.rs",
+            "tests/sim/src/run.rs",
+        ] {
+            assert_eq!(count(left), 0, "{left}");
+        }
+        let streams = [source(
+            "server/http/src/x.rs",
+            "let a = io::stderr().lock();\nprint!(\"\");\n",
+        )];
+        assert_eq!(prints(&streams).len(), 2);
     }
 
     #[test]

@@ -25,7 +25,10 @@ use clap::{ArgMatches, Args, parser::ValueSource};
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_database::{Database, DatabaseConfig, DeviceConfig};
 
-use crate::output::{Failure, Outcome, usage};
+use crate::{
+    output::{Failure, Outcome, usage},
+    server_output::{self, Line},
+};
 pub use place::DEFAULT_DATA_DIR;
 use setting::Layers;
 pub use setting::{Entry, Setting, Source, by_default};
@@ -86,7 +89,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     tls: tls::TlsArgs,
     #[command(flatten)]
-    telemetry: telemetry::TelemetryArgs,
+    pub telemetry: telemetry::TelemetryArgs,
 }
 
 /// What the server runs with.
@@ -108,7 +111,8 @@ pub struct ServeConfig {
     pub http: http::HttpSettings,
     pub tokens: tokens::TokenSettings,
     pub read_only: bool,
-    file: Option<PathBuf>,
+    /// The file that was read.
+    pub file: Option<PathBuf>,
 }
 
 impl ServeConfig {
@@ -204,9 +208,12 @@ impl ServeConfig {
         let same = |one: &Path| fs::canonicalize(one).ok();
         let here = Path::new(DEFAULT_FILE);
         if here.exists() && self.file.as_deref().and_then(same) != same(here) {
-            eprintln!(
-                "warning: ./{DEFAULT_FILE} is not read: move it to {}, or start with --config ./{DEFAULT_FILE}",
-                self.place.data_dir.value.join(DEFAULT_FILE).display()
+            server_output::warning(
+                "configuration",
+                format!(
+                    "./{DEFAULT_FILE} is not read: move it to {}, or start with --config ./{DEFAULT_FILE}",
+                    self.place.data_dir.value.join(DEFAULT_FILE).display()
+                ),
             );
         }
     }
@@ -223,7 +230,7 @@ impl ServeConfig {
     }
 
     /// The effective configuration, a line a setting. Of a token it tells name and role.
-    pub fn describe(&self, partitions: &Setting<u16>, sites: &Setting<u16>) -> String {
+    pub fn describe(&self, partitions: &Setting<u16>, sites: &Setting<u16>) -> Line {
         let title = match &self.file {
             Some(path) => format!("configuration (file {})", path.display()),
             None => "configuration".to_owned(),
@@ -237,8 +244,7 @@ impl ServeConfig {
             format!("  {:<18} {value}  ({source})", entry.name)
         };
         let shown = self.entries().into_iter().filter(|entry| entry.is_shown);
-        let lines: Vec<_> = std::iter::once(title).chain(shown.map(line)).collect();
-        lines.join("\n")
+        Line::info("configuration", title).and_lines(shown.map(line))
     }
 
     /// Each setting in words.

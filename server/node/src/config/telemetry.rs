@@ -2,9 +2,19 @@
 
 use reprise_database::Database;
 
-use super::setting::settings;
+use super::setting::{Show, settings};
+use crate::server_output::LogFormat;
 
 const SLOW_CALL_MS_DEFAULT: u32 = 100;
+
+impl Show for LogFormat {
+    fn shown(&self) -> String {
+        match self {
+            Self::Text => "text".into(),
+            Self::Json => "json".into(),
+        }
+    }
+}
 
 settings! {
     /// What the server tells of calls.
@@ -16,6 +26,14 @@ settings! {
             takes: "N",
             default: SLOW_CALL_MS_DEFAULT,
             marks: [live],
+        }
+        /// How the server's lines are written: text, or json, an object a line [default: text]
+        log_format: crate::server_output::LogFormat {
+            env: "REPRISE_LOG_FORMAT",
+            takes: "KIND",
+            judge: log_format,
+            default: LogFormat::Text,
+            marks: [where_said],
         }
         /// OpenTelemetry collector that takes a span of every call, http://HOST:4318 [default: none]
         otlp_endpoint: String {
@@ -31,6 +49,14 @@ impl TelemetrySettings {
     /// At the start, and after each SIGHUP.
     pub fn apply(&self, database: &Database) {
         database.router().notices().set_slow_call_ms(self.slow_call_ms.value);
+    }
+}
+
+fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err(format!("{text:?} is no form of lines: text or json")),
     }
 }
 

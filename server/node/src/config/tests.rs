@@ -51,7 +51,7 @@ fn a_flag_goes_over_the_file_and_the_file_over_the_default() {
     for text in ["memory_ready = \"2GiB\"", "memory_ready = 2147483648"] {
         let config = load(ServeArgs::default(), &format!("memory_max = \"8GiB\"\n{text}")).expect("valid");
         assert_eq!(config.memory.memory_ready.value, 2 << 30);
-        let told = config.describe(&by_default(2), &by_default(1));
+        let told = config.describe(&by_default(2), &by_default(1)).more.join("\n");
         assert!(told.contains("memory-ready       2147483648  (file)"), "{told}");
         assert!(told.contains("memory-max         8589934592  (file)"), "{told}");
     }
@@ -73,6 +73,7 @@ fn mistakes_in_the_file_are_named() {
         ("[unheard_of]", "unknown field `unheard_of`"),
         ("[http]\nwait_s = 0", "http: unknown field `wait_s`"),
         ("[http]\nbody_wait_s = 0", "http: body_wait_s is at least 1"),
+        ("log_format = \"xml\"", "log_format: \"xml\" is no form of lines"),
         ("otlp_endpoint = \"x\"", "otlp_endpoint: \"x\" is no collector"),
         ("memory_ready = \"2 GB\"", "memory_ready: \"2 GB\" is no size"),
         ("memory_ready = -1", "memory_ready: \"-1\" is no size"),
@@ -146,7 +147,7 @@ fn the_log_is_a_mode_or_a_table() {
     let config = load(ServeArgs::default(), file).expect("valid");
     assert_eq!(config.log.log.value, LogPolicy::Physiological);
     assert_eq!(config.log.log_differential.value, AfterImage::Whole);
-    let text = config.describe(&by_default(2), &by_default(1));
+    let text = config.describe(&by_default(2), &by_default(1)).more.join("\n");
     assert!(text.contains("log-differential   false  (file)"), "{text}");
 }
 
@@ -161,7 +162,7 @@ fn an_open_server_listens_on_loopback_only() {
         "0f".repeat(32)
     );
     let config = load(ServeArgs::default(), &token).expect("valid");
-    let text = config.describe(&by_default(2), &by_default(1));
+    let text = config.describe(&by_default(2), &by_default(1)).more.join("\n");
     assert!(text.contains("ci (write)") && !text.contains("0f0f"), "{text}");
 }
 

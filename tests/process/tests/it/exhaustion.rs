@@ -178,3 +178,42 @@ fn file_descriptors_run_out_and_the_server_serves_again() -> Result<()> {
     server.kill()?;
     check(&Server::start(&launch)?, &tallies)
 }
+
+/// The two figures of the kernel for a process: what may be open now, and at most.
+fn open_files_limits(process: u32) -> Result<Vec<String>> {
+    let limits = std::fs::read_to_string(format!("/proc/{process}/limits"))?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let figures = line.context("the limit of open files")?.split_whitespace();
+    Ok(figures.take(2).map(str::to_owned).collect())
+}
+
+#[test]
+fn idle_connections_leave_the_log_its_descriptors_and_the_limit_is_raised_and_said() -> Result<()> {
+    const FILES_MAX: u64 = 400;
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data")).files_max(FILES_MAX);
+    let mut server = Server::start(&launch)?;
+    server.wait_said("warning: 400 files may be open: 144 connections are taken at once, 72 of one address")?;
+    let mut tally = open_accounts(&server, 2)?;
+    let mut kept = server.connect()?;
+    ensure!(kept.get("/healthz").is_ok_and(|answer| answer.status == 200));
+    let idle: Vec<_> = (0..2 * FILES_MAX)
+        .map(|_| TcpStream::connect(&server.address))
+        .collect::<Result<_, _>>()?;
+    // The log makes its next files meanwhile.
+    for _ in 0..40 {
+        ensure!(tally.batch(&mut kept, 1000)?, "the kept connection was cut");
+    }
+    ensure!(tally.refused.is_empty(), "{:?}", tally.problems);
+    let taken = kept.request("POST", "/v1/checkpoints", &[], b"");
+    ensure!(taken.is_ok_and(|answer| answer.status == 202), "a checkpoint");
+    drop(idle);
+    server.kill()?;
+    check(&Server::start(&launch)?, &[tally])?;
+
+    // Where only the soft limit is low, it is raised.
+    let mut server = Server::start(&Launch::new(&dir.path().join("other")))?;
+    let limits = open_files_limits(server.process().id())?;
+    ensure!(limits[0] == limits[1], "{limits:?}");
+    Ok(())
+}

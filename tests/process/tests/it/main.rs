@@ -15,6 +15,7 @@ mod memory;
 mod migrations;
 mod networks;
 mod nvram;
+mod outputs;
 mod readers;
 mod reload;
 mod remote;

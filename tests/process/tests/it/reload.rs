@@ -67,9 +67,19 @@ fn sighup_exchanges_tokens_names_what_needs_a_restart_and_a_broken_file_changes_
     ensure!(call(AS_ONE)? == (401, 401));
     ensure!(call(AS_TWO)? == (200, 200));
 
-    write(&data, "")?;
-    server.process().signal(libc::SIGHUP)?;
-    server.wait_said("token second (read) is withdrawn")?;
+    // A reload that would open the server to everybody is none.
+    for (is_missing, told) in [(false, "it has no tokens"), (true, "reprise.toml is missing")] {
+        write(&data, settings)?;
+        if is_missing {
+            fs::remove_file(data.join("reprise.toml"))?;
+        }
+        server.process().signal(libc::SIGHUP)?;
+        server.wait_said(told)?;
+        ensure!(
+            call(("x-nobody", "nobody"))? == (401, 401) && call(AS_TWO)? == (200, 200),
+            "{told}"
+        );
+    }
     let (status, said) = server.terminate()?;
     ensure!(status.success() && said.contains("stopping"), "{said}");
     Ok(())

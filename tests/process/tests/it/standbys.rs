@@ -369,6 +369,25 @@ fn nobody_is_in_sync_with_a_former_primary_that_begins_anew() -> Result<()> {
 }
 
 #[test]
+fn new_standby_says_at_once_that_its_primary_is_away_and_a_hang_up_does_not_end_it() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("s")).args(&["--standby-of", "http://127.0.0.1:1", "--name", "s"]);
+    let mut process = Spawned::start(&launch)?;
+    let until = Instant::now() + PATIENCE;
+    while !process
+        .errors()
+        .contains("warning: waiting for the primary at http://127.0.0.1:1: ")
+    {
+        ensure!(Instant::now() < until && process.is_running(), "{}", process.errors());
+        thread::sleep(Duration::from_millis(5));
+    }
+    process.signal(libc::SIGHUP)?;
+    thread::sleep(Duration::from_millis(300));
+    ensure!(process.is_running(), "{}", process.errors());
+    Ok(())
+}
+
+#[test]
 fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
     let cluster = Cluster::new()?;
     let primary = cluster.primary("a", &[])?;

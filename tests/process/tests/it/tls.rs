@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
+    ops::Range,
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -36,6 +37,20 @@ impl Certificate {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into(), "localhost".into()])?;
         fs::write(self.path("cert.pem"), made.cert.pem())?;
         Ok(fs::write(self.path("key.pem"), made.signing_key.serialize_pem())?)
+    }
+
+    /// Replaces it by one that is valid from one year to another, and may sign others where `signs` says so, as
+    /// `openssl req -x509` makes them.
+    fn renew_for(&self, name: &str, years: Range<i32>, signs: bool) -> Result<()> {
+        let mut params = rcgen::CertificateParams::new(vec![name.into()])?;
+        params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
+        params.not_after = rcgen::date_time_ymd(years.end, 1, 1);
+        if signs {
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        }
+        let key = rcgen::KeyPair::generate()?;
+        fs::write(self.path("cert.pem"), params.self_signed(&key)?.pem())?;
+        Ok(fs::write(self.path("key.pem"), key.serialize_pem())?)
     }
 
     /// Replaces it by one without a common name, which etcd's gateway refuses beside a password.
@@ -181,6 +196,50 @@ fn a_certificate_is_exchanged_while_the_server_runs_and_wrong_files_change_nothi
     server.wait_said("the certificate is another one")?;
     certificate.client(&server)?.status()?;
     before.status().context("a connection that was open stays so")?;
+    // What no client would take replaces nothing; the same certificate again is none that comes.
+    let taken = certificate.client(&server)?;
+    for (years, told) in [
+        (2001..2002, " is expired: it ended "),
+        (2200..2201, " is not valid yet: it begins in "),
+    ] {
+        certificate.renew_for("127.0.0.1", years, false)?;
+        server.process().signal(libc::SIGHUP)?;
+        server.wait_said(&format!("cert.pem{told}"))?;
+        taken.status()?;
+    }
+    fs::write(certificate.path("cert.pem"), "-----BEGIN CERTIFICATE-----\nAAAA\n")?;
+    server.process().signal(libc::SIGHUP)?;
+    server.wait_said("cert.pem: is no PEM file: the line `-----END CERTIFICATE-----` is missing")?;
+    Ok(())
+}
+
+#[test]
+fn certificate_that_may_sign_others_is_taken_when_its_client_names_it_and_for_its_names_and_time_alone() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let certificate = Certificate::new(&dir.path().join("tls"))?;
+    for (name, years, expected) in [
+        ("127.0.0.1", 2020..2200, None),
+        ("127.0.0.1", 2001..2002, Some("expired")),
+        ("10.9.8.7", 2020..2200, Some("not valid for name")),
+    ] {
+        certificate.renew_for(name, years, true)?;
+        let (cert, key) = (certificate.path("cert.pem"), certificate.path("key.pem"));
+        let data = dir.path().join(format!("{name}{}", expected.is_some()));
+        let launch = Launch::new(&data).args(&["--tls-cert", &cert, "--tls-key", &key]);
+        let mut server = Spawned::start(&launch)?.listen()?;
+        let asked = run_verb(&["module", "list", "--url", &url(&server), "--ca-cert", &cert])?;
+        let said = String::from_utf8_lossy(&asked.stderr).into_owned();
+        match expected {
+            None => ensure!(asked.status.success(), "{said}"),
+            Some(why) => ensure!(!asked.status.success() && said.contains(why), "{name}: {said}"),
+        }
+        if expected == Some("expired") {
+            server.wait_said("warning: the certificate is expired: it ended ")?;
+        }
+        // Nobody named it.
+        let asked = run_verb(&["module", "list", "--url", &url(&server)])?;
+        ensure!(!asked.status.success(), "{name}");
+    }
     Ok(())
 }
 

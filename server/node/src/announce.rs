@@ -1,0 +1,90 @@
+//! What a server says of itself when it starts: what an operator must know of its machine, its files and its log.
+
+use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt, path::Path};
+
+use reprise_database::{Database, RecoveryReport};
+
+use crate::{
+    output::{bytes, grouped},
+    server_output::{self, Line},
+};
+
+/// What an operator must know of the NVRAM.
+pub fn nvram(database: &Database) {
+    let drained = database.drained();
+    if drained.records > 0 {
+        let (records, void) = (grouped(drained.records), grouped(drained.void));
+        let told =
+            format!("{records} records came from NVRAM to the log's files, {void} numbers were lost with the process");
+        server_output::info("nvram", told);
+    }
+    let nvram = database.router().status().nvram;
+    if let Some(warning) = nvram.and_then(|(device, _)| device.warning) {
+        server_output::warning("nvram", warning);
+    }
+}
+
+/// Whoever sees the packets of an address that others reach can read them.
+pub fn listeners(address: SocketAddr) {
+    if !address.ip().is_loopback() {
+        let told = format!(
+            "{address} is reached by others, and nothing here is encrypted: tokens and rows can be read on the way. \
+             Give it a certificate (tls-cert and tls-key), or put a proxy with TLS in front (docs/security.md)"
+        );
+        server_output::warning("not_encrypted", told);
+    }
+}
+
+/// A directory that was made by others may be theirs to share: it is told, not changed.
+pub fn readers(dir: &Path) {
+    let Ok(metadata) = fs::metadata(dir) else {
+        return; // it was just made: whatever is wrong shows when it is used
+    };
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let dir = dir.display();
+        let told = format!(
+            "other users may look into {dir} (mode {mode:o}): it holds rows, arguments and keys; chmod 700 {dir}"
+        );
+        server_output::warning("readable", told);
+    }
+}
+
+pub fn recovery(report: &RecoveryReport) {
+    if report.torn_bytes > 0 {
+        let torn = bytes(report.torn_bytes);
+        let told = format!("{torn} of a write that a crash cut off were removed; none of it was acknowledged");
+        server_output::info("torn_write", told);
+    }
+    if let Some(other) = report.other_settings_hash {
+        let told = format!(
+            "the log was written under other settings ({other:016x}); every outcome was compared, and is the same"
+        );
+        server_output::info("other_settings", told);
+    }
+    for reason in &report.passed_over {
+        server_output::warning(
+            "checkpoint_passed_over",
+            format!("a checkpoint was passed over: {reason}"),
+        );
+    }
+    if let Some(loaded) = &report.checkpoint {
+        let told = format!(
+            "checkpoint {} loaded: {} rows, {} in {:.3} s",
+            loaded.lsn,
+            grouped(loaded.rows),
+            bytes(loaded.row_bytes),
+            loaded.seconds
+        );
+        let line = Line::info("checkpoint_loaded", told).with("lsn", loaded.lsn.to_string());
+        server_output::say(line.with("rows", loaded.rows).with("seconds", loaded.seconds));
+    }
+    let told = format!(
+        "ready: {} transactions replayed from {} of log in {:.3} s",
+        grouped(report.commands),
+        bytes(report.log_bytes),
+        report.seconds
+    );
+    let line = Line::info("ready", told).with("transactions", report.commands);
+    server_output::say(line.with("log_bytes", report.log_bytes).with("seconds", report.seconds));
+}

@@ -1,0 +1,64 @@
+//! Lines about a certificate that ends soon, or does not hold: clients refuse such a server, and nothing else of it shows that.
+
+use std::sync::Arc;
+
+use reprise_net_tls::{Identity, Validity};
+
+use crate::server_output;
+
+const DAY_S: i64 = 86_400;
+/// Days before its end from which on a certificate gets a line each day.
+const SOON_DAYS: i64 = 14;
+
+/// Looks at the certificate that this server shows. A line comes once a day.
+pub struct CertificateWatch {
+    own: Option<Arc<Identity>>,
+    /// The days that were left, as the last line said.
+    told_days: Option<i64>,
+}
+
+impl CertificateWatch {
+    pub fn new(own: Option<Arc<Identity>>) -> Self {
+        Self { own, told_days: None }
+    }
+
+    pub fn look(&mut self) {
+        let Some(validity) = self.own.as_ref().and_then(|own| own.validity()) else {
+            return;
+        };
+        let told = warning(&validity, validity.left_s());
+        let days = told.is_some().then(|| validity.left_s().div_euclid(DAY_S));
+        if let Some(told) = told.filter(|_| days != self.told_days) {
+            server_output::warning("certificate", told);
+        }
+        self.told_days = days;
+    }
+}
+
+/// Returns what is to be said of a certificate that holds for `left_s` more.
+fn warning(validity: &Validity, left_s: i64) -> Option<String> {
+    let mend = "Put another one in its place, and send SIGHUP";
+    if let Some(why) = validity.refusal() {
+        return Some(format!("the certificate {why}: clients refuse it. {mend}"));
+    }
+    let days = left_s.div_euclid(DAY_S);
+    (days < SOON_DAYS).then(|| format!("the certificate ends in {days} days, and clients refuse it then. {mend}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warning_comes_when_the_end_is_near_or_past() {
+        let holds = Validity {
+            from_s: 0,
+            until_s: i64::MAX,
+        };
+        assert_eq!(warning(&holds, SOON_DAYS * DAY_S), None);
+        let told = warning(&holds, SOON_DAYS * DAY_S - 1).expect("soon");
+        assert!(told.starts_with("the certificate ends in 13 days"), "{told}");
+        let over = Validity { from_s: 0, until_s: 1 };
+        assert!(warning(&over, -1).is_some_and(|told| told.contains("is expired: it ended ")));
+    }
+}

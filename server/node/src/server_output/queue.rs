@@ -1,0 +1,379 @@
+//! Lines on their way to standard error and standard output. Who says something never waits for them: one thread writes, from a bounded
+//! queue, and what finds no room or is not taken is counted and told later.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use super::line::{Line, LogFormat};
+
+/// Lines that wait at most, and their bytes.
+const LINES_MAX: usize = 4_096;
+const BYTES_MAX: usize = 1 << 20;
+/// Longest wait for what waits at the end of the process: in all, and for a stream that takes nothing.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+const STALL_MAX: Duration = Duration::from_millis(250);
+/// Between two tries on a stream that would block.
+const RETRY_AFTER: Duration = Duration::from_millis(10);
+
+/// Where a line goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Output,
+    Errors,
+}
+
+/// What is written next.
+enum Piece {
+    Line {
+        stream: Stream,
+        time_us: i64,
+        line: Line,
+    },
+    /// How far long work is, on a terminal. Empty: it is done.
+    Progress(String),
+}
+
+#[derive(Default)]
+struct Waiting {
+    lines: VecDeque<(Stream, i64, Line)>,
+    bytes: usize,
+    /// Lines that found no room, and are not told yet.
+    overflowed: u64,
+    progress: Option<String>,
+    /// The writer has something in its hands.
+    is_writing: bool,
+    /// Pieces that were taken, or given up.
+    done: u64,
+    format: LogFormat,
+}
+
+#[derive(Default)]
+pub struct Queue {
+    waiting: Mutex<Waiting>,
+    came: Condvar,
+    went: Condvar,
+}
+
+fn now_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as i64)
+}
+
+/// Returns the line that tells of lost ones.
+fn lost(count: u64) -> Line {
+    let message = format!("{count} lines before this one are lost: the server's output was not taken");
+    Line::warning("lines_lost", message).with("count", count)
+}
+
+impl Waiting {
+    /// The time is taken under the lock, so lines are in its order.
+    fn push(&mut self, stream: Stream, line: Line) {
+        let bytes = line.bytes();
+        if self.lines.len() >= LINES_MAX || self.bytes + bytes > BYTES_MAX {
+            self.overflowed += 1;
+            return;
+        }
+        if self.overflowed > 0 {
+            let lost = lost(std::mem::take(&mut self.overflowed));
+            self.bytes += lost.bytes();
+            self.lines.push_back((Stream::Errors, now_us(), lost));
+        }
+        self.bytes += bytes;
+        self.lines.push_back((stream, now_us(), line));
+    }
+
+    fn pop(&mut self) -> Option<Piece> {
+        if let Some((stream, time_us, line)) = self.lines.pop_front() {
+            self.bytes -= line.bytes();
+            return Some(Piece::Line { stream, time_us, line });
+        }
+        if self.overflowed > 0 {
+            return Some(Piece::Line {
+                stream: Stream::Errors,
+                time_us: now_us(),
+                line: lost(std::mem::take(&mut self.overflowed)),
+            });
+        }
+        self.progress.take().map(Piece::Progress)
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // The panic hook comes here, too.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_format(&self, format: LogFormat) {
+        self.lock().format = format;
+    }
+
+    pub fn push(&self, stream: Stream, line: Line) {
+        self.lock().push(stream, line);
+        self.came.notify_one();
+    }
+
+    /// Shows how far long work is, in place of what was shown before.
+    pub fn show_progress(&self, text: String) {
+        self.lock().progress = Some(text);
+        self.came.notify_one();
+    }
+
+    /// Waits until all that was said is written, unless the streams take nothing.
+    pub fn drain(&self) {
+        let until = Instant::now() + DRAIN_MAX;
+        let mut waiting = self.lock();
+        while !waiting.lines.is_empty() || waiting.is_writing {
+            let done = waiting.done;
+            let waited = self.went.wait_timeout(waiting, STALL_MAX);
+            let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            waiting = guard;
+            if timeout.timed_out() && waiting.done == done || Instant::now() >= until {
+                return;
+            }
+        }
+    }
+
+    fn next(&self) -> (Piece, LogFormat) {
+        let mut waiting = self.lock();
+        loop {
+            if let Some(piece) = waiting.pop() {
+                waiting.is_writing = true;
+                return (piece, waiting.format);
+            }
+            waiting = self.came.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn end_piece(&self) {
+        let mut waiting = self.lock();
+        waiting.is_writing = false;
+        waiting.done += 1;
+        drop(waiting);
+        self.went.notify_all();
+    }
+
+    /// Writes what comes, for ever.
+    pub fn write_all(&self, streams: impl Streams) {
+        let mut writer = Writer::new(streams);
+        loop {
+            let (piece, format) = self.next();
+            writer.write(piece, format);
+            self.end_piece();
+        }
+    }
+}
+
+/// Where bytes go: the process's own streams, and those of tests.
+pub trait Streams {
+    fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<usize>;
+}
+
+struct Writer<S> {
+    streams: S,
+    /// Lines that were not taken, and are not told yet.
+    failed: u64,
+    /// A part of a line was taken, and the rest was not.
+    is_cut: bool,
+    shows_progress: bool,
+}
+
+/// Erases the line of a terminal.
+const ERASE: &str = "\r\u{1b}[2K";
+
+impl<S: Streams> Writer<S> {
+    fn new(streams: S) -> Self {
+        Self {
+            streams,
+            failed: 0,
+            is_cut: false,
+            shows_progress: false,
+        }
+    }
+
+    fn write(&mut self, piece: Piece, format: LogFormat) {
+        match piece {
+            Piece::Line { stream, time_us, line } => {
+                let text = match stream {
+                    Stream::Output => line.bare(),
+                    Stream::Errors => line.written(format, time_us),
+                };
+                self.write_line(stream, &text, format);
+            }
+            Piece::Progress(text) => {
+                self.shows_progress = !text.is_empty();
+                let _ = self.put(Stream::Errors, format!("{ERASE}{text}").as_bytes()); // nothing is lost with it
+            }
+        }
+    }
+
+    fn write_line(&mut self, stream: Stream, text: &str, format: LogFormat) {
+        if std::mem::take(&mut self.shows_progress) {
+            let _ = self.put(Stream::Errors, ERASE.as_bytes()); // the line tells whether it is taken
+        }
+        if self.failed > 0 {
+            let lost = lost(self.failed).written(format, now_us());
+            let gap = if self.is_cut { "\n" } else { "" };
+            if self.put(Stream::Errors, format!("{gap}{lost}").as_bytes()).is_ok() {
+                (self.failed, self.is_cut) = (0, false);
+            }
+        }
+        if self.put(stream, text.as_bytes()).is_err() {
+            self.failed += 1;
+        }
+    }
+
+    fn put(&mut self, stream: Stream, mut bytes: &[u8]) -> io::Result<()> {
+        let whole = bytes.len();
+        while !bytes.is_empty() {
+            match self.streams.write(stream, bytes) {
+                Ok(0) => return Err(self.cut(whole, bytes, io::ErrorKind::WriteZero.into())),
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(RETRY_AFTER),
+                Err(error) => return Err(self.cut(whole, bytes, error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, whole: usize, rest: &[u8], error: io::Error) -> io::Error {
+        self.is_cut |= rest.len() < whole;
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+
+    use super::*;
+
+    /// Takes so many bytes, then nothing more until it is emptied.
+    #[derive(Clone, Default)]
+    struct Pipe(Arc<Mutex<PipeState>>);
+
+    #[derive(Default)]
+    struct PipeState {
+        room: usize,
+        taken: Vec<u8>,
+        error: Option<io::ErrorKind>,
+    }
+
+    impl Pipe {
+        fn lock(&self) -> MutexGuard<'_, PipeState> {
+            self.0.lock().expect("no panic")
+        }
+
+        fn text(&self) -> String {
+            String::from_utf8(self.lock().taken.clone()).expect("text")
+        }
+    }
+
+    impl Streams for Pipe {
+        fn write(&mut self, _: Stream, bytes: &[u8]) -> io::Result<usize> {
+            let mut state = self.lock();
+            if state.room == 0 {
+                return Err(state.error.unwrap_or(io::ErrorKind::WouldBlock).into());
+            }
+            let count = bytes.len().min(state.room);
+            state.room -= count;
+            state.taken.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+    }
+
+    fn say(queue: &Queue, text: impl Into<String>) {
+        queue.push(Stream::Errors, Line::info("test", text));
+    }
+
+    fn start(pipe: &Pipe) -> Arc<Queue> {
+        let (queue, pipe) = (Arc::<Queue>::default(), pipe.clone());
+        let writing = queue.clone();
+        thread::spawn(move || writing.write_all(pipe));
+        queue
+    }
+
+    #[test]
+    fn a_stream_that_takes_nothing_holds_nobody_up_and_the_lost_lines_are_told() {
+        let pipe = Pipe::default();
+        let queue = start(&pipe);
+        let said = 3 * LINES_MAX;
+        (0..said).for_each(|number| say(&queue, format!("line {number}")));
+        // It gives up, though nothing was taken.
+        queue.drain();
+        assert_eq!(pipe.text(), "");
+        pipe.lock().room = usize::MAX;
+        queue.drain();
+        say(&queue, "the last one");
+        queue.drain();
+        let text = pipe.text();
+        let lines: Vec<_> = text.lines().collect();
+        let told = lines
+            .iter()
+            .find_map(|line| line.split_once("warning: ")?.1.split_once(" lines before"));
+        let lost: usize = told.expect("told").0.parse().expect("a number");
+        assert_eq!(lines.len() - 2 + lost, said, "{lost}");
+        assert!(lines[0].ends_with(" line 0") && text.ends_with("the last one\n"));
+    }
+
+    #[test]
+    fn a_line_that_is_cut_off_by_a_full_disk_is_counted_and_the_next_one_begins_a_line() {
+        let pipe = Pipe::default();
+        *pipe.lock() = PipeState {
+            room: 10,
+            error: Some(io::ErrorKind::StorageFull),
+            ..PipeState::default()
+        };
+        let mut writer = Writer::new(pipe.clone());
+        let mut write = |text: &str| {
+            let line = Line::info("test", text);
+            let (stream, time_us) = (Stream::Errors, 0);
+            writer.write(Piece::Line { stream, time_us, line }, LogFormat::Text);
+        };
+        ["one", "two"].map(&mut write);
+        assert_eq!(pipe.text(), "1970-01-01");
+        pipe.lock().room = usize::MAX;
+        write("three");
+        let text = pipe.text();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[1].contains("warning: 2 lines before this one are lost"), "{text}");
+        assert!(lines.len() == 3 && lines[2].ends_with("Z three"), "{text}");
+    }
+
+    #[test]
+    fn lines_of_several_threads_are_in_the_order_of_their_times() {
+        let pipe = Pipe::default();
+        pipe.lock().room = usize::MAX;
+        let queue = start(&pipe);
+        let (ended, ends) = mpsc::channel();
+        for thread in 0..4 {
+            let (queue, ended) = (queue.clone(), ended.clone());
+            thread::spawn(move || {
+                (0..200).for_each(|number| say(&queue, format!("{thread} {number}")));
+                ended.send(()).expect("counted");
+            });
+        }
+        (0..4).for_each(|_| ends.recv().expect("ended"));
+        queue.drain();
+        let text = pipe.text();
+        let times: Vec<_> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert!(times.len() == 800 && times.is_sorted(), "{}", times.len());
+    }
+
+    #[test]
+    fn progress_gives_way_to_a_line() {
+        let pipe = Pipe::default();
+        pipe.lock().room = usize::MAX;
+        let mut writer = Writer::new(pipe.clone());
+        writer.write(Piece::Progress("50 %".into()), LogFormat::Text);
+        writer.write_line(Stream::Errors, "ready\n", LogFormat::Text);
+        writer.write(Piece::Progress(String::new()), LogFormat::Text);
+        assert_eq!(pipe.text(), format!("{ERASE}50 %{ERASE}ready\n{ERASE}"));
+    }
+}
