@@ -103,13 +103,14 @@ impl Tests<'_> {
     }
 
     fn run_all(&self) -> Vec<(Step, Vec<Step>)> {
-        let (beside, others): (Vec<_>, Vec<_>) = self.stages.iter().partition(|stage| self.is_beside(**stage));
+        let (beside, others): (Vec<Stage>, Vec<Stage>) =
+            self.stages.iter().copied().partition(|stage| self.is_beside(*stage));
         thread::scope(|scope| {
             let machines: Vec<_> = beside
                 .into_iter()
-                .map(|stage| scope.spawn(|| self.run(*stage)))
+                .map(|stage| scope.spawn(move || self.run(stage)))
                 .collect();
-            let mut ended: Vec<_> = others.into_iter().map(|stage| self.run(*stage)).collect();
+            let mut ended: Vec<_> = others.into_iter().map(|stage| self.run(stage)).collect();
             ended.extend(
                 machines
                     .into_iter()

@@ -557,7 +557,7 @@ mod tests {
         let url = format!("http://{}/", listener.local_addr().expect("address"));
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("accept");
-            stream.read(&mut [0; 4096]).expect("read");
+            let _ = stream.read(&mut [0; 4096]).expect("read");
             stream.write_all(head.as_bytes()).expect("write");
             let (spaces, mut sent) = (vec![b' '; 64 << 10], 0);
             // Bounded, so that a client that reads on fails the test and not the machine.

@@ -336,7 +336,7 @@ mod tests {
             let (stream, time_us) = (Stream::Errors, 0);
             writer.write(Piece::Line { stream, time_us, line }, LogFormat::Text);
         };
-        ["one", "two"].map(&mut write);
+        ["one", "two"].iter().for_each(|line| write(line));
         assert_eq!(pipe.text(), "1970-01-01");
         pipe.lock().room = usize::MAX;
         write("three");

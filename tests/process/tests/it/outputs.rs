@@ -146,7 +146,7 @@ fn each_line_has_its_time_and_they_are_in_its_order_as_text_and_as_json() -> Res
 fn json_lines_have_the_fields_of_what_happened() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let launch = Launch::new(&dir.path().join("data")).args(&["--log-format", "json"]);
-    let mut server = Server::start(&launch)?;
+    let server = Server::start(&launch)?;
     let put = server.request("PUT", "/v1/modules/probe", &[], &probe())?;
     ensure!(put.status == 201, "{}", put.text());
     server.call("probe/trap", r#"{"id": 1}"#)?;
