@@ -4,71 +4,15 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId};
-use reprise_txn::{Failure, ModuleId};
+use reprise_txn::ModuleId;
 
 use crate::{
     called::{CallKey, Caller},
     calls::{Calls, Deadline, Ticket},
     heads::Heads,
+    outcome::ReplyOutcome,
     rendezvous::Stream,
-    sink::Unlogged,
 };
-
-/// What became of one call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ReplyOutcome {
-    /// Not run yet.
-    #[default]
-    Waiting,
-    /// What it wrote is kept, and its result is in the batch.
-    Committed,
-    /// It left nothing behind.
-    Failed(Box<Failure>),
-    /// The module version that the call was prepared for is no longer in service: prepare it again.
-    Superseded,
-    /// Nothing of it was kept: the log can't take writes. The reason is the log's.
-    LogUnavailable(Arc<str>),
-    /// Nothing of it was kept: standbys are missing that the server's safety level asks for.
-    StandbyUnavailable(Arc<str>),
-    /// Nothing of it was kept: this primary's lease is over.
-    LeaseLost(Arc<str>),
-    /// The log failed while it wrote the call's record: it may be kept.
-    OutcomeUnknown(Arc<str>),
-    /// It committed here. Whether the standbys that its safety level asks for have it is not known.
-    Unconfirmed(Arc<str>),
-    /// Nothing of it was kept: the log is read alone.
-    ReadOnly(Arc<str>),
-    /// It did not run: this node is a standby. With its primary's URL, if that is known.
-    NotPrimary(Option<Arc<str>>),
-    /// Too many calls wait for the partition, or answers for their clients; this one was not run.
-    Overloaded {
-        /// When to try again, in milliseconds.
-        retry_after_ms: u32,
-    },
-    /// The idempotency key was used with another procedure or other arguments.
-    IdempotencyConflict,
-    /// There is no room to remember an outcome under another key. The call did not run.
-    IdempotencyFull,
-    /// The procedure is kept from running.
-    Quarantined(Arc<str>),
-    /// The view at which it read is over: it was held for too long, or what was kept for it took too much.
-    TooStale(Arc<str>),
-    /// The node takes no calls now: it recovers, or stops.
-    Unavailable(Arc<str>),
-}
-
-impl ReplyOutcome {
-    /// Answers on their way hold all the memory that there is for them; the call was not run.
-    pub(crate) const ANSWERS_FULL: Self = Self::Overloaded { retry_after_ms: 200 };
-
-    /// Why the procedure did not come to its end, where it began.
-    pub fn failure(&self) -> Option<&Failure> {
-        match self {
-            Self::Failed(failure) => Some(failure),
-            _ => None,
-        }
-    }
-}
 
 /// One call of a batch.
 #[derive(Clone, Debug)]
@@ -94,19 +38,6 @@ pub struct CallSlot {
 
 // One line of the cache: the engine reads and writes every slot of what others made.
 const _: () = assert!(size_of::<CallSlot>() <= 64);
-
-impl From<&Unlogged> for ReplyOutcome {
-    fn from(reason: &Unlogged) -> Self {
-        match reason {
-            Unlogged::Unavailable(reason) => Self::LogUnavailable(reason.clone()),
-            Unlogged::StandbyUnavailable(reason) => Self::StandbyUnavailable(reason.clone()),
-            Unlogged::LeaseLost(reason) => Self::LeaseLost(reason.clone()),
-            Unlogged::Paused(reason) => Self::Unavailable(reason.clone()),
-            Unlogged::ReadOnly(reason) => Self::ReadOnly(reason.clone()),
-            Unlogged::Unknown(reason) => Self::OutcomeUnknown(reason.clone()),
-        }
-    }
-}
 
 impl CallSlot {
     const EMPTY: Self = Self {

@@ -98,8 +98,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        batch::ReplyOutcome,
         called::CallKey,
+        outcome::ReplyOutcome,
         sink::{Unlogged, complete},
     };
 

@@ -24,6 +24,7 @@ mod install;
 mod key_clock;
 mod lending;
 mod logging;
+mod outcome;
 mod partition_table;
 mod pausing;
 mod principals;
@@ -37,7 +38,7 @@ mod told;
 mod turn;
 mod underway;
 
-pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, CallTimes, ReplyOutcome};
+pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, CallTimes};
 pub use called::{CallKey, Caller};
 pub use calls::{CallInfo, CallPhase, Calls, Deadline};
 pub use coordinator::{Coordinator, RendezvousStats};
@@ -51,6 +52,7 @@ pub use install::{
 pub use key_clock::KeyClock;
 pub use lending::Lending;
 pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, Logging, Sampling, ShipForm};
+pub use outcome::ReplyOutcome;
 pub use principals::Principals;
 pub use reader::{LookJob, OpenViews, OpenedView, ReadQueue, ReadWork, Reader, Reading, ViewLimits};
 pub use rendezvous::{Job, MultiPartitionTxn, Rendezvous, Stream, Touched};

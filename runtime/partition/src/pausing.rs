@@ -8,8 +8,9 @@ use reprise_txn::{Commit, TxnScratch};
 use reprise_wire::{ChangesRun, PartitionList, PartitionSet};
 
 use crate::{
-    batch::{CallBatch, ReplyOutcome},
+    batch::CallBatch,
     logging::LogForm,
+    outcome::ReplyOutcome,
     sink::{NewRecords, Unlogged},
     site::{ExecContext, Partition},
     turn::{Running, TurnStart, settle_commit, settle_refusal},

@@ -15,8 +15,9 @@ use reprise_storage::{StoreAtView, ViewError, ViewId};
 use reprise_txn::{Deployed, Outcome, ViewStores, run_at_view};
 
 use crate::{
-    batch::{CallBatch, ReplyOutcome},
+    batch::CallBatch,
     lending::{Lending, NoLook},
+    outcome::ReplyOutcome,
     sink::NoLog,
     site::{ExecContext, REPLAY_FAILED},
     turn::{Running, Watched, begin_batch, has_small_result, input_of, settle_commit, settle_refusal},

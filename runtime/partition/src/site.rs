@@ -15,11 +15,12 @@ use reprise_txn::{Deployed, Executors, Module, ModuleId, Outcome, TxnScratch, ru
 use reprise_wire::{PartitionList, PartitionSet, RecordBatch};
 
 use crate::{
-    batch::{CallBatch, ReplyOutcome},
+    batch::CallBatch,
     copy::{Copying, Slice},
     digest::Digesting,
     lending::Lender,
     logging::Choice,
+    outcome::ReplyOutcome,
     partition_table::PartitionTable,
     pausing::{Pause, Pausing},
     rendezvous::{MultiPartitionTxn, Rendezvous},

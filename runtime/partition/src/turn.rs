@@ -11,11 +11,12 @@ use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, RecordBatch, 
 
 use crate::{
     ahead::BatchAhead,
-    batch::{CallBatch, CallSlot, ReplyOutcome},
+    batch::{CallBatch, CallSlot},
     called::Caller,
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
     failed,
     logging::{Choice, LogForm, Sample},
+    outcome::ReplyOutcome,
     pausing::Pause,
     shared::Shared,
     sink::Unlogged,

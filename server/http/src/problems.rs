@@ -256,21 +256,9 @@ fn guide_of_limits(kind: ProblemKind) -> Guide {
 
 const KEPT_NOTHING: &str = "Safe: it is known that nothing of the call is kept.";
 
-/// What the server can't do now.
-fn guide_of_server(kind: ProblemKind) -> Guide {
+/// Writes that can't be made as durable as they must be.
+fn guide_of_durability(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
-        ProblemKind::Overloaded => (
-            "More waits than the server takes on: calls of a partition, streams, downloads, or bytes of answers.",
-            "Wait as long as <code>retry_after_ms</code> says, which comes from the queue, or send fewer at once.",
-            SAFE_LATER,
-        ),
-        ProblemKind::TooStale => (
-            "What can be read here did not reach <code>Reprise-Min-Lsn</code>, or <code>Reprise-Max-Lag-Ms</code>, within \
-             <code>Reprise-Max-Wait-Ms</code>. Or a call on a standby held its view for longer than <code>--view-time-max-ms</code>, or past \
-             <code>--view-memory-max</code>.",
-            "Wait longer, ask for less at once, or ask the primary.",
-            "Safe.",
-        ),
         ProblemKind::LogUnavailable => (
             "The server's disk does not take the log: it is full, or it failed. The server refuses writes; reads work.",
             "The operator removes the cause; <code>log_error</code> of /v1/status names it. After a full disk the server takes writes by itself \
@@ -290,13 +278,36 @@ fn guide_of_server(kind: ProblemKind) -> Guide {
              become the primary, send writes there.",
             KEPT_NOTHING,
         ),
-        ProblemKind::OutcomeUnknown => (
+        _ => (
             "The write ran, and while its record was written the log failed: whether it is kept shows after the next start. Or it is durable on \
              this server, as <code>reached</code> says, and standbys did not say in time that they have it: it is kept as long as this server is.",
             "Once the server runs again, or its standbys are back: repeat the call with the same idempotency key, or look for \
              <code>txn_id</code> at <code>lsn</code> in GET /v1/log.",
             "Only with the idempotency key that the call had: without one it may be done twice.",
         ),
+    };
+    Guide { means, remedy, repeat }
+}
+
+/// What the server can't do now.
+fn guide_of_server(kind: ProblemKind) -> Guide {
+    let (means, remedy, repeat) = match kind {
+        ProblemKind::Overloaded => (
+            "More waits than the server takes on: calls of a partition, streams, downloads, or bytes of answers.",
+            "Wait as long as <code>retry_after_ms</code> says, which comes from the queue, or send fewer at once.",
+            SAFE_LATER,
+        ),
+        ProblemKind::TooStale => (
+            "What can be read here did not reach <code>Reprise-Min-Lsn</code>, or <code>Reprise-Max-Lag-Ms</code>, within \
+             <code>Reprise-Max-Wait-Ms</code>. Or a call on a standby held its view for longer than <code>--view-time-max-ms</code>, or past \
+             <code>--view-memory-max</code>.",
+            "Wait longer, ask for less at once, or ask the primary.",
+            "Safe.",
+        ),
+        ProblemKind::LogUnavailable
+        | ProblemKind::StandbyUnavailable
+        | ProblemKind::LeaseLost
+        | ProblemKind::OutcomeUnknown => return guide_of_durability(kind),
         ProblemKind::Recovering => (
             "The server loads its checkpoint and replays the log behind it; until the last record is replayed no call is answered.",
             "Wait. <code>phase</code>, like GET /readyz, says how far it is.",

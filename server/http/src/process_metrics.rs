@@ -82,7 +82,8 @@ impl Figures {
     }
 }
 
-fn push_head((name, kind, what): Described, out: &mut String) {
+fn push_head(described: Described, out: &mut String) {
+    let (name, kind, what) = described;
     let _ = writeln!(out, "# HELP {name} {what}\n# TYPE {name} {kind}"); // a string takes it
 }
 

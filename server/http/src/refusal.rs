@@ -5,16 +5,16 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{ArgumentError, Phase, Problem, ProblemKind, SchemaConflict, U64, headers};
+use reprise_api::{ArgumentError, Phase, Problem, ProblemKind, U64, headers};
 use reprise_base::{
-    Lsn, PartitionId, Safety, TxnId,
+    Lsn, Safety, TxnId,
     limits::{KEY_BYTES_LIMIT, MAPPINGS_LIMIT, MEMORY_MAX_LIMIT},
 };
-use reprise_router::{
-    CallReply, DeployError, Ended, Failure, InstallError, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged,
-};
+use reprise_router::{CallReply, Ended, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged};
 
-use crate::plan::without_consent;
+mod deployments;
+
+pub(crate) use deployments::conflict;
 
 /// An answer other than the one asked for.
 #[derive(Clone, Debug)]
@@ -349,101 +349,6 @@ fn problem_of_failure(failure: &Failure) -> Problem {
     }
 }
 
-impl Refusal {
-    fn memory_exhausted(detail: String, max: u64) -> Self {
-        let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
-        problem.limit = Some(MEMORY_MAX_LIMIT.to_owned());
-        problem.max = Some(max);
-        problem.into()
-    }
-}
-
-impl From<DeployError> for Refusal {
-    fn from(error: DeployError) -> Self {
-        match error {
-            DeployError::Invalid { reason, offset } => {
-                let place = offset.map_or(String::new(), |offset| format!(" (at byte {offset})"));
-                let detail = format!("{reason}{place}; build the module against this server's guest contract");
-                let mut problem = Problem::new(ProblemKind::InvalidModule, detail);
-                problem.reason = Some(reason);
-                problem.offset = offset;
-                problem.into()
-            }
-            DeployError::TooLarge { max } => Self::too_large("a module", max),
-            DeployError::RecordTooLong { bytes, max } => {
-                let detail = format!(
-                    "the module makes a log record of up to {bytes} bytes, and the NVRAM takes {max} at once (a quarter of a site's ring: \
-                     --nvram-size); nothing was changed"
-                );
-                let mut refusal = Self::limit("log-record-bytes", detail);
-                refusal.problem.max = Some(max as u64);
-                refusal
-            }
-            DeployError::NoTable => Self::not_found("no such table; GET /v1/tables lists them as module.table"),
-            DeployError::NotFound => Self::not_found("no such module is in service; GET /v1/modules lists them"),
-            DeployError::BadName(detail) => Self::malformed(detail),
-            DeployError::Install(error) => error.into(),
-            DeployError::Log(reason) => reason.into(),
-            DeployError::NotPrimary(refused) => Self::not_primary(refused.primary.as_deref()),
-            DeployError::OutcomeUnknown { reason, txn_id, lsn } => Self::outcome_unknown(&reason, txn_id, lsn),
-            DeployError::Unavailable(reason) => Self::unavailable(&reason),
-            DeployError::CompileMemory { bytes, max } => Self::memory_exhausted(
-                format!(
-                    "compiling the module takes some {bytes} bytes more than --memory-max leaves; nothing was changed. {MORE_MEMORY}"
-                ),
-                max,
-            ),
-        }
-    }
-}
-
-impl From<InstallError> for Refusal {
-    fn from(error: InstallError) -> Self {
-        match error {
-            InstallError::Conflicts(conflicts) => {
-                let mut problem = Problem::new(
-                    ProblemKind::SchemaConflict,
-                    "nothing was changed; each of the conflicts names its way on",
-                );
-                problem.conflicts = conflicts.into_iter().map(conflict).collect();
-                problem.into()
-            }
-            InstallError::Consent { plan, given } => without_consent(&plan, &given),
-            InstallError::Memory { bytes, max } => {
-                let detail = format!(
-                    "the module's tables, and those that are made anew for it, take {} MiB more than there are now; nothing was changed. \
-                     {MORE_MEMORY} ({} MiB)",
-                    bytes.div_ceil(1 << 20),
-                    max >> 20
-                );
-                Self::memory_exhausted(detail, max)
-            }
-            InstallError::Time { max_s } => Self::migration(format!(
-                "the changed tables were not made within {max_s} s; {MORE_TIME}"
-            )),
-            InstallError::Migration {
-                partition,
-                failure,
-                max_s,
-            } => {
-                let exhausted = match &failure {
-                    Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => Some(*max),
-                    _ => None,
-                };
-                let why = failed_migration(partition, failure, max_s);
-                match exhausted {
-                    None => Self::migration(why),
-                    Some(max) => Self::memory_exhausted(format!("{why}; nothing was changed. {MORE_MEMORY}"), max),
-                }
-            }
-            InstallError::Replicated { table } => Self::migration(format!(
-                "what the module runs when it is deployed left different rows of {table}, which is replicated, on the partitions; write there                  what depends on its own rows and on from_version alone"
-            )),
-            InstallError::Log(reason) => reason.into(),
-        }
-    }
-}
-
 impl From<Unlogged> for Refusal {
     fn from(reason: Unlogged) -> Self {
         match reason {
@@ -453,38 +358,6 @@ impl From<Unlogged> for Refusal {
             Unlogged::LeaseLost(reason) => Self::lease_lost(&reason),
             Unlogged::Paused(reason) => Self::unavailable(&reason),
         }
-    }
-}
-
-const MORE_MEMORY: &str = "Delete rows, or start the server with more --memory-max";
-
-const MORE_TIME: &str = "start the server with more --deploy-time-max-s, or deploy the change in smaller steps";
-
-/// Why what a module runs when it is deployed did not come to its end.
-fn failed_migration(partition: PartitionId, failure: Failure, max_s: u32) -> String {
-    let why = match failure {
-        Failure::Aborted { code, message } => format!("aborted with {code}: {message}"),
-        Failure::Limit { limit, max, .. } => format!("reached the limit {limit} of {max}"),
-        Failure::Trapped { message, .. } => format!("trapped: {message}"),
-        Failure::Ended(_) => format!("was not done within {max_s} s; {MORE_TIME}"),
-    };
-    format!("what the module runs when it is deployed, on partition {partition}, {why}")
-}
-
-pub(crate) fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {
-    let place = match (conflict.item.is_empty(), conflict.table.is_empty()) {
-        (true, _) => format!("table {}", conflict.table),
-        (false, true) => format!("{} {}", conflict.what, conflict.item),
-        (false, false) => format!("{} {} of table {}", conflict.what, conflict.item, conflict.table),
-    };
-    let message = format!("{place}: stored {}, declared {}", conflict.stored, conflict.declared);
-    SchemaConflict {
-        table: conflict.table,
-        item: conflict.item,
-        stored: conflict.stored,
-        declared: conflict.declared,
-        message,
-        way_on: conflict.way_on,
     }
 }
 
@@ -530,6 +403,7 @@ impl From<LogReadError> for Refusal {
 mod tests {
     use axum::http::Method;
     use expect_test::expect;
+    use reprise_router::{DeployError, InstallError};
 
     use super::*;
     use crate::docs::statuses;

@@ -1,12 +1,34 @@
 //! `reprise calls`: what runs and waits, and the end of one of it.
 
+use clap::Subcommand;
 use reprise_api::{CallPhase, RunningCall};
 
 use crate::{
-    cli::{CallsCommand, Output},
+    cli::{Output, ServerArgs},
     output::{Outcome, grouped, print_json, print_table, print_text, table},
     remote::{connect, failure},
 };
+
+#[derive(Subcommand)]
+pub enum CallsCommand {
+    /// The calls that run or wait, the oldest first
+    #[command(after_help = "Example:\n  reprise calls list")]
+    List {
+        /// Calls at most
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        limit: u16,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// End a call that runs or waits: it is answered as cancelled, and leaves nothing
+    #[command(after_help = "Example:\n  reprise calls cancel 4711")]
+    Cancel {
+        /// Its id, or its transaction's
+        id: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
 
 pub fn run(command: &CallsCommand, output: Output) -> Outcome {
     match command {

@@ -8,14 +8,15 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand};
 use reprise_env::entropy;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
 
 use crate::{
-    cli::{Output, TokenCommand, TokenFileArgs},
-    config::{TokenEntry, judge_tokens},
+    cli::Output,
+    config::{self, TokenEntry, judge_tokens},
     output::{Failure, Outcome, print_json, print_note, print_table, print_text, table},
 };
 
@@ -25,6 +26,61 @@ const TOKEN_BYTES: usize = 32;
 const DIGITS_SHOWN: usize = 12;
 
 const TAKES_EFFECT: &str = "a running server takes it at SIGHUP";
+
+/// The configuration file of a server.
+#[derive(Args, Clone)]
+pub struct TokenFileArgs {
+    /// Configuration file [default: reprise.toml in the data directory]
+    #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The server's data directory
+    #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR", default_value = config::DEFAULT_DATA_DIR)]
+    pub data_dir: PathBuf,
+}
+
+impl TokenFileArgs {
+    pub fn path(&self) -> PathBuf {
+        let own = || self.data_dir.join(config::DEFAULT_FILE);
+        self.config.clone().unwrap_or_else(own)
+    }
+}
+
+#[derive(Subcommand)]
+pub enum TokenCommand {
+    /// Make a token, print it once, and add its digest to the file
+    #[command(
+        after_help = "Examples:\n  reprise token new ops --role admin\n  reprise token new app --role write && pkill -HUP -x reprise\n\n\
+                      A name that has a token gets a second one beside it: clients change over, then the first one is revoked."
+    )]
+    New {
+        /// Who acts: the principal in log and output
+        name: String,
+        /// What it may do: read, write or admin
+        #[arg(long)]
+        role: String,
+        /// Within which its idempotency keys count [default: the name]
+        #[arg(long)]
+        scope: Option<String>,
+        #[command(flatten)]
+        file: TokenFileArgs,
+    },
+    /// The tokens in the file, by the first digits of their digests
+    #[command(after_help = "Example:\n  reprise token list --data-dir ./reprise-data")]
+    List {
+        #[command(flatten)]
+        file: TokenFileArgs,
+    },
+    /// Remove the tokens of a name from the file
+    #[command(after_help = "Examples:\n  reprise token revoke app\n  reprise token revoke app --sha256 7692c3ad3540")]
+    Revoke {
+        name: String,
+        /// Only the one whose digest begins with these digits
+        #[arg(long, value_name = "DIGITS")]
+        sha256: Option<String>,
+        #[command(flatten)]
+        file: TokenFileArgs,
+    },
+}
 
 pub fn run(command: &TokenCommand, output: Output) -> Outcome {
     match command {

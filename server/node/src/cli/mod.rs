@@ -7,6 +7,7 @@ use reprise_wire::RecordKind;
 
 use crate::{
     backup::BackupCommand,
+    calls::CallsCommand,
     config::{self, ServeArgs},
     doctor::{self, DoctorArgs},
     inspect::{self, ShowArgs},
@@ -14,6 +15,7 @@ use crate::{
     recover::{self, RecoverArgs},
     restore::{self, RestoreArgs},
     rows::{self, GroupsArgs, RowsArgs},
+    token::TokenCommand,
 };
 
 /// An in-memory transactional database whose stored procedures are WebAssembly.
@@ -142,61 +144,6 @@ pub struct ServerArgs {
     /// Certificates, as PEM, that sign the server's where its URL is https://, beside the system's
     #[arg(long, env = "REPRISE_CA_CERT", value_name = "FILE")]
     pub ca_cert: Option<PathBuf>,
-}
-
-/// The configuration file of a server.
-#[derive(Args, Clone)]
-pub struct TokenFileArgs {
-    /// Configuration file [default: reprise.toml in the data directory]
-    #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// The server's data directory
-    #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR", default_value = config::DEFAULT_DATA_DIR)]
-    pub data_dir: PathBuf,
-}
-
-impl TokenFileArgs {
-    pub fn path(&self) -> PathBuf {
-        let own = || self.data_dir.join(config::DEFAULT_FILE);
-        self.config.clone().unwrap_or_else(own)
-    }
-}
-
-#[derive(Subcommand)]
-pub enum TokenCommand {
-    /// Make a token, print it once, and add its digest to the file
-    #[command(
-        after_help = "Examples:\n  reprise token new ops --role admin\n  reprise token new app --role write && pkill -HUP -x reprise\n\n\
-                      A name that has a token gets a second one beside it: clients change over, then the first one is revoked."
-    )]
-    New {
-        /// Who acts: the principal in log and output
-        name: String,
-        /// What it may do: read, write or admin
-        #[arg(long)]
-        role: String,
-        /// Within which its idempotency keys count [default: the name]
-        #[arg(long)]
-        scope: Option<String>,
-        #[command(flatten)]
-        file: TokenFileArgs,
-    },
-    /// The tokens in the file, by the first digits of their digests
-    #[command(after_help = "Example:\n  reprise token list --data-dir ./reprise-data")]
-    List {
-        #[command(flatten)]
-        file: TokenFileArgs,
-    },
-    /// Remove the tokens of a name from the file
-    #[command(after_help = "Examples:\n  reprise token revoke app\n  reprise token revoke app --sha256 7692c3ad3540")]
-    Revoke {
-        name: String,
-        /// Only the one whose digest begins with these digits
-        #[arg(long, value_name = "DIGITS")]
-        sha256: Option<String>,
-        #[command(flatten)]
-        file: TokenFileArgs,
-    },
 }
 
 #[derive(Args)]
@@ -449,27 +396,6 @@ pub enum LogCommand {
         /// Records at most
         #[arg(long)]
         limit: Option<u64>,
-    },
-}
-
-#[derive(Subcommand)]
-pub enum CallsCommand {
-    /// The calls that run or wait, the oldest first
-    #[command(after_help = "Example:\n  reprise calls list")]
-    List {
-        /// Calls at most
-        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
-        limit: u16,
-        #[command(flatten)]
-        server: ServerArgs,
-    },
-    /// End a call that runs or waits: it is answered as cancelled, and leaves nothing
-    #[command(after_help = "Example:\n  reprise calls cancel 4711")]
-    Cancel {
-        /// Its id, or its transaction's
-        id: String,
-        #[command(flatten)]
-        server: ServerArgs,
     },
 }
 
