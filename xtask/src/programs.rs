@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::{rustc::target_libraries, tasks::run};
@@ -94,27 +94,12 @@ impl Program {
         format!("{} {}", self.folder, self.target)
     }
 
+    /// Runs it in its package's folder, with the compiler's libraries, which tests of macros are linked to.
     pub fn run(&self, root: &Path) -> Result<()> {
-        run(&mut self.command(root)?)
-    }
-
-    /// Runs it beside others: what it prints comes in one piece, at its end.
-    pub fn run_beside(&self, root: &Path) -> Result<()> {
-        let output = self.command(root)?.stdin(Stdio::null()).output();
-        let output = output.with_context(|| format!("start {}", self.path.display()))?;
-        let printed = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-        println!("\n== {} (beside others)\n{}", self.name(), printed.concat());
-        ensure!(output.status.success(), "it ended with {}", output.status);
-        Ok(())
-    }
-
-    /// In its package's folder, with the compiler's libraries, which tests of macros are linked to.
-    fn command(&self, root: &Path) -> Result<Command> {
         let folder = root.join(&self.folder);
         let mut command = Command::new(&self.path);
         command.current_dir(&folder).env("CARGO_MANIFEST_DIR", &folder);
-        command.env("LD_LIBRARY_PATH", target_libraries()?);
-        Ok(command)
+        run(command.env("LD_LIBRARY_PATH", target_libraries()?))
     }
 }
 

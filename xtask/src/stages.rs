@@ -1,6 +1,6 @@
 //! The stages of the tests (`docs/TESTING.md`): one build for all of them, then each runs its own programs.
 
-use std::{env, fmt, fs, path::Path, process::Command, thread, time::Duration};
+use std::{env, fmt, fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
@@ -50,22 +50,13 @@ impl Stage {
     }
 
     /// Runs its programs, and the tests that are no such programs.
-    fn run(self, tests: &Tests<'_>) -> Vec<Step> {
-        let root = tests.root;
-        let own = tests
-            .programs
-            .iter()
-            .filter(|program| Self::of(&program.folder) == self);
+    fn run(self, root: &Path, packages: &[Package], programs: &[Program]) -> Vec<Step> {
+        let own = programs.iter().filter(|program| Self::of(&program.folder) == self);
         let mut steps: Vec<_> = own
-            .map(|program| {
-                Step::run(program.name(), || match tests.is_beside(self) {
-                    true => program.run_beside(root),
-                    false => program.run(root),
-                })
-            })
+            .map(|program| Step::run(program.name(), || program.run(root)))
             .collect();
         match self {
-            Self::Unit => steps.push(Step::run("examples in the docs", || examples(root, tests.packages))),
+            Self::Unit => steps.push(Step::run("examples in the docs", || examples(root, packages))),
             Self::Console => steps.push(Step::run("npm test", || {
                 let mut npm = Command::new("npm");
                 npm.env("REPRISE_BIN", root.join("target/quick/reprise"));
@@ -74,50 +65,6 @@ impl Stage {
             Self::Sim | Self::Process | Self::Hardware => {}
         }
         steps
-    }
-}
-
-/// What is run.
-struct Tests<'a> {
-    root: &'a Path,
-    stages: &'a [Stage],
-    packages: &'a [Package],
-    programs: &'a [Program],
-}
-
-impl Tests<'_> {
-    /// A virtual machine emulates one processor, and takes one for as long as the stage lasts: the other stages have the rest meanwhile.
-    fn is_beside(&self, stage: Stage) -> bool {
-        stage == Stage::Hardware && self.stages.len() > 1
-    }
-
-    /// Runs a stage: its whole, and its steps.
-    fn run(&self, stage: Stage) -> (Step, Vec<Step>) {
-        let mut steps = Vec::new();
-        let whole = Step::run(format!("test-{stage}"), || {
-            steps = stage.run(self);
-            ensure!(steps.iter().all(|step| step.is_done), "tests failed");
-            Ok(())
-        });
-        (whole, steps)
-    }
-
-    fn run_all(&self) -> Vec<(Step, Vec<Step>)> {
-        let (beside, others): (Vec<Stage>, Vec<Stage>) =
-            self.stages.iter().copied().partition(|stage| self.is_beside(*stage));
-        thread::scope(|scope| {
-            let machines: Vec<_> = beside
-                .into_iter()
-                .map(|stage| scope.spawn(move || self.run(stage)))
-                .collect();
-            let mut ended: Vec<_> = others.into_iter().map(|stage| self.run(stage)).collect();
-            ended.extend(
-                machines
-                    .into_iter()
-                    .map(|machine| machine.join().expect("a stage does not panic")),
-            );
-            ended
-        })
     }
 }
 
@@ -143,16 +90,15 @@ pub fn test(root: &Path, stages: &[Stage]) -> Result<()> {
     });
     ensure!(built.is_done, "the tests can't be built");
     let _ = fs::remove_file(root.join("target/skipped-tests.txt")); // there may be none
-    let tests = Tests {
-        root,
-        stages,
-        packages: &packages,
-        programs: &programs,
-    };
     let (mut totals, mut steps) = (vec![built], Vec::new());
-    for (whole, own) in tests.run_all() {
-        totals.push(whole);
-        steps.extend(own);
+    for stage in stages {
+        let mut own = Vec::new();
+        totals.push(Step::run(format!("test-{stage}"), || {
+            own = stage.run(root, &packages, &programs);
+            ensure!(own.iter().all(|step| step.is_done), "tests failed");
+            Ok(())
+        }));
+        steps.append(&mut own);
     }
     println!("\nfailed, or {} s and longer:", SLOW.as_secs());
     let told = steps.iter().filter(|step| !step.is_done || step.time >= SLOW);
