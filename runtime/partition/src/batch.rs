@@ -12,6 +12,7 @@ use crate::{
     heads::Heads,
     outcome::ReplyOutcome,
     rendezvous::Stream,
+    sink::Unlogged,
 };
 
 /// One call of a batch.

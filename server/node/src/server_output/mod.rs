@@ -1,5 +1,5 @@
-//! What the server says: lines on standard error, and `listening on` on standard output. All of them go through one writer, so that a
-//! reader that is gone, slow or full neither ends nor delays the server.
+//! What the server says: lines on standard error, and `listening on` on standard output. Each stream has a writer, so that a reader that is
+//! gone, slow or full neither ends nor delays the server, nor the other stream.
 
 mod line;
 mod queue;
@@ -19,8 +19,10 @@ use std::{
 pub use self::line::{Level, Line, LogFormat};
 use self::queue::{Queue, Stream, Streams};
 
-/// Of this process, once it is a server.
+/// Of standard error, once this process is a server.
 static QUEUE: OnceLock<Queue> = OnceLock::new();
+/// Of standard output.
+static RESULTS: OnceLock<Queue> = OnceLock::new();
 
 /// Columns of a terminal that progress takes at most.
 const PROGRESS_COLUMNS: usize = 78;
@@ -40,15 +42,17 @@ impl Streams for ProcessStreams {
     }
 }
 
-/// Starts the writer. From here on panics and the lines of libraries go through it, too.
+/// Starts the writers. From here on panics and the lines of libraries go through them, too.
 pub fn start() -> io::Result<()> {
-    let streams = ProcessStreams {
-        output: File::from(io::stdout().as_fd().try_clone_to_owned()?),
-        errors: File::from(io::stderr().as_fd().try_clone_to_owned()?),
-    };
-    let queue = QUEUE.get_or_init(Queue::default);
-    let work = move || queue.write_all(streams);
-    thread::Builder::new().name("output".into()).spawn(work)?;
+    for (name, queue) in [("output", &QUEUE), ("results", &RESULTS)] {
+        let streams = ProcessStreams {
+            output: File::from(io::stdout().as_fd().try_clone_to_owned()?),
+            errors: File::from(io::stderr().as_fd().try_clone_to_owned()?),
+        };
+        let queue = queue.get_or_init(Queue::default);
+        let work = move || queue.write_all(streams);
+        thread::Builder::new().name(name.into()).spawn(work)?;
+    }
     panic::set_hook(Box::new(tell_panic));
     traced::start();
     Ok(())
@@ -86,7 +90,7 @@ pub fn error(event: &'static str, message: impl Into<String>) {
 
 /// Says a result on standard output, where programs read it: the words alone.
 pub fn result(text: String) {
-    if let Some(queue) = QUEUE.get() {
+    if let Some(queue) = RESULTS.get() {
         queue.push(Stream::Output, Line::info("result", text));
     }
 }
@@ -102,7 +106,7 @@ pub fn show_progress(text: &str) {
 
 /// Waits until all that was said is written: before the process ends. What the streams do not take is not waited for.
 pub fn drain() {
-    if let Some(queue) = QUEUE.get() {
+    for queue in [&RESULTS, &QUEUE].into_iter().filter_map(OnceLock::get) {
         queue.drain();
     }
 }
