@@ -14,6 +14,8 @@ use reprise_test_process::{Load, Mount, check, fill, open_accounts, prepare};
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(180);
 const DISK_BYTES: usize = 48 << 20;
+/// Of a disk that has room for two segments of the log.
+const ROOMY_BYTES: usize = 192 << 20;
 const LOG_UNAVAILABLE: &str = "/problems/log-unavailable";
 const OUTCOME_UNKNOWN: &str = "/problems/outcome-unknown";
 
@@ -101,7 +103,7 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
 #[test]
 fn a_full_disk_is_told_and_writes_come_back_without_a_restart() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let Some(mount) = Mount::tmpfs(&dir.path().join("disk"), DISK_BYTES)? else {
+    let Some(mount) = Mount::tmpfs(&dir.path().join("disk"), ROOMY_BYTES)? else {
         return Ok(());
     };
     let launch = Launch::new(&mount.path.join("data")).args(&["--backup-max", "1MiB"]);
