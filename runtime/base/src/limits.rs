@@ -36,7 +36,7 @@ pub const GUEST_MEMORY_BYTES_MAX: usize = 64 << 20;
 pub const GUEST_STACK_BYTES_MAX: usize = 512 << 10;
 /// Instances of modules that an engine thread keeps.
 pub const INSTANCES_MAX: usize = 256;
-/// What instances may keep between calls: this part of the memory limit; beyond it an instance serves one call.
+/// Part of the memory limit that instances may keep between calls. An instance beyond it serves one call.
 pub const GUESTS_BYTES_PART: u64 = 20;
 /// Native stack of a guest, in bytes. What is counted (`GUEST_STACK_BYTES_MAX`) is an estimate from above, and ends first.
 pub const GUEST_NATIVE_STACK_BYTES: usize = 1_280 << 10;

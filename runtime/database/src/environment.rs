@@ -53,7 +53,7 @@ pub struct Environment {
 }
 
 impl Folders {
-    /// Those in a directory, made where they are missing.
+    /// Opens the files in a directory, and makes those that are missing.
     fn create(dir: &Path) -> Result<Self, DiskError> {
         Ok(Self {
             root: Arc::new(RealDisk::create(dir)?),
@@ -66,7 +66,7 @@ impl Folders {
         })
     }
 
-    /// Those in a directory that is only looked at: no file of it changes, also where the file system could be written.
+    /// Opens the files in a directory to read them alone: no file changes, even if the file system could be written.
     fn read(dir: &Path) -> Result<Self, DiskError> {
         let open = |folder: PathBuf| -> Result<Arc<dyn Disk>, DiskError> {
             Ok(Arc::new(OverlayDisk::new(Arc::new(RealDisk::open(folder)?))))
@@ -86,7 +86,7 @@ impl Environment {
         Self::over(config, Folders::create)
     }
 
-    /// As `real`, of a directory in which nothing is written.
+    /// Does as `real`, and writes nothing in the directory.
     pub fn reading(config: &DatabaseConfig) -> Result<Self, OpenError> {
         Self::over(config, Folders::read)
     }

@@ -18,7 +18,7 @@ pub struct OverlayDisk {
 
 struct OverlayFile {
     name: String,
-    /// As it was found; a file that was made has none.
+    /// The file as the disk has it; a file that was made here has none.
     base: Option<Arc<dyn DiskFile>>,
     state: Mutex<FileState>,
 }

@@ -183,7 +183,7 @@ struct Flow {
     joins: u64,
     /// Values that jumps hand on.
     handed: u64,
-    /// Of all instructions.
+    /// The sum over all instructions.
     units: u64,
 }
 

@@ -12,12 +12,12 @@ use crate::{
 
 const OUT_OF_BOUNDS: &str = "out_of_bounds";
 
-/// What a guest counts down itself.
+/// The counters that a guest counts down itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Meters {
     fuel: Global,
     stack: Global,
-    /// What the guest was refused.
+    /// The memory that the guest was refused.
     refused: Global,
     /// Where the stack in the guest's memory ends, if the module names it.
     shadow_stack: Option<ShadowStack>,
@@ -31,7 +31,7 @@ struct ShadowStack {
 }
 
 impl ShadowStack {
-    /// Of an instance in which nothing has run yet.
+    /// Returns the stack of an instance in which nothing has run yet, if its module names one.
     fn of(instance: &wasmtime::Instance, store: &mut Store<HostState>) -> Option<Self> {
         let end = instance.get_global(&mut *store, SHADOW_STACK_EXPORT)?;
         let bytes_max = u64::from(end.get(store).i32()? as u32);
@@ -55,7 +55,7 @@ impl Meters {
         })
     }
 
-    /// What is left of the fuel that was given; below zero where more was asked for in vain.
+    /// Returns the fuel that is left; below zero if the guest asked for more in vain.
     #[inline]
     pub fn fuel_left(self, store: &mut Store<HostState>) -> i64 {
         match self.fuel.get(store) {

@@ -60,7 +60,7 @@ pub(crate) struct Watch {
     hot_pages: [AtomicU32; HOT_PAGES_MAX],
     /// One flag per chunk, set when start-up writes there.
     chunks: Box<[AtomicU8]>,
-    /// Those of the pages and chunks that are writable on their own.
+    /// The mappings of the pages and chunks that are writable on their own.
     mappings: Mappings,
 }
 

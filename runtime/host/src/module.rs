@@ -106,7 +106,7 @@ impl CompiledModule {
         Self::compile_within(engine, wasm, &StartTime::default())
     }
 
-    /// As `compile`, within the time of a deployment.
+    /// Does as `compile`, within the time of a deployment.
     pub fn compile_within(engine: &Engine, wasm: &[u8], time: &StartTime) -> Result<Self, InvalidModule> {
         Self::make(engine, wasm, Judge::Upload, time)
     }

@@ -258,7 +258,7 @@ impl<P: Send + 'static> Log<P> {
         self.shared.refusal().map(LogError::into_reason)
     }
 
-    /// As `refusal`, also while long records alone are refused: the room that is left takes no other ones.
+    /// Returns why the log refuses appends, or refuses long ones alone, for which it has no room left.
     pub fn trouble(&self) -> Option<Arc<str>> {
         let lacks = || self.shared.lock().lack_of_room().map(LogError::into_reason);
         self.refusal().or_else(lacks)

@@ -41,7 +41,7 @@ impl RefusalReason {
         Self::Unavailable,
     ];
 
-    /// As problems and metrics have it.
+    /// Returns the name that problems and metrics have.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forbidden => "forbidden",
@@ -62,7 +62,7 @@ impl RefusalReason {
     }
 }
 
-/// How many there were of each reason since the start.
+/// Counts of each reason since the start.
 #[derive(Debug, Default)]
 pub struct Refusals([AtomicU64; RefusalReason::ALL.len()]);
 
@@ -72,12 +72,12 @@ impl Refusals {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many had this reason.
+    /// Returns how many calls had this reason.
     pub fn get(&self, reason: RefusalReason) -> u64 {
         self.0[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// Of all reasons, in the order of `RefusalReason::ALL`.
+    /// Returns the counts of all reasons, in the order of `RefusalReason::ALL`.
     pub fn all(&self) -> [u64; RefusalReason::ALL.len()] {
         RefusalReason::ALL.map(|reason| self.get(reason))
     }

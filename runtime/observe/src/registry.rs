@@ -93,7 +93,7 @@ pub struct Registry {
     answered: LatencyHistogram,
     /// What became of calls, by procedure.
     pub procedures: ProcedureMeters,
-    /// Of calls that did not run.
+    /// Counts of calls that did not run, by reason.
     pub refusals: Refusals,
 }
 

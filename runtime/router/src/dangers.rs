@@ -25,7 +25,7 @@ const TOLD: [RefusalReason; 6] = [
     RefusalReason::Unauthorized,
 ];
 
-/// What was told last.
+/// The states and counts that the last lines told.
 #[derive(Default)]
 pub(crate) struct DangerWatch(Mutex<Last>);
 
@@ -36,7 +36,7 @@ struct Last {
     refusals: [Told; TOLD.len()],
 }
 
-/// Of the refusals of one reason.
+/// The last line about the refusals of one reason.
 #[derive(Clone, Copy, Default)]
 struct Told {
     /// How many there had been.
@@ -69,7 +69,7 @@ fn tell_change(notices: &Notices, last: &mut Option<Arc<str>>, now: Option<Arc<s
 }
 
 impl Router {
-    /// Why the log takes no writes, or none that are long.
+    /// Returns why the log takes no writes, or no long ones.
     pub(crate) fn log_trouble(&self) -> Option<Arc<str>> {
         let log = self.0.config.log.as_deref();
         // That a standby's log takes no appends is no error.

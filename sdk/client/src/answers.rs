@@ -43,7 +43,7 @@ pub(crate) fn read<T: DeserializeOwned>(response: Response) -> Result<T, ClientE
     parse(&read_whole(response, ANSWER_BYTES_MAX)?)
 }
 
-/// As `read`, of an answer that is short from each server.
+/// Does as `read`, for an answer that is short from each server.
 pub(crate) fn read_short<T: DeserializeOwned>(response: Response) -> Result<T, ClientError> {
     parse(&read_whole(response, SHORT_ANSWER_BYTES_MAX)?)
 }
@@ -66,7 +66,7 @@ pub(crate) fn chain(error: &reqwest::Error) -> String {
     chain_of(error)
 }
 
-/// As `chain`, of an error while a body is read.
+/// Does as `chain`, for an error while a body is read.
 fn io_chain(error: &std::io::Error) -> String {
     match error.get_ref() {
         Some(inner) => chain_of(inner),

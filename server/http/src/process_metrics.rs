@@ -41,7 +41,7 @@ const REFUSED: Described = (
     "Calls and requests that did not run, or found no memory, by `reason`: the slug of the problem",
 );
 
-/// Of the process, as far as the kernel tells.
+/// Figures of the process, as far as the kernel has them.
 #[derive(Debug, Default, PartialEq)]
 struct Figures {
     cpu_seconds: f64,

@@ -19,9 +19,9 @@ use std::{
 pub use self::line::{Level, Line, LogFormat};
 use self::queue::{Queue, Stream, Streams};
 
-/// Of standard error, once this process is a server.
+/// The lines for standard error, once this process is a server.
 static QUEUE: OnceLock<Queue> = OnceLock::new();
-/// Of standard output.
+/// The lines for standard output.
 static RESULTS: OnceLock<Queue> = OnceLock::new();
 
 /// Columns of a terminal that progress takes at most.
