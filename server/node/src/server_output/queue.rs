@@ -314,11 +314,15 @@ mod tests {
         queue.drain();
         let text = pipe.text();
         let lines: Vec<_> = text.lines().collect();
-        let told = lines
-            .iter()
-            .find_map(|line| line.split_once("warning: ")?.1.split_once(" lines before"));
-        let lost: usize = told.expect("told").0.parse().expect("a number");
-        assert_eq!(lines.len() - 2 + lost, said, "{lost}");
+        // The writer may take its first line behind the first lost ones: then they are told twice.
+        let told = lines.iter().filter_map(|line| {
+            let (count, _) = line.split_once("warning: ")?.1.split_once(" lines before")?;
+            Some(count.parse::<usize>().expect("a number"))
+        });
+        let told: Vec<_> = told.collect();
+        let lost: usize = told.iter().sum();
+        assert!(lost > 0, "{}", lines.len());
+        assert_eq!(lines.len() - 1 - told.len() + lost, said, "{told:?}");
         assert!(lines[0].ends_with(" line 0") && text.ends_with("the last one\n"));
     }
 
