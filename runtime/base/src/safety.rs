@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Where a write is durable when it counts as committed (Gray and Reuter; Query Fresh, section 2.1, for more than one standby). Frames hold the
 /// numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Safety {
     /// Nowhere yet.
     LocalAsync = 0,

@@ -1,0 +1,222 @@
+//! What a node keeps on its disk of the cluster: one document, replaced whole.
+
+use reprise_base::{Lsn, Safety};
+
+use crate::{
+    epoch::{Epoch, NodeId},
+    loss::Lost,
+    sets::{Members, limit},
+};
+
+/// How far a node is. The epoch is not that of the last record but that of the primary whose history the log has: what was written in an
+/// earlier epoch may have been acknowledged in a later one (Viewstamped Replication compares the same way).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mark {
+    pub epoch: Epoch,
+    pub lsn: Lsn,
+}
+
+impl Mark {
+    /// Whether a log that ends here may have acknowledged records that a log with the end `other` lacks.
+    pub fn is_further_than(self, other: Self) -> bool {
+        let key = |mark: Self| (mark.epoch.count(), mark.lsn);
+        key(self) > key(other) || (self.epoch.count() == other.epoch.count() && self.epoch != other.epoch)
+    }
+}
+
+/// A change of the sync set that is under way. Until it is complete, the old set and the new one both count.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Change {
+    pub to: Members,
+    /// A node that comes has everything that was acknowledged without it once it has persisted everything before this.
+    pub at: Lsn,
+    /// Number of the first sync status that tells of the change.
+    pub number: u64,
+}
+
+/// A primary's part of the document.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reign {
+    pub epoch: Epoch,
+    /// Whom acknowledgements wait for, by the rule of the safety level.
+    pub current: Members,
+    pub change: Option<Change>,
+    /// The epoch that this primary followed, where it took over everything that was acknowledged in it.
+    pub took_over: Option<Epoch>,
+}
+
+impl Reign {
+    /// Returns the LSN before which standbys have what the level asks for, in both sets. None: the primary waits for nobody.
+    pub fn limit(&self, level: Safety, persisted: &dyn Fn(NodeId) -> Lsn) -> Option<Lsn> {
+        let both = [Some(&self.current), self.change.as_ref().map(|change| &change.to)];
+        let limits = both
+            .into_iter()
+            .flatten()
+            .filter_map(|set| limit(level, set, persisted));
+        limits.min()
+    }
+
+    /// Returns whoever is in one of both sets.
+    pub fn members(&self) -> Members {
+        let change = self.change.iter().flat_map(|change| change.to.iter());
+        self.current.iter().chain(change).collect()
+    }
+}
+
+/// What a primary tells its standbys of who is in sync. A standby keeps the newest one, then confirms its number.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SyncStatus {
+    pub epoch: Epoch,
+    pub primary: NodeId,
+    /// Grows within an epoch.
+    pub number: u64,
+    pub current: Members,
+    /// The set to which a change is under way.
+    pub next: Option<Members>,
+}
+
+impl SyncStatus {
+    /// Whether this one is newer than `other`.
+    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
+        (self.epoch.count(), self.number) > (other.epoch.count(), other.number)
+    }
+
+    /// Whether acknowledgements wait for `node` for certain.
+    pub fn has(&self, node: NodeId) -> bool {
+        let is_in = |set: &Members| set.contains(node);
+        is_in(&self.current) && self.next.as_ref().is_none_or(is_in)
+    }
+
+    /// Returns the sets that count.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = &Members> {
+        [&self.current].into_iter().chain(&self.next)
+    }
+}
+
+/// A standby's part of the document.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Follower {
+    /// Epoch of the primary that it follows, or followed last.
+    pub of: Epoch,
+    /// Epoch of the primary whose history the log has: `of`, once what that primary does not have is cut off.
+    pub normal: Epoch,
+    /// What that primary told last.
+    pub status: Option<SyncStatus>,
+    /// This node was the primary of the log that is here, and nothing of another one's came since.
+    pub led: Option<Reign>,
+}
+
+/// What the node is for its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    Primary(Reign),
+    Follower(Follower),
+    /// Between "asked to take over" and "leads". It wrote nothing in that epoch yet.
+    Claiming {
+        follower: Follower,
+        epoch: Epoch,
+        /// Some: the promotion was allowed, at this loss.
+        allowed: Option<Option<Lost>>,
+    },
+    /// It was the primary, and is it no more.
+    Retired {
+        reign: Reign,
+        /// The successor, and the end of what it gets. None: another node took over.
+        handed: Option<(NodeId, Lsn)>,
+    },
+}
+
+/// The document of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Document {
+    /// Grows with each save.
+    pub version: u64,
+    /// The safety level of the cluster.
+    pub level: Safety,
+    /// This node follows no primary before this epoch: the highest one that it followed, or promised to a node that claimed it.
+    pub bound: Epoch,
+    /// The highest epoch that another node had claimed when this one promised a later one. Whether anybody led in it is not known.
+    pub rival: Epoch,
+    /// The highest epoch that this node drew for itself.
+    pub claimed: Epoch,
+    pub standing: Standing,
+}
+
+impl Document {
+    /// Returns that of a new cluster's first node.
+    pub fn first(level: Safety) -> Self {
+        Self::new(
+            level,
+            Standing::Primary(Reign {
+                epoch: Epoch::default(),
+                current: Members::default(),
+                change: None,
+                took_over: None,
+            }),
+        )
+    }
+
+    /// Returns that of a new standby.
+    pub fn standby(level: Safety) -> Self {
+        Self::new(level, Standing::Follower(Follower::default()))
+    }
+
+    fn new(level: Safety, standing: Standing) -> Self {
+        Self {
+            version: 1,
+            level,
+            bound: Epoch::default(),
+            rival: Epoch::default(),
+            claimed: Epoch::default(),
+            standing,
+        }
+    }
+
+    /// Returns the status that the node knows best: its own, where it leads or led, else the one that it was told.
+    pub(crate) fn status(&self, node: NodeId) -> Option<SyncStatus> {
+        let own = |reign: &Reign| SyncStatus {
+            epoch: reign.epoch,
+            primary: node,
+            number: self.version,
+            current: reign.current.clone(),
+            next: reign.change.as_ref().map(|change| change.to.clone()),
+        };
+        match &self.standing {
+            Standing::Primary(reign) | Standing::Retired { reign, .. } => Some(own(reign)),
+            Standing::Follower(follower) | Standing::Claiming { follower, .. } => {
+                follower.status.clone().or_else(|| follower.led.as_ref().map(own))
+            }
+        }
+    }
+
+    /// Returns the epoch of the primary whose history the log has: its own, where it leads or led.
+    pub fn normal(&self) -> Epoch {
+        match &self.standing {
+            Standing::Primary(reign) | Standing::Retired { reign, .. } => reign.epoch,
+            Standing::Follower(follower) | Standing::Claiming { follower, .. } => follower.normal,
+        }
+    }
+
+    fn of(&self) -> Epoch {
+        match &self.standing {
+            Standing::Primary(reign) | Standing::Retired { reign, .. } => reign.epoch,
+            Standing::Follower(follower) | Standing::Claiming { follower, .. } => follower.of,
+        }
+    }
+
+    /// Returns the highest epoch that the document knows of.
+    pub(crate) fn highest(&self) -> Epoch {
+        let all = [self.bound, self.claimed, self.of()];
+        all.into_iter().max_by_key(|epoch| epoch.count()).unwrap_or_default()
+    }
+}
+
+/// What the lease's store holds beside the lease: who may take it when nobody has it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseRecord {
+    /// The last primary.
+    pub primary: NodeId,
+    pub epoch: Epoch,
+    /// Standbys that may take over.
+    pub in_sync: Members,
+}

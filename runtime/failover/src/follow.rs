@@ -1,0 +1,185 @@
+//! A standby: whom it follows, what it confirms, and what it promises.
+
+use reprise_base::Lsn;
+
+use crate::{
+    document::{Follower, Mark, Reign, Standing, SyncStatus},
+    epoch::{Epoch, NodeId},
+    loss::Promise,
+    node::{Mode, Node, Refusal},
+};
+
+/// What a standby tells the primary that it follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Progress {
+    pub node: NodeId,
+    /// Of the primary that it follows.
+    pub of: Epoch,
+    /// Everything before it is durable.
+    pub persisted: Lsn,
+    /// Number of the newest sync status that it keeps; 0: none of this epoch.
+    pub noted: u64,
+}
+
+impl Node {
+    /// A directory is opened as that of a standby.
+    pub(crate) fn become_standby(&mut self) {
+        let standing = match &self.document.standing {
+            Standing::Primary(reign) => Standing::Follower(Follower {
+                of: reign.epoch,
+                normal: reign.epoch,
+                status: None,
+                led: Some(reign.clone()),
+            }),
+            // The claim is over, unless it may have taken the lease already.
+            Standing::Claiming { follower, allowed, .. } if !self.has_lease || allowed.is_none() => {
+                Standing::Follower(follower.clone())
+            }
+            _ => return,
+        };
+        self.document.standing = standing;
+        self.save();
+    }
+
+    /// Returns the epoch of the primary whose groups this node may take now: it is bound to it, and its log has that primary's history.
+    pub fn follows(&self) -> Option<Epoch> {
+        let normal = self.is_bound_to()?;
+        (self.durable.normal() == normal && self.document.normal() == normal).then_some(normal)
+    }
+
+    /// Returns the epoch of the primary to which this node is bound, so that what that primary does not have may be cut off.
+    pub fn is_bound_to(&self) -> Option<Epoch> {
+        let of = |standing: &Standing| match standing {
+            Standing::Follower(follower) => Some(follower.of),
+            _ => None,
+        };
+        let (newest, durable) = (of(&self.document.standing)?, of(&self.durable.standing)?);
+        let is_free = self.mode == Mode::Following && newest == durable && !self.document.bound.is_after(newest);
+        (is_free && newest.count() > 0).then_some(newest)
+    }
+
+    /// Returns what the standby may tell of its log, which is durable before `persisted`.
+    pub fn progress(&self, persisted: Lsn) -> Option<Progress> {
+        let of = self.follows()?;
+        let Standing::Follower(follower) = &self.durable.standing else {
+            return None;
+        };
+        let noted = follower.status.as_ref().filter(|status| status.epoch == of);
+        Some(Progress {
+            node: self.id,
+            of,
+            persisted,
+            noted: noted.map_or(0, |status| status.number),
+        })
+    }
+
+    /// Whether a write of this node's own reign, which its new primary lacks, may have been acknowledged. `leader` and `reign` are the
+    /// new primary's. It is asked before what is too much is cut off.
+    pub fn may_be_acknowledged(&self, leader: NodeId, reign: &Reign) -> bool {
+        let Standing::Follower(Follower { led: Some(led), .. }) = &self.document.standing else {
+            return true;
+        };
+        // Whatever this node answered, it needed one of those who allowed the new primary, or the new primary itself.
+        let needed_it = match self.level() {
+            reprise_base::Safety::Quorum => true,
+            _ => self.has_lease || led.current.contains(leader),
+        };
+        !(needed_it && reign.took_over == Some(led.epoch))
+    }
+
+    pub(crate) fn on_follow(&mut self, epoch: Epoch) -> Result<(), Refusal> {
+        if !matches!(self.mode, Mode::Following) {
+            return Err(match self.mode {
+                Mode::Leading(_) => Refusal::Leads,
+                _ => Refusal::IsPromoting,
+            });
+        }
+        if !self.document.bound.allows(epoch) {
+            return Err(Refusal::Bound(self.document.bound));
+        }
+        let follower = match &self.document.standing {
+            Standing::Follower(follower) if follower.of == epoch => return Ok(()),
+            Standing::Follower(follower) | Standing::Claiming { follower, .. } => Follower {
+                of: epoch,
+                normal: follower.normal,
+                status: None,
+                led: follower.led.clone(),
+            },
+            Standing::Primary(reign) | Standing::Retired { reign, .. } => Follower {
+                of: epoch,
+                normal: reign.epoch,
+                status: None,
+                led: Some(reign.clone()),
+            },
+        };
+        self.document.bound = epoch;
+        self.document.standing = Standing::Follower(follower);
+        self.save();
+        Ok(())
+    }
+
+    /// The log has only what its primary has, so nothing of an own reign is left to be judged.
+    pub(crate) fn on_aligned(&mut self) {
+        let Some(of) = self.is_bound_to() else { return };
+        if let Standing::Follower(follower) = &mut self.document.standing
+            && follower.normal != of
+        {
+            (follower.normal, follower.led) = (of, None);
+            self.save();
+        }
+    }
+
+    pub(crate) fn on_status(&mut self, status: SyncStatus) {
+        if self.follows() != Some(status.epoch) {
+            return;
+        }
+        if let Standing::Follower(follower) = &mut self.document.standing
+            && follower.status.as_ref().is_none_or(|known| status.is_newer_than(known))
+        {
+            follower.status = Some(status);
+            self.save();
+        }
+    }
+
+    /// Another node claims an epoch.
+    pub(crate) fn on_asked(&mut self, epoch: Epoch) -> Result<(), Refusal> {
+        match self.mode {
+            Mode::Leading(_) => return Err(Refusal::Leads),
+            Mode::Promoting(_) => return Err(Refusal::IsPromoting),
+            Mode::Following | Mode::Retired => {}
+        }
+        if self.document.bound == epoch {
+            return Ok(());
+        }
+        if !epoch.is_after(self.document.bound) {
+            return Err(Refusal::Bound(self.document.bound));
+        }
+        // Whoever had the promise before may lead by now.
+        let known = self.document.rival;
+        self.document.rival = [known, self.document.bound]
+            .into_iter()
+            .max_by_key(|epoch| epoch.count())
+            .unwrap_or(known);
+        self.document.bound = epoch;
+        self.save();
+        Ok(())
+    }
+
+    /// Returns the promise of `epoch`, once it is durable. `end` is the durable end of this node's log, `fork` the LSN before which it is the same as
+    /// that of the node that asked.
+    pub fn promise(&self, epoch: Epoch, end: Lsn, fork: Lsn) -> Option<Promise> {
+        let is_free = matches!(self.mode, Mode::Following | Mode::Retired);
+        let is_kept = self.durable.bound == epoch && self.document.bound == epoch;
+        (is_free && is_kept).then(|| Promise {
+            from: self.id,
+            epoch,
+            end: Mark {
+                epoch: self.durable.normal(),
+                lsn: end,
+            },
+            status: self.document.status(self.id),
+            rival: self.document.rival,
+            fork,
+        })
+    }
+}

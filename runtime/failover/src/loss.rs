@@ -1,0 +1,158 @@
+//! What a promotion may lose: which answers it needs to exclude a loss, and what it names where it can't.
+
+use reprise_base::{Lsn, Safety};
+
+use crate::{
+    document::{Mark, SyncStatus},
+    epoch::{Epoch, NodeId},
+    sets::{Members, is_read_quorum},
+};
+
+/// Which acknowledgements are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LossClass {
+    /// Those that named the safety level of the cluster.
+    Acknowledged,
+    /// Those that a primary gave alone, and that named `1-safe`.
+    Alone,
+}
+
+/// What a promotion can't exclude to lose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lost {
+    pub class: LossClass,
+    /// From this LSN on. None: another primary may have led since, and may have cut off a part of what is here.
+    pub from: Option<Lsn>,
+    /// A node that answered has it.
+    pub is_known: bool,
+}
+
+/// The answer of a node that is asked for an epoch: from now on it follows no primary before that one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Promise {
+    pub from: NodeId,
+    pub epoch: Epoch,
+    /// Of its log.
+    pub end: Mark,
+    pub status: Option<SyncStatus>,
+    /// The highest epoch that another node had claimed before; nobody knows whether it led in that.
+    pub rival: Epoch,
+    /// Before it both logs are the same.
+    pub fork: Lsn,
+}
+
+/// What is known when a promotion is judged.
+pub struct Basis<'a> {
+    pub node: NodeId,
+    pub level: Safety,
+    /// As the node itself knows it.
+    pub status: Option<&'a SyncStatus>,
+    /// This node was the primary of that status.
+    pub led: bool,
+    pub end: Mark,
+    /// The primary's last word is younger than its waiting time.
+    pub is_heard: bool,
+    pub promises: &'a [Promise],
+    /// A node that told of a later epoch.
+    pub teller: Option<NodeId>,
+    /// The highest epoch that another node claimed, as this one knows.
+    pub rival: Epoch,
+}
+
+impl Basis<'_> {
+    fn newest(&self) -> Option<&SyncStatus> {
+        let told = self.promises.iter().filter_map(|promise| promise.status.as_ref());
+        self.status
+            .into_iter()
+            .chain(told)
+            .reduce(|best, other| match other.is_newer_than(best) {
+                true => other,
+                false => best,
+            })
+    }
+
+    fn answered(&self, node: NodeId) -> bool {
+        node == self.node || self.promises.iter().any(|promise| promise.from == node)
+    }
+
+    /// Returns the nodes to ask.
+    pub(crate) fn to_ask(&self) -> Members {
+        let known = self.newest().into_iter();
+        let known = known.flat_map(|status| status.sets().flat_map(Members::iter).chain([status.primary]));
+        let all = known.chain(self.teller);
+        all.filter(|node| !self.answered(*node)).collect()
+    }
+
+    /// Whether those who answered suffice, so that nobody else can lead, or acknowledge at the level of the cluster, unknown to them.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.teller.is_none_or(|teller| self.answered(teller))
+            && self.newest().is_some_and(|status| {
+                // A new cluster has nobody to ask.
+                let mut sets = status.sets();
+                status.epoch.count() == 0
+                    || sets.all(|set| is_read_quorum(self.level, set, status.primary, &|node| self.answered(node)))
+            })
+    }
+
+    /// Whether nobody led after the primary whose log is here.
+    fn is_bounded(&self) -> bool {
+        self.is_complete() && self.newest().is_some_and(|status| status.epoch == self.end.epoch)
+    }
+
+    /// Whether a node that did not answer claimed an epoch behind that of `status`: it may lead.
+    fn has_rival(&self, status: &SyncStatus) -> bool {
+        let told = self.promises.iter().map(|promise| promise.rival);
+        let answered = |epoch: Epoch| {
+            let mut nodes = self.promises.iter().map(|promise| promise.from).chain([self.node]);
+            nodes.any(|node| node.writer() == epoch.writer())
+        };
+        let mut rivals = told.chain([self.rival]);
+        rivals.any(|rival| rival.is_after(status.epoch) && !answered(rival))
+    }
+
+    /// Whether this node has everything that was acknowledged at the level of the cluster, as far as those who answered know.
+    fn has_everything(&self, status: &SyncStatus) -> bool {
+        let is_led = self.led && status.primary == self.node;
+        match self.level {
+            Safety::Quorum => true, // the furthest of a read quorum
+            Safety::TwoSafe | Safety::VerySafe => is_led || status.has(self.node),
+            Safety::OneSafe | Safety::LocalSync | Safety::LocalAsync => is_led,
+        }
+    }
+
+    /// Returns what may be lost; None: nothing, of what was acknowledged until now.
+    pub(crate) fn lost(&self) -> Option<Lost> {
+        let further = self
+            .promises
+            .iter()
+            .filter(|promise| promise.end.is_further_than(self.end));
+        if let Some(fork) = further.map(|promise| promise.fork).min() {
+            return Some(Lost {
+                class: LossClass::Acknowledged,
+                from: self.is_bounded().then_some(fork),
+                is_known: true,
+            });
+        }
+        let unknown = |class| Lost {
+            class,
+            from: self.is_bounded().then_some(self.end.lsn),
+            is_known: false,
+        };
+        match self.newest() {
+            None => Some(unknown(LossClass::Acknowledged)),
+            Some(status) if !self.has_everything(status) => Some(unknown(LossClass::Acknowledged)),
+            // Each write of a very-safe primary waits for this node, where it is none's own.
+            Some(status) if self.level == Safety::VerySafe && status.has(self.node) => None,
+            Some(_) if !self.is_complete() => Some(unknown(LossClass::Acknowledged)),
+            // At quorum a rival needs one of those who answered.
+            Some(status) if self.level != Safety::Quorum && self.has_rival(status) => {
+                Some(unknown(LossClass::Acknowledged))
+            }
+            Some(status) if self.level == Safety::TwoSafe => {
+                let is_led = self.led && status.primary == self.node;
+                (!is_led && !self.is_heard).then(|| unknown(LossClass::Alone))
+            }
+            Some(_) => None,
+        }
+    }
+}

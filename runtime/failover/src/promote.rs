@@ -1,0 +1,417 @@
+//! The way to lead: of a standby that takes over, by hand, by the lease or by a hand-over, and of a primary that opens its directory.
+
+use reprise_base::{Lsn, Safety};
+
+use crate::{
+    document::{Follower, LeaseRecord, Mark, Reign, Standing, SyncStatus},
+    epoch::{Epoch, NodeId},
+    loss::{Basis, LossClass, Lost, Promise},
+    node::{Mode, Node, Refusal},
+    sets::Members,
+};
+
+/// The place that a primary gave away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HandOver {
+    pub from: NodeId,
+    pub epoch: Epoch,
+    /// Where its log ends.
+    pub end: Lsn,
+}
+
+/// How a node is to take over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// An operator accepts what may be lost.
+    pub accepts_loss: bool,
+    /// The primary's last word is younger than its waiting time.
+    pub is_heard: bool,
+    pub given: Option<HandOver>,
+    /// Of this node's log.
+    pub end: Lsn,
+}
+
+/// How far a promotion is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// The other nodes are asked for a promise.
+    Asking,
+    TakingLease,
+    /// What was received is made durable and replayed.
+    Replaying,
+    /// A primary that opens its directory may not lead, as far as it knows: another node may have led since. It goes on asking.
+    Barred,
+}
+
+/// A promotion under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Promotion {
+    pub request: Request,
+    pub(crate) stage: Stage,
+    pub(crate) promises: Vec<Promise>,
+    is_asking_over: bool,
+    /// Told this primary of a later epoch, so it has to answer, too.
+    teller: Option<NodeId>,
+    /// The loss that is accepted, or none.
+    pub lost: Option<Lost>,
+}
+
+impl Promotion {
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    fn new(request: Request, teller: Option<NodeId>) -> Self {
+        Self {
+            request,
+            teller,
+            stage: Stage::Asking,
+            promises: Vec::new(),
+            is_asking_over: false,
+            lost: None,
+        }
+    }
+}
+
+impl Node {
+    /// A primary's directory is opened, or its standbys were asked for a promise by another node meanwhile.
+    pub(crate) fn begin_opening(&mut self, end: Lsn, teller: Option<NodeId>) {
+        if !self.has_lease {
+            self.draw_epoch();
+            self.save();
+        }
+        let request = Request {
+            accepts_loss: false,
+            is_heard: true,
+            given: None,
+            end,
+        };
+        self.mode = Mode::Promoting(Promotion::new(request, teller));
+        self.advance_promotion();
+    }
+
+    pub(crate) fn on_promote(&mut self, request: Request) -> Result<(), Refusal> {
+        match self.mode {
+            Mode::Leading(_) => return Err(Refusal::Leads),
+            Mode::Promoting(ref promotion) if promotion.stage != Stage::Barred => return Err(Refusal::IsPromoting),
+            Mode::Promoting(_) | Mode::Following | Mode::Retired => {}
+        }
+        self.refused = None;
+        let follower = match &self.document.standing {
+            Standing::Follower(follower) | Standing::Claiming { follower, .. } => follower.clone(),
+            // What it gave away, or lost, may have been led by another node since.
+            Standing::Primary(reign) | Standing::Retired { reign, .. } => Follower {
+                of: reign.epoch,
+                normal: reign.epoch,
+                status: self.document.status(self.id),
+                led: None,
+            },
+        };
+        // A place that was given counts no more once another node asked for it.
+        if let Some(given) = request.given
+            && (given.end != request.end || given.epoch != follower.of || self.document.bound.is_after(given.epoch))
+        {
+            return Err(Refusal::NotInSync);
+        }
+        let epoch = self.draw_epoch();
+        self.document.standing = Standing::Claiming {
+            follower,
+            epoch,
+            allowed: None,
+        };
+        self.save();
+        self.mode = Mode::Promoting(Promotion::new(request, None));
+        self.advance_promotion();
+        Ok(())
+    }
+
+    fn promotion(&self) -> Option<&Promotion> {
+        match &self.mode {
+            Mode::Promoting(promotion) => Some(promotion),
+            _ => None,
+        }
+    }
+
+    fn promotion_mut(&mut self) -> Option<&mut Promotion> {
+        match &mut self.mode {
+            Mode::Promoting(promotion) => Some(promotion),
+            _ => None,
+        }
+    }
+
+    /// Whether the directory is opened as the primary's that it was.
+    fn is_opening(&self) -> bool {
+        self.promotion().is_some() && matches!(self.document.standing, Standing::Primary(_))
+    }
+
+    /// Returns the highest epoch that this node promised to another one.
+    fn rival(&self) -> Epoch {
+        let promised = [self.document.rival, self.document.bound];
+        promised
+            .into_iter()
+            .max_by_key(|epoch| epoch.count())
+            .unwrap_or_default()
+    }
+
+    fn own_status(&self) -> (Option<SyncStatus>, bool) {
+        let led = match &self.document.standing {
+            Standing::Primary(_) => true,
+            Standing::Claiming { follower, .. } => follower.led.is_some() && follower.status.is_none(),
+            _ => false,
+        };
+        (self.document.status(self.id), led)
+    }
+
+    fn judge<T>(&self, promotion: &Promotion, judge: impl for<'a> FnOnce(&Basis<'a>) -> T) -> T {
+        let (status, led) = self.own_status();
+        judge(&Basis {
+            node: self.id,
+            level: self.level(),
+            status: status.as_ref(),
+            led,
+            end: Mark {
+                epoch: self.document.normal(),
+                lsn: promotion.request.end,
+            },
+            is_heard: promotion.request.is_heard,
+            teller: promotion.teller,
+            rival: self.rival(),
+            promises: &promotion.promises,
+        })
+    }
+
+    /// Returns the epoch that other nodes are to promise, and these. The claim is durable.
+    pub fn asks(&self) -> Option<(Epoch, Members)> {
+        let promotion = self.promotion()?;
+        let is_asking = matches!(promotion.stage, Stage::Asking | Stage::Barred) && self.is_saved();
+        is_asking.then(|| (self.document.claimed, self.judge(promotion, |basis| basis.to_ask())))
+    }
+
+    pub(crate) fn on_promised(&mut self, promise: Promise) {
+        let epoch = self.document.claimed;
+        let Some(promotion) = self.promotion_mut() else { return };
+        let is_new = promotion.promises.iter().all(|known| known.from != promise.from);
+        if promise.epoch == epoch && matches!(promotion.stage, Stage::Asking | Stage::Barred) && is_new {
+            promotion.promises.push(promise);
+            promotion.promises.sort_by_key(|promise| promise.from);
+            promotion.stage = Stage::Asking;
+            self.advance_promotion();
+        }
+    }
+
+    pub(crate) fn on_unheard(&mut self) {
+        if let Some(promotion) = self.promotion_mut() {
+            promotion.request.is_heard = false;
+        }
+    }
+
+    pub(crate) fn on_asking_over(&mut self) {
+        if let Some(promotion) = self.promotion_mut() {
+            promotion.is_asking_over = true;
+            self.advance_promotion();
+        }
+    }
+
+    /// Whether the lease's record alone tells that this node has everything. At `quorum` a standby in sync may lack what others have.
+    fn is_judged_by_record(&self) -> bool {
+        self.has_lease && self.level() != Safety::Quorum
+    }
+
+    /// Whether the store's record is of a reign that this directory began. A later number is no ground: a start that is refused draws one, too.
+    fn is_own_record(&self, record: &LeaseRecord) -> bool {
+        let led = match &self.document.standing {
+            Standing::Primary(reign) => Some(reign.epoch),
+            Standing::Claiming {
+                epoch,
+                allowed: Some(_),
+                ..
+            } => Some(*epoch),
+            Standing::Claiming { follower, .. } | Standing::Follower(follower) => {
+                follower.led.as_ref().map(|reign| reign.epoch)
+            }
+            Standing::Retired { .. } => None,
+        };
+        let is_claimed = self.is_opening() && record.epoch == self.document.claimed;
+        record.primary == self.id && (is_claimed || led == Some(record.epoch))
+    }
+
+    /// Returns what may be lost by the store's record. Whoever is in it has everything that was acknowledged.
+    fn lost_by_record(&self, record: &LeaseRecord) -> Option<Lost> {
+        let has_all = self.is_own_record(record) || (record.in_sync.contains(self.id) && !self.is_opening());
+        (!has_all).then_some(Lost {
+            class: LossClass::Acknowledged,
+            from: None,
+            is_known: true,
+        })
+    }
+
+    /// Goes on as far as is known by now.
+    pub(crate) fn advance_promotion(&mut self) {
+        let Some(promotion) = self.promotion() else { return };
+        if promotion.stage != Stage::Asking || !self.is_saved() {
+            return;
+        }
+        let (request, is_asking_over) = (promotion.request, promotion.is_asking_over);
+        let is_elsewhere = self.lease_holder().is_some_and(|holder| holder != self.id);
+        if is_elsewhere && !self.is_opening() {
+            self.on_give_up();
+            return;
+        }
+        if self.has_lease && !self.is_free_to_take() {
+            return;
+        }
+        let Some(promotion) = self.promotion() else { return };
+        let lost = match self.record() {
+            Some(record) if self.is_judged_by_record() => self.lost_by_record(record),
+            // Nobody had the lease yet.
+            None if self.is_judged_by_record() && self.is_opening() => None,
+            // At quorum a majority has to know it all the same: whoever gave the place may have it again by now.
+            _ if request.given.is_some() && self.level() != Safety::Quorum => None,
+            _ => {
+                let is_complete = self.judge(promotion, |basis| basis.is_complete());
+                let lost = self.judge(promotion, |basis| basis.lost());
+                let is_known = lost.is_some_and(|lost| lost.is_known);
+                if !is_complete && !is_asking_over && !is_known {
+                    return;
+                }
+                lost
+            }
+        };
+        self.decide(lost);
+    }
+
+    /// Whether the lease may be asked for, as far as the store was seen. A primary that opens draws its epoch once the record is known.
+    fn is_free_to_take(&mut self) -> bool {
+        if self.lease_holder().is_some_and(|holder| holder != self.id) || self.lease.is_none() {
+            return false;
+        }
+        if !self.is_opening() {
+            return true;
+        }
+        let record = self.record().cloned();
+        let is_own = record.as_ref().is_none_or(|record| self.is_own_record(record));
+        if !is_own {
+            self.retire(None);
+            return false;
+        }
+        let is_drawn = self
+            .reign()
+            .is_some_and(|reign| self.document.claimed.is_after(reign.epoch));
+        let is_free = record.is_none_or(|record| !record.epoch.is_after(self.document.claimed));
+        if !is_drawn || !is_free {
+            self.draw_epoch();
+            self.save();
+            return false;
+        }
+        true
+    }
+
+    fn decide(&mut self, lost: Option<Lost>) {
+        let (is_opening, has_lease) = (self.is_opening(), self.has_lease);
+        let lone_levels = !matches!(self.level(), Safety::Quorum | Safety::VerySafe);
+        let Some(promotion) = self.promotion_mut() else { return };
+        let is_allowed = match lost {
+            None => true,
+            // A lone primary goes on where nobody tells of another one.
+            Some(lost) if is_opening => lone_levels && !has_lease && !lost.is_known,
+            Some(_) => promotion.request.accepts_loss,
+        };
+        if !is_allowed {
+            promotion.stage = Stage::Barred;
+            match is_opening {
+                true if lost.is_some_and(|lost| lost.is_known) => self.retire(None),
+                true => {}
+                false => {
+                    self.refused = lost;
+                    self.on_give_up();
+                }
+            }
+            return;
+        }
+        promotion.lost = lost.filter(|_| !is_opening);
+        promotion.stage = if has_lease {
+            Stage::TakingLease
+        } else {
+            Stage::Replaying
+        };
+        if let Standing::Claiming { allowed, .. } = &mut self.document.standing {
+            *allowed = Some(lost);
+            self.save();
+        }
+        if is_opening && !has_lease {
+            self.lead();
+        }
+    }
+
+    pub(crate) fn on_replayed(&mut self) {
+        if self
+            .promotion()
+            .is_some_and(|promotion| promotion.stage == Stage::Replaying)
+            && self.is_saved()
+        {
+            self.lead();
+        }
+    }
+
+    /// The lease is this node's, by this record.
+    pub(crate) fn lead_with_lease(&mut self, record: &LeaseRecord) {
+        let is_opening = self.is_opening();
+        let claimed = self.document.claimed;
+        let Some(promotion) = self.promotion_mut() else { return };
+        if promotion.stage != Stage::TakingLease || record.epoch != claimed {
+            return;
+        }
+        promotion.stage = Stage::Replaying;
+        if is_opening {
+            self.lead();
+        }
+    }
+
+    fn lead(&mut self) {
+        let epoch = self.document.claimed;
+        let reign = match &self.document.standing {
+            Standing::Primary(reign) => Reign { epoch, ..reign.clone() },
+            Standing::Claiming { follower, .. } => {
+                let Some(promotion) = self.promotion() else { return };
+                Reign {
+                    epoch,
+                    current: self.first_set(follower, promotion),
+                    change: None,
+                    took_over: promotion.lost.is_none().then_some(follower.of),
+                }
+            }
+            _ => return,
+        };
+        self.begin_reign(reign);
+    }
+
+    /// Returns whom a new primary waits for. Levels that count standbys while they are away keep them; else nobody is in sync.
+    fn first_set(&self, follower: &Follower, promotion: &Promotion) -> Members {
+        if !matches!(self.level(), Safety::Quorum | Safety::VerySafe) {
+            return Members::default();
+        }
+        let told = promotion.promises.iter().filter_map(|promise| promise.status.as_ref());
+        let own = follower.status.clone().or_else(|| self.document.status(self.id));
+        let newest = own
+            .iter()
+            .chain(told)
+            .max_by_key(|status| (status.epoch.count(), status.number));
+        let set = newest.map(|status| status.next.as_ref().unwrap_or(&status.current));
+        set.map_or_else(Members::default, |set| set.without(self.id))
+    }
+
+    /// Returns what the last promotion would have lost, which nobody had accepted.
+    pub fn refused(&self) -> Option<Lost> {
+        self.refused
+    }
+
+    pub(crate) fn on_give_up(&mut self) {
+        if self.promotion().is_some()
+            && let Standing::Claiming { follower, .. } = &self.document.standing
+        {
+            self.document.standing = Standing::Follower(follower.clone());
+            self.save();
+            self.mode = Mode::Following;
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! What can happen next.
+
+use std::rc::Rc;
+
+use reprise_base::Lsn;
+use reprise_failover::{Epoch, Event, HandOver, Mode, OpenAs, Request, Standing};
+
+use crate::world::{Bounds, Entry, NODES, Setting, World, id};
+
+/// A step of one node, of two, or of their surroundings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Act {
+    Save(usize),
+    Append(usize),
+    Flush(usize),
+    /// A standby connects to a primary, and binds itself to it.
+    Follow(usize, usize),
+    /// What its primary does not have is cut off.
+    Align(usize, usize),
+    Replicate(usize, usize),
+    /// A standby is told of the sync set.
+    Tell(usize, usize),
+    /// A primary hears how far a standby is.
+    Hear(usize, usize),
+    Gone(usize, usize),
+    Came(usize, usize),
+    PeerSeen(usize, usize),
+    Promote {
+        node: usize,
+        accepts_loss: bool,
+    },
+    Ask(usize, usize),
+    AskingOver(usize),
+    GiveUp(usize),
+    StepDown(usize, usize),
+    StayOn(usize),
+    /// The successor takes the place that it was given.
+    Succeed(usize, usize),
+    Forget(usize, usize),
+    Cut(usize, usize),
+    Heal(usize, usize),
+    Crash {
+        node: usize,
+        is_saved: bool,
+        keeps_log: bool,
+    },
+    Start(usize, OpenAs),
+    LeaseOver(usize),
+    Expire,
+    Look(usize),
+    /// The store does what a node asks of it, and the answer comes, or does not.
+    Grant {
+        node: usize,
+        is_answered: bool,
+    },
+    TakeOver(usize),
+}
+
+/// One step, what it leads to, and a broken property that only the step shows.
+pub struct Next {
+    pub act: Act,
+    pub world: World,
+    pub fault: Option<String>,
+}
+
+pub(crate) struct Steps<'a> {
+    pub(crate) from: &'a World,
+    pub(crate) setting: Setting,
+    bounds: Bounds,
+    found: Vec<Next>,
+}
+
+impl World {
+    /// Returns every step that is possible here and changes something.
+    pub fn next(&self, setting: Setting, bounds: Bounds) -> Vec<Next> {
+        let mut steps = Steps {
+            from: self,
+            setting,
+            bounds,
+            found: Vec::new(),
+        };
+        for node in 0..NODES {
+            match self.hosts[node].node {
+                Some(_) => steps.of_node(node),
+                None => steps.of_dead(node),
+            }
+        }
+        for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+            steps.of_wire(a, b);
+        }
+        if setting.has_lease {
+            steps.of_store();
+        }
+        steps.found
+    }
+}
+
+impl Steps<'_> {
+    /// Adds a step, if it is possible: once with whatever the disks have to do done at once, and once with slow disks, which is a fault.
+    pub(crate) fn add(&mut self, act: Act, change: impl FnOnce(&mut World) -> bool) {
+        let mut world = self.from.clone();
+        if change(&mut world) && world != *self.from {
+            self.add_world(act, world, None);
+        }
+    }
+
+    fn add_world(&mut self, act: Act, world: World, fault: Option<String>) {
+        let (from, setting) = (self.from, self.setting);
+        let is_touched = |world: &World, node: usize| !Rc::ptr_eq(&from.hosts[node], &world.hosts[node]);
+        let mut done = world.clone();
+        let touched: Vec<_> = (0..NODES).filter(|node| is_touched(&world, *node)).collect();
+        let mut was_slow = false;
+        for node in touched {
+            was_slow |= done.finish_disk(node);
+        }
+        let mut push = |mut world: World| {
+            for node in 0..NODES {
+                if world.hosts[node].leads_in() != from.hosts[node].leads_in() {
+                    world.forsake(setting, node);
+                }
+            }
+            for node in 0..NODES {
+                world.acknowledge(setting, node);
+            }
+            let fault = fault.clone();
+            self.found.push(Next { act, world, fault });
+        };
+        push(done);
+        if was_slow && from.faults < self.bounds.faults {
+            let mut slow = world;
+            slow.faults += 1;
+            push(slow);
+        }
+    }
+
+    pub(crate) fn has_fault(&self) -> bool {
+        self.from.faults < self.bounds.faults
+    }
+
+    fn has_act(&self) -> bool {
+        self.from.acts < self.bounds.acts
+    }
+
+    pub(crate) fn has_epoch(&self) -> bool {
+        let highest = self
+            .from
+            .hosts
+            .iter()
+            .flat_map(|host| &host.disk)
+            .map(|document| document.claimed.count());
+        highest.max().unwrap_or(0) < self.bounds.epochs
+    }
+
+    fn of_node(&mut self, node: usize) {
+        let from = self.from;
+        let host = &from.hosts[node];
+        let Some(running) = &host.node else { return };
+        if host.disk.len() > 1 {
+            self.add(Act::Save(node), |world| {
+                world.save(node);
+                true
+            });
+        }
+        if host.durable < host.log.len() {
+            self.add(Act::Flush(node), |world| {
+                let host = world.host_mut(node);
+                host.durable = host.log.len();
+                true
+            });
+        }
+        if let Some(epoch) = running.writes_in()
+            && from.written < self.bounds.entries
+        {
+            self.add(Act::Append(node), |world| {
+                let serial = world.written;
+                world.written += 1;
+                world.host_mut(node).log.push(Entry { epoch, serial });
+                true
+            });
+        }
+        self.of_promotion(node);
+        for other in (0..NODES).filter(|other| *other != node && from.hosts[*other].node.is_some()) {
+            self.of_pair(node, other);
+        }
+        if self.has_fault() {
+            for is_saved in [false, true] {
+                for keeps_log in [false, true] {
+                    if (is_saved && host.disk.len() == 1) || (keeps_log && host.durable == host.log.len()) {
+                        continue;
+                    }
+                    self.add(
+                        Act::Crash {
+                            node,
+                            is_saved,
+                            keeps_log,
+                        },
+                        |world| {
+                            world.faults += 1;
+                            let host = world.host_mut(node);
+                            host.node = None;
+                            if is_saved && let Some(document) = host.disk.pop() {
+                                host.disk = vec![document];
+                            }
+                            host.disk.truncate(1);
+                            if !keeps_log {
+                                host.log.truncate(host.durable);
+                            }
+                            host.durable = host.log.len();
+                            (host.aligned, host.is_heard) = (None, false);
+                            host.reported = Default::default();
+                            true
+                        },
+                    );
+                }
+            }
+        }
+    }
+
+    fn of_promotion(&mut self, node: usize) {
+        let from = self.from;
+        let host = &from.hosts[node];
+        let Some(running) = &host.node else { return };
+        let request = |accepts_loss, given| Request {
+            accepts_loss,
+            is_heard: host.is_heard,
+            given,
+            end: host.end(),
+        };
+        match running.mode() {
+            Mode::Following | Mode::Retired if self.has_epoch() => {
+                if self.has_act() {
+                    for accepts_loss in [false, true] {
+                        self.add(Act::Promote { node, accepts_loss }, |world| {
+                            world.acts += 1;
+                            world.feed(node, Event::Promote(request(accepts_loss, None)))
+                        });
+                    }
+                }
+                let may_take = from.store.holder.is_none()
+                    && from
+                        .store
+                        .record
+                        .as_ref()
+                        .is_some_and(|record| record.in_sync.contains(id(node)));
+                if self.setting.has_lease && may_take && running.mode() == &Mode::Following {
+                    self.add(Act::TakeOver(node), |world| {
+                        world.feed(node, Event::Promote(request(false, None)))
+                    });
+                }
+            }
+            Mode::Promoting(_) => {
+                if running.asks().is_some() {
+                    // Whoever does not answer is waited for as long as a primary waits for a silent standby.
+                    self.add(Act::AskingOver(node), |world| {
+                        (0..NODES)
+                            .filter(|other| !from.is_echoed(*other))
+                            .for_each(|other| world.silence(other));
+                        world.feed(node, Event::AskingOver)
+                    });
+                }
+                if self.has_fault() {
+                    self.add(Act::GiveUp(node), |world| {
+                        world.faults += 1;
+                        world.feed(node, Event::GiveUp)
+                    });
+                }
+            }
+            _ => {}
+        }
+        if self.setting.has_lease && running.holds_lease() && self.has_fault() {
+            self.add(Act::LeaseOver(node), |world| {
+                world.faults += 1;
+                world.feed(node, Event::LeaseOver)
+            });
+        }
+        if running.writes_in().is_none() && running.leads() {
+            self.add(Act::StayOn(node), |world| world.feed(node, Event::StayOn));
+        }
+    }
+
+    /// What happens between two nodes that run: `node` acts.
+    fn of_pair(&mut self, node: usize, other: usize) {
+        let from = self.from;
+        let (own, theirs) = (&from.hosts[node], &from.hosts[other]);
+        let (Some(running), Some(peer)) = (&own.node, &theirs.node) else {
+            return;
+        };
+        let (led, setting) = (own.leads_in(), self.setting);
+        let is_last = matches!(&running.document().standing, Standing::Primary(reign) if {
+            let set = reign.change.as_ref().map_or(&reign.current, |change| &change.to);
+            set.without(id(other)).is_empty()
+        });
+        // A primary that does not reach a standby, or is not followed by it.
+        if led.is_some() && (!from.reach(node, other) || peer.follows() != led) {
+            // The standby's own time is over first.
+            self.add(Act::Gone(node, other), |world| {
+                world.silence(other);
+                world.feed(node, Event::Gone(id(other)))
+            });
+            if self.has_act() {
+                self.add(Act::Forget(node, other), |world| {
+                    world.acts += 1;
+                    world.silence(other);
+                    world.ghost.note_forgotten(setting, id(other), is_last);
+                    world.feed(node, Event::Forget(id(other)))
+                });
+            }
+        }
+        if !from.reach(node, other) {
+            return;
+        }
+        self.of_standby(node, other);
+        if let Some((epoch, targets)) = running.asks()
+            && targets.contains(id(other))
+        {
+            self.ask(node, other, epoch);
+        }
+        self.of_peer(node, other);
+        if let Some(given) = running.handed_over(id(other)) {
+            self.succeed(node, other, given);
+        }
+    }
+
+    /// A primary hears what another node is bound to, or leads.
+    fn of_peer(&mut self, node: usize, other: usize) {
+        let (own, theirs) = (&self.from.hosts[node], &self.from.hosts[other]);
+        let (Some(running), Some(peer)) = (&own.node, &theirs.node) else {
+            return;
+        };
+        if let Standing::Primary(reign) = &running.document().standing {
+            let bound = peer.document().bound;
+            let of = match &peer.document().standing {
+                Standing::Follower(follower) | Standing::Claiming { follower, .. } => follower.of,
+                Standing::Primary(reign) | Standing::Retired { reign, .. } => reign.epoch,
+            };
+            let end = own.end();
+            if let Some(epoch) = theirs.leads_in().filter(|epoch| epoch.is_after(reign.epoch)) {
+                self.add(Act::PeerSeen(node, other), |world| {
+                    world.feed(
+                        node,
+                        Event::PeerSeen {
+                            node: id(other),
+                            epoch,
+                            leads: true,
+                            end,
+                        },
+                    )
+                });
+            } else if self.has_epoch()
+                && (bound.is_after(reign.epoch) || (self.setting.has_lease && !bound.allows(reign.epoch)))
+            {
+                let leads = of.is_after(reign.epoch);
+                self.add(Act::PeerSeen(node, other), |world| {
+                    world.feed(
+                        node,
+                        Event::PeerSeen {
+                            node: id(other),
+                            epoch: bound,
+                            leads,
+                            end,
+                        },
+                    )
+                });
+            }
+        }
+    }
+
+    fn succeed(&mut self, node: usize, successor: usize, given: HandOver) {
+        let host = &self.from.hosts[successor];
+        let request = Request {
+            accepts_loss: false,
+            is_heard: host.is_heard,
+            given: Some(given),
+            end: host.end(),
+        };
+        self.add(Act::Succeed(successor, node), |world| {
+            world.feed(successor, Event::Promote(request))
+        });
+    }
+
+    /// What happens between a primary and a standby that reach each other.
+    fn of_standby(&mut self, primary: usize, standby: usize) {
+        let from = self.from;
+        let (own, theirs) = (&from.hosts[primary], &from.hosts[standby]);
+        let (Some(running), Some(peer)) = (&own.node, &theirs.node) else {
+            return;
+        };
+        let Some(epoch) = own.leads_in() else { return };
+        if peer.is_bound_to() != Some(epoch) {
+            self.follow(primary, standby);
+            return;
+        }
+        if peer.follows() != Some(epoch) || theirs.aligned != Some(epoch) {
+            self.align(primary, standby);
+            return;
+        }
+        if theirs.log.len() < own.log.len() && own.fork(theirs) == theirs.log.len() {
+            self.add(Act::Replicate(primary, standby), |world| {
+                let next = world.hosts[primary].log[world.hosts[standby].log.len()];
+                world.host_mut(standby).log.push(next);
+                true
+            });
+        }
+        if let Some(status) = running.told_status() {
+            self.add(Act::Tell(primary, standby), |world| {
+                world.feed(standby, Event::StatusCame(status))
+            });
+        }
+        if let Some(progress) = peer.progress(Lsn(theirs.durable as u64)) {
+            self.add(Act::Hear(primary, standby), |world| {
+                world.host_mut(standby).is_heard = true;
+                world.host_mut(primary).reported[standby] = (progress.of, theirs.durable);
+                world.feed(primary, Event::Progress(progress))
+            });
+        }
+        let end = Lsn(own.log.len() as u64);
+        self.add(Act::Came(primary, standby), |world| {
+            world.feed(primary, Event::Came { node: id(standby), end })
+        });
+        if self.has_act() && running.writes_in().is_some() && self.has_epoch() {
+            self.add(Act::StepDown(primary, standby), |world| {
+                world.acts += 1;
+                world.feed(primary, Event::StepDown { to: id(standby), end })
+            });
+        }
+    }
+
+    /// A node asks another one, which answers once its promise is durable.
+    fn ask(&mut self, asker: usize, node: usize, epoch: Epoch) {
+        let mut world = self.from.clone();
+        world.feed(node, Event::Asked(epoch));
+        let mut answered = world.clone();
+        let was_slow = answered.finish_disk(node);
+        if answered.answer(node, asker, epoch) {
+            self.add_world(Act::Ask(asker, node), answered, None);
+        }
+        if was_slow && self.has_fault() {
+            world.faults += 1;
+            let act = Act::Ask(asker, node);
+            self.found.push(Next {
+                act,
+                world,
+                fault: None,
+            });
+        }
+    }
+
+    /// The standby binds itself; with a quick disk it is then cut back at once.
+    fn follow(&mut self, primary: usize, standby: usize) {
+        let mut world = self.from.clone();
+        let Some(epoch) = world.hosts[primary].leads_in() else {
+            return;
+        };
+        world.host_mut(standby).is_heard = false;
+        if !world.feed(standby, Event::Follow { epoch }) {
+            return;
+        }
+        let mut bound = world.clone();
+        bound.finish_disk(standby);
+        let fault = bound.align(primary, standby);
+        self.add_world(Act::Follow(standby, primary), bound, fault);
+        if self.has_fault() {
+            world.faults += 1;
+            self.found.push(Next {
+                act: Act::Follow(standby, primary),
+                world,
+                fault: None,
+            });
+        }
+    }
+
+    fn align(&mut self, primary: usize, standby: usize) {
+        let mut world = self.from.clone();
+        let fault = world.align(primary, standby);
+        self.add_world(Act::Align(standby, primary), world, fault);
+    }
+}
