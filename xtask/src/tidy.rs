@@ -3,8 +3,10 @@
 mod callers;
 mod dependencies;
 mod functions;
+pub(crate) mod language;
 mod layers;
 mod parameters;
+pub(crate) mod prose;
 mod ratchet;
 mod text;
 mod words;
@@ -49,6 +51,7 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
 fn findings(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings = functions::check(sources);
     findings.extend(parameters::check(sources));
+    findings.extend(language::findings(sources));
     findings.extend(text::long_files(sources));
     findings.extend(text::banned_calls(sources));
     findings.extend(dependencies::duplicates(root)?);
