@@ -8,6 +8,7 @@ mod layers;
 mod parameters;
 pub(crate) mod prose;
 mod ratchet;
+mod settings;
 mod text;
 mod words;
 
@@ -44,6 +45,7 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
     complaints.extend(text::prints(&sources));
     complaints.extend(text::machine_paths(&sources));
     complaints.extend(text::architecture_page(root, &sources));
+    complaints.extend(settings::check(&sources));
     Ok(complaints)
 }
 
