@@ -5,6 +5,7 @@ mod dependencies;
 mod functions;
 pub(crate) mod language;
 mod layers;
+mod links;
 mod parameters;
 pub(crate) mod prose;
 mod ratchet;
@@ -46,6 +47,7 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
     complaints.extend(text::machine_paths(&sources));
     complaints.extend(text::architecture_page(root, &sources));
     complaints.extend(settings::check(&sources));
+    complaints.extend(links::check(root, &sources));
     Ok(complaints)
 }
 
