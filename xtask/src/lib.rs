@@ -16,6 +16,7 @@ mod rustc;
 pub mod stages;
 pub mod tasks;
 pub mod tidy;
+pub mod words;
 mod workspace;
 
 use std::path::{Path, PathBuf};

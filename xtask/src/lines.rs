@@ -37,7 +37,7 @@ pub fn print(root: &Path) -> Result<()> {
 }
 
 /// `runtime/log` of `runtime/log/src/lib.rs`, `xtask` of `xtask/tests/it/main.rs`.
-fn crate_of(path: &str) -> String {
+pub(crate) fn crate_of(path: &str) -> String {
     let folders = if path.starts_with("xtask/") || path.starts_with("fuzz/") {
         1
     } else {

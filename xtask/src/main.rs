@@ -12,7 +12,7 @@ use reprise_build::Choice;
 use xtask::{
     coverage, fuzz, lines, package, quick, root,
     stages::{self, Stage},
-    tasks, tidy,
+    tasks, tidy, words,
 };
 
 /// One command per task of the project.
@@ -55,6 +55,9 @@ enum Task {
     /// Count code, tests and comments of each crate
     #[command(after_help = "Example:\n  cargo xtask lines")]
     Lines,
+    /// Measure sentences, comments and names by the rules of the house language
+    #[command(after_help = "Example:\n  cargo xtask words")]
+    Words,
     /// Hold the tree to its rules: layers, lengths, headers, banned calls, the architecture page
     #[command(after_help = "Example:\n  cargo xtask tidy")]
     Tidy {
@@ -203,6 +206,7 @@ fn main() -> ExitCode {
         Task::Test { stages } => stages::test(&root(), &stages),
         Task::Quick { crates } => quick::quick(&root(), &crates),
         Task::Lines => lines::print(&root()),
+        Task::Words => words::print(&root()),
         Task::Tidy { bless } => tidy::run(&root(), bless),
         Task::Crash {
             cycles,

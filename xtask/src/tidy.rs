@@ -3,9 +3,13 @@
 mod callers;
 mod dependencies;
 mod functions;
+pub(crate) mod language;
 mod layers;
+mod links;
 mod parameters;
+pub(crate) mod prose;
 mod ratchet;
+mod settings;
 mod text;
 mod words;
 
@@ -42,6 +46,8 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
     complaints.extend(text::prints(&sources));
     complaints.extend(text::machine_paths(&sources));
     complaints.extend(text::architecture_page(root, &sources));
+    complaints.extend(settings::check(&sources));
+    complaints.extend(links::check(root, &sources));
     Ok(complaints)
 }
 
@@ -49,6 +55,7 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
 fn findings(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings = functions::check(sources);
     findings.extend(parameters::check(sources));
+    findings.extend(language::findings(sources));
     findings.extend(text::long_files(sources));
     findings.extend(text::banned_calls(sources));
     findings.extend(dependencies::duplicates(root)?);

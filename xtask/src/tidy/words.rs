@@ -84,7 +84,7 @@ fn declared(sources: &[Source]) -> BTreeSet<&str> {
 }
 
 /// The type that this line declares.
-fn declaration(line: &str) -> Option<&str> {
+pub(super) fn declaration(line: &str) -> Option<&str> {
     let mut words = line.trim_start().split(' ').skip_while(|word| word.starts_with("pub"));
     let is_type = ["struct", "enum", "trait", "type"].contains(&words.next()?);
     let rest = words.next().filter(|_| is_type)?;
