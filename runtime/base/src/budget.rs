@@ -124,7 +124,8 @@ impl Budget {
         }
     }
 
-    fn add(&self, bytes: u64) {
+    /// Takes bytes as `take` does, without a grant: `give_back` follows. Takes no lock, so that a signal handler may call it.
+    pub fn add(&self, bytes: u64) {
         let before = self.used.fetch_add(bytes, Relaxed);
         self.peak.fetch_max(before.saturating_add(bytes), Relaxed);
         if let Some(of) = &self.of {
@@ -132,7 +133,8 @@ impl Budget {
         }
     }
 
-    fn give_back(&self, bytes: u64) {
+    /// Gives back what `add` took.
+    pub fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Relaxed);
         if let Some(of) = &self.of {
             of.whole.give_back(bytes);

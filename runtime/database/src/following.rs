@@ -135,6 +135,9 @@ impl Follower {
         if self.is_cut_due {
             return self.cut();
         }
+        if self.replayer.next_deployment().is_some() {
+            return self.deploy();
+        }
         self.make_code_ready();
         let mut window = self.replayer.window()?;
         let limit = self.orders.limit();
@@ -160,6 +163,31 @@ impl Follower {
             true => Ok(Step::Done), // what is there holds no records
             false => Ok(Step::Idle),
         }
+    }
+
+    /// Feeds a deployment. What lies before it was sent, and is shown while its module is compiled, here.
+    fn deploy(&mut self) -> Result<Step, RecoveryError> {
+        if let Some(next) = self.replayer.next_deployment() {
+            let what = format!("waits for the compilation of {} version {}", next.name, next.version);
+            self.router.set_replay_waits_for(Some(what.as_str().into()));
+            let told = format!(
+                "the replay {what}; what lies before LSN {} is shown meanwhile",
+                next.lsn
+            );
+            self.tell(told);
+        }
+        let fed = self.replayer.feed_rest();
+        self.router.set_replay_waits_for(None);
+        fed?;
+        self.is_cut_due = true;
+        self.cut()
+    }
+
+    fn tell(&self, what: String) {
+        let name = String::new();
+        self.shared
+            .notices
+            .tell(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
     /// Sends what was fed. A deployment waits until no view is open that began before; new ones wait for it, so that is soon.
@@ -195,11 +223,7 @@ impl Follower {
             self.router.view()
         );
         self.router.set_phase(Phase::Failed { report: report.clone() });
-        let told = &report;
-        self.shared.notices.tell(NoticeKind::Standby, || Notice::Standby {
-            name: String::new(),
-            what: told.clone(),
-        });
+        self.tell(report.clone());
         let _ = self.ended.send(Err(report.into())); // whoever asks finds it
     }
 

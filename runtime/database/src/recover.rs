@@ -248,12 +248,8 @@ fn restore_key(router: &Router, found: KeyedOutcome) {
     let (Ok(scope), Ok(key)) = (str::from_utf8(&found.scope), str::from_utf8(&found.key)) else {
         return; // no client could send it again: keys come in as text
     };
-    let deployed = router.deployed();
-    let module = deployed
-        .module(found.module_id)
-        .expect("the log and its checkpoint know it");
     let outcome = Remembered {
-        module: module.clone(),
+        module: found.module_id,
         procedure: found.procedure as usize,
         result: found.result.into(),
         txn_id: found.txn_id,

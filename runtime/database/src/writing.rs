@@ -472,7 +472,7 @@ fn push_key(key: &Exported, raw: &mut Vec<u8>) {
         fingerprint: key.digests.fingerprint,
         args_hash: key.digests.args_hash,
         kept_us: key.kept_us,
-        module_id: key.outcome.module.id.0,
+        module_id: key.outcome.module.0,
         procedure: key.outcome.procedure as u16,
         txn_id: key.outcome.txn_id,
         lsn: key.outcome.lsn,

@@ -7,6 +7,10 @@ use crate::disk::{Disk, DiskError, DiskFile, DiskLock};
 /// What a `FilteredDisk` does in the place of its disk; the disk does it where a filter says nothing.
 #[allow(missing_docs)]
 pub trait DiskFilter: Send + Sync + 'static {
+    fn create(&self, disk: &dyn Disk, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        disk.create(name)
+    }
+
     fn list(&self, disk: &dyn Disk) -> Result<Vec<String>, DiskError> {
         disk.list()
     }
@@ -53,7 +57,7 @@ impl FilteredDisk {
 
 impl Disk for FilteredDisk {
     fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.file(self.disk.create(name))
+        self.file(self.filter.create(&*self.disk, name))
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {

@@ -3,18 +3,19 @@
 //! After start-up the memory is copied (its pages that are not zero) and write-protected as a whole. The first write to a
 //! page faults; the handler makes that page writable and notes it. After each call every noted page is rewritten from the
 //! copy, so a page is either protected, hence equal to the copy, or noted, hence rewritten: nothing survives.
-//! A call that writes more pages than the list holds opens the whole memory; it is then rewritten as a whole, which costs
-//! that procedure some microseconds and nobody else anything.
+//! A call that writes more pages than the list holds opens the memory from its beginning on, up to the highest page that it writes. That part
+//! is then rewritten as a whole, which costs that procedure some microseconds and nobody else anything. It is counted as it is opened: what
+//! a call fills is in the ledger while it runs.
 
 use std::{
     ptr,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
-use reprise_base::Grant;
+use reprise_base::{Budget, Grant};
 use reprise_pages::Mappings;
 
 use crate::{
@@ -41,6 +42,8 @@ const OPEN_CALLS: u32 = 64;
 const PIECE_MAPPINGS: usize = 2;
 /// Start-up is watched in pieces of this size, for it touches many pages once.
 const CHUNK_BYTES: usize = 64 << 10;
+/// Step by which an open memory is opened further: each costs a fault.
+const OPEN_STEP_BYTES: usize = 1 << 20;
 
 /// Sets that there are.
 static SETS: AtomicUsize = AtomicUsize::new(0);
@@ -62,11 +65,27 @@ pub(crate) struct Watch {
     chunks: Box<[AtomicU8]>,
     /// The mappings of the pages and chunks that are writable on their own.
     mappings: Mappings,
+    /// Bytes from the beginning on that are writable in an open memory; in one that starts, bytes of chunks.
+    opened: AtomicUsize,
+    /// Where they are counted, also those that the instance's owner counts already: what is opened is the most that may be written.
+    guests: Option<Arc<Budget>>,
+    /// Bytes that are counted there.
+    counted: AtomicU64,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.count_nothing();
+    }
 }
 
 impl Watch {
-    pub fn new(memory_bytes_max: usize) -> Arc<Self> {
+    /// What the guest may have written is counted in `guests`.
+    pub fn new(memory_bytes_max: usize, guests: Option<Arc<Budget>>) -> Arc<Self> {
         Arc::new(Self {
+            opened: AtomicUsize::new(0),
+            guests,
+            counted: AtomicU64::new(0),
             base: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             mode: AtomicU8::new(MODE_OFF),
@@ -89,8 +108,51 @@ impl Watch {
         match self.mode.load(Relaxed) {
             MODE_STARTING => self.open_chunk(offset / CHUNK_BYTES),
             MODE_WATCHED => self.heat(offset / PAGE_BYTES),
-            MODE_OPEN => self.open(),
+            MODE_OPEN => self.open_to(step_end(offset)),
             _ => false,
+        }
+    }
+
+    /// Watches a memory that serves a single call, and is put back by nobody: it is counted as it is written. Where the machine can't protect
+    /// it, all of it is counted.
+    ///
+    /// # Safety
+    /// That of `HotSet::watch_start`.
+    pub unsafe fn watch_once(&self, base: *mut u8, bytes: usize) {
+        self.base.store(base as usize, Relaxed);
+        self.bytes.store(bytes, Relaxed);
+        self.mode.store(MODE_OPEN, Relaxed);
+        let has_room = bytes > 0 && self.mappings.try_add_spare(PIECE_MAPPINGS);
+        if !has_room || protect(base, bytes, Protection::Read).is_err() {
+            self.note_opened(bytes);
+        }
+    }
+
+    /// Has the host write up to `end` between two calls, when the signal handler is not asked. False: the machine refuses.
+    pub fn open_for_host(&self, end: usize) -> bool {
+        end <= self.opened.load(Relaxed) || self.open_to(step_end(end))
+    }
+
+    /// Makes the whole memory writable for its next owner. False: the machine refuses.
+    pub fn end(&self) -> bool {
+        self.mode.store(MODE_OFF, Relaxed);
+        let bytes = self.bytes.load(Relaxed);
+        bytes == 0 || self.allow_writes(0, bytes)
+    }
+
+    /// Notes that so many bytes may be written from now on.
+    fn note_opened(&self, end: usize) {
+        let more = end.saturating_sub(self.opened.fetch_max(end, Relaxed)) as u64;
+        if let Some(guests) = self.guests.as_ref().filter(|_| more > 0) {
+            guests.add(more);
+            self.counted.fetch_add(more, Relaxed);
+        }
+    }
+
+    fn count_nothing(&self) {
+        let counted = self.counted.swap(0, Relaxed);
+        if let Some(guests) = &self.guests {
+            guests.give_back(counted);
         }
     }
 
@@ -100,18 +162,24 @@ impl Watch {
         };
         flag.store(1, Relaxed);
         if self.mappings.try_add_spare(PIECE_MAPPINGS) && self.allow_writes(chunk * CHUNK_BYTES, CHUNK_BYTES) {
+            self.note_opened(self.opened.load(Relaxed) + CHUNK_BYTES);
             return true;
         }
         for flag in &self.chunks {
             flag.store(1, Relaxed);
         }
-        self.open()
+        self.open_to(usize::MAX)
     }
 
-    /// Opens the memory as a whole, which only merges mappings.
-    fn open(&self) -> bool {
-        let is_open = self.allow_writes(0, self.bytes.load(Relaxed));
+    /// Opens the memory from its beginning up to `end`, or to its own end: then mappings are only merged.
+    fn open_to(&self, end: usize) -> bool {
+        let bytes = self.bytes.load(Relaxed);
+        let end = end.min(bytes);
+        let is_open = self.allow_writes(0, end);
         if is_open {
+            self.note_opened(end);
+        }
+        if is_open && end == bytes {
             self.mappings.give_back();
         }
         is_open
@@ -127,9 +195,12 @@ impl Watch {
                 return true;
             }
         }
-        // The list is full, or the process has no mappings to spare.
         self.mode.store(MODE_OPEN, Relaxed);
-        self.open()
+        // The list is full. Without a mapping to spare the rest of the memory can't stay closed.
+        match self.mappings.try_add_spare(PIECE_MAPPINGS) {
+            true => self.open_to(step_end(page * PAGE_BYTES)),
+            false => self.open_to(usize::MAX),
+        }
     }
 
     fn allow_writes(&self, offset: usize, bytes: usize) -> bool {
@@ -137,6 +208,11 @@ impl Watch {
         let bytes = bytes.min(self.bytes.load(Relaxed) - offset);
         protect(base.wrapping_add(offset), bytes, Protection::ReadWrite).is_ok()
     }
+}
+
+/// Where the step of an open memory ends that has the byte at `offset`.
+fn step_end(offset: usize) -> usize {
+    (offset / OPEN_STEP_BYTES + 1) * OPEN_STEP_BYTES
 }
 
 /// Hot pages that one set may have now: each splits a mapping, of which the kernel gives a process so many.
@@ -280,9 +356,16 @@ impl HotSet {
     pub fn open_all(&mut self) -> Result<(), std::io::Error> {
         self.watch.mode.store(MODE_OPEN, Relaxed);
         protect(self.base, self.bytes, Protection::ReadWrite)?;
+        self.watch.note_opened(self.bytes);
         self.watch.mappings.give_back();
         self.kept_open = true;
         Ok(())
+    }
+
+    /// Gives up the copy of a memory that equals it: what watches it from now on, for a single call.
+    pub fn serve_once(&self) -> Arc<Watch> {
+        self.watch.mode.store(MODE_OPEN, Relaxed);
+        self.watch.clone()
     }
 
     /// Makes the memory equal to the image again. Call it after every call into the guest, however that ended. Err: the machine let it
@@ -292,12 +375,27 @@ impl HotSet {
         if self.watch.mode.load(Relaxed) == MODE_OPEN {
             return self.reset_open();
         }
+        let count = self.reset_hot(0);
+        self.calls += 1;
+        if self.calls >= COOLING_CALLS && (count > HOT_PAGES_CHEAP || self.calls >= COOLING_CALLS_CHEAP) {
+            self.close_or_open()?;
+        }
+        Ok(())
+    }
+
+    /// Rewrites the hot pages that lie behind the first `from` bytes. Returns how many hot pages there are.
+    #[inline]
+    fn reset_hot(&mut self, from: usize) -> usize {
         let count = self.watch.hot_count.load(Relaxed);
         if count > self.sources.len() {
             self.resolve_sources(count);
         }
         for (slot, source) in self.watch.hot_pages.iter().zip(&self.sources) {
-            let page = self.base.wrapping_add(slot.load(Relaxed) as usize * PAGE_BYTES);
+            let offset = slot.load(Relaxed) as usize * PAGE_BYTES;
+            if offset < from {
+                continue;
+            }
+            let page = self.base.wrapping_add(offset);
             // SAFETY: a hot page lies in the memory and is writable (`Watch::heat`); its source is a page of the image, which is
             // never changed while it is referred to, or null.
             unsafe {
@@ -307,11 +405,7 @@ impl HotSet {
                 }
             }
         }
-        self.calls += 1;
-        if self.calls >= COOLING_CALLS && (count > HOT_PAGES_CHEAP || self.calls >= COOLING_CALLS_CHEAP) {
-            self.close_or_open()?;
-        }
-        Ok(())
+        count
     }
 
     #[cold]
@@ -326,18 +420,23 @@ impl HotSet {
         }
     }
 
-    /// Any page may have been written: copies the image back and drops every other page.
+    /// Any page of the open part may have been written: copies the image back and drops every other page. Behind that part the hot pages may.
     #[cold]
     fn reset_open(&mut self) -> Result<(), std::io::Error> {
+        let opened = self.watch.opened.load(Relaxed);
+        self.reset_hot(opened);
         let mut done = 0;
         for (page, data) in self.image.pages.iter().zip(self.image.data.chunks_exact(PAGE_BYTES)) {
             let offset = *page as usize * PAGE_BYTES;
+            if offset >= opened {
+                break;
+            }
             self.drop_range(done, offset);
-            // SAFETY: the page lies in the memory, which is writable as a whole in this mode.
+            // SAFETY: the page lies in the open part of the memory, which is writable.
             unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.base.add(offset), PAGE_BYTES) };
             done = offset + PAGE_BYTES;
         }
-        self.drop_range(done, self.bytes);
+        self.drop_range(done, opened);
         self.calls += 1;
         if self.calls >= OPEN_CALLS {
             self.close_or_open()?;
@@ -348,7 +447,7 @@ impl HotSet {
     /// Makes `start..end` read as zeros.
     fn drop_range(&self, start: usize, end: usize) {
         if !self.release(start, end) {
-            // SAFETY: the range lies in the memory, which is writable as a whole in this mode.
+            // SAFETY: the range lies in the open part of the memory, which is writable.
             unsafe { ptr::write_bytes(self.base.add(start), 0, end - start) };
         }
     }
@@ -379,6 +478,8 @@ impl HotSet {
             protect(self.base, self.bytes, Protection::Read)?;
         }
         self.watch.mappings.give_back();
+        self.watch.opened.store(0, Relaxed);
+        self.watch.count_nothing();
         if let Some(grant) = &mut self.counted {
             grant.shrink((self.sources.len() * PAGE_BYTES) as u64);
         }

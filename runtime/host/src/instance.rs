@@ -168,7 +168,11 @@ impl Instance {
             self.in_use = self.take_in_use(must_start)?;
         }
         let is_kept = kept.is_some() || self.memory.is_none();
-        let mut live = Live::start(code, StartFor::Call(&mut *ops), mappings, is_kept)?;
+        let guests = self
+            .memory
+            .as_ref()
+            .map(|memory| memory.kind(MemoryKind::Guests).clone());
+        let mut live = Live::start(code, StartFor::Call(&mut *ops), mappings, is_kept, guests)?;
         if let Some(hot) = &live.hot {
             code.record_image(hot.image_bytes());
         }
@@ -178,7 +182,7 @@ impl Instance {
             drop(kept.take());
             kept = self.take_kept();
             if kept.is_none() {
-                live.serve_once()?;
+                live.serve_once();
                 self.in_use = self.take_in_use(must_start)?;
             }
         }

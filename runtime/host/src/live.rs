@@ -1,6 +1,9 @@
 //! A started instance: its memory under watch, its entries, its meters.
 
+use std::sync::Arc;
+
 use reprise_abi::{ARGS_BUFFER_EXPORT, DESCRIBE_EXPORT, Plans, RESULT_BUFFER_EXPORT, calls::BUFFER_BYTES_MAX};
+use reprise_base::Budget;
 use reprise_pages::Mappings;
 use wasmtime::{Caller, Extern, Func, ModuleExport, Ref, Store, TypedFunc, unix::StoreExt};
 
@@ -25,6 +28,10 @@ pub(crate) struct Live {
     pub entries: Vec<TypedFunc<i32, (i32, i64)>>,
     /// None for an instance that is not used twice.
     pub hot: Option<HotSet>,
+    /// What counts the memory of an instance that is not used twice.
+    watch: Option<Arc<Watch>>,
+    /// Its memory is one of the pool's, and the next instance's after it.
+    is_pooled: bool,
     /// Where arguments are put before a call; a slice of no bytes for nowhere.
     args_buffer: u64,
     pub meters: Meters,
@@ -55,7 +62,13 @@ fn failed(error: wasmtime::Error) -> HostError {
 impl Live {
     /// Instantiates a module and runs its start-up, in the time of a call or of a deployment. What is `kept` can be put back after each
     /// call.
-    pub fn start(code: &Code, time: StartFor<'_>, mappings: Mappings, is_kept: bool) -> Result<Self, HostError> {
+    pub fn start(
+        code: &Code,
+        time: StartFor<'_>,
+        mappings: Mappings,
+        is_kept: bool,
+        guests: Option<Arc<Budget>>,
+    ) -> Result<Self, HostError> {
         // What is charged for nothing may as well have all of it.
         let allowance = code.engine.allowance().unwrap_or(Allowance {
             fuel_max: u64::MAX,
@@ -76,15 +89,31 @@ impl Live {
         );
         // SAFETY: the memory never moves or changes its size (`memory`), and lives as long as the store.
         store.data_mut().memory = unsafe { GuestMemory::new(base, bytes) };
-        let hot = match is_kept && !code.fresh {
-            false => None,
-            // SAFETY: as above; only the thread that runs the store touches the memory.
-            true => Some(unsafe { watched(&mut store, base, bytes, &code.data_ranges) }?),
-        };
         let meters =
             Meters::of(&instance, &mut store).ok_or_else(|| HostError::Instantiate("fuel is missing".to_owned()))?;
         answer_asks(&instance, &mut store).map_err(failed)?;
+        let watch = Watch::new(bytes, guests);
+        // SAFETY: the handler is async-signal-safe (`Watch::on_fault`); `info` is what the kernel gave the real handler.
+        unsafe {
+            let watch = watch.clone();
+            store.set_signal_handler(move |signal, info, _| {
+                signal == libc::SIGSEGV && watch.on_fault((*info).si_addr() as usize)
+            });
+        }
+        // SAFETY: the memory lives as long as the store, and only the thread that runs that touches it. A pool's memory is made writable again
+        // before the store goes (`drop`); nothing can fail in between.
+        let (hot, watch) = unsafe {
+            match is_kept && !code.fresh {
+                true => (Some(HotSet::watch_start(&watch, base, bytes, &code.data_ranges)?), None),
+                false => {
+                    watch.watch_once(base, bytes);
+                    (None, Some(watch))
+                }
+            }
+        };
         let mut live = Self {
+            watch,
+            is_pooled: code.fresh,
             store,
             instance,
             entries: Vec::new(),
@@ -139,12 +168,10 @@ impl Live {
     }
 
     /// Makes an instance that was to be kept one that serves a single call: gives up the copy of its memory.
-    pub fn serve_once(&mut self) -> Result<(), HostError> {
-        if let Some(hot) = &mut self.hot {
-            hot.open_all()?;
+    pub fn serve_once(&mut self) {
+        if let Some(hot) = self.hot.take() {
+            self.watch = Some(hot.serve_once());
         }
-        self.hot = None;
-        Ok(())
     }
 
     /// Puts arguments where the guest looks for them, if they fit there. Err: the memory can't be written, and is of no use any more.
@@ -157,6 +184,10 @@ impl Live {
         match &mut self.hot {
             Some(hot) => hot.write_kept(args),
             None => {
+                let end = pointer as usize + args.len();
+                if self.watch.as_ref().is_some_and(|watch| !watch.open_for_host(end)) {
+                    return Err(std::io::Error::last_os_error());
+                }
                 let written = self.store.data().memory.write_at(pointer, args);
                 written.expect("the buffer was checked at the start");
                 Ok(())
@@ -208,24 +239,11 @@ impl Live {
     }
 }
 
-/// Puts the memory of a new instance under watch.
-///
-/// # Safety
-/// That of `HotSet::watch_start`.
-unsafe fn watched(
-    store: &mut Store<HostState>,
-    base: *mut u8,
-    bytes: usize,
-    data: &[(u32, u32)],
-) -> Result<HotSet, HostError> {
-    let watch = Watch::new(bytes);
-    // SAFETY: passed on.
-    let hot = unsafe { HotSet::watch_start(&watch, base, bytes, data) }?;
-    // SAFETY: the handler is async-signal-safe (`Watch::on_fault`); `info` is what the kernel gave the real handler.
-    unsafe {
-        store.set_signal_handler(move |signal, info, _| {
-            signal == libc::SIGSEGV && watch.on_fault((*info).si_addr() as usize)
-        });
+impl Drop for Live {
+    /// The pool clears a memory that it takes back, by writing to it.
+    fn drop(&mut self) {
+        if let Some(watch) = self.watch.as_ref().filter(|_| self.is_pooled) {
+            assert!(watch.end(), "making memory writable only merges mappings");
+        }
     }
-    Ok(hot)
 }

@@ -209,7 +209,7 @@ impl Code {
     /// Starts an instance that no call needs, to see that it starts, and what memory it takes then.
     fn try_start(&self, deadline: &StartDeadline) -> Result<Live, HostError> {
         let mappings = Mappings::try_take(INSTANCE_MAPPINGS).ok_or(HostError::Mappings)?;
-        let live = Live::start(self, StartFor::Deployment(deadline), mappings, true)?;
+        let live = Live::start(self, StartFor::Deployment(deadline), mappings, true, None)?;
         if let Some(hot) = &live.hot {
             self.record_image(hot.image_bytes());
         }

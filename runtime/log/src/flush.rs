@@ -248,9 +248,9 @@ impl<P: Send + 'static> Flusher<P> {
             // The next segment may be twice as large: small databases stay small, large ones seldom change files.
             let room_max = self.shared.config.segment_bytes - SEGMENT_HEADER_BYTES as u64;
             let next_room = (2 * state.segment_room).min(room_max);
-            state.spare_wanted = state.spare_wanted.max(next_room);
+            state.spare_wish = state.spare_wish.max(next_room);
         }
-        if state.spare_wanted > 0 {
+        if state.spare_wanted.max(state.spare_wish) > 0 {
             self.shared.prepare.notify_one();
         }
         if state.appenders_wait > 0 {

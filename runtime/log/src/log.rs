@@ -468,7 +468,7 @@ impl Opened {
             history: self.scan.history,
         });
         let room_max = config.segment_bytes - SEGMENT_HEADER_BYTES as u64;
-        state.spare_wanted = (2 * self.segment_room).min(room_max).max(1);
+        state.spare_wish = (2 * self.segment_room).min(room_max).max(1);
         let place = self.scan.index.segment_of(self.segment_start);
         let block_tag = place.expect("its header was read or written").block_tag;
         let shared = Arc::new(Shared::new(

@@ -5,12 +5,14 @@ use std::{
     time::Duration,
 };
 
+use reprise_base::limits::BLOCK_BYTES_MAX;
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile, Step, Work};
 use reprise_wire::SEGMENT_HEADER_BYTES;
 
 use crate::{
+    error::LogError,
     index::{RECYCLE_NAME, SPARE_NAME},
-    state::{Shared, Spare, State},
+    state::{Shared, Spare, State, no_room},
 };
 
 /// After a failure, time until the next try.
@@ -22,19 +24,55 @@ pub(crate) struct Preparer<P> {
     failed_at_ns: u64,
 }
 
+/// Room that a segment has at least, where the disk has so much and segments are not configured to be smaller.
+const SPARE_ROOM_MIN: u64 = 1 << 20;
+/// A segment's room is a multiple of this, where the disk decides on it.
+const ROOM_STEP: u64 = 4 << 10;
+
 /// What the preparer does next.
 enum Next {
-    /// The room wanted, and a spare that is too small for it and that no block counts on.
-    Prepare(u64, Option<Spare>),
+    /// With a spare that is too small for it and that no block counts on.
+    Prepare(Wanted, Option<Spare>),
     Wait,
     Over,
 }
 
+/// Room that the next spare is to have.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// For a block that waits; 0 where none does.
+    needed: u64,
+    /// As much as the log would have.
+    wished: u64,
+}
+
+/// What came of a try: a spare, or why there is none. Both where there is one that a block which waits does not fit.
+struct Prepared {
+    spare: Option<Spare>,
+    error: Option<DiskError>,
+}
+
+impl Prepared {
+    fn whole(spare: Spare) -> Self {
+        Self {
+            spare: Some(spare),
+            error: None,
+        }
+    }
+
+    fn none(error: DiskError) -> Self {
+        Self {
+            spare: None,
+            error: Some(error),
+        }
+    }
+}
+
 impl<P: Send + 'static> Work for Preparer<P> {
     fn run(self: Box<Self>) {
-        while let Some((room, smaller)) = self.next_request() {
-            let prepared = self.prepare(room, smaller);
-            self.publish(prepared);
+        while let Some((wanted, smaller)) = self.next_request() {
+            let prepared = self.prepare(wanted, smaller);
+            self.publish(wanted, prepared);
         }
     }
 
@@ -47,11 +85,11 @@ impl<P: Send + 'static> Work for Preparer<P> {
         match next(&mut state, has_waited) {
             Next::Wait => Step::Idle,
             Next::Over => Step::Over,
-            Next::Prepare(room, smaller) => {
+            Next::Prepare(wanted, smaller) => {
                 drop(state);
                 self.failed_at_ns = now_ns;
-                let prepared = self.prepare(room, smaller);
-                self.publish(prepared);
+                let prepared = self.prepare(wanted, smaller);
+                self.publish(wanted, prepared);
                 Step::Done
             }
         }
@@ -65,9 +103,31 @@ fn next<P>(state: &mut State<P>, has_waited: bool) -> Next {
     // A block that begins the old spare has to rename it first.
     let is_name_free = state.spare.is_some() == state.is_spare_named;
     let is_free = is_name_free && state.spare_is_free();
-    match state.spare_wanted > 0 && has_waited && is_free {
-        true => Next::Prepare(state.spare_wanted, state.spare.take()),
-        false => Next::Wait,
+    let wanted = Wanted {
+        needed: state.spare_wanted,
+        wished: state.spare_wish,
+    };
+    if wanted.room() == 0 || !has_waited || !is_free {
+        return Next::Wait;
+    }
+    let smaller = state.spare.take();
+    state.is_spare_growing = smaller.is_some();
+    state.spare_wish = 0;
+    Next::Prepare(wanted, smaller)
+}
+
+impl<P> State<P> {
+    /// Why the longest block would be refused, though shorter ones are taken.
+    pub fn lack_of_room(&self) -> Option<LogError> {
+        let error = self.spare_error.as_ref();
+        error.filter(|_| !self.fits(BLOCK_BYTES_MAX)).map(no_room)
+    }
+}
+
+impl Wanted {
+    /// The larger of the two.
+    fn room(self) -> u64 {
+        self.needed.max(self.wished)
     }
 }
 
@@ -79,57 +139,83 @@ impl<P: Send + 'static> Preparer<P> {
         }
     }
 
-    fn publish(&self, prepared: Result<Spare, DiskError>) {
+    fn publish(&self, wanted: Wanted, prepared: Prepared) {
         let mut state = self.shared.lock();
-        match prepared {
-            Ok(spare) => {
-                if spare.room >= state.spare_wanted {
-                    state.spare_wanted = 0;
-                }
-                state.spare = Some(spare);
-                state.is_spare_named = true;
-                state.spare_error = None;
-                self.shared.clear_refusal(&state);
-            }
-            Err(error) => {
-                state.is_spare_named = false;
-                state.spare_error = Some(error);
-            }
+        match &prepared.spare {
+            Some(spare) if spare.room >= state.spare_wanted => state.spare_wanted = 0,
+            Some(_) => {}
+            None => state.spare_wish = state.spare_wish.max(wanted.wished),
         }
+        state.is_spare_growing = false;
+        state.is_spare_named = prepared.spare.is_some();
+        state.spare = prepared.spare;
+        state.spare_error = prepared.error;
+        self.shared.clear_refusal(&state);
         drop(state);
         self.shared.space.notify_all();
     }
 
     /// Waits for a request; none when the log ends.
-    fn next_request(&self) -> Option<(u64, Option<Spare>)> {
+    fn next_request(&self) -> Option<(Wanted, Option<Spare>)> {
         let shared = &*self.shared;
         let mut state = shared.lock();
         let mut has_waited = state.spare_error.is_none();
         loop {
             match next(&mut state, has_waited) {
-                Next::Prepare(room, smaller) => return Some((room, smaller)),
+                Next::Prepare(wanted, smaller) => return Some((wanted, smaller)),
                 Next::Over => return None,
                 Next::Wait => (state, has_waited) = wait(shared, state, has_waited),
             }
         }
     }
 
-    fn prepare(&self, room: u64, smaller: Option<Spare>) -> Result<Spare, DiskError> {
+    /// Makes a spare of the room that is wished for, or else of half of what the disk has, or else of what is needed. Where not even that is
+    /// there, shorter records still get a small one.
+    fn prepare(&self, wanted: Wanted, smaller: Option<Spare>) -> Prepared {
+        let room = wanted.room();
+        let least = wanted.needed.max(SPARE_ROOM_MIN.min(room));
+        let (error, fitted) = match self.make(room, smaller) {
+            Ok(spare) => return Prepared::whole(spare),
+            Err(failed) => failed,
+        };
+        if error.kind != DiskErrorKind::Full {
+            return Prepared::none(error);
+        }
+        let half = fitted / 2 / ROOM_STEP * ROOM_STEP;
+        let error = match self.make(half.clamp(least, room), None) {
+            Ok(spare) => return Prepared::whole(spare),
+            Err((error, _)) => error,
+        };
+        let short = SPARE_ROOM_MIN.min(self.shared.config.segment_bytes - SEGMENT_HEADER_BYTES as u64);
+        let spare = match short < least && error.kind == DiskErrorKind::Full {
+            true => self.make(short, None).ok(),
+            false => None,
+        };
+        Prepared {
+            spare,
+            error: Some(error),
+        }
+    }
+
+    /// Makes a spare of so much room, or takes its file away again. Err: also the bytes that the disk had for it.
+    fn make(&self, room: u64, smaller: Option<Spare>) -> Result<Spare, (DiskError, u64)> {
         let disk = &*self.shared.disk;
+        let none = |error| (error, 0);
         let file = match smaller {
             Some(spare) => spare.file,
-            None => open_spare(disk)?,
+            None => open_spare(disk).map_err(none)?,
         };
-        let bytes = (room + SEGMENT_HEADER_BYTES as u64).max(file.len()?);
+        let bytes = (room + SEGMENT_HEADER_BYTES as u64).max(file.len().map_err(none)?);
         match file.preallocate(bytes).and_then(|()| disk.sync_dir()) {
             Ok(()) => Ok(Spare {
                 room: bytes - SEGMENT_HEADER_BYTES as u64,
                 file,
             }),
             Err(error) => {
+                let fitted = file.len().unwrap_or(0);
                 // Others need the space more than half a file does. The first error tells more than one of this.
                 let _ = disk.remove(SPARE_NAME);
-                Err(error)
+                Err((error, fitted))
             }
         }
     }

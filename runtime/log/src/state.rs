@@ -96,8 +96,12 @@ pub(crate) struct State<P> {
     pub spare: Option<Spare>,
     /// A file has the spare's name: from its preparation until its block gives it another.
     pub is_spare_named: bool,
-    /// Room that the next spare must have; 0 when none is asked for.
+    /// Room that the next spare must have for a block that waits; 0 when none is asked for.
     pub spare_wanted: u64,
+    /// Room that the next spare should have: of a disk that has less it gets less, which is no error.
+    pub spare_wish: u64,
+    /// The preparer has the spare: what that would have taken waits.
+    pub is_spare_growing: bool,
     pub spare_error: Option<DiskError>,
     /// Why the block that is being written is not yet, where the disk has no space for it.
     pub block_error: Option<DiskError>,
@@ -241,6 +245,8 @@ impl<P> State<P> {
             spare: None,
             is_spare_named: false,
             spare_wanted: 0,
+            spare_wish: 0,
+            is_spare_growing: false,
             spare_error: None,
             block_error: None,
             segment_room,
@@ -300,7 +306,7 @@ impl<P> State<P> {
         self.fill_records == 0 || block as u64 <= self.room
     }
 
-    fn fits(&self, block: usize) -> bool {
+    pub fn fits(&self, block: usize) -> bool {
         let spare_room = self.spare.as_ref().map_or(0, |spare| spare.room);
         block as u64 <= self.room.max(spare_room)
     }
@@ -360,8 +366,8 @@ impl<P> State<P> {
         }
         self.spare_wanted = self.spare_wanted.max(block as u64);
         match &self.spare_error {
-            Some(error) => Admission::Refuse(no_room(error)),
-            None => Admission::Wait,
+            Some(error) if !self.is_spare_growing => Admission::Refuse(no_room(error)),
+            _ => Admission::Wait,
         }
     }
 
@@ -471,24 +477,19 @@ impl<P> State<P> {
             return Some(no_room(error));
         }
         let block = block_bytes(self.fill.len() + REFUSAL_ROOM_BYTES);
-        match &self.spare_error {
-            Some(error) if !self.fits(block) => Some(no_room(error)),
-            _ => None,
-        }
-    }
-
-    /// Why the longest block would be refused, though shorter ones are taken.
-    pub fn lack_of_room(&self) -> Option<LogError> {
-        let error = self.spare_error.as_ref().filter(|_| !self.fits(BLOCK_BYTES_MAX))?;
-        Some(no_room(error))
+        let error = self.spare_error.as_ref().filter(|_| !self.is_spare_growing);
+        error.filter(|_| !self.fits(block)).map(no_room)
     }
 
     /// Of records that end at `end`: what was in flight when the log stopped lies before the block being filled.
     pub fn loss(&self, end: Lsn) -> Option<LogError> {
-        match end <= self.fill_start {
-            true => self.lost_in_flight.clone(),
-            false => self.stopped.clone(),
-        }
+        let was_in_flight = end <= self.fill_start;
+        let lost = if was_in_flight {
+            &self.lost_in_flight
+        } else {
+            &self.stopped
+        };
+        lost.clone()
     }
 }
 
@@ -499,7 +500,7 @@ fn standby() -> LogError {
     )
 }
 
-fn no_room(error: &DiskError) -> LogError {
+pub(crate) fn no_room(error: &DiskError) -> LogError {
     let kind = match error.kind {
         DiskErrorKind::Full => UnavailableKind::Full,
         _ => UnavailableKind::Failed,

@@ -7,11 +7,8 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use rustls::{
-    ServerConfig,
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject},
-};
+use reprise_pem::{certificates, private_key};
+use rustls::{ServerConfig, crypto::ring};
 use sha2::{Digest, Sha256};
 
 use crate::validity::{Validity, of_chain};
@@ -139,17 +136,14 @@ fn load(certificate: &Path, key: &Path) -> Result<Shown, IdentityError> {
         path: path.to_owned(),
         what: what.to_owned(),
     };
-    let bad_pem = |path: &Path, error: pem::Error| wrong(path, &format!("is no PEM file: {}", pem_words(&error)));
-    let chain: Result<Vec<CertificateDer<'static>>, _> = CertificateDer::pem_slice_iter(&read(certificate)?).collect();
-    let chain = chain.map_err(|error| bad_pem(certificate, error))?;
+    let bad_pem = |path: &Path, what: String| wrong(path, &format!("is no PEM file: {what}"));
+    let chain = certificates(&read(certificate)?).map_err(|what| bad_pem(certificate, what))?;
     let Some(first) = chain.first() else {
         return Err(wrong(certificate, "holds no certificate (-----BEGIN CERTIFICATE-----)"));
     };
     let fingerprint = Sha256::digest(first).into();
-    let private = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| match error {
-        pem::Error::NoItemsFound => wrong(key, "holds no private key (-----BEGIN PRIVATE KEY-----)"),
-        error => bad_pem(key, error),
-    })?;
+    let private = private_key(&read(key)?).map_err(|what| bad_pem(key, what))?;
+    let private = private.ok_or_else(|| wrong(key, "holds no private key (-----BEGIN PRIVATE KEY-----)"))?;
     let config = |versions: &[&'static rustls::SupportedProtocolVersion], protocols: &[&[u8]]| {
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder = builder.with_protocol_versions(versions)?.with_no_client_auth();
@@ -168,19 +162,6 @@ fn load(certificate: &Path, key: &Path) -> Result<Shown, IdentityError> {
         fingerprint,
         validity: of_chain(&chain),
     })
-}
-
-/// A mistake in a PEM file in words; the library shows lines of text as numbers.
-fn pem_words(error: &pem::Error) -> String {
-    let text = |line: &[u8]| String::from_utf8_lossy(line).trim_end().escape_debug().to_string();
-    match error {
-        pem::Error::MissingSectionEnd { end_marker } => {
-            format!("the line `-----END {}-----` is missing", text(end_marker))
-        }
-        pem::Error::IllegalSectionStart { line } => format!("`{}` begins no section", text(line)),
-        pem::Error::Base64Decode(what) => format!("a section is not base64 ({what})"),
-        other => other.to_string(),
-    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {

@@ -43,6 +43,10 @@ impl Replayer {
         if candidate.hash != record.hash {
             return Err(logged.refused("its bytes do not have the logged hash".into()));
         }
+        if self.cuts.is_some() {
+            // Reads go on meanwhile, at what lies before: no engine thread has to compile it. What can't be compiled is told to who calls it.
+            let _ = candidate.code.prepare();
+        }
         let tables = record.tables.tables().map(|(table, was, columns)| TableSources {
             table: table.to_owned(),
             was: was.to_owned(),

@@ -20,6 +20,7 @@ use crate::{
     command::{Command, CommandKey, LoggedChanges, replay_multi},
     cut::Cuts,
     error::ReplayError,
+    feed::{Rest, release},
     outcome::{Outcome, Remember},
     redo::{Part, Seen},
     run::{Run, without_parts},
@@ -67,7 +68,7 @@ pub struct Replayer {
     /// Batches that were done, for their memory.
     spares: (Sender<Batch>, Receiver<Batch>),
     /// Windows that may be filled.
-    windows: (Sender<Window>, Receiver<Window>),
+    pub(crate) windows: (Sender<Window>, Receiver<Window>),
     /// A token per job that may yet be sent.
     tokens: (Sender<()>, Receiver<()>),
     /// Those that there are.
@@ -81,6 +82,8 @@ pub struct Replayer {
     /// Batches on their way that may be demultiplexed before their sites come to them, the next ones first.
     pub(crate) aheads: VecDeque<Arc<Ahead>>,
     pub(crate) at_mark: Option<AtMark>,
+    /// What is left of the last window, which begins with a deployment.
+    pub(crate) rest: Option<Rest>,
 }
 
 /// What goes to one site.
@@ -185,6 +188,7 @@ impl Replayer {
             assist: Arc::new(Assist::new(shared.threads.clone())),
             aheads: VecDeque::new(),
             at_mark: None,
+            rest: None,
             shared,
             compiler,
             windows,
@@ -263,44 +267,6 @@ impl Replayer {
                 None => return self.assist.receive(&self.windows.1).ok_or(ReplayError::Stopped),
             }
         }
-    }
-
-    /// Takes the records of a window, which follow what was fed before; those from `until` on are left out. They are replayed in the
-    /// background: `drain` waits for that. Err: the earliest record that could not be replayed; no more may be fed.
-    pub fn feed(&mut self, window: Window, until: Option<Lsn>) -> Result<(), ReplayError> {
-        if self.outcome.has_failed() {
-            return Err(self.fail(None));
-        }
-        let window = Arc::new(window);
-        let fed = self.feed_blocks(&window, until);
-        let sent = fed.and_then(|()| self.send_all_pending());
-        release(window, &self.windows.0);
-        sent.map_err(|error| self.fail(Some(error)))
-    }
-
-    fn feed_blocks(&mut self, window: &Arc<Window>, until: Option<Lsn>) -> Result<(), ReplayError> {
-        for block in window.blocks() {
-            let block_at = window.place_of(block.records);
-            let mut records = RawRecords::new(block.records);
-            let mut lsn = block.lsn;
-            while let Some(record) = records.next() {
-                if until.is_some_and(|until| lsn >= until) {
-                    return Ok(());
-                }
-                let record = record.map_err(|error| ReplayError::Malformed { lsn, error })?;
-                let place = RecordPlace {
-                    window,
-                    lsn,
-                    end: Lsn(lsn.0 + 1),
-                    at: block_at + record.start,
-                    bytes: record.end - record.start,
-                };
-                lsn = place.end;
-                self.feed_record(&place, &record, &records)?;
-                self.fed = lsn;
-            }
-        }
-        Ok(())
     }
 
     /// Takes the next record; `behind` are those that follow in its block.
@@ -685,13 +651,5 @@ fn part_of(place: &RecordPlace<'_>, partition: PartitionId, changes: &[u8]) -> P
         record: place.at as u32,
         at: at as u32,
         len: changes.len() as u32,
-    }
-}
-
-/// Gives a window back that nobody else has.
-fn release(window: Arc<Window>, windows: &Sender<Window>) {
-    if let Some(mut window) = Arc::into_inner(window).filter(|window| !window.is_run()) {
-        window.clear();
-        let _ = windows.send(window); // replay may have ended with an error
     }
 }

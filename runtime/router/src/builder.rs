@@ -45,19 +45,25 @@ enum Place {
 /// An answer that comes from no slot of this batch.
 enum Ready {
     Refused(ReplyOutcome),
-    Remembered(Remembered),
+    Remembered(Replayed),
     /// As `Remembered`, not to be told yet.
-    Unconfirmed(Remembered, ReplyOutcome),
+    Unconfirmed(Replayed, ReplyOutcome),
     /// That of the first call with a key.
     Awaited(Awaited),
+}
+
+/// The kept outcome of an earlier call, with the version that ran it.
+struct Replayed {
+    module: Arc<Module>,
+    outcome: Remembered,
 }
 
 struct Awaited {
     caller: Option<Caller>,
     key: Box<str>,
     deadline_ns: Option<u64>,
-    /// None until the first call has ended.
-    answer: Option<Result<Remembered, ReplyOutcome>>,
+    /// Why the first call left no outcome. None until it has ended.
+    failed: Option<ReplyOutcome>,
 }
 
 /// Under which terms a call was added, beside its procedure and arguments.
@@ -274,7 +280,7 @@ impl BatchBuilder {
                 args_hash: call_hash(&module.name, name, args),
             };
             let keys = self.router.idempotency();
-            match keys.begin(self.scoped(key.key), digests, module, procedure) {
+            match keys.begin(self.scoped(key.key), digests, module.id, procedure) {
                 Begin::Run => {}
                 begun => return self.place_begun(begun, key),
             }
@@ -329,7 +335,7 @@ impl BatchBuilder {
                     caller: self.caller.clone(),
                     key: key.key.into(),
                     deadline_ns: self.deadline_ns,
-                    answer: None,
+                    failed: None,
                 })
             }
             Begin::Full => Ready::Refused(ReplyOutcome::IdempotencyFull),
@@ -529,11 +535,9 @@ impl Collector {
         let mut pending = self.pending.lock().expect("no code panics under this lock");
         let pending = pending.as_mut().expect("taken by the last arrival alone");
         match (&mut pending.reply.ready[at], answer) {
-            (ready, Ok(remembered)) if self.router.is_unconfirmed(remembered.lsn) => {
-                *ready = Ready::of(&self.router, remembered);
-            }
-            (Ready::Awaited(awaited), answer) => awaited.answer = Some(answer),
-            (Ready::Refused(_) | Ready::Remembered(_) | Ready::Unconfirmed(..), _) => {}
+            (ready, Ok(remembered)) => *ready = Ready::of(&self.router, remembered),
+            (Ready::Awaited(awaited), Err(outcome)) => awaited.failed = Some(outcome),
+            (Ready::Refused(_) | Ready::Remembered(_) | Ready::Unconfirmed(..), Err(_)) => {}
         }
     }
 
@@ -638,41 +642,40 @@ impl BatchReply {
 impl Ready {
     /// What was answered before, as far as it may be told.
     fn of(router: &Router, remembered: Remembered) -> Self {
-        match router.is_unconfirmed(remembered.lsn) {
-            false => Self::Remembered(remembered),
-            true => {
-                let reason = "the call that was made under this key committed on this server; whether its standbys have it is not known yet";
-                Self::Unconfirmed(remembered, ReplyOutcome::Unconfirmed(reason.into()))
-            }
+        let Some(module) = router.deployed().module(remembered.module).cloned() else {
+            // A standby is loading its first files, or is cutting its log: what it had deployed is replaced.
+            let reason = "the version that ran under this key is being loaded";
+            return Self::Refused(ReplyOutcome::Unavailable(reason.into()));
+        };
+        let outcome = remembered;
+        if !router.is_unconfirmed(outcome.lsn) {
+            return Self::Remembered(Replayed { module, outcome });
         }
+        let reason = "the call that was made under this key committed on this server; whether its standbys have it is not known yet";
+        Self::Unconfirmed(Replayed { module, outcome }, ReplyOutcome::Unconfirmed(reason.into()))
     }
 
     fn outcome(&self) -> &ReplyOutcome {
         match self {
             Self::Refused(outcome) | Self::Unconfirmed(_, outcome) => outcome,
             Self::Remembered(_) => &COMMITTED,
-            Self::Awaited(awaited) => match &awaited.answer {
-                Some(Ok(_)) => &COMMITTED,
-                Some(Err(outcome)) => outcome,
-                None => &SUPERSEDED,
-            },
+            Self::Awaited(awaited) => awaited.failed.as_ref().unwrap_or(&SUPERSEDED),
         }
     }
 
-    fn remembered(&self) -> Option<&Remembered> {
+    fn replayed(&self) -> Option<&Replayed> {
         match self {
-            Self::Remembered(remembered) | Self::Unconfirmed(remembered, _) => Some(remembered),
-            Self::Awaited(awaited) => awaited.answer.as_ref()?.as_ref().ok(),
-            Self::Refused(_) => None,
+            Self::Remembered(replayed) | Self::Unconfirmed(replayed, _) => Some(replayed),
+            Self::Awaited(_) | Self::Refused(_) => None,
         }
     }
 
     fn reply(&self) -> CallReply<'_> {
-        let remembered = self.remembered();
+        let remembered = self.replayed().map(|replayed| &replayed.outcome);
         CallReply {
             outcome: self.outcome(),
             result: remembered.map_or(&[], |r| &r.result),
-            recorded_by: remembered.map(|r| &r.module),
+            recorded_by: self.replayed().map(|replayed| &replayed.module),
             txn_id: remembered.map_or(TxnId(0), |r| r.txn_id),
             lsn: remembered.map_or(Lsn(0), |r| r.lsn),
             partition: remembered.and_then(|r| r.partition),

@@ -26,12 +26,8 @@ impl Router {
                 self.idempotency().release(key, &slot.outcome);
                 continue;
             }
-            let deployed = self.deployed();
-            let Some(module) = deployed.module(slot.module) else {
-                unreachable!("a committed call names a module version that exists");
-            };
             let outcome = Remembered {
-                module: module.clone(),
+                module: slot.module,
                 procedure: slot.procedure as usize,
                 result: batch.result(at).into(),
                 txn_id: slot.txn_id,

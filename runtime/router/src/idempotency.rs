@@ -19,7 +19,7 @@ use std::{
 use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_KEEP_DEFAULT};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{ReplyOutcome, Shared};
-use reprise_txn::Module;
+use reprise_txn::ModuleId;
 
 use crate::scoped_key::{Name, ScopedKey, scope_of, split};
 
@@ -42,7 +42,9 @@ impl CallDigests {
 /// A committed outcome, kept for repeats.
 #[derive(Clone)]
 pub struct Remembered {
-    pub module: Arc<Module>,
+    /// Number of the version that ran. The deployment keeps what describes it ([`reprise_txn::Deployed::module`]); an outcome that held the
+    /// version itself would keep its code and its tables alive.
+    pub module: ModuleId,
     pub procedure: usize,
     pub result: Arc<[u8]>,
     pub txn_id: TxnId,
@@ -82,7 +84,7 @@ pub(crate) type Waiter = Box<dyn FnOnce(Result<Remembered, ReplyOutcome>) + Send
 enum Entry {
     Running {
         digests: CallDigests,
-        module: Arc<Module>,
+        module: ModuleId,
         procedure: usize,
         waiters: Vec<Waiter>,
     },
@@ -182,10 +184,10 @@ impl Idempotency {
     }
 
     /// The version and the procedure that ran under a key, or run now: its arguments are what a repeat is compared with.
-    pub fn version_of(&self, key: ScopedKey<'_>) -> Option<(Arc<Module>, usize)> {
+    pub fn version_of(&self, key: ScopedKey<'_>) -> Option<(ModuleId, usize)> {
         match self.lock().find(key, self.expired_before())? {
-            Entry::Running { module, procedure, .. } => Some((module.clone(), *procedure)),
-            Entry::Done { outcome, .. } => Some((outcome.module.clone(), outcome.procedure)),
+            Entry::Running { module, procedure, .. } => Some((*module, *procedure)),
+            Entry::Done { outcome, .. } => Some((outcome.module, outcome.procedure)),
         }
     }
 
@@ -205,13 +207,7 @@ impl Idempotency {
         self.lock().find(key, self.expired_before()).is_some()
     }
 
-    pub(crate) fn begin(
-        &self,
-        key: ScopedKey<'_>,
-        digests: CallDigests,
-        module: &Arc<Module>,
-        procedure: usize,
-    ) -> Begin {
+    pub(crate) fn begin(&self, key: ScopedKey<'_>, digests: CallDigests, module: ModuleId, procedure: usize) -> Begin {
         let (before, name, mut state) = (self.expired_before(), key.name(), self.lock());
         match state.find(key, before) {
             None => {}
@@ -239,7 +235,7 @@ impl Idempotency {
         }
         let running = Entry::Running {
             digests,
-            module: module.clone(),
+            module,
             procedure,
             waiters: Vec::new(),
         };

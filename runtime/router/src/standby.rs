@@ -30,6 +30,8 @@ pub struct NotPrimary {
 pub(crate) struct Part {
     is_standby: AtomicBool,
     primary: RwLock<Option<Arc<str>>>,
+    /// On a standby: what its replay waits for.
+    replay_waits_for: RwLock<Option<Arc<str>>>,
     /// On a standby: all that was sent to the sites ends here. Raised under `Inner::order`.
     sent: AtomicU64,
     /// On a standby: readers see everything before it.
@@ -82,6 +84,15 @@ impl Router {
 
     pub fn primary_url(&self) -> Option<Arc<str>> {
         self.0.part.primary.read().expect("held for a copy").clone()
+    }
+
+    /// Says what the replay of a standby waits for, for people; none: for nothing but its primary.
+    pub fn set_replay_waits_for(&self, what: Option<Arc<str>>) {
+        *self.0.part.replay_waits_for.write().expect("held for a store") = what;
+    }
+
+    pub fn replay_waits_for(&self) -> Option<Arc<str>> {
+        self.0.part.replay_waits_for.read().expect("held for a copy").clone()
     }
 
     /// Err on a standby.

@@ -20,7 +20,7 @@ use reprise_storage::{Conflict, Prepared, Replaced, Store, TableId};
 use crate::{
     module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
     past::TablePast,
-    prefetch,
+    prefetch::{self, PrefetchRow},
 };
 
 pub use consent::{Consent, ConsentKind, Destroyed};
@@ -280,10 +280,22 @@ impl Module {
     /// The same version out of service: bound to nothing.
     fn retired(&self) -> Self {
         let schema = without_tables(self.schema.clone());
+        let prefetch = vec![Vec::new(); schema.procedures.len()];
+        self.with(schema, Vec::new(), prefetch)
+    }
+
+    /// The same version over these tables.
+    fn bound_to(&self, tables: Vec<TableBinding>) -> Self {
+        let prefetch = prefetch::rows_of(&self.schema, &tables);
+        self.with(self.schema.clone(), tables, prefetch)
+    }
+
+    /// The same version with another view of the stored tables. It counts its calls anew.
+    fn with(&self, schema: ModuleSchema, tables: Vec<TableBinding>, prefetch: Vec<Vec<PrefetchRow>>) -> Self {
         Self {
-            prefetch: vec![Vec::new(); schema.procedures.len()],
+            prefetch,
             meters: ModuleMeters::new(schema.procedures.len()),
-            tables: Vec::new(),
+            tables,
             schema,
             id: self.id,
             name: self.name.clone(),
@@ -291,24 +303,6 @@ impl Module {
             hash: self.hash,
             wasm_bytes: self.wasm_bytes,
             installed_by: self.installed_by,
-            description: self.description.clone(),
-            code: self.code.clone(),
-        }
-    }
-
-    /// The same version over these tables.
-    fn bound_to(&self, tables: Vec<TableBinding>) -> Self {
-        Self {
-            prefetch: prefetch::rows_of(&self.schema, &tables),
-            meters: ModuleMeters::new(self.schema.procedures.len()),
-            tables,
-            id: self.id,
-            name: self.name.clone(),
-            version: self.version,
-            hash: self.hash,
-            wasm_bytes: self.wasm_bytes,
-            installed_by: self.installed_by,
-            schema: self.schema.clone(),
             description: self.description.clone(),
             code: self.code.clone(),
         }

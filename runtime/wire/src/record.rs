@@ -599,6 +599,10 @@ impl<'a> RawRecord<'a> {
         self.content[0] == RecordKind::Changes as u8
     }
 
+    pub fn is_deploy(&self) -> bool {
+        self.content[0] == RecordKind::Deploy as u8
+    }
+
     /// Of changes, or a part of such.
     pub fn holds_changes(&self) -> bool {
         self.is_changes() || self.content[0] == PART

@@ -105,6 +105,9 @@ pub struct Replication {
     pub committed_lsn: U64,
     /// On a primary its standbys, by name; on a standby itself alone.
     pub standbys: Vec<Standby>,
+    /// On a standby: what its replay waits for, such as the compilation of a module that was deployed; null if for nothing but its primary.
+    #[serde(default)]
+    pub waits_for: Option<String>,
     /// On a standby: the others that are out of sync, as its primary told last. Empty on a primary.
     #[serde(default)]
     pub out_of_sync: Vec<OutOfSync>,

@@ -2,6 +2,7 @@
 
 use std::{error::Error, io, sync::Arc};
 
+use reprise_pem::{certificates, private_key};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::{
@@ -10,10 +11,7 @@ use rustls::{
         verify_server_name,
     },
     crypto::ring,
-    pki_types::{
-        CertificateDer, PrivateKeyDer, ServerName, UnixTime,
-        pem::{self, PemObject},
-    },
+    pki_types::{CertificateDer, ServerName, UnixTime},
     server::ParsedCertificate,
 };
 
@@ -45,10 +43,9 @@ pub fn tls_config(
     let Some(ClientCertificate { chain, key }) = certificate else {
         return Ok(builder.with_no_client_auth());
     };
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
-    let chain = chain.map_err(|error| format!("the client's certificate is no PEM: {}", pem_words(&error)))?;
-    let key = PrivateKeyDer::from_pem_slice(key);
-    let key = key.map_err(|error| format!("the client's key is no PEM: {}", pem_words(&error)))?;
+    let chain = certificates(chain).map_err(|what| format!("the client's certificate is no PEM: {what}"))?;
+    let key = private_key(key).map_err(|what| format!("the client's key is no PEM: {what}"))?;
+    let key = key.ok_or("the client's key is none (-----BEGIN PRIVATE KEY-----)")?;
     let config = builder.with_client_auth_cert(chain, key);
     config.map_err(|error| format!("the client's certificate: {error}"))
 }
@@ -57,27 +54,10 @@ fn own_roots(ca_cert: Option<&[u8]>) -> Result<Vec<CertificateDer<'static>>, Str
     let Some(pem) = ca_cert else {
         return Ok(Vec::new());
     };
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match read {
+    match certificates(pem) {
         Ok(roots) if !roots.is_empty() => Ok(roots),
         Ok(_) => Err("the certificates to trust in are none (-----BEGIN CERTIFICATE-----)".into()),
-        Err(error) => Err(format!(
-            "the certificates to trust in are no PEM: {}",
-            pem_words(&error)
-        )),
-    }
-}
-
-/// A mistake in a PEM file in words; the library shows lines of text as numbers.
-fn pem_words(error: &pem::Error) -> String {
-    let text = |line: &[u8]| String::from_utf8_lossy(line).trim_end().escape_debug().to_string();
-    match error {
-        pem::Error::MissingSectionEnd { end_marker } => {
-            format!("the line `-----END {}-----` is missing", text(end_marker))
-        }
-        pem::Error::IllegalSectionStart { line } => format!("`{}` begins no section", text(line)),
-        pem::Error::Base64Decode(what) => format!("a section is not base64 ({what})"),
-        other => other.to_string(),
+        Err(what) => Err(format!("the certificates to trust in are no PEM: {what}")),
     }
 }
 

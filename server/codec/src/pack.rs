@@ -8,7 +8,12 @@ use reprise_abi::{
     value::{ValueError, ValueReader},
 };
 
-use super::{encode::read_scalar, scalar};
+use super::{
+    encode::read_scalar,
+    scalar,
+    source::{Source, SyntaxError, Token},
+    text::Json,
+};
 
 /// Writes CBOR to memory, which takes everything.
 pub struct Packer<'o>(Encoder<&'o mut Vec<u8>>);
@@ -76,6 +81,60 @@ impl<'o> Packer<'o> {
                     self.json(value);
                 }
             }
+        }
+    }
+
+    /// The next value of a JSON text. An integer that 64 bits do not hold, and a number beyond a double's range, become texts: a double would be
+    /// another number.
+    ///
+    /// # Errors
+    /// The text is no JSON; what was written until then is to be thrown away.
+    pub fn document(&mut self, source: &mut Json<'_>) -> Result<(), SyntaxError> {
+        match source.token()? {
+            Token::Bool(value) => self.bool(value),
+            Token::Integer(value) => self.integer(value),
+            Token::Number(text) => self.number(text),
+            Token::Text(text) => self.text(text.as_str()),
+            // Their number is known behind them.
+            Token::List(mut items) => {
+                let (mut inner, mut count) = (Vec::new(), 0);
+                while source.next_item(&mut items)? {
+                    Packer::new(&mut inner).document(source)?;
+                    count += 1;
+                }
+                sure(self.0.array(count));
+                self.item(&inner);
+            }
+            Token::Map(mut items) => {
+                let (mut inner, mut count) = (Vec::new(), 0);
+                while let Some(name) = source.next_name(&mut items)? {
+                    let mut packer = Packer::new(&mut inner);
+                    packer.text(name.as_str());
+                    packer.document(source)?;
+                    count += 1;
+                }
+                self.map(count);
+                self.item(&inner);
+            }
+            Token::Null | Token::Float(_) | Token::Bytes(_) | Token::Other(_) => self.null(),
+        }
+        Ok(())
+    }
+
+    fn integer(&mut self, value: i128) {
+        match (u64::try_from(value), i64::try_from(value)) {
+            (Ok(value), _) => self.unsigned(value),
+            (_, Ok(value)) => sure(self.0.i64(value)),
+            _ => self.text(&value.to_string()),
+        }
+    }
+
+    fn number(&mut self, text: &str) {
+        let is_whole = text != "-0" && !text.contains(['.', 'e', 'E']);
+        match (is_whole, text.parse::<i128>(), text.parse::<f64>()) {
+            (true, Ok(value), _) => self.integer(value),
+            (false, _, Ok(value)) if value.is_finite() => sure(self.0.f64(value)),
+            _ => self.text(text),
         }
     }
 

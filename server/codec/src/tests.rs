@@ -8,8 +8,8 @@ use reprise_abi::{
 };
 
 use super::{
-    ArgsError, Cbor, Format, ItemScanner, Packer, Scratch, encode_document, encode_prefix, scalar, write_arguments,
-    write_row,
+    ArgsError, Cbor, Format, ItemScanner, Json, Packer, Scratch, encode_document, encode_prefix, scalar,
+    write_arguments, write_row,
 };
 
 fn encode_args(params: &[Parameter], json: &[u8], out: &mut Vec<u8>, scratch: &mut Scratch) -> Result<(), ArgsError> {
@@ -698,4 +698,35 @@ fn forged_results_are_refused() {
     assert!(super::write_value(&ty, &mut ValueReader::new(&[1]), &mut Vec::new()).is_err());
     assert!(write_arguments(&[param("a", scalar(ScalarType::I32))], &[1, 2, 3], &mut Vec::new()).is_err());
     assert!(write_arguments(&[], &[0], &mut Vec::new()).is_err());
+}
+
+/// The id of a call in a batch is answered in another format than it came in.
+#[test]
+fn numbers_of_a_document_are_exact_or_texts_in_cbor() {
+    let through_cbor = |json: &str| {
+        let (mut cbor, mut back) = (Vec::new(), Vec::new());
+        let packed = Packer::new(&mut cbor).document(&mut Json::new(json.as_bytes()));
+        packed.expect("JSON");
+        Cbor::new(&cbor).write_json(&mut back);
+        String::from_utf8(back).expect("text")
+    };
+    for exact in [
+        "18446744073709551615",
+        "-9223372036854775808",
+        "1.5",
+        "-0.0",
+        r#"[1,{"a":[null,true,"x"]}]"#,
+    ] {
+        assert_eq!(through_cbor(exact), exact);
+    }
+    for wide in [
+        "18446744073709551616",
+        "-9223372036854775809",
+        "340282366920938463463374607431768211456000",
+        "1e400",
+    ] {
+        assert_eq!(through_cbor(wide), format!("\"{wide}\""));
+        assert_eq!(through_cbor(&format!("[{wide}]")), format!("[\"{wide}\"]"));
+    }
+    assert_eq!(through_cbor("-0"), "-0.0");
 }

@@ -52,7 +52,6 @@ pub struct BackupParams {
          headers(("Location" = String, description = "Where its progress is"))),
         (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "limit-exceeded: there are as many backups as there may be", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "The server recovers or stops", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn create_backup(
@@ -149,7 +148,6 @@ pub async fn delete_backup(
     responses(
         (status = 200, description = "Its bytes", body = [u8], content_type = "application/octet-stream"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "overloaded: too many downloads", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn download_file(

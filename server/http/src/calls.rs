@@ -69,7 +69,6 @@ pub const PATH_PREFIX: &str = "/v1/call/";
         (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "procedure-aborted, limit-exceeded, cancelled", body = Problem, content_type = "application/problem+json"),
         (status = 500, description = "procedure-trapped", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "overloaded, too-stale, log-unavailable, outcome-unknown; recovering", body = Problem, content_type = "application/problem+json"),
         (status = 504, description = "deadline-exceeded", body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )

@@ -25,7 +25,6 @@ use crate::{auth::Principal, control::ControlOp, front::Name, refusal::Refusal, 
         (status = 202, description = "It has begun", body = Checkpoint,
          headers(("Location" = String, description = "Where its progress is"))),
         (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "log-unavailable", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn take_checkpoint(State(state): State<AppState>, principal: Principal) -> Result<Response, Refusal> {

@@ -1,5 +1,7 @@
 //! The routes, and the OpenAPI document that they make.
 
+#[cfg(test)]
+use std::collections::BTreeMap;
 use std::{
     collections::HashSet,
     sync::{Arc, LazyLock},
@@ -15,6 +17,8 @@ use axum::{
 };
 use bytes::Bytes;
 use reprise_api::{ControlEvent, FieldInfo, PROBLEM_MEDIA_TYPE, Phase, Problem, Status};
+#[cfg(test)]
+use utoipa::openapi::Response as UtoipaResponse;
 use utoipa::{
     Modify, OpenApi,
     openapi::{
@@ -35,7 +39,7 @@ use crate::{
     rows::{groups, page},
     running,
     state::AppState,
-    status, tables,
+    status, tables, unavailable,
 };
 
 #[derive(OpenApi)]
@@ -166,6 +170,7 @@ fn never_null(parameter: &mut RefOr<Parameter>) {
 fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
     let (has_body, changes) = (operation.request_body.is_some(), !method.is_safe());
     let is_open = needed_role(method, path).is_none();
+    let unavailable = unavailable::slugs(method, path);
     let all = [
         (true, 400, "malformed-request"),
         (!is_open, 401, "unauthorized"),
@@ -187,7 +192,7 @@ fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
             501,
             "malformed-request: the body has a transfer coding beside chunked",
         ),
-        (true, 503, "overloaded, recovering, unavailable"),
+        (true, unavailable::STATUS, unavailable.as_str()),
     ];
     for (_, status, description) in all.into_iter().filter(|(applies, ..)| *applies) {
         let schema = Ref::from_schema_name("Problem");
@@ -278,8 +283,23 @@ async fn refuse_query(
 /// The statuses that the description has for an operation.
 #[cfg(test)]
 pub fn statuses(method: &Method, path: &str) -> Vec<u16> {
+    let statuses = responses(method, path).into_keys();
+    statuses.filter_map(|status| status.parse().ok()).collect()
+}
+
+/// What the description says of a status of an operation.
+#[cfg(test)]
+pub fn description(method: &Method, path: &str, status: u16) -> String {
+    match responses(method, path).remove(&status.to_string()) {
+        Some(RefOr::T(response)) => response.description,
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+fn responses(method: &Method, path: &str) -> BTreeMap<String, RefOr<UtoipaResponse>> {
     let Some(item) = openapi().paths.paths.remove(path) else {
-        return Vec::new();
+        return BTreeMap::new();
     };
     let operation = match *method {
         Method::GET => item.get,
@@ -287,10 +307,9 @@ pub fn statuses(method: &Method, path: &str) -> Vec<u16> {
         Method::POST => item.post,
         _ => item.delete,
     };
-    let responses = operation
+    operation
         .map(|operation| operation.responses.responses)
-        .unwrap_or_default();
-    responses.into_keys().filter_map(|status| status.parse().ok()).collect()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

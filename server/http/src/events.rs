@@ -45,7 +45,6 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
     tag = "Server",
     responses(
         (status = 200, description = "The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint, of `replication` a Replication, of `control` a ControlEvent", body = MetricsEvent, content_type = "text/event-stream"),
-        (status = 503, description = "overloaded: too many streams are open", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, Refusal> {
@@ -146,7 +145,7 @@ impl Live {
         };
         let info = service.info();
         if !info.standbys.is_empty() {
-            push_event("replication", &replication::answer(info), out);
+            push_event("replication", &replication::answer(info, &self.state.router), out);
         }
     }
 

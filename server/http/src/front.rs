@@ -18,7 +18,7 @@ use tracing::Instrument;
 
 use crate::{
     batch, calls, integers,
-    limits::{OPERATION_PLACE_WAIT_MAX, PAGE_BYTES_MAX},
+    limits::{OPERATION_PLACE_WAIT_MAX, PAGE_BYTES_MAX, TEXT_BYTES_SURE},
     media::{format_of_body, judge_codings},
     pages,
     places::Operation,
@@ -104,7 +104,7 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
 }
 
 /// What an answer to such a path shows may be old on a standby.
-fn shows_data(path: &str) -> bool {
+pub fn shows_data(path: &str) -> bool {
     path == batch::PATH || path.starts_with(calls::PATH_PREFIX) || path.starts_with("/v1/tables")
 }
 
@@ -153,7 +153,7 @@ async fn route_judged(
             .await
             .unwrap_or_else(IntoResponse::into_response);
     }
-    let (has_door, is_read) = (passes_door(path), method.is_safe());
+    let (has_door, is_read, is_api) = (passes_door(path), method.is_safe(), path.starts_with("/v1/"));
     request.extensions_mut().insert(principal);
     let answer = async {
         match router.clone().oneshot(request).await {
@@ -162,6 +162,7 @@ async fn route_judged(
         }
     };
     let response = match has_door {
+        false if is_api => hold_room(state, answer.await, None).await,
         false => answer.await,
         true => make_answer(state, is_read, answer)
             .await
@@ -173,12 +174,28 @@ async fn route_judged(
     response
 }
 
-/// Returns true for every path of the API but the named ones. Calls and streams of events have bounds of their own. Operators see the server
-/// and end calls whatever else clients ask for.
+/// Returns true for every path of the API whose answers may be long. Calls and streams of events have bounds of their own. Short answers wait
+/// neither for room nor for a place: an operator gets them whatever else clients ask for, and however slowly they read.
 fn passes_door(path: &str) -> bool {
-    const OTHERS: [&str; 4] = [batch::PATH, "/v1/events", "/v1/status", "/v1/calls"];
-    let is_other = OTHERS.contains(&path) || path.starts_with(calls::PATH_PREFIX) || path.starts_with("/v1/calls/");
-    path.starts_with("/v1/") && !is_other
+    const OTHERS: [&str; 2] = [batch::PATH, "/v1/events"];
+    let is_other = OTHERS.contains(&path) || path.starts_with(calls::PATH_PREFIX);
+    path.starts_with("/v1/") && !is_other && answer_bytes_max(path) > TEXT_BYTES_SURE
+}
+
+/// Returns how long the answers of a path of the API are at most: a page of stored data, unless something else bounds them. That is a number
+/// of standbys, of calls that run, or nothing that there are many of.
+fn answer_bytes_max(path: &str) -> u64 {
+    const SHORT: [&str; 6] = [
+        "/v1/status",
+        "/v1/calls",
+        "/v1/replication",
+        "/v1/replication/promote",
+        "/v1/replication/step-down",
+        "/v1/replication/join",
+    ];
+    const SHORT_UNDER: [&str; 2] = ["/v1/calls/", "/v1/replication/standbys/"];
+    let is_short = SHORT.contains(&path) || SHORT_UNDER.iter().any(|folder| path.starts_with(folder));
+    if is_short { TEXT_BYTES_SURE } else { PAGE_BYTES_MAX }
 }
 
 /// Makes an answer whose length follows from the stored data. A read first waits for room for its text. A request that changes something does
@@ -217,7 +234,7 @@ async fn hold_room(state: &AppState, response: Response, room: Option<Room>) -> 
 
 /// What says how far the opening is, and what is no part of the database. A standby that shows nothing, since it may not yet or can't follow, says
 /// so, and may be made the primary; what can't be one yet refuses that itself.
-fn is_answered_while_recovering(path: &str) -> bool {
+pub fn is_answered_while_recovering(path: &str) -> bool {
     const ANSWERED: [&str; 5] = [
         "/v1/status",
         "/v1/events",
@@ -304,7 +321,7 @@ mod tests {
 
     /// A new path passes the door by default.
     #[test]
-    fn every_path_of_the_api_passes_the_door_but_for_those_that_are_named() {
+    fn every_path_of_the_api_passes_the_door_but_for_short_answers_and_those_with_own_bounds() {
         let openapi = docs::openapi();
         let paths = openapi.paths.paths.keys().filter(|path| path.starts_with("/v1/"));
         let (through, beside): (Vec<_>, Vec<_>) = paths.partition(|path| passes_door(path));
@@ -316,10 +333,15 @@ mod tests {
                 "/v1/calls",
                 "/v1/calls/{call_id}",
                 "/v1/events",
+                "/v1/replication",
+                "/v1/replication/join",
+                "/v1/replication/promote",
+                "/v1/replication/standbys/{name}",
+                "/v1/replication/step-down",
                 "/v1/status",
             ]
         );
-        assert!(through.len() > 20, "{through:?}");
+        assert!(through.len() > 15, "{through:?}");
         for public in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/console/", "/"] {
             assert!(!passes_door(public), "{public}");
         }

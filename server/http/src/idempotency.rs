@@ -6,7 +6,7 @@ use axum::{Json, extract::State};
 use reprise_abi::value::ValueReader;
 use reprise_api::{KeptOutcome, Problem, ProblemKind, U64};
 use reprise_codec::{raw_json, rfc3339, write_value};
-use reprise_router::{Lookup, Remembered, ScopedKey};
+use reprise_router::{Lookup, Module, Remembered, ScopedKey};
 
 use crate::{
     auth::Principal,
@@ -30,7 +30,6 @@ use crate::{
         (status = 200, description = "What the call came to", body = KeptOutcome),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found: no call with it has committed, or its time is over", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "outcome-unknown: not before a restart, for the log has failed; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn show_outcome(
@@ -48,9 +47,15 @@ pub async fn show_outcome(
             let reason = "the call that was made under this key committed on this server, and its standbys have not said that they have it";
             Err(Refusal::unconfirmed(reason, outcome.txn_id, outcome.lsn))
         }
-        Lookup::Kept(outcome, left) => outcome_of(key, &outcome, left)
-            .map(Json)
-            .ok_or_else(|| Refusal::internal("the stored result is not of the procedure's type")),
+        Lookup::Kept(outcome, left) => {
+            let deployed = state.router.deployed();
+            let module = deployed.module(outcome.module);
+            let module =
+                module.ok_or_else(|| Refusal::unavailable("the version that ran under this key is being loaded"))?;
+            outcome_of(key, module, &outcome, left)
+                .map(Json)
+                .ok_or_else(|| Refusal::internal("the stored result is not of the procedure's type"))
+        }
         Lookup::Running => Err(Refusal::not_found("a call with this key runs now; ask again")),
         Lookup::Unknown => match state.router.status().log_error {
             // A call that was under way when the log failed may have been kept.
@@ -68,8 +73,8 @@ pub async fn show_outcome(
 }
 
 /// `left`: for how much longer it is kept, while a primary runs.
-fn outcome_of(key: String, outcome: &Remembered, left: Duration) -> Option<KeptOutcome> {
-    let procedure = &outcome.module.schema.procedures[outcome.procedure];
+fn outcome_of(key: String, module: &Module, outcome: &Remembered, left: Duration) -> Option<KeptOutcome> {
+    let procedure = &module.schema.procedures[outcome.procedure];
     let (mut reader, mut result) = (ValueReader::new(&outcome.result), Vec::new());
     write_value(&procedure.returns, &mut reader, &mut result).ok()?;
     reader.finish().ok()?;
@@ -78,8 +83,8 @@ fn outcome_of(key: String, outcome: &Remembered, left: Duration) -> Option<KeptO
         .saturating_add(now_us());
     Some(KeptOutcome {
         key,
-        module: outcome.module.name.clone(),
-        version: outcome.module.version,
+        module: module.name.clone(),
+        version: module.version,
         procedure: procedure.name.clone(),
         result: raw_json(result)?,
         txn_id: U64(outcome.txn_id.0),

@@ -62,6 +62,7 @@ mod target;
 mod texts;
 mod tls;
 mod trace;
+mod unavailable;
 
 pub use auth::{Auth, AuthError, Principal, Role, Token};
 pub use docs::openapi;

@@ -59,7 +59,6 @@ use crate::{
         (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
         (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "invalid-module; migration-failed; limit-exceeded", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -298,7 +297,6 @@ fn table_name(module: &str, table: &TableSchema) -> String {
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn delete_module(

@@ -43,11 +43,14 @@ use crate::{
     responses((status = 200, description = "This node's part in replication", body = Replication))
 )]
 pub async fn show_replication(State(state): State<AppState>) -> Result<Json<Replication>, Refusal> {
-    let asked = state.blocking(Operation::ReadStats, |parts| match parts.router.replication() {
-        Some(service) => service.info(),
-        None => alone(&parts.router),
+    let asked = state.blocking(Operation::ReadStats, |parts| {
+        let info = match parts.router.replication() {
+            Some(service) => service.info(),
+            None => alone(&parts.router),
+        };
+        answer(info, &parts.router)
     });
-    Ok(Json(answer(asked.await?)))
+    Ok(Json(asked.await?))
 }
 
 /// How a standby becomes the primary.
@@ -78,7 +81,6 @@ pub struct PromoteParams {
     responses(
         (status = 200, description = "It takes writes now", body = Promotion),
         (status = 409, description = "not-standby: it is the primary already; primary-not-stopped: the old one did not step down; out-of-sync: what was answered may be lost", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "unavailable: what was received can't be replayed or made durable", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn promote(
@@ -120,7 +122,6 @@ pub async fn promote(
         (status = 200, description = "It is the primary no longer", body = SteppedDown),
         (status = 404, description = "not-found: this server takes no standbys", body = Problem, content_type = "application/problem+json"),
         (status = 421, description = "not-primary", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "unavailable: the standby does not stream, or did not get the last records", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn step_down(
@@ -271,7 +272,7 @@ fn alone(router: &Router) -> ReplicationInfo {
 }
 
 /// As the API tells it.
-pub fn answer(info: ReplicationInfo) -> Replication {
+pub fn answer(info: ReplicationInfo, router: &Router) -> Replication {
     Replication {
         role: info.role.name().to_owned(),
         epoch: info.epoch.0,
@@ -284,6 +285,7 @@ pub fn answer(info: ReplicationInfo) -> Replication {
         acked_lsn: U64(info.acked.0),
         committed_lsn: U64(info.committed.0),
         standbys: info.standbys.into_iter().map(standby).collect(),
+        waits_for: router.replay_waits_for().as_deref().map(str::to_owned),
         out_of_sync: info.out_of_sync.into_iter().map(out_of_sync).collect(),
         cuts: info.cuts.into_iter().map(cut).collect(),
         lease: info.lease.map(lease),

@@ -46,7 +46,6 @@ use crate::{
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "invalid-module; migration-failed; limit-exceeded", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )
 )]

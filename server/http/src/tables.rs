@@ -31,7 +31,6 @@ use crate::{
     responses(
         (status = 200, description = "In the order of their creation", body = TableList),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_tables(
@@ -67,7 +66,6 @@ pub async fn list_tables(
     responses(
         (status = 200, description = "Columns, keys, indexes, size", body = TableInfo),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Result<Json<TableInfo>, Refusal> {
@@ -93,7 +91,6 @@ pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Resu
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "log-unavailable; outcome-unknown; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn drop_table(

@@ -57,7 +57,12 @@ impl Target {
         let Some(key) = key else {
             return found;
         };
-        match (router.idempotency().version_of(key), found) {
+        let ran = router.idempotency().version_of(key).and_then(|(id, procedure)| {
+            let known = deployed.module(id).cloned();
+            // Deployed since `deployed` was taken.
+            Some((known.or_else(|| router.deployed().module(id).cloned())?, procedure))
+        });
+        match (ran, found) {
             // The primary may know more.
             (None, Err(_)) if router.role() == Role::Standby => {
                 Err(Refusal::not_primary(router.primary_url().as_deref()))

@@ -77,6 +77,9 @@ fn show(told: &Replication) -> std::io::Result<()> {
     if let Some(lease) = &told.lease {
         print_pairs(&[("lease", lease_text(lease))])?;
     }
+    if let Some(what) = &told.waits_for {
+        print_pairs(&[("its replay", what.clone())])?;
+    }
     for laggard in &told.out_of_sync {
         let from = grouped(laggard.from_lsn.0);
         print_pairs(&[("out of sync", format!("{}, from LSN {from} on", laggard.name))])?;

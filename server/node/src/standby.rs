@@ -225,6 +225,11 @@ impl Primary {
 
     /// Puts the files to begin with into a directory that has none. Nothing of them stays where that fails.
     pub fn bootstrap(&self, dir: &Path) -> Outcome {
+        self.bootstrap_within(dir, FIRST_TRIES)
+    }
+
+    /// Does as `bootstrap`, and ends once it has tried for so long.
+    fn bootstrap_within(&self, dir: &Path, tries: Duration) -> Outcome {
         settle(dir).with_context(|| format!("put the first files of a standby in their place in {}", dir.display()))?;
         if dir.join("log").exists() {
             return Ok(());
@@ -256,14 +261,14 @@ impl Primary {
                 }
                 Err(why) => why,
             };
-            if begun.elapsed() > FIRST_TRIES {
+            if begun.elapsed() > tries {
                 progress.clear();
                 return Err(Failure::Again(format!("begin as a standby of {}: {why}", self.url)));
             }
             let waits = format!("waiting for the primary at {}: {why}", self.url);
             if !is_told {
                 is_told = true;
-                let told = format!("{waits}. It is tried for {} s", FIRST_TRIES.as_secs());
+                let told = format!("{waits}. It is tried for {} s", tries.as_secs());
                 server_output::warning("primary_away", told);
             }
             progress.show(waits);
@@ -548,6 +553,35 @@ mod tests {
         told.transport = "rdma".into();
         let error = read_ticket(&told, &RealNet).expect_err("refused");
         assert!(error.is_final && error.reason.contains("over rdma"), "{error}");
+    }
+
+    /// A supervisor starts it again (`RestartForceExitStatus=75`).
+    #[test]
+    fn new_standby_ends_with_status_75_when_no_primary_answers_in_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        drop(listener); // from now on nobody listens there
+        let primary = Primary {
+            net: Arc::new(RealNet),
+            client: remote::client(&url, None, None).unwrap_or_else(|_| panic!("a client")),
+            url: url.clone(),
+            name: "s".into(),
+            token: None,
+            ca_cert: None,
+            successor: Mutex::default(),
+            leased: OnceLock::new(),
+            own_url: None,
+        };
+        let Err(failure) = primary.bootstrap_within(dir.path(), Duration::ZERO) else {
+            panic!("nobody answers");
+        };
+        assert!(
+            matches!(&failure, Failure::Again(why) if why.contains(&url)),
+            "{failure}"
+        );
+        assert_eq!(crate::output::tell(&failure, false), 75);
+        assert!(!dir.path().join("log").exists());
     }
 
     #[test]

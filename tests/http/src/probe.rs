@@ -61,9 +61,14 @@ pub fn probe_without_put() -> Vec<u8> {
 
 /// A version with a procedure `sign`, which puts a row and answers with the caller's name.
 pub fn probe_signed() -> Vec<u8> {
-    let sign = r#",{"name":"sign","params":[{"name":"id","type":"i64"},{"name":"amount","type":"i64"}],"returns":"text","read_only":false,"partitioning":{"by":["id"]}}"#;
+    let sign = |name: &str, partitioning: &str| {
+        format!(
+            r#",{{"name":"{name}","params":[{{"name":"id","type":"i64"}},{{"name":"amount","type":"i64"}}],"returns":"text","read_only":false,"partitioning":{partitioning}}}"#
+        )
+    };
+    let signs = [sign("sign", r#"{"by":["id"]}"#), sign("sign_all", r#""all""#)].concat();
     let module = Module {
-        more_procedures: sign,
+        more_procedures: &signs,
         code: SIGN,
         imports: r#"(import "reprise1" "caller" (func $caller (param i64) (result i32)))"#,
         ..Module::default()
@@ -71,8 +76,8 @@ pub fn probe_signed() -> Vec<u8> {
     module.build()
 }
 
-/// The name lies behind its length.
-const SIGN: &str = r#"(func (export "reprise_call_sign") (param i32) (result i32)
+/// The name lies behind its length. `sign_all` runs over all partitions.
+const SIGN: &str = r#"(func $sign (export "reprise_call_sign") (export "reprise_call_sign_all") (param i32) (result i32)
     (local $length i32)
     (drop (call $put_row))
     (local.set $length (call $caller (call $slice (i32.const 1001) (i32.const 255))))

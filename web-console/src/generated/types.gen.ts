@@ -1830,6 +1830,10 @@ export type Replication = {
      * On a primary its standbys, by name; on a standby itself alone.
      */
     standbys: Array<Standby>;
+    /**
+     * On a standby: what its replay waits for, such as the compilation of a module that was deployed; null if for nothing but its primary.
+     */
+    waits_for?: string | null;
 };
 
 /**
@@ -2473,7 +2477,7 @@ export type HealthzErrors = {
      */
     500: Problem;
     /**
-     * overloaded, recovering, unavailable
+     * overloaded, unavailable
      */
     503: Problem;
 };
@@ -2514,7 +2518,7 @@ export type MetricsErrors = {
      */
     500: Problem;
     /**
-     * overloaded, recovering, unavailable
+     * overloaded, unavailable
      */
     503: Problem;
 };
@@ -2560,7 +2564,7 @@ export type ProblemPageErrors = {
      */
     500: Problem;
     /**
-     * overloaded, recovering, unavailable
+     * overloaded, unavailable
      */
     503: Problem;
 };
@@ -2704,7 +2708,7 @@ export type CreateBackupErrors = {
      */
     501: Problem;
     /**
-     * The server recovers or stops
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
 };
@@ -2762,7 +2766,7 @@ export type DeleteBackupErrors = {
      */
     501: Problem;
     /**
-     * overloaded, recovering, unavailable
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
 };
@@ -2866,7 +2870,7 @@ export type DownloadFileErrors = {
      */
     500: Problem;
     /**
-     * overloaded: too many downloads
+     * overloaded, recovering, unavailable
      */
     503: Problem;
 };
@@ -2948,7 +2952,7 @@ export type BatchErrors = {
      */
     501: Problem;
     /**
-     * too-stale
+     * overloaded, too-stale, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, quarantined, unavailable
      */
     503: Problem;
 };
@@ -3065,7 +3069,7 @@ export type CallErrors = {
      */
     501: Problem;
     /**
-     * overloaded, too-stale, log-unavailable, outcome-unknown; recovering
+     * overloaded, too-stale, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, quarantined, unavailable
      */
     503: Problem;
     /**
@@ -3177,7 +3181,7 @@ export type CancelCallErrors = {
      */
     501: Problem;
     /**
-     * overloaded, recovering, unavailable
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
 };
@@ -3271,7 +3275,7 @@ export type TakeCheckpointErrors = {
      */
     501: Problem;
     /**
-     * log-unavailable
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
 };
@@ -3362,7 +3366,7 @@ export type EventsErrors = {
      */
     500: Problem;
     /**
-     * overloaded: too many streams are open
+     * overloaded, unavailable
      */
     503: Problem;
 };
@@ -3409,7 +3413,7 @@ export type ShowOutcomeErrors = {
      */
     500: Problem;
     /**
-     * outcome-unknown: not before a restart, for the log has failed; recovering
+     * overloaded, outcome-unknown, recovering, unavailable
      */
     503: Problem;
 };
@@ -3680,7 +3684,7 @@ export type DeleteModuleErrors = {
      */
     501: Problem;
     /**
-     * log-unavailable; recovering
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
 };
@@ -3813,7 +3817,7 @@ export type PutModuleErrors = {
      */
     501: Problem;
     /**
-     * log-unavailable; recovering
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
     /**
@@ -3953,7 +3957,7 @@ export type RollbackModuleErrors = {
      */
     501: Problem;
     /**
-     * log-unavailable; recovering
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
     /**
@@ -4068,7 +4072,7 @@ export type ShowReplicationErrors = {
      */
     500: Problem;
     /**
-     * overloaded, recovering, unavailable
+     * overloaded, unavailable
      */
     503: Problem;
 };
@@ -4122,7 +4126,7 @@ export type FreshnessErrors = {
      */
     500: Problem;
     /**
-     * overloaded, recovering, unavailable
+     * overloaded, unavailable
      */
     503: Problem;
 };
@@ -4187,7 +4191,7 @@ export type JoinErrors = {
      */
     501: Problem;
     /**
-     * overloaded, recovering, unavailable
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
 };
@@ -4251,7 +4255,7 @@ export type PromoteErrors = {
      */
     501: Problem;
     /**
-     * unavailable: what was received can't be replayed or made durable
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, read-only, unavailable
      */
     503: Problem;
 };
@@ -4313,7 +4317,7 @@ export type ForgetStandbyErrors = {
      */
     501: Problem;
     /**
-     * overloaded, recovering, unavailable
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
 };
@@ -4378,7 +4382,7 @@ export type StepDownErrors = {
      */
     501: Problem;
     /**
-     * unavailable: the standby does not stream, or did not get the last records
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
 };
@@ -4419,7 +4423,7 @@ export type StatusErrors = {
      */
     500: Problem;
     /**
-     * overloaded, recovering, unavailable
+     * overloaded, unavailable
      */
     503: Problem;
 };
@@ -4469,7 +4473,7 @@ export type ListTablesErrors = {
      */
     500: Problem;
     /**
-     * recovering
+     * overloaded, too-stale, log-unavailable, recovering, unavailable
      */
     503: Problem;
 };
@@ -4532,7 +4536,7 @@ export type DropTableErrors = {
      */
     501: Problem;
     /**
-     * log-unavailable; outcome-unknown; recovering
+     * overloaded, too-stale, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
      */
     503: Problem;
 };
@@ -4579,7 +4583,7 @@ export type ShowTableErrors = {
      */
     500: Problem;
     /**
-     * recovering
+     * overloaded, too-stale, log-unavailable, recovering, unavailable
      */
     503: Problem;
 };
@@ -4677,7 +4681,7 @@ export type ListGroupsErrors = {
      */
     500: Problem;
     /**
-     * too-stale; recovering
+     * overloaded, too-stale, log-unavailable, recovering, unavailable
      */
     503: Problem;
 };
@@ -4775,7 +4779,7 @@ export type ListRowsErrors = {
      */
     500: Problem;
     /**
-     * too-stale; recovering
+     * overloaded, too-stale, log-unavailable, recovering, unavailable
      */
     503: Problem;
 };

@@ -33,7 +33,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sdk/procedure-macros", &[]),
     ("sdk/api", &[]),
     ("sdk/build", &[]),
-    ("sdk/client", &["reprise-api"]),
+    ("sdk/client", &["reprise-api", "reprise-pem"]),
+    ("sdk/pem", &[]),
     ("procedures/", &["reprise-procedure"]),
 ];
 

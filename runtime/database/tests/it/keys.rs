@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{begin, config, i64s, take, wasm};
+use crate::{
+    common::{begin, config, i64s, take, wasm},
+    following::wait_until,
+};
 use reprise_database::{Database, Environment, LogPolicy};
 use reprise_env::{Clock, RealClock};
 use reprise_observe::Notice;
@@ -373,4 +376,36 @@ fn keys_of_different_scopes_have_nothing_to_do_with_each_other_over_restarts() {
         check(&world);
         assert_eq!(world.call("", "k", "open", &[3, 100]), RAN);
     }
+}
+
+/// What describes a version of long ago is the deployment's. Its code, and what bound it to tables, go with its last call.
+#[test]
+fn kept_outcomes_hold_no_version_that_is_out_of_service() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let world = World::open(dir.path(), LogPolicy::Command, Duration::ZERO);
+    assert_eq!(world.call("", "k", "open", &[1, 100]), RAN);
+    let router = world.database.router();
+    let first = Arc::downgrade(&router.deployed().current["bank"]);
+    // One more section makes another version.
+    let mut next = wasm("bank");
+    next.extend_from_slice(b"\x00\x02\x01b");
+    router.deploy("bank", &next).expect("deploy");
+    wait_until("nobody holds the first version", || {
+        world.call("", "", "total", &[]);
+        first.upgrade().is_none()
+    });
+    assert_eq!(world.call("", "k", "open", &[1, 100]), REMEMBERED);
+    let kept = router.idempotency().look_up(ScopedKey { scope: "", key: "k" });
+    let Lookup::Kept(outcome, _) = kept else {
+        panic!("it is kept");
+    };
+    let ran = router
+        .deployed()
+        .module(outcome.module)
+        .cloned()
+        .expect("it is described");
+    assert_eq!(
+        (ran.version, &*ran.schema.procedures[outcome.procedure].name),
+        (1, "open")
+    );
 }

@@ -7,6 +7,7 @@ mod checkpoint;
 mod code;
 mod common;
 mod comparing;
+mod compiling;
 mod consents;
 mod deposed;
 mod following;

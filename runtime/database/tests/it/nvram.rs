@@ -605,3 +605,33 @@ fn a_region_is_overwritten_only_once_the_removal_of_its_note_is_durable() {
         assert_ne!(fs::read(place.region()).expect("a region"), region);
     }
 }
+
+#[test]
+fn reading_alone_shows_what_only_the_region_has_and_changes_nothing() {
+    let place = Place::new();
+    let database = recovered(place.on_nvram(2));
+    fill_bank(&database, 200);
+    (0..20).for_each(|round| transfer(&database, round));
+    let digest = digest_now(&database);
+    let killed = place.killed();
+    close(database);
+    let found = || {
+        (
+            common::snapshot(&killed.data()),
+            fs::read(killed.region()).expect("a region"),
+            has_note(&killed),
+        )
+    };
+    let before = found();
+    for config in [killed.on_nvram(2), killed.on_files(2)] {
+        let database = Database::open_read_only(config).expect("open");
+        database.recover_read_only().expect("read alone");
+        assert_eq!(digest_now(&database), digest);
+        let refused = submit(&database, &[("open", None, i64s(&[9_999, 5]))]);
+        assert!(matches!(refused.get(0).outcome, ReplyOutcome::ReadOnly(_)));
+        database.close().expect("close");
+        assert!(found() == before, "a file has changed, or the region");
+    }
+    // The next server finds all of it.
+    assert_eq!(digest_of(recovered(killed.on_nvram(2))), digest);
+}

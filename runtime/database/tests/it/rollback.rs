@@ -1,7 +1,8 @@
 //! The way back over tables that have changed since: they become what they were, also at a replay, or nothing is changed.
 
 use crate::{
-    common::{Consenting, digest_now, take},
+    common::{Consenting, close, digest_now, take},
+    following::{ACCEPTING, Cluster, service, wait_seen},
     schema::{module, module_over, open, put},
 };
 use reprise_abi::{Field, RowLayout};
@@ -179,4 +180,29 @@ fn table_whose_former_name_another_one_has_does_not_go_back() {
     database.router().drop_table("a.t").expect("dropped");
     deploy(&database, &first());
     assert_eq!(digest_now(&database), digest);
+}
+
+/// It knows where the first version's columns lie from the records alone: it opened no checkpoint with the second version.
+#[test]
+fn standby_that_is_promoted_after_a_rename_goes_back_to_the_version_before() {
+    let cluster = Cluster::new();
+    let primary = cluster.start("p");
+    let standby = cluster.standby_of(&primary, "s");
+    deploy(&primary, &first());
+    (1..=3).for_each(|k| put(&primary, "a", k));
+    let digest = digest_now(&primary);
+    deploy(&primary, &second());
+    let there = digest_now(&primary);
+    wait_seen(&primary, &standby);
+    cluster.no_primary();
+    close(primary);
+    service(&standby).promote(ACCEPTING).expect("promoted");
+    assert_eq!(digest_now(&standby), there);
+    let deployed = standby.router().deployed();
+    let former = deployed.versions.iter().find(|module| module.version == 1);
+    let wasm = standby.router().module_bytes(former.expect("it is known"));
+    let wasm = wasm.expect("its bytes are in the log");
+    assert_eq!(wasm, first());
+    deploy(&standby, &wasm);
+    assert_eq!((digest_now(&standby), values(&standby)), (digest, vec![5, 5, 5]));
 }

@@ -188,3 +188,51 @@ fn call_is_refused_where_its_instance_passes_the_limit_of_memory_and_a_replay_is
     assert!(run(&mut instance, 0, &[]).0.kind.is_ok());
     assert_eq!(memory.used(), 0);
 }
+
+/// What a call fills beyond its start: so many bytes of 64 MiB from the beginning on, and then it asks the host. Its instance is kept, or, where
+/// it drops a segment, fresh for each call.
+fn filling(bytes: usize, is_fresh: bool) -> CompiledModule {
+    let drops = if is_fresh { "(data.drop $d)" } else { "" };
+    let wat = format!(
+        r#"(module (import "reprise1" "log" (func $log (param i32 i64)))
+          (memory (export "memory") 1024 1024) (data $d "x")
+          (func (export "reprise_call_small") (param i32) (result i32) {drops} (i32.const 0))
+          (func (export "reprise_call_fill") (param i32) (result i32)
+            (memory.fill (i32.const 0) (i32.const 90) (i32.const {bytes}))
+            (call $log (i32.const 2) (i64.const 0x1_0000_0000))
+            (i32.const 0)))"#
+    );
+    let engine = Engine::new(Limits::default());
+    CompiledModule::compile(&engine, &module(&wat, &["small", "fill"])).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn memory_that_a_call_fills_is_counted_while_it_runs() {
+    const FILLED: u64 = 40 << 20;
+    for (is_fresh, limit) in [(false, 2 << 30), (true, 2 << 30), (false, 100 << 10)] {
+        // The last one has no room to keep an instance.
+        let memory = MemoryLedger::new(limit);
+        let mut instance = counted(&filling(FILLED as usize, is_fresh), &memory);
+        returned(&mut instance, 0, &[]);
+        let before = memory.used();
+        assert!(before < 1 << 20, "{before}");
+        let seen = Arc::new(AtomicU64::new(0));
+        let mut ops = MapOps {
+            on_log: Some({
+                let (seen, memory) = (seen.clone(), memory.clone());
+                Box::new(move || seen.store(memory.used(), Ordering::Relaxed))
+            }),
+            ..MapOps::default()
+        };
+        assert!(instance.call(1, 0, &mut ops).kind.is_ok());
+        let seen = seen.load(Ordering::Relaxed);
+        assert!((FILLED..FILLED + (2 << 20)).contains(&seen), "fresh {is_fresh}: {seen}");
+        // What an instance that is kept holds open goes after some calls, and each call finds what the start left.
+        for _ in 0..200 {
+            returned(&mut instance, 0, &[]);
+        }
+        assert!(memory.used() <= before + (1 << 20), "{}", memory.used());
+        drop(instance);
+        assert_eq!(memory.used(), 0);
+    }
+}

@@ -10,6 +10,7 @@ mod placing;
 mod recovery;
 mod released;
 mod returns;
+mod room;
 mod running;
 mod runs;
 mod stretch;

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use reprise_api::{Problem, U64};
-use reprise_codec::{Cbor, Format, Packer};
+use reprise_codec::{Cbor, Format, Json, Packer};
 use reprise_router::CallReply;
 use serde::Serialize;
 
@@ -138,8 +138,9 @@ impl Chunk {
         packer.text("id");
         match self.format {
             Format::Cbor => packer.item(id),
-            // What our reader takes and serde_json does not is a number beyond a float's range.
-            Format::Json => packer.json(&serde_json::from_slice(id).unwrap_or_default()),
+            Format::Json => packer
+                .document(&mut Json::new(id))
+                .expect("the id was read with its line"),
         }
     }
 

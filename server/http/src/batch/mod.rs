@@ -80,7 +80,6 @@ pub const PATH: &str = "/v1/batch";
         )),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 401, description = "unauthorized", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "too-stale", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Response, Refusal> {

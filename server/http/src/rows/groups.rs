@@ -60,7 +60,6 @@ const GROUPS_TIME_MAX: Duration = Duration::from_secs(1);
         (status = 200, description = "A page", body = GroupsPage),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "too-stale; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_groups(

@@ -59,7 +59,6 @@ const ROWS_LIMIT_DEFAULT: u32 = 100;
         )),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "too-stale; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_rows(

@@ -185,6 +185,11 @@ fn a_batch_is_a_sequence() {
     let answer = server.send(Method::POST, "/v1/batch", &[("accept", SEQUENCE)], lines.into_bytes());
     assert_eq!(answer.header("content-type"), Some(SEQUENCE));
     assert!(answer.body.windows(1).count() > 0 && answer.body[0] >> 5 == 5, "a map");
+    // A number that CBOR would round is a text there.
+    let wide = r#"{"module":"probe","procedure":"echo","args":{"id":1},"id":[7,{"a":18446744073709551616}]}"#;
+    let answer = server.send(Method::POST, "/v1/batch", &[("accept", SEQUENCE)], wide.into());
+    let id = json!([7, {"a": "18446744073709551616"}]);
+    assert_eq!(items(&answer.body)[0]["id"], id);
     let answer = server.send(
         Method::POST,
         "/v1/batch",

@@ -128,14 +128,14 @@ fn record_has_the_caller_and_so_has_the_procedure() {
     let admin = [("authorization", "Bearer secret-admin")];
     let deployed = server.send(Method::PUT, "/v1/modules/probe", &admin, probe_signed());
     deployed.ok(201);
-    let sign = |server: &Server, token: &str, id: u32| {
+    let call = |server: &Server, token: &str, procedure: &str, id: u32| {
         let bearer = format!("Bearer {token}");
         let body = json!({"id": id, "amount": 1}).to_string();
         let headers = [("authorization", bearer.as_str())];
-        server
-            .send(Method::POST, "/v1/call/probe/sign", &headers, body.into())
-            .ok(200)
+        let path = format!("/v1/call/probe/{procedure}");
+        server.send(Method::POST, &path, &headers, body.into()).ok(200)
     };
+    let sign = |server: &Server, token: &str, id: u32| call(server, token, "sign", id);
     let record = |server: &Server, answer: &Value| {
         let lsn = answer["lsn"].as_str().expect("an LSN");
         server
@@ -154,10 +154,17 @@ fn record_has_the_caller_and_so_has_the_procedure() {
         assert_eq!(record(&server, &answer)["principal"], name);
         answers.push(answer);
     }
+    // Over several partitions, too.
+    for (id, (token, name)) in (11..).zip(signed) {
+        let answer = call(&server, token, "sign_all", id);
+        assert_eq!((&answer["result"], &answer["partition"]), (&json!(name), &Value::Null));
+        assert_eq!(record(&server, &answer)["principal"], name);
+        answers.push(answer);
+    }
     // A replay runs the calls again, and stops where one answers with another name.
     let server = server.restart();
-    for (answer, (_, name)) in answers.iter().zip(signed) {
-        assert_eq!(record(&server, answer)["principal"], name);
+    for (answer, (_, name)) in answers.iter().zip(signed.iter().cycle()) {
+        assert_eq!(record(&server, answer)["principal"], *name);
     }
     assert_eq!(sign(&server, "secret-admin", 9)["result"], "adminer");
     let defined = server
