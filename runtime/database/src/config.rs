@@ -1,11 +1,12 @@
 //! What a database is opened with.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use reprise_base::limits::{PARTITIONS_MAX, SITES_MAX};
 use reprise_partition::LogPolicy;
 use reprise_replay::RecoverFrom;
 use reprise_storage::AfterImage;
+use reprise_upkeep::CheckpointConfig;
 
 use crate::{
     device::{self, DeviceConfig},
@@ -49,29 +50,6 @@ pub struct DatabaseConfig {
     pub checkpoints: CheckpointConfig,
     /// Memory that there may be, of everything that is counted; `u64::MAX`: no limit.
     pub memory_max_bytes: u64,
-}
-
-/// When checkpoints are taken, and how many are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckpointConfig {
-    /// Zero: not by time.
-    pub every: Duration,
-    /// Taken when the log has grown by so many bytes since the last; 0: not by length.
-    pub log_bytes: u64,
-    /// Taken when a restart would take longer; zero: not by that.
-    pub recovery_target: Duration,
-    /// The newest so many are kept, with the log from the oldest of them on.
-    pub keep: usize,
-}
-
-impl CheckpointConfig {
-    /// Only when asked for.
-    pub const BY_HAND: Self = Self {
-        every: Duration::ZERO,
-        log_bytes: 0,
-        recovery_target: Duration::ZERO,
-        keep: 2,
-    };
 }
 
 pub(crate) fn check(config: &DatabaseConfig) -> Result<(), OpenError> {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_backup::{Archive, ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, RealTree, Tree};
+use reprise_backup::{ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, RealTree, Tree};
 use reprise_base::{MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{DiskError, Started};
@@ -21,10 +21,9 @@ use reprise_recovery::{RecoveryError, make_ready};
 use reprise_replay::{Divergence, RecoverFrom, ReplayError};
 use reprise_router::{BackupService, CheckpointService, Phase, Router, RouterConfig};
 use reprise_txn::Compiler;
+use reprise_upkeep::{Backups, Checkpointer, EngineHandles};
 
 use crate::{
-    backups::Backups,
-    checkpoint::Checkpointer,
     config::{CommitMode, DatabaseConfig, check},
     cutting::CutInfo,
     device::NvramInUse,
@@ -148,8 +147,7 @@ impl Database {
 
     pub(crate) fn open_as(config: DatabaseConfig, around: Environment, role: Role) -> Result<Self, OpenError> {
         let mut upkeep = Upkeep::begun();
-        check(&config)?;
-        check_beside(&around, role)?;
+        check_opening(&config, &around, role)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
         let opened = match config.log {
             LogPolicy::None => None,
@@ -160,13 +158,11 @@ impl Database {
             Some(opened) => {
                 (upkeep.nvram, upkeep.drained, gate) = (opened.nvram, opened.drained, opened.gate);
                 upkeep.check_seconds = opened.check_seconds;
-                let (log, report, files) = (opened.log, opened.report, opened.files);
-                (opened.genesis, Some(log), Some(report), Some(files))
+                (opened.genesis, Some(opened.log), Some(opened.report), Some(opened.files))
             }
             None => (new_genesis(&config, &around)?, None, None, None),
         };
         let settings_hash = around.compiler.settings_hash();
-        let compiler = around.compiler.clone();
         keep_code(&around, &genesis);
         let registry = Arc::new(Registry::new());
         if let Some(log) = &log {
@@ -180,7 +176,7 @@ impl Database {
             shared: shared.clone(),
             inboxes: inboxes.clone(),
             log: log.clone(),
-            compiler: compiler.clone(),
+            compiler: around.compiler.clone(),
             registry,
             commit: name_of(config.commit),
             nvram: upkeep.nvram.as_ref().map(NvramInUse::describe),
@@ -189,16 +185,22 @@ impl Database {
             idempotency: shared.memory.kind(MemoryKind::Idempotency).clone(),
         });
         let checkpointer = log.clone().zip(files.clone()).map(|(log, files)| {
-            let (router, config) = (router.clone(), config.checkpoints);
-            let shared = shared.clone();
-            Checkpointer::new(router, log, files, shared, genesis, settings_hash, config)
+            let engine = EngineHandles {
+                router: router.clone(),
+                log,
+                files,
+                shared: shared.clone(),
+                genesis,
+                settings_hash,
+            };
+            Checkpointer::new(engine, config.checkpoints)
         });
         serve_checkpoints(&router, checkpointer.as_ref());
         Ok(Self {
             router,
             shared,
             inboxes,
-            compiler,
+            compiler: around.compiler,
             log,
             opened: report,
             checkpointer,
@@ -234,14 +236,10 @@ impl Database {
 
     /// The same in any tree.
     pub fn serve_backups_in(&self, tree: Arc<dyn Tree>, bytes_max: u64) {
-        let (Some(log), Some(checkpointer)) = (&self.log, &self.checkpointer) else {
+        let (Some(folders), Some(checkpointer)) = (&self.upkeep.folders, &self.checkpointer) else {
             return;
         };
-        let Some(folders) = &self.upkeep.folders else {
-            return;
-        };
-        let (checkpoints, clock) = (folders.checkpoints.clone(), self.shared.clock.clone());
-        let backups = Backups::new((tree, bytes_max), checkpoints, log.clone(), checkpointer.clone(), clock);
+        let backups = Backups::new(tree, bytes_max, folders.checkpoints.clone(), checkpointer.clone());
         let service: Arc<dyn BackupService> = backups.clone();
         self.router.set_backups(Arc::downgrade(&service));
         assert!(self.upkeep.backups.set(backups).is_ok(), "backups are served once");
@@ -264,16 +262,7 @@ impl Database {
             database_id: log.database_id(),
             start: log.start(),
         };
-        let path = place.path();
-        let place = place.clone();
-        let open = move || Archive::open(&place, bounds, origin);
-        let opened = self.shared.threads.within("archive-open", bounds.open_max, open);
-        let opened = opened.map_err(|_| ArchiveError::NoThread)?;
-        checkpointer.set_archive(opened.ok_or(ArchiveError::Hangs {
-            archive: path,
-            seconds: bounds.open_max.as_secs_f64(),
-        })??);
-        Ok(())
+        checkpointer.open_archive(place, bounds, origin)
     }
 
     /// Tells what was cut off the directory's log, for whoever asks. Once.
@@ -436,8 +425,7 @@ impl Database {
                 .map_err(|_| RecoveryError::from(ReplayError::Stopped))?;
         }
         if let (Some(checkpointer), Some(begun)) = (&self.checkpointer, self.upkeep.begun) {
-            let mut speeds = checkpointer.speeds.lock().expect("held for a store");
-            speeds.record_end(begun.elapsed().as_secs_f64());
+            checkpointer.record_opened(begun.elapsed().as_secs_f64());
         }
         Ok(())
     }
@@ -495,8 +483,9 @@ impl Database {
     }
 }
 
-/// Checks what lies beside the log. Err: the directory is not to be opened in this role.
-fn check_beside(around: &Environment, role: Role) -> Result<(), OpenError> {
+/// Checks the configuration, and what lies beside the log. Err: the directory is not to be opened in this role.
+fn check_opening(config: &DatabaseConfig, around: &Environment, role: Role) -> Result<(), OpenError> {
+    check(config)?;
     let root = around.folders.as_ref().map(|folders| &*folders.root);
     stepping::judge_role(root, role)?;
     differing::judge(root, role)

@@ -5,8 +5,6 @@
 //! Called by: `node`, the benchmarks' driver.
 #![forbid(unsafe_code)]
 
-mod backups;
-mod checkpoint;
 mod committing;
 mod comparing;
 mod config;
@@ -16,11 +14,8 @@ mod device;
 mod differing;
 mod environment;
 mod error;
-mod estimate;
 mod expected;
-mod first_checkpoints;
 mod following;
-mod former;
 mod inspect;
 mod lease_rules;
 mod leasing;
@@ -41,9 +36,8 @@ mod standby;
 mod stepping;
 mod stored;
 mod synced;
-mod writing;
 
-pub use config::{CheckpointConfig, CommitMode, DatabaseConfig, RedoConfig};
+pub use config::{CommitMode, DatabaseConfig, RedoConfig};
 pub use cutting::{BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, cut_back, list_cuts};
 pub use database::Database;
 pub use device::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, DeviceError, NvramConfig, RegionNote};
@@ -73,3 +67,4 @@ pub use reprise_recovery::RecoveryError;
 pub use reprise_replay::RecoverFrom;
 pub use reprise_replay::{Divergence, ReplayError};
 pub use reprise_storage::{AfterImage, set_hash_secret};
+pub use reprise_upkeep::CheckpointConfig;

@@ -2,7 +2,7 @@
 //! Owns: the inboxes, the order of multi-partition jobs, admission, idempotency keys, the role and phase of the node.
 //! Does not: run procedures, write the log, know HTTP.
 //! Invariants: two multi-partition jobs enter every inbox that they share in the same order; a key has one committed outcome.
-//! Called by: `database`, `http`, `node`, the benchmarks' driver.
+//! Called by: `upkeep`, `database`, `http`, `node`, the benchmarks' driver.
 #![forbid(unsafe_code)]
 
 mod admin;

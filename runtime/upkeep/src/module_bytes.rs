@@ -4,9 +4,9 @@ use reprise_router::BytesError;
 use reprise_txn::{Deployed, Module};
 use reprise_wire::RecordRef;
 
-use crate::checkpoint::Checkpointer;
+use crate::engine::EngineHandles;
 
-impl Checkpointer {
+impl EngineHandles {
     /// Reads the bytes of a version that are kept.
     pub fn read_bytes(&self, module: &Module) -> Result<Vec<u8>, BytesError> {
         let deployed = self.shared.deployed.load_full();
