@@ -1,7 +1,6 @@
 //! A database that is open: its parts, and the order in which they begin and end.
 
 use std::{
-    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,7 +9,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_backup::{ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, RealTree, Tree};
+use reprise_backup::{ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, Tree};
 use reprise_base::{MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{DiskError, Started};
@@ -19,9 +18,9 @@ use reprise_observe::Registry;
 use reprise_partition::{CallBatch, LogPolicy, Shared, Site, SiteMessage};
 use reprise_recovery::{RecoveryError, make_ready};
 use reprise_replay::{Divergence, RecoverFrom, ReplayError};
-use reprise_router::{BackupService, CheckpointService, Phase, Router, RouterConfig};
+use reprise_router::{Phase, Router, RouterConfig};
 use reprise_txn::Compiler;
-use reprise_upkeep::{Backups, Checkpointer, EngineHandles};
+use reprise_upkeep::{Backups, Checkpointer, EngineHandles, NoLog};
 
 use crate::{
     config::{CommitMode, DatabaseConfig, check},
@@ -74,13 +73,6 @@ impl Upkeep {
             begun: Some(Instant::now()),
             ..Self::default()
         }
-    }
-}
-
-fn serve_checkpoints(router: &Router, checkpointer: Option<&Arc<Checkpointer>>) {
-    if let Some(checkpointer) = checkpointer {
-        let service: Arc<dyn CheckpointService> = checkpointer.clone();
-        router.set_checkpoints(Arc::downgrade(&service));
     }
 }
 
@@ -158,7 +150,8 @@ impl Database {
             Some(opened) => {
                 (upkeep.nvram, upkeep.drained, gate) = (opened.nvram, opened.drained, opened.gate);
                 upkeep.check_seconds = opened.check_seconds;
-                (opened.genesis, Some(opened.log), Some(opened.report), Some(opened.files))
+                let (log, report, files) = (opened.log, opened.report, opened.files);
+                (opened.genesis, Some(log), Some(report), Some(files))
             }
             None => (new_genesis(&config, &around)?, None, None, None),
         };
@@ -195,7 +188,6 @@ impl Database {
             };
             Checkpointer::new(engine, config.checkpoints)
         });
-        serve_checkpoints(&router, checkpointer.as_ref());
         Ok(Self {
             router,
             shared,
@@ -229,29 +221,17 @@ impl Database {
         self.router.idempotency().set_keep(keep);
     }
 
-    /// Lets backups be made, and found, below `dir`, of so many bytes together at most. Once.
-    pub fn serve_backups(&self, dir: PathBuf, bytes_max: u64) {
-        self.serve_backups_in(Arc::new(RealTree(dir)), bytes_max);
-    }
-
-    /// The same in any tree.
-    pub fn serve_backups_in(&self, tree: Arc<dyn Tree>, bytes_max: u64) {
+    /// Lets backups be made, and found, in `tree`, of `bytes_max` together at most. Once.
+    pub fn serve_backups(&self, tree: Arc<dyn Tree>, bytes_max: u64) {
         let (Some(folders), Some(checkpointer)) = (&self.upkeep.folders, &self.checkpointer) else {
             return;
         };
         let backups = Backups::new(tree, bytes_max, folders.checkpoints.clone(), checkpointer.clone());
-        let service: Arc<dyn BackupService> = backups.clone();
-        self.router.set_backups(Arc::downgrade(&service));
         assert!(self.upkeep.backups.set(backups).is_ok(), "backups are served once");
     }
 
-    /// Puts checkpoints and log that are let go of into an archive in `dir` first. Before calls are taken; once.
-    pub fn archive_to(&self, dir: &Path, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
-        self.archive_in(&Place::at(dir), bounds)
-    }
-
-    /// The same in any tree.
-    pub fn archive_in(&self, place: &Place, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
+    /// Puts checkpoints and log into an archive at `place` before they are removed. Before calls are taken; once.
+    pub fn archive_to(&self, place: &Place, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
             return Ok(()); // without a log nothing is ever let go of
@@ -273,6 +253,16 @@ impl Database {
 
     pub fn router(&self) -> &Router {
         &self.router
+    }
+
+    /// Takes checkpoints, lists them, and knows what a restart would take.
+    pub fn checkpointer(&self) -> Result<&Arc<Checkpointer>, NoLog> {
+        self.checkpointer.as_ref().ok_or(NoLog)
+    }
+
+    /// Makes and finds backups, once they are served.
+    pub fn backups(&self) -> Result<&Arc<Backups>, NoLog> {
+        self.upkeep.backups.get().ok_or(NoLog)
     }
 
     /// Drawn when the database was made, the same on all its servers; none without a log.
@@ -357,7 +347,10 @@ impl Database {
 
     /// As `recover`; where the replay of one of these procedures (`MODULE.PROCEDURE`) diverges, the procedure is taken out of
     /// service, for good, and what it changed is taken from the log, if that holds it. Returns what was taken out.
-    pub fn recover_with_quarantine(&self, names: &[String]) -> Result<(RecoveryReport, Vec<Quarantined>), OpenError> {
+    pub fn recover_with_quarantine(
+        &self,
+        names: &[String],
+    ) -> Result<(RecoveryReport, Vec<Quarantined>), OpenError> {
         let mut taken: Vec<Quarantined> = Vec::new();
         loop {
             let found = match self.recover() {

@@ -2,7 +2,7 @@
 //! Owns: the order of opening and closing, the engine threads, the choice of log kind and commit mode.
 //! Does not: know HTTP or flags; hold any state of its own beyond the parts.
 //! Invariants: no call is taken before the log is replayed; after `close` everything acknowledged is durable and sealed.
-//! Called by: `node`, the benchmarks' driver.
+//! Called by: `http`, `node`, the benchmarks' driver.
 #![forbid(unsafe_code)]
 
 mod committing;

@@ -14,11 +14,9 @@ use reprise_log::Log;
 use reprise_partition::CallBatch;
 use reprise_recovery::{LogSchemas, RecoveryError, described_in, feed, load, reset};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
-use reprise_router::{
-    CallDigests, CheckpointInfo, CheckpointState, Phase, RecoveryStep, Remembered, Router, ScopedKey,
-};
+use reprise_router::{CallDigests, Phase, RecoveryStep, Remembered, Router, ScopedKey};
 use reprise_txn::TablePast;
-use reprise_upkeep::{OpeningPart, OpeningSpeeds};
+use reprise_upkeep::{CheckpointInfo, CheckpointState, OpeningPart, OpeningSpeeds};
 
 use crate::{
     database::Database,

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     sync::{
-        Arc, Mutex, MutexGuard, Weak,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -17,9 +17,10 @@ use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
 use reprise_env::{Disk, DiskError, Started, Step, Work, open_regular_file};
 use reprise_log::CopyRange;
-use reprise_router::{BackupError, BackupInfo, BackupService, BackupState, CheckpointState};
 
 use crate::{
+    backup_info::{BackupError, BackupInfo, BackupState},
+    checkpoint_info::CheckpointState,
     checkpointer::{Checkpointer, GROWN_BYTES_MIN},
     engine::EngineHandles,
     retention::RetentionGuard,
@@ -43,7 +44,6 @@ pub struct Backups {
     state: Mutex<BackupsState>,
     is_stopping: AtomicBool,
     thread: Mutex<Option<Box<dyn Started>>>,
-    this: Weak<Self>,
 }
 
 #[derive(Default)]
@@ -64,7 +64,7 @@ impl Backups {
         checkpoints: Arc<dyn Disk>,
         checkpointer: Arc<Checkpointer>,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self {
+        Arc::new(Self {
             tree,
             bytes_max,
             checkpoints,
@@ -72,7 +72,6 @@ impl Backups {
             state: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             thread: Mutex::default(),
-            this: this.clone(),
         })
     }
 
@@ -235,10 +234,11 @@ impl Backups {
 
     /// Returns whether the checkpoint that was begun for the backup is published yet.
     fn is_published(&self, lsn: Lsn) -> Result<bool, RestoreError> {
-        match self.goes_on() {
-            true => self.checkpointer.is_published(lsn).map_err(RestoreError::GivenUp),
-            false => Err(RestoreError::GivenUp("the node stops".into())),
+        if !self.goes_on() {
+            return Err(RestoreError::GivenUp("the node stops".into()));
         }
+        let is_published = self.checkpointer.is_published(lsn);
+        is_published.map_err(|reason| RestoreError::GivenUp(format!("a checkpoint is needed first: {reason}")))
     }
 
     fn running(&self) -> Option<BackupInfo> {
@@ -301,8 +301,10 @@ fn files_of(place: &Place, manifest: &BackupManifest) -> Vec<BackupFile> {
     own.into_iter().chain(manifest.files.iter().cloned()).collect()
 }
 
-impl BackupService for Backups {
-    fn create(&self, with_earlier: bool) -> Result<BackupInfo, BackupError> {
+impl Backups {
+    /// Begins a backup and returns at once; if one is under way, returns that one. `with_earlier`: it holds the older checkpoints, too, and
+    /// all log from the oldest of them on, so it can be restored to points before it was made.
+    pub fn create(self: &Arc<Self>, with_earlier: bool) -> Result<BackupInfo, BackupError> {
         let mut state = self.lock();
         if let Some(running) = &state.running {
             return Ok(running.clone());
@@ -326,9 +328,8 @@ impl BackupService for Backups {
             files: Vec::new(),
             error: None,
         };
-        let this = self.this.upgrade();
-        let this = this.ok_or_else(|| BackupError::Unavailable("the node stops".into()))?;
-        let make = Box::new(move || Box::new(BackupJob::new(this, id, with_earlier)) as Box<dyn Work>);
+        let job = BackupJob::new(self.clone(), id, with_earlier);
+        let make = Box::new(move || Box::new(job) as Box<dyn Work>);
         let started = self.engine().shared.threads.start("backup", make);
         let thread = started
             .map_err(|error| BackupError::Unavailable(format!("no thread could be started for it: {error}").into()))?;
@@ -337,7 +338,8 @@ impl BackupService for Backups {
         Ok(info)
     }
 
-    fn list(&self) -> Vec<BackupInfo> {
+    /// The newest first; those that failed in this run last.
+    pub fn list(&self) -> Vec<BackupInfo> {
         let running = self.running();
         let ids = self.ids();
         let published = ids.iter().filter_map(|id| self.published(&id.to_string()));
@@ -346,7 +348,8 @@ impl BackupService for Backups {
         running.into_iter().chain(published).chain(failed).collect()
     }
 
-    fn find(&self, id: &str) -> Option<BackupInfo> {
+    /// The backup with this id, if there is one.
+    pub fn find(&self, id: &str) -> Option<BackupInfo> {
         let is_it = |info: &BackupInfo| info.id == id;
         let failed = || self.lock().failed.iter().find(|info| is_it(info)).cloned();
         self.running()
@@ -355,7 +358,8 @@ impl BackupService for Backups {
             .or_else(failed)
     }
 
-    fn open_file(&self, id: &str, name: &str) -> Result<(File, u64), BackupError> {
+    /// Opens a file of a published backup, by the last part of its path. Returns its length, too.
+    pub fn open_file(&self, id: &str, name: &str) -> Result<(File, u64), BackupError> {
         let info = self.published(id).ok_or(BackupError::NotFound)?;
         // Only what the manifest names: no path of a client's making reaches the disk.
         let mut files = info.files.iter();
@@ -367,7 +371,8 @@ impl BackupService for Backups {
         Ok((file, found.bytes))
     }
 
-    fn remove(&self, id: &str) -> Result<(), BackupError> {
+    /// Removes a backup, or the record of a failed one.
+    pub fn remove(&self, id: &str) -> Result<(), BackupError> {
         let failed = |error: DiskError| BackupError::Unavailable(error.to_string().into());
         let known = self.lock().failed.len();
         self.lock().failed.retain(|info| info.id != id);

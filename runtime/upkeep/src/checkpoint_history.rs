@@ -10,9 +10,11 @@ use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointSize};
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind};
-use reprise_router::{CheckpointFailure, CheckpointInfo, CheckpointState};
 
-use crate::engine::EngineHandles;
+use crate::{
+    checkpoint_info::{CheckpointFailure, CheckpointInfo, CheckpointState},
+    engine::EngineHandles,
+};
 
 /// Failures remembered.
 const FAILURES_MAX: usize = 8;

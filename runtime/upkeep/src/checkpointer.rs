@@ -10,17 +10,16 @@ use reprise_backup::{ArchiveBounds, ArchiveError, ArchiveStatus, Origin, Place};
 use reprise_base::Lsn;
 use reprise_checkpoint::checkpoint_name;
 use reprise_env::{MakeWork, Started};
-use reprise_router::{
-    BytesError, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, RestartEstimate, TakeError,
-};
 use reprise_txn::Module;
 
 use crate::{
     checkpoint_history::CheckpointHistory,
+    checkpoint_info::{CheckpointFailure, CheckpointInfo, CheckpointState, TakeError},
     checkpoint_job::CheckpointJob,
     config::CheckpointConfig,
     engine::EngineHandles,
-    restart::OpeningSpeeds,
+    module_bytes::BytesError,
+    restart::{OpeningSpeeds, RestartEstimate},
     retention::{Retention, RetentionGuard},
 };
 
@@ -104,6 +103,71 @@ impl Checkpointer {
         self.retention.stop();
     }
 
+    /// Begins a checkpoint and returns at once; if one is under way, returns that one.
+    pub fn take(&self) -> Result<CheckpointInfo, TakeError> {
+        loop {
+            if let Some(taken) = self.try_take()? {
+                return Ok(taken);
+            }
+            if self.history.is_stopping() {
+                return Err(TakeError::Failed("another one is just begun".into()));
+            }
+            self.engine().shared.threads.sleep(BEGIN_LOOK);
+        }
+    }
+
+    /// The newest first: the one under way, those published, then those that failed in this run.
+    pub fn list(&self) -> Vec<CheckpointInfo> {
+        self.history.list()
+    }
+
+    /// Position of the newest published one.
+    pub fn newest(&self) -> Option<Lsn> {
+        self.history.newest()
+    }
+
+    /// Estimates what a restart would take now.
+    pub fn restart(&self) -> RestartEstimate {
+        let speeds = *self.speeds.lock().expect("held for a copy");
+        let (point, log) = (self.history.restart_point(), &self.engine().log);
+        // Replay runs the commands of this run once more. The log before them takes what it took at the opening.
+        let opened_bytes = log.bytes_between(point.log_from, speeds.own_log_from);
+        let own_seconds = point.write_ns as f64 / 1e9 / f64::from(self.engine().shared.sites_count);
+        let replay_seconds = speeds.replay.seconds_for(opened_bytes);
+        let check_bytes = log.bytes_behind(log.start());
+        let target = self.config.recovery_target;
+        RestartEstimate {
+            load_bytes: point.row_bytes,
+            load_seconds: speeds.load.seconds_for(point.row_bytes),
+            replay_bytes: log.bytes_behind(point.log_from),
+            replay_seconds: replay_seconds.map(|seconds| seconds + own_seconds),
+            check_bytes,
+            check_seconds: speeds.check.seconds_for(check_bytes),
+            other_seconds: speeds.other_seconds,
+            target_seconds: (!target.is_zero()).then_some(target.as_secs_f64()),
+        }
+    }
+
+    /// The last checkpoint of this run that failed, whoever asked for it.
+    pub fn last_failure(&self) -> Option<CheckpointFailure> {
+        self.history.last_failure()
+    }
+
+    /// Numbers of checkpoints published and failed in this run.
+    pub fn counts(&self) -> (u64, u64) {
+        self.history.counts()
+    }
+
+    /// The archive, if there is one.
+    pub fn archive(&self) -> Option<ArchiveStatus> {
+        self.retention.archive_status()
+    }
+
+    /// Reads the bytes of a module version, in service or not, from where they are kept.
+    pub fn module_bytes(&self, module: &Module) -> Result<Vec<u8>, BytesError> {
+        self.engine().read_bytes(module)
+    }
+
     /// Begins a checkpoint, unless one is under way. Returns `None` if another caller has begun one that is not marked yet: it will be,
     /// or it fails, and then it is this caller's turn.
     pub(crate) fn try_take(&self) -> Result<Option<CheckpointInfo>, TakeError> {
@@ -120,15 +184,13 @@ impl Checkpointer {
         begun.map(Some)
     }
 
-    /// Returns whether a checkpoint that was begun is published yet. Err: it never will be.
-    pub(crate) fn is_published(&self, lsn: Lsn) -> Result<bool, String> {
-        let found = self.list().into_iter().find(|info| info.lsn == lsn);
-        let error = match found {
-            Some(info) if info.state != CheckpointState::Failed => return Ok(info.state == CheckpointState::Published),
-            Some(info) => info.error.unwrap_or_default(),
-            None => "it is gone".to_owned(),
-        };
-        Err(format!("a checkpoint is needed first: {error}"))
+    /// Returns whether a checkpoint that was begun is published yet. Err: why it never will be.
+    pub fn is_published(&self, lsn: Lsn) -> Result<bool, String> {
+        match self.list().into_iter().find(|info| info.lsn == lsn) {
+            Some(info) if info.state == CheckpointState::Failed => Err(info.error.unwrap_or_default()),
+            Some(info) => Ok(info.state == CheckpointState::Published),
+            None => Err("it is gone".to_owned()),
+        }
     }
 
     /// Marks the moment and leaves the rest to a thread.
@@ -161,64 +223,5 @@ impl Checkpointer {
             true => Ok(info),
             false => Err(TakeError::Failed("no thread could be started for it".into())),
         }
-    }
-}
-
-impl CheckpointService for Checkpointer {
-    fn take(&self) -> Result<CheckpointInfo, TakeError> {
-        loop {
-            if let Some(taken) = self.try_take()? {
-                return Ok(taken);
-            }
-            if self.history.is_stopping() {
-                return Err(TakeError::Failed("another one is just begun".into()));
-            }
-            self.engine().shared.threads.sleep(BEGIN_LOOK);
-        }
-    }
-
-    fn list(&self) -> Vec<CheckpointInfo> {
-        self.history.list()
-    }
-
-    fn newest(&self) -> Option<Lsn> {
-        self.history.newest()
-    }
-
-    fn restart(&self) -> RestartEstimate {
-        let speeds = *self.speeds.lock().expect("held for a copy");
-        let (point, log) = (self.history.restart_point(), &self.engine().log);
-        // Replay runs the commands of this run once more. The log before them takes what it took at the opening.
-        let opened_bytes = log.bytes_between(point.log_from, speeds.own_log_from);
-        let own_seconds = point.write_ns as f64 / 1e9 / f64::from(self.engine().shared.sites_count);
-        let replay_seconds = speeds.replay.seconds_for(opened_bytes);
-        let check_bytes = log.bytes_behind(log.start());
-        let target = self.config.recovery_target;
-        RestartEstimate {
-            load_bytes: point.row_bytes,
-            load_seconds: speeds.load.seconds_for(point.row_bytes),
-            replay_bytes: log.bytes_behind(point.log_from),
-            replay_seconds: replay_seconds.map(|seconds| seconds + own_seconds),
-            check_bytes,
-            check_seconds: speeds.check.seconds_for(check_bytes),
-            other_seconds: speeds.other_seconds,
-            target_seconds: (!target.is_zero()).then_some(target.as_secs_f64()),
-        }
-    }
-
-    fn last_failure(&self) -> Option<CheckpointFailure> {
-        self.history.last_failure()
-    }
-
-    fn counts(&self) -> (u64, u64) {
-        self.history.counts()
-    }
-
-    fn archive(&self) -> Option<ArchiveStatus> {
-        self.retention.archive_status()
-    }
-
-    fn module_bytes(&self, module: &Module) -> Result<Vec<u8>, BytesError> {
-        self.engine().read_bytes(module)
     }
 }

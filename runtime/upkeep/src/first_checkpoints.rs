@@ -42,7 +42,8 @@ impl FirstCheckpoints {
         if is_published != Ok(false) {
             *awaited = None;
         }
-        Ok(is_published?.then_some(lsn))
+        let is_published = is_published.map_err(|reason| format!("a checkpoint is needed first: {reason}"))?;
+        Ok(is_published.then_some(lsn))
     }
 }
 

@@ -62,6 +62,46 @@ impl OpeningSpeeds {
     }
 }
 
+/// Time that a restart would take now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RestartEstimate {
+    /// Of rows in the newest checkpoint.
+    pub load_bytes: u64,
+    /// None until an opening has loaded about as much.
+    pub load_seconds: Option<f64>,
+    /// Of log behind the newest checkpoint.
+    pub replay_bytes: u64,
+    /// None on a standby until an opening has replayed about as much.
+    pub replay_seconds: Option<f64>,
+    /// Of log that is kept, all of which is checked.
+    pub check_bytes: u64,
+    /// None until an opening has checked about as much. It is little then, and counts as nothing.
+    pub check_seconds: Option<f64>,
+    /// The rest of this run's opening: files, threads, modules. None until the opening is over.
+    pub other_seconds: Option<f64>,
+    /// A checkpoint is begun when a restart would take longer.
+    pub target_seconds: Option<f64>,
+}
+
+impl RestartEstimate {
+    /// Returns the time of all parts, and `None` while loading, replay or the rest is not known.
+    pub fn seconds(&self) -> Option<f64> {
+        let parts = [self.load_seconds, self.replay_seconds, self.other_seconds];
+        parts.iter().all(Option::is_some).then(|| self.known_seconds())
+    }
+
+    /// Returns the time of the parts that are known.
+    pub fn known_seconds(&self) -> f64 {
+        let parts = [
+            self.load_seconds,
+            self.replay_seconds,
+            self.check_seconds,
+            self.other_seconds,
+        ];
+        parts.into_iter().flatten().sum()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

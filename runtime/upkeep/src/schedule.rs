@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use reprise_env::{Step, Work};
-use reprise_router::CheckpointService;
 
 use crate::checkpointer::{Checkpointer, GROWN_BYTES_MIN};
 

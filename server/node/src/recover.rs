@@ -15,7 +15,6 @@ use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy, Quarantined,
     RecoverFrom, RedoConfig, Verdict, inspect, stored_partitions,
 };
-use reprise_router::CheckpointState;
 use serde::Serialize;
 
 use crate::{
@@ -233,19 +232,13 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
 }
 
 fn take_checkpoint(database: &Database) -> Result<U64, Failure> {
-    let begun = database.router().take_checkpoint().context("take a checkpoint")?;
-    loop {
-        let all = database.router().checkpoints();
-        let found = all.into_iter().find(|found| found.lsn == begun.lsn);
-        match found.map(|found| (found.state, found.error)) {
-            Some((CheckpointState::Published, _)) => return Ok(U64(begun.lsn.0)),
-            Some((CheckpointState::Running, _)) => thread::sleep(LOOK_EVERY),
-            other => {
-                let reason = other.and_then(|(_, error)| error).unwrap_or_default();
-                return Err(Failure::Other(anyhow!("take a checkpoint: {reason}")));
-            }
-        }
+    let checkpointer = database.checkpointer().context("take a checkpoint")?;
+    let begun = checkpointer.take().context("take a checkpoint")?;
+    let is_published = || checkpointer.is_published(begun.lsn);
+    while !is_published().map_err(|reason| anyhow!("take a checkpoint: {reason}"))? {
+        thread::sleep(LOOK_EVERY);
     }
+    Ok(U64(begun.lsn.0))
 }
 
 fn tell_recovered(told: &Recovered) -> std::io::Result<()> {

@@ -7,7 +7,7 @@ use std::{
 
 use crate::common::{bank, close, config, copy_log, digest_now, fill, open, put_log, take, transfer, wasm};
 use reprise_database::{Database, OpenError, inspect};
-use reprise_router::CheckpointInfo;
+use reprise_upkeep::CheckpointInfo;
 
 #[test]
 fn a_log_that_ends_before_a_checkpoint_was_taken_is_not_gone_on_with() {

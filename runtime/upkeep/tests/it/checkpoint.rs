@@ -7,11 +7,12 @@ use std::{
 };
 
 use crate::common::{
-    Consenting, bank, close, config, digest_now, files, fill, fill_bank, i64s, open, recovered, submit, take, transfer,
-    transfer_until, wasm,
+    Consenting, bank, checkpointer, close, config, digest_now, files, fill, fill_bank, i64s, open, recovered, submit,
+    take, transfer, transfer_until, wasm,
 };
 use reprise_database::{CheckpointConfig, Database};
-use reprise_router::{BytesError, CheckpointState, LogQuery, ReplyOutcome};
+use reprise_router::{LogQuery, ReplyOutcome};
+use reprise_upkeep::{BytesError, CheckpointState};
 
 /// A wait that ends only by a mistake.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -33,9 +34,9 @@ fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
         is_over.store(true, Ordering::Release);
     });
     // Two are kept, and the log from the older of them on.
-    let kept = database.router().checkpoints();
+    let kept = checkpointer(&database).list();
     assert_eq!(kept.len(), 2);
-    assert_eq!(database.router().status().checkpointed_lsn, Some(kept[0].lsn));
+    assert_eq!(checkpointer(&database).newest(), Some(kept[0].lsn));
     let digest = digest_now(&database);
     close(database);
     let first = files(dir.path(), "log")[0].file_name().expect("a name").to_owned();
@@ -92,7 +93,7 @@ fn keys_modules_and_versions_come_with_a_checkpoint() {
     assert_eq!(names(&found), names(&deployed));
     assert_eq!(found.tables, deployed.tables);
     assert!(!found.current.contains_key("voter") && found.current.contains_key("bank"));
-    let bytes = |number: usize| database.router().module_bytes(&found.versions[number]);
+    let bytes = |number: usize| checkpointer(&database).module_bytes(&found.versions[number]);
     assert_eq!(bytes(0).expect("in service"), wasm("bank"));
     assert_eq!(bytes(1).expect("out of service"), wasm("voter"));
     let reply = submit(&database, &[pay, ("transfer", Some("pay-1"), i64s(&[1, 2, 31]))]);
@@ -129,7 +130,7 @@ fn bytes_of_the_last_versions_are_kept_when_the_log_behind_them_is_released() {
     let check = |database: &Database| {
         let deployed = database.router().deployed();
         for (module, number) in deployed.versions.iter().zip(1..) {
-            let found = database.router().module_bytes(module);
+            let found = checkpointer(database).module_bytes(module);
             match number {
                 1 | 2 => assert!(matches!(found, Err(BytesError::NotKept)), "{number}: {found:?}"),
                 _ => assert!(found.expect("kept") == numbered(number), "{number}"),
@@ -184,8 +185,8 @@ fn the_schedule_takes_them_by_time_and_by_length() {
         let database = recovered(config);
         fill_bank(&database, 200);
         let is_taken = || {
-            let taken = database.router().checkpoints();
-            let estimate = database.router().status().restart.expect("there is a log");
+            let taken = checkpointer(&database).list();
+            let estimate = checkpointer(&database).restart();
             let is_published = taken.iter().any(|info| info.state == CheckpointState::Published);
             // No opening of this database has loaded anything.
             is_published && estimate.load_bytes > 0 && estimate.load_seconds.is_none()
@@ -195,7 +196,7 @@ fn the_schedule_takes_them_by_time_and_by_length() {
             if is_taken() {
                 break;
             }
-            let taken = database.router().checkpoints();
+            let taken = checkpointer(&database).list();
             assert!(Instant::now() < until, "{taken:?}");
             transfer(&database, round);
             thread::sleep(Duration::from_millis(5));
@@ -212,31 +213,31 @@ fn a_checkpoint_is_begun_when_a_restart_would_take_too_long() {
     fill_bank(&database, 200);
     let mut round = 0;
     let until = Instant::now() + WAIT_MAX;
-    while database.router().checkpoints().is_empty() && Instant::now() < until {
+    while checkpointer(&database).list().is_empty() && Instant::now() < until {
         transfer(&database, round);
         round += 1;
     }
-    let estimate = database.router().status().restart.expect("there is a log");
+    let estimate = checkpointer(&database).restart();
     assert_eq!(estimate.target_seconds, Some(0.002));
-    let taken = database.router().checkpoints();
+    let taken = checkpointer(&database).list();
     assert!(!taken.is_empty(), "none was begun in {round} rounds");
 }
 
 #[test]
 fn a_checkpoint_that_fails_is_told_until_long_after() {
     let (dir, database) = bank(1, 20);
-    assert_eq!(database.router().status().checkpoint_failure, None);
+    assert_eq!(checkpointer(&database).last_failure(), None);
     std::fs::remove_dir_all(dir.path().join("checkpoints")).expect("removed");
-    database.router().take_checkpoint().expect("begun");
-    while database.router().status().checkpoint_failure.is_none() {
+    checkpointer(&database).take().expect("begun");
+    while checkpointer(&database).last_failure().is_none() {
         thread::sleep(Duration::from_millis(1));
     }
-    let failure = database.router().status().checkpoint_failure.expect("told");
+    let failure = checkpointer(&database).last_failure().expect("told");
     assert!(failure.at_unix_us > 0 && !failure.error.is_empty(), "{failure:?}");
     std::fs::create_dir(dir.path().join("checkpoints")).expect("made again");
     take(&database);
-    assert_eq!(database.router().status().checkpoints, (1, 1));
-    assert_eq!(database.router().status().checkpoint_failure, Some(failure));
+    assert_eq!(checkpointer(&database).counts(), (1, 1));
+    assert_eq!(checkpointer(&database).last_failure(), Some(failure));
 }
 
 /// The machine does other things as well.
@@ -251,7 +252,7 @@ fn a_restart_takes_about_as_long_as_was_estimated() {
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     (0..400).for_each(|round| fill(&database, round * 1_000, 1_000));
     take(&database);
-    let unknown = database.router().status().restart.expect("there is a log");
+    let unknown = checkpointer(&database).restart();
     assert!(
         unknown.load_seconds.is_none() && unknown.seconds().is_none(),
         "{unknown:?}"
@@ -261,7 +262,7 @@ fn a_restart_takes_about_as_long_as_was_estimated() {
     let mut best = f64::MAX;
     for round in 0..ROUNDS_MAX {
         (0..50).for_each(|part| fill(&database, (400 + 50 * round as i64 + part) * 1_000, 1_000));
-        let estimate = database.router().status().restart.expect("there is a log");
+        let estimate = checkpointer(&database).restart();
         let estimated_s = estimate.seconds().expect("measured");
         close(database);
         let begun = Instant::now();
@@ -283,7 +284,7 @@ fn a_restart_takes_about_as_long_as_was_estimated() {
             "{estimate:?}, {report:?}"
         );
         // All of it is told: its parts are of that opening, and what remains is the rest.
-        let told = database.router().status().restart.expect("there is a log");
+        let told = checkpointer(&database).restart();
         let parts = [
             told.load_seconds,
             told.replay_seconds,
