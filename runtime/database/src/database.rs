@@ -32,8 +32,7 @@ use crate::{
     expected,
     memory::{judge_memory, keep_memory_ready},
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
-    quarantine::Quarantined,
-    report::{ReadOnly, RecoveryReport},
+    report::{QuarantinedProcedure, ReadOnly, RecoveryReport},
     shipping::Replication,
     shown,
     standby::Standby,
@@ -52,7 +51,7 @@ pub(crate) struct Upkeep {
     /// None without a log.
     pub folders: Option<Folders>,
     /// Procedures that are kept from running, and of which the log has no record yet.
-    pub quarantine: Mutex<Vec<Quarantined>>,
+    pub quarantine: Mutex<Vec<QuarantinedProcedure>>,
     /// Memory that is made ready before calls are taken.
     pub memory_ready: AtomicU64,
     /// The region before the log's files, where there is one.
@@ -350,15 +349,15 @@ impl Database {
     pub fn recover_with_quarantine(
         &self,
         names: &[String],
-    ) -> Result<(RecoveryReport, Vec<Quarantined>), OpenError> {
-        let mut taken: Vec<Quarantined> = Vec::new();
+    ) -> Result<(RecoveryReport, Vec<QuarantinedProcedure>), OpenError> {
+        let mut taken: Vec<QuarantinedProcedure> = Vec::new();
         loop {
             let found = match self.recover() {
                 Ok(report) => return Ok((report, taken)),
                 Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found)))) => found,
                 Err(error) => return Err(error),
             };
-            let new = Quarantined::of(&found);
+            let new = QuarantinedProcedure::of(&found);
             let is_known = self.distrusted()?.contains(&(found.module_id, found.procedure_number));
             // Known, and it diverges all the same: the log does not hold what it changed.
             if is_known || !names.contains(&new.name()) {

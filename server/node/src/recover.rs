@@ -12,7 +12,7 @@ use reprise_api::U64;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_codec::{hex, rfc3339};
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy, Quarantined,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy, QuarantinedProcedure,
     RecoverFrom, RedoConfig, Verdict, inspect, stored_partitions,
 };
 use serde::Serialize;
@@ -177,7 +177,7 @@ struct Recovered {
     seconds: f64,
     /// Of all tables.
     digest: String,
-    quarantined: Vec<Quarantined>,
+    quarantined: Vec<QuarantinedProcedure>,
     /// With which the next start begins.
     checkpoint_lsn: U64,
 }
