@@ -7,7 +7,8 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use reprise_router::{CheckpointInfo, CheckpointState, Router};
+use reprise_database::Database;
+use reprise_upkeep::{CheckpointInfo, CheckpointState, Checkpointer};
 use serde::Serialize;
 
 use crate::{BenchError, failed};
@@ -44,12 +45,18 @@ pub struct PhaseFigures {
     pub max_us: f64,
 }
 
+pub(crate) fn checkpointer(database: &Database) -> Result<&Arc<Checkpointer>, BenchError> {
+    database
+        .checkpointer()
+        .map_err(|error| failed("take a checkpoint", error))
+}
+
 /// Takes a checkpoint and waits until it is published.
-pub(crate) fn take(router: &Router) -> Result<CheckpointInfo, BenchError> {
-    let begun = router.take_checkpoint();
+pub(crate) fn take(checkpointer: &Checkpointer) -> Result<CheckpointInfo, BenchError> {
+    let begun = checkpointer.take();
     let begun = begun.map_err(|error| failed("take a checkpoint", error))?;
     loop {
-        let all = router.checkpoints();
+        let all = checkpointer.list();
         let found = all.into_iter().find(|info| info.lsn == begun.lsn);
         match found {
             Some(info) if info.state == CheckpointState::Running => thread::sleep(LOOK),
@@ -78,7 +85,7 @@ struct Phase {
 
 /// Tells the answers of a window apart.
 pub(crate) struct During {
-    router: Router,
+    checkpointer: Arc<Checkpointer>,
     opens: Instant,
     closes: Instant,
     watch: Arc<Watch>,
@@ -88,13 +95,13 @@ pub(crate) struct During {
 }
 
 impl During {
-    pub fn new(router: &Router, opens: Instant, closes: Instant) -> Self {
+    pub fn new(checkpointer: &Arc<Checkpointer>, opens: Instant, closes: Instant) -> Self {
         let phase = |_| Phase {
             committed: 0,
             latency_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS).expect("bounds in order"),
         };
         Self {
-            router: router.clone(),
+            checkpointer: checkpointer.clone(),
             opens,
             closes,
             watch: Arc::default(),
@@ -109,10 +116,10 @@ impl During {
             return;
         }
         self.is_asked = true;
-        let (router, watch) = (self.router.clone(), self.watch.clone());
+        let (checkpointer, watch) = (self.checkpointer.clone(), self.watch.clone());
         thread::spawn(move || {
             let _ = watch.begun.set(Instant::now());
-            let taken = take(&router).map_err(|error| error.to_string());
+            let taken = take(&checkpointer).map_err(|error| error.to_string());
             let _ = watch.ended.set(Instant::now());
             let _ = watch.outcome.set(taken);
         });

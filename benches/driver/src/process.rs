@@ -56,10 +56,10 @@ pub(crate) fn run<W: Workload>(
         module: W::NAME,
     };
     workload.prepare(&mut local, on_progress)?;
-    make_ready(router, process, on_progress)?;
+    make_ready(&database, process, on_progress)?;
     around.filled(&database)?;
 
-    let mut load = Load::new(&workload, router, options, (process, around.busy_threads()))?;
+    let mut load = Load::new(&workload, &database, options, (process, around.busy_threads()))?;
     let ran_before = engine::ran_ns();
     load.run(options, process, on_progress)?;
     let ran = engine::ran_ns().zip(ran_before).map(|(after, before)| after - before);
@@ -73,6 +73,7 @@ pub(crate) fn run<W: Workload>(
     let mut checked = workload.check_state(&mut local)?;
     checked.extend(workload.check(&mut local, options.seed, &meter.whole)?);
     let status = router.status();
+    let estimated_s = database.checkpointer().ok().and_then(|own| own.restart().seconds());
     let subject = Subject {
         via: "process",
         log: status.log.into(),
@@ -101,7 +102,6 @@ pub(crate) fn run<W: Workload>(
     }
     if let (Some(digest), Some(dir)) = (digest, opened) {
         on_progress(Progress::Preparing("opening it again"));
-        let estimated_s = status.restart.and_then(|estimate| estimate.seconds());
         report.restart = Some(restart(process, dir, digest, estimated_s)?);
     }
     Ok(report)
@@ -126,7 +126,7 @@ pub(crate) fn check<W: Workload>(workload: &W, process: &ProcessOptions) -> Resu
 }
 
 /// What comes between the load and the run.
-fn make_ready(router: &Router, process: &ProcessOptions, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
+fn make_ready(database: &Database, process: &ProcessOptions, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
     if process.memory_ready > 0 {
         on_progress(Progress::Preparing("making memory ready"));
         let made = keep_memory_ready(process.memory_ready);
@@ -134,7 +134,7 @@ fn make_ready(router: &Router, process: &ProcessOptions, on_progress: OnProgress
     }
     if process.restart {
         on_progress(Progress::Preparing("taking a checkpoint"));
-        during::take(router)?;
+        during::take(during::checkpointer(database)?)?;
     }
     Ok(())
 }
@@ -302,10 +302,11 @@ pub(crate) struct Load<'a, W: Workload> {
 impl<'a, W: Workload> Load<'a, W> {
     fn new(
         workload: &'a W,
-        router: &'a Router,
+        database: &'a Database,
         options: &Options,
         (process, busy_threads): (&ProcessOptions, usize),
     ) -> Result<Self, BenchError> {
+        let router = database.router();
         let deployed = router.deployed();
         let module = deployed.current[W::NAME].clone();
         let of_name = |name: &&str| module.procedure(name).map(|(at, _)| at);
@@ -314,11 +315,14 @@ impl<'a, W: Workload> Load<'a, W> {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let has_free_core = cores > process.sites as usize + busy_threads;
         let meter = Meter::new::<W>(options);
-        let during = process.checkpoint_during;
+        let during = match process.checkpoint_during {
+            true => Some(During::new(during::checkpointer(database)?, meter.opens, meter.closes)),
+            false => None,
+        };
         Ok(Self {
             workload,
             router,
-            during: during.then(|| During::new(router, meter.opens, meter.closes)),
+            during,
             procedures: procedures
                 .ok_or_else(|| BenchError::Failed(format!("{} lacks a procedure of the workload", W::NAME)))?,
             deployed,

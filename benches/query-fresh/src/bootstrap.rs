@@ -53,11 +53,10 @@ impl Around for Late<'_> {
 }
 
 fn take_checkpoint(primary: &Database) -> Result<()> {
-    let begun = primary.router().take_checkpoint().map_err(|error| anyhow!("{error}"))?;
+    let checkpointer = primary.checkpointer()?;
+    let begun = checkpointer.take()?;
     wait_until("a checkpoint is published", || {
-        let all = primary.router().checkpoints();
-        let found = all.into_iter().find(|info| info.lsn == begun.lsn);
-        Ok(found.is_some_and(|info| info.state == reprise_router::CheckpointState::Published))
+        checkpointer.is_published(begun.lsn).map_err(anyhow::Error::msg)
     })
 }
 

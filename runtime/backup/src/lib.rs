@@ -2,7 +2,7 @@
 //! Owns: the layout of a backup and of an archive; a new directory until it is published.
 //! Does not: run procedures, take checkpoints, know an open database.
 //! Invariants: a new directory is there whole or not at all; what is let go of is copied and synced first.
-//! Called by: `database` (backups of a running node, the archive), `router` (their status), `ship` (new directories), `node` (files, without a server).
+//! Called by: `upkeep` (backups of a running node, the archive), `database` (folders), `ship` (new directories), `node` (files, without a server).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

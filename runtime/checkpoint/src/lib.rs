@@ -2,7 +2,7 @@
 //! Owns: the checkpoints' folder, compression, the way from a temporary name to a published file.
 //! Does not: know tables or engine threads, choose what is copied, decide when one is taken or how many are kept.
 //! Invariants: a file with a checkpoint's name was durable, and could be read back, before it got the name; every byte read is under a checksum.
-//! Called by: `database` (taking, retention), `recovery` (loading), `backup`, `node` (looking).
+//! Called by: `upkeep` (taking, retention), `recovery`, `database` (loading), `backup`, `node` (looking).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -1,16 +1,18 @@
 //! What a database is opened with.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use reprise_base::limits::{PARTITIONS_MAX, SITES_MAX};
+use reprise_nvram::{FlushPolicy, RINGS_MAX};
 use reprise_partition::LogPolicy;
 use reprise_replay::RecoverFrom;
 use reprise_storage::AfterImage;
+use reprise_upkeep::CheckpointConfig;
 
-use crate::{
-    device::{self, DeviceConfig},
-    error::OpenError,
-};
+use crate::error::OpenError;
+
+/// Entries in all rings together from which on the copy to the files begins (NV-Logging, section 4.4).
+pub const COPY_AT_ENTRIES_DEFAULT: u64 = 80_000;
 
 /// How changes are logged, and which record counts at recovery where there are two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -51,27 +53,27 @@ pub struct DatabaseConfig {
     pub memory_max_bytes: u64,
 }
 
-/// When checkpoints are taken, and how many are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckpointConfig {
-    /// Zero: not by time.
-    pub every: Duration,
-    /// Taken when the log has grown by so many bytes since the last; 0: not by length.
-    pub log_bytes: u64,
-    /// Taken when a restart would take longer; zero: not by that.
-    pub recovery_target: Duration,
-    /// The newest so many are kept, with the log from the oldest of them on.
-    pub keep: usize,
+/// What the log is written to first.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum DeviceConfig {
+    #[default]
+    File,
+    Nvram(NvramConfig),
 }
 
-impl CheckpointConfig {
-    /// Only when asked for.
-    pub const BY_HAND: Self = Self {
-        every: Duration::ZERO,
-        log_bytes: 0,
-        recovery_target: Duration::ZERO,
-        keep: 2,
-    };
+/// A region, and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvramConfig {
+    /// A file, on a DAX file system where it is to be fast, or a DAX device.
+    pub path: PathBuf,
+    /// Of the region; a device is taken as a whole. None: as many as are there, so it has to be there.
+    pub bytes: Option<u64>,
+    /// See [`COPY_AT_ENTRIES_DEFAULT`].
+    pub copy_at_entries: u64,
+    /// When changes go to the region.
+    pub flush: FlushPolicy,
+    /// An ordinary file is treated as persistent memory: for tests and measurements.
+    pub assume_persistent: bool,
 }
 
 pub(crate) fn check(config: &DatabaseConfig) -> Result<(), OpenError> {
@@ -85,5 +87,43 @@ pub(crate) fn check(config: &DatabaseConfig) -> Result<(), OpenError> {
             config.partitions
         ));
     }
-    device::judge(config).map_err(OpenError::Config)
+    check_nvram(config).map_err(OpenError::Config)
+}
+
+/// Checks what goes with NVRAM.
+fn check_nvram(config: &DatabaseConfig) -> Result<(), String> {
+    let DeviceConfig::Nvram(nvram) = &config.device else {
+        return Ok(());
+    };
+    if usize::from(config.sites) > RINGS_MAX {
+        return Err(format!(
+            "an NVRAM region has {RINGS_MAX} rings at most, one for each site"
+        ));
+    }
+    if nvram.flush.is_on_insert() {
+        check_on_insert(config, nvram.flush.name())?;
+    }
+    match (config.log, config.commit, nvram.copy_at_entries) {
+        (LogPolicy::None, _, _) => Err("without a log there is nothing to be written to NVRAM".into()),
+        (_, CommitMode::Async, _) => {
+            Err("a commit in NVRAM is durable when it ends: asynchronous commit goes with files alone".into())
+        }
+        (_, _, 0) => Err("the copy of NVRAM to files begins at 1 entry or more".into()),
+        _ => Ok(()),
+    }
+}
+
+/// Changes that go to the region as they are made must be made: by a log of changes, by their columns.
+fn check_on_insert(config: &DatabaseConfig, flush: &str) -> Result<(), String> {
+    if config.log == LogPolicy::Command {
+        return Err(format!(
+            "NVRAM flush {flush} is about a transaction's changes, and log command has none: take log physiological, auto or both"
+        ));
+    }
+    match config.redo.images {
+        AfterImage::Changed => Ok(()),
+        AfterImage::Whole => Err(format!(
+            "NVRAM flush {flush} writes changes as they are made, and what a row is as a whole is known at the commit: take log-differential true"
+        )),
+    }
 }

@@ -1,7 +1,6 @@
 //! A database that is open: its parts, and the order in which they begin and end.
 
 use std::{
-    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,7 +9,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_backup::{Archive, ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, RealTree, Tree};
+use reprise_backup::{ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, Tree};
 use reprise_base::{MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{DiskError, Started};
@@ -19,12 +18,11 @@ use reprise_observe::Registry;
 use reprise_partition::{CallBatch, LogPolicy, Shared, Site, SiteMessage};
 use reprise_recovery::{RecoveryError, make_ready};
 use reprise_replay::{Divergence, RecoverFrom, ReplayError};
-use reprise_router::{BackupService, CheckpointService, Phase, Router, RouterConfig};
+use reprise_router::{Phase, Router, RouterConfig};
 use reprise_txn::Compiler;
+use reprise_upkeep::{Backups, Checkpointer, EngineHandles, NoLog};
 
 use crate::{
-    backups::Backups,
-    checkpoint::Checkpointer,
     config::{CommitMode, DatabaseConfig, check},
     cutting::CutInfo,
     device::NvramInUse,
@@ -34,8 +32,7 @@ use crate::{
     expected,
     memory::{judge_memory, keep_memory_ready},
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
-    quarantine::Quarantined,
-    report::{ReadOnly, RecoveryReport},
+    report::{QuarantinedProcedure, ReadOnly, RecoveryReport},
     shipping::Replication,
     shown,
     standby::Standby,
@@ -54,7 +51,7 @@ pub(crate) struct Upkeep {
     /// None without a log.
     pub folders: Option<Folders>,
     /// Procedures that are kept from running, and of which the log has no record yet.
-    pub quarantine: Mutex<Vec<Quarantined>>,
+    pub quarantine: Mutex<Vec<QuarantinedProcedure>>,
     /// Memory that is made ready before calls are taken.
     pub memory_ready: AtomicU64,
     /// The region before the log's files, where there is one.
@@ -75,13 +72,6 @@ impl Upkeep {
             begun: Some(Instant::now()),
             ..Self::default()
         }
-    }
-}
-
-fn serve_checkpoints(router: &Router, checkpointer: Option<&Arc<Checkpointer>>) {
-    if let Some(checkpointer) = checkpointer {
-        let service: Arc<dyn CheckpointService> = checkpointer.clone();
-        router.set_checkpoints(Arc::downgrade(&service));
     }
 }
 
@@ -148,8 +138,7 @@ impl Database {
 
     pub(crate) fn open_as(config: DatabaseConfig, around: Environment, role: Role) -> Result<Self, OpenError> {
         let mut upkeep = Upkeep::begun();
-        check(&config)?;
-        check_beside(&around, role)?;
+        check_opening(&config, &around, role)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
         let opened = match config.log {
             LogPolicy::None => None,
@@ -166,7 +155,6 @@ impl Database {
             None => (new_genesis(&config, &around)?, None, None, None),
         };
         let settings_hash = around.compiler.settings_hash();
-        let compiler = around.compiler.clone();
         keep_code(&around, &genesis);
         let registry = Arc::new(Registry::new());
         if let Some(log) = &log {
@@ -180,7 +168,7 @@ impl Database {
             shared: shared.clone(),
             inboxes: inboxes.clone(),
             log: log.clone(),
-            compiler: compiler.clone(),
+            compiler: around.compiler.clone(),
             registry,
             commit: name_of(config.commit),
             nvram: upkeep.nvram.as_ref().map(NvramInUse::describe),
@@ -189,16 +177,21 @@ impl Database {
             idempotency: shared.memory.kind(MemoryKind::Idempotency).clone(),
         });
         let checkpointer = log.clone().zip(files.clone()).map(|(log, files)| {
-            let (router, config) = (router.clone(), config.checkpoints);
-            let shared = shared.clone();
-            Checkpointer::new(router, log, files, shared, genesis, settings_hash, config)
+            let engine = EngineHandles {
+                router: router.clone(),
+                log,
+                files,
+                shared: shared.clone(),
+                genesis,
+                settings_hash,
+            };
+            Checkpointer::new(engine, config.checkpoints)
         });
-        serve_checkpoints(&router, checkpointer.as_ref());
         Ok(Self {
             router,
             shared,
             inboxes,
-            compiler,
+            compiler: around.compiler,
             log,
             opened: report,
             checkpointer,
@@ -227,33 +220,17 @@ impl Database {
         self.router.idempotency().set_keep(keep);
     }
 
-    /// Lets backups be made, and found, below `dir`, of so many bytes together at most. Once.
-    pub fn serve_backups(&self, dir: PathBuf, bytes_max: u64) {
-        self.serve_backups_in(Arc::new(RealTree(dir)), bytes_max);
-    }
-
-    /// The same in any tree.
-    pub fn serve_backups_in(&self, tree: Arc<dyn Tree>, bytes_max: u64) {
-        let (Some(log), Some(checkpointer)) = (&self.log, &self.checkpointer) else {
+    /// Lets backups be made, and found, in `tree`, of `bytes_max` together at most. Once.
+    pub fn serve_backups(&self, tree: Arc<dyn Tree>, bytes_max: u64) {
+        let (Some(folders), Some(checkpointer)) = (&self.upkeep.folders, &self.checkpointer) else {
             return;
         };
-        let Some(folders) = &self.upkeep.folders else {
-            return;
-        };
-        let (checkpoints, clock) = (folders.checkpoints.clone(), self.shared.clock.clone());
-        let backups = Backups::new((tree, bytes_max), checkpoints, log.clone(), checkpointer.clone(), clock);
-        let service: Arc<dyn BackupService> = backups.clone();
-        self.router.set_backups(Arc::downgrade(&service));
+        let backups = Backups::new(tree, bytes_max, folders.checkpoints.clone(), checkpointer.clone());
         assert!(self.upkeep.backups.set(backups).is_ok(), "backups are served once");
     }
 
-    /// Puts checkpoints and log that are let go of into an archive in `dir` first. Before calls are taken; once.
-    pub fn archive_to(&self, dir: &Path, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
-        self.archive_in(&Place::at(dir), bounds)
-    }
-
-    /// The same in any tree.
-    pub fn archive_in(&self, place: &Place, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
+    /// Puts checkpoints and log into an archive at `place` before they are removed. Before calls are taken; once.
+    pub fn archive_to(&self, place: &Place, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
             return Ok(()); // without a log nothing is ever let go of
@@ -264,16 +241,7 @@ impl Database {
             database_id: log.database_id(),
             start: log.start(),
         };
-        let path = place.path();
-        let place = place.clone();
-        let open = move || Archive::open(&place, bounds, origin);
-        let opened = self.shared.threads.within("archive-open", bounds.open_max, open);
-        let opened = opened.map_err(|_| ArchiveError::NoThread)?;
-        checkpointer.set_archive(opened.ok_or(ArchiveError::Hangs {
-            archive: path,
-            seconds: bounds.open_max.as_secs_f64(),
-        })??);
-        Ok(())
+        checkpointer.open_archive(place, bounds, origin)
     }
 
     /// Tells what was cut off the directory's log, for whoever asks. Once.
@@ -284,6 +252,16 @@ impl Database {
 
     pub fn router(&self) -> &Router {
         &self.router
+    }
+
+    /// Takes checkpoints, lists them, and knows what a restart would take.
+    pub fn checkpointer(&self) -> Result<&Arc<Checkpointer>, NoLog> {
+        self.checkpointer.as_ref().ok_or(NoLog)
+    }
+
+    /// Makes and finds backups, once they are served.
+    pub fn backups(&self) -> Result<&Arc<Backups>, NoLog> {
+        self.upkeep.backups.get().ok_or(NoLog)
     }
 
     /// Drawn when the database was made, the same on all its servers; none without a log.
@@ -368,15 +346,18 @@ impl Database {
 
     /// As `recover`; where the replay of one of these procedures (`MODULE.PROCEDURE`) diverges, the procedure is taken out of
     /// service, for good, and what it changed is taken from the log, if that holds it. Returns what was taken out.
-    pub fn recover_with_quarantine(&self, names: &[String]) -> Result<(RecoveryReport, Vec<Quarantined>), OpenError> {
-        let mut taken: Vec<Quarantined> = Vec::new();
+    pub fn recover_with_quarantine(
+        &self,
+        names: &[String],
+    ) -> Result<(RecoveryReport, Vec<QuarantinedProcedure>), OpenError> {
+        let mut taken: Vec<QuarantinedProcedure> = Vec::new();
         loop {
             let found = match self.recover() {
                 Ok(report) => return Ok((report, taken)),
                 Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found)))) => found,
                 Err(error) => return Err(error),
             };
-            let new = Quarantined::of(&found);
+            let new = QuarantinedProcedure::of(&found);
             let is_known = self.distrusted()?.contains(&(found.module_id, found.procedure_number));
             // Known, and it diverges all the same: the log does not hold what it changed.
             if is_known || !names.contains(&new.name()) {
@@ -436,8 +417,7 @@ impl Database {
                 .map_err(|_| RecoveryError::from(ReplayError::Stopped))?;
         }
         if let (Some(checkpointer), Some(begun)) = (&self.checkpointer, self.upkeep.begun) {
-            let mut speeds = checkpointer.speeds.lock().expect("held for a store");
-            speeds.record_end(begun.elapsed().as_secs_f64());
+            checkpointer.record_opened(begun.elapsed().as_secs_f64());
         }
         Ok(())
     }
@@ -495,8 +475,9 @@ impl Database {
     }
 }
 
-/// Checks what lies beside the log. Err: the directory is not to be opened in this role.
-fn check_beside(around: &Environment, role: Role) -> Result<(), OpenError> {
+/// Checks the configuration, and what lies beside the log. Err: the directory is not to be opened in this role.
+fn check_opening(config: &DatabaseConfig, around: &Environment, role: Role) -> Result<(), OpenError> {
+    check(config)?;
     let root = around.folders.as_ref().map(|folders| &*folders.root);
     stepping::judge_role(root, role)?;
     differing::judge(root, role)

@@ -14,89 +14,24 @@ use reprise_base::{Lsn, Role, hex};
 use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_log::{Drained, EpochStart, FrontConfig, FrontStatus, Log, LogConfig, LogError, Outline, database_id};
 use reprise_nvram::{
-    ENTRIES_MAX, ENTRIES_MIN, FlushPolicy, Geometry, Memory, Owner, PmemError, RINGS_MAX, Recovered, RecoveredRecord,
-    Region, RegionError,
+    ENTRIES_MAX, ENTRIES_MIN, Geometry, Memory, Owner, PmemError, Recovered, RecoveredRecord, Region, RegionError,
 };
-use reprise_partition::{CallBatch, LogPolicy};
+use reprise_partition::CallBatch;
 use reprise_router::NvramDevice;
-use reprise_storage::AfterImage;
 use reprise_wire::FORMAT_VERSION;
 use serde::{Deserialize, Serialize};
 
-use crate::{config::DatabaseConfig, environment::Environment, error::OpenError, small_file};
+use crate::{
+    config::{DatabaseConfig, DeviceConfig, NvramConfig},
+    environment::Environment,
+    error::{DeviceError, OpenError},
+    small_file,
+};
 
 /// The file that names the region in use.
 pub(crate) const NOTE_NAME: &str = "nvram.json";
-/// Entries in all rings together from which on the copy to the files begins (NV-Logging, section 4.4).
-pub const COPY_AT_ENTRIES_DEFAULT: u64 = 80_000;
 /// Of a ring's bytes, the part that its entries take at most.
 const ENTRIES_PART: u64 = 8;
-
-/// What the log is written to first.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum DeviceConfig {
-    #[default]
-    File,
-    Nvram(NvramConfig),
-}
-
-/// A region, and how it is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NvramConfig {
-    /// A file, on a DAX file system where it is to be fast, or a DAX device.
-    pub path: PathBuf,
-    /// Of the region; a device is taken as a whole. None: as many as are there, so it has to be there.
-    pub bytes: Option<u64>,
-    /// See [`COPY_AT_ENTRIES_DEFAULT`].
-    pub copy_at_entries: u64,
-    /// When changes go to the region.
-    pub flush: FlushPolicy,
-    /// An ordinary file is treated as persistent memory: for tests and measurements.
-    pub assume_persistent: bool,
-}
-
-/// Why a region can't be used with this database. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-pub enum DeviceError {
-    #[error(transparent)]
-    Memory(#[from] PmemError),
-    #[error("{}: {error}", .path.display())]
-    Region { path: PathBuf, error: RegionError },
-    #[error(
-        "the data directory says that {} may hold records which its log does not have, and they can't be read: {reason}. Nothing was \
-         changed. Bring the region back to this path. Without it every call is lost that was answered since the log was last copied: \
-         whoever accepts that removes {note}", .path.display()
-    )]
-    Lost {
-        path: PathBuf,
-        reason: String,
-        note: String,
-    },
-    #[error(
-        "{} belongs to another database ({found}). Nothing was changed. Name another path, or remove the file if nobody needs it",
-        .path.display()
-    )]
-    OtherDatabase { path: PathBuf, found: String },
-    #[error(
-        "{} holds {records} records that this database's log does not have, and the data directory does not name it: it may be another \
-         copy's of this database. Nothing was changed. Name another path, or remove the file if nobody needs it", .path.display()
-    )]
-    NotOurs { path: PathBuf, records: u64 },
-    #[error(
-        "the log ends at LSN {end}, and {} says that everything before LSN {copied} was in it: part of the log is gone. Restore the folder \
-         from a copy", .path.display()
-    )]
-    LogLost { path: PathBuf, copied: Lsn, end: Lsn },
-    #[error(
-        "{} holds records of {what} {found}, and this program reads {expected} alone. Nothing was changed", .path.display()
-    )]
-    Foreign {
-        path: PathBuf,
-        what: &'static str,
-        found: u32,
-        expected: u32,
-    },
-}
 
 /// Says which region may hold records that the files do not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -486,42 +421,4 @@ fn geometry(bytes: u64, sites: u32, copy_at_entries: u64) -> Result<Geometry, Re
         rings: sites,
         entries,
     })
-}
-
-/// What a configuration can't have with NVRAM.
-pub(crate) fn judge(config: &DatabaseConfig) -> Result<(), String> {
-    let DeviceConfig::Nvram(nvram) = &config.device else {
-        return Ok(());
-    };
-    if usize::from(config.sites) > RINGS_MAX {
-        return Err(format!(
-            "an NVRAM region has {RINGS_MAX} rings at most, one for each site"
-        ));
-    }
-    if nvram.flush.is_on_insert() {
-        judge_on_insert(config, nvram.flush.name())?;
-    }
-    match (config.log, config.commit, nvram.copy_at_entries) {
-        (LogPolicy::None, _, _) => Err("without a log there is nothing to be written to NVRAM".into()),
-        (_, crate::CommitMode::Async, _) => {
-            Err("a commit in NVRAM is durable when it ends: asynchronous commit goes with files alone".into())
-        }
-        (_, _, 0) => Err("the copy of NVRAM to files begins at 1 entry or more".into()),
-        _ => Ok(()),
-    }
-}
-
-/// Changes that go to the region as they are made must be made: by a log of changes, by their columns.
-fn judge_on_insert(config: &DatabaseConfig, flush: &str) -> Result<(), String> {
-    if config.log == LogPolicy::Command {
-        return Err(format!(
-            "NVRAM flush {flush} is about a transaction's changes, and log command has none: take log physiological, auto or both"
-        ));
-    }
-    match config.redo.images {
-        AfterImage::Changed => Ok(()),
-        AfterImage::Whole => Err(format!(
-            "NVRAM flush {flush} writes changes as they are made, and what a row is as a whole is known at the commit: take log-differential true"
-        )),
-    }
 }

@@ -8,10 +8,12 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_router::Phase;
 use serde::{Deserialize, Serialize};
 
-use crate::{comparing::Comparison, database::Database, error::OpenError, small_file};
-
-/// In the data directory of such a standby.
-pub const NOTE_NAME: &str = "differs.json";
+use crate::{
+    comparing::Comparison,
+    database::Database,
+    error::OpenError,
+    small_file::{self, DIFFERS_NAME},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,11 +23,11 @@ struct Note {
 
 /// Reads what differed, in the directory of a standby whose tables were not its primary's.
 pub(crate) fn load(root: &dyn Disk) -> Result<Option<String>, OpenError> {
-    let Some(bytes) = small_file::read(root, NOTE_NAME)? else {
+    let Some(bytes) = small_file::read(root, DIFFERS_NAME)? else {
         return Ok(None);
     };
     let note: Note = serde_json::from_slice(&bytes)
-        .map_err(|error| OpenError::Config(format!("{NOTE_NAME} can't be read: {error}")))?;
+        .map_err(|error| OpenError::Config(format!("{DIFFERS_NAME} can't be read: {error}")))?;
     Ok(Some(note.what))
 }
 
@@ -41,7 +43,7 @@ pub(crate) fn judge(root: Option<&dyn Disk>, role: Role) -> Result<(), OpenError
 fn keep(root: &dyn Disk, what: &str) -> Result<(), DiskError> {
     let note = Note { what: what.to_owned() };
     let bytes = serde_json::to_vec(&note).expect("a text");
-    small_file::replace(root, NOTE_NAME, &bytes)
+    small_file::replace(root, DIFFERS_NAME, &bytes)
 }
 
 impl Database {
@@ -74,7 +76,9 @@ impl Database {
         self.router.set_phase(Phase::Failed { report: report.clone() });
         let kept = self.upkeep.folders.as_ref().map(|folders| keep(&*folders.root, what));
         let told = match kept {
-            Some(Err(error)) => format!("{report}. {NOTE_NAME} can't be written, so a restart does not know: {error}"),
+            Some(Err(error)) => {
+                format!("{report}. {DIFFERS_NAME} can't be written, so a restart does not know: {error}")
+            }
             _ => report,
         };
         let notice = || Notice::Standby {
@@ -100,16 +104,16 @@ mod tests {
         keep(&disk, "table t differs").expect("room");
         for role in [Role::Primary, Role::Standby] {
             let refused = judge(Some(&disk), role).expect_err("it differs").to_string();
-            for part in ["table t differs", NOTE_NAME, "--read-only"] {
+            for part in ["table t differs", DIFFERS_NAME, "--read-only"] {
                 assert!(refused.contains(part), "{refused}");
             }
         }
         judge(Some(&disk), Role::ReadOnly).expect("nothing is written");
         assert_eq!(load(&disk).expect("a note").as_deref(), Some("table t differs"));
-        small_file::replace(&disk, NOTE_NAME, b"{").expect("room");
+        small_file::replace(&disk, DIFFERS_NAME, b"{").expect("room");
         let garbage = judge(Some(&disk), Role::ReadOnly).expect_err("no note").to_string();
         assert!(garbage.contains("can't be read"), "{garbage}");
-        small_file::remove(&disk, NOTE_NAME).expect("it is there");
+        small_file::remove(&disk, DIFFERS_NAME).expect("it is there");
         judge(Some(&disk), Role::Primary).expect("it is gone");
     }
 }

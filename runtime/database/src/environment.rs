@@ -19,7 +19,10 @@ use reprise_replay::WINDOW_BYTES;
 use reprise_txn::Compiler;
 use reprise_wire::FILE_CHUNK_BYTES_MAX;
 
-use crate::{config::DatabaseConfig, device::DeviceConfig, error::OpenError};
+use crate::{
+    config::{DatabaseConfig, DeviceConfig},
+    error::OpenError,
+};
 
 /// Where a database keeps its files.
 pub struct Folders {

@@ -1,4 +1,4 @@
-//! Why a database is not opened.
+//! Why a database, or the region before its log, is not opened.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,11 @@ use reprise_base::Lsn;
 use reprise_checkpoint::CheckpointError;
 use reprise_env::DiskError;
 use reprise_log::LogError;
+use reprise_nvram::{PmemError, RegionError};
 use reprise_recovery::RecoveryError;
 use reprise_router::DeployError;
 
-use crate::{device::DeviceError, memory::MemoryError};
+use crate::{memory::MemoryError, small_file::DIFFERS_NAME};
 
 /// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +49,7 @@ pub enum OpenError {
     #[error(
         "the tables of this directory, a standby's, were not as its primary's: {what}. Give the standby an empty directory, or remove log and \
          checkpoints from this one and begin anew. `reprise serve --read-only` shows what is here. To open it all the same, remove {} from it",
-        crate::differing::NOTE_NAME
+        DIFFERS_NAME
     )]
     Differs { what: String },
     #[error("the log begins at LSN {lsn} with a record of kind {kind}, not with its genesis")]
@@ -76,4 +77,47 @@ pub enum OpenError {
     Entropy(std::io::Error),
     #[error(transparent)]
     Memory(#[from] MemoryError),
+}
+
+/// Why a region can't be used with this database. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error(transparent)]
+    Memory(#[from] PmemError),
+    #[error("{}: {error}", .path.display())]
+    Region { path: PathBuf, error: RegionError },
+    #[error(
+        "the data directory says that {} may hold records which its log does not have, and they can't be read: {reason}. Nothing was \
+         changed. Bring the region back to this path. Without it every call is lost that was answered since the log was last copied: \
+         whoever accepts that removes {note}", .path.display()
+    )]
+    Lost {
+        path: PathBuf,
+        reason: String,
+        note: String,
+    },
+    #[error(
+        "{} belongs to another database ({found}). Nothing was changed. Name another path, or remove the file if nobody needs it",
+        .path.display()
+    )]
+    OtherDatabase { path: PathBuf, found: String },
+    #[error(
+        "{} holds {records} records that this database's log does not have, and the data directory does not name it: it may be another \
+         copy's of this database. Nothing was changed. Name another path, or remove the file if nobody needs it", .path.display()
+    )]
+    NotOurs { path: PathBuf, records: u64 },
+    #[error(
+        "the log ends at LSN {end}, and {} says that everything before LSN {copied} was in it: part of the log is gone. Restore the folder \
+         from a copy", .path.display()
+    )]
+    LogLost { path: PathBuf, copied: Lsn, end: Lsn },
+    #[error(
+        "{} holds records of {what} {found}, and this program reads {expected} alone. Nothing was changed", .path.display()
+    )]
+    Foreign {
+        path: PathBuf,
+        what: &'static str,
+        found: u32,
+        expected: u32,
+    },
 }

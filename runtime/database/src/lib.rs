@@ -2,11 +2,9 @@
 //! Owns: the order of opening and closing, the engine threads, the choice of log kind and commit mode.
 //! Does not: know HTTP or flags; hold any state of its own beyond the parts.
 //! Invariants: no call is taken before the log is replayed; after `close` everything acknowledged is durable and sealed.
-//! Called by: `node`, the benchmarks' driver.
+//! Called by: `http`, `node`, the benchmarks' driver.
 #![forbid(unsafe_code)]
 
-mod backups;
-mod checkpoint;
 mod committing;
 mod comparing;
 mod config;
@@ -16,11 +14,8 @@ mod device;
 mod differing;
 mod environment;
 mod error;
-mod estimate;
 mod expected;
-mod first_checkpoints;
 mod following;
-mod former;
 mod inspect;
 mod lease_rules;
 mod leasing;
@@ -41,27 +36,25 @@ mod standby;
 mod stepping;
 mod stored;
 mod synced;
-mod writing;
 
-pub use config::{CheckpointConfig, CommitMode, DatabaseConfig, RedoConfig};
+pub use config::{COPY_AT_ENTRIES_DEFAULT, CommitMode, DatabaseConfig, DeviceConfig, NvramConfig, RedoConfig};
 pub use cutting::{BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, cut_back, list_cuts};
 pub use database::Database;
-pub use device::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, DeviceError, NvramConfig, RegionNote};
-pub use differing::NOTE_NAME as DIFFERS_NAME;
+pub use device::RegionNote;
 pub use environment::{Environment, Folders};
-pub use error::OpenError;
+pub use error::{DeviceError, OpenError};
 pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
 pub use leasing::{Holder, LeaseConfig, LeaseError, LeaseStore, Seen, StoreError, SyncRecord};
 pub use linking::{AskStepDown, AskTicket, FollowPrimary, TicketError};
 pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
 pub use opening::{bring_home, bring_home_in};
-pub use quarantine::Quarantined;
 pub use reading::ReadersConfig;
-pub use report::{LoadedCheckpoint, ReadOnly, RecoveryReport};
+pub use report::{LoadedCheckpoint, QuarantinedProcedure, ReadOnly, RecoveryReport};
 pub use reprise_nvram::FlushPolicy;
 pub use shipping::{ServeStandbys, ServeStandbysError};
 pub use shown::{NAME as VIEW_NAME, keep_committed};
 pub use simlease::SimLeases;
+pub use small_file::DIFFERS_NAME;
 pub use standby::StandbyPositions;
 pub use stored::stored_partitions;
 pub use synced::{STANDING_NAME, forget_earlier_log};
@@ -73,3 +66,4 @@ pub use reprise_recovery::RecoveryError;
 pub use reprise_replay::RecoverFrom;
 pub use reprise_replay::{Divergence, ReplayError};
 pub use reprise_storage::{AfterImage, set_hash_secret};
+pub use reprise_upkeep::CheckpointConfig;

@@ -22,8 +22,8 @@ use reprise_partition::{
 use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
 use crate::{
-    config::{CommitMode, DatabaseConfig},
-    device::{Device, DeviceConfig, NOTE_NAME, NvramInUse},
+    config::{CommitMode, DatabaseConfig, DeviceConfig},
+    device::{Device, NOTE_NAME, NvramInUse},
     environment::{Environment, Folders, SiteWork},
     error::OpenError,
 };

@@ -2,81 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use reprise_base::Lsn;
 use reprise_partition::Touched;
 use reprise_recovery::RecoveryError;
-use reprise_replay::Divergence;
-use reprise_txn::{Deployed, ModuleId};
+use reprise_txn::ModuleId;
 use reprise_wire::RecordRef;
-use serde::Serialize;
 
-use crate::{database::Database, error::OpenError};
-
-/// A procedure of one module version that takes no calls; of what it did, the log's changes are believed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Quarantined {
-    /// Number of the version in the log.
-    pub module_id: u32,
-    /// Its number in the module.
-    pub procedure_number: u16,
-    pub module: String,
-    pub version: u32,
-    pub procedure: String,
-    /// The record that diverged.
-    pub lsn: u64,
-    pub what: String,
-}
-
-impl Quarantined {
-    pub(crate) fn of(found: &Divergence) -> Self {
-        Self {
-            module_id: found.module_id.0,
-            procedure_number: found.procedure_number,
-            module: found.module.clone(),
-            version: found.version,
-            procedure: found.procedure.clone(),
-            lsn: found.lsn.0,
-            what: found.what.clone(),
-        }
-    }
-
-    pub fn name(&self) -> String {
-        format!("{}.{}", self.module, self.procedure)
-    }
-
-    fn place(&self) -> (ModuleId, u16) {
-        (ModuleId(self.module_id), self.procedure_number)
-    }
-
-    fn why(&self) -> reprise_txn::Quarantined {
-        reprise_txn::Quarantined {
-            diverged: Lsn(self.lsn),
-            what: self.what.clone(),
-        }
-    }
-
-    fn all_of(deployed: &Deployed) -> Vec<Self> {
-        let all = deployed.quarantine.iter();
-        let told = all.map(|((id, number), why)| {
-            let module = &deployed.versions[id.0 as usize];
-            Self {
-                module_id: id.0,
-                procedure_number: *number,
-                module: module.name.clone(),
-                version: module.version,
-                procedure: module.schema.procedures[*number as usize].name.clone(),
-                lsn: why.diverged.0,
-                what: why.what.clone(),
-            }
-        });
-        told.collect()
-    }
-}
+use crate::{database::Database, error::OpenError, report::QuarantinedProcedure};
 
 impl Database {
     /// Procedures that take no calls.
-    pub fn quarantine(&self) -> Vec<Quarantined> {
-        Quarantined::all_of(&self.router().deployed())
+    pub fn quarantine(&self) -> Vec<QuarantinedProcedure> {
+        QuarantinedProcedure::all_of(&self.router().deployed())
     }
 
     /// Makes the quarantine outlast this process: a record in the log for each procedure that has none yet. After a recovery that went through.
@@ -116,7 +52,7 @@ impl Database {
     pub(crate) fn distrusted(&self) -> Result<BTreeSet<(ModuleId, u16)>, OpenError> {
         let mut places: BTreeSet<_> = self.router().deployed().quarantine.keys().copied().collect();
         let list = self.upkeep.quarantine.lock().expect("held for a look");
-        places.extend(list.iter().map(Quarantined::place));
+        places.extend(list.iter().map(QuarantinedProcedure::place));
         let (Some(log), Some(opened)) = (&self.log, &self.opened) else {
             return Ok(places);
         };

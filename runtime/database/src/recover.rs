@@ -14,15 +14,13 @@ use reprise_log::Log;
 use reprise_partition::CallBatch;
 use reprise_recovery::{LogSchemas, RecoveryError, described_in, feed, load, reset};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
-use reprise_router::{
-    CallDigests, CheckpointInfo, CheckpointState, Phase, RecoveryStep, Remembered, Router, ScopedKey,
-};
+use reprise_router::{CallDigests, Phase, RecoveryStep, Remembered, Router, ScopedKey};
 use reprise_txn::TablePast;
+use reprise_upkeep::{CheckpointInfo, CheckpointState, OpeningPart, OpeningSpeeds};
 
 use crate::{
     database::Database,
     error::OpenError,
-    estimate::OpeningSpeeds,
     report::{LoadedCheckpoint, RecoveryReport},
 };
 
@@ -109,11 +107,19 @@ impl Database {
         let Some(checkpointer) = &self.checkpointer else {
             return;
         };
-        let mut speeds = OpeningSpeeds::of(report);
+        let part = |bytes, seconds| OpeningPart { bytes, seconds };
+        let loaded = report.checkpoint;
+        let loaded = loaded.map(|loaded| part(loaded.row_bytes, loaded.seconds - loaded.compile_seconds));
+        let mut speeds = OpeningSpeeds {
+            load: loaded.unwrap_or_default(),
+            replay: part(report.log_bytes, report.replay_seconds),
+            check: part(report.checked_bytes, report.check_seconds),
+            ..OpeningSpeeds::default()
+        };
         if self.router.role() != Role::Standby {
             speeds.own_log_from = end;
         }
-        *checkpointer.speeds.lock().expect("held for a store") = speeds;
+        checkpointer.record_speeds(speeds);
     }
 
     /// Loads the newest checkpoint that can be; where the log goes on behind it. Without any the log goes on at its beginning.
@@ -228,7 +234,7 @@ impl Database {
             return;
         };
         let size = reader.size();
-        checkpointer.note(CheckpointInfo {
+        checkpointer.record_found(CheckpointInfo {
             lsn: reader.lsn(),
             state: CheckpointState::Published,
             began_unix_us: reader.header().txn_id.time_us(),

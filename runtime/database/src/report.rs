@@ -2,6 +2,8 @@
 
 use reprise_base::Lsn;
 use reprise_replay::Divergence;
+use reprise_txn::{Deployed, ModuleId, Quarantined};
+use serde::Serialize;
 
 /// What recovery did.
 #[derive(Clone, Debug, Default)]
@@ -51,4 +53,65 @@ pub struct ReadOnly {
     pub divergence: Option<Box<Divergence>>,
     /// What differed from the primary's tables when the directory was a standby's.
     pub differed: Option<String>,
+}
+
+/// A procedure of one module version that takes no calls; of what it did, the log's changes are believed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct QuarantinedProcedure {
+    /// Number of the version in the log.
+    pub module_id: u32,
+    /// Its number in the module.
+    pub procedure_number: u16,
+    pub module: String,
+    pub version: u32,
+    pub procedure: String,
+    /// The record that diverged.
+    pub lsn: u64,
+    pub what: String,
+}
+
+impl QuarantinedProcedure {
+    pub(crate) fn of(found: &Divergence) -> Self {
+        Self {
+            module_id: found.module_id.0,
+            procedure_number: found.procedure_number,
+            module: found.module.clone(),
+            version: found.version,
+            procedure: found.procedure.clone(),
+            lsn: found.lsn.0,
+            what: found.what.clone(),
+        }
+    }
+
+    pub fn name(&self) -> String {
+        format!("{}.{}", self.module, self.procedure)
+    }
+
+    pub(crate) fn place(&self) -> (ModuleId, u16) {
+        (ModuleId(self.module_id), self.procedure_number)
+    }
+
+    pub(crate) fn why(&self) -> Quarantined {
+        Quarantined {
+            diverged: Lsn(self.lsn),
+            what: self.what.clone(),
+        }
+    }
+
+    pub(crate) fn all_of(deployed: &Deployed) -> Vec<Self> {
+        let all = deployed.quarantine.iter();
+        let told = all.map(|((id, number), why)| {
+            let module = &deployed.versions[id.0 as usize];
+            Self {
+                module_id: id.0,
+                procedure_number: *number,
+                module: module.name.clone(),
+                version: module.version,
+                procedure: module.schema.procedures[*number as usize].name.clone(),
+                lsn: why.diverged.0,
+                what: why.what.clone(),
+            }
+        });
+        told.collect()
+    }
 }

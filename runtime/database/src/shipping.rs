@@ -19,14 +19,13 @@ use reprise_router::{
     ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown, ViewAge,
 };
 use reprise_ship::{Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
+use reprise_upkeep::{Checkpointer, FirstCheckpoints};
 
 use crate::{
-    checkpoint::Checkpointer,
     committing::Committing,
     cutting::{self, CutInfo},
     database::Database,
     expected::{self, Keeping},
-    first_checkpoints::FirstCheckpoints,
     lease_rules::ByHand,
     leasing::LeasingCell,
     linking::{self, FollowPrimary, Linked},

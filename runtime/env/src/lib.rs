@@ -2,7 +2,7 @@
 //! Owns: the traits `Clock`, `Disk`, `Threads` and `Net`, the real ones, and simulated ones with faults (`sim`, `stepper`, `simnet`).
 //! Does not: know what is stored or done, retry anything but an open that found no descriptor left.
 //! Invariants: no unsafe code but for calls of the system; a write that was reported durable is in every crash image of `SimDisk`.
-//! Called by: `host`, `log`, `txn`, `checkpoint`, `partition`, `replay`, `recovery`, `database`, `backup`, `ship`, `net-rdma`, `net-tls`, `node`.
+//! Called by: `host`, `log`, `txn`, `checkpoint`, `partition`, `replay`, `recovery`, `upkeep`, `database`, `backup`, `ship`, `net-rdma`, `net-tls`, `node`.
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -4,7 +4,7 @@
 //! Does not: know what a record means, send it anywhere (a sink does), decide what is replayed; it never retries a failed write.
 //! Invariants: durable <= written <= filled, each only grows; a block is written once, one at a time; an append that was
 //! taken has its place on preallocated space, so a full disk refuses and never loses.
-//! Called by: `partition` (append), `recovery` (open, read), `router` (read, positions), `ship` (groups, holds), `database`, `backup`, `node` (files).
+//! Called by: `partition` (append), `recovery` (open, read), `router` (read, positions), `ship` (groups, holds), `upkeep`, `database`, `backup`, `node` (files).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -2,7 +2,7 @@
 //! Owns: counters per engine thread, latency histograms, sums by procedure, recent lines of each procedure, notices for the operator.
 //! Does not: know HTTP, format anything, write files, slow down whoever counts.
 //! Invariants: counting takes no lock and no allocation; an engine thread's counter has one writer; memory is bounded.
-//! Called by: `log`, `partition` (count), `txn` (where a module's calls are counted), `database`, `router`, `http`, `node` (read snapshots).
+//! Called by: `log`, `partition` (count), `txn` (where a module's calls are counted), `upkeep`, `database`, `router`, `http`, `node` (read snapshots).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

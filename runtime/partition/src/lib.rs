@@ -5,7 +5,7 @@
 //! Does not: choose partitions, parse requests, write files, decide what happens at recovery.
 //! Invariants: per partition, transaction ids grow in the order of execution and of the log; nothing is acknowledged
 //! before the sink says so; a partition is held by exactly one thread at any time.
-//! Called by: `router` (calls, jobs), `recovery`, `replay`, `database`.
+//! Called by: `router` (calls, jobs), `recovery`, `replay`, `upkeep`, `database`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -2,11 +2,10 @@
 //! Owns: the inboxes, the order of multi-partition jobs, admission, idempotency keys, the role and phase of the node.
 //! Does not: run procedures, write the log, know HTTP.
 //! Invariants: two multi-partition jobs enter every inbox that they share in the same order; a key has one committed outcome.
-//! Called by: `database`, `http`, `node`, the benchmarks' driver.
+//! Called by: `upkeep`, `database`, `http`, `node`, the benchmarks' driver.
 #![forbid(unsafe_code)]
 
 mod admin;
-mod backup;
 mod builder;
 mod checkpoint;
 mod clock_watch;
@@ -27,12 +26,8 @@ mod standby;
 mod views;
 
 pub use admin::{DeployError, Deployment, Planned, Removal};
-pub use backup::{BackupError, BackupInfo, BackupService, BackupState};
 pub use builder::{BatchBuilder, BatchReply, CallReply, CallTerms, OnReply};
-pub use checkpoint::{
-    BytesError, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart,
-    PartitionStart, RestartEstimate, TakeError,
-};
+pub use checkpoint::{CopyError, CopyStart, PartitionStart};
 pub use compare::digests_at_mark;
 pub use idempotency::{CallDigests, Exported, Idempotency, IdempotencyStats, Lookup, Remembered};
 pub use logs::{
@@ -50,7 +45,6 @@ pub use scoped_key::ScopedKey;
 pub use standby::NotPrimary;
 pub use views::ReadPath;
 
-pub use reprise_backup::ArchiveStatus;
 pub use reprise_log::FrontStatus;
 pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{

@@ -10,7 +10,6 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender};
-use reprise_backup::ArchiveStatus;
 use reprise_base::{
     Budget, Epoch, Lsn, MemoryLedger, PartitionId, Role,
     limits::{DEPLOY_TIME_MAX_S, WAITING_TXNS_MAX},
@@ -24,9 +23,7 @@ use reprise_partition::{
 use reprise_txn::{Bound, Compiler, Deployed, Module};
 
 use crate::{
-    backup::BackupService,
     builder::{BatchBuilder, OnReply, Part},
-    checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
     clock_watch::ClockWatch,
     dangers::DangerWatch,
     idempotency::{Idempotency, IdempotencyStats},
@@ -116,16 +113,6 @@ pub struct Status {
     pub sites: u16,
     pub committed_lsn: Lsn,
     pub durable_lsn: Lsn,
-    /// Of the newest checkpoint.
-    pub checkpointed_lsn: Option<Lsn>,
-    /// What a restart would take now; none without a log.
-    pub restart: Option<RestartEstimate>,
-    /// The last checkpoint of this run that failed.
-    pub checkpoint_failure: Option<CheckpointFailure>,
-    /// Checkpoints published and failed in this run.
-    pub checkpoints: (u64, u64),
-    /// None without one.
-    pub archive: Option<ArchiveStatus>,
     pub started_unix_us: i64,
     pub phase: Phase,
     pub log_error: Option<Arc<str>>,
@@ -156,8 +143,6 @@ pub(crate) struct Inner {
     idempotency: Idempotency,
     pub clock_watch: ClockWatch,
     pub dangers: DangerWatch,
-    pub checkpoints: OnceLock<Weak<dyn CheckpointService>>,
-    pub backups: OnceLock<Weak<dyn BackupService>>,
     pub replication: OnceLock<Weak<dyn ReplicationService>>,
     pub part: standby::Part,
     /// Procedures that take no calls, by version and number, and why. Set before the first call is taken.
@@ -193,8 +178,6 @@ impl Router {
             idempotency,
             clock_watch: ClockWatch::default(),
             dangers: DangerWatch::default(),
-            checkpoints: OnceLock::new(),
-            backups: OnceLock::new(),
             replication: OnceLock::new(),
             part: standby::Part::default(),
             started_unix_us,
@@ -248,8 +231,6 @@ impl Router {
         let config = &self.0.config;
         let log = config.log.as_deref();
         let waiting = config.shared.waiting.iter();
-        let checkpoints = self.0.checkpoints.get().and_then(Weak::upgrade);
-        let checkpoints = checkpoints.as_deref();
         Status {
             role: self.role(),
             epoch: log.map(Log::epoch),
@@ -261,11 +242,6 @@ impl Router {
             sites: config.shared.sites_count,
             committed_lsn: self.view(),
             durable_lsn: log.map_or(Lsn(0), Log::durable),
-            checkpointed_lsn: checkpoints.and_then(|service| service.newest()),
-            restart: checkpoints.map(|service| service.restart()),
-            checkpoint_failure: checkpoints.and_then(|service| service.last_failure()),
-            checkpoints: checkpoints.map_or((0, 0), |service| service.counts()),
-            archive: checkpoints.and_then(|service| service.archive()),
             started_unix_us: self.0.started_unix_us,
             phase: self.phase(),
             log_error: self.log_trouble(),

@@ -3,7 +3,7 @@
 //! Does not: place groups, replay, decide who is primary, hold callers back (it tells whoever does what standbys have), know HTTP.
 //! Invariants: what is sent follows without a gap from where the standby said it is; no frame is used before its checksum is checked;
 //! `view`, `replayed` and `persisted` <= `received` <= `shipped` of each standby; `acked` only grows.
-//! Called by: `router` (what is told of freshness), `database`, `node` (a standby's first files).
+//! Called by: `router` (what is told of freshness), `upkeep` (a checkpoint for a new standby), `database`, `node` (a standby's first files).
 #![forbid(unsafe_code)]
 
 mod beside;

@@ -2,7 +2,7 @@
 //! Owns: the transaction seen by a guest (`SingleTxn`, `MultiTxn`, on a standby `ViewTxn`), its handles, cursors, limits and outcome.
 //! Does not: queue, log, choose partitions or give out ids; it is handed all of these.
 //! Invariants: an outcome other than `Commit` left nothing in the tables; a guest sees no storage address.
-//! Called by: `partition` (running), `replay` (the same path again), `recovery`, `router`, `database`, `catalog` (modules and
+//! Called by: `partition` (running), `replay` (the same path again), `recovery`, `router`, `upkeep`, `database`, `catalog` (modules and
 //! tables).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

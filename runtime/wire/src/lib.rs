@@ -3,7 +3,7 @@
 //! Does not: read or write files, hold state, decide what a damaged byte means for recovery.
 //! Invariants: each value has exactly one valid form; any bytes decode to a value or a `WireError`, never a panic.
 //! Called by: `log` (segments, blocks), `storage`, `txn`, `partition`, `router` (encode records), `recovery`,
-//! `replay`, `checkpoint`, `database`, `backup`, `node` (decode them), `ship` (frames).
+//! `replay`, `checkpoint`, `upkeep`, `database`, `backup`, `node` (decode them), `ship` (frames).
 #![forbid(unsafe_code)]
 
 mod batch;

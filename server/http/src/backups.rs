@@ -13,7 +13,7 @@ use axum::{
 use bytes::Bytes;
 use reprise_api::{Backup, BackupFile, BackupList, BackupState, Problem, ProblemKind, U64};
 use reprise_codec::rfc3339;
-use reprise_router::{BackupError, BackupInfo, BackupState as RouterState};
+use reprise_upkeep::{BackupError, BackupInfo, BackupState as OwnState};
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
@@ -62,7 +62,7 @@ pub async fn create_backup(
     let with_earlier = params.earlier.unwrap_or(false);
     let begun = state
         .control(ControlOp::CreateBackup, principal, move |parts| {
-            Ok(parts.router.backups()?.create(with_earlier)?)
+            Ok(parts.database.backups()?.create(with_earlier)?)
         })
         .await?;
     let backup = answer(begun);
@@ -84,7 +84,7 @@ pub async fn create_backup(
 pub async fn list_backups(State(state): State<AppState>) -> Result<Json<BackupList>, Refusal> {
     let listed = state
         .blocking(Operation::Other, |parts| {
-            Ok::<_, BackupError>(parts.router.backups()?.list())
+            parts.database.backups().map(|backups| backups.list())
         })
         .await?;
     let backups = listed?.into_iter().map(answer).collect();
@@ -103,7 +103,9 @@ pub async fn list_backups(State(state): State<AppState>) -> Result<Json<BackupLi
     )
 )]
 pub async fn show_backup(State(state): State<AppState>, Name(id): Name) -> Result<Json<Backup>, Refusal> {
-    let find = move |parts: &crate::state::Parts| parts.router.backups()?.find(&id).ok_or(BackupError::NotFound);
+    let find = move |parts: &crate::state::Parts| -> Result<_, Refusal> {
+        Ok(parts.database.backups()?.find(&id).ok_or(BackupError::NotFound)?)
+    };
     Ok(Json(answer(state.blocking(Operation::Other, find).await??)))
 }
 
@@ -127,7 +129,7 @@ pub async fn delete_backup(
 ) -> Result<StatusCode, Refusal> {
     state
         .control(ControlOp::RemoveBackup(id.clone()), principal, move |parts| {
-            Ok(parts.router.backups()?.remove(&id)?)
+            Ok(parts.database.backups()?.remove(&id)?)
         })
         .await?;
     Ok(StatusCode::NO_CONTENT)
@@ -163,7 +165,7 @@ pub async fn download_file(
         Refusal::from(problem)
     })?;
     let op = ControlOp::ReadBackup(format!("{id}/{name}"));
-    let open = move |parts: &crate::state::Parts| Ok(parts.router.backups()?.open_file(&id, &name)?);
+    let open = move |parts: &crate::state::Parts| Ok(parts.database.backups()?.open_file(&id, &name)?);
     let (file, bytes) = state.control(op, principal, open).await?;
     let pieces = Pieces {
         file: Arc::new(file),
@@ -215,9 +217,9 @@ fn answer(info: BackupInfo) -> Backup {
     Backup {
         id: info.id,
         state: match info.state {
-            RouterState::Running => BackupState::Running,
-            RouterState::Published => BackupState::Published,
-            RouterState::Failed => BackupState::Failed,
+            OwnState::Running => BackupState::Running,
+            OwnState::Published => BackupState::Published,
+            OwnState::Failed => BackupState::Failed,
         },
         began_at: rfc3339(info.began_unix_us),
         seconds: info.seconds,
@@ -241,7 +243,7 @@ fn answer(info: BackupInfo) -> Backup {
 impl From<BackupError> for Refusal {
     fn from(error: BackupError) -> Self {
         match error {
-            BackupError::NoLog | BackupError::NotFound => Self::not_found(error.to_string()),
+            BackupError::NotFound => Self::not_found(error.to_string()),
             BackupError::Full(_) => Self::limit("backups", error.to_string()),
             BackupError::Unavailable(reason) => Self::unavailable(&reason),
         }

@@ -8,10 +8,17 @@ use axum::{
 };
 use reprise_api::{Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem, RestartEstimate, U64};
 use reprise_codec::rfc3339;
-use reprise_router::{CheckpointInfo, CheckpointState as RouterState, CopyError, TakeError};
+use reprise_router::CopyError;
+use reprise_upkeep::{CheckpointInfo, CheckpointState as OwnState, NoLog, TakeError};
 use serde::Serialize;
 
-use crate::{auth::Principal, control::ControlOp, front::Name, refusal::Refusal, state::AppState};
+use crate::{
+    auth::Principal,
+    control::ControlOp,
+    front::Name,
+    refusal::Refusal,
+    state::{AppState, Parts},
+};
 
 /// Takes a checkpoint
 ///
@@ -30,7 +37,7 @@ use crate::{auth::Principal, control::ControlOp, front::Name, refusal::Refusal, 
 pub async fn take_checkpoint(State(state): State<AppState>, principal: Principal) -> Result<Response, Refusal> {
     let begun = state
         .control(ControlOp::TakeCheckpoint, principal, |parts| {
-            Ok(parts.router.take_checkpoint()?)
+            Ok(parts.database.checkpointer()?.take()?)
         })
         .await?;
     let checkpoint = answer(begun);
@@ -54,16 +61,25 @@ pub fn accepted(location: String, body: impl Serialize) -> Response {
     responses((status = 200, description = "The newest first", body = CheckpointList))
 )]
 pub async fn list_checkpoints(State(state): State<AppState>) -> Json<CheckpointList> {
-    let status = state.router.status();
+    let checkpointer = state.database.checkpointer().ok();
+    let estimate = checkpointer.map(|checkpointer| checkpointer.restart());
     Json(CheckpointList {
-        checkpoints: state.router.checkpoints().into_iter().map(answer).collect(),
-        restart_seconds: status.restart.and_then(|restart| restart.seconds()),
-        restart: status.restart.map(restart),
-        last_failure: status.checkpoint_failure.map(failure),
+        checkpoints: list_of(&state).into_iter().map(answer).collect(),
+        restart_seconds: estimate.and_then(|estimate| estimate.seconds()),
+        restart: estimate.map(restart),
+        last_failure: checkpointer
+            .and_then(|checkpointer| checkpointer.last_failure())
+            .map(failure),
     })
 }
 
-pub fn restart(estimate: reprise_router::RestartEstimate) -> RestartEstimate {
+/// The checkpoints that there are; none without a log.
+pub fn list_of(parts: &Parts) -> Vec<CheckpointInfo> {
+    let checkpointer = parts.database.checkpointer();
+    checkpointer.map_or_else(|_| Vec::new(), |checkpointer| checkpointer.list())
+}
+
+pub fn restart(estimate: reprise_upkeep::RestartEstimate) -> RestartEstimate {
     RestartEstimate {
         load_bytes: estimate.load_bytes,
         load_seconds: estimate.load_seconds,
@@ -76,7 +92,7 @@ pub fn restart(estimate: reprise_router::RestartEstimate) -> RestartEstimate {
     }
 }
 
-pub fn failure(failure: reprise_router::CheckpointFailure) -> CheckpointFailure {
+pub fn failure(failure: reprise_upkeep::CheckpointFailure) -> CheckpointFailure {
     CheckpointFailure {
         at: rfc3339(failure.at_unix_us),
         error: failure.error,
@@ -95,7 +111,7 @@ pub fn failure(failure: reprise_router::CheckpointFailure) -> CheckpointFailure 
     )
 )]
 pub async fn show_checkpoint(State(state): State<AppState>, Name(id): Name) -> Result<Json<Checkpoint>, Refusal> {
-    let all = state.router.checkpoints().into_iter();
+    let all = list_of(&state).into_iter();
     let found = all.map(answer).find(|checkpoint| checkpoint.id == id);
     found
         .map(Json)
@@ -107,9 +123,9 @@ pub fn answer(info: CheckpointInfo) -> Checkpoint {
         id: info.lsn.to_string(),
         lsn: U64(info.lsn.0),
         state: match info.state {
-            RouterState::Running => CheckpointState::Running,
-            RouterState::Published => CheckpointState::Published,
-            RouterState::Failed => CheckpointState::Failed,
+            OwnState::Running => CheckpointState::Running,
+            OwnState::Published => CheckpointState::Published,
+            OwnState::Failed => CheckpointState::Failed,
         },
         began_at: rfc3339(info.began_unix_us),
         seconds: info.seconds,
@@ -122,10 +138,15 @@ pub fn answer(info: CheckpointInfo) -> Checkpoint {
     }
 }
 
+impl From<NoLog> for Refusal {
+    fn from(error: NoLog) -> Self {
+        Self::not_found(error.to_string())
+    }
+}
+
 impl From<TakeError> for Refusal {
     fn from(error: TakeError) -> Self {
         match error {
-            TakeError::NoLog => Self::not_found(error.to_string()),
             TakeError::Begin(CopyError::Log(reason)) => reason.into(),
             TakeError::Begin(CopyError::Busy) | TakeError::Failed(_) => Self::unavailable(&error.to_string()),
             TakeError::Begin(CopyError::Unavailable(reason)) => Self::unavailable(&reason),

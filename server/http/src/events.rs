@@ -13,7 +13,7 @@ use reprise_api::{LatencyUs, MetricsEvent, Problem, ProblemKind, U64};
 use reprise_base::Lsn;
 use reprise_codec::rfc3339;
 use reprise_observe::{LatencySummary, Snapshot};
-use reprise_router::{CheckpointInfo, CheckpointState};
+use reprise_upkeep::{CheckpointInfo, CheckpointState};
 use serde::Serialize;
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
@@ -22,7 +22,7 @@ use tokio::{
 
 use crate::{
     auth::{Caller, Role},
-    checkpoints::answer,
+    checkpoints::{answer, list_of},
     limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
     refusal::Refusal,
     replication,
@@ -98,7 +98,7 @@ impl Live {
             draining: state.draining.subscribe(),
             last_status: String::new(),
             last: (Instant::now(), state.router.metrics()),
-            told: stands(&state.router.checkpoints()),
+            told: stands(&list_of(&state)),
             state,
             next_control: 0,
             caller,
@@ -150,7 +150,7 @@ impl Live {
     }
 
     fn push_checkpoints(&mut self, out: &mut Vec<u8>) {
-        let all = self.state.router.checkpoints();
+        let all = list_of(&self.state);
         let told = std::mem::replace(&mut self.told, stands(&all));
         for checkpoint in all.into_iter().rev() {
             if !told.contains(&(checkpoint.lsn, checkpoint.state)) {

@@ -20,7 +20,8 @@ use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Encoder, TextEncoder};
 use reprise_base::MemoryKind;
 use reprise_observe::{Snapshot, Totals};
-use reprise_router::{ArchiveStatus, CallEnd, CallStage, FrontStatus, IdempotencyStats, ProcedureSums};
+use reprise_router::{CallEnd, CallStage, FrontStatus, IdempotencyStats, ProcedureSums};
+use reprise_upkeep::ArchiveStatus;
 
 use crate::{
     places::Operation,
@@ -148,6 +149,8 @@ impl Metrics {
 
 fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
     let status = parts.router.status();
+    let checkpointer = parts.database.checkpointer().ok();
+    let (published, failed) = checkpointer.map_or((0, 0), |own| own.counts());
     let (deployed, memory) = (parts.router.deployed(), parts.router.memory());
     let lease = parts.router.replication().and_then(|service| service.info().lease);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -164,11 +167,11 @@ fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
         tables: deployed.tables.len() as u64,
         idempotency: status.idempotency,
         clock_jumps: parts.router.clock_jumps(),
-        checkpoints: status.checkpoints.0,
-        checkpoint_failures: status.checkpoints.1,
-        checkpointed_lsn: status.checkpointed_lsn.map_or(0, |lsn| lsn.0),
-        restart_seconds: status.restart.map_or(0.0, |restart| restart.known_seconds()),
-        archive: status.archive.clone().unwrap_or_default(),
+        checkpoints: published,
+        checkpoint_failures: failed,
+        checkpointed_lsn: checkpointer.and_then(|own| own.newest()).map_or(0, |lsn| lsn.0),
+        restart_seconds: checkpointer.map_or(0.0, |own| own.restart().known_seconds()),
+        archive: checkpointer.and_then(|own| own.archive()).unwrap_or_default(),
         procedures: parts.router.procedures().sums(),
         rings: status
             .nvram

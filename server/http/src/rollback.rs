@@ -6,7 +6,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_api::{ModuleUploaded, Problem};
-use reprise_router::{BytesError, Deployed, Module};
+use reprise_router::{Deployed, Module};
+use reprise_upkeep::BytesError;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -87,8 +88,10 @@ impl Former {
         let deployed = parts.router.deployed();
         let module = choose(&deployed, name, version)?;
         let found = parts
-            .router
-            .module_bytes(module)
+            .database
+            .checkpointer()
+            .map_err(BytesError::from)
+            .and_then(|checkpointer| checkpointer.module_bytes(module))
             .and_then(|wasm| match Sha256::digest(&wasm)[..] == module.hash {
                 true => Ok(wasm),
                 false => Err(BytesError::Unreadable("they do not have its SHA-256".to_owned())),

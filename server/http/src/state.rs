@@ -10,6 +10,7 @@ use opentelemetry_sdk::trace::SdkTracer;
 use reprise_api::{Phase, integers_are_numbers, with_integers};
 use reprise_base::{Budget, MemoryKind};
 use reprise_catalog::Catalog;
+use reprise_database::Database;
 use reprise_net_tls::Identity;
 use reprise_observe::RefusalReason;
 use reprise_router::Router;
@@ -44,6 +45,8 @@ pub struct HttpOptions {
 }
 
 pub struct Parts {
+    /// For what an operator asks; calls go to its router.
+    pub database: Arc<Database>,
     pub router: Router,
     pub catalog: Catalog,
     /// Exchanged whole when the configuration is read anew.
@@ -100,10 +103,12 @@ impl Parts {
 
 impl AppState {
     /// Of a database whose router takes calls.
-    pub fn new(router: Router, catalog: Catalog, auth: Auth, options: HttpOptions) -> Self {
+    pub fn new(database: Arc<Database>, catalog: Catalog, auth: Auth, options: HttpOptions) -> Self {
+        let router = database.router().clone();
         let coalescers = Coalescers::new(router.partitions_count());
         let texts = Texts::new(router.memory().texts());
         Self(Arc::new(Parts {
+            database,
             router,
             catalog,
             auth: ArcSwap::from_pointee(auth.encrypted(options.tls.is_some())),

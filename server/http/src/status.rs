@@ -14,9 +14,8 @@ use reprise_api::{
 };
 use reprise_base::{Lsn, MemoryKind, MemoryLedger, memory::memory_kept_back};
 use reprise_codec::{hex, rfc3339};
-use reprise_router::{
-    ArchiveStatus, DeployProgress, FrontStatus, NvramDevice, Phase as RouterPhase, RecoveryStep as RouterStep,
-};
+use reprise_router::{DeployProgress, FrontStatus, NvramDevice, Phase as RouterPhase, RecoveryStep as RouterStep};
+use reprise_upkeep::ArchiveStatus;
 
 use crate::{
     checkpoints::{failure, restart},
@@ -36,6 +35,8 @@ pub async fn status(State(state): State<AppState>) -> Json<Status> {
 
 pub fn status_of(parts: &Parts) -> Status {
     let status = parts.router.status();
+    let checkpointer = parts.database.checkpointer().ok();
+    let estimate = checkpointer.map(|checkpointer| checkpointer.restart());
     Status {
         role: status.role.name().into(),
         epoch: status.epoch.map(|epoch| epoch.0),
@@ -48,11 +49,11 @@ pub fn status_of(parts: &Parts) -> Status {
         sites: status.sites,
         committed_lsn: last_before(status.committed_lsn),
         durable_lsn: U64(status.durable_lsn.0),
-        checkpointed_lsn: status.checkpointed_lsn.map(|lsn| U64(lsn.0)),
-        restart_seconds: status.restart.and_then(|restart| restart.seconds()),
-        restart: status.restart.map(restart),
-        checkpoint_failure: status.checkpoint_failure.map(failure),
-        archive: status.archive.map(archive),
+        checkpointed_lsn: checkpointer.and_then(|own| own.newest()).map(|lsn| U64(lsn.0)),
+        restart_seconds: estimate.and_then(|estimate| estimate.seconds()),
+        restart: estimate.map(restart),
+        checkpoint_failure: checkpointer.and_then(|own| own.last_failure()).map(failure),
+        archive: checkpointer.and_then(|own| own.archive()).map(archive),
         log_error: status.log_error.map(|error| error.to_string()),
         started_at: rfc3339(status.started_unix_us),
         uptime_s: ((now_us() - status.started_unix_us).max(0) / 1_000_000) as u64,

@@ -12,10 +12,9 @@ use reprise_api::U64;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_codec::{hex, rfc3339};
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy, Quarantined,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy, QuarantinedProcedure,
     RecoverFrom, RedoConfig, Verdict, inspect, stored_partitions,
 };
-use reprise_router::CheckpointState;
 use serde::Serialize;
 
 use crate::{
@@ -178,7 +177,7 @@ struct Recovered {
     seconds: f64,
     /// Of all tables.
     digest: String,
-    quarantined: Vec<Quarantined>,
+    quarantined: Vec<QuarantinedProcedure>,
     /// With which the next start begins.
     checkpoint_lsn: U64,
 }
@@ -233,19 +232,13 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
 }
 
 fn take_checkpoint(database: &Database) -> Result<U64, Failure> {
-    let begun = database.router().take_checkpoint().context("take a checkpoint")?;
-    loop {
-        let all = database.router().checkpoints();
-        let found = all.into_iter().find(|found| found.lsn == begun.lsn);
-        match found.map(|found| (found.state, found.error)) {
-            Some((CheckpointState::Published, _)) => return Ok(U64(begun.lsn.0)),
-            Some((CheckpointState::Running, _)) => thread::sleep(LOOK_EVERY),
-            other => {
-                let reason = other.and_then(|(_, error)| error).unwrap_or_default();
-                return Err(Failure::Other(anyhow!("take a checkpoint: {reason}")));
-            }
-        }
+    let checkpointer = database.checkpointer().context("take a checkpoint")?;
+    let begun = checkpointer.take().context("take a checkpoint")?;
+    let is_published = || checkpointer.is_published(begun.lsn);
+    while !is_published().map_err(|reason| anyhow!("take a checkpoint: {reason}"))? {
+        thread::sleep(LOOK_EVERY);
     }
+    Ok(U64(begun.lsn.0))
 }
 
 fn tell_recovered(told: &Recovered) -> std::io::Result<()> {

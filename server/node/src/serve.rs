@@ -98,7 +98,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config, identity.clone(), may_be_open)?;
     let notes = Notes::of(&config);
-    let state = AppState::new(database.router().clone(), catalog.clone(), config.tokens.auth, options);
+    let state = AppState::new(database.clone(), catalog.clone(), config.tokens.auth, options);
     let opening = Opening {
         dir: config.place.data_dir.value,
         read_only: config.read_only,

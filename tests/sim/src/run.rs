@@ -247,7 +247,7 @@ impl Run {
             }
             80..86 => world.clock.advance_us(self.below(20_000) as i64),
             86..89 => {
-                let taken = world.router().take_checkpoint();
+                let taken = world.checkpointer().take();
                 self.note(|| format!("checkpoint: {:?}", taken.as_ref().map(|info| info.lsn)));
             }
             89 => self.upgrade(world),

@@ -9,6 +9,7 @@ use reprise_database::{
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
 use reprise_router::{BatchBuilder, BatchReply, CallKey, Router, call_hash};
+use reprise_upkeep::Checkpointer;
 
 use crate::{
     module::{NAME, NativeCompiler, Way},
@@ -148,6 +149,10 @@ impl<A: Send + Sync + 'static> World<A> {
         self.database().router()
     }
 
+    pub fn checkpointer(&self) -> &Checkpointer {
+        self.database().checkpointer().expect("each life has a log")
+    }
+
     /// Sends calls of the module in service: (procedure, key, encoded arguments).
     pub fn submit(&self, calls: &[(&str, Option<&str>, Vec<u8>)], attempts: Vec<A>) {
         let deployed = self.router().deployed();
@@ -221,7 +226,7 @@ fn open(
         Role::Primary | Role::ReadOnly => Database::open_in(config, around),
     };
     let database = opened.map_err(Refused::Open)?;
-    database.serve_backups_in(Arc::new(SimTree::new(disk)), u64::MAX);
+    database.serve_backups(Arc::new(SimTree::new(disk)), u64::MAX);
     let recovered = match settings.quarantines {
         false => database.recover(),
         true => database

@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["txn", "checkpoint"],
     &["partition", "replay", "backup", "ship"],
     &["router", "recovery"],
-    &["database"],
+    &["upkeep", "database"],
     &["codec", "catalog", "http"],
     &["node"],
 ];

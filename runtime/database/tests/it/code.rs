@@ -7,7 +7,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use crate::common::{Consenting, bank, config, files, fill, open, recovered, take, wasm};
+use crate::common::{Consenting, bank, checkpointer, config, files, fill, open, recovered, take, wasm};
 use reprise_database::Database;
 
 /// Modules without tables, each of its own code: `p(n)` answers nothing.
@@ -113,7 +113,7 @@ fn what_is_out_of_service_holds_no_code_and_what_nothing_names_is_not_compiled()
         let versions = &database.router().deployed().versions;
         for (version, number) in versions.iter().zip(0..) {
             assert_eq!(version.wasm_bytes, module(number).len() as u64);
-            let found = database.router().module_bytes(version);
+            let found = checkpointer(&database).module_bytes(version);
             assert!(
                 found.expect("read") == module(number),
                 "a checkpoint and the log have their bytes"

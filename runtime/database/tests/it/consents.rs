@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use crate::common::{
-    Consenting, call, config, digest_now,
+    self, Consenting, call, config, digest_now,
     parts::{B, K, Parts, TABLE, module},
     recovered, take,
 };
 use reprise_database::{Database, DatabaseConfig};
-use reprise_router::{Consent, DeployError, InstallError, LogBody, LogQuery, PlanSummary, ReplyOutcome};
+use reprise_router::{Consent, DeployError, InstallError, LogBody, PlanSummary, ReplyOutcome};
 
 const NULLABLE: &str = r#"{"name":"n","type":"i64","nullable":true}"#;
 
@@ -108,13 +108,7 @@ fn deployment_is_refused_until_it_is_consented_to_each_loss() {
         ["abandon-table:m.t (3 rows)"],
         "a table with rows would have no owner"
     );
-    let page = database.router().log_records(LogQuery {
-        limit: 100,
-        ..LogQuery::default()
-    });
-    let logged = page
-        .expect("read")
-        .records
+    let logged = common::records(&database, None)
         .into_iter()
         .filter_map(|entry| match entry.body {
             LogBody::Deploy { destroyed, .. } => Some(destroyed),
@@ -253,12 +247,8 @@ fn migration_runs_once_until_a_rollback_takes_its_name_off() {
         let ran = |database: &Database, wasm: &[u8]| {
             let migrates = planned(database, wasm).migrates;
             let lsn = database.router().deploy_consenting("m", wasm).expect("deployed").lsn;
-            let page = database.router().log_records(LogQuery {
-                from: Some(lsn),
-                limit: 1,
-                ..LogQuery::default()
-            });
-            let LogBody::Deploy { migration, .. } = &page.expect("read").records[0].body else {
+            let entry = common::records(database, Some(lsn)).swap_remove(0);
+            let LogBody::Deploy { migration, .. } = &entry.body else {
                 panic!("no deployment");
             };
             assert_eq!(migration.is_some(), migrates);

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::common::{
     Consenting, call, config, files,
     parts::{K, Parts, TABLE, module},
-    recovered, take,
+    records, recovered, take,
 };
 use reprise_abi::{Field, RowLayout};
 use reprise_base::Lsn;
@@ -73,13 +73,9 @@ fn put(database: &Database, k: i64) {
 
 /// Each change: the row's key, and its table with its columns as the log shows them; `?` where that is not known.
 fn shown(database: &Database) -> Vec<(i64, String)> {
-    let query = LogQuery {
-        limit: 1_000,
-        kind: Some("changes".into()),
-        ..LogQuery::default()
-    };
-    let page = database.router().log_records(query).expect("a page");
-    let rows = page.records.into_iter().map(|entry| {
+    let records = records(database, None).into_iter();
+    let changes = records.filter(|entry| entry.kind == "changes");
+    let rows = changes.map(|entry| {
         let row = entry.rows.into_iter().next().expect("a row");
         let bytes = row.row.expect("an insertion");
         let key = i64::from_le_bytes(bytes[..8].try_into().expect("a key"));

@@ -1,9 +1,7 @@
 //! The integration tests of `reprise-database`, in one binary.
 
-mod archive;
 mod backup;
 mod by_hand;
-mod checkpoint;
 mod code;
 mod common;
 mod comparing;
@@ -21,9 +19,9 @@ mod migrations;
 mod modes;
 mod nvram;
 mod nvram_standby;
+mod opening;
 mod parts;
 mod reach;
-mod read_back;
 mod readers;
 mod recovering;
 mod restore;

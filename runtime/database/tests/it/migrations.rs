@@ -7,7 +7,7 @@ use reprise_base::{
     limits::{MEMORY_MAX_LIMIT, WRITE_SET_BYTES_MAX},
 };
 use reprise_database::{Database, LogPolicy};
-use reprise_router::{DeployError, Failure, InstallError, LogBody, LogMigration, LogQuery, ReplyOutcome};
+use reprise_router::{DeployError, Failure, InstallError, LogBody, LogMigration, ReplyOutcome};
 
 const PEOPLE: i64 = 200;
 
@@ -131,15 +131,7 @@ fn the_log_says_what_ran() {
         .router()
         .deploy_consenting("contacts", &wasm("contacts2"))
         .expect("deployed");
-    let page = database
-        .router()
-        .log_records(LogQuery {
-            limit: 1_000,
-            ..LogQuery::default()
-        })
-        .expect("read");
-    let migrations: Vec<_> = page
-        .records
+    let migrations: Vec<_> = common::records(&database, None)
         .iter()
         .filter_map(|entry| match &entry.body {
             LogBody::Deploy { migration, .. } => Some(migration.clone()),

@@ -14,6 +14,7 @@ use std::{
 
 use crate::common::{
     close, config, digest_now, fill, fill_bank, i64s, recovered, submit, take, transfer, transfer_until, wasm,
+    with_section,
 };
 use reprise_base::{Epoch, Lsn};
 use reprise_database::{
@@ -396,19 +397,6 @@ fn a_module_whose_record_no_ring_takes_is_refused_before_it_is_installed() {
     );
     fill_bank(&database, 10);
     database.close().expect("close");
-}
-
-/// A module with a section of so many bytes that nobody reads.
-fn with_section(wasm: &[u8], bytes: usize) -> Vec<u8> {
-    let content = [&[3][..], b"pad", &vec![0; bytes]].concat();
-    let mut left = content.len();
-    let mut long = [wasm, &[0]].concat();
-    while left > 0x7f {
-        long.push(left as u8 | 0x80);
-        left >>= 7;
-    }
-    long.push(left as u8);
-    [long, content].concat()
 }
 
 #[test]

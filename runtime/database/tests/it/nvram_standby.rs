@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{close, config, digest_now, fill, fill_bank, recovered, transfer, transfer_until, wasm};
+use crate::common::{
+    close, config, digest_now, fill, fill_bank, recovered, transfer, transfer_until, wasm, with_section,
+};
 use crate::following::{
     ACCEPTING, Cluster, bootstrap, nvram, service, start_primary_with, start_standby_with, wait_in_sync, wait_seen,
     wait_streaming, wait_until,
@@ -408,17 +410,4 @@ fn a_small_region_takes_commands_beside_their_changes() {
         again.close().expect("close");
     }
     primary.close().expect("close");
-}
-
-/// A module with a section of so many bytes that nobody reads.
-fn with_section(wasm: &[u8], bytes: usize) -> Vec<u8> {
-    let content = [&[3][..], b"pad", &vec![0; bytes]].concat();
-    let mut left = content.len();
-    let mut long = [wasm, &[0]].concat();
-    while left > 0x7f {
-        long.push(left as u8 | 0x80);
-        left >>= 7;
-    }
-    long.push(left as u8);
-    [long, content].concat()
 }

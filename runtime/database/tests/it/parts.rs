@@ -8,14 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Line, Sent, close, config, i64s, submit_to};
+use crate::common::{Line, Sent, close, config, i64s, records, submit_to};
 use reprise_abi::{Field, RowLayout, ScalarType};
 use reprise_backup::{Point, restore};
 use reprise_base::{Lsn, limits::PART_BYTES};
 use reprise_database::{
     Database, DatabaseConfig, DeviceConfig, FlushPolicy, LogPolicy, NvramConfig, Placed, RecoverFrom, ShipForm,
 };
-use reprise_router::{BatchReply, Failure, LogBody, LogEntry, LogQuery, ReplyOutcome};
+use reprise_router::{BatchReply, Failure, LogBody, ReplyOutcome};
 use reprise_test_crash::copy_dir;
 
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -122,27 +122,10 @@ fn digest(database: &Database) -> u64 {
     database.router().digest().expect("ready")
 }
 
-fn records(database: &Database) -> Vec<LogEntry> {
-    let (mut found, mut from) = (Vec::new(), Lsn(0));
-    loop {
-        let query = LogQuery {
-            from: Some(from),
-            limit: 1_000,
-            ..LogQuery::default()
-        };
-        let page = database.router().log_records(query).expect("a log");
-        if page.records.is_empty() {
-            return found;
-        }
-        found.extend(page.records);
-        from = page.next.expect("oldest first");
-    }
-}
-
 /// What the log tells: rows by transaction that counts, and how many of its records are parts.
 fn logged(database: &Database) -> (Vec<usize>, usize) {
     let (mut txns, mut parts, mut open) = (Vec::new(), 0, Vec::new());
-    for entry in records(database) {
+    for entry in records(database, None) {
         assert!(entry.bytes as usize <= PART_BYTES + 200, "{} bytes", entry.bytes);
         match entry.body {
             LogBody::Part { number } => {
@@ -165,7 +148,10 @@ fn logged(database: &Database) -> (Vec<usize>, usize) {
 }
 
 fn kinds(database: &Database, kind: &str) -> usize {
-    records(database).iter().filter(|entry| entry.kind == kind).count()
+    records(database, None)
+        .iter()
+        .filter(|entry| entry.kind == kind)
+        .count()
 }
 
 #[test]
@@ -313,7 +299,7 @@ fn a_log_cut_off_between_two_parts_has_nothing_of_them() {
             opened.recover().expect("recover");
             let found = rows(&opened) as i64;
             assert_eq!(found % count, 0, "whole transactions alone");
-            let parts = records(&opened).last().is_some_and(|last| last.kind == "part");
+            let parts = records(&opened, None).last().is_some_and(|last| last.kind == "part");
             (copies, between) = (copies + 1, between + usize::from(parts));
             // It goes on.
             if opened.router().deployed().current.contains_key("m") {
@@ -393,7 +379,7 @@ fn a_standby_shows_all_parts_or_none_and_a_promotion_between_two_drops_them() {
             let began = Instant::now();
             let whole = loop {
                 let view = standby.router().view();
-                let found = records(&standby);
+                let found = records(&standby, None);
                 let last = found
                     .iter()
                     .rposition(|entry| entry.kind != "part")
@@ -458,7 +444,7 @@ fn a_restore_to_a_place_between_two_parts_has_what_lies_before_them() {
         let restored = open_with(settings(&target, 2, LogPolicy::Both), 10_000);
         assert_eq!(rows(&restored), expected, "{point:?}");
         assert!(
-            records(&restored).last().is_some_and(|last| last.kind != "part"),
+            records(&restored, None).last().is_some_and(|last| last.kind != "part"),
             "{point:?}"
         );
         restored.close().expect("closed");

@@ -6,34 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use crate::common::{close, digest_now, files, fill, fill_bank, open, take, transfer, wasm};
+use crate::common::{Moment, close, digest_of, files, fill, fill_bank, moment, open, take, transfer, wasm};
 use reprise_backup::{Point, RestoreError, StagingError, restore};
 use reprise_base::{Lsn, TxnId};
-use reprise_database::Database;
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-
-/// A state that the database was in: its last transaction, and the digest of its tables.
-struct Moment {
-    lsn: Lsn,
-    txn_id: TxnId,
-    digest: u64,
-}
-
-fn moment(database: &Database) -> Moment {
-    let last = common::submit(database, &[("open", None, common::i64s(&[next_account(), 1]))]);
-    Moment {
-        lsn: last.get(0).lsn,
-        txn_id: last.get(0).txn_id,
-        digest: digest_now(database),
-    }
-}
-
-fn next_account() -> i64 {
-    use std::sync::atomic::{AtomicI64, Ordering};
-    static NEXT: AtomicI64 = AtomicI64::new(1 << 40);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
 
 /// Moments before, between and behind checkpoints.
 fn history(dir: &Path, checkpoints: usize) -> Vec<Moment> {
@@ -51,15 +28,6 @@ fn history(dir: &Path, checkpoints: usize) -> Vec<Moment> {
     }
     database.close().expect("close");
     moments
-}
-
-fn digest_of(dir: &Path) -> u64 {
-    let (database, _) = open(dir, 1);
-    let digest = digest_now(&database);
-    // It takes more.
-    transfer(&database, 7);
-    database.close().expect("close");
-    digest
 }
 
 #[test]
@@ -196,7 +164,7 @@ fn a_log_whose_beginning_is_gone_is_restored_from_its_checkpoints_on() {
         transfer(&database, round);
         kept.push(moment(&database));
     }
-    let oldest = database.router().checkpoints().pop().expect("two").lsn;
+    let oldest = common::checkpointer(&database).list().pop().expect("two").lsn;
     close(database);
     let first = files(source.path(), "log")[0].clone();
     assert!(!first.ends_with("log-0000000000000000.seg"));

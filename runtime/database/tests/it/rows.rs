@@ -7,7 +7,7 @@ use crate::common::{config, digest_now, i64s, recovered, take, wasm};
 use reprise_database::{Database, DatabaseConfig, LogPolicy, RecoverFrom, RedoConfig};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-use reprise_router::{ChangedRow, LogQuery, NumberedRow, ReplyOutcome, TableId};
+use reprise_router::{ChangedRow, NumberedRow, ReplyOutcome, TableId};
 use reprise_wire::Changes;
 
 fn open(dir: &Path, sites: u16, log: LogPolicy, from: RecoverFrom) -> Database {
@@ -115,13 +115,9 @@ fn check_changes(dir: &Path, has_changes: bool) {
 
 /// The rows that a log's records of changes are of, oldest first.
 fn logged(database: &Database) -> Vec<ChangedRow> {
-    let query = LogQuery {
-        limit: 1_000,
-        kind: Some("changes".into()),
-        ..LogQuery::default()
-    };
-    let page = database.router().log_records(query).expect("a log");
-    page.records.into_iter().flat_map(|record| record.rows).collect()
+    let records = common::records(database, None).into_iter();
+    let changes = records.filter(|record| record.kind == "changes");
+    changes.flat_map(|record| record.rows).collect()
 }
 
 #[test]

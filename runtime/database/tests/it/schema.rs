@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::mpsc};
 
-use crate::common::{Consenting, call, call_i64, config, digest_now, i64s, recovered};
+use crate::common::{Consenting, call, call_i64, checkpointer, config, digest_now, i64s, recovered};
 use reprise_abi::{Field, RowLayout};
 use reprise_database::{Database, DatabaseConfig};
 use reprise_router::{BatchBuilder, DeployError, InstallError, ReplyOutcome, RowsRequest};
@@ -251,7 +251,7 @@ fn indexes_do_not_add_up() {
     }
     assert!(refused(&database, "a", &module(V1, &indexes(0, 65), 12)).contains("64"));
     assert_eq!(router.deployed().tables[0].indexes.len(), 64);
-    router.take_checkpoint().expect("begun");
+    checkpointer(&database).take().expect("begun");
     database.close().expect("close");
     assert_eq!(last_columns(&open(dir.path())), [5, 5, 5]);
 }
@@ -339,6 +339,32 @@ fn a_call_for_a_replaced_version_is_told_so() {
     assert_eq!(last_columns(&database), [0i64; 0]);
 }
 
+/// The first column of all rows of the first table, read page by page, with the cursors between the pages.
+fn walk(database: &Database, index: u16, limit: u32) -> (Vec<i64>, Vec<Vec<u8>>) {
+    let schema = database.router().deployed().tables[0].clone();
+    let layout = RowLayout::of_table(&schema);
+    let (mut seen, mut cursors) = (Vec::new(), Vec::<Vec<u8>>::new());
+    loop {
+        let request = RowsRequest {
+            index,
+            limit,
+            cursor: cursors.last().cloned(),
+            ..RowsRequest::default()
+        };
+        let page = database.router().table_rows(request).expect("rows");
+        seen.extend(page.rows.iter().map(|row| match layout.field(row, 0) {
+            Field::Int(value) => value,
+            other => panic!("{other:?}"),
+        }));
+        match page.next_cursor {
+            Some(next) => cursors.push(next),
+            None => break,
+        }
+    }
+    seen.sort_unstable();
+    (seen, cursors)
+}
+
 #[test]
 fn rows_without_a_key_come_page_by_page_each_once_and_no_page_begins_with_all_before_it() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -349,28 +375,8 @@ fn rows_without_a_key_come_page_by_page_each_once_and_no_page_begins_with_all_be
     for k in 0..ROWS {
         put(&database, "a", k * 100_003);
     }
-    let schema = database.router().deployed().tables[0].clone();
-    assert!(schema.primary_key.is_empty());
-    let layout = RowLayout::of_table(&schema);
-    let (mut cursor, mut seen, mut cursors) = (None, Vec::new(), Vec::new());
-    loop {
-        let request = RowsRequest {
-            limit: 2,
-            cursor,
-            ..RowsRequest::default()
-        };
-        let page = database.router().table_rows(request).expect("rows");
-        seen.extend(page.rows.iter().map(|row| match layout.field(row, 0) {
-            Field::Int(value) => value,
-            other => panic!("{other:?}"),
-        }));
-        let Some(next) = page.next_cursor else {
-            break;
-        };
-        cursors.push(next.clone());
-        cursor = Some(next);
-    }
-    seen.sort_unstable();
+    assert!(database.router().deployed().tables[0].primary_key.is_empty());
+    let (seen, cursors) = walk(&database, 0, 2);
     assert_eq!(seen, (0..ROWS).map(|k| k * 100_003).collect::<Vec<_>>());
     // Partition and place: a cursor that counted would be longer, and its page would walk over all that it counted.
     assert!(cursors.iter().all(|cursor| cursor.len() == 6), "{cursors:?}");
@@ -388,30 +394,13 @@ fn equal_keys_of_rows_without_a_key_are_walked_once() {
     for k in 0..ROWS {
         put(&database, "a", k * 100_003);
     }
-    let schema = database.router().deployed().tables[0].clone();
-    let layout = RowLayout::of_table(&schema);
-    let (mut cursor, mut seen) = (None::<Vec<u8>>, Vec::new());
-    loop {
-        let request = RowsRequest {
-            index: 1,
-            limit: 3,
-            cursor,
-            ..RowsRequest::default()
-        };
-        let page = database.router().table_rows(request).expect("rows");
-        seen.extend(page.rows.iter().map(|row| match layout.field(row, 0) {
-            Field::Int(value) => value,
-            other => panic!("{other:?}"),
-        }));
-        let Some(next) = page.next_cursor else {
-            break;
-        };
-        // The key and its length, the row's number and its partition: a page begins there, and counts nothing off.
-        assert_eq!(next.len(), 4 + 4 + 8 + 2);
-        cursor = Some(next);
-    }
-    seen.sort_unstable();
+    let (seen, cursors) = walk(&database, 1, 3);
     assert_eq!(seen, (0..ROWS).map(|k| k * 100_003).collect::<Vec<_>>());
+    // The key and its length, the row's number and its partition: a page begins there, and counts nothing off.
+    assert!(
+        cursors.iter().all(|cursor| cursor.len() == 4 + 4 + 8 + 2),
+        "{cursors:?}"
+    );
     for forged in [
         vec![],
         vec![0; 9],

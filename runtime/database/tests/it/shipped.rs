@@ -2,13 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::common::{close, config, digest_now, fill, fill_bank, i64s, recovered, submit, take, transfer, wasm};
+use crate::common::{
+    close, config, digest_now, fill, fill_bank, i64s, records, recovered, submit, take, transfer, wasm,
+};
 use crate::following::{
     ACCEPTING, Cluster, bootstrap, nvram, service, serving, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
 use reprise_base::Lsn;
 use reprise_database::{Database, DatabaseConfig, LogPolicy, ServeStandbys, ServeStandbysError, ShipForm};
-use reprise_router::{LogQuery, Phase, ReplyOutcome};
+use reprise_router::{LogEntry, Phase, ReplyOutcome};
 
 fn shipping(ship: ShipForm) -> ServeStandbys {
     ServeStandbys {
@@ -32,22 +34,11 @@ fn start(cluster: &Cluster, log: LogPolicy, ship: ShipForm) -> Arc<Database> {
 
 /// The kinds of the records of transactions from an LSN on, with their transactions.
 fn forms(database: &Database, from: Lsn) -> Vec<(Lsn, &'static str, u64)> {
-    let (mut found, mut from) = (Vec::new(), from);
-    loop {
-        let query = LogQuery {
-            from: Some(from),
-            limit: 1_000,
-            ..LogQuery::default()
-        };
-        let page = database.router().log_records(query).expect("a log");
-        if page.records.is_empty() {
-            return found;
-        }
-        let is_call = |kind| ["command", "changes"].contains(&kind);
-        let called = page.records.iter().filter(|entry| is_call(entry.kind));
-        found.extend(called.filter_map(|entry| Some((entry.lsn, entry.kind, entry.txn_id?.0))));
-        from = page.next.expect("oldest first");
-    }
+    let is_call = |entry: &LogEntry| ["command", "changes"].contains(&entry.kind);
+    let called = records(database, Some(from)).into_iter().filter(is_call);
+    called
+        .filter_map(|entry| Some((entry.lsn, entry.kind, entry.txn_id?.0)))
+        .collect()
 }
 
 /// Every table was compared behind what the primary holds now, and they are equal.

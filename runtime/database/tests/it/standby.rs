@@ -632,7 +632,7 @@ fn a_checkpoint_of_a_standby_is_a_cut_of_the_replay_and_releases_its_log() {
         transfer(&pair.primary, 500);
         feed(&pair.line, &pair.standby);
         pair = pair.restart_standby();
-        let newest = pair.standby.router().status().checkpointed_lsn;
+        let newest = common::checkpointer(&pair.standby).newest();
         assert_eq!(newest, Some(last.lsn));
         pair.check_equal();
         pair.standby.promote().expect("promoted");

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::common::{close, config, digest_now, files, fill, fill_bank, open, take, transfer};
+use crate::common::{checkpointer, close, config, digest_now, files, fill, fill_bank, open, take, transfer};
 use crate::following::{
     ACCEPTING, Cluster, FORCED, Primary, beside, bootstrap, follow_primary, link, service, serving, start_primary,
     start_standby, wait_seen, wait_streaming, wait_until,
@@ -43,10 +43,10 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     // A checkpoint is taken where there is none; one that is nearly as new as the log is good enough.
     let own = to.path().join("s1");
     bootstrap(&database, "s1", &own);
-    assert_eq!(database.router().checkpoints().len(), 1);
+    assert_eq!(checkpointer(&database).list().len(), 1);
     transfer(&database, 1);
     bootstrap(&database, "s2", &to.path().join("s2"));
-    assert_eq!(database.router().checkpoints().len(), 1);
+    assert_eq!(checkpointer(&database).list().len(), 1);
     let used = Link::bootstrap(&link(&database, "s1"), &Place::beside(&own).expect("a name"), beside()).err();
     assert!(matches!(used, Some(LinkError::Staging(_))), "{used:?}");
     // What was taken lies behind the log that is held: checkpoints let go of none of it.

@@ -1,9 +1,9 @@
 //! Where backups and what the data directory lets go of lie.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use reprise_backup::ArchiveBounds;
+use reprise_backup::{ArchiveBounds, Place, RealTree};
 use reprise_base::memory::parse_size;
 use reprise_database::Database;
 use reprise_env::{RealThreads, Threads};
@@ -72,7 +72,7 @@ impl BackupSettings {
                 held_bytes_max: self.archive_hold_max.value,
                 open_max: ArchiveBounds::OPEN_MAX,
             };
-            let begun = database.archive_to(archive, bounds);
+            let begun = database.archive_to(&Place::at(archive), bounds);
             begun.with_context(|| format!("use the archive {}", archive.display()))?;
         }
         let own = self.backup_dir.value.clone();
@@ -81,7 +81,7 @@ impl BackupSettings {
             Some(bytes_max) => bytes_max,
             None => half_of_file_system(&dir, ArchiveBounds::OPEN_MAX, file_system_bytes)?,
         };
-        database.serve_backups(dir, bytes_max);
+        database.serve_backups(Arc::new(RealTree(dir)), bytes_max);
         Ok(())
     }
 }

@@ -285,8 +285,8 @@ impl Run {
             8 => self.break_disk(one),
             9 => {
                 if let Some(process) = &self.nodes[one].process {
-                    let taken = process.database.router().take_checkpoint();
-                    self.stats.checkpoints += u64::from(taken.is_ok());
+                    let taken = process.database.checkpointer().map(|checkpointer| checkpointer.take());
+                    self.stats.checkpoints += u64::from(matches!(taken, Ok(Ok(_))));
                 }
             }
             10 => {

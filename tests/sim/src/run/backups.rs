@@ -9,7 +9,7 @@ use reprise_env::{
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::verify;
-use reprise_router::BackupState;
+use reprise_upkeep::BackupState;
 
 use super::{Life, Run};
 use crate::{
@@ -30,7 +30,7 @@ pub struct Told(BTreeMap<String, Option<usize>>);
 impl Run {
     /// Begins a backup, or removes one.
     pub(super) fn back_up(&mut self, world: &Life) {
-        let Ok(service) = world.router().backups() else {
+        let Ok(service) = world.database().backups() else {
             return;
         };
         let published = service
@@ -53,7 +53,7 @@ impl Run {
 
     /// What the server says is there.
     pub(super) fn look_at_backups(&mut self, world: &Life) {
-        let Ok(service) = world.router().backups() else {
+        let Ok(service) = world.database().backups() else {
             return;
         };
         for info in service.list() {

@@ -6,7 +6,7 @@ use reprise_env::{
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::verify;
-use reprise_router::CheckpointState;
+use reprise_upkeep::CheckpointState;
 
 use super::{Life, Run, backups};
 use crate::{model::Tables, mutant::Mutant, region::region_end};
@@ -58,7 +58,7 @@ impl Run {
 
     /// Ends a life by a crash or in order; the disk that the next one finds.
     pub(super) fn end(&mut self, mut world: Life) -> Result<SimDisk, String> {
-        let infos = world.router().checkpoints();
+        let infos = world.checkpointer().list();
         let published = infos
             .iter()
             .filter(|info| info.state == CheckpointState::Published && info.seconds.is_some());

@@ -202,7 +202,7 @@ impl Run {
                 standby
             }
             8 => {
-                let taken = standby.world.router().take_checkpoint();
+                let taken = standby.world.checkpointer().take();
                 self.note(|| format!("checkpoint of the standby: {:?}", taken.as_ref().map(|info| info.lsn)));
                 standby
             }

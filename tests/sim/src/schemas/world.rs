@@ -12,7 +12,8 @@ use reprise_env::{
     SimClock, SimDisk, Stepper, Threads,
     sim::{CrashPolicy, FaultRandom},
 };
-use reprise_router::{BatchBuilder, BatchReply, CheckpointState, LogQuery, ReplyOutcome, Router, RowsRequest};
+use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome, Router, RowsRequest};
+use reprise_upkeep::CheckpointState;
 
 use super::{
     model::{Model, Write, form},
@@ -77,8 +78,12 @@ impl Life {
         Ok(life)
     }
 
+    fn database(&self) -> &Database {
+        self.database.as_ref().expect("there until dropped")
+    }
+
     pub fn router(&self) -> &Router {
-        self.database.as_ref().expect("there until dropped").router()
+        self.database().router()
     }
 
     /// Makes the call, which is expected to commit.
@@ -116,9 +121,10 @@ impl Life {
     }
 
     pub fn checkpoint(&self) -> Result<(), String> {
-        let begun = self.router().take_checkpoint().map_err(|error| error.to_string())?;
+        let checkpointer = self.database().checkpointer().map_err(|error| error.to_string())?;
+        let begun = checkpointer.take().map_err(|error| error.to_string())?;
         loop {
-            let all = self.router().checkpoints();
+            let all = checkpointer.list();
             let found = all.into_iter().find(|info| info.lsn == begun.lsn);
             match found.map(|info| (info.state, info.error)) {
                 Some((CheckpointState::Published, None)) => return Ok(()),

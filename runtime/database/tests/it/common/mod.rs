@@ -9,28 +9,42 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
         mpsc::{self, Receiver},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use reprise_base::Lsn;
+use reprise_base::{Lsn, TxnId};
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Group, GroupSink, LogPolicy, Position,
     RecoveryReport, RedoConfig,
 };
 use reprise_router::{
-    BatchBuilder, BatchReply, CallKey, CheckpointInfo, CheckpointState, Consent, DeployError, Deployment, InstallError,
-    PlanSummary, Removal, ReplyOutcome, Router, call_hash,
+    BatchBuilder, BatchReply, CallKey, Consent, DeployError, Deployment, InstallError, LogEntry, LogQuery, PlanSummary,
+    Removal, ReplyOutcome, Router, call_hash,
 };
+use reprise_upkeep::{CheckpointInfo, CheckpointState, Checkpointer};
 
 pub fn wasm(name: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let path = root.join("target/procedures").join(name).with_extension("wasm");
     std::fs::read(&path)
         .unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
+}
+
+/// A module with a section of so many bytes that nobody reads.
+pub fn with_section(wasm: &[u8], bytes: usize) -> Vec<u8> {
+    let content = [&[3][..], b"pad", &vec![0; bytes]].concat();
+    let mut left = content.len();
+    let mut long = [wasm, &[0]].concat();
+    while left > 0x7f {
+        long.push(left as u8 | 0x80);
+        left >>= 7;
+    }
+    long.push(left as u8);
+    [long, content].concat()
 }
 
 /// Deployments and removals with consent to whatever they destroy.
@@ -213,17 +227,82 @@ pub fn transfer_until(database: &Database, is_over: &AtomicBool) {
         .for_each(|round| transfer(database, round));
 }
 
-pub fn take(database: &Database) -> CheckpointInfo {
-    let begun = database.router().take_checkpoint().expect("begun");
+pub fn checkpointer(database: &Database) -> &Checkpointer {
+    database.checkpointer().expect("there is a log")
+}
+
+/// Polls until the condition holds.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < until, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Takes a checkpoint, and waits until it is published or has failed.
+pub fn try_take(database: &Database) -> CheckpointInfo {
+    let checkpointer = checkpointer(database);
+    let begun = checkpointer.take().expect("begun");
     loop {
-        let all = database.router().checkpoints();
+        let all = checkpointer.list();
         let found = all.into_iter().find(|info| info.lsn == begun.lsn).expect("listed");
         if found.state != CheckpointState::Running {
-            assert_eq!(found.error, None);
-            assert_eq!(found.state, CheckpointState::Published);
             return found;
         }
         thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub fn take(database: &Database) -> CheckpointInfo {
+    let taken = try_take(database);
+    assert_eq!((&taken.error, taken.state), (&None, CheckpointState::Published));
+    taken
+}
+
+/// A state that the database was in: its last transaction, and the digest of its tables.
+pub struct Moment {
+    pub lsn: Lsn,
+    pub txn_id: TxnId,
+    pub digest: u64,
+}
+
+/// Opens one more account, whose number no test uses, and notes the state.
+pub fn moment(database: &Database) -> Moment {
+    static NEXT: AtomicI64 = AtomicI64::new(1 << 40);
+    let account = NEXT.fetch_add(1, Ordering::Relaxed);
+    let last = submit(database, &[("open", None, i64s(&[account, 1]))]);
+    Moment {
+        lsn: last.get(0).lsn,
+        txn_id: last.get(0).txn_id,
+        digest: digest_now(database),
+    }
+}
+
+/// The digest of the tables in a directory, which takes more transactions.
+pub fn digest_of(dir: &Path) -> u64 {
+    let (database, _) = open(dir, 1);
+    let digest = digest_now(&database);
+    transfer(&database, 7);
+    close(database);
+    digest
+}
+
+/// All entries of the log from an LSN on, or from its beginning on, the oldest first.
+pub fn records(database: &Database, mut from: Option<Lsn>) -> Vec<LogEntry> {
+    let mut found = Vec::new();
+    loop {
+        let query = LogQuery {
+            from,
+            limit: 1_000,
+            ..LogQuery::default()
+        };
+        let page = database.router().log_records(query).expect("a log");
+        if page.records.is_empty() {
+            return found;
+        }
+        found.extend(page.records);
+        from = Some(page.next.expect("oldest first"));
     }
 }
 

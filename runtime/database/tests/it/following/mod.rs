@@ -4,8 +4,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use reprise_backup::{Place, RealTree, Tree};
@@ -17,6 +16,7 @@ use reprise_env::{RealClock, RealDisk, RealNet, RealThreads};
 use reprise_router::{PromoteOptions, ReplicationService, StandbyState, SteppedDown};
 use reprise_ship::{Known, Link, LinkConfig, LogBeside};
 
+pub use crate::common::wait_until;
 use crate::common::{config, fill_bank, recovered};
 
 /// Nobody is asked to step down.
@@ -132,17 +132,6 @@ pub fn start_standby_with(config: DatabaseConfig, primary: &Primary, name: &str)
         .expect("it follows");
     standby.recover().expect("recover");
     standby
-}
-
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while Instant::now() < until {
-        if holds() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    panic!("waited in vain: {what}");
 }
 
 /// Its readers see what the primary has.

@@ -1,19 +1,18 @@
-//! Checkpoints in one process: taken under load, loaded again, damaged, and the log released behind them.
+//! Checkpoints in one process: taken under load and by the schedule, loaded again, and the log released behind them.
 
 use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use crate::common::{
-    Consenting, bank, close, config, copy_log, digest_now, files, fill, fill_bank, i64s, open, put_log, recovered,
-    submit, take, transfer, transfer_until, wasm,
+    Consenting, bank, checkpointer, close, config, digest_now, files, fill, fill_bank, i64s, open, recovered, submit,
+    take, transfer, transfer_until, wasm,
 };
-use reprise_database::{CheckpointConfig, Database, OpenError, inspect};
-use reprise_router::{BytesError, CheckpointInfo, CheckpointState, LogQuery, ReplyOutcome};
+use reprise_database::{CheckpointConfig, Database};
+use reprise_router::{LogQuery, ReplyOutcome};
+use reprise_upkeep::{BytesError, CheckpointState};
 
 /// A wait that ends only by a mistake.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -35,9 +34,9 @@ fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
         is_over.store(true, Ordering::Release);
     });
     // Two are kept, and the log from the older of them on.
-    let kept = database.router().checkpoints();
+    let kept = checkpointer(&database).list();
     assert_eq!(kept.len(), 2);
-    assert_eq!(database.router().status().checkpointed_lsn, Some(kept[0].lsn));
+    assert_eq!(checkpointer(&database).newest(), Some(kept[0].lsn));
     let digest = digest_now(&database);
     close(database);
     let first = files(dir.path(), "log")[0].file_name().expect("a name").to_owned();
@@ -62,124 +61,6 @@ fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
     let (database, report) = open(dir.path(), 2);
     assert!(report.commands >= 10);
     assert_eq!(digest_now(&database), digest);
-}
-
-#[test]
-fn a_log_that_ends_before_a_checkpoint_was_taken_is_not_gone_on_with() {
-    let (dir, database) = bank(2, 100);
-    let digest = digest_now(&database);
-    close(database);
-    let older = copy_log(dir.path());
-    let (database, _) = open(dir.path(), 2);
-    fill(&database, 100, 100);
-    let taken = take(&database);
-    close(database);
-    assert_eq!(inspect(dir.path()).expect("whole").refused, Vec::<String>::new());
-    put_log(dir.path(), &older);
-    let refused = inspect(dir.path()).expect("whole").refused;
-    assert!(refused.len() == 1 && refused[0].contains(&taken.file), "{refused:?}");
-    for _ in 0..2 {
-        let database = Database::open(config(dir.path(), 2)).expect("open");
-        let error = database.recover().expect_err("refused");
-        assert!(
-            matches!(&error, OpenError::BeyondLog { lsn, end, .. } if *lsn == taken.lsn && end < lsn),
-            "{error}"
-        );
-    }
-    let database = Database::open(config(dir.path(), 2)).expect("open");
-    let found = database.recover_read_only().expect("read alone");
-    assert!(
-        found.report.passed_over[0].contains(&taken.file),
-        "{:?}",
-        found.report.passed_over
-    );
-    assert_eq!(digest_now(&database), digest);
-    drop(database);
-    std::fs::remove_file(dir.path().join("checkpoints").join(&taken.file)).expect("removed");
-    let (database, _) = open(dir.path(), 2);
-    assert_eq!(digest_now(&database), digest);
-}
-
-/// All files below a directory.
-fn files_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(dir).expect("a directory") {
-        let path = entry.expect("an entry").path();
-        match path.is_dir() {
-            true => found.extend(files_below(&path)),
-            false => drop(found.insert(path.clone(), std::fs::read(&path).expect("read"))),
-        }
-    }
-    found
-}
-
-/// A server that died left a spare segment and perhaps a torn tail: an opening that writes would clear both away.
-#[test]
-fn an_opening_to_read_alone_changes_no_byte_of_the_directory() {
-    let (dir, database) = bank(2, 200);
-    take(&database);
-    transfer(&database, 1);
-    let digest = digest_now(&database);
-    let died = tempfile::tempdir().expect("a directory");
-    for (path, bytes) in files_below(dir.path()) {
-        let to = died.path().join(path.strip_prefix(dir.path()).expect("below it"));
-        std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
-        std::fs::write(to, bytes).expect("written");
-    }
-    close(database);
-    let spare = died.path().join("log").join("spare.seg");
-    std::fs::write(spare, [0; 4096]).expect("written");
-    let before = files_below(died.path());
-    let database = Database::open_read_only(config(died.path(), 2)).expect("open");
-    database.recover_read_only().expect("read alone");
-    assert_eq!(digest_now(&database), digest);
-    database.close().expect("close");
-    drop(database);
-    let after = files_below(died.path());
-    assert!(before == after, "{:?} became {:?}", before.keys(), after.keys());
-    // What is not there is not made.
-    let nothing = died.path().join("nothing");
-    assert!(Database::open_read_only(config(&nothing, 2)).is_err() && !nothing.exists());
-    let (database, _) = open(died.path(), 2);
-    assert_eq!(digest_now(&database), digest);
-    close(database);
-}
-
-#[test]
-fn a_damaged_checkpoint_is_passed_over_and_said_so() {
-    let (dir, database) = bank(2, 200);
-    let older = take(&database);
-    transfer(&database, 1);
-    let newer = take(&database);
-    transfer(&database, 2);
-    let digest = digest_now(&database);
-    close(database);
-    let damage = |info: &CheckpointInfo, at: usize| {
-        let path = dir.path().join("checkpoints").join(&info.file);
-        let mut bytes = std::fs::read(&path).expect("a checkpoint");
-        let at = at % bytes.len();
-        bytes[at] ^= 1;
-        std::fs::write(&path, bytes).expect("written");
-    };
-    let whole = std::fs::read(dir.path().join("checkpoints").join(&newer.file)).expect("whole");
-    // Header, descriptions, rows, index, trailer: wherever it is hit, the one before it is taken.
-    for at in [20, 600, whole.len() / 2, whole.len() - 100, whole.len() - 10] {
-        damage(&newer, at);
-        let (database, report) = open(dir.path(), 2);
-        let loaded = report.checkpoint.expect("the older one");
-        assert_eq!(loaded.lsn, older.lsn, "byte {at}");
-        assert!(report.passed_over[0].contains(&newer.file), "{:?}", report.passed_over);
-        assert_eq!(digest_now(&database), digest);
-        close(database);
-        std::fs::write(dir.path().join("checkpoints").join(&newer.file), &whole).expect("whole again");
-    }
-    damage(&newer, 700);
-    damage(&older, 700);
-    match Database::open(config(dir.path(), 2)).and_then(|database| database.recover().map(drop)) {
-        Err(OpenError::NoCheckpoint { reasons, .. }) => assert_eq!(reasons.len(), 2),
-        Ok(()) => {} // the log was still whole from its beginning
-        Err(other) => panic!("{other}"),
-    }
 }
 
 #[test]
@@ -212,7 +93,7 @@ fn keys_modules_and_versions_come_with_a_checkpoint() {
     assert_eq!(names(&found), names(&deployed));
     assert_eq!(found.tables, deployed.tables);
     assert!(!found.current.contains_key("voter") && found.current.contains_key("bank"));
-    let bytes = |number: usize| database.router().module_bytes(&found.versions[number]);
+    let bytes = |number: usize| checkpointer(&database).module_bytes(&found.versions[number]);
     assert_eq!(bytes(0).expect("in service"), wasm("bank"));
     assert_eq!(bytes(1).expect("out of service"), wasm("voter"));
     let reply = submit(&database, &[pay, ("transfer", Some("pay-1"), i64s(&[1, 2, 31]))]);
@@ -249,7 +130,7 @@ fn bytes_of_the_last_versions_are_kept_when_the_log_behind_them_is_released() {
     let check = |database: &Database| {
         let deployed = database.router().deployed();
         for (module, number) in deployed.versions.iter().zip(1..) {
-            let found = database.router().module_bytes(module);
+            let found = checkpointer(database).module_bytes(module);
             match number {
                 1 | 2 => assert!(matches!(found, Err(BytesError::NotKept)), "{number}: {found:?}"),
                 _ => assert!(found.expect("kept") == numbered(number), "{number}"),
@@ -291,21 +172,6 @@ fn bytes_of_the_last_versions_are_kept_when_the_log_behind_them_is_released() {
 }
 
 #[test]
-fn a_lost_log_beside_checkpoints_is_refused() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let (database, _) = open(dir.path(), 1);
-    database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    take(&database);
-    close(database);
-    std::fs::remove_dir_all(dir.path().join("log")).expect("removed");
-    let refused = Database::open(config(dir.path(), 1))
-        .err()
-        .expect("refused")
-        .to_string();
-    assert!(refused.contains("an empty directory"), "{refused}");
-}
-
-#[test]
 fn the_schedule_takes_them_by_time_and_by_length() {
     for (every, log_bytes) in [(Duration::from_millis(100), 0), (Duration::ZERO, 20_000)] {
         let dir = tempfile::tempdir().expect("a directory");
@@ -319,8 +185,8 @@ fn the_schedule_takes_them_by_time_and_by_length() {
         let database = recovered(config);
         fill_bank(&database, 200);
         let is_taken = || {
-            let taken = database.router().checkpoints();
-            let estimate = database.router().status().restart.expect("there is a log");
+            let taken = checkpointer(&database).list();
+            let estimate = checkpointer(&database).restart();
             let is_published = taken.iter().any(|info| info.state == CheckpointState::Published);
             // No opening of this database has loaded anything.
             is_published && estimate.load_bytes > 0 && estimate.load_seconds.is_none()
@@ -330,7 +196,7 @@ fn the_schedule_takes_them_by_time_and_by_length() {
             if is_taken() {
                 break;
             }
-            let taken = database.router().checkpoints();
+            let taken = checkpointer(&database).list();
             assert!(Instant::now() < until, "{taken:?}");
             transfer(&database, round);
             thread::sleep(Duration::from_millis(5));
@@ -347,38 +213,38 @@ fn a_checkpoint_is_begun_when_a_restart_would_take_too_long() {
     fill_bank(&database, 200);
     let mut round = 0;
     let until = Instant::now() + WAIT_MAX;
-    while database.router().checkpoints().is_empty() && Instant::now() < until {
+    while checkpointer(&database).list().is_empty() && Instant::now() < until {
         transfer(&database, round);
         round += 1;
     }
-    let estimate = database.router().status().restart.expect("there is a log");
+    let estimate = checkpointer(&database).restart();
     assert_eq!(estimate.target_seconds, Some(0.002));
-    let taken = database.router().checkpoints();
+    let taken = checkpointer(&database).list();
     assert!(!taken.is_empty(), "none was begun in {round} rounds");
 }
 
 #[test]
 fn a_checkpoint_that_fails_is_told_until_long_after() {
     let (dir, database) = bank(1, 20);
-    assert_eq!(database.router().status().checkpoint_failure, None);
+    assert_eq!(checkpointer(&database).last_failure(), None);
     std::fs::remove_dir_all(dir.path().join("checkpoints")).expect("removed");
-    database.router().take_checkpoint().expect("begun");
-    while database.router().status().checkpoint_failure.is_none() {
+    checkpointer(&database).take().expect("begun");
+    while checkpointer(&database).last_failure().is_none() {
         thread::sleep(Duration::from_millis(1));
     }
-    let failure = database.router().status().checkpoint_failure.expect("told");
+    let failure = checkpointer(&database).last_failure().expect("told");
     assert!(failure.at_unix_us > 0 && !failure.error.is_empty(), "{failure:?}");
     std::fs::create_dir(dir.path().join("checkpoints")).expect("made again");
     take(&database);
-    assert_eq!(database.router().status().checkpoints, (1, 1));
-    assert_eq!(database.router().status().checkpoint_failure, Some(failure));
+    assert_eq!(checkpointer(&database).counts(), (1, 1));
+    assert_eq!(checkpointer(&database).last_failure(), Some(failure));
 }
 
 /// The machine does other things as well.
 const ROUNDS_MAX: usize = 20;
 
 /// A restart takes what the server said, with a checkpoint and commands behind it: those of the opening, and those of this run. Figures:
-/// `cargo test --release -p reprise-database --test it -- restart_takes --nocapture`.
+/// `cargo test --release -p reprise-upkeep --test it -- restart_takes --nocapture`.
 #[test]
 fn a_restart_takes_about_as_long_as_was_estimated() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -386,7 +252,7 @@ fn a_restart_takes_about_as_long_as_was_estimated() {
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     (0..400).for_each(|round| fill(&database, round * 1_000, 1_000));
     take(&database);
-    let unknown = database.router().status().restart.expect("there is a log");
+    let unknown = checkpointer(&database).restart();
     assert!(
         unknown.load_seconds.is_none() && unknown.seconds().is_none(),
         "{unknown:?}"
@@ -396,7 +262,7 @@ fn a_restart_takes_about_as_long_as_was_estimated() {
     let mut best = f64::MAX;
     for round in 0..ROUNDS_MAX {
         (0..50).for_each(|part| fill(&database, (400 + 50 * round as i64 + part) * 1_000, 1_000));
-        let estimate = database.router().status().restart.expect("there is a log");
+        let estimate = checkpointer(&database).restart();
         let estimated_s = estimate.seconds().expect("measured");
         close(database);
         let begun = Instant::now();
@@ -418,7 +284,7 @@ fn a_restart_takes_about_as_long_as_was_estimated() {
             "{estimate:?}, {report:?}"
         );
         // All of it is told: its parts are of that opening, and what remains is the rest.
-        let told = database.router().status().restart.expect("there is a log");
+        let told = checkpointer(&database).restart();
         let parts = [
             told.load_seconds,
             told.replay_seconds,

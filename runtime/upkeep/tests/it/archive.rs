@@ -12,31 +12,17 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::common::{close, config, digest_now, files, fill, fill_bank, take, transfer, wasm};
+use crate::common::{
+    Moment, close, config, digest_of, files, fill, fill_bank, moment, take, transfer, wait_until, wasm,
+};
 use reprise_backup::{
     ArchiveBounds, ArchiveError, Place, Point, RealTree, RestoreError, Tree, restore, restore_archived,
 };
-use reprise_base::{Lsn, TxnId};
 use reprise_database::Database;
 use reprise_env::{Disk, DiskError, DiskFile, DiskFilter, FilteredDisk};
-use reprise_router::{ArchiveStatus, BackupError, BackupService, BackupState};
+use reprise_upkeep::{ArchiveStatus, BackupError, BackupState, Backups};
 
 const WAIT_MAX: Duration = Duration::from_secs(120);
-
-struct Moment {
-    lsn: Lsn,
-    txn_id: TxnId,
-    digest: u64,
-}
-
-fn moment(database: &Database, account: i64) -> Moment {
-    let last = common::submit(database, &[("open", None, common::i64s(&[(1 << 40) + account, 1]))]);
-    Moment {
-        lsn: last.get(0).lsn,
-        txn_id: last.get(0).txn_id,
-        digest: digest_now(database),
-    }
-}
 
 fn open_with(dir: &Path, archive: &Path, keep: Option<Duration>) -> Result<Database, ArchiveError> {
     let held_bytes_max = u64::MAX;
@@ -50,35 +36,18 @@ fn open_with(dir: &Path, archive: &Path, keep: Option<Duration>) -> Result<Datab
 
 fn open_within(dir: &Path, archive: &Path, bounds: ArchiveBounds) -> Result<Database, ArchiveError> {
     let database = Database::open(config(dir, 2)).expect("open");
-    database.archive_to(archive, bounds)?;
+    database.archive_to(&Place::at(archive), bounds)?;
     database.recover().expect("recover");
     Ok(database)
 }
 
 fn status(database: &Database) -> ArchiveStatus {
-    database.router().status().archive.expect("an archive")
-}
-
-/// Until the archive has so many files: the log goes there behind the checkpoints.
-fn wait_files(database: &Database, count: u64) -> ArchiveStatus {
-    let until = Instant::now() + WAIT_MAX;
-    loop {
-        let told = status(database);
-        if told.files >= count {
-            return told;
-        }
-        assert!(Instant::now() < until, "{told:?}");
-        thread::sleep(Duration::from_millis(1));
-    }
+    common::checkpointer(database).archive().expect("an archive")
 }
 
 /// Until the archive took what the last checkpoint replaced: at most two are left, as they are kept.
-fn wait_taken(database: &Database, dir: &Path) {
-    let until = Instant::now() + WAIT_MAX;
-    while files(dir, "checkpoints").len() > 2 {
-        assert!(Instant::now() < until, "{:?}", status(database));
-        thread::sleep(Duration::from_millis(1));
-    }
+fn wait_taken(dir: &Path) {
+    wait_until("the archive took it", || files(dir, "checkpoints").len() <= 2);
     thread::sleep(Duration::from_millis(5));
 }
 
@@ -87,11 +56,11 @@ fn history(database: &Database, dir: &Path, from: i64, rounds: i64) -> Vec<Momen
     let mut moments = Vec::new();
     for round in from..from + rounds {
         fill(database, round * 10_000, 600);
-        moments.push(moment(database, 2 * round));
+        moments.push(moment(database));
         transfer(database, round);
         take(database);
-        wait_taken(database, dir);
-        moments.push(moment(database, 2 * round + 1));
+        wait_taken(dir);
+        moments.push(moment(database));
     }
     moments
 }
@@ -100,13 +69,6 @@ fn begin(dir: &Path, archive: &Path, keep: Option<Duration>) -> Database {
     let database = open_with(dir, archive, keep).expect("an archive");
     fill_bank(&database, 200);
     database
-}
-
-fn digest_of(dir: &Path) -> u64 {
-    let (database, _) = common::open(dir, 1);
-    let digest = digest_now(&database);
-    database.close().expect("close");
-    digest
 }
 
 struct Dirs {
@@ -127,7 +89,8 @@ fn every_moment_comes_back_from_a_live_directory_and_its_archive() {
     let database = begin(&data, &archive, None);
     let moments = history(&database, &data, 1, 6);
     assert!(files(&data, "log")[0].to_str() > data.join("log/log-0000000000000000.seg").to_str());
-    let told = wait_files(&database, 7);
+    wait_until("the log is in the archive", || status(&database).files >= 7);
+    let told = status(&database);
     assert!(told.failure.is_none() && told.bytes > 0, "{told:?}");
     let early = restore(&data, &root.path().join("early"), Point::Lsn(moments[0].lsn));
     assert!(matches!(early, Err(RestoreError::TooEarly { .. })));
@@ -160,7 +123,7 @@ fn every_moment_comes_back_from_a_live_directory_and_its_archive() {
 fn a_live_directory_is_read_while_it_is_written() {
     let Dirs { root, data, archive } = dirs();
     let database = begin(&data, &archive, None);
-    let found = moment(&database, 1);
+    let found = moment(&database);
     let until = Instant::now() + Duration::from_secs(3);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -260,13 +223,9 @@ fn an_archive_that_takes_nothing_stops_nothing_and_is_made_up_for() {
     let in_the_way = archive.join("log/archive.tmp/x");
     fs::create_dir_all(&in_the_way).expect("made");
     fill(&database, 90_000, 1_000);
-    moments.push(moment(&database, 1_000));
+    moments.push(moment(&database));
     take(&database);
-    let until = Instant::now() + WAIT_MAX;
-    while status(&database).failure.is_none() {
-        assert!(Instant::now() < until);
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the failure is told", || status(&database).failure.is_some());
     fill(&database, 95_000, 1_000);
     take(&database);
     assert!(files(&data, "checkpoints").len() > 2, "nothing goes that was not taken");
@@ -303,11 +262,9 @@ fn an_archive_that_takes_nothing_for_too_long_is_given_up() {
         fill(&database, 1_000_000 + number * 10_000, 4_000);
         let before = status(&database);
         take(&database);
-        let until = Instant::now() + WAIT_MAX;
-        while status(&database).failures == before.failures && before.ends_at.is_none() {
-            assert!(Instant::now() < until, "{:?}", status(&database));
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("the failure is told", || {
+            status(&database).failures > before.failures || before.ends_at.is_some()
+        });
         status(&database)
     };
     let first = round(0);
@@ -326,9 +283,9 @@ fn an_archive_that_takes_nothing_for_too_long_is_given_up() {
     let end = last.ends_at.expect("it is told");
     let (_, reason) = last.failure.expect("it is told");
     assert!(reason.contains("--archive-hold-max"), "{reason}");
-    wait_taken(&database, &data);
+    wait_taken(&data);
     round(200);
-    wait_taken(&database, &data);
+    wait_taken(&data);
     assert!(status(&database).failure.is_some(), "it stays told");
     assert!(database.router().status().log_error.is_none());
     close(database);
@@ -465,7 +422,7 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
     let database = Database::open(config(&data, 2)).expect("open");
     let tree = HangingTree(RealTree(archive.clone()), hangs.clone());
     database
-        .archive_in(&Place::new(Arc::new(tree), ""), bounds)
+        .archive_to(&Place::new(Arc::new(tree), ""), bounds)
         .expect("an archive");
     database.recover().expect("recover");
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
@@ -479,19 +436,13 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
         status(&database).ends_at
     });
     let end = end.expect("it was given up");
-    let until = Instant::now() + WAIT_MAX;
-    let (_, reason) = loop {
-        if let Some(told) = status(&database).failure {
-            break told;
-        }
-        assert!(Instant::now() < until, "it is told");
-        thread::sleep(Duration::from_millis(1));
-    };
+    wait_until("the failure is told", || status(&database).failure.is_some());
+    let (_, reason) = status(&database).failure.expect("it stays told");
     assert!(reason.contains("--archive-hold-max"), "{reason}");
     // From here on what is replaced goes as if there were no archive.
     fill(&database, 3_000_000, 4_000);
     take(&database);
-    wait_taken(&database, &data);
+    wait_taken(&data);
     let begun = Instant::now();
     database.close().expect("close");
     assert!(
@@ -519,7 +470,7 @@ fn an_archive_whose_disk_hangs_at_the_start_is_told() {
     let database = Database::open(config(&data, 2)).expect("open");
     let place = Place::new(Arc::new(HangingTree(RealTree(archive.clone()), hangs.clone())), "");
     let begun = Instant::now();
-    let told = database.archive_in(&place, bounds).expect_err("it does not answer");
+    let told = database.archive_to(&place, bounds).expect_err("it does not answer");
     assert!(begun.elapsed() < WAIT_MAX / 2);
     let ArchiveError::Hangs {
         archive: named,
@@ -534,15 +485,10 @@ fn an_archive_whose_disk_hangs_at_the_start_is_told() {
     database.recover().expect("recover");
     close(database);
     hangs.0.store(false, Ordering::Relaxed);
-    let until = Instant::now() + WAIT_MAX;
-    let database = loop {
-        match open_with(&data, &archive, None) {
-            // What hung has it until it ends.
-            Err(ArchiveError::InUse(_)) if Instant::now() < until => thread::sleep(Duration::from_millis(1)),
-            opened => break opened.expect("an archive"),
-        }
-    };
-    database.close().expect("close");
+    wait_until("what hung has ended", || match open_with(&data, &archive, None) {
+        Err(ArchiveError::InUse(_)) => false,
+        opened => opened.expect("an archive").close().is_ok(),
+    });
 }
 
 #[test]
@@ -550,18 +496,19 @@ fn backups_that_would_be_too_much_are_refused_before_they_begin() {
     let Dirs { root, data, .. } = dirs();
     let database = Database::open(config(&data, 2)).expect("open");
     let place = root.path().join("backups");
-    database.serve_backups(place.clone(), 1 << 20);
+    database.serve_backups(Arc::new(RealTree(place.clone())), 1 << 20);
     database.recover().expect("recover");
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
-    let backups = database.router().backups().expect("served");
+    let backups = database.backups().expect("served");
     let mut made = 0;
     let refused = loop {
         fill(&database, made * 10_000, 2_000);
         take(&database);
         match backups.create(false) {
-            Ok(info) => made += i64::from(wait_made(&*backups, &info.id)),
+            Ok(info) => wait_made(backups, &info.id),
             Err(refused) => break refused,
         }
+        made += 1;
         assert!(made < 100, "there is an end");
     };
     assert!(matches!(&refused, BackupError::Full(_)) && made > 0, "{refused}");
@@ -579,15 +526,8 @@ fn backups_that_would_be_too_much_are_refused_before_they_begin() {
     backups.create(false).expect("there is room again");
 }
 
-fn wait_made(backups: &dyn BackupService, id: &str) -> bool {
-    let until = Instant::now() + WAIT_MAX;
-    loop {
-        let found = backups.find(id).expect("it is listed");
-        match found.state {
-            BackupState::Published => return true,
-            BackupState::Failed => panic!("{:?}", found.error),
-            BackupState::Running => assert!(Instant::now() < until),
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
+fn wait_made(backups: &Backups, id: &str) {
+    let found = || backups.find(id).expect("it is listed");
+    wait_until("it is made", || found().state != BackupState::Running);
+    assert_eq!(found().error, None);
 }

@@ -2,8 +2,6 @@
 
 use reprise_base::Lsn;
 
-use crate::report::RecoveryReport;
-
 /// Bytes from which on the speed of a part is right for any length.
 const SPEED_BYTES_MIN: u64 = 4 << 20;
 /// The speed of a shorter part is right for at most this many times its length: what it takes to begin counts there.
@@ -11,14 +9,16 @@ const ALIKE_MAX: u64 = 2;
 
 /// One part of the last opening.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OpeningPart {
-    bytes: u64,
-    seconds: f64,
+pub struct OpeningPart {
+    /// Bytes that the part read.
+    pub bytes: u64,
+    /// Time that the part took.
+    pub seconds: f64,
 }
 
 impl OpeningPart {
     /// Returns the seconds for `bytes` at the speed of this part, and `None` if the opening had too few bytes to tell.
-    pub fn seconds_for(self, bytes: u64) -> Option<f64> {
+    pub(crate) fn seconds_for(self, bytes: u64) -> Option<f64> {
         let is_known = self.bytes >= SPEED_BYTES_MIN || bytes <= self.bytes.saturating_mul(ALIKE_MAX);
         match bytes {
             0 => Some(0.0),
@@ -29,7 +29,7 @@ impl OpeningPart {
 
 /// Measurements of the last opening.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OpeningSpeeds {
+pub struct OpeningSpeeds {
     /// The rows of the checkpoint, and their indexes.
     pub load: OpeningPart,
     /// The log behind the checkpoint.
@@ -55,30 +55,50 @@ impl Default for OpeningSpeeds {
 }
 
 impl OpeningSpeeds {
-    /// Measures the parts of an opening.
-    pub fn of(report: &RecoveryReport) -> Self {
-        let loaded = report.checkpoint.map_or(OpeningPart::default(), |loaded| OpeningPart {
-            bytes: loaded.row_bytes,
-            seconds: loaded.seconds - loaded.compile_seconds,
-        });
-        Self {
-            load: loaded,
-            replay: OpeningPart {
-                bytes: report.log_bytes,
-                seconds: report.replay_seconds,
-            },
-            check: OpeningPart {
-                bytes: report.checked_bytes,
-                seconds: report.check_seconds,
-            },
-            ..Self::default()
-        }
-    }
-
     /// Records that the opening took `seconds` in all.
-    pub fn record_end(&mut self, seconds: f64) {
+    pub(crate) fn record_end(&mut self, seconds: f64) {
         let parts = self.load.seconds + self.replay.seconds + self.check.seconds;
         self.other_seconds = Some((seconds - parts).max(0.0));
+    }
+}
+
+/// Time that a restart would take now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RestartEstimate {
+    /// Of rows in the newest checkpoint.
+    pub load_bytes: u64,
+    /// None until an opening has loaded about as much.
+    pub load_seconds: Option<f64>,
+    /// Of log behind the newest checkpoint.
+    pub replay_bytes: u64,
+    /// None on a standby until an opening has replayed about as much.
+    pub replay_seconds: Option<f64>,
+    /// Of log that is kept, all of which is checked.
+    pub check_bytes: u64,
+    /// None until an opening has checked about as much. It is little then, and counts as nothing.
+    pub check_seconds: Option<f64>,
+    /// The rest of this run's opening: files, threads, modules. None until the opening is over.
+    pub other_seconds: Option<f64>,
+    /// A checkpoint is begun when a restart would take longer.
+    pub target_seconds: Option<f64>,
+}
+
+impl RestartEstimate {
+    /// Returns the time of all parts, and `None` while loading, replay or the rest is not known.
+    pub fn seconds(&self) -> Option<f64> {
+        let parts = [self.load_seconds, self.replay_seconds, self.other_seconds];
+        parts.iter().all(Option::is_some).then(|| self.known_seconds())
+    }
+
+    /// Returns the time of the parts that are known.
+    pub fn known_seconds(&self) -> f64 {
+        let parts = [
+            self.load_seconds,
+            self.replay_seconds,
+            self.check_seconds,
+            self.other_seconds,
+        ];
+        parts.into_iter().flatten().sum()
     }
 }
 
@@ -100,14 +120,12 @@ mod tests {
 
     #[test]
     fn the_parts_of_an_opening_are_all_of_it() {
-        let report = RecoveryReport {
-            log_bytes: 300 << 10,
-            replay_seconds: 0.5,
-            checked_bytes: 400 << 10,
-            check_seconds: 0.25,
-            ..RecoveryReport::default()
+        let part = |bytes, seconds| OpeningPart { bytes, seconds };
+        let mut speeds = OpeningSpeeds {
+            replay: part(300 << 10, 0.5),
+            check: part(400 << 10, 0.25),
+            ..OpeningSpeeds::default()
         };
-        let mut speeds = OpeningSpeeds::of(&report);
         assert_eq!(speeds.other_seconds, None);
         speeds.record_end(1.0);
         assert_eq!(speeds.other_seconds, Some(0.25));

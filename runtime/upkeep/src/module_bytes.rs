@@ -1,12 +1,31 @@
 //! Reads the bytes of module versions where they lie: in memory, in the log, in a checkpoint.
 
-use reprise_router::BytesError;
+use reprise_base::limits::{FORMER_BYTES_MAX, VERSIONS_KEPT_MAX};
 use reprise_txn::{Deployed, Module};
 use reprise_wire::RecordRef;
 
-use crate::checkpoint::Checkpointer;
+use crate::{checkpoint_info::NoLog, engine::EngineHandles};
 
-impl Checkpointer {
+/// Why the bytes of a module version are not at hand.
+#[derive(Debug, thiserror::Error)]
+pub enum BytesError {
+    /// There is neither a log nor a checkpoint.
+    #[error(transparent)]
+    NoLog(#[from] NoLog),
+    /// The version is too old.
+    #[error(
+        "they are not kept: of each module the last {versions} versions with different bytes are, and of those out of service \
+         {mib} MiB in all",
+        versions = VERSIONS_KEPT_MAX,
+        mib = FORMER_BYTES_MAX >> 20
+    )]
+    NotKept,
+    /// The place that has them is damaged.
+    #[error("they can't be read: {0}")]
+    Unreadable(String),
+}
+
+impl EngineHandles {
     /// Reads the bytes of a version that are kept.
     pub fn read_bytes(&self, module: &Module) -> Result<Vec<u8>, BytesError> {
         let deployed = self.shared.deployed.load_full();

@@ -3,11 +3,10 @@
 use std::{
     fs::File,
     sync::{
-        Arc, Mutex, MutexGuard, Weak,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use reprise_backup::{
@@ -16,12 +15,16 @@ use reprise_backup::{
 };
 use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
-use reprise_env::{Clock, Disk, Started, Step, Work, open_regular_file};
-use reprise_log::{CopyRange, Log};
-use reprise_partition::CallBatch;
-use reprise_router::{BackupError, BackupInfo, BackupService, BackupState, CheckpointService, CheckpointState};
+use reprise_env::{Disk, DiskError, Started, Step, Work, open_regular_file};
+use reprise_log::CopyRange;
 
-use crate::checkpoint::{Checkpointer, Kept};
+use crate::{
+    backup_info::{BackupError, BackupInfo, BackupState},
+    checkpoint_info::CheckpointState,
+    checkpointer::{Checkpointer, GROWN_BYTES_MIN},
+    engine::EngineHandles,
+    retention::RetentionGuard,
+};
 
 const PREFIX: &str = "backup-";
 const LOOK: Duration = Duration::from_millis(20);
@@ -30,53 +33,53 @@ const FAILURES_MAX: usize = 8;
 /// Backups that may lie beside each other: listing them reads the manifest of each.
 const BACKUPS_MAX: usize = 1_000;
 
-pub(crate) struct Backups {
+/// The backups of one open database, in a directory that the operator chose.
+pub struct Backups {
     /// Where backups lie beside each other.
     tree: Arc<dyn Tree>,
     /// Bytes that all of them may have together.
     bytes_max: u64,
     checkpoints: Arc<dyn Disk>,
-    log: Arc<Log<Box<CallBatch>>>,
     checkpointer: Arc<Checkpointer>,
-    clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<BackupsState>,
     is_stopping: AtomicBool,
     thread: Mutex<Option<Box<dyn Started>>>,
-    this: Weak<Self>,
 }
 
 #[derive(Default)]
-struct State {
+struct BackupsState {
     running: Option<BackupInfo>,
-    begun: Option<Instant>,
+    /// When the running one was begun, by the node's clock.
+    begun_ns: u64,
     /// In this run: how long one took is not in its manifest.
     seconds: Vec<(String, f64)>,
     failed: Vec<BackupInfo>,
 }
 
 impl Backups {
+    /// Makes backups in `tree`, of `bytes_max` together at most. Copies checkpoints from their folder, `checkpoints`.
     pub fn new(
-        (tree, bytes_max): (Arc<dyn Tree>, u64),
+        tree: Arc<dyn Tree>,
+        bytes_max: u64,
         checkpoints: Arc<dyn Disk>,
-        log: Arc<Log<Box<CallBatch>>>,
         checkpointer: Arc<Checkpointer>,
-        clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self {
+        Arc::new(Self {
             tree,
             bytes_max,
             checkpoints,
-            log,
             checkpointer,
-            clock,
             state: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             thread: Mutex::default(),
-            this: this.clone(),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn engine(&self) -> &EngineHandles {
+        self.checkpointer.engine()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BackupsState> {
         self.state.lock().expect("nothing panics under this lock")
     }
 
@@ -104,8 +107,8 @@ impl Backups {
         ids
     }
 
-    /// Whether there is room for one more. Its size is that of the newest checkpoint and the log behind it, as far as it is known.
-    fn judge_room(&self, with_earlier: bool) -> Result<(), BackupError> {
+    /// Checks that there is room for one more. Its size is that of the newest checkpoint and the log behind it, as far as it is known.
+    fn check_room(&self, with_earlier: bool) -> Result<(), BackupError> {
         let ids = self.ids();
         if ids.len() >= BACKUPS_MAX {
             return Err(BackupError::Full(
@@ -117,15 +120,16 @@ impl Backups {
             .filter_map(|place| BackupManifest::read_in(&place).ok())
             .map(|manifest| manifest.bytes())
             .sum();
-        let published = self.checkpointer.list();
+        let published = self.checkpointer.history.list();
         let mut sizes = published
             .iter()
             .filter(|found| found.state == CheckpointState::Published)
             .map(|found| (found.lsn, found.file_bytes));
-        let (newest, newest_bytes) = sizes.next().unwrap_or((self.log.start(), 0));
+        let log = &self.engine().log;
+        let (newest, newest_bytes) = sizes.next().unwrap_or((log.start(), 0));
         let next = match with_earlier {
-            false => newest_bytes + self.log.bytes_behind(newest),
-            true => newest_bytes + sizes.map(|(_, bytes)| bytes).sum::<u64>() + self.log.bytes_behind(self.log.start()),
+            false => newest_bytes + log.bytes_behind(newest),
+            true => newest_bytes + sizes.map(|(_, bytes)| bytes).sum::<u64>() + log.bytes_behind(log.start()),
         };
         match stored.saturating_add(next) > self.bytes_max {
             false => Ok(()),
@@ -139,16 +143,16 @@ impl Backups {
         }
     }
 
-    fn note_end(&self, id: &str, made: Result<BackupManifest, RestoreError>) {
-        let mut state = self.lock();
-        let seconds = state.begun.take().map(|begun| begun.elapsed().as_secs_f64());
-        let Some(mut info) = state.running.take() else {
+    fn record_end(&self, made: Result<BackupManifest, RestoreError>) {
+        let Some(mut info) = self.running() else {
             return;
         };
+        let mut state = self.lock();
+        state.running = None;
         match made {
-            Ok(_) => state.seconds.push((id.to_owned(), seconds.unwrap_or_default())),
+            Ok(_) => state.seconds.push((info.id, info.seconds.unwrap_or_default())),
             Err(error) => {
-                (info.state, info.seconds) = (BackupState::Failed, seconds);
+                info.state = BackupState::Failed;
                 info.error = Some(error.to_string());
                 state.failed.insert(0, info);
                 state.failed.truncate(FAILURES_MAX);
@@ -156,38 +160,28 @@ impl Backups {
         }
     }
 
-    /// All of a backup but its checkpoint, which was copied, and has so many bytes.
+    /// Makes all of a backup but its checkpoint, which was copied and has `checkpoint_bytes`.
     fn make(
         &self,
         staging: Staging,
-        (checkpoint, mut checkpoint_bytes): (Lsn, u64),
+        checkpoint: Lsn,
+        mut checkpoint_bytes: u64,
         with_earlier: bool,
     ) -> Result<BackupManifest, RestoreError> {
         let mut from = checkpoint;
         if with_earlier {
-            from = match self.log.start() {
+            let stored = self.engine().files.list()?;
+            from = match self.engine().log.start() {
                 Lsn(0) => Lsn(0),
-                start => self
-                    .checkpointer
-                    .files
-                    .list()?
-                    .into_iter()
-                    .find(|lsn| *lsn >= start)
-                    .unwrap_or(checkpoint),
+                start => stored.iter().copied().find(|lsn| *lsn >= start).unwrap_or(checkpoint),
             };
-            for earlier in self
-                .checkpointer
-                .files
-                .list()?
-                .into_iter()
-                .filter(|lsn| (from..checkpoint).contains(lsn))
-            {
+            for earlier in stored.into_iter().filter(|lsn| (from..checkpoint).contains(lsn)) {
                 checkpoint_bytes += self.copy_checkpoint(&staging, earlier)?.unwrap_or_default();
             }
         }
         // In this order: what is not in it is later, but for the length of a turn.
-        let created_us = self.clock.now_us();
-        let until = self.log.durable();
+        let created_us = self.engine().shared.clock.now_us();
+        let until = self.engine().log.durable();
         let note = |bytes: u64| {
             if let Some(info) = &mut self.lock().running {
                 info.bytes = info.bytes.max(bytes);
@@ -196,6 +190,7 @@ impl Backups {
         note(checkpoint_bytes);
         let range = CopyRange { from, until };
         let log = self
+            .engine()
             .log
             .reader(from)?
             .copy(range, &*staging.folder("log")?, &mut |copied| {
@@ -237,28 +232,20 @@ impl Backups {
             .map_err(|error| RestoreError::GivenUp(format!("a checkpoint is needed first: {error}")))
     }
 
-    /// The checkpoint, once it is published.
-    fn published_one(&self, lsn: Lsn) -> Result<Option<Lsn>, RestoreError> {
-        let given_up = |reason: String| Err(RestoreError::GivenUp(reason));
+    /// Returns whether the checkpoint that was begun for the backup is published yet.
+    fn is_published(&self, lsn: Lsn) -> Result<bool, RestoreError> {
         if !self.goes_on() {
-            return given_up("the node stops".into());
+            return Err(RestoreError::GivenUp("the node stops".into()));
         }
-        let all = self.checkpointer.list();
-        match all.into_iter().find(|found| found.lsn == lsn) {
-            Some(found) if found.state == CheckpointState::Published => Ok(Some(lsn)),
-            Some(found) if found.state == CheckpointState::Failed => {
-                let reason = found.error.unwrap_or_default();
-                given_up(format!("a checkpoint is needed first: {reason}"))
-            }
-            Some(_) => Ok(None),
-            None => given_up("the checkpoint that was taken for it is gone".into()),
-        }
+        let is_published = self.checkpointer.is_published(lsn);
+        is_published.map_err(|reason| RestoreError::GivenUp(format!("a checkpoint is needed first: {reason}")))
     }
 
     fn running(&self) -> Option<BackupInfo> {
         let state = self.lock();
         let mut info = state.running.clone()?;
-        info.seconds = state.begun.map(|begun| begun.elapsed().as_secs_f64());
+        let spent_ns = self.engine().shared.clock.monotonic_ns() - state.begun_ns;
+        info.seconds = Some(Duration::from_nanos(spent_ns).as_secs_f64());
         Some(info)
     }
 
@@ -314,8 +301,10 @@ fn files_of(place: &Place, manifest: &BackupManifest) -> Vec<BackupFile> {
     own.into_iter().chain(manifest.files.iter().cloned()).collect()
 }
 
-impl BackupService for Backups {
-    fn create(&self, with_earlier: bool) -> Result<BackupInfo, BackupError> {
+impl Backups {
+    /// Begins a backup and returns at once; if one is under way, returns that one. `with_earlier`: it holds the older checkpoints, too, and
+    /// all log from the oldest of them on, so it can be restored to points before it was made.
+    pub fn create(self: &Arc<Self>, with_earlier: bool) -> Result<BackupInfo, BackupError> {
         let mut state = self.lock();
         if let Some(running) = &state.running {
             return Ok(running.clone());
@@ -323,8 +312,8 @@ impl BackupService for Backups {
         if !self.goes_on() {
             return Err(BackupError::Unavailable("the node stops".into()));
         }
-        self.judge_room(with_earlier)?;
-        let began_unix_us = self.clock.now_us();
+        self.check_room(with_earlier)?;
+        let began_unix_us = self.engine().shared.clock.now_us();
         let id = began_unix_us.to_string();
         let directory = self.tree.path(&format!("{PREFIX}{id}"));
         let info = BackupInfo {
@@ -339,18 +328,18 @@ impl BackupService for Backups {
             files: Vec::new(),
             error: None,
         };
-        let this = self.this.upgrade();
-        let this = this.ok_or_else(|| BackupError::Unavailable("the node stops".into()))?;
-        let make = Box::new(move || Box::new(Making::new(this, id, with_earlier)) as Box<dyn Work>);
-        let started = self.checkpointer.shared.threads.start("backup", make);
+        let job = BackupJob::new(self.clone(), id, with_earlier);
+        let make = Box::new(move || Box::new(job) as Box<dyn Work>);
+        let started = self.engine().shared.threads.start("backup", make);
         let thread = started
             .map_err(|error| BackupError::Unavailable(format!("no thread could be started for it: {error}").into()))?;
         *self.thread.lock().expect("held for a store") = Some(thread);
-        (state.running, state.begun) = (Some(info.clone()), Some(Instant::now()));
+        (state.running, state.begun_ns) = (Some(info.clone()), self.engine().shared.clock.monotonic_ns());
         Ok(info)
     }
 
-    fn list(&self) -> Vec<BackupInfo> {
+    /// The newest first; those that failed in this run last.
+    pub fn list(&self) -> Vec<BackupInfo> {
         let running = self.running();
         let ids = self.ids();
         let published = ids.iter().filter_map(|id| self.published(&id.to_string()));
@@ -359,7 +348,8 @@ impl BackupService for Backups {
         running.into_iter().chain(published).chain(failed).collect()
     }
 
-    fn find(&self, id: &str) -> Option<BackupInfo> {
+    /// The backup with this id, if there is one.
+    pub fn find(&self, id: &str) -> Option<BackupInfo> {
         let is_it = |info: &BackupInfo| info.id == id;
         let failed = || self.lock().failed.iter().find(|info| is_it(info)).cloned();
         self.running()
@@ -368,7 +358,8 @@ impl BackupService for Backups {
             .or_else(failed)
     }
 
-    fn open_file(&self, id: &str, name: &str) -> Result<(File, u64), BackupError> {
+    /// Opens a file of a published backup, by the last part of its path. Returns its length, too.
+    pub fn open_file(&self, id: &str, name: &str) -> Result<(File, u64), BackupError> {
         let info = self.published(id).ok_or(BackupError::NotFound)?;
         // Only what the manifest names: no path of a client's making reaches the disk.
         let mut files = info.files.iter();
@@ -380,8 +371,9 @@ impl BackupService for Backups {
         Ok((file, found.bytes))
     }
 
-    fn remove(&self, id: &str) -> Result<(), BackupError> {
-        let failed = |error: reprise_env::DiskError| BackupError::Unavailable(error.to_string().into());
+    /// Removes a backup, or the record of a failed one.
+    pub fn remove(&self, id: &str) -> Result<(), BackupError> {
+        let failed = |error: DiskError| BackupError::Unavailable(error.to_string().into());
         let known = self.lock().failed.len();
         self.lock().failed.retain(|info| info.id != id);
         let was_failure = self.lock().failed.len() < known;
@@ -399,26 +391,26 @@ impl BackupService for Backups {
 }
 
 /// A backup on its way.
-struct Making {
+struct BackupJob {
     backups: Arc<Backups>,
     id: String,
     with_earlier: bool,
-    at: Stage,
+    at: BackupStage,
 }
 
-/// What comes next. While it lives, neither the checkpoint nor the log behind it is let go.
-enum Stage {
+/// What comes next. The guard keeps the checkpoint and the log behind it until they are copied.
+enum BackupStage {
     Begin,
     /// A checkpoint of now, or one that is as good.
-    Choose(Staging, Kept),
+    Choose(Staging, RetentionGuard),
     /// Until this checkpoint is published.
-    Wait(Staging, Kept, Lsn),
+    Wait(Staging, RetentionGuard, Lsn),
     Over,
 }
 
-impl Making {
+impl BackupJob {
     fn new(backups: Arc<Backups>, id: String, with_earlier: bool) -> Self {
-        let at = Stage::Begin;
+        let at = BackupStage::Begin;
         Self {
             backups,
             id,
@@ -429,55 +421,55 @@ impl Making {
 
     fn go_on(&mut self) -> Result<Step, RestoreError> {
         let backups = &self.backups;
-        match std::mem::replace(&mut self.at, Stage::Over) {
-            Stage::Begin => {
+        match std::mem::replace(&mut self.at, BackupStage::Over) {
+            BackupStage::Begin => {
                 backups.tree.prepare()?;
                 let kept = backups.checkpointer.keep_all();
                 let place = Place::new(backups.tree.clone(), &format!("{PREFIX}{}", self.id));
-                self.at = Stage::Choose(Staging::begin(&place)?, kept);
+                self.at = BackupStage::Choose(Staging::begin(&place)?, kept);
             }
-            Stage::Choose(staging, kept) => {
-                if let Some(lsn) = backups.checkpointer.fresh()
+            BackupStage::Choose(staging, kept) => {
+                if let Some(lsn) = backups.checkpointer.history.newest_within(GROWN_BYTES_MIN)
                     && let Some(bytes) = backups.copy_checkpoint(&staging, lsn)?
                 {
                     return self.finish(staging, lsn, bytes);
                 }
                 match backups.new_checkpoint()? {
-                    Some(lsn) => self.at = Stage::Wait(staging, kept, lsn),
+                    Some(lsn) => self.at = BackupStage::Wait(staging, kept, lsn),
                     None => {
-                        self.at = Stage::Choose(staging, kept);
+                        self.at = BackupStage::Choose(staging, kept);
                         return Ok(Step::Idle);
                     }
                 }
             }
-            Stage::Wait(staging, kept, awaited) => {
-                let Some(lsn) = backups.published_one(awaited)? else {
-                    self.at = Stage::Wait(staging, kept, awaited);
+            BackupStage::Wait(staging, kept, awaited) => {
+                if !backups.is_published(awaited)? {
+                    self.at = BackupStage::Wait(staging, kept, awaited);
                     return Ok(Step::Idle);
-                };
-                let Some(bytes) = backups.copy_checkpoint(&staging, lsn)? else {
+                }
+                let Some(bytes) = backups.copy_checkpoint(&staging, awaited)? else {
                     return Err(RestoreError::GivenUp("no checkpoint can be read back".into()));
                 };
-                return self.finish(staging, lsn, bytes);
+                return self.finish(staging, awaited, bytes);
             }
-            Stage::Over => return Ok(Step::Over),
+            BackupStage::Over => return Ok(Step::Over),
         }
         Ok(Step::Done)
     }
 
     fn finish(&self, staging: Staging, lsn: Lsn, bytes: u64) -> Result<Step, RestoreError> {
-        let manifest = self.backups.make(staging, (lsn, bytes), self.with_earlier)?;
-        self.backups.note_end(&self.id, Ok(manifest));
+        let manifest = self.backups.make(staging, lsn, bytes, self.with_earlier)?;
+        self.backups.record_end(Ok(manifest));
         Ok(Step::Over)
     }
 }
 
-impl Work for Making {
+impl Work for BackupJob {
     fn run(mut self: Box<Self>) {
         loop {
             match self.step() {
                 Step::Done => {}
-                Step::Idle => thread::sleep(LOOK),
+                Step::Idle => self.backups.engine().shared.threads.sleep(LOOK),
                 Step::Over => return,
             }
         }
@@ -485,7 +477,7 @@ impl Work for Making {
 
     fn step(&mut self) -> Step {
         self.go_on().unwrap_or_else(|error| {
-            self.backups.note_end(&self.id, Err(error));
+            self.backups.record_end(Err(error));
             Step::Over
         })
     }

@@ -1,19 +1,18 @@
 //! A checkpoint that can't be read back, or whose writing panics, is no checkpoint: it is told, what was there stays, and the next one
 //! is taken.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
-    thread,
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU8, Ordering},
 };
 
-use crate::common::{Consenting, close, config, digest_now, files, fill, fill_bank, open, take};
+use crate::common::{
+    Consenting, checkpointer, close, config, digest_now, files, fill, fill_bank, open, take, try_take,
+};
 use reprise_database::{Database, Environment};
 use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk};
-use reprise_router::{CheckpointInfo, CheckpointState, DeployError, InstallError};
+use reprise_router::{DeployError, InstallError};
+use reprise_upkeep::CheckpointState;
 
 const HONEST: u8 = 0;
 const FLIPS_A_BIT: u8 = 1;
@@ -33,20 +32,6 @@ impl DiskFilter for Written {
                 file.write_at(offset, &bytes)
             }
             _ => panic!("the disk is out of its mind"),
-        }
-    }
-}
-
-/// Takes one that fails.
-fn failed(database: &Database) -> CheckpointInfo {
-    let begun = database.router().take_checkpoint().expect("begun");
-    loop {
-        let all = database.router().checkpoints();
-        let found = all.into_iter().find(|info| info.lsn == begun.lsn).expect("listed");
-        match found.state {
-            CheckpointState::Running => thread::sleep(Duration::from_millis(1)),
-            CheckpointState::Failed => return found,
-            CheckpointState::Published => panic!("published"),
         }
     }
 }
@@ -76,10 +61,12 @@ fn what_can_t_be_read_back_replaces_nothing() {
         (FLIPS_A_BIT, "checksum"),
     ] {
         how.0.store(bad, Ordering::Release);
-        fill(&database, 100 * database.router().checkpoints().len() as i64 + 1000, 10);
-        let told = failed(&database).error.expect("a reason");
+        fill(&database, 100 * checkpointer(&database).list().len() as i64 + 1000, 10);
+        let failed = try_take(&database);
+        assert_eq!(failed.state, CheckpointState::Failed);
+        let told = failed.error.expect("a reason");
         assert!(told.contains(reason), "{told}");
-        let last = database.router().status().checkpoint_failure.expect("told");
+        let last = checkpointer(&database).last_failure().expect("told");
         assert_eq!(last.error, told);
         assert_eq!(names(), kept, "older ones stay, and nothing is beside them");
     }

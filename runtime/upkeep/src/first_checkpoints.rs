@@ -5,16 +5,15 @@ use std::sync::{Arc, Mutex};
 use reprise_base::Lsn;
 use reprise_checkpoint::checkpoint_name;
 use reprise_env::Disk;
-use reprise_router::{CheckpointService, CheckpointState};
 use reprise_ship::{CheckpointSource, ChosenCheckpoint};
 
-use crate::checkpoint::Checkpointer;
+use crate::checkpointer::Checkpointer;
 
 /// With more log behind it, another checkpoint is taken before a standby begins with one.
 const BEHIND_BYTES_MAX: u64 = 64 << 20;
 
 /// The database's checkpoints, for standbys to begin with.
-pub(crate) struct FirstCheckpoints {
+pub struct FirstCheckpoints {
     checkpointer: Arc<Checkpointer>,
     disk: Arc<dyn Disk>,
     /// One that was begun for a standby.
@@ -22,6 +21,7 @@ pub(crate) struct FirstCheckpoints {
 }
 
 impl FirstCheckpoints {
+    /// Reads their files from `disk`.
     pub fn new(checkpointer: &Arc<Checkpointer>, disk: &Arc<dyn Disk>) -> Self {
         Self {
             checkpointer: checkpointer.clone(),
@@ -30,13 +30,7 @@ impl FirstCheckpoints {
         }
     }
 
-    /// The newest one, where not much was written since.
-    fn near(&self) -> Option<Lsn> {
-        let newest = self.checkpointer.newest()?;
-        (self.checkpointer.log.bytes_behind(newest) <= BEHIND_BYTES_MAX).then_some(newest)
-    }
-
-    /// One that was begun for this, once it is published.
+    /// The one that was begun for this, once it is published.
     fn awaited(&self) -> Result<Option<Lsn>, String> {
         let mut awaited = self.awaited.lock().expect("held for a look");
         let Some(lsn) = *awaited else {
@@ -44,29 +38,19 @@ impl FirstCheckpoints {
             *awaited = begun.map_err(|error| error.to_string())?.map(|info| info.lsn);
             return Ok(None);
         };
-        let all = self.checkpointer.list();
-        let found = all.into_iter().find(|info| info.lsn == lsn);
-        if found
-            .as_ref()
-            .is_some_and(|info| info.state == CheckpointState::Running)
-        {
-            return Ok(None);
+        let is_published = self.checkpointer.is_published(lsn);
+        if is_published != Ok(false) {
+            *awaited = None;
         }
-        *awaited = None;
-        match found {
-            Some(info) if info.state == CheckpointState::Published => Ok(Some(lsn)),
-            found => {
-                let error = found.and_then(|info| info.error).unwrap_or_else(|| "it is gone".into());
-                Err(format!("a checkpoint is needed first: {error}"))
-            }
-        }
+        let is_published = is_published.map_err(|reason| format!("a checkpoint is needed first: {reason}"))?;
+        Ok(is_published.then_some(lsn))
     }
 }
 
 impl CheckpointSource for FirstCheckpoints {
     fn choose(&self) -> Result<Option<ChosenCheckpoint>, String> {
         let kept = Box::new(self.checkpointer.keep_all());
-        let near = self.near();
+        let near = self.checkpointer.history.newest_within(BEHIND_BYTES_MAX);
         if near.is_some() {
             *self.awaited.lock().expect("held for a store") = None;
         }

@@ -4,7 +4,7 @@ use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering},
-    thread,
+    thread::available_parallelism,
     time::Duration,
 };
 
@@ -22,7 +22,7 @@ use reprise_wire::{
     CheckpointKeyRef, CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, Genesis,
 };
 
-use crate::checkpoint::Checkpointer;
+use crate::{checkpoint_history::CheckpointHistory, engine::EngineHandles, retention::Retention};
 
 /// How often a writer that waits looks whether the node stops.
 const LOOK: Duration = Duration::from_millis(50);
@@ -40,9 +40,10 @@ const PIECE_MAX: Duration = Duration::from_millis(4);
 
 const _: () = assert!(KEYS_BLOCK_BYTES + (5 << 20) < CHECKPOINT_RAW_BYTES_MAX);
 
-/// The writing of one checkpoint. On a thread of its own.
-pub(crate) struct Writing {
-    service: Arc<Checkpointer>,
+/// The writing of one checkpoint, on a thread of its own.
+pub(crate) struct CheckpointJob {
+    history: Arc<CheckpointHistory>,
+    retention: Arc<Retention>,
     start: CopyStart,
     /// Gone once all rows are here, or never will be.
     pages: Option<Receiver<Copied>>,
@@ -53,7 +54,7 @@ pub(crate) struct Writing {
     size: CheckpointSize,
     /// Partitions whose rows are not all here.
     left: usize,
-    stage: Stage,
+    stage: CheckpointStage,
     /// How long to rest for what was just written.
     rest: Duration,
     /// The threads here have to share the cores with the engine's.
@@ -62,7 +63,7 @@ pub(crate) struct Writing {
 
 /// What a checkpoint needs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum CheckpointStage {
     Descriptions,
     Rows,
     /// Earlier calls answered. Not before: what it holds could yet be taken back.
@@ -77,9 +78,10 @@ enum Stage {
     End,
 }
 
-impl Writing {
+impl CheckpointJob {
     pub fn make(
-        service: Arc<Checkpointer>,
+        history: Arc<CheckpointHistory>,
+        retention: Arc<Retention>,
         start: CopyStart,
         pages: Receiver<Copied>,
         told: Receiver<()>,
@@ -87,32 +89,37 @@ impl Writing {
         Box::new(Self {
             left: start.partitions.len(),
             rest: Duration::ZERO,
-            is_crowded: is_crowded(service.shared.sites_count),
-            service,
+            is_crowded: is_crowded(history.engine.shared.sites_count),
+            history,
+            retention,
             start,
             pages: Some(pages),
             told,
             writer: None,
             back: None,
             size: CheckpointSize::default(),
-            stage: Stage::Descriptions,
+            stage: CheckpointStage::Descriptions,
         })
+    }
+
+    fn engine(&self) -> &EngineHandles {
+        &self.history.engine
     }
 
     /// Does what can be done now; what the checkpoint takes, once it is published.
     fn advance(&mut self) -> Result<(Step, Option<CheckpointSize>), CheckpointError> {
         let step = match self.stage {
-            Stage::Descriptions => self.begin()?,
-            Stage::Rows => self.take_rows()?,
-            Stage::Told => self.go_on_if(self.told.try_recv().is_ok(), Stage::Durable)?,
-            Stage::Durable => {
-                self.service.log.want_copied(self.start.lsn);
-                let is_durable = self.service.log.copied() >= self.start.lsn;
-                self.go_on_if(is_durable, Stage::Keys)?
+            CheckpointStage::Descriptions => self.begin()?,
+            CheckpointStage::Rows => self.take_rows()?,
+            CheckpointStage::Told => self.go_on_if(self.told.try_recv().is_ok(), CheckpointStage::Durable)?,
+            CheckpointStage::Durable => {
+                self.engine().log.want_copied(self.start.lsn);
+                let is_durable = self.engine().log.copied() >= self.start.lsn;
+                self.go_on_if(is_durable, CheckpointStage::Keys)?
             }
-            Stage::Keys => self.finish()?,
-            Stage::Back(number) => self.read_back(number)?,
-            Stage::End => return Ok((Step::Over, Some(self.publish()?))),
+            CheckpointStage::Keys => self.finish()?,
+            CheckpointStage::Back(number) => self.read_back(number)?,
+            CheckpointStage::End => return Ok((Step::Over, Some(self.publish()?))),
         };
         Ok((step, None))
     }
@@ -124,22 +131,22 @@ impl Writing {
     }
 
     fn begin(&mut self) -> Result<Step, CheckpointError> {
-        let mut writer = self.service.files.begin(CheckpointHeader {
-            database_id: self.service.genesis.database_id,
+        let mut writer = self.engine().files.begin(CheckpointHeader {
+            database_id: self.engine().genesis.database_id,
             lsn: self.start.lsn,
-            settings_hash: self.service.settings_hash,
+            settings_hash: self.engine().settings_hash,
             txn_id: self.start.txn_id,
-            memory_bytes: self.service.shared.memory.data_bytes(),
+            memory_bytes: self.engine().shared.memory.data_bytes(),
         })?;
         write_descriptions(&mut writer, &self.start)?;
         self.writer = Some(writer);
-        self.stage = Stage::Rows;
+        self.stage = CheckpointStage::Rows;
         Ok(Step::Done)
     }
 
     fn take_rows(&mut self) -> Result<Step, CheckpointError> {
         let given_up = |reason: &str| Err(CheckpointError::GivenUp(reason.to_owned()));
-        if self.service.is_stopping() {
+        if self.history.is_stopping() {
             return given_up("the node stops");
         }
         let pages = self.pages.as_ref().expect("taken until the last page");
@@ -147,12 +154,12 @@ impl Writing {
             Ok(Copied::Done(_)) => self.left -= 1,
             Ok(Copied::Page(partition, page)) => {
                 let kind = CheckpointBlockKind::Rows;
-                let begun_ns = self.service.shared.clock.monotonic_ns();
+                let begun_ns = self.engine().shared.clock.monotonic_ns();
                 let writer = self.writer();
                 writer.block(kind, partition, page.table, page.rows, &page.bytes)?;
                 let size = writer.size();
-                self.service.note_progress(size);
-                let spent_ns = self.service.shared.clock.monotonic_ns() - begun_ns;
+                self.history.record_progress(size);
+                let spent_ns = self.engine().shared.clock.monotonic_ns() - begun_ns;
                 self.rest = Duration::from_nanos(spent_ns).min(PIECE_MAX) * REST_FACTOR;
             }
             Err(TryRecvError::Empty) => return Ok(Step::Idle),
@@ -170,25 +177,25 @@ impl Writing {
         if found != expected {
             return given_up(&format!("{found} rows were copied of {expected}"));
         }
-        self.stage = Stage::Told;
+        self.stage = CheckpointStage::Told;
         Ok(Step::Done)
     }
 
-    fn go_on_if(&mut self, is_so: bool, next: Stage) -> Result<Step, CheckpointError> {
+    fn go_on_if(&mut self, is_so: bool, next: CheckpointStage) -> Result<Step, CheckpointError> {
         if is_so {
             self.stage = next;
             return Ok(Step::Done);
         }
-        let stopped = match self.service.is_stopping() {
+        let stopped = match self.history.is_stopping() {
             true => Some("the node stops".into()),
-            false if self.service.log.is_stopped() => self.service.log.refusal(),
+            false if self.engine().log.is_stopped() => self.engine().log.refusal(),
             false => None,
         };
         let Some(reason) = stopped else {
             return Ok(Step::Idle);
         };
         let what = match self.stage {
-            Stage::Told => "earlier calls are answered",
+            CheckpointStage::Told => "earlier calls are answered",
             _ => "the log is durable up to it",
         };
         Err(CheckpointError::GivenUp(format!("{reason}, before {what}")))
@@ -198,28 +205,28 @@ impl Writing {
         let mut writer = self.writer.take().expect("taken by this stage alone");
         self.write_former(&mut writer)?;
         let keys = self.write_keys(&mut writer)?;
-        write_database(&mut writer, &self.start, &self.service.genesis, keys)?;
+        write_database(&mut writer, &self.start, &self.engine().genesis, keys)?;
         self.size = writer.finish()?;
         let back = writer.read_back()?;
         check_descriptions(&back)?;
         (self.writer, self.back) = (Some(writer), Some(back));
-        self.stage = Stage::Back(0);
+        self.stage = CheckpointStage::Back(0);
         Ok(Step::Done)
     }
 
     /// What can't be read back must not replace what could.
     fn read_back(&mut self, number: usize) -> Result<Step, CheckpointError> {
-        if self.service.is_stopping() {
+        if self.history.is_stopping() {
             return Err(CheckpointError::GivenUp("the node stops".into()));
         }
-        let begun_ns = self.service.shared.clock.monotonic_ns();
+        let begun_ns = self.engine().shared.clock.monotonic_ns();
         let back = self.back.as_ref().expect("made by the stage before");
         let next = back.check_stored(number, BACK_BYTES)?;
         self.stage = match next < back.entries().len() {
-            true => Stage::Back(next),
-            false => Stage::End,
+            true => CheckpointStage::Back(next),
+            false => CheckpointStage::End,
         };
-        let spent_ns = self.service.shared.clock.monotonic_ns() - begun_ns;
+        let spent_ns = self.engine().shared.clock.monotonic_ns() - begun_ns;
         self.rest = Duration::from_nanos(spent_ns).min(PIECE_MAX) * REST_FACTOR;
         Ok(Step::Done)
     }
@@ -235,12 +242,12 @@ impl Writing {
     fn wait(&self) {
         let mut select = Select::new();
         match (self.stage, &self.pages) {
-            (Stage::Rows, Some(pages)) => {
+            (CheckpointStage::Rows, Some(pages)) => {
                 select.recv(pages);
             }
-            (Stage::Durable, _) => {
+            (CheckpointStage::Durable, _) => {
                 // Whether they are is seen by the next step.
-                let _ = self.service.log.wait_copied(self.start.lsn, LOOK);
+                let _ = self.engine().log.wait_copied(self.start.lsn, LOOK);
                 return;
             }
             _ => {
@@ -253,9 +260,9 @@ impl Writing {
     /// While calls wait and cores are few, compressing must not take them: the engine's threads come first.
     fn rest(&mut self) {
         let rest = std::mem::take(&mut self.rest);
-        let calls = self.service.shared.waiting.iter();
+        let calls = self.engine().shared.waiting.iter();
         if self.is_crowded && calls.map(|calls| calls.load(Ordering::Relaxed)).sum::<usize>() > 0 {
-            thread::sleep(rest);
+            self.engine().shared.threads.sleep(rest);
         }
     }
 
@@ -263,10 +270,10 @@ impl Writing {
     fn write_former(&self, writer: &mut CheckpointWriter) -> Result<(), CheckpointError> {
         let mut raw = Vec::new();
         for module in self.start.deployed.kept_former() {
-            let wasm = match self.service.find_bytes(&self.start.deployed, &module.hash) {
+            let wasm = match self.engine().find_bytes(&self.start.deployed, &module.hash) {
                 Ok(wasm) => wasm,
                 Err(reason) => {
-                    let notices = &self.service.shared.notices;
+                    let notices = &self.engine().shared.notices;
                     notices.tell(NoticeKind::Checkpoint, || Notice::FormerLost {
                         module: module.name.clone(),
                         version: module.version,
@@ -292,7 +299,7 @@ impl Writing {
         let (mut raw, mut count) = (Vec::new(), 0u32);
         let kind = CheckpointBlockKind::Keys;
         loop {
-            let keys = self.service.router.idempotency().export(after, KEYS_AT_ONCE);
+            let keys = self.engine().router.idempotency().export(after, KEYS_AT_ONCE);
             let Some(last) = keys.last() else {
                 break;
             };
@@ -318,11 +325,11 @@ impl Writing {
 
 /// Beside each site another thread brings calls, and both of them are busy when it matters.
 fn is_crowded(sites: u16) -> bool {
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    let cores = available_parallelism().map_or(1, |cores| cores.get());
     cores <= 2 * sites as usize
 }
 
-impl Work for Writing {
+impl Work for CheckpointJob {
     fn run(mut self: Box<Self>) {
         loop {
             match self.step() {
@@ -345,7 +352,7 @@ impl Work for Writing {
         self.pages = None;
         self.back = None;
         self.writer = None;
-        self.service.note_end(self.start.lsn, ended);
+        self.retention.record_end(self.start.lsn, ended);
         Step::Over
     }
 }

@@ -1,0 +1,67 @@
+//! A checkpoint as it is shown, and why there is none.
+
+use reprise_base::Lsn;
+use reprise_router::CopyError;
+
+/// How far a checkpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointState {
+    /// Rows are copied and written.
+    Running,
+    /// Durable, and used by the next start.
+    Published,
+    /// Nothing of it was kept.
+    Failed,
+}
+
+/// A checkpoint, or one on its way.
+#[derive(Clone, Debug)]
+pub struct CheckpointInfo {
+    /// It holds what the log holds before this position; its id.
+    pub lsn: Lsn,
+    /// How far it is.
+    pub state: CheckpointState,
+    /// When it was begun.
+    pub began_unix_us: i64,
+    /// From its beginning until it was published or given up, or until now. None for one of an earlier run.
+    pub seconds: Option<f64>,
+    /// Written so far.
+    pub rows: u64,
+    /// Rows of all tables at its moment.
+    pub rows_total: u64,
+    /// Of rows, before compression.
+    pub row_bytes: u64,
+    /// Of the file, so far.
+    pub file_bytes: u64,
+    /// Name of the file.
+    pub file: String,
+    /// Why it failed, or why it can't be read.
+    pub error: Option<String>,
+}
+
+/// A checkpoint that was not published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointFailure {
+    /// When it failed.
+    pub at_unix_us: i64,
+    /// Why.
+    pub error: String,
+}
+
+/// Refusal of everything that needs a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this node keeps no log, and so no checkpoints, no backups and no bytes of former versions: start it with a log"
+)]
+pub struct NoLog;
+
+/// Why no checkpoint was begun.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeError {
+    /// The engine did not mark it.
+    #[error(transparent)]
+    Begin(#[from] CopyError),
+    /// The node stops, or has no thread for it.
+    #[error("{0}")]
+    Failed(String),
+}

@@ -1,0 +1,285 @@
+//! Which checkpoints and log stay: removes what a published checkpoint replaces, once the archive has it, unless a guard keeps it.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    time::Duration,
+};
+
+use reprise_backup::{Archive, ArchiveBounds, ArchiveError, ArchiveStatus, Origin, Place};
+use reprise_base::Lsn;
+use reprise_checkpoint::{CheckpointError, CheckpointSize};
+use reprise_env::{MakeWork, Started, Step, Work};
+use reprise_observe::{Notice, NoticeKind};
+
+use crate::checkpoint_history::CheckpointHistory;
+
+/// How long a stop waits for an archive whose disk may hang.
+const ARCHIVE_STOP_MAX: Duration = Duration::from_secs(5);
+const ARCHIVE_STOP_LOOK: Duration = Duration::from_millis(1);
+
+/// Removes checkpoints and log that newer checkpoints replace.
+pub(crate) struct Retention {
+    history: Arc<CheckpointHistory>,
+    /// Number of newest checkpoints that stay.
+    keep: usize,
+    /// Gets each file before it is removed.
+    archive: OnceLock<Archive>,
+    archive_thread: Mutex<ArchiveThread>,
+    /// Number of guards; locked while files are removed.
+    guards: Mutex<usize>,
+}
+
+/// Keeps every checkpoint and all log while it lives.
+pub struct RetentionGuard(Arc<Retention>);
+
+impl Drop for RetentionGuard {
+    fn drop(&mut self) {
+        *self.0.guards.lock().expect("held to count") -= 1;
+    }
+}
+
+/// The one thread that puts files into the archive. A disk that hangs may hold it for ever, so nothing waits for it under a lock.
+#[derive(Default)]
+struct ArchiveThread {
+    started: Option<Box<dyn Started>>,
+    is_busy: bool,
+    /// A checkpoint that was published while it was busy.
+    next: Option<Lsn>,
+}
+
+/// Checkpoints that a newer one replaces, and up to where the log goes with them.
+struct ReplacedFiles {
+    checkpoints: Vec<Lsn>,
+    log_before: Option<Lsn>,
+}
+
+impl Retention {
+    pub fn new(history: Arc<CheckpointHistory>, keep: usize) -> Self {
+        Self {
+            history,
+            keep: keep.max(1),
+            archive: OnceLock::new(),
+            archive_thread: Mutex::default(),
+            guards: Mutex::default(),
+        }
+    }
+
+    /// Opens the archive that gets each file before it is removed. Once.
+    pub fn open_archive(&self, place: &Place, bounds: ArchiveBounds, origin: Origin) -> Result<(), ArchiveError> {
+        let path = place.path();
+        let place = place.clone();
+        let open = move || Archive::open(&place, bounds, origin);
+        let threads = &self.history.engine.shared.threads;
+        let opened = threads.within("archive-open", bounds.open_max, open);
+        let archive = opened
+            .map_err(|_| ArchiveError::NoThread)?
+            .ok_or(ArchiveError::Hangs {
+                archive: path,
+                seconds: bounds.open_max.as_secs_f64(),
+            })??;
+        assert!(self.archive.set(archive).is_ok(), "there is one archive");
+        Ok(())
+    }
+
+    pub fn archive_status(&self) -> Option<ArchiveStatus> {
+        self.archive.get().map(Archive::status)
+    }
+
+    pub fn guard(self: &Arc<Self>) -> RetentionGuard {
+        *self.guards.lock().expect("held to count") += 1;
+        RetentionGuard(self.clone())
+    }
+
+    fn archive_thread(&self) -> MutexGuard<'_, ArchiveThread> {
+        self.archive_thread.lock().expect("nothing panics under this lock")
+    }
+
+    /// The archive, until too much waited for it.
+    fn filling_archive(&self) -> Option<&Archive> {
+        self.archive.get().filter(|archive| !archive.is_given_up())
+    }
+
+    /// Waits for the archive's thread, but not for ever: what it did not take is taken after the next checkpoint.
+    pub fn stop(&self) {
+        let Some(thread) = self.archive_thread().started.take() else {
+            return;
+        };
+        let looks = ARCHIVE_STOP_MAX.as_micros() / ARCHIVE_STOP_LOOK.as_micros();
+        for _ in 0..looks {
+            if thread.is_over() {
+                return thread.join();
+            }
+            self.history.engine.shared.threads.sleep(ARCHIVE_STOP_LOOK);
+        }
+    }
+
+    /// Records how the writing of a checkpoint ended; behind a published one, removes what it replaces.
+    pub fn record_end(self: &Arc<Self>, lsn: Lsn, written: Result<CheckpointSize, CheckpointError>) {
+        let is_archived = written.is_ok() && self.filling_archive().is_some();
+        let removed = match written.is_ok() && !is_archived {
+            true => self.remove_replaced(lsn),
+            false => Ok(()), // the archive's thread does: to copy may take long
+        };
+        let leftover = removed.err().map(|error| error.to_string());
+        self.history.record_end(written, leftover);
+        if is_archived && !self.history.is_stopping() {
+            self.begin_archiving(lsn);
+        }
+    }
+
+    /// Has the archive's thread take what this checkpoint replaces; if it is still busy with an earlier one, checks what waits.
+    fn begin_archiving(self: &Arc<Self>, lsn: Lsn) {
+        let mut thread = self.archive_thread();
+        if thread.is_busy {
+            thread.next = Some(lsn);
+            drop(thread);
+            return self.check_held(lsn);
+        }
+        let job = ArchiveJob(self.clone(), lsn);
+        let make: MakeWork = Box::new(move || Box::new(job));
+        match self.history.engine.shared.threads.start("archive", make) {
+            Ok(started) => (thread.started, thread.is_busy) = (Some(started), true),
+            Err(_) => {
+                drop(thread);
+                self.record_archived(Err(ArchiveError::NoThread));
+            }
+        }
+    }
+
+    /// Gives the archive up if too much waits for it, and removes what waited. Its thread is at an earlier checkpoint, perhaps for ever.
+    fn check_held(&self, newest: Lsn) {
+        let Some(archive) = self.filling_archive() else {
+            return;
+        };
+        let removed = self
+            .replaced_by(newest)
+            .and_then(|replaced| match self.held_too_much(archive, &replaced) {
+                None => Ok(()),
+                Some(overheld) => self.remove_replaced(newest).and(Err(overheld)),
+            });
+        if removed.is_err() {
+            self.record_archived(removed);
+        }
+    }
+
+    /// Records whether the archive took what was to go.
+    fn record_archived(&self, removed: Result<(), ArchiveError>) {
+        let Some(archive) = self.archive.get() else {
+            return;
+        };
+        let shared = &self.history.engine.shared;
+        let now_us = shared.clock.now_us();
+        if removed.is_ok() && archive.is_given_up() {
+            return; // what was removed since then is none of its
+        }
+        let kept = removed.and_then(|()| archive.let_go(&self.history.published(), now_us));
+        let error = match kept.and_then(|()| Ok(archive.note_taken()?)) {
+            Ok(()) | Err(ArchiveError::GivenUp) => return,
+            Err(error) => error,
+        };
+        archive.note_failure(now_us, error.to_string());
+        shared.notices.tell(NoticeKind::Archive, || Notice::ArchiveFailed {
+            reason: error.to_string(),
+        });
+    }
+
+    /// Removes checkpoints beyond those kept, then the log that only they needed: in this order a crash between the two
+    /// leaves each checkpoint with its log.
+    fn remove_replaced(&self, newest: Lsn) -> Result<(), ArchiveError> {
+        if *self.guards.lock().expect("held for a look") > 0 {
+            return Ok(()); // the next checkpoint does it
+        }
+        let replaced = self.replaced_by(newest)?;
+        let archive = self.filling_archive();
+        let mut overheld = Ok(());
+        if let Some(archive) = archive
+            && let Err(error) = self.put_away(archive, &replaced)
+        {
+            overheld = match self.held_too_much(archive, &replaced) {
+                None => return Err(error),
+                Some(overheld) => Err(overheld),
+            };
+        }
+        // Held from the look on: a guard that comes later finds all or nothing of it.
+        let guards = self.guards.lock().expect("held to count");
+        if *guards > 0 {
+            return overheld;
+        }
+        if overheld.is_ok() && archive.is_some_and(Archive::is_given_up) {
+            return Err(ArchiveError::GivenUp); // meanwhile: it is gone already
+        }
+        let engine = &self.history.engine;
+        for lsn in &replaced.checkpoints {
+            engine.files.remove(*lsn)?;
+            self.history.forget(*lsn);
+        }
+        if let Some(lsn) = replaced.log_before {
+            engine.log.release_before(lsn)?;
+        }
+        overheld
+    }
+
+    /// The files that go with this checkpoint.
+    fn replaced_by(&self, newest: Lsn) -> Result<ReplacedFiles, ArchiveError> {
+        let stored = self.history.engine.files.list()?;
+        let older = stored.iter().filter(|lsn| **lsn <= newest).count();
+        let (past, kept) = stored[..older].split_at(older.saturating_sub(self.keep));
+        Ok(ReplacedFiles {
+            checkpoints: past.to_vec(),
+            // With fewer, the log from the beginning is the way back from a damaged one.
+            log_before: kept.first().filter(|_| kept.len() == self.keep).copied(),
+        })
+    }
+
+    /// Returns an error if the archive took nothing for so long that what waits for it would fill the disk; it is given up.
+    fn held_too_much(&self, archive: &Archive, replaced: &ReplacedFiles) -> Option<ArchiveError> {
+        if self.history.is_stopping() || archive.is_given_up() {
+            return None;
+        }
+        let start = self.history.engine.log.start();
+        archive
+            .hold(&self.releasable(replaced), &replaced.checkpoints, start)
+            .err()
+    }
+
+    fn releasable(&self, replaced: &ReplacedFiles) -> Vec<String> {
+        let log = &self.history.engine.log;
+        replaced.log_before.map_or(Vec::new(), |lsn| log.releasable_before(lsn))
+    }
+
+    /// Copies what is to go. Until all of it is there, nothing goes.
+    fn put_away(&self, archive: &Archive, replaced: &ReplacedFiles) -> Result<(), ArchiveError> {
+        let goes_on = || !self.history.is_stopping() && !archive.is_given_up();
+        for name in self.releasable(replaced) {
+            archive.take_segment(&name, &goes_on)?;
+        }
+        let mut checkpoints = replaced.checkpoints.iter();
+        checkpoints.try_for_each(|lsn| archive.take_checkpoint(*lsn, &goes_on))
+    }
+}
+
+/// Puts what a published checkpoint replaces into the archive, and removes it.
+struct ArchiveJob(Arc<Retention>, Lsn);
+
+impl Work for ArchiveJob {
+    fn run(mut self: Box<Self>) {
+        while self.step() == Step::Done {}
+    }
+
+    fn step(&mut self) -> Step {
+        let Self(retention, lsn) = self;
+        let removed = retention.remove_replaced(*lsn);
+        retention.record_archived(removed);
+        let mut thread = retention.archive_thread();
+        match thread.next.take().filter(|_| !retention.history.is_stopping()) {
+            Some(next) => {
+                *lsn = next;
+                Step::Done
+            }
+            None => {
+                thread.is_busy = false;
+                Step::Over
+            }
+        }
+    }
+}

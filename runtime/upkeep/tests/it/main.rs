@@ -1,0 +1,8 @@
+//! The integration tests of `reprise-upkeep`, in one binary: whole databases whose checkpoints, backups and archive are looked at.
+
+mod archive;
+mod checkpoint;
+// One set of helpers makes databases, for these tests and for the database's own.
+#[path = "../../../database/tests/it/common/mod.rs"]
+mod common;
+mod read_back;
