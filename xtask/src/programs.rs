@@ -1,9 +1,10 @@
 //! Programs with tests: cargo builds them, the task runs each as cargo does, and times it.
 
 use std::{
-    fmt,
+    env, fmt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -11,6 +12,11 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::{rustc::target_libraries, tasks::run};
+
+/// Tests that run at a time, by processor: a third of their time is waits for disks, leases and other processes.
+const TESTS_PER_CORE: usize = 2;
+/// Number of tests that a program runs at a time, as libtest reads it.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// A program with tests.
 pub(crate) struct Program {
@@ -94,11 +100,16 @@ impl Program {
         format!("{} {}", self.folder, self.target)
     }
 
-    /// Runs it in its package's folder, with the compiler's libraries, which tests of macros are linked to.
+    /// Runs it in its package's folder, with the compiler's libraries, which tests of macros are linked to. The environment may set the number
+    /// of tests that run at a time.
     pub fn run(&self, root: &Path) -> Result<()> {
         let folder = root.join(&self.folder);
         let mut command = Command::new(&self.path);
         command.current_dir(&folder).env("CARGO_MANIFEST_DIR", &folder);
+        if env::var_os(TEST_THREADS).is_none() {
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            command.env(TEST_THREADS, (TESTS_PER_CORE * cores).to_string());
+        }
         run(command.env("LD_LIBRARY_PATH", target_libraries()?))
     }
 }
