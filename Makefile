@@ -1,5 +1,7 @@
 # Reprise: `make run` starts it, `make test` tests it.
 CARGO ?= cargo
+# In the tests' profile, with the features of the whole tree: its dependencies are those that the tests are built with.
+XTASK = $(CARGO) build --quiet --profile quick --workspace --bin xtask && target/quick/xtask
 
 .PHONY: help run cluster build test test-unit test-sim test-process test-hardware test-console wasm console package check tidy
 
@@ -20,7 +22,7 @@ build: ## Build the server, the sample modules and the console
 
 test: ## Build everything and run all tests: the five stages below
 	@xtask/bootstrap.sh test
-	$(CARGO) xtask test
+	$(XTASK) test
 
 test-unit: ## Unit tests, and the integration tests of each crate
 test-sim: ## The engine by seeds, in one thread: order, faults, crashes
@@ -29,7 +31,7 @@ test-hardware: ## Servers in virtual machines: power, NVDIMMs, RDMA
 test-console: ## The web console in Chromium
 test-unit test-sim test-process test-hardware test-console:
 	@xtask/bootstrap.sh $@
-	$(CARGO) xtask test $(@:test-%=%)
+	$(XTASK) test $(@:test-%=%)
 
 wasm: ## Build the sample modules to target/procedures/NAME.wasm
 	@xtask/bootstrap.sh run
@@ -46,7 +48,7 @@ package: ## Build reprise and reprise-bench in target/package, optimised by a pr
 
 check: ## Clippy and the rules of the tree
 	@xtask/bootstrap.sh check
-	$(CARGO) xtask check
+	$(XTASK) check
 
 tidy: ## The rules of the tree alone
-	$(CARGO) xtask tidy
+	$(XTASK) tidy

@@ -24,4 +24,4 @@ pub use failover::{RdmaFailovers, run as run_rdma_failovers, run_guest as run_rd
 pub use guest::{GuestConfig, run as run_guest};
 pub use nvdimm::{NvdimmConfig, NvdimmGuestConfig, NvdimmReport, run as run_nvdimm, run_guest as run_nvdimm_guest};
 pub use power::{Config, Report, run};
-pub use vm::{alone, is_available};
+pub use vm::{Processors, is_available};

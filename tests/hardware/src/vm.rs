@@ -3,7 +3,8 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
 };
 
 use anyhow::{Context, Result};
@@ -12,10 +13,48 @@ pub fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("boot-vm")
 }
 
-/// One test of a program at a time: machines beside each other are too slow, and each takes gigabytes.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Number of processors that the tests of this program have taken.
+static TAKEN: Mutex<usize> = Mutex::new(0);
+static GIVEN_BACK: Condvar = Condvar::new();
+
+/// Processors of this machine for the virtual machines of one test. A machine that shares its processor is too slow for its clocks.
+pub struct Processors(usize);
+
+impl Processors {
+    /// Waits for one of them: an emulated machine is one thread.
+    pub fn one() -> Self {
+        Self::take(1, all_processors())
+    }
+
+    /// Waits for all of them: for several machines, or one with leases.
+    pub fn all() -> Self {
+        let all = all_processors();
+        Self::take(all, all)
+    }
+
+    fn take(wanted: usize, all: usize) -> Self {
+        let mut taken = lock_taken();
+        while *taken + wanted > all {
+            taken = GIVEN_BACK.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        *taken += wanted;
+        Self(wanted)
+    }
+}
+
+impl Drop for Processors {
+    fn drop(&mut self) {
+        *lock_taken() -= self.0;
+        GIVEN_BACK.notify_all();
+    }
+}
+
+fn lock_taken() -> MutexGuard<'static, usize> {
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn all_processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Err: why no virtual machine can be started here.

@@ -1,7 +1,7 @@
 //! The way back over tables that have changed since: they become what they were, also at a replay, or nothing is changed.
 
 use crate::{
-    common::{Consenting, close, digest_now, take},
+    common::{Consenting, checkpointer, close, digest_now, take},
     following::{ACCEPTING, Cluster, service, wait_seen},
     schema::{module, module_over, open, put},
 };
@@ -200,7 +200,7 @@ fn standby_that_is_promoted_after_a_rename_goes_back_to_the_version_before() {
     assert_eq!(digest_now(&standby), there);
     let deployed = standby.router().deployed();
     let former = deployed.versions.iter().find(|module| module.version == 1);
-    let wasm = standby.router().module_bytes(former.expect("it is known"));
+    let wasm = checkpointer(&standby).module_bytes(former.expect("it is known"));
     let wasm = wasm.expect("its bytes are in the log");
     assert_eq!(wasm, first());
     deploy(&standby, &wasm);

@@ -88,7 +88,8 @@ fn rows_have_the_same_numbers_in_every_replay() {
 }
 
 fn copy_dir(from: &Path, to: &Path, has_checkpoint: bool) {
-    for folder in ["log", "checkpoints"] {
+    // With the compiled code, so that no opening compiles again.
+    for folder in ["log", "checkpoints", "code"] {
         std::fs::create_dir_all(to.join(folder)).expect("a folder");
         if folder == "checkpoints" && !has_checkpoint {
             continue;

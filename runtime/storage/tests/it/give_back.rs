@@ -174,7 +174,7 @@ fn a_store_that_gives_back_is_its_model() {
         let mut model = BTreeMap::<i64, (Rid, usize)>::new();
         let (mut next_key, mut least, mut most) = (0_i64, u64::MAX, 0);
         for step in 0..40 {
-            let (before, is_kept) = (model.clone(), random.next(5) as usize > 0);
+            let before = (random.next(5) == 0).then(|| model.clone());
             store.begin();
             match (random.next(3) as usize, model.len()) {
                 (0, 1..) | (_, 400_000..) => {
@@ -205,11 +205,14 @@ fn a_store_that_gives_back_is_its_model() {
                     }
                 }
             }
-            if is_kept {
-                store.commit();
-            } else {
-                store.rollback();
-                model = before;
+            match before {
+                None => {
+                    store.commit();
+                }
+                Some(before) => {
+                    store.rollback();
+                    model = before;
+                }
             }
             assert_eq!(store.rows_count(table), model.len() as u64, "{kind:?}, step {step}");
             let rows = memory.data_bytes();

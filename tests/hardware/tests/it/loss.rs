@@ -2,7 +2,7 @@
 
 use crate::run_guest;
 use reprise_test_crash::skip;
-use reprise_test_hardware::{alone, is_available};
+use reprise_test_hardware::{Processors, is_available};
 
 #[test]
 fn nothing_acknowledged_at_2_safe_is_lost_on_a_wire_that_loses_packets() {
@@ -10,6 +10,6 @@ fn nothing_acknowledged_at_2_safe_is_lost_on_a_wire_that_loses_packets() {
     if let Err(why) = is_available() {
         return skip(NAME, &why);
     }
-    let _alone = alone();
+    let _processor = Processors::one();
     run_guest("loss-guest", "900");
 }

@@ -1,7 +1,7 @@
 //! Short runs of what `cargo xtask power` does for long.
 
 use reprise_test_crash::skip;
-use reprise_test_hardware::{Config, alone, is_available, run};
+use reprise_test_hardware::{Config, Processors, is_available, run};
 
 fn config(commit: &str, seconds: u64, points: usize, seed: u64) -> Config {
     Config {
@@ -18,7 +18,7 @@ fn power_failures_lose_nothing_that_was_acknowledged() {
     if let Err(why) = is_available() {
         return skip("power_failures_lose_nothing_that_was_acknowledged", &why);
     }
-    let _alone = alone();
+    let _processor = Processors::one();
     match run(&config("sync", 4, 10, 1)) {
         Ok(report) => println!("{report}"),
         Err(error) => panic!("{error:#}"),
@@ -31,7 +31,7 @@ fn a_loss_is_noticed() {
     if let Err(why) = is_available() {
         return skip("a_loss_is_noticed", &why);
     }
-    let _alone = alone();
+    let _processor = Processors::one();
     // On a slow machine a run may answer so seldom that all of it is durable by chance.
     let found = (1..=8).find_map(|seed| run(&config("async", 12, 40, seed)).err());
     let error = match found {
