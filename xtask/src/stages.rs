@@ -40,7 +40,7 @@ impl Stage {
     /// The stage that runs the tests of the package in this folder.
     fn of(folder: &str) -> Self {
         match folder {
-            "tests/sim" => Self::Sim,
+            "tests/sim" | "tests/model" => Self::Sim,
             "tests/hardware" => Self::Hardware,
             // The decoders are functions of bytes.
             "tests/fuzz-targets" => Self::Unit,
@@ -189,6 +189,7 @@ mod tests {
             ("runtime/log", Stage::Unit),
             ("tests/fuzz-targets", Stage::Unit),
             ("tests/sim", Stage::Sim),
+            ("tests/model", Stage::Sim),
             ("tests/history", Stage::Process),
             ("tests/hardware", Stage::Hardware),
         ] {

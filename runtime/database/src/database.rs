@@ -20,7 +20,7 @@ use reprise_recovery::{RecoveryError, make_ready};
 use reprise_replay::{Divergence, RecoverFrom, ReplayError};
 use reprise_router::{Phase, Router, RouterConfig};
 use reprise_txn::Compiler;
-use reprise_upkeep::{Backups, Checkpointer, EngineHandles, NoLog};
+use reprise_upkeep::{Backups, Checkpointer, EngineHandles, LogMissing};
 
 use crate::{
     config::{CommitMode, DatabaseConfig, check},
@@ -255,13 +255,13 @@ impl Database {
     }
 
     /// Takes checkpoints, lists them, and knows what a restart would take.
-    pub fn checkpointer(&self) -> Result<&Arc<Checkpointer>, NoLog> {
-        self.checkpointer.as_ref().ok_or(NoLog)
+    pub fn checkpointer(&self) -> Result<&Arc<Checkpointer>, LogMissing> {
+        self.checkpointer.as_ref().ok_or(LogMissing)
     }
 
     /// Makes and finds backups, once they are served.
-    pub fn backups(&self) -> Result<&Arc<Backups>, NoLog> {
-        self.upkeep.backups.get().ok_or(NoLog)
+    pub fn backups(&self) -> Result<&Arc<Backups>, LogMissing> {
+        self.upkeep.backups.get().ok_or(LogMissing)
     }
 
     /// Drawn when the database was made, the same on all its servers; none without a log.

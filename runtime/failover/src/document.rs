@@ -1,22 +1,22 @@
-//! What a node keeps on its disk of the cluster: one document, replaced whole.
+//! The document that a node keeps of its cluster, replaced whole.
 
 use reprise_base::{Lsn, Safety};
 
 use crate::{
     epoch::{Epoch, NodeId},
     loss::Lost,
-    sets::{Members, limit},
+    sets::{NodeSet, limit},
 };
 
 /// How far a node is. The epoch is not that of the last record but that of the primary whose history the log has: what was written in an
 /// earlier epoch may have been acknowledged in a later one (Viewstamped Replication compares the same way).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Mark {
+pub struct LogEnd {
     pub epoch: Epoch,
     pub lsn: Lsn,
 }
 
-impl Mark {
+impl LogEnd {
     /// Whether a log that ends here may have acknowledged records that a log with the end `other` lacks.
     pub fn is_further_than(self, other: Self) -> bool {
         let key = |mark: Self| (mark.epoch.count(), mark.lsn);
@@ -26,8 +26,8 @@ impl Mark {
 
 /// A change of the sync set that is under way. Until it is complete, the old set and the new one both count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Change {
-    pub to: Members,
+pub struct SetChange {
+    pub to: NodeSet,
     /// A node that comes has everything that was acknowledged without it once it has persisted everything before this.
     pub at: Lsn,
     /// Number of the first sync status that tells of the change.
@@ -39,8 +39,8 @@ pub struct Change {
 pub struct Reign {
     pub epoch: Epoch,
     /// Whom acknowledgements wait for, by the rule of the safety level.
-    pub current: Members,
-    pub change: Option<Change>,
+    pub current: NodeSet,
+    pub change: Option<SetChange>,
     /// The epoch that this primary followed, where it took over everything that was acknowledged in it.
     pub took_over: Option<Epoch>,
 }
@@ -57,22 +57,22 @@ impl Reign {
     }
 
     /// Returns whoever is in one of both sets.
-    pub fn members(&self) -> Members {
+    pub fn members(&self) -> NodeSet {
         let change = self.change.iter().flat_map(|change| change.to.iter());
         self.current.iter().chain(change).collect()
     }
 }
 
-/// What a primary tells its standbys of who is in sync. A standby keeps the newest one, then confirms its number.
+/// A primary's word on the sync set, as its standbys hear it. A standby keeps the newest one, then confirms its number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SyncStatus {
     pub epoch: Epoch,
     pub primary: NodeId,
     /// Grows within an epoch.
     pub number: u64,
-    pub current: Members,
+    pub current: NodeSet,
     /// The set to which a change is under way.
-    pub next: Option<Members>,
+    pub next: Option<NodeSet>,
 }
 
 impl SyncStatus {
@@ -83,37 +83,37 @@ impl SyncStatus {
 
     /// Whether acknowledgements wait for `node` for certain.
     pub fn has(&self, node: NodeId) -> bool {
-        let is_in = |set: &Members| set.contains(node);
+        let is_in = |set: &NodeSet| set.contains(node);
         is_in(&self.current) && self.next.as_ref().is_none_or(is_in)
     }
 
     /// Returns the sets that count.
-    pub(crate) fn sets(&self) -> impl Iterator<Item = &Members> {
+    pub(crate) fn sets(&self) -> impl Iterator<Item = &NodeSet> {
         [&self.current].into_iter().chain(&self.next)
     }
 }
 
 /// A standby's part of the document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Follower {
+pub struct FollowerStanding {
     /// Epoch of the primary that it follows, or followed last.
     pub of: Epoch,
     /// Epoch of the primary whose history the log has: `of`, once what that primary does not have is cut off.
     pub normal: Epoch,
-    /// What that primary told last.
+    /// The newest word of that primary.
     pub status: Option<SyncStatus>,
     /// This node was the primary of the log that is here, and nothing of another one's came since.
     pub led: Option<Reign>,
 }
 
-/// What the node is for its cluster.
+/// A node's part in its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum NodeStanding {
     Primary(Reign),
-    Follower(Follower),
+    Follower(FollowerStanding),
     /// Between "asked to take over" and "leads". It wrote nothing in that epoch yet.
     Claiming {
-        follower: Follower,
+        follower: FollowerStanding,
         epoch: Epoch,
         /// Some: the promotion was allowed, at this loss.
         allowed: Option<Option<Lost>>,
@@ -139,7 +139,7 @@ pub struct Document {
     pub rival: Epoch,
     /// The highest epoch that this node drew for itself.
     pub claimed: Epoch,
-    pub standing: Standing,
+    pub standing: NodeStanding,
 }
 
 impl Document {
@@ -147,9 +147,9 @@ impl Document {
     pub fn first(level: Safety) -> Self {
         Self::new(
             level,
-            Standing::Primary(Reign {
+            NodeStanding::Primary(Reign {
                 epoch: Epoch::default(),
-                current: Members::default(),
+                current: NodeSet::default(),
                 change: None,
                 took_over: None,
             }),
@@ -158,10 +158,10 @@ impl Document {
 
     /// Returns that of a new standby.
     pub fn standby(level: Safety) -> Self {
-        Self::new(level, Standing::Follower(Follower::default()))
+        Self::new(level, NodeStanding::Follower(FollowerStanding::default()))
     }
 
-    fn new(level: Safety, standing: Standing) -> Self {
+    fn new(level: Safety, standing: NodeStanding) -> Self {
         Self {
             version: 1,
             level,
@@ -182,8 +182,8 @@ impl Document {
             next: reign.change.as_ref().map(|change| change.to.clone()),
         };
         match &self.standing {
-            Standing::Primary(reign) | Standing::Retired { reign, .. } => Some(own(reign)),
-            Standing::Follower(follower) | Standing::Claiming { follower, .. } => {
+            NodeStanding::Primary(reign) | NodeStanding::Retired { reign, .. } => Some(own(reign)),
+            NodeStanding::Follower(follower) | NodeStanding::Claiming { follower, .. } => {
                 follower.status.clone().or_else(|| follower.led.as_ref().map(own))
             }
         }
@@ -192,15 +192,15 @@ impl Document {
     /// Returns the epoch of the primary whose history the log has: its own, where it leads or led.
     pub fn normal(&self) -> Epoch {
         match &self.standing {
-            Standing::Primary(reign) | Standing::Retired { reign, .. } => reign.epoch,
-            Standing::Follower(follower) | Standing::Claiming { follower, .. } => follower.normal,
+            NodeStanding::Primary(reign) | NodeStanding::Retired { reign, .. } => reign.epoch,
+            NodeStanding::Follower(follower) | NodeStanding::Claiming { follower, .. } => follower.normal,
         }
     }
 
     fn of(&self) -> Epoch {
         match &self.standing {
-            Standing::Primary(reign) | Standing::Retired { reign, .. } => reign.epoch,
-            Standing::Follower(follower) | Standing::Claiming { follower, .. } => follower.of,
+            NodeStanding::Primary(reign) | NodeStanding::Retired { reign, .. } => reign.epoch,
+            NodeStanding::Follower(follower) | NodeStanding::Claiming { follower, .. } => follower.of,
         }
     }
 
@@ -211,12 +211,12 @@ impl Document {
     }
 }
 
-/// What the lease's store holds beside the lease: who may take it when nobody has it.
+/// The record beside the lease in the store: who may take the lease when nobody has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseRecord {
     /// The last primary.
     pub primary: NodeId,
     pub epoch: Epoch,
     /// Standbys that may take over.
-    pub in_sync: Members,
+    pub in_sync: NodeSet,
 }

@@ -3,17 +3,17 @@
 use reprise_base::Lsn;
 
 use crate::{
-    document::{Follower, Mark, Reign, Standing, SyncStatus},
+    document::{FollowerStanding, LogEnd, NodeStanding, Reign, SyncStatus},
     epoch::{Epoch, NodeId},
     loss::Promise,
-    node::{Mode, Node, Refusal},
+    node::{Mode, Node, NodeRefusal},
 };
 
-/// What a standby tells the primary that it follows.
+/// A standby's report to the primary that it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Progress {
+pub struct ProgressReport {
     pub node: NodeId,
-    /// Of the primary that it follows.
+    /// Epoch of the primary that it follows.
     pub of: Epoch,
     /// Everything before it is durable.
     pub persisted: Lsn,
@@ -25,15 +25,15 @@ impl Node {
     /// A directory is opened as that of a standby.
     pub(crate) fn become_standby(&mut self) {
         let standing = match &self.document.standing {
-            Standing::Primary(reign) => Standing::Follower(Follower {
+            NodeStanding::Primary(reign) => NodeStanding::Follower(FollowerStanding {
                 of: reign.epoch,
                 normal: reign.epoch,
                 status: None,
                 led: Some(reign.clone()),
             }),
             // The claim is over, unless it may have taken the lease already.
-            Standing::Claiming { follower, allowed, .. } if !self.has_lease || allowed.is_none() => {
-                Standing::Follower(follower.clone())
+            NodeStanding::Claiming { follower, allowed, .. } if !self.has_lease || allowed.is_none() => {
+                NodeStanding::Follower(follower.clone())
             }
             _ => return,
         };
@@ -49,8 +49,8 @@ impl Node {
 
     /// Returns the epoch of the primary to which this node is bound, so that what that primary does not have may be cut off.
     pub fn is_bound_to(&self) -> Option<Epoch> {
-        let of = |standing: &Standing| match standing {
-            Standing::Follower(follower) => Some(follower.of),
+        let of = |standing: &NodeStanding| match standing {
+            NodeStanding::Follower(follower) => Some(follower.of),
             _ => None,
         };
         let (newest, durable) = (of(&self.document.standing)?, of(&self.durable.standing)?);
@@ -59,13 +59,13 @@ impl Node {
     }
 
     /// Returns what the standby may tell of its log, which is durable before `persisted`.
-    pub fn progress(&self, persisted: Lsn) -> Option<Progress> {
+    pub fn progress(&self, persisted: Lsn) -> Option<ProgressReport> {
         let of = self.follows()?;
-        let Standing::Follower(follower) = &self.durable.standing else {
+        let NodeStanding::Follower(follower) = &self.durable.standing else {
             return None;
         };
         let noted = follower.status.as_ref().filter(|status| status.epoch == of);
-        Some(Progress {
+        Some(ProgressReport {
             node: self.id,
             of,
             persisted,
@@ -76,7 +76,7 @@ impl Node {
     /// Whether a write of this node's own reign, which its new primary lacks, may have been acknowledged. `leader` and `reign` are the
     /// new primary's. It is asked before what is too much is cut off.
     pub fn may_be_acknowledged(&self, leader: NodeId, reign: &Reign) -> bool {
-        let Standing::Follower(Follower { led: Some(led), .. }) = &self.document.standing else {
+        let NodeStanding::Follower(FollowerStanding { led: Some(led), .. }) = &self.document.standing else {
             return true;
         };
         // Whatever this node answered, it needed one of those who allowed the new primary, or the new primary itself.
@@ -87,25 +87,25 @@ impl Node {
         !(needed_it && reign.took_over == Some(led.epoch))
     }
 
-    pub(crate) fn on_follow(&mut self, epoch: Epoch) -> Result<(), Refusal> {
+    pub(crate) fn on_follow(&mut self, epoch: Epoch) -> Result<(), NodeRefusal> {
         if !matches!(self.mode, Mode::Following) {
             return Err(match self.mode {
-                Mode::Leading(_) => Refusal::Leads,
-                _ => Refusal::IsPromoting,
+                Mode::Leading(_) => NodeRefusal::Leads,
+                _ => NodeRefusal::IsPromoting,
             });
         }
         if !self.document.bound.allows(epoch) {
-            return Err(Refusal::Bound(self.document.bound));
+            return Err(NodeRefusal::Bound(self.document.bound));
         }
         let follower = match &self.document.standing {
-            Standing::Follower(follower) if follower.of == epoch => return Ok(()),
-            Standing::Follower(follower) | Standing::Claiming { follower, .. } => Follower {
+            NodeStanding::Follower(follower) if follower.of == epoch => return Ok(()),
+            NodeStanding::Follower(follower) | NodeStanding::Claiming { follower, .. } => FollowerStanding {
                 of: epoch,
                 normal: follower.normal,
                 status: None,
                 led: follower.led.clone(),
             },
-            Standing::Primary(reign) | Standing::Retired { reign, .. } => Follower {
+            NodeStanding::Primary(reign) | NodeStanding::Retired { reign, .. } => FollowerStanding {
                 of: epoch,
                 normal: reign.epoch,
                 status: None,
@@ -113,7 +113,7 @@ impl Node {
             },
         };
         self.document.bound = epoch;
-        self.document.standing = Standing::Follower(follower);
+        self.document.standing = NodeStanding::Follower(follower);
         self.save();
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Node {
     /// The log has only what its primary has, so nothing of an own reign is left to be judged.
     pub(crate) fn on_aligned(&mut self) {
         let Some(of) = self.is_bound_to() else { return };
-        if let Standing::Follower(follower) = &mut self.document.standing
+        if let NodeStanding::Follower(follower) = &mut self.document.standing
             && follower.normal != of
         {
             (follower.normal, follower.led) = (of, None);
@@ -133,7 +133,7 @@ impl Node {
         if self.follows() != Some(status.epoch) {
             return;
         }
-        if let Standing::Follower(follower) = &mut self.document.standing
+        if let NodeStanding::Follower(follower) = &mut self.document.standing
             && follower.status.as_ref().is_none_or(|known| status.is_newer_than(known))
         {
             follower.status = Some(status);
@@ -142,19 +142,19 @@ impl Node {
     }
 
     /// Another node claims an epoch.
-    pub(crate) fn on_asked(&mut self, epoch: Epoch) -> Result<(), Refusal> {
+    pub(crate) fn on_asked(&mut self, epoch: Epoch) -> Result<(), NodeRefusal> {
         match self.mode {
-            Mode::Leading(_) => return Err(Refusal::Leads),
-            Mode::Promoting(_) => return Err(Refusal::IsPromoting),
+            Mode::Leading(_) => return Err(NodeRefusal::Leads),
+            Mode::Promoting(_) => return Err(NodeRefusal::IsPromoting),
             Mode::Following | Mode::Retired => {}
         }
         if self.document.bound == epoch {
             return Ok(());
         }
         if !epoch.is_after(self.document.bound) {
-            return Err(Refusal::Bound(self.document.bound));
+            return Err(NodeRefusal::Bound(self.document.bound));
         }
-        // Whoever had the promise before may lead by now.
+        // The node that had the promise before may lead by now.
         let known = self.document.rival;
         self.document.rival = [known, self.document.bound]
             .into_iter()
@@ -173,7 +173,7 @@ impl Node {
         (is_free && is_kept).then(|| Promise {
             from: self.id,
             epoch,
-            end: Mark {
+            end: LogEnd {
                 epoch: self.durable.normal(),
                 lsn: end,
             },

@@ -5,15 +5,25 @@ use std::collections::BTreeMap;
 use reprise_base::{Lsn, Safety};
 
 use crate::{
-    document::{Change, LeaseRecord, Reign, Standing, SyncStatus},
+    document::{LeaseRecord, NodeStanding, Reign, SetChange, SyncStatus},
     epoch::{Epoch, NodeId},
-    follow::Progress,
-    node::{LeaseView, Mode, Node, Refusal},
-    promote::{HandOver, Stage},
-    sets::{Members, is_confirmed},
+    follow::ProgressReport,
+    node::{LeaseView, Mode, Node, NodeRefusal},
+    promote::{HandOver, PromotionStage},
+    sets::{NodeSet, is_confirmed},
 };
 
-/// What may be acknowledged.
+/// Another node, as a primary hears of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerReport {
+    pub node: NodeId,
+    /// The node is bound to this epoch, or leads in it.
+    pub epoch: Epoch,
+    /// A primary of that epoch is known, so it is no claim alone.
+    pub leads: bool,
+}
+
+/// The bound of acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {
     /// Nothing.
@@ -24,16 +34,16 @@ pub enum Limit {
     Alone,
 }
 
-/// What a primary keeps in memory.
+/// A primary's state in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Leading {
-    /// Of this epoch.
-    pub(crate) standbys: BTreeMap<NodeId, Progress>,
+    /// Reports of this epoch.
+    pub(crate) standbys: BTreeMap<NodeId, ProgressReport>,
     /// To whom the place is being given, and where the log ends.
     pub(crate) hand_over: Option<(NodeId, Lsn)>,
 }
 
-/// What a node wants of the lease's store.
+/// A node's wish to the lease's store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseWish {
     /// The lease, if nobody else has it, and this record with it, in one step, if the store holds what was seen.
@@ -47,13 +57,13 @@ pub enum LeaseWish {
 impl Node {
     /// Whether this node is the primary, as far as it knows.
     pub fn leads(&self) -> bool {
-        let is_primary = |standing: &Standing| matches!(standing, Standing::Primary(_));
+        let is_primary = |standing: &NodeStanding| matches!(standing, NodeStanding::Primary(_));
         matches!(self.mode, Mode::Leading(_)) && self.holds_lease && is_primary(&self.durable.standing)
     }
 
     fn durable_reign(&self) -> Option<&Reign> {
         match &self.durable.standing {
-            Standing::Primary(reign) if self.leads() => Some(reign),
+            NodeStanding::Primary(reign) if self.leads() => Some(reign),
             _ => None,
         }
     }
@@ -105,10 +115,19 @@ impl Node {
         self.durable.status(self.id)
     }
 
+    /// Whether this primary returns the send time of a standby's reports. It does so for those alone that it waits for, so that a standby whose
+    /// report came back a moment ago knows that the primary has not gone on without it.
+    pub fn echoes(&self, node: NodeId) -> bool {
+        let waits = |reign: &Reign| {
+            reign.current.contains(node) && reign.change.as_ref().is_none_or(|change| change.to.contains(node))
+        };
+        self.durable_reign().is_some_and(waits) && self.reign().is_some_and(waits)
+    }
+
     /// Returns the place that was given to `node`, once that is durable.
     pub fn handed_over(&self, node: NodeId) -> Option<HandOver> {
         match &self.durable.standing {
-            Standing::Retired {
+            NodeStanding::Retired {
                 reign,
                 handed: Some((to, end)),
             } if *to == node && !self.document.bound.is_after(reign.epoch) => Some(HandOver {
@@ -122,7 +141,7 @@ impl Node {
 
     pub(crate) fn begin_reign(&mut self, reign: Reign) {
         self.document.bound = reign.epoch;
-        self.document.standing = Standing::Primary(reign);
+        self.document.standing = NodeStanding::Primary(reign);
         self.mode = Mode::Leading(Leading {
             standbys: BTreeMap::new(),
             hand_over: None,
@@ -130,7 +149,7 @@ impl Node {
         self.save();
         // Standbys confirm what this reign tells them, not what an earlier one did.
         let version = self.document.version;
-        if let Standing::Primary(Reign {
+        if let NodeStanding::Primary(Reign {
             change: Some(change), ..
         }) = &mut self.document.standing
         {
@@ -139,15 +158,16 @@ impl Node {
     }
 
     pub(crate) fn retire(&mut self, handed: Option<(NodeId, Lsn)>) {
-        if let Standing::Primary(reign) = &self.document.standing {
+        if let NodeStanding::Primary(reign) = &self.document.standing {
             let reign = reign.clone();
-            self.document.standing = Standing::Retired { reign, handed };
+            self.document.standing = NodeStanding::Retired { reign, handed };
             self.save();
         }
         self.mode = Mode::Retired;
     }
 
-    pub(crate) fn on_peer(&mut self, (node, epoch, leads): (NodeId, Epoch, bool), end: Lsn) {
+    pub(crate) fn on_peer(&mut self, peer: PeerReport, end: Lsn) {
+        let PeerReport { node, epoch, leads } = peer;
         if epoch.is_after(self.heard) {
             self.heard = epoch;
         }
@@ -166,7 +186,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn on_progress(&mut self, progress: Progress) {
+    pub(crate) fn on_progress(&mut self, progress: ProgressReport) {
         let epoch = self.reign().map(|reign| reign.epoch);
         let Mode::Leading(leading) = &mut self.mode else { return };
         if epoch != Some(progress.of) {
@@ -206,7 +226,7 @@ impl Node {
         if !self.is_change_ready() {
             return;
         }
-        let is_recorded = |node: &Self, to: &Members| {
+        let is_recorded = |node: &Self, to: &NodeSet| {
             let record = node.record();
             record.is_some_and(|record| record.primary == node.id && record.in_sync == *to)
         };
@@ -216,39 +236,39 @@ impl Node {
         if self.has_lease && !is_recorded(self, &change.to) {
             return;
         }
-        if let Standing::Primary(reign) = &mut self.document.standing {
+        if let NodeStanding::Primary(reign) = &mut self.document.standing {
             (reign.current, reign.change) = (change.to, None);
             self.save();
         }
     }
 
     /// Begins a change of the sync set, in place of one that is under way.
-    fn begin_change(&mut self, to: Members, at: Lsn) {
+    fn begin_change(&mut self, to: NodeSet, at: Lsn) {
         let number = self.document.version + 1;
-        if let Standing::Primary(reign) = &mut self.document.standing {
-            reign.change = (to != reign.current).then_some(Change { to, at, number });
+        if let NodeStanding::Primary(reign) = &mut self.document.standing {
+            reign.change = (to != reign.current).then_some(SetChange { to, at, number });
             self.save();
         }
         self.advance_change();
     }
 
     /// Returns the sets, where a change may begin. The store may hold the record of a change that is ready.
-    fn changeable(&self) -> Result<&Reign, Refusal> {
+    fn changeable(&self) -> Result<&Reign, NodeRefusal> {
         let Mode::Leading(Leading { hand_over: None, .. }) = &self.mode else {
-            return Err(Refusal::DoesNotLead);
+            return Err(NodeRefusal::DoesNotLead);
         };
-        let reign = self.durable_reign().and(self.reign()).ok_or(Refusal::DoesNotLead)?;
+        let reign = self.durable_reign().and(self.reign()).ok_or(NodeRefusal::DoesNotLead)?;
         match self.has_lease && self.is_change_ready() {
-            true => Err(Refusal::IsChanging),
+            true => Err(NodeRefusal::IsChanging),
             false => Ok(reign),
         }
     }
 
-    pub(crate) fn on_came(&mut self, node: NodeId, end: Lsn) -> Result<(), Refusal> {
+    pub(crate) fn on_came(&mut self, node: NodeId, end: Lsn) -> Result<(), NodeRefusal> {
         let level = self.level();
         let reign = self.changeable()?;
         if reign.change.is_some() {
-            return Err(Refusal::IsChanging);
+            return Err(NodeRefusal::IsChanging);
         }
         let Mode::Leading(leading) = &self.mode else {
             return Ok(());
@@ -262,18 +282,18 @@ impl Node {
     }
 
     /// At `quorum` and `very-safe` a lost standby counts on.
-    pub(crate) fn on_gone(&mut self, node: NodeId) -> Result<(), Refusal> {
+    pub(crate) fn on_gone(&mut self, node: NodeId) -> Result<(), NodeRefusal> {
         match self.level() {
             Safety::TwoSafe => self.remove(node),
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn on_forget(&mut self, node: NodeId) -> Result<(), Refusal> {
+    pub(crate) fn on_forget(&mut self, node: NodeId) -> Result<(), NodeRefusal> {
         self.remove(node)
     }
 
-    fn remove(&mut self, node: NodeId) -> Result<(), Refusal> {
+    fn remove(&mut self, node: NodeId) -> Result<(), NodeRefusal> {
         let reign = self.changeable()?;
         if !reign.members().contains(node) {
             return Ok(());
@@ -283,7 +303,7 @@ impl Node {
             let change = reign.change.as_ref();
             other != node && change.is_none_or(|change| change.to.contains(other))
         };
-        let to: Members = reign.current.iter().filter(|other| stays(*other)).collect();
+        let to: NodeSet = reign.current.iter().filter(|other| stays(*other)).collect();
         if reign.change.as_ref().is_some_and(|change| change.to == to) {
             return Ok(());
         }
@@ -294,17 +314,17 @@ impl Node {
         Ok(())
     }
 
-    pub(crate) fn on_step_down(&mut self, to: NodeId, end: Lsn) -> Result<(), Refusal> {
+    pub(crate) fn on_step_down(&mut self, to: NodeId, end: Lsn) -> Result<(), NodeRefusal> {
         let has_standbys = self.level().asks_standbys();
         let reign = self.changeable()?;
         if reign.change.is_some() {
-            return Err(Refusal::IsChanging);
+            return Err(NodeRefusal::IsChanging);
         }
         if has_standbys && !reign.current.contains(to) {
-            return Err(Refusal::NotInSync);
+            return Err(NodeRefusal::NotInSync);
         }
         let Mode::Leading(leading) = &mut self.mode else {
-            return Err(Refusal::DoesNotLead);
+            return Err(NodeRefusal::DoesNotLead);
         };
         let has_all = leading
             .standbys
@@ -343,25 +363,25 @@ impl Node {
         }
         let holds = self.lease_holder() == Some(self.id);
         match &self.mode {
-            Mode::Promoting(promotion) if promotion.stage == Stage::TakingLease => {
+            Mode::Promoting(promotion) if promotion.stage == PromotionStage::TakingLease => {
                 let standing = &self.durable.standing;
                 // Until this node acknowledges something, whoever may take over now may take over yet.
                 let before = self.record().into_iter();
                 let before = before.flat_map(|record| record.in_sync.iter().chain([record.primary]));
                 let in_sync = match (&self.document.standing, standing) {
-                    (Standing::Primary(reign), Standing::Primary(_)) => reign.current.clone(),
+                    (NodeStanding::Primary(reign), NodeStanding::Primary(_)) => reign.current.clone(),
                     (
                         _,
-                        Standing::Claiming {
+                        NodeStanding::Claiming {
                             allowed: Some(None), ..
                         },
-                    ) => before.collect::<Members>().without(self.id),
+                    ) => before.collect::<NodeSet>().without(self.id),
                     (
                         _,
-                        Standing::Claiming {
+                        NodeStanding::Claiming {
                             allowed: Some(Some(_)), ..
                         },
-                    ) => Members::default(),
+                    ) => NodeSet::default(),
                     _ => return None,
                 };
                 let record = LeaseRecord {
@@ -382,7 +402,7 @@ impl Node {
                 }
             }
             Mode::Retired if holds => match &self.durable.standing {
-                Standing::Retired {
+                NodeStanding::Retired {
                     reign,
                     handed: Some((to, _)),
                 } => Some(LeaseWish::Release(Some(LeaseRecord {
@@ -390,7 +410,7 @@ impl Node {
                     epoch: reign.epoch,
                     in_sync: [*to].into_iter().collect(),
                 }))),
-                Standing::Retired { handed: None, .. } => Some(LeaseWish::Release(None)),
+                NodeStanding::Retired { handed: None, .. } => Some(LeaseWish::Release(None)),
                 _ => None,
             },
             Mode::Following if holds => Some(LeaseWish::Release(None)),
@@ -398,7 +418,7 @@ impl Node {
         }
     }
 
-    /// What the lease's store holds. A primary that finds another one there is it no more.
+    /// Takes a look into the lease's store. A primary that finds another one there is it no more.
     pub(crate) fn on_lease_seen(&mut self, view: LeaseView) {
         let is_own = view.holder.is_none_or(|holder| holder == self.id)
             && view.record.as_ref().is_none_or(|record| record.primary == self.id);
@@ -410,7 +430,7 @@ impl Node {
         });
         match (&self.mode, taken) {
             (Mode::Leading(_), _) if !is_own => self.retire(None),
-            (Mode::Promoting(promotion), Some(record)) if promotion.stage == Stage::TakingLease => {
+            (Mode::Promoting(promotion), Some(record)) if promotion.stage == PromotionStage::TakingLease => {
                 self.lead_with_lease(&record);
             }
             _ => self.advance_promotion(),

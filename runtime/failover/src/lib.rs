@@ -1,8 +1,13 @@
-//! Who this node is, in which epoch, which nodes are in sync with it, and what it may acknowledge: one document, one state, one
-//! transition function.
+//! The failover of a cluster: one document, one state and one transition function decide which node leads, in which epoch, with
+//! which standbys, and what it may acknowledge.
+//! Owns: the document of a node, the meaning of its epochs, the rules of the safety levels for acknowledgements and promotions.
+//! Does not: read or write a file, lock, wait, look at a clock, know the wire or the lease's store.
+//! Invariants: no epoch has two writers; a bound epoch never falls; nothing is acknowledged at the cluster's level that a later primary
+//! lacks, unless the promotion named it.
+//! Called by: `tests/model`; the driver comes next.
 //!
 //! The crate is pure. It has no I/O, lock, clock or thread. A driver owns a [`Node`], saves its [`Document`], carries out its
-//! carries out what its questions answer and feeds what happens back as [`Event`]s. `tests/model` enumerates what three nodes can do to each other with the same
+//! carries out what its questions answer and feeds what happens back as [`NodeEvent`]s. `tests/model` enumerates what three nodes can do to each other with the same
 //! type.
 //!
 //! Two rules hold everywhere:
@@ -19,11 +24,11 @@ mod node;
 mod promote;
 mod sets;
 
-pub use document::{Change, Document, Follower, LeaseRecord, Mark, Reign, Standing, SyncStatus};
+pub use document::{Document, FollowerStanding, LeaseRecord, LogEnd, NodeStanding, Reign, SetChange, SyncStatus};
 pub use epoch::{Epoch, NodeId};
-pub use follow::Progress;
-pub use lead::{LeaseWish, Limit};
+pub use follow::ProgressReport;
+pub use lead::{LeaseWish, Limit, PeerReport};
 pub use loss::{Basis, LossClass, Lost, Promise};
-pub use node::{Config, Event, LeaseView, Mode, Node, OpenAs, Refusal};
-pub use promote::{HandOver, Promotion, Request, Stage};
-pub use sets::{Members, is_read_quorum, limit};
+pub use node::{Config, LeaseView, Mode, Node, NodeEvent, NodeRefusal, OpenAs};
+pub use promote::{HandOver, PromotionRequest, PromotionStage, PromotionState};
+pub use sets::{NodeSet, is_read_quorum, limit};

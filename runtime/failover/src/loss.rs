@@ -1,23 +1,23 @@
-//! What a promotion may lose: which answers it needs to exclude a loss, and what it names where it can't.
+//! The losses of a promotion: which answers exclude one, and which one is named where they do not.
 
 use reprise_base::{Lsn, Safety};
 
 use crate::{
-    document::{Mark, SyncStatus},
+    document::{LogEnd, SyncStatus},
     epoch::{Epoch, NodeId},
-    sets::{Members, is_read_quorum},
+    sets::{NodeSet, is_read_quorum},
 };
 
 /// Which acknowledgements are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LossClass {
-    /// Those that named the safety level of the cluster.
+    /// Acknowledgements that named the safety level of the cluster.
     Acknowledged,
-    /// Those that a primary gave alone, and that named `1-safe`.
+    /// Acknowledgements that a primary gave alone, and that named `1-safe`.
     Alone,
 }
 
-/// What a promotion can't exclude to lose.
+/// A loss that a promotion can't exclude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lost {
     pub class: LossClass,
@@ -32,8 +32,8 @@ pub struct Lost {
 pub struct Promise {
     pub from: NodeId,
     pub epoch: Epoch,
-    /// Of its log.
-    pub end: Mark,
+    /// End of its log.
+    pub end: LogEnd,
     pub status: Option<SyncStatus>,
     /// The highest epoch that another node had claimed before; nobody knows whether it led in that.
     pub rival: Epoch,
@@ -41,15 +41,15 @@ pub struct Promise {
     pub fork: Lsn,
 }
 
-/// What is known when a promotion is judged.
+/// The knowledge by which a promotion is judged.
 pub struct Basis<'a> {
     pub node: NodeId,
     pub level: Safety,
-    /// As the node itself knows it.
+    /// The sync status that the node itself knows.
     pub status: Option<&'a SyncStatus>,
     /// This node was the primary of that status.
     pub led: bool,
-    pub end: Mark,
+    pub end: LogEnd,
     /// The primary's last word is younger than its waiting time.
     pub is_heard: bool,
     pub promises: &'a [Promise],
@@ -76,9 +76,9 @@ impl Basis<'_> {
     }
 
     /// Returns the nodes to ask.
-    pub(crate) fn to_ask(&self) -> Members {
+    pub(crate) fn to_ask(&self) -> NodeSet {
         let known = self.newest().into_iter();
-        let known = known.flat_map(|status| status.sets().flat_map(Members::iter).chain([status.primary]));
+        let known = known.flat_map(|status| status.sets().flat_map(NodeSet::iter).chain([status.primary]));
         let all = known.chain(self.teller);
         all.filter(|node| !self.answered(*node)).collect()
     }

@@ -3,15 +3,15 @@
 use reprise_base::{Lsn, Safety};
 
 use crate::{
-    document::{Document, LeaseRecord, Reign, Standing, SyncStatus},
+    document::{Document, LeaseRecord, NodeStanding, Reign, SyncStatus},
     epoch::{Epoch, NodeId},
-    follow::Progress,
-    lead::Leading,
+    follow::ProgressReport,
+    lead::{Leading, PeerReport},
     loss::{Lost, Promise},
-    promote::{Promotion, Request},
+    promote::{PromotionRequest, PromotionState},
 };
 
-/// As what a data directory is opened.
+/// The part for which a data directory is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpenAs {
     Primary,
@@ -20,7 +20,7 @@ pub enum OpenAs {
 
 /// Why a request is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
+pub enum NodeRefusal {
     /// The directory is not that of a primary: another node may lead.
     NotPrimary,
     /// The directory is a primary's of another safety level.
@@ -39,34 +39,32 @@ pub enum Refusal {
     NotInSync,
 }
 
-/// What the lease's store holds, as the node saw it last.
+/// The content of the lease's store, as the node saw it last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeaseView {
     pub holder: Option<NodeId>,
     pub record: Option<LeaseRecord>,
 }
 
-/// What this process does for its cluster.
+/// The work of this process for its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     Following,
     /// It is on its way to lead: a standby that takes over, or a primary that opens its directory.
-    Promoting(Promotion),
+    Promoting(PromotionState),
     Leading(Leading),
     /// It gave its place away, or lost it. It takes no part until it is started again, or promoted.
     Retired,
 }
 
-/// What happens to a node.
+/// An event of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum NodeEvent {
     /// This document is durable.
     Saved(Document),
-    /// Another node of the cluster is bound to an epoch, or somebody leads in it. `end` is that of this node's log.
+    /// This primary hears of another node. Its log ends at `end`.
     PeerSeen {
-        node: NodeId,
-        epoch: Epoch,
-        leads: bool,
+        peer: PeerReport,
         end: Lsn,
     },
     /// A primary took the connection.
@@ -76,8 +74,8 @@ pub enum Event {
     /// Nothing is left of the log that the primary does not have.
     Aligned,
     StatusCame(SyncStatus),
-    /// What a standby of this primary tells: the epoch that it follows, its durable end, and the newest status that it keeps.
-    Progress(Progress),
+    /// A standby of this primary reports: the epoch that it follows, its durable end, and the newest status that it keeps.
+    Progress(ProgressReport),
     /// A standby of this primary is close behind the log's end, which is here.
     Came {
         node: NodeId,
@@ -90,7 +88,7 @@ pub enum Event {
     /// Another node asks for a promise of this epoch.
     Asked(Epoch),
     /// An operator, or the lease, has this node take over.
-    Promote(Request),
+    Promote(PromotionRequest),
     /// This node's primary may have gone on without it by now.
     Unheard,
     Promised(Promise),
@@ -117,7 +115,7 @@ pub enum Event {
     LeaseRecorded(LeaseRecord),
 }
 
-/// What a node is told of itself.
+/// The settings of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     pub id: NodeId,
@@ -138,7 +136,7 @@ pub struct Node {
     pub(crate) mode: Mode,
     /// The highest epoch that any node told of.
     pub(crate) heard: Epoch,
-    /// What the lease's store held when it was seen last.
+    /// The content of the lease's store when it was seen last.
     pub(crate) lease: Option<LeaseView>,
     /// The lease is this node's, by its own clock. True where there is none.
     pub(crate) holds_lease: bool,
@@ -150,15 +148,15 @@ impl Node {
     /// nodes first.
     ///
     /// # Errors
-    /// [`Refusal::NotPrimary`] for a standby's directory that is to open as the primary, [`Refusal::OtherLevel`] for one of another
+    /// [`NodeRefusal::NotPrimary`] for a standby's directory that is to open as the primary, [`NodeRefusal::OtherLevel`] for one of another
     /// safety level.
-    pub fn open(config: Config, document: Document, open_as: OpenAs, end: Lsn) -> Result<Self, Refusal> {
+    pub fn open(config: Config, document: Document, open_as: OpenAs, end: Lsn) -> Result<Self, NodeRefusal> {
         if document.level != config.level {
-            return Err(Refusal::OtherLevel);
+            return Err(NodeRefusal::OtherLevel);
         }
         match (&document.standing, open_as) {
-            (Standing::Primary(_), OpenAs::Primary) | (_, OpenAs::Standby) => {}
-            (_, OpenAs::Primary) => return Err(Refusal::NotPrimary),
+            (NodeStanding::Primary(_), OpenAs::Primary) | (_, OpenAs::Standby) => {}
+            (_, OpenAs::Primary) => return Err(NodeRefusal::NotPrimary),
         }
         let mut node = Self {
             id: config.id,
@@ -237,7 +235,7 @@ impl Node {
 
     pub(crate) fn reign(&self) -> Option<&Reign> {
         match &self.document.standing {
-            Standing::Primary(reign) => Some(reign),
+            NodeStanding::Primary(reign) => Some(reign),
             _ => None,
         }
     }
@@ -246,36 +244,31 @@ impl Node {
     ///
     /// # Errors
     /// Why a request is not carried out. Nothing has changed then.
-    pub fn on(&mut self, event: Event) -> Result<(), Refusal> {
+    pub fn on(&mut self, event: NodeEvent) -> Result<(), NodeRefusal> {
         match event {
-            Event::Saved(document) => self.on_saved(document),
-            Event::PeerSeen {
-                node,
-                epoch,
-                leads,
-                end,
-            } => self.on_peer((node, epoch, leads), end),
-            Event::Follow { epoch } => return self.on_follow(epoch),
-            Event::Aligned => self.on_aligned(),
-            Event::StatusCame(status) => self.on_status(status),
-            Event::Progress(progress) => self.on_progress(progress),
-            Event::Came { node, end } => return self.on_came(node, end),
-            Event::Gone(node) => return self.on_gone(node),
-            Event::Forget(node) => return self.on_forget(node),
-            Event::Asked(epoch) => return self.on_asked(epoch),
-            Event::Promote(request) => return self.on_promote(request),
-            Event::Unheard => self.on_unheard(),
-            Event::Promised(promise) => self.on_promised(promise),
-            Event::AskingOver => self.on_asking_over(),
-            Event::Replayed => self.on_replayed(),
-            Event::GiveUp => self.on_give_up(),
-            Event::StepDown { to, end } => return self.on_step_down(to, end),
-            Event::StayOn => self.on_stay(),
-            Event::LeaseSeen(view) => self.on_lease_seen(view),
-            Event::LeaseTaken(record) => self.on_lease_taken(record),
-            Event::LeaseRenewed => self.holds_lease = true,
-            Event::LeaseOver => self.holds_lease = false,
-            Event::LeaseRecorded(record) => self.on_recorded(record),
+            NodeEvent::Saved(document) => self.on_saved(document),
+            NodeEvent::PeerSeen { peer, end } => self.on_peer(peer, end),
+            NodeEvent::Follow { epoch } => return self.on_follow(epoch),
+            NodeEvent::Aligned => self.on_aligned(),
+            NodeEvent::StatusCame(status) => self.on_status(status),
+            NodeEvent::Progress(progress) => self.on_progress(progress),
+            NodeEvent::Came { node, end } => return self.on_came(node, end),
+            NodeEvent::Gone(node) => return self.on_gone(node),
+            NodeEvent::Forget(node) => return self.on_forget(node),
+            NodeEvent::Asked(epoch) => return self.on_asked(epoch),
+            NodeEvent::Promote(request) => return self.on_promote(request),
+            NodeEvent::Unheard => self.on_unheard(),
+            NodeEvent::Promised(promise) => self.on_promised(promise),
+            NodeEvent::AskingOver => self.on_asking_over(),
+            NodeEvent::Replayed => self.on_replayed(),
+            NodeEvent::GiveUp => self.on_give_up(),
+            NodeEvent::StepDown { to, end } => return self.on_step_down(to, end),
+            NodeEvent::StayOn => self.on_stay(),
+            NodeEvent::LeaseSeen(view) => self.on_lease_seen(view),
+            NodeEvent::LeaseTaken(record) => self.on_lease_taken(record),
+            NodeEvent::LeaseRenewed => self.holds_lease = true,
+            NodeEvent::LeaseOver => self.holds_lease = false,
+            NodeEvent::LeaseRecorded(record) => self.on_recorded(record),
         }
         Ok(())
     }

@@ -3,11 +3,11 @@
 use reprise_base::{Lsn, Safety};
 
 use crate::{
-    document::{Follower, LeaseRecord, Mark, Reign, Standing, SyncStatus},
+    document::{FollowerStanding, LeaseRecord, LogEnd, NodeStanding, Reign, SyncStatus},
     epoch::{Epoch, NodeId},
     loss::{Basis, LossClass, Lost, Promise},
-    node::{Mode, Node, Refusal},
-    sets::Members,
+    node::{Mode, Node, NodeRefusal},
+    sets::NodeSet,
 };
 
 /// The place that a primary gave away.
@@ -15,29 +15,29 @@ use crate::{
 pub struct HandOver {
     pub from: NodeId,
     pub epoch: Epoch,
-    /// Where its log ends.
+    /// End of its log.
     pub end: Lsn,
 }
 
 /// How a node is to take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Request {
+pub struct PromotionRequest {
     /// An operator accepts what may be lost.
     pub accepts_loss: bool,
     /// The primary's last word is younger than its waiting time.
     pub is_heard: bool,
     pub given: Option<HandOver>,
-    /// Of this node's log.
+    /// End of this node's log.
     pub end: Lsn,
 }
 
 /// How far a promotion is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stage {
+pub enum PromotionStage {
     /// The other nodes are asked for a promise.
     Asking,
     TakingLease,
-    /// What was received is made durable and replayed.
+    /// All that was received is made durable and replayed.
     Replaying,
     /// A primary that opens its directory may not lead, as far as it knows: another node may have led since. It goes on asking.
     Barred,
@@ -45,9 +45,9 @@ pub enum Stage {
 
 /// A promotion under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Promotion {
-    pub request: Request,
-    pub(crate) stage: Stage,
+pub struct PromotionState {
+    pub request: PromotionRequest,
+    pub(crate) stage: PromotionStage,
     pub(crate) promises: Vec<Promise>,
     is_asking_over: bool,
     /// Told this primary of a later epoch, so it has to answer, too.
@@ -56,16 +56,16 @@ pub struct Promotion {
     pub lost: Option<Lost>,
 }
 
-impl Promotion {
-    pub fn stage(&self) -> Stage {
+impl PromotionState {
+    pub fn stage(&self) -> PromotionStage {
         self.stage
     }
 
-    fn new(request: Request, teller: Option<NodeId>) -> Self {
+    fn new(request: PromotionRequest, teller: Option<NodeId>) -> Self {
         Self {
             request,
             teller,
-            stage: Stage::Asking,
+            stage: PromotionStage::Asking,
             promises: Vec::new(),
             is_asking_over: false,
             lost: None,
@@ -80,27 +80,29 @@ impl Node {
             self.draw_epoch();
             self.save();
         }
-        let request = Request {
+        let request = PromotionRequest {
             accepts_loss: false,
             is_heard: true,
             given: None,
             end,
         };
-        self.mode = Mode::Promoting(Promotion::new(request, teller));
+        self.mode = Mode::Promoting(PromotionState::new(request, teller));
         self.advance_promotion();
     }
 
-    pub(crate) fn on_promote(&mut self, request: Request) -> Result<(), Refusal> {
+    pub(crate) fn on_promote(&mut self, request: PromotionRequest) -> Result<(), NodeRefusal> {
         match self.mode {
-            Mode::Leading(_) => return Err(Refusal::Leads),
-            Mode::Promoting(ref promotion) if promotion.stage != Stage::Barred => return Err(Refusal::IsPromoting),
+            Mode::Leading(_) => return Err(NodeRefusal::Leads),
+            Mode::Promoting(ref promotion) if promotion.stage != PromotionStage::Barred => {
+                return Err(NodeRefusal::IsPromoting);
+            }
             Mode::Promoting(_) | Mode::Following | Mode::Retired => {}
         }
         self.refused = None;
         let follower = match &self.document.standing {
-            Standing::Follower(follower) | Standing::Claiming { follower, .. } => follower.clone(),
-            // What it gave away, or lost, may have been led by another node since.
-            Standing::Primary(reign) | Standing::Retired { reign, .. } => Follower {
+            NodeStanding::Follower(follower) | NodeStanding::Claiming { follower, .. } => follower.clone(),
+            // Another node may have led since it gave its place away, or lost it.
+            NodeStanding::Primary(reign) | NodeStanding::Retired { reign, .. } => FollowerStanding {
                 of: reign.epoch,
                 normal: reign.epoch,
                 status: self.document.status(self.id),
@@ -111,28 +113,28 @@ impl Node {
         if let Some(given) = request.given
             && (given.end != request.end || given.epoch != follower.of || self.document.bound.is_after(given.epoch))
         {
-            return Err(Refusal::NotInSync);
+            return Err(NodeRefusal::NotInSync);
         }
         let epoch = self.draw_epoch();
-        self.document.standing = Standing::Claiming {
+        self.document.standing = NodeStanding::Claiming {
             follower,
             epoch,
             allowed: None,
         };
         self.save();
-        self.mode = Mode::Promoting(Promotion::new(request, None));
+        self.mode = Mode::Promoting(PromotionState::new(request, None));
         self.advance_promotion();
         Ok(())
     }
 
-    fn promotion(&self) -> Option<&Promotion> {
+    fn promotion(&self) -> Option<&PromotionState> {
         match &self.mode {
             Mode::Promoting(promotion) => Some(promotion),
             _ => None,
         }
     }
 
-    fn promotion_mut(&mut self) -> Option<&mut Promotion> {
+    fn promotion_mut(&mut self) -> Option<&mut PromotionState> {
         match &mut self.mode {
             Mode::Promoting(promotion) => Some(promotion),
             _ => None,
@@ -141,7 +143,7 @@ impl Node {
 
     /// Whether the directory is opened as the primary's that it was.
     fn is_opening(&self) -> bool {
-        self.promotion().is_some() && matches!(self.document.standing, Standing::Primary(_))
+        self.promotion().is_some() && matches!(self.document.standing, NodeStanding::Primary(_))
     }
 
     /// Returns the highest epoch that this node promised to another one.
@@ -155,21 +157,21 @@ impl Node {
 
     fn own_status(&self) -> (Option<SyncStatus>, bool) {
         let led = match &self.document.standing {
-            Standing::Primary(_) => true,
-            Standing::Claiming { follower, .. } => follower.led.is_some() && follower.status.is_none(),
+            NodeStanding::Primary(_) => true,
+            NodeStanding::Claiming { follower, .. } => follower.led.is_some() && follower.status.is_none(),
             _ => false,
         };
         (self.document.status(self.id), led)
     }
 
-    fn judge<T>(&self, promotion: &Promotion, judge: impl for<'a> FnOnce(&Basis<'a>) -> T) -> T {
+    fn judge<T>(&self, promotion: &PromotionState, judge: impl for<'a> FnOnce(&Basis<'a>) -> T) -> T {
         let (status, led) = self.own_status();
         judge(&Basis {
             node: self.id,
             level: self.level(),
             status: status.as_ref(),
             led,
-            end: Mark {
+            end: LogEnd {
                 epoch: self.document.normal(),
                 lsn: promotion.request.end,
             },
@@ -181,9 +183,9 @@ impl Node {
     }
 
     /// Returns the epoch that other nodes are to promise, and these. The claim is durable.
-    pub fn asks(&self) -> Option<(Epoch, Members)> {
+    pub fn asks(&self) -> Option<(Epoch, NodeSet)> {
         let promotion = self.promotion()?;
-        let is_asking = matches!(promotion.stage, Stage::Asking | Stage::Barred) && self.is_saved();
+        let is_asking = matches!(promotion.stage, PromotionStage::Asking | PromotionStage::Barred) && self.is_saved();
         is_asking.then(|| (self.document.claimed, self.judge(promotion, |basis| basis.to_ask())))
     }
 
@@ -191,10 +193,13 @@ impl Node {
         let epoch = self.document.claimed;
         let Some(promotion) = self.promotion_mut() else { return };
         let is_new = promotion.promises.iter().all(|known| known.from != promise.from);
-        if promise.epoch == epoch && matches!(promotion.stage, Stage::Asking | Stage::Barred) && is_new {
+        if promise.epoch == epoch
+            && matches!(promotion.stage, PromotionStage::Asking | PromotionStage::Barred)
+            && is_new
+        {
             promotion.promises.push(promise);
             promotion.promises.sort_by_key(|promise| promise.from);
-            promotion.stage = Stage::Asking;
+            promotion.stage = PromotionStage::Asking;
             self.advance_promotion();
         }
     }
@@ -220,16 +225,16 @@ impl Node {
     /// Whether the store's record is of a reign that this directory began. A later number is no ground: a start that is refused draws one, too.
     fn is_own_record(&self, record: &LeaseRecord) -> bool {
         let led = match &self.document.standing {
-            Standing::Primary(reign) => Some(reign.epoch),
-            Standing::Claiming {
+            NodeStanding::Primary(reign) => Some(reign.epoch),
+            NodeStanding::Claiming {
                 epoch,
                 allowed: Some(_),
                 ..
             } => Some(*epoch),
-            Standing::Claiming { follower, .. } | Standing::Follower(follower) => {
+            NodeStanding::Claiming { follower, .. } | NodeStanding::Follower(follower) => {
                 follower.led.as_ref().map(|reign| reign.epoch)
             }
-            Standing::Retired { .. } => None,
+            NodeStanding::Retired { .. } => None,
         };
         let is_claimed = self.is_opening() && record.epoch == self.document.claimed;
         record.primary == self.id && (is_claimed || led == Some(record.epoch))
@@ -248,7 +253,7 @@ impl Node {
     /// Goes on as far as is known by now.
     pub(crate) fn advance_promotion(&mut self) {
         let Some(promotion) = self.promotion() else { return };
-        if promotion.stage != Stage::Asking || !self.is_saved() {
+        if promotion.stage != PromotionStage::Asking || !self.is_saved() {
             return;
         }
         let (request, is_asking_over) = (promotion.request, promotion.is_asking_over);
@@ -317,7 +322,7 @@ impl Node {
             Some(_) => promotion.request.accepts_loss,
         };
         if !is_allowed {
-            promotion.stage = Stage::Barred;
+            promotion.stage = PromotionStage::Barred;
             match is_opening {
                 true if lost.is_some_and(|lost| lost.is_known) => self.retire(None),
                 true => {}
@@ -330,11 +335,11 @@ impl Node {
         }
         promotion.lost = lost.filter(|_| !is_opening);
         promotion.stage = if has_lease {
-            Stage::TakingLease
+            PromotionStage::TakingLease
         } else {
-            Stage::Replaying
+            PromotionStage::Replaying
         };
-        if let Standing::Claiming { allowed, .. } = &mut self.document.standing {
+        if let NodeStanding::Claiming { allowed, .. } = &mut self.document.standing {
             *allowed = Some(lost);
             self.save();
         }
@@ -346,7 +351,7 @@ impl Node {
     pub(crate) fn on_replayed(&mut self) {
         if self
             .promotion()
-            .is_some_and(|promotion| promotion.stage == Stage::Replaying)
+            .is_some_and(|promotion| promotion.stage == PromotionStage::Replaying)
             && self.is_saved()
         {
             self.lead();
@@ -358,10 +363,10 @@ impl Node {
         let is_opening = self.is_opening();
         let claimed = self.document.claimed;
         let Some(promotion) = self.promotion_mut() else { return };
-        if promotion.stage != Stage::TakingLease || record.epoch != claimed {
+        if promotion.stage != PromotionStage::TakingLease || record.epoch != claimed {
             return;
         }
-        promotion.stage = Stage::Replaying;
+        promotion.stage = PromotionStage::Replaying;
         if is_opening {
             self.lead();
         }
@@ -370,8 +375,8 @@ impl Node {
     fn lead(&mut self) {
         let epoch = self.document.claimed;
         let reign = match &self.document.standing {
-            Standing::Primary(reign) => Reign { epoch, ..reign.clone() },
-            Standing::Claiming { follower, .. } => {
+            NodeStanding::Primary(reign) => Reign { epoch, ..reign.clone() },
+            NodeStanding::Claiming { follower, .. } => {
                 let Some(promotion) = self.promotion() else { return };
                 Reign {
                     epoch,
@@ -386,9 +391,9 @@ impl Node {
     }
 
     /// Returns whom a new primary waits for. Levels that count standbys while they are away keep them; else nobody is in sync.
-    fn first_set(&self, follower: &Follower, promotion: &Promotion) -> Members {
+    fn first_set(&self, follower: &FollowerStanding, promotion: &PromotionState) -> NodeSet {
         if !matches!(self.level(), Safety::Quorum | Safety::VerySafe) {
-            return Members::default();
+            return NodeSet::default();
         }
         let told = promotion.promises.iter().filter_map(|promise| promise.status.as_ref());
         let own = follower.status.clone().or_else(|| self.document.status(self.id));
@@ -397,7 +402,7 @@ impl Node {
             .chain(told)
             .max_by_key(|status| (status.epoch.count(), status.number));
         let set = newest.map(|status| status.next.as_ref().unwrap_or(&status.current));
-        set.map_or_else(Members::default, |set| set.without(self.id))
+        set.map_or_else(NodeSet::default, |set| set.without(self.id))
     }
 
     /// Returns what the last promotion would have lost, which nobody had accepted.
@@ -407,9 +412,9 @@ impl Node {
 
     pub(crate) fn on_give_up(&mut self) {
         if self.promotion().is_some()
-            && let Standing::Claiming { follower, .. } = &self.document.standing
+            && let NodeStanding::Claiming { follower, .. } = &self.document.standing
         {
-            self.document.standing = Standing::Follower(follower.clone());
+            self.document.standing = NodeStanding::Follower(follower.clone());
             self.save();
             self.mode = Mode::Following;
         }

@@ -6,9 +6,9 @@ use crate::epoch::NodeId;
 
 /// Nodes, each once, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Members(Vec<NodeId>);
+pub struct NodeSet(Vec<NodeId>);
 
-impl FromIterator<NodeId> for Members {
+impl FromIterator<NodeId> for NodeSet {
     fn from_iter<I: IntoIterator<Item = NodeId>>(nodes: I) -> Self {
         let mut nodes: Vec<_> = nodes.into_iter().collect();
         nodes.sort_unstable();
@@ -17,7 +17,7 @@ impl FromIterator<NodeId> for Members {
     }
 }
 
-impl Members {
+impl NodeSet {
     pub fn contains(&self, node: NodeId) -> bool {
         self.0.contains(&node)
     }
@@ -65,7 +65,7 @@ pub(crate) fn needed(level: Safety, count: usize) -> usize {
 }
 
 /// Returns the LSN before which the standbys of `set` have what `level` asks for. None: the primary waits for nobody.
-pub fn limit(level: Safety, set: &Members, persisted: &dyn Fn(NodeId) -> Lsn) -> Option<Lsn> {
+pub fn limit(level: Safety, set: &NodeSet, persisted: &dyn Fn(NodeId) -> Lsn) -> Option<Lsn> {
     let nobody = match level {
         Safety::Quorum | Safety::VerySafe => Some(Lsn(0)),
         Safety::TwoSafe => None,
@@ -80,11 +80,11 @@ pub fn limit(level: Safety, set: &Members, persisted: &dyn Fn(NodeId) -> Lsn) ->
 }
 
 /// Whether enough nodes know of a change from one set to another. From then on no promotion can miss the new set.
-pub(crate) fn is_confirmed(level: Safety, from: &Members, to: &Members, knows: &dyn Fn(NodeId) -> bool) -> bool {
+pub(crate) fn is_confirmed(level: Safety, from: &NodeSet, to: &NodeSet, knows: &dyn Fn(NodeId) -> bool) -> bool {
     match level {
         Safety::Quorum => {
             // A node that leaves does not confirm it. Where fewer are left than the old set asked for, all of them do.
-            let stay: Members = from.iter().filter(|node| to.contains(*node)).collect();
+            let stay: NodeSet = from.iter().filter(|node| to.contains(*node)).collect();
             let of_old = needed(level, from.len()).min(stay.len());
             stay.count(knows) >= of_old && to.count(knows) >= needed(level, to.len())
         }
@@ -94,7 +94,7 @@ pub(crate) fn is_confirmed(level: Safety, from: &Members, to: &Members, knows: &
 
 /// Whether every group of nodes by which the primary can acknowledge a write, or by which another promotion was allowed, has one of
 /// these: those who answered under the set `set` of the primary `primary`. Where the primary waited for nobody, no answer tells that.
-pub fn is_read_quorum(level: Safety, set: &Members, primary: NodeId, answered: &dyn Fn(NodeId) -> bool) -> bool {
+pub fn is_read_quorum(level: Safety, set: &NodeSet, primary: NodeId, answered: &dyn Fn(NodeId) -> bool) -> bool {
     let (all, here) = (set.len(), set.count(answered));
     match level {
         Safety::Quorum => here > all - needed(level, all) || (answered(primary) && here >= needed(level, all)),
@@ -107,7 +107,7 @@ pub fn is_read_quorum(level: Safety, set: &Members, primary: NodeId, answered: &
 mod tests {
     use super::*;
 
-    fn set(nodes: &[u64]) -> Members {
+    fn set(nodes: &[u64]) -> NodeSet {
         nodes.iter().map(|node| NodeId(*node)).collect()
     }
 
@@ -140,7 +140,7 @@ mod tests {
     fn whoever_may_have_acknowledged_shares_a_node_with_whoever_is_asked() {
         let primary = NodeId(0);
         for count in 1..=5 {
-            let members: Members = (1..=count).map(NodeId).collect();
+            let members: NodeSet = (1..=count).map(NodeId).collect();
             let groups: Vec<u64> = (0..1 << (count + 1)).collect();
             let has = |group: u64| move |node: NodeId| group >> node.0 & 1 == 1;
             let is_asked = |group: u64| is_read_quorum(Safety::Quorum, &members, primary, &has(group));

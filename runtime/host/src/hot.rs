@@ -67,7 +67,7 @@ pub(crate) struct Watch {
     mappings: Mappings,
     /// Bytes from the beginning on that are writable in an open memory; in one that starts, bytes of chunks.
     opened: AtomicUsize,
-    /// Where they are counted, also those that the instance's owner counts already: what is opened is the most that may be written.
+    /// The budget that counts them, also those that the instance's owner counts already: what is opened is the most that may be written.
     guests: Option<Arc<Budget>>,
     /// Bytes that are counted there.
     counted: AtomicU64,
@@ -80,7 +80,7 @@ impl Drop for Watch {
 }
 
 impl Watch {
-    /// What the guest may have written is counted in `guests`.
+    /// All that the guest may have written is counted in `guests`.
     pub fn new(memory_bytes_max: usize, guests: Option<Arc<Budget>>) -> Arc<Self> {
         Arc::new(Self {
             opened: AtomicUsize::new(0),
@@ -210,7 +210,7 @@ impl Watch {
     }
 }
 
-/// Where the step of an open memory ends that has the byte at `offset`.
+/// Returns the end of the step of an open memory that has the byte at `offset`.
 fn step_end(offset: usize) -> usize {
     (offset / OPEN_STEP_BYTES + 1) * OPEN_STEP_BYTES
 }

@@ -28,7 +28,7 @@ pub(crate) struct Live {
     pub entries: Vec<TypedFunc<i32, (i32, i64)>>,
     /// None for an instance that is not used twice.
     pub hot: Option<HotSet>,
-    /// What counts the memory of an instance that is not used twice.
+    /// The budget that counts the memory of an instance that is not used twice.
     watch: Option<Arc<Watch>>,
     /// Its memory is one of the pool's, and the next instance's after it.
     is_pooled: bool,

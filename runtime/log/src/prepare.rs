@@ -42,11 +42,11 @@ enum Next {
 struct Wanted {
     /// For a block that waits; 0 where none does.
     needed: u64,
-    /// As much as the log would have.
+    /// A segment as large as the log would have it.
     wished: u64,
 }
 
-/// What came of a try: a spare, or why there is none. Both where there is one that a block which waits does not fit.
+/// The result of a try: a spare, or why there is none. Both where there is one that a block which waits does not fit.
 struct Prepared {
     spare: Option<Spare>,
     error: Option<DiskError>,

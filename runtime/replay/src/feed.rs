@@ -13,7 +13,7 @@ use crate::{
     window::Window,
 };
 
-/// What is left of a window. It begins with a deployment.
+/// The rest of a window. It begins with a deployment.
 pub(crate) struct Rest {
     window: Arc<Window>,
     until: Option<Lsn>,
@@ -23,9 +23,9 @@ pub(crate) struct Rest {
 /// The deployment that is fed next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextDeployment {
-    /// Of its record.
+    /// LSN of its record.
     pub lsn: Lsn,
-    /// Of the module.
+    /// Name and version of the module.
     pub name: String,
     /// From 1, per name.
     pub version: u32,

@@ -82,7 +82,7 @@ pub struct Replayer {
     /// Batches on their way that may be demultiplexed before their sites come to them, the next ones first.
     pub(crate) aheads: VecDeque<Arc<Ahead>>,
     pub(crate) at_mark: Option<AtMark>,
-    /// What is left of the last window, which begins with a deployment.
+    /// The rest of the last window, which begins with a deployment.
     pub(crate) rest: Option<Rest>,
 }
 

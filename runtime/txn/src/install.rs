@@ -290,7 +290,7 @@ impl Module {
         self.with(self.schema.clone(), tables, prefetch)
     }
 
-    /// The same version with another view of the stored tables. It counts its calls anew.
+    /// Returns this version with another view of the stored tables. It counts its calls anew.
     fn with(&self, schema: ModuleSchema, tables: Vec<TableBinding>, prefetch: Vec<Vec<PrefetchRow>>) -> Self {
         Self {
             prefetch,

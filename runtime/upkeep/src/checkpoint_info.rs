@@ -53,7 +53,7 @@ pub struct CheckpointFailure {
 #[error(
     "this node keeps no log, and so no checkpoints, no backups and no bytes of former versions: start it with a log"
 )]
-pub struct NoLog;
+pub struct LogMissing;
 
 /// Why no checkpoint was begun.
 #[derive(Debug, thiserror::Error)]

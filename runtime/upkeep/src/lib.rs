@@ -25,7 +25,7 @@ mod schedule;
 
 pub use backup_info::{BackupError, BackupInfo, BackupState};
 pub use backups::Backups;
-pub use checkpoint_info::{CheckpointFailure, CheckpointInfo, CheckpointState, NoLog, TakeError};
+pub use checkpoint_info::{CheckpointFailure, CheckpointInfo, CheckpointState, LogMissing, TakeError};
 pub use checkpointer::Checkpointer;
 pub use config::CheckpointConfig;
 pub use engine::EngineHandles;

@@ -4,14 +4,14 @@ use reprise_base::limits::{FORMER_BYTES_MAX, VERSIONS_KEPT_MAX};
 use reprise_txn::{Deployed, Module};
 use reprise_wire::RecordRef;
 
-use crate::{checkpoint_info::NoLog, engine::EngineHandles};
+use crate::{checkpoint_info::LogMissing, engine::EngineHandles};
 
 /// Why the bytes of a module version are not at hand.
 #[derive(Debug, thiserror::Error)]
 pub enum BytesError {
     /// There is neither a log nor a checkpoint.
     #[error(transparent)]
-    NoLog(#[from] NoLog),
+    NoLog(#[from] LogMissing),
     /// The version is too old.
     #[error(
         "they are not kept: of each module the last {versions} versions with different bytes are, and of those out of service \

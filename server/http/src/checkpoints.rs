@@ -9,7 +9,7 @@ use axum::{
 use reprise_api::{Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem, RestartEstimate, U64};
 use reprise_codec::rfc3339;
 use reprise_router::CopyError;
-use reprise_upkeep::{CheckpointInfo, CheckpointState as OwnState, NoLog, TakeError};
+use reprise_upkeep::{CheckpointInfo, CheckpointState as OwnState, LogMissing, TakeError};
 use serde::Serialize;
 
 use crate::{
@@ -138,8 +138,8 @@ pub fn answer(info: CheckpointInfo) -> Checkpoint {
     }
 }
 
-impl From<NoLog> for Refusal {
-    fn from(error: NoLog) -> Self {
+impl From<LogMissing> for Refusal {
+    fn from(error: LogMissing) -> Self {
         Self::not_found(error.to_string())
     }
 }

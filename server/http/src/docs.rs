@@ -287,7 +287,7 @@ pub fn statuses(method: &Method, path: &str) -> Vec<u16> {
     statuses.filter_map(|status| status.parse().ok()).collect()
 }
 
-/// What the description says of a status of an operation.
+/// The description's text of a status of an operation.
 #[cfg(test)]
 pub fn description(method: &Method, path: &str, status: u16) -> String {
     match responses(method, path).remove(&status.to_string()) {

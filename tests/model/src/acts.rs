@@ -1,9 +1,9 @@
-//! What can happen next.
+//! The steps that are possible.
 
 use std::rc::Rc;
 
 use reprise_base::Lsn;
-use reprise_failover::{Epoch, Event, HandOver, Mode, OpenAs, Request, Standing};
+use reprise_failover::{Epoch, HandOver, Mode, NodeEvent, NodeStanding, OpenAs, PeerReport, PromotionRequest};
 
 use crate::world::{Bounds, Entry, NODES, Setting, World, id};
 
@@ -15,7 +15,7 @@ pub enum Act {
     Flush(usize),
     /// A standby connects to a primary, and binds itself to it.
     Follow(usize, usize),
-    /// What its primary does not have is cut off.
+    /// A standby cuts off what its primary does not have.
     Align(usize, usize),
     Replicate(usize, usize),
     /// A standby is told of the sync set.
@@ -220,7 +220,7 @@ impl Steps<'_> {
         let from = self.from;
         let host = &from.hosts[node];
         let Some(running) = &host.node else { return };
-        let request = |accepts_loss, given| Request {
+        let request = |accepts_loss, given| PromotionRequest {
             accepts_loss,
             is_heard: host.is_heard,
             given,
@@ -232,7 +232,7 @@ impl Steps<'_> {
                     for accepts_loss in [false, true] {
                         self.add(Act::Promote { node, accepts_loss }, |world| {
                             world.acts += 1;
-                            world.feed(node, Event::Promote(request(accepts_loss, None)))
+                            world.feed(node, NodeEvent::Promote(request(accepts_loss, None)))
                         });
                     }
                 }
@@ -244,24 +244,24 @@ impl Steps<'_> {
                         .is_some_and(|record| record.in_sync.contains(id(node)));
                 if self.setting.has_lease && may_take && running.mode() == &Mode::Following {
                     self.add(Act::TakeOver(node), |world| {
-                        world.feed(node, Event::Promote(request(false, None)))
+                        world.feed(node, NodeEvent::Promote(request(false, None)))
                     });
                 }
             }
             Mode::Promoting(_) => {
                 if running.asks().is_some() {
-                    // Whoever does not answer is waited for as long as a primary waits for a silent standby.
+                    // A node that does not answer is waited for as long as a primary waits for a silent standby.
                     self.add(Act::AskingOver(node), |world| {
                         (0..NODES)
                             .filter(|other| !from.is_echoed(*other))
                             .for_each(|other| world.silence(other));
-                        world.feed(node, Event::AskingOver)
+                        world.feed(node, NodeEvent::AskingOver)
                     });
                 }
                 if self.has_fault() {
                     self.add(Act::GiveUp(node), |world| {
                         world.faults += 1;
-                        world.feed(node, Event::GiveUp)
+                        world.feed(node, NodeEvent::GiveUp)
                     });
                 }
             }
@@ -270,15 +270,15 @@ impl Steps<'_> {
         if self.setting.has_lease && running.holds_lease() && self.has_fault() {
             self.add(Act::LeaseOver(node), |world| {
                 world.faults += 1;
-                world.feed(node, Event::LeaseOver)
+                world.feed(node, NodeEvent::LeaseOver)
             });
         }
         if running.writes_in().is_none() && running.leads() {
-            self.add(Act::StayOn(node), |world| world.feed(node, Event::StayOn));
+            self.add(Act::StayOn(node), |world| world.feed(node, NodeEvent::StayOn));
         }
     }
 
-    /// What happens between two nodes that run: `node` acts.
+    /// Steps between two nodes that run: `node` acts.
     fn of_pair(&mut self, node: usize, other: usize) {
         let from = self.from;
         let (own, theirs) = (&from.hosts[node], &from.hosts[other]);
@@ -286,7 +286,7 @@ impl Steps<'_> {
             return;
         };
         let (led, setting) = (own.leads_in(), self.setting);
-        let is_last = matches!(&running.document().standing, Standing::Primary(reign) if {
+        let is_last = matches!(&running.document().standing, NodeStanding::Primary(reign) if {
             let set = reign.change.as_ref().map_or(&reign.current, |change| &change.to);
             set.without(id(other)).is_empty()
         });
@@ -295,14 +295,14 @@ impl Steps<'_> {
             // The standby's own time is over first.
             self.add(Act::Gone(node, other), |world| {
                 world.silence(other);
-                world.feed(node, Event::Gone(id(other)))
+                world.feed(node, NodeEvent::Gone(id(other)))
             });
             if self.has_act() {
                 self.add(Act::Forget(node, other), |world| {
                     world.acts += 1;
                     world.silence(other);
                     world.ghost.note_forgotten(setting, id(other), is_last);
-                    world.feed(node, Event::Forget(id(other)))
+                    world.feed(node, NodeEvent::Forget(id(other)))
                 });
             }
         }
@@ -327,58 +327,45 @@ impl Steps<'_> {
         let (Some(running), Some(peer)) = (&own.node, &theirs.node) else {
             return;
         };
-        if let Standing::Primary(reign) = &running.document().standing {
+        if let NodeStanding::Primary(reign) = &running.document().standing {
             let bound = peer.document().bound;
             let of = match &peer.document().standing {
-                Standing::Follower(follower) | Standing::Claiming { follower, .. } => follower.of,
-                Standing::Primary(reign) | Standing::Retired { reign, .. } => reign.epoch,
+                NodeStanding::Follower(follower) | NodeStanding::Claiming { follower, .. } => follower.of,
+                NodeStanding::Primary(reign) | NodeStanding::Retired { reign, .. } => reign.epoch,
             };
             let end = own.end();
-            if let Some(epoch) = theirs.leads_in().filter(|epoch| epoch.is_after(reign.epoch)) {
-                self.add(Act::PeerSeen(node, other), |world| {
-                    world.feed(
-                        node,
-                        Event::PeerSeen {
-                            node: id(other),
-                            epoch,
-                            leads: true,
-                            end,
-                        },
-                    )
-                });
-            } else if self.has_epoch()
-                && (bound.is_after(reign.epoch) || (self.setting.has_lease && !bound.allows(reign.epoch)))
-            {
-                let leads = of.is_after(reign.epoch);
-                self.add(Act::PeerSeen(node, other), |world| {
-                    world.feed(
-                        node,
-                        Event::PeerSeen {
-                            node: id(other),
-                            epoch: bound,
-                            leads,
-                            end,
-                        },
-                    )
-                });
-            }
+            let later = theirs.leads_in().filter(|epoch| epoch.is_after(reign.epoch));
+            let may_be_bound = bound.is_after(reign.epoch) || (self.setting.has_lease && !bound.allows(reign.epoch));
+            let (epoch, leads) = match later {
+                Some(epoch) => (epoch, true),
+                None if may_be_bound && self.has_epoch() => (bound, of.is_after(reign.epoch)),
+                None => return,
+            };
+            let peer = PeerReport {
+                node: id(other),
+                epoch,
+                leads,
+            };
+            self.add(Act::PeerSeen(node, other), |world| {
+                world.feed(node, NodeEvent::PeerSeen { peer, end })
+            });
         }
     }
 
     fn succeed(&mut self, node: usize, successor: usize, given: HandOver) {
         let host = &self.from.hosts[successor];
-        let request = Request {
+        let request = PromotionRequest {
             accepts_loss: false,
             is_heard: host.is_heard,
             given: Some(given),
             end: host.end(),
         };
         self.add(Act::Succeed(successor, node), |world| {
-            world.feed(successor, Event::Promote(request))
+            world.feed(successor, NodeEvent::Promote(request))
         });
     }
 
-    /// What happens between a primary and a standby that reach each other.
+    /// Steps between a primary and a standby that reach each other.
     fn of_standby(&mut self, primary: usize, standby: usize) {
         let from = self.from;
         let (own, theirs) = (&from.hosts[primary], &from.hosts[standby]);
@@ -403,24 +390,25 @@ impl Steps<'_> {
         }
         if let Some(status) = running.told_status() {
             self.add(Act::Tell(primary, standby), |world| {
-                world.feed(standby, Event::StatusCame(status))
+                world.feed(standby, NodeEvent::StatusCame(status))
             });
         }
         if let Some(progress) = peer.progress(Lsn(theirs.durable as u64)) {
+            let is_echoed = running.echoes(id(standby));
             self.add(Act::Hear(primary, standby), |world| {
-                world.host_mut(standby).is_heard = true;
+                world.host_mut(standby).is_heard |= is_echoed;
                 world.host_mut(primary).reported[standby] = (progress.of, theirs.durable);
-                world.feed(primary, Event::Progress(progress))
+                world.feed(primary, NodeEvent::Progress(progress))
             });
         }
         let end = Lsn(own.log.len() as u64);
         self.add(Act::Came(primary, standby), |world| {
-            world.feed(primary, Event::Came { node: id(standby), end })
+            world.feed(primary, NodeEvent::Came { node: id(standby), end })
         });
         if self.has_act() && running.writes_in().is_some() && self.has_epoch() {
             self.add(Act::StepDown(primary, standby), |world| {
                 world.acts += 1;
-                world.feed(primary, Event::StepDown { to: id(standby), end })
+                world.feed(primary, NodeEvent::StepDown { to: id(standby), end })
             });
         }
     }
@@ -428,7 +416,7 @@ impl Steps<'_> {
     /// A node asks another one, which answers once its promise is durable.
     fn ask(&mut self, asker: usize, node: usize, epoch: Epoch) {
         let mut world = self.from.clone();
-        world.feed(node, Event::Asked(epoch));
+        world.feed(node, NodeEvent::Asked(epoch));
         let mut answered = world.clone();
         let was_slow = answered.finish_disk(node);
         if answered.answer(node, asker, epoch) {
@@ -452,7 +440,7 @@ impl Steps<'_> {
             return;
         };
         world.host_mut(standby).is_heard = false;
-        if !world.feed(standby, Event::Follow { epoch }) {
+        if !world.feed(standby, NodeEvent::Follow { epoch }) {
             return;
         }
         let mut bound = world.clone();

@@ -1,6 +1,6 @@
-//! What can happen to servers that are down, to the network, and to the lease's store.
+//! Steps of servers that are down, of the network, and of the lease's store.
 
-use reprise_failover::{Event, LeaseView, LeaseWish, Node, NodeId, OpenAs, Standing};
+use reprise_failover::{LeaseView, LeaseWish, Node, NodeEvent, NodeId, NodeStanding, OpenAs};
 
 use crate::{
     acts::{Act, Steps},
@@ -10,7 +10,7 @@ use crate::{
 impl Steps<'_> {
     pub(crate) fn of_dead(&mut self, node: usize) {
         let setting = self.setting;
-        let is_primary = matches!(self.from.hosts[node].disk[0].standing, Standing::Primary(_));
+        let is_primary = matches!(self.from.hosts[node].disk[0].standing, NodeStanding::Primary(_));
         if is_primary && self.has_epoch() {
             self.add(Act::Start(node, OpenAs::Primary), |world| {
                 world.open(setting, node, OpenAs::Primary);
@@ -58,7 +58,7 @@ impl Steps<'_> {
                 continue;
             };
             let view = view.clone();
-            self.add(Act::Look(node), |world| world.feed(node, Event::LeaseSeen(view)));
+            self.add(Act::Look(node), |world| world.feed(node, NodeEvent::LeaseSeen(view)));
             let Some(wish) = running.wants_lease() else { continue };
             let is_free = store.holder.is_none_or(|holder| holder == id(node));
             let is_possible = match &wish {

@@ -1,7 +1,7 @@
-//! What the surroundings of a node do: its disk, the wire, the lease's store.
+//! The surroundings of a node: its disk, the wire, the lease's store.
 
 use reprise_base::Lsn;
-use reprise_failover::{Epoch, Event, LeaseView, LeaseWish, Mode, Node, Stage, Standing};
+use reprise_failover::{Epoch, LeaseView, LeaseWish, Mode, Node, NodeEvent, NodeStanding, PromotionStage};
 
 use crate::world::{NODES, World, id};
 
@@ -24,17 +24,17 @@ impl World {
         self.replayed(node) || was_slow
     }
 
-    /// What a promotion received is durable, and replayed.
+    /// A promotion ends once all that was received is durable, and replayed.
     pub fn replayed(&mut self, node: usize) -> bool {
         let host = &self.hosts[node];
         let is_ready = |running: &Node| {
             running.is_saved()
-                && matches!(running.mode(), Mode::Promoting(promotion) if promotion.stage() == Stage::Replaying)
+                && matches!(running.mode(), Mode::Promoting(promotion) if promotion.stage() == PromotionStage::Replaying)
         };
         if host.durable < host.log.len() || !host.node.as_ref().is_some_and(is_ready) {
             return false;
         }
-        self.feed(node, Event::Replayed);
+        self.feed(node, NodeEvent::Replayed);
         self.finish_disk(node);
         true
     }
@@ -50,7 +50,7 @@ impl World {
     pub(crate) fn silence(&mut self, node: usize) {
         if self.hosts[node].is_heard {
             self.host_mut(node).is_heard = false;
-            self.feed(node, Event::Unheard);
+            self.feed(node, NodeEvent::Unheard);
         }
     }
 
@@ -61,7 +61,7 @@ impl World {
         let Some(promise) = host.node.as_ref().and_then(|running| running.promise(epoch, end, fork)) else {
             return false;
         };
-        self.feed(asker, Event::Promised(promise))
+        self.feed(asker, NodeEvent::Promised(promise))
     }
 
     /// A standby cuts off what its primary does not have. Returns what is wrong with what it says of that.
@@ -70,7 +70,7 @@ impl World {
         let fork = own.fork(&theirs);
         let cut = &theirs.log[fork..];
         let epoch = own.leads_in()?;
-        let Standing::Primary(reign) = &own.node.as_ref()?.durable().standing else {
+        let NodeStanding::Primary(reign) = &own.node.as_ref()?.durable().standing else {
             return None;
         };
         let peer = theirs.node.as_ref().filter(|peer| peer.is_bound_to() == Some(epoch))?;
@@ -80,7 +80,7 @@ impl World {
         host.log.truncate(fork);
         host.durable = host.durable.min(fork);
         host.aligned = Some(epoch);
-        self.feed(standby, Event::Aligned);
+        self.feed(standby, NodeEvent::Aligned);
         (says_no && was_told).then(|| format!("6: node {standby} cuts {cut:?} off and says that nobody was told of it"))
     }
 
@@ -89,16 +89,16 @@ impl World {
         let answer = match wish {
             LeaseWish::Take(record) => {
                 (self.store.holder, self.store.record) = (Some(id(node)), Some(record.clone()));
-                Event::LeaseTaken(record)
+                NodeEvent::LeaseTaken(record)
             }
             LeaseWish::Record(record) => {
                 self.store.record = Some(record.clone());
-                Event::LeaseRecorded(record)
+                NodeEvent::LeaseRecorded(record)
             }
             LeaseWish::Release(record) => {
                 self.store.holder = None;
                 self.store.record = record.or(self.store.record.take());
-                Event::LeaseSeen(LeaseView {
+                NodeEvent::LeaseSeen(LeaseView {
                     holder: None,
                     record: self.store.record.clone(),
                 })

@@ -1,7 +1,7 @@
-//! What an observer of all nodes knows: what was acknowledged, and what was named as lost.
+//! The knowledge of an observer of all nodes: what was acknowledged, and what was named as lost.
 
 use reprise_base::Safety;
-use reprise_failover::{Epoch, Limit, NodeId, Standing};
+use reprise_failover::{Epoch, Limit, NodeId, NodeStanding};
 
 use crate::world::{Entry, NODES, Setting, World, id, index};
 
@@ -10,7 +10,7 @@ use crate::world::{Entry, NODES, Setting, World, id, index};
 pub struct Ack {
     pub at: usize,
     pub entry: Entry,
-    /// Of the primary that acknowledged it.
+    /// Epoch of the primary that acknowledged it.
     pub epoch: Epoch,
     /// Without a lease, at `1-safe` and `2-safe`, two primaries may answer at one time. What the older one answers meanwhile is named when
     /// it is cut off, and nowhere else.
@@ -21,9 +21,9 @@ pub struct Ack {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Allowed {
     pub epoch: Epoch,
-    /// Whoever was in sync with the old primary, as the promoted node knew.
+    /// The nodes that were in sync with the old primary, as the promoted node knew.
     pub members: Vec<NodeId>,
-    /// What was named as lost: from this entry on.
+    /// The loss that was named: from this entry on.
     pub lost_from: Option<usize>,
     /// Nobody else was asked: a primary's directory was opened again, or the place was given.
     pub is_blind: bool,
@@ -101,7 +101,7 @@ impl World {
         let host = &self.hosts[node];
         let running = host.node.as_ref().expect("it leads");
         let is_backed = running.is_backed();
-        let Standing::Primary(reign) = &running.durable().standing else {
+        let NodeStanding::Primary(reign) = &running.durable().standing else {
             return false;
         };
         let waited: Vec<NodeId> = reign.current.iter().collect();
@@ -140,7 +140,8 @@ impl World {
         {
             return;
         }
-        let Some(Standing::Primary(reign)) = self.hosts[node].node.as_ref().map(|node| &node.durable().standing) else {
+        let Some(NodeStanding::Primary(reign)) = self.hosts[node].node.as_ref().map(|node| &node.durable().standing)
+        else {
             return;
         };
         let members = reign.current.iter().collect();

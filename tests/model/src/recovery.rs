@@ -1,6 +1,6 @@
-//! What comes by itself once nothing fails any more, and what an operator can do then.
+//! The way back once nothing fails any more: by itself, or with an operator.
 
-use reprise_failover::{Event, Node, OpenAs, Request};
+use reprise_failover::{Node, NodeEvent, OpenAs, PromotionRequest};
 
 use crate::{
     acts::Act,
@@ -64,14 +64,14 @@ impl World {
                 world.open(setting, node, OpenAs::Standby);
                 world.finish_disk(node);
             }
-            let request = Request {
+            let request = PromotionRequest {
                 accepts_loss: true,
                 is_heard: false,
                 given: None,
                 end: world.hosts[chosen].end(),
             };
             world.finish_disk(chosen);
-            world.feed(chosen, Event::Promote(request));
+            world.feed(chosen, NodeEvent::Promote(request));
             world.finish_disk(chosen);
             world.settle_with(setting, usual);
             world.answers(setting, chosen, usual)

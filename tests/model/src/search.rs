@@ -13,7 +13,7 @@ use crate::{
     world::{Bounds, NODES, Setting, World},
 };
 
-/// What a search found.
+/// The findings of a search.
 pub struct Report {
     pub states: usize,
     /// Steps from the first state to the furthest.

@@ -3,14 +3,14 @@
 use std::{fmt, rc::Rc};
 
 use reprise_base::{Lsn, Safety};
-use reprise_failover::{Config, Document, Epoch, Event, LeaseRecord, Mode, Node, NodeId, OpenAs, Standing};
+use reprise_failover::{Config, Document, Epoch, LeaseRecord, Mode, Node, NodeEvent, NodeId, NodeStanding, OpenAs};
 
 use crate::ghost::{Allowed, Ghost};
 
 /// Nodes of the cluster. Node 0 leads at first.
 pub const NODES: usize = 3;
 
-/// What is searched.
+/// A setting of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Setting {
     pub level: Safety,
@@ -80,7 +80,7 @@ pub struct Host {
     pub aligned: Option<Epoch>,
     /// Its primary heard it lately, so the primary has not gone on without it.
     pub is_heard: bool,
-    /// What each standby told this primary to have, in which epoch: what the commit path knows.
+    /// The reports of each standby, each with its epoch: the commit path goes by them.
     pub reported: [(Epoch, usize); NODES],
 }
 
@@ -98,13 +98,13 @@ impl Host {
     pub fn leads_in(&self) -> Option<Epoch> {
         let node = self.node.as_ref().filter(|node| node.leads())?;
         match &node.durable().standing {
-            Standing::Primary(reign) => Some(reign.epoch),
+            NodeStanding::Primary(reign) => Some(reign.epoch),
             _ => None,
         }
     }
 }
 
-/// What the store of leases holds.
+/// The store of leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Store {
     pub holder: Option<NodeId>,
@@ -220,7 +220,7 @@ impl World {
     }
 
     /// Has a node take an event. False: it refused, or nothing came of it.
-    pub fn feed(&mut self, node: usize, event: Event) -> bool {
+    pub fn feed(&mut self, node: usize, event: NodeEvent) -> bool {
         let Some(running) = &mut self.host_mut(node).node else {
             return false;
         };
@@ -237,12 +237,12 @@ impl World {
         let host = self.host_mut(node);
         let Some(document) = host.disk.pop() else { return };
         host.disk = vec![document.clone()];
-        self.feed(node, Event::Saved(document));
+        self.feed(node, NodeEvent::Saved(document));
     }
 
     fn note_decision(&mut self, node: usize) {
         let Some(running) = &self.hosts[node].node else { return };
-        if let Standing::Claiming {
+        if let NodeStanding::Claiming {
             epoch,
             allowed: Some(lost),
             follower,

@@ -7,7 +7,7 @@ use crate::workspace::Package;
 /// Crates of `runtime/` and `server/` from the bottom up. A crate depends on rows above its own in this table, or on
 /// crates named before it in its row.
 const LAYERS: &[&[&str]] = &[
-    &["base", "abi", "pages", "unify"],
+    &["base", "abi", "pages", "unify", "failover"],
     &["wire", "env", "observe", "host", "nvram", "net-rdma", "net-tls"],
     &["storage", "log"],
     &["txn", "checkpoint"],

@@ -189,7 +189,7 @@ fn call_is_refused_where_its_instance_passes_the_limit_of_memory_and_a_replay_is
     assert_eq!(memory.used(), 0);
 }
 
-/// What a call fills beyond its start: so many bytes of 64 MiB from the beginning on, and then it asks the host. Its instance is kept, or, where
+/// A call fills memory beyond its start: so many bytes of 64 MiB from the beginning on, and then it asks the host. Its instance is kept, or, where
 /// it drops a segment, fresh for each call.
 fn filling(bytes: usize, is_fresh: bool) -> CompiledModule {
     let drops = if is_fresh { "(data.drop $d)" } else { "" };
@@ -227,7 +227,7 @@ fn memory_that_a_call_fills_is_counted_while_it_runs() {
         assert!(instance.call(1, 0, &mut ops).kind.is_ok());
         let seen = seen.load(Ordering::Relaxed);
         assert!((FILLED..FILLED + (2 << 20)).contains(&seen), "fresh {is_fresh}: {seen}");
-        // What an instance that is kept holds open goes after some calls, and each call finds what the start left.
+        // The memory that a kept instance holds open goes after some calls, and each call finds what the start left.
         for _ in 0..200 {
             returned(&mut instance, 0, &[]);
         }
