@@ -173,7 +173,7 @@ impl Document {
     }
 
     /// Returns the status that the node knows best: its own, where it leads or led, else the one that it was told.
-    pub(crate) fn status(&self, node: NodeId) -> Option<SyncStatus> {
+    pub fn status(&self, node: NodeId) -> Option<SyncStatus> {
         let own = |reign: &Reign| SyncStatus {
             epoch: reign.epoch,
             primary: node,

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use reprise_base::Lsn;
 use reprise_failover::{Epoch, HandOver, Mode, NodeEvent, NodeStanding, OpenAs, PeerReport, PromotionRequest};
 
+use crate::mutant::Mutant;
 use crate::world::{Bounds, Entry, NODES, Setting, World, id};
 
 /// A step of one node, of two, or of their surroundings.
@@ -183,36 +184,7 @@ impl Steps<'_> {
             self.of_pair(node, other);
         }
         if self.has_fault() {
-            for is_saved in [false, true] {
-                for keeps_log in [false, true] {
-                    if (is_saved && host.disk.len() == 1) || (keeps_log && host.durable == host.log.len()) {
-                        continue;
-                    }
-                    self.add(
-                        Act::Crash {
-                            node,
-                            is_saved,
-                            keeps_log,
-                        },
-                        |world| {
-                            world.faults += 1;
-                            let host = world.host_mut(node);
-                            host.node = None;
-                            if is_saved && let Some(document) = host.disk.pop() {
-                                host.disk = vec![document];
-                            }
-                            host.disk.truncate(1);
-                            if !keeps_log {
-                                host.log.truncate(host.durable);
-                            }
-                            host.durable = host.log.len();
-                            (host.aligned, host.is_heard) = (None, false);
-                            host.reported = Default::default();
-                            true
-                        },
-                    );
-                }
-            }
+            self.of_crash(node);
         }
     }
 
@@ -249,12 +221,12 @@ impl Steps<'_> {
                 }
             }
             Mode::Promoting(_) => {
+                let is_short = self.setting.is(Mutant::AsksShortly);
                 if running.asks().is_some() {
                     // A node that does not answer is waited for as long as a primary waits for a silent standby.
                     self.add(Act::AskingOver(node), |world| {
-                        (0..NODES)
-                            .filter(|other| !from.is_echoed(*other))
-                            .for_each(|other| world.silence(other));
+                        let silent = (0..NODES).filter(|other| !from.is_echoed(*other) && !is_short);
+                        silent.for_each(|other| world.silence(other));
                         world.feed(node, NodeEvent::AskingOver)
                     });
                 }
@@ -294,7 +266,9 @@ impl Steps<'_> {
         if led.is_some() && (!from.reach(node, other) || peer.follows() != led) {
             // The standby's own time is over first.
             self.add(Act::Gone(node, other), |world| {
-                world.silence(other);
+                if !setting.is(Mutant::LeavesEarly) {
+                    world.silence(other);
+                }
                 world.feed(node, NodeEvent::Gone(id(other)))
             });
             if self.has_act() {
@@ -394,10 +368,12 @@ impl Steps<'_> {
             });
         }
         if let Some(progress) = peer.progress(Lsn(theirs.durable as u64)) {
-            let is_echoed = running.echoes(id(standby));
+            let mut progress = progress;
+            self.forge(&mut progress, standby);
+            let is_echoed = running.echoes(id(standby)) || self.setting.is(Mutant::EchoesAll);
             self.add(Act::Hear(primary, standby), |world| {
                 world.host_mut(standby).is_heard |= is_echoed;
-                world.host_mut(primary).reported[standby] = (progress.of, theirs.durable);
+                world.host_mut(primary).reported[standby] = (progress.of, progress.persisted.0 as usize);
                 world.feed(primary, NodeEvent::Progress(progress))
             });
         }
@@ -406,6 +382,11 @@ impl Steps<'_> {
             world.feed(primary, NodeEvent::Came { node: id(standby), end })
         });
         if self.has_act() && running.writes_in().is_some() && self.has_epoch() {
+            let end = if self.setting.is(Mutant::HandsOverLess) {
+                Lsn(theirs.durable as u64)
+            } else {
+                end
+            };
             self.add(Act::StepDown(primary, standby), |world| {
                 world.acts += 1;
                 world.feed(primary, NodeEvent::StepDown { to: id(standby), end })
@@ -419,18 +400,25 @@ impl Steps<'_> {
         world.feed(node, NodeEvent::Asked(epoch));
         let mut answered = world.clone();
         let was_slow = answered.finish_disk(node);
-        if answered.answer(node, asker, epoch) {
+        if was_slow && self.has_fault() && self.setting.is(Mutant::PromisesUnsaved) {
+            let mut early = world.clone();
+            early.faults += 1;
+            early.answer_unsaved(node, asker, epoch);
+            self.add_slow(Act::Ask(asker, node), early);
+        }
+        if answered.answer(self.setting, (node, asker), epoch) {
             self.add_world(Act::Ask(asker, node), answered, None);
         }
         if was_slow && self.has_fault() {
             world.faults += 1;
-            let act = Act::Ask(asker, node);
-            self.found.push(Next {
-                act,
-                world,
-                fault: None,
-            });
+            self.add_slow(Act::Ask(asker, node), world);
         }
+    }
+
+    /// Adds a step after which a disk has something to do yet.
+    fn add_slow(&mut self, act: Act, world: World) {
+        let fault = None;
+        self.found.push(Next { act, world, fault });
     }
 
     /// The standby binds itself; with a quick disk it is then cut back at once.
@@ -445,7 +433,7 @@ impl Steps<'_> {
         }
         let mut bound = world.clone();
         bound.finish_disk(standby);
-        let fault = bound.align(primary, standby);
+        let fault = bound.align(self.setting, primary, standby);
         self.add_world(Act::Follow(standby, primary), bound, fault);
         if self.has_fault() {
             world.faults += 1;
@@ -459,7 +447,7 @@ impl Steps<'_> {
 
     fn align(&mut self, primary: usize, standby: usize) {
         let mut world = self.from.clone();
-        let fault = world.align(primary, standby);
+        let fault = world.align(self.setting, primary, standby);
         self.add_world(Act::Align(standby, primary), world, fault);
     }
 }

@@ -1,9 +1,14 @@
 //! The surroundings of a node: its disk, the wire, the lease's store.
 
 use reprise_base::Lsn;
-use reprise_failover::{Epoch, LeaseView, LeaseWish, Mode, Node, NodeEvent, NodeStanding, PromotionStage};
+use reprise_failover::{
+    Document, Epoch, LeaseView, LeaseWish, LogEnd, Mode, Node, NodeEvent, NodeStanding, Promise, PromotionStage,
+};
 
-use crate::world::{NODES, World, id};
+use crate::{
+    mutant::Mutant,
+    world::{NODES, Setting, World, id},
+};
 
 impl World {
     /// Has the disk of a node do all that it has to do, and what waits for that. False: it had nothing to do.
@@ -55,17 +60,61 @@ impl World {
     }
 
     /// A node tells the one that asked what it promises.
-    pub(crate) fn answer(&mut self, node: usize, asker: usize, epoch: Epoch) -> bool {
+    pub(crate) fn answer(&mut self, setting: Setting, (node, asker): (usize, usize), epoch: Epoch) -> bool {
         let host = &self.hosts[node];
         let (end, fork) = (Lsn(host.durable as u64), Lsn(self.hosts[asker].fork(host) as u64));
         let Some(promise) = host.node.as_ref().and_then(|running| running.promise(epoch, end, fork)) else {
             return false;
         };
+        let hides_end = setting.is(Mutant::PromisesNoEnd);
+        let promise = Promise {
+            end: if hides_end { LogEnd::default() } else { promise.end },
+            ..promise
+        };
         self.feed(asker, NodeEvent::Promised(promise))
     }
 
+    /// Answers before the promise is durable.
+    pub(crate) fn answer_unsaved(&mut self, node: usize, asker: usize, epoch: Epoch) {
+        let host = &self.hosts[node];
+        let Some(running) = &host.node else { return };
+        let promise = Promise {
+            from: id(node),
+            epoch,
+            end: LogEnd {
+                epoch: running.document().normal(),
+                lsn: Lsn(host.durable as u64),
+            },
+            status: running.document().status(id(node)),
+            rival: running.document().rival,
+            fork: Lsn(self.hosts[asker].fork(host) as u64),
+        };
+        self.feed(asker, NodeEvent::Promised(promise));
+    }
+
+    pub(crate) fn crash(&mut self, setting: Setting, node: usize, is_saved: bool, keeps_log: bool) {
+        let host = self.host_mut(node);
+        host.node = None;
+        if is_saved && let Some(document) = host.disk.pop() {
+            host.disk = vec![document];
+        }
+        host.disk.truncate(1);
+        if !keeps_log {
+            let kept = host
+                .durable
+                .saturating_sub(usize::from(setting.is(Mutant::LosesDurable)));
+            host.log.truncate(kept);
+        }
+        if setting.is(Mutant::LosesDocument) {
+            host.disk = vec![Document::standby(setting.level)];
+        }
+        host.durable = host.log.len();
+        (host.aligned, host.is_heard) = (None, false);
+        host.reported = Default::default();
+    }
+
     /// A standby cuts off what its primary does not have. Returns what is wrong with what it says of that.
-    pub(crate) fn align(&mut self, primary: usize, standby: usize) -> Option<String> {
+    pub(crate) fn align(&mut self, setting: Setting, primary: usize, standby: usize) -> Option<String> {
         let (own, theirs) = (self.hosts[primary].clone(), self.hosts[standby].clone());
         let fork = own.fork(&theirs);
         let cut = &theirs.log[fork..];
@@ -77,15 +126,19 @@ impl World {
         let says_no = !cut.is_empty() && !peer.may_be_acknowledged(id(primary), reign);
         let was_told = self.ghost.acks.iter().any(|ack| cut.contains(&ack.entry));
         let host = self.host_mut(standby);
-        host.log.truncate(fork);
-        host.durable = host.durable.min(fork);
+        if !setting.is(Mutant::KeepsFork) {
+            host.log.truncate(fork);
+            host.durable = host.durable.min(fork);
+        }
         host.aligned = Some(epoch);
         self.feed(standby, NodeEvent::Aligned);
         (says_no && was_told).then(|| format!("6: node {standby} cuts {cut:?} off and says that nobody was told of it"))
     }
 
     /// The store does what a node wants.
-    pub(crate) fn grant(&mut self, node: usize, wish: LeaseWish, is_answered: bool) {
+    pub(crate) fn grant(&mut self, setting: Setting, node: usize, wish: LeaseWish, is_answered: bool) {
+        let is_believed = setting.is(Mutant::BelievesInLease);
+        let before = self.store.clone();
         let answer = match wish {
             LeaseWish::Take(record) => {
                 (self.store.holder, self.store.record) = (Some(id(node)), Some(record.clone()));
@@ -104,8 +157,11 @@ impl World {
                 })
             }
         };
-        if is_answered {
+        if is_answered || is_believed {
             self.feed(node, answer);
+        }
+        if is_believed && !is_answered {
+            self.store = before;
         }
     }
 }

@@ -3,6 +3,7 @@
 use reprise_base::Safety;
 use reprise_failover::{Epoch, Limit, NodeId, NodeStanding};
 
+use crate::mutant::Mutant;
 use crate::world::{Entry, NODES, Setting, World, id, index};
 
 /// An acknowledged entry.
@@ -12,6 +13,8 @@ pub struct Ack {
     pub entry: Entry,
     /// Epoch of the primary that acknowledged it.
     pub epoch: Epoch,
+    /// It named the safety level of the cluster.
+    pub is_backed: bool,
     /// Without a lease, at `1-safe` and `2-safe`, two primaries may answer at one time. What the older one answers meanwhile is named when
     /// it is cut off, and nowhere else.
     pub is_forsaken: bool,
@@ -25,6 +28,8 @@ pub struct Allowed {
     pub members: Vec<NodeId>,
     /// The loss that was named: from this entry on.
     pub lost_from: Option<usize>,
+    /// Acknowledgements that named the level of the cluster may be lost, too.
+    pub names_all: bool,
     /// Nobody else was asked: a primary's directory was opened again, or the place was given.
     pub is_blind: bool,
 }
@@ -60,7 +65,7 @@ impl Ghost {
     fn is_named(&self, ack: &Ack, epoch: Epoch) -> bool {
         let names = |allowed: &Allowed| {
             let is_between = is_rival(allowed.epoch, ack.epoch) && !allowed.epoch.is_after(epoch);
-            is_between && allowed.lost_from.is_some_and(|from| from <= ack.at)
+            is_between && (allowed.names_all || !ack.is_backed) && allowed.lost_from.is_some_and(|from| from <= ack.at)
         };
         self.allowed.iter().any(names)
     }
@@ -78,7 +83,7 @@ fn may_be_lone(setting: Setting) -> bool {
 
 impl World {
     /// Returns how many entries a primary may acknowledge now.
-    pub fn ackable(&self, node: usize) -> Option<usize> {
+    pub fn ackable(&self, setting: Setting, node: usize) -> Option<usize> {
         let host = &self.hosts[node];
         let running = host.node.as_ref()?;
         let epoch = host.leads_in()?;
@@ -86,6 +91,9 @@ impl World {
             let (of, persisted) = host.reported[index(member)];
             reprise_base::Lsn(if of == epoch { persisted as u64 } else { 0 })
         };
+        if setting.is(Mutant::AcknowledgesTooMuch) && running.limit(&persisted) != Limit::Closed {
+            return Some(host.durable);
+        }
         match running.limit(&persisted) {
             Limit::Closed => None,
             Limit::Before(limit) => Some((limit.0 as usize).min(host.durable)),
@@ -95,7 +103,7 @@ impl World {
 
     /// A primary acknowledges all that it may. False: there was nothing.
     pub fn acknowledge(&mut self, setting: Setting, node: usize) -> bool {
-        let (Some(count), Some(epoch)) = (self.ackable(node), self.hosts[node].leads_in()) else {
+        let (Some(count), Some(epoch)) = (self.ackable(setting, node), self.hosts[node].leads_in()) else {
             return false;
         };
         let host = &self.hosts[node];
@@ -117,6 +125,7 @@ impl World {
                     at,
                     entry,
                     epoch,
+                    is_backed,
                     is_forsaken: may_be_lone(setting) && is_late,
                 });
                 is_new = true;
@@ -149,6 +158,7 @@ impl World {
             epoch,
             members,
             lost_from: None,
+            names_all: false,
             is_blind: true,
         });
         let log = self.hosts[node].log.clone();
@@ -162,7 +172,7 @@ impl World {
 
     /// Returns which property does not hold.
     pub fn fault(&self, setting: Setting) -> Option<String> {
-        let open = (0..NODES).filter(|node| self.ackable(*node).is_some()).count();
+        let open = (0..NODES).filter(|node| self.ackable(setting, *node).is_some()).count();
         if setting.has_lease && open > 1 {
             return Some("1: two nodes may acknowledge at one time".into());
         }

@@ -12,12 +12,14 @@ mod acts;
 mod around;
 mod effects;
 mod ghost;
+mod mutant;
 mod recovery;
 mod search;
 mod walk;
 mod world;
 
 pub use acts::Act;
+pub use mutant::Mutant;
 pub use search::{Report, search};
 pub use walk::{replay, walk};
 pub use world::{Bounds, NODES, SETTINGS, Setting, World};

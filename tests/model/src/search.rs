@@ -119,7 +119,7 @@ pub fn search(setting: Setting, bounds: Bounds) -> Report {
     'search: while let Some((from, number, steps)) = queue.pop_front() {
         let world = &from.world;
         depth = depth.max(steps);
-        led += usize::from((0..NODES).any(|node| world.ackable(node).is_some()));
+        led += usize::from((0..NODES).any(|node| world.ackable(setting, node).is_some()));
         for next in world.next(setting, bounds) {
             let fresh = Known::new(next.world, Some(&from));
             if !known.insert(fresh.digest()) {

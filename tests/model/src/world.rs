@@ -3,9 +3,14 @@
 use std::{fmt, rc::Rc};
 
 use reprise_base::{Lsn, Safety};
-use reprise_failover::{Config, Document, Epoch, LeaseRecord, Mode, Node, NodeEvent, NodeId, NodeStanding, OpenAs};
+use reprise_failover::{
+    Config, Document, Epoch, LeaseRecord, LossClass, Mode, Node, NodeEvent, NodeId, NodeStanding, OpenAs,
+};
 
-use crate::ghost::{Allowed, Ghost};
+use crate::{
+    ghost::{Allowed, Ghost},
+    mutant::Mutant,
+};
 
 /// Nodes of the cluster. Node 0 leads at first.
 pub const NODES: usize = 3;
@@ -15,10 +20,15 @@ pub const NODES: usize = 3;
 pub struct Setting {
     pub level: Safety,
     pub has_lease: bool,
+    pub mutant: Option<Mutant>,
 }
 
 const fn setting(level: Safety, has_lease: bool) -> Setting {
-    Setting { level, has_lease }
+    Setting {
+        level,
+        has_lease,
+        mutant: None,
+    }
 }
 
 /// Every level, without a lease and with one.
@@ -32,6 +42,13 @@ pub const SETTINGS: [Setting; 8] = [
     setting(Safety::VerySafe, false),
     setting(Safety::VerySafe, true),
 ];
+
+impl Setting {
+    /// Whether this mutant is armed.
+    pub fn is(self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+}
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -255,6 +272,7 @@ impl World {
                 epoch: *epoch,
                 members,
                 lost_from: lost.map(|lost| lost.from.map_or(0, |from| from.0 as usize)),
+                names_all: lost.is_some_and(|lost| lost.class == LossClass::Acknowledged),
                 is_blind,
             };
             self.ghost.note(allowed);

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use reprise_test_model::{Bounds, SETTINGS, Setting, search, walk};
+use reprise_test_model::{Bounds, Mutant, SETTINGS, Setting, search, walk};
 
 /// Runs `check` in each setting, two at a time.
 fn in_all_settings(check: impl Fn(Setting) -> Result<(), String> + Sync) {
@@ -59,4 +59,27 @@ fn walks_at_random_keep_the_properties() {
             Some((seed, (fault, acts))) => Err(format!("{setting}, seed {seed}: {fault}\n{acts:#?}")),
         }
     });
+}
+
+#[test]
+fn every_mutant_of_the_driver_is_caught() {
+    let bounds = Bounds {
+        entries: 4,
+        faults: 3,
+        acts: 3,
+        epochs: 6,
+        states: 0,
+    };
+    // A change of the model may move the walks: then others catch it.
+    let survives = |(mutant, level, has_lease, seed): &(Mutant, _, bool, u64)| {
+        let setting = mutant.setting(*level, *has_lease);
+        let caught = [*seed]
+            .into_iter()
+            .chain(0..40_000)
+            .find(|seed| walk(setting, bounds, *seed, 60).is_some());
+        println!("{mutant:?}: {caught:?}");
+        caught.is_none()
+    };
+    let survivors: Vec<_> = Mutant::ALL.iter().filter(|mutant| survives(mutant)).collect();
+    assert!(survivors.is_empty(), "{survivors:?}");
 }

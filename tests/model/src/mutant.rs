@@ -1,0 +1,67 @@
+//! Faults of a driver around the node, armed to see the properties catch them.
+
+use reprise_base::Safety;
+
+use crate::world::Setting;
+
+/// A broken rule of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// A standby reports as durable all that it received.
+    ReportsReceived,
+    /// A primary acknowledges all that is durable on its own disk.
+    AcknowledgesTooMuch,
+    /// A standby confirms a sync status before that is durable.
+    ConfirmsUnsaved,
+    /// A node promises an epoch before that is durable.
+    PromisesUnsaved,
+    /// A promise hides how far the node is.
+    PromisesNoEnd,
+    /// A primary returns the reports of standbys that it does not wait for.
+    EchoesAll,
+    /// A primary goes on without a standby that was heard a moment ago.
+    LeavesEarly,
+    /// Asking ends at once.
+    AsksShortly,
+    /// A standby keeps what its primary does not have.
+    KeepsFork,
+    /// The store gives the lease away while its holder still counts on it.
+    LeaseEndsEarly,
+    /// A node believes that it has the lease, and the store knows nothing of it.
+    BelievesInLease,
+    /// A place is given with too small an end.
+    HandsOverLess,
+    /// A crash takes an entry that was durable.
+    LosesDurable,
+    /// A crash takes the document, and the log stays.
+    LosesDocument,
+}
+
+impl Mutant {
+    /// Every mutant, a setting that has to catch it, and the seed of a walk that does.
+    pub const ALL: [(Self, Safety, bool, u64); 14] = [
+        (Self::ReportsReceived, Safety::Quorum, false, 12857),
+        (Self::AcknowledgesTooMuch, Safety::Quorum, false, 22),
+        (Self::ConfirmsUnsaved, Safety::Quorum, false, 12857),
+        (Self::PromisesUnsaved, Safety::Quorum, false, 4571),
+        (Self::PromisesNoEnd, Safety::Quorum, false, 86),
+        (Self::EchoesAll, Safety::TwoSafe, false, 9671),
+        (Self::LeavesEarly, Safety::TwoSafe, false, 831),
+        (Self::AsksShortly, Safety::TwoSafe, false, 3108),
+        (Self::KeepsFork, Safety::Quorum, false, 86),
+        (Self::LeaseEndsEarly, Safety::TwoSafe, true, 103),
+        (Self::BelievesInLease, Safety::OneSafe, true, 8232),
+        (Self::HandsOverLess, Safety::OneSafe, true, 11),
+        (Self::LosesDurable, Safety::Quorum, false, 3379),
+        (Self::LosesDocument, Safety::Quorum, false, 1534),
+    ];
+
+    /// Returns the setting with this mutant.
+    pub fn setting(self, level: Safety, has_lease: bool) -> Setting {
+        Setting {
+            level,
+            has_lease,
+            mutant: Some(self),
+        }
+    }
+}
