@@ -29,6 +29,14 @@ pub struct Source {
     pub text: String,
 }
 
+#[cfg(test)]
+pub(crate) fn source(path: &str, text: &str) -> Source {
+    Source {
+        path: path.into(),
+        text: text.into(),
+    }
+}
+
 /// Everything that breaks a rule, one line each.
 pub fn complaints(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root)?;

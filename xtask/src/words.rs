@@ -77,13 +77,10 @@ fn percent(part: usize, all: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::source;
 
     #[test]
     fn report_has_pages_crates_and_types() {
-        let source = |path: &str, text: &str| tidy::Source {
-            path: path.into(),
-            text: text.into(),
-        };
         let long = vec!["word"; 26].join(" ");
         let report = report(&[
             source("docs/a.md", &format!("{long}.\n\nShort.\n")),

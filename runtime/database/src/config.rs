@@ -42,7 +42,7 @@ pub struct DatabaseConfig {
     /// For procedures that declare nothing; those that do go by their declaration, unless this is `Both` or `None`.
     pub log: LogPolicy,
     pub redo: RedoConfig,
-    /// What the log is written to first.
+    /// The device that the log is written to first.
     pub device: DeviceConfig,
     pub commit: CommitMode,
     /// Time for which a group of commits may grow before it is written.
@@ -66,7 +66,7 @@ pub enum DeviceConfig {
 pub struct NvramConfig {
     /// A file, on a DAX file system where it is to be fast, or a DAX device.
     pub path: PathBuf,
-    /// Of the region; a device is taken as a whole. None: as many as are there, so it has to be there.
+    /// Bytes of the region; a device is taken as a whole. None: as many as are there, so it has to be there.
     pub bytes: Option<u64>,
     /// See [`COPY_AT_ENTRIES_DEFAULT`].
     pub copy_at_entries: u64,

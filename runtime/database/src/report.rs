@@ -37,7 +37,7 @@ pub struct RecoveryReport {
 pub struct LoadedCheckpoint {
     pub lsn: Lsn,
     pub rows: u64,
-    /// Of rows, before compression.
+    /// Bytes of rows, before compression.
     pub row_bytes: u64,
     pub file_bytes: u64,
     pub seconds: f64,

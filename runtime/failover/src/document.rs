@@ -38,7 +38,7 @@ pub struct SetChange {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reign {
     pub epoch: Epoch,
-    /// Whom acknowledgements wait for, by the rule of the safety level.
+    /// The nodes that acknowledgements wait for, by the rule of the safety level.
     pub current: NodeSet,
     pub change: Option<SetChange>,
     /// The epoch that this primary followed, where it took over everything that was acknowledged in it.
@@ -46,7 +46,7 @@ pub struct Reign {
 }
 
 impl Reign {
-    /// Returns the LSN before which standbys have what the level asks for, in both sets. None: the primary waits for nobody.
+    /// Returns the LSN before which standbys have what the level asks for, in both sets. None: the primary waits for no standby.
     pub fn limit(&self, level: Safety, persisted: &dyn Fn(NodeId) -> Lsn) -> Option<Lsn> {
         let both = [Some(&self.current), self.change.as_ref().map(|change| &change.to)];
         let limits = both
@@ -56,7 +56,7 @@ impl Reign {
         limits.min()
     }
 
-    /// Returns whoever is in one of both sets.
+    /// Returns the nodes of both sets.
     pub fn members(&self) -> NodeSet {
         let change = self.change.iter().flat_map(|change| change.to.iter());
         self.current.iter().chain(change).collect()
@@ -126,6 +126,21 @@ pub enum NodeStanding {
     },
 }
 
+impl NodeStanding {
+    /// Returns the standing as a follower's: that of a node that led follows its own log.
+    pub(crate) fn as_follower(&self) -> FollowerStanding {
+        match self {
+            Self::Follower(follower) | Self::Claiming { follower, .. } => follower.clone(),
+            Self::Primary(reign) | Self::Retired { reign, .. } => FollowerStanding {
+                of: reign.epoch,
+                normal: reign.epoch,
+                status: None,
+                led: Some(reign.clone()),
+            },
+        }
+    }
+}
+
 /// The document of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Document {
@@ -135,7 +150,7 @@ pub struct Document {
     pub level: Safety,
     /// This node follows no primary before this epoch: the highest one that it followed, or promised to a node that claimed it.
     pub bound: Epoch,
-    /// The highest epoch that another node had claimed when this one promised a later one. Whether anybody led in it is not known.
+    /// The highest epoch that another node had claimed when this one promised a later one. Whether that node led in it is not known.
     pub rival: Epoch,
     /// The highest epoch that this node drew for itself.
     pub claimed: Epoch,
@@ -206,12 +221,11 @@ impl Document {
 
     /// Returns the highest epoch that the document knows of.
     pub(crate) fn highest(&self) -> Epoch {
-        let all = [self.bound, self.claimed, self.of()];
-        all.into_iter().max_by_key(|epoch| epoch.count()).unwrap_or_default()
+        self.bound.later(self.claimed).later(self.of())
     }
 }
 
-/// The record beside the lease in the store: who may take the lease when nobody has it.
+/// The record beside the lease in the store: which nodes may take the lease when it is free.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseRecord {
     /// The last primary.

@@ -41,7 +41,12 @@ impl Epoch {
         }
     }
 
-    /// Whether a node that is bound to this epoch may follow the primary of `other`. Nobody but an operator chooses between two primaries
+    /// Returns the later one of both; this one where neither is.
+    pub(crate) fn later(self, other: Self) -> Self {
+        if other.is_after(self) { other } else { self }
+    }
+
+    /// Whether a node that is bound to this epoch may follow the primary of `other`. An operator alone chooses between two primaries
     /// of one count.
     pub fn allows(self, other: Self) -> bool {
         other == self || other.count > self.count

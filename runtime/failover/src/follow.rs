@@ -1,6 +1,6 @@
 //! A standby: whom it follows, what it confirms, and what it promises.
 
-use reprise_base::Lsn;
+use reprise_base::{Lsn, Safety};
 
 use crate::{
     document::{FollowerStanding, LogEnd, NodeStanding, Reign, SyncStatus},
@@ -24,21 +24,11 @@ pub struct ProgressReport {
 impl Node {
     /// A directory is opened as that of a standby.
     pub(crate) fn become_standby(&mut self) {
-        let standing = match &self.document.standing {
-            NodeStanding::Primary(reign) => NodeStanding::Follower(FollowerStanding {
-                of: reign.epoch,
-                normal: reign.epoch,
-                status: None,
-                led: Some(reign.clone()),
-            }),
-            // The claim is over, unless it may have taken the lease already.
-            NodeStanding::Claiming { follower, allowed, .. } if !self.has_lease || allowed.is_none() => {
-                NodeStanding::Follower(follower.clone())
-            }
-            _ => return,
-        };
-        self.document.standing = standing;
-        self.save();
+        // A claim is over. A node that gave its place away, or lost it, stays what it is until it follows another one.
+        if let NodeStanding::Primary(_) | NodeStanding::Claiming { .. } = &self.document.standing {
+            self.document.standing = NodeStanding::Follower(self.document.standing.as_follower());
+            self.save();
+        }
     }
 
     /// Returns the epoch of the primary whose groups this node may take now: it is bound to it, and its log has that primary's history.
@@ -81,7 +71,7 @@ impl Node {
         };
         // Whatever this node answered, it needed one of those who allowed the new primary, or the new primary itself.
         let needed_it = match self.level() {
-            reprise_base::Safety::Quorum => true,
+            Safety::Quorum => true,
             _ => self.has_lease || led.current.contains(leader),
         };
         !(needed_it && reign.took_over == Some(led.epoch))
@@ -97,23 +87,15 @@ impl Node {
         if !self.document.bound.allows(epoch) {
             return Err(NodeRefusal::Bound(self.document.bound));
         }
-        let follower = match &self.document.standing {
-            NodeStanding::Follower(follower) if follower.of == epoch => return Ok(()),
-            NodeStanding::Follower(follower) | NodeStanding::Claiming { follower, .. } => FollowerStanding {
-                of: epoch,
-                normal: follower.normal,
-                status: None,
-                led: follower.led.clone(),
-            },
-            NodeStanding::Primary(reign) | NodeStanding::Retired { reign, .. } => FollowerStanding {
-                of: epoch,
-                normal: reign.epoch,
-                status: None,
-                led: Some(reign.clone()),
-            },
-        };
+        if matches!(&self.document.standing, NodeStanding::Follower(follower) if follower.of == epoch) {
+            return Ok(());
+        }
         self.document.bound = epoch;
-        self.document.standing = NodeStanding::Follower(follower);
+        self.document.standing = NodeStanding::Follower(FollowerStanding {
+            of: epoch,
+            status: None,
+            ..self.document.standing.as_follower()
+        });
         self.save();
         Ok(())
     }
@@ -155,11 +137,7 @@ impl Node {
             return Err(NodeRefusal::Bound(self.document.bound));
         }
         // The node that had the promise before may lead by now.
-        let known = self.document.rival;
-        self.document.rival = [known, self.document.bound]
-            .into_iter()
-            .max_by_key(|epoch| epoch.count())
-            .unwrap_or(known);
+        self.document.rival = self.document.rival.later(self.document.bound);
         self.document.bound = epoch;
         self.save();
         Ok(())

@@ -30,7 +30,7 @@ pub enum Limit {
     Closed,
     /// Everything before an LSN.
     Before(Lsn),
-    /// Everything that is durable here: the primary waits for nobody.
+    /// Everything that is durable here: the primary waits for no standby.
     Alone,
 }
 
@@ -46,7 +46,7 @@ pub struct Leading {
 /// A node's wish to the lease's store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseWish {
-    /// The lease, if nobody else has it, and this record with it, in one step, if the store holds what was seen.
+    /// The lease, if no other node has it, and this record with it, in one step, if the store holds what was seen.
     Take(LeaseRecord),
     /// This record, as long as the lease is this node's.
     Record(LeaseRecord),
@@ -180,7 +180,7 @@ impl Node {
         let leads = leads && !is_alike;
         match (&self.mode, leads) {
             (Mode::Leading(_) | Mode::Promoting(_), true) => self.retire(None),
-            // Its members have promised not to follow it any longer, and nobody leads them: it asks them again.
+            // Its members have promised not to follow it any longer, and no node leads them: it asks them again.
             (Mode::Leading(leading), false) if leading.hand_over.is_none() => self.begin_opening(end, Some(node)),
             _ => {}
         }
@@ -365,7 +365,7 @@ impl Node {
         match &self.mode {
             Mode::Promoting(promotion) if promotion.stage == PromotionStage::TakingLease => {
                 let standing = &self.durable.standing;
-                // Until this node acknowledges something, whoever may take over now may take over yet.
+                // Until this node acknowledges something, all that may take over now may take over yet, and so may this one.
                 let before = self.record().into_iter();
                 let before = before.flat_map(|record| record.in_sync.iter().chain([record.primary]));
                 let in_sync = match (&self.document.standing, standing) {
@@ -375,7 +375,7 @@ impl Node {
                         NodeStanding::Claiming {
                             allowed: Some(None), ..
                         },
-                    ) => before.collect::<NodeSet>().without(self.id),
+                    ) => before.collect::<NodeSet>().with(self.id),
                     (
                         _,
                         NodeStanding::Claiming {
@@ -397,7 +397,7 @@ impl Node {
                 match (self.holds_lease, holds) {
                     (true, true) if self.record() == Some(&record) => None,
                     (true, true) => self.durable_reign().map(|_| LeaseWish::Record(record)),
-                    // The lease ran out, and nobody else had it since.
+                    // The lease ran out, and no other node had it since.
                     _ => Some(LeaseWish::Take(record)),
                 }
             }

@@ -35,7 +35,7 @@ pub struct Promise {
     /// End of its log.
     pub end: LogEnd,
     pub status: Option<SyncStatus>,
-    /// The highest epoch that another node had claimed before; nobody knows whether it led in that.
+    /// The highest epoch that another node had claimed before; it may have led in that.
     pub rival: Epoch,
     /// Before it both logs are the same.
     pub fork: Lsn,
@@ -83,18 +83,18 @@ impl Basis<'_> {
         all.filter(|node| !self.answered(*node)).collect()
     }
 
-    /// Whether those who answered suffice, so that nobody else can lead, or acknowledge at the level of the cluster, unknown to them.
+    /// Whether the answers suffice: no other node can lead, or acknowledge at the level of the cluster, unknown to the nodes that answered.
     pub(crate) fn is_complete(&self) -> bool {
         self.teller.is_none_or(|teller| self.answered(teller))
             && self.newest().is_some_and(|status| {
-                // A new cluster has nobody to ask.
+                // A new cluster has no node to ask.
                 let mut sets = status.sets();
                 status.epoch.count() == 0
                     || sets.all(|set| is_read_quorum(self.level, set, status.primary, &|node| self.answered(node)))
             })
     }
 
-    /// Whether nobody led after the primary whose log is here.
+    /// Whether no node led after the primary whose log is here.
     fn is_bounded(&self) -> bool {
         self.is_complete() && self.newest().is_some_and(|status| status.epoch == self.end.epoch)
     }

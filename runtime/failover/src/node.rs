@@ -92,7 +92,7 @@ pub enum NodeEvent {
     /// This node's primary may have gone on without it by now.
     Unheard,
     Promised(Promise),
-    /// Nobody else answers.
+    /// The other nodes had their time to answer.
     AskingOver,
     /// Everything that was received is durable and replayed.
     Replayed,
@@ -209,8 +209,7 @@ impl Node {
     /// Draws the next epoch of this node. It is kept with the next save.
     pub(crate) fn draw_epoch(&mut self) -> Epoch {
         let record = self.record().map_or(Epoch::default(), |record| record.epoch);
-        let known = [self.document.highest(), self.heard, record];
-        let highest = known.into_iter().max_by_key(|epoch| epoch.count()).unwrap_or_default();
+        let highest = self.document.highest().later(self.heard).later(record);
         self.document.claimed = Epoch::after(highest, self.id);
         self.document.claimed
     }

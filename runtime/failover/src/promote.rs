@@ -99,16 +99,11 @@ impl Node {
             Mode::Promoting(_) | Mode::Following | Mode::Retired => {}
         }
         self.refused = None;
-        let follower = match &self.document.standing {
-            NodeStanding::Follower(follower) | NodeStanding::Claiming { follower, .. } => follower.clone(),
+        let mut follower = self.document.standing.as_follower();
+        if let NodeStanding::Primary(_) | NodeStanding::Retired { .. } = &self.document.standing {
             // Another node may have led since it gave its place away, or lost it.
-            NodeStanding::Primary(reign) | NodeStanding::Retired { reign, .. } => FollowerStanding {
-                of: reign.epoch,
-                normal: reign.epoch,
-                status: self.document.status(self.id),
-                led: None,
-            },
-        };
+            (follower.status, follower.led) = (self.document.status(self.id), None);
+        }
         // A place that was given counts no more once another node asked for it.
         if let Some(given) = request.given
             && (given.end != request.end || given.epoch != follower.of || self.document.bound.is_after(given.epoch))
@@ -148,11 +143,7 @@ impl Node {
 
     /// Returns the highest epoch that this node promised to another one.
     fn rival(&self) -> Epoch {
-        let promised = [self.document.rival, self.document.bound];
-        promised
-            .into_iter()
-            .max_by_key(|epoch| epoch.count())
-            .unwrap_or_default()
+        self.document.rival.later(self.document.bound)
     }
 
     fn own_status(&self) -> (Option<SyncStatus>, bool) {
@@ -226,11 +217,6 @@ impl Node {
     fn is_own_record(&self, record: &LeaseRecord) -> bool {
         let led = match &self.document.standing {
             NodeStanding::Primary(reign) => Some(reign.epoch),
-            NodeStanding::Claiming {
-                epoch,
-                allowed: Some(_),
-                ..
-            } => Some(*epoch),
             NodeStanding::Claiming { follower, .. } | NodeStanding::Follower(follower) => {
                 follower.led.as_ref().map(|reign| reign.epoch)
             }
@@ -240,7 +226,7 @@ impl Node {
         record.primary == self.id && (is_claimed || led == Some(record.epoch))
     }
 
-    /// Returns what may be lost by the store's record. Whoever is in it has everything that was acknowledged.
+    /// Returns what may be lost by the store's record. A node in it has everything that was acknowledged.
     fn lost_by_record(&self, record: &LeaseRecord) -> Option<Lost> {
         let has_all = self.is_own_record(record) || (record.in_sync.contains(self.id) && !self.is_opening());
         (!has_all).then_some(Lost {
@@ -262,15 +248,15 @@ impl Node {
             self.on_give_up();
             return;
         }
-        if self.has_lease && !self.is_free_to_take() {
+        if self.has_lease && !self.prepare_for_lease() {
             return;
         }
         let Some(promotion) = self.promotion() else { return };
         let lost = match self.record() {
             Some(record) if self.is_judged_by_record() => self.lost_by_record(record),
-            // Nobody had the lease yet.
+            // No node had the lease yet.
             None if self.is_judged_by_record() && self.is_opening() => None,
-            // At quorum a majority has to know it all the same: whoever gave the place may have it again by now.
+            // At quorum a majority has to know it all the same: the node that gave the place may have it again by now.
             _ if request.given.is_some() && self.level() != Safety::Quorum => None,
             _ => {
                 let is_complete = self.judge(promotion, |basis| basis.is_complete());
@@ -285,8 +271,9 @@ impl Node {
         self.decide(lost);
     }
 
-    /// Whether the lease may be asked for, as far as the store was seen. A primary that opens draws its epoch once the record is known.
-    fn is_free_to_take(&mut self) -> bool {
+    /// Draws the epoch of a primary that opens, once the record is known; one whose place another node took retires. True where the lease may
+    /// be asked for, as far as the store was seen.
+    fn prepare_for_lease(&mut self) -> bool {
         if self.lease_holder().is_some_and(|holder| holder != self.id) || self.lease.is_none() {
             return false;
         }
@@ -317,7 +304,7 @@ impl Node {
         let Some(promotion) = self.promotion_mut() else { return };
         let is_allowed = match lost {
             None => true,
-            // A lone primary goes on where nobody tells of another one.
+            // A lone primary goes on where no answer tells of another one.
             Some(lost) if is_opening => lone_levels && !has_lease && !lost.is_known,
             Some(_) => promotion.request.accepts_loss,
         };
@@ -390,7 +377,7 @@ impl Node {
         self.begin_reign(reign);
     }
 
-    /// Returns whom a new primary waits for. Levels that count standbys while they are away keep them; else nobody is in sync.
+    /// Returns the set of a new primary. Levels that count standbys while they are away keep them; else no node is in sync.
     fn first_set(&self, follower: &FollowerStanding, promotion: &PromotionState) -> NodeSet {
         if !matches!(self.level(), Safety::Quorum | Safety::VerySafe) {
             return NodeSet::default();
@@ -405,7 +392,7 @@ impl Node {
         set.map_or_else(NodeSet::default, |set| set.without(self.id))
     }
 
-    /// Returns what the last promotion would have lost, which nobody had accepted.
+    /// Returns the loss that refused the last promotion: no operator had accepted it.
     pub fn refused(&self) -> Option<Lost> {
         self.refused
     }

@@ -64,9 +64,9 @@ pub(crate) fn needed(level: Safety, count: usize) -> usize {
     }
 }
 
-/// Returns the LSN before which the standbys of `set` have what `level` asks for. None: the primary waits for nobody.
+/// Returns the LSN before which the standbys of `set` have what `level` asks for. None: the primary waits for no standby.
 pub fn limit(level: Safety, set: &NodeSet, persisted: &dyn Fn(NodeId) -> Lsn) -> Option<Lsn> {
-    let nobody = match level {
+    let without_any = match level {
         Safety::Quorum | Safety::VerySafe => Some(Lsn(0)),
         Safety::TwoSafe => None,
         Safety::OneSafe | Safety::LocalSync | Safety::LocalAsync => return None,
@@ -74,7 +74,7 @@ pub fn limit(level: Safety, set: &NodeSet, persisted: &dyn Fn(NodeId) -> Lsn) ->
     let mut ends: Vec<_> = set.iter().map(persisted).collect();
     ends.sort_unstable_by(|a, b| b.cmp(a));
     match needed(level, ends.len()) {
-        0 => nobody,
+        0 => without_any,
         needed => Some(ends[needed - 1]),
     }
 }
@@ -93,7 +93,7 @@ pub(crate) fn is_confirmed(level: Safety, from: &NodeSet, to: &NodeSet, knows: &
 }
 
 /// Whether every group of nodes by which the primary can acknowledge a write, or by which another promotion was allowed, has one of
-/// these: those who answered under the set `set` of the primary `primary`. Where the primary waited for nobody, no answer tells that.
+/// these: the nodes that answered under the set `set` of the primary `primary`. Where the primary waited for no standby, no answer tells that.
 pub fn is_read_quorum(level: Safety, set: &NodeSet, primary: NodeId, answered: &dyn Fn(NodeId) -> bool) -> bool {
     let (all, here) = (set.len(), set.count(answered));
     match level {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_may_have_acknowledged_shares_a_node_with_whoever_is_asked() {
+    fn every_group_that_writes_shares_a_node_with_every_group_that_answers() {
         let primary = NodeId(0);
         for count in 1..=5 {
             let members: NodeSet = (1..=count).map(NodeId).collect();

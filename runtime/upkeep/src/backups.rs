@@ -398,7 +398,7 @@ struct BackupJob {
     at: BackupStage,
 }
 
-/// What comes next. The guard keeps the checkpoint and the log behind it until they are copied.
+/// The next step of a backup. The guard keeps the checkpoint and the log behind it until they are copied.
 enum BackupStage {
     Begin,
     /// A checkpoint of now, or one that is as good.

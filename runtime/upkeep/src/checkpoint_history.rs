@@ -45,9 +45,9 @@ struct HistoryState {
 
 /// The checkpoint that a restart would load, and what is behind it.
 pub(crate) struct RestartPoint {
-    /// Of the checkpoint; 0 without one.
+    /// Bytes of rows in the checkpoint; 0 without one.
     pub row_bytes: u64,
-    /// Where the log behind it begins.
+    /// LSN at which the log behind it begins.
     pub log_from: Lsn,
     /// Time that the engine threads spent since then on calls that write.
     pub write_ns: u64,
@@ -216,7 +216,7 @@ impl CheckpointHistory {
         published.map(|info| (info.lsn, info.began_unix_us)).collect()
     }
 
-    /// Where a restart would begin.
+    /// Returns the point at which a restart would begin.
     pub fn restart_point(&self) -> RestartPoint {
         let state = self.lock();
         let newest = state.published.values().next_back();

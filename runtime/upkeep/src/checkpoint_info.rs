@@ -29,9 +29,9 @@ pub struct CheckpointInfo {
     pub rows: u64,
     /// Rows of all tables at its moment.
     pub rows_total: u64,
-    /// Of rows, before compression.
+    /// Bytes of rows, before compression.
     pub row_bytes: u64,
-    /// Of the file, so far.
+    /// Bytes of the file until now.
     pub file_bytes: u64,
     /// Name of the file.
     pub file: String,

@@ -16,7 +16,7 @@ pub struct EngineHandles {
     pub log: Arc<Log<Box<CallBatch>>>,
     /// The folder of checkpoints.
     pub files: Checkpoints,
-    /// What the engine threads share: clock, threads, notices, modules.
+    /// The clock, threads, notices and modules that the engine threads share.
     pub shared: Arc<Shared>,
     /// The identity of the database, which each checkpoint holds.
     pub genesis: Genesis,

@@ -65,15 +65,15 @@ impl OpeningSpeeds {
 /// Time that a restart would take now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RestartEstimate {
-    /// Of rows in the newest checkpoint.
+    /// Bytes of rows in the newest checkpoint.
     pub load_bytes: u64,
     /// None until an opening has loaded about as much.
     pub load_seconds: Option<f64>,
-    /// Of log behind the newest checkpoint.
+    /// Bytes of log behind the newest checkpoint.
     pub replay_bytes: u64,
     /// None on a standby until an opening has replayed about as much.
     pub replay_seconds: Option<f64>,
-    /// Of log that is kept, all of which is checked.
+    /// Bytes of log that is kept, all of which is checked.
     pub check_bytes: u64,
     /// None until an opening has checked about as much. It is little then, and counts as nothing.
     pub check_seconds: Option<f64>,

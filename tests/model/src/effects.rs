@@ -132,7 +132,8 @@ impl World {
         }
         host.aligned = Some(epoch);
         self.feed(standby, NodeEvent::Aligned);
-        (says_no && was_told).then(|| format!("6: node {standby} cuts {cut:?} off and says that nobody was told of it"))
+        (says_no && was_told)
+            .then(|| format!("6: node {standby} cuts {cut:?} off and says that no client was told of it"))
     }
 
     /// The store does what a node wants.

@@ -30,7 +30,7 @@ pub struct Allowed {
     pub lost_from: Option<usize>,
     /// Acknowledgements that named the level of the cluster may be lost, too.
     pub names_all: bool,
-    /// Nobody else was asked: a primary's directory was opened again, or the place was given.
+    /// No other node was asked: a primary's directory was opened again, or the place was given.
     pub is_blind: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct Ghost {
     pub allowed: Vec<Allowed>,
     /// Nodes that an operator had a primary forget.
     pub forgotten: Vec<NodeId>,
-    /// A standby was forgotten that did not confirm it, and nobody has to know it who promotes it: what is answered from then on may be
+    /// A standby was forgotten that did not confirm it, and an operator may promote it later without knowing: answers from then on may be
     /// lost, as the operator was told.
     pub is_open_to_loss: bool,
 }
@@ -135,7 +135,7 @@ impl World {
         is_new
     }
 
-    /// A node leads that asked nobody: what other primaries answered meanwhile is not here, and nobody could tell.
+    /// A node leads that asked no other one: the answers of other primaries meanwhile are not here, and it could not know.
     pub fn forsake(&mut self, setting: Setting, node: usize) {
         let Some(epoch) = self.hosts[node].leads_in() else {
             return;

@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// Once nothing fails any more, some node leads and what it writes is acknowledged. An operator helps where nobody does.
+    /// Once nothing fails any more, some node leads and what it writes is acknowledged. An operator helps where none does.
     pub fn recovers(&self, setting: Setting) -> bool {
         let usual = |act: Act| match act {
             Act::Heal(..) | Act::Start(_, OpenAs::Primary) => Some(0),

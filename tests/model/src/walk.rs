@@ -40,7 +40,7 @@ pub fn walk(setting: Setting, bounds: Bounds, seed: u64, steps: usize) -> Option
         world = next.world;
     }
     let stays = !world.recovers(setting);
-    stays.then(|| ("5: nobody can lead any more".into(), path))
+    stays.then(|| ("5: no node can lead any more".into(), path))
 }
 
 /// Takes the same steps. Returns the fault to which they lead, if they are possible.

@@ -152,13 +152,7 @@ pub fn findings(sources: &[Source]) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn source(path: &str, text: &str) -> Source {
-        Source {
-            path: path.into(),
-            text: text.into(),
-        }
-    }
+    use crate::tidy::source;
 
     #[test]
     fn comment_lines_are_counted_by_their_first_word() {

@@ -82,13 +82,10 @@ fn headings(text: &str) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::source;
 
     #[test]
     fn links_lead_to_files_and_headings_and_pages_are_indexed() {
-        let source = |path: &str, text: &str| Source {
-            path: path.into(),
-            text: text.into(),
-        };
         let sources = [
             source(
                 "README.md",

@@ -69,12 +69,9 @@ fn shown(sample: &str) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::source;
 
     fn judge(sample: &str) -> Vec<String> {
-        let source = |path: &str, text: &str| Source {
-            path: path.into(),
-            text: text.into(),
-        };
         let log = "settings! {\n        a_b: u32 {\n            env: \"REPRISE_A_B\",\n        }\n        log: Kind {\n            \
                    env: \"REPRISE_LOG\",\n            key: \"log.mode\",\n        }\n}\n";
         let http = "struct HttpEntry {\n    wait_s: Option<u32>,\n}\nstruct Other {\n    no: u32,\n}\n";

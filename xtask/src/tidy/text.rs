@@ -265,13 +265,7 @@ fn is_variant(text: &str, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn source(path: &str, text: &str) -> Source {
-        Source {
-            path: path.into(),
-            text: text.into(),
-        }
-    }
+    use crate::tidy::source;
 
     #[test]
     fn prints_are_found_in_the_product_beside_its_printers() {

@@ -95,13 +95,7 @@ pub(super) fn declaration(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn source(path: &str, text: &str) -> Source {
-        Source {
-            path: path.into(),
-            text: text.into(),
-        }
-    }
+    use crate::tidy::source;
 
     #[test]
     fn named_types_have_an_entry_and_entries_a_type() {

@@ -378,7 +378,7 @@ fn keys_of_different_scopes_have_nothing_to_do_with_each_other_over_restarts() {
     }
 }
 
-/// What describes a version of long ago is the deployment's. Its code, and what bound it to tables, go with its last call.
+/// The deployment keeps the description of a version of long ago. The version's code and its binding to tables go with its last call.
 #[test]
 fn kept_outcomes_hold_no_version_that_is_out_of_service() {
     let dir = tempfile::tempdir().expect("a directory");
