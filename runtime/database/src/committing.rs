@@ -6,7 +6,7 @@ use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_partition::CommitGate;
 use reprise_ship::{Commits, Stand};
 
-use crate::{cutting, database::Database, error::OpenError, expected, shown};
+use crate::{cutting, database::Database, error::OpenError, expected, node_file::NodeFile, shown};
 
 /// The gate, as whoever knows the standbys moves it.
 pub(crate) struct Committing(pub Arc<CommitGate>);
@@ -77,13 +77,13 @@ impl Database {
 
     /// As far as this server knew before it was the primary: standbys may lack what lies behind.
     fn known_committed(&self, level: Safety, durable: Lsn) -> Lsn {
-        let known = match (&self.upkeep.standby, self.root()) {
+        let known = match (&self.upkeep.standby, self.root().zip(self.node())) {
             _ if !level.asks_standbys() => None,
             (Some(standby), _) => standby.told_committed(),
-            (None, Some(root)) => {
+            (None, Some((root, node))) => {
                 let before = Epoch(self.log.as_ref().map_or(0, |log| log.epoch().0.saturating_sub(1)));
-                match cutting::was_primary(root, before) || level == Safety::TwoSafe {
-                    true => cutting::committed_as_primary(root, before),
+                match cutting::was_primary(node, before) || level == Safety::TwoSafe {
+                    true => cutting::committed_as_primary(node, before),
                     // It was a standby last; what can't be read is shown by nobody.
                     false => shown::load(root).map_or(Some(Lsn(0)), |shown| shown.map(|shown| shown.limit)),
                 }
@@ -95,9 +95,7 @@ impl Database {
 
     /// A standby was in sync when this database was a primary last.
     fn awaits_somebody(&self) -> bool {
-        let root = self.upkeep.folders.as_ref().map(|folders| &folders.root);
-        let expected = root.map_or(Ok(Vec::new()), |root| expected::load(&**root));
-        // What can't be read is told when standbys are taken.
-        expected.unwrap_or_default().iter().any(|standby| standby.is_in_sync)
+        let is_in_sync = |node: &Arc<NodeFile>| expected::load(node).iter().any(|standby| standby.is_in_sync);
+        self.node().is_some_and(is_in_sync)
     }
 }

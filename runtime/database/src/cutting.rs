@@ -5,20 +5,21 @@ use std::sync::Arc;
 use reprise_backup::{Place, Staging, StagingError, Tree};
 use reprise_base::{Epoch, Lsn, Safety};
 use reprise_checkpoint::{CheckpointError, Checkpoints};
-use reprise_env::{Disk, DiskError, DiskErrorKind};
+use reprise_env::{Disk, DiskError};
 use reprise_log::{EpochStart, LogError, Outline, Position};
 use reprise_router::CutRecords;
 use reprise_ship::{Expected, ForkAnswer, committed_by, waits_for_each};
 use serde::{Deserialize, Serialize};
 
-use crate::{device::RegionNote, expected, shown, small_file, synced};
+use crate::{
+    device::RegionNote,
+    expected,
+    node_file::{Health, NodeDocument, NodeFile},
+    shown, small_file,
+};
 
-/// In the directory: its log and checkpoints are of no use, and go before it is bootstrapped.
-pub const BEGINS_ANEW_NAME: &str = "begins-anew";
 /// In the directory of what was cut.
 const CUT_NAME: &str = "cut.json";
-/// The safety level under which the directory was a primary's last, and in which epochs.
-const LEVEL_NAME: &str = "safety.json";
 /// Places at which the histories are compared at most.
 const QUESTIONS_MAX: usize = 64;
 
@@ -79,6 +80,7 @@ pub enum CutError {
 /// Where a database lies that no process has open.
 pub struct ClosedDirectory {
     pub root: Arc<dyn Disk>,
+    pub node: Arc<NodeFile>,
     pub log: Arc<dyn Disk>,
     pub checkpoints: Arc<dyn Disk>,
     /// What was cut lies in directories of it.
@@ -146,8 +148,9 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
         return Ok(CutBack::Nothing);
     }
     let fork = find_fork(&outline, &first, ask)?;
+    let node = &directory.node;
     // It is behind from here on, whatever it was told, and has shown nothing of what comes instead.
-    synced::forget(&*directory.root)?;
+    node.change(|document| document.status = None)?;
     let start = outline.report.start;
     let usable = fork.filter(|fork| {
         let begins = start == Lsn(0) || stored.iter().any(|lsn| (start..=*fork).contains(lsn));
@@ -155,10 +158,12 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     });
     let from = fork.unwrap_or(start).max(start);
     let cut = keep(directory, &outline, from, now_us)?;
-    end_level(&*directory.root)?;
+    node.change(end_level)?;
     shown::cut_to(&*directory.root, usable.unwrap_or(Lsn(0)))?;
     let Some(fork) = usable else {
-        small_file::replace(&*directory.root, BEGINS_ANEW_NAME, b"the log was kept in cuts\n")?;
+        node.set_health(Health::MustBootstrap(format!(
+            "no checkpoint lies before LSN {from}, where this log and the primary's part; the log is kept in cuts"
+        )))?;
         return Ok(CutBack::Anew(cut));
     };
     for beyond in stored.into_iter().rev().filter(|lsn| *lsn > fork) {
@@ -182,7 +187,7 @@ fn keep(directory: &ClosedDirectory, outline: &Outline, from: Lsn, now_us: i64) 
         epoch: epoch.0,
         from: from.0,
         to: to.0,
-        acknowledged: may_be_acknowledged(&*directory.root, from, (epoch_at(&outline.epochs(), from), epoch)),
+        acknowledged: may_be_acknowledged(&directory.node, from, (epoch_at(&outline.epochs(), from), epoch)),
         cut_us: now_us,
     };
     directory.cuts.prepare()?;
@@ -198,14 +203,16 @@ fn keep(directory: &ClosedDirectory, outline: &Outline, from: Lsn, now_us: i64) 
     Ok(cut)
 }
 
-#[derive(PartialEq, Eq, Serialize, Deserialize)]
-struct Level {
-    /// Empty: it never was a primary's.
+/// The epochs in which a directory was the primary's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Leadership {
+    /// Safety level of the last one; empty: it never led.
     safety: String,
     /// From this epoch to the last one every primary was this directory, under this level.
     first_epoch: u32,
     last_epoch: u32,
-    /// Its log's end when a standby was forgotten last, which may have all before it.
+    /// End of the log when a standby was forgotten last. That standby may have all before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     forgot_at: Option<u64>,
     /// The log, or a part of it, went since: the directory may lack what it answered.
@@ -216,101 +223,86 @@ struct Level {
     claimed: Option<u32>,
 }
 
-impl Level {
-    /// None: there is no such file. Err: what was answered under it is not known.
-    fn load(root: &dyn Disk) -> Result<Option<Self>, DiskError> {
-        let Some(bytes) = small_file::read(root, LEVEL_NAME)? else {
-            return Ok(None);
-        };
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-            let message = format!(
-                "{error}. It tells in which epochs this directory was the primary: where no other server has its database, remove it; else begin \
-                 as a standby in an empty directory"
-            );
-            DiskError::new("read", LEVEL_NAME, DiskErrorKind::Io, &message)
-        })
-    }
-
-    fn save(&self, root: &dyn Disk) -> Result<(), DiskError> {
-        let text = serde_json::to_vec(self).expect("a name and numbers");
-        small_file::replace(root, LEVEL_NAME, &text)
-    }
-}
-
-/// Behind every epoch in which this directory was that of a primary with standbys. Of the last one they may have what was never written here.
-pub(crate) fn unused_epoch(root: &dyn Disk) -> Result<Epoch, DiskError> {
-    let level = Level::load(root)?;
-    Ok(level.map_or(Epoch(0), |level| Epoch(level.last_epoch).next()))
-}
-
-/// Kept before anything is answered under it.
-pub(crate) fn keep_level(root: &dyn Disk, level: Safety, epoch: Epoch) -> Result<(), DiskError> {
-    let known = Level::load(root)?;
-    let goes_on = |known: &Level| {
-        !known.is_over && known.safety == level.name() && known.last_epoch <= epoch.0 && epoch.0 <= known.last_epoch + 1
-    };
-    let next = Level {
-        safety: level.name().to_owned(),
-        first_epoch: known
-            .as_ref()
-            .filter(|known| goes_on(known))
-            .map_or(epoch.0, |known| known.first_epoch),
-        last_epoch: epoch.0,
-        forgot_at: known.as_ref().and_then(|known| known.forgot_at),
-        is_over: false,
-        claimed: None,
-    };
-    match known.as_ref() == Some(&next) {
-        true => Ok(()),
-        false => next.save(root),
-    }
-}
-
-/// Kept before a standby is forgotten: from then on the primary whose log ends at `end` answers without it.
-pub(crate) fn keep_forgetting(root: &dyn Disk, end: Lsn) -> Result<(), DiskError> {
-    match Level::load(root)? {
-        None => Ok(()), // nothing is known of what was answered, either
-        Some(level) => Level {
-            forgot_at: level.forgot_at.max(Some(end.0)),
-            ..level
+impl Leadership {
+    pub fn describe(&self) -> String {
+        match self.safety.is_empty() {
+            true => "it asked to lead, and did not".to_owned(),
+            false => format!("it led in epoch {}, at {}", self.last_epoch, self.safety),
         }
-        .save(root),
     }
 }
 
-/// Kept before a part of the log goes, or all of it: that this directory was the primary is no ground any more to be it again.
-pub(crate) fn end_level(root: &dyn Disk) -> Result<(), DiskError> {
-    match Level::load(root)? {
-        Some(level) if !level.is_over || level.claimed.is_some() => Level {
-            is_over: true,
+/// Records that no epoch up to `last` is drawn again, and that none is a ground to lead.
+pub(crate) fn give_up_led(document: &mut NodeDocument, last: u32) {
+    let led = document.led.get_or_insert_default();
+    (led.is_over, led.claimed) = (true, None);
+    led.last_epoch = led.last_epoch.max(last);
+}
+
+/// Returns the first epoch behind all that this directory led with standbys. In the last one they may have got what was never written here.
+pub(crate) fn unused_epoch(node: &NodeFile) -> Epoch {
+    let last = node.read(|document| document.led.as_ref().map(|led| Epoch(led.last_epoch)));
+    last.map_or(Epoch(0), Epoch::next)
+}
+
+/// Records the epoch and the level before anything is answered in it.
+pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: Epoch) -> Result<(), DiskError> {
+    let goes_on = |led: &Leadership| {
+        !led.is_over && led.safety == level.name() && led.last_epoch <= epoch.0 && epoch.0 <= led.last_epoch + 1
+    };
+    node.change(|document| {
+        let led = document.led.take();
+        document.led = Some(Leadership {
+            safety: level.name().to_owned(),
+            first_epoch: led
+                .as_ref()
+                .filter(|led| goes_on(led))
+                .map_or(epoch.0, |led| led.first_epoch),
+            last_epoch: epoch.0,
+            forgot_at: led.and_then(|led| led.forgot_at),
+            is_over: false,
             claimed: None,
-            ..level
+        });
+    })
+}
+
+/// Records, before a standby is forgotten, that the primary whose log ends at `end` answers without it from then on.
+pub(crate) fn keep_forgetting(node: &NodeFile, end: Lsn) -> Result<(), DiskError> {
+    node.change(|document| {
+        // Without an epoch nothing is known of what was answered, either.
+        if let Some(led) = &mut document.led {
+            led.forgot_at = led.forgot_at.max(Some(end.0));
         }
-        .save(root),
-        _ => Ok(()),
+    })
+}
+
+/// Records, before a part of the log goes, that the epochs of this directory are no ground any more to lead again.
+pub(crate) fn end_level(document: &mut NodeDocument) {
+    if let Some(led) = &mut document.led {
+        (led.is_over, led.claimed) = (true, None);
     }
 }
 
-/// Kept before this server asks to be the primary, in this epoch at least: until its level is kept nothing else tells that it may be. In which
-/// epoch: none before was this directory's.
-pub(crate) fn claim(root: &dyn Disk, at_least: Epoch) -> Result<Epoch, DiskError> {
-    let known = Level::load(root)?;
-    let unused = known.as_ref().map_or(0, |level| level.last_epoch + 1);
-    let epoch = at_least.0.max(unused);
-    if known.as_ref().is_some_and(|level| level.claimed == Some(epoch)) {
-        return Ok(Epoch(epoch));
-    }
-    let level = known.unwrap_or_else(|| Level {
-        safety: String::new(),
+/// Records that this server asks to lead in an epoch, `at_least` this one, and returns it. Until its level is saved nothing else tells that it may
+/// lead. No earlier epoch of this directory is drawn again.
+pub(crate) fn claim(document: &mut NodeDocument, at_least: Epoch) -> Epoch {
+    let led = document.led.get_or_insert_with(|| Leadership {
         first_epoch: 1,
-        last_epoch: 0,
-        forgot_at: None,
-        is_over: false,
-        claimed: None,
+        ..Leadership::default()
     });
-    let claimed = Some(epoch);
-    Level { claimed, ..level }.save(root)?;
-    Ok(Epoch(epoch))
+    let epoch = at_least.0.max(led.last_epoch + 1);
+    led.claimed = Some(epoch);
+    Epoch(epoch)
+}
+
+/// Returns the epoch in which a promotion begins, `at_least` this one. An epoch for which the lease was asked stays recorded.
+pub(crate) fn begin_leading(document: &mut NodeDocument, at_least: Epoch) -> Epoch {
+    let asked = document.led.as_ref().and_then(|led| led.claimed);
+    let epoch = claim(document, at_least);
+    if let (Some(led), Some(_)) = (&mut document.led, asked) {
+        led.claimed = asked;
+    }
+    epoch
 }
 
 /// How far a directory got as a primary.
@@ -328,48 +320,44 @@ impl Reached {
     }
 }
 
-/// As far as its log has records, or, unless a part of that went since, as it kept.
-pub(crate) fn reached(root: &dyn Disk, written: Epoch) -> Reached {
-    let level = Level::load(root).ok().flatten();
-    let kept = level.as_ref().filter(|level| !level.is_over);
-    Reached {
-        epoch: kept.map_or(0, |level| level.last_epoch).max(written.0),
-        claimed: level.and_then(|level| level.claimed),
-    }
+/// Returns the last epoch of the log's records, or, unless a part of them went since, the last one that was recorded.
+pub(crate) fn reached(node: &NodeFile, written: Epoch) -> Reached {
+    node.read(|document| {
+        let led = document.led.as_ref();
+        let kept = led.filter(|led| !led.is_over);
+        Reached {
+            epoch: kept.map_or(0, |led| led.last_epoch).max(written.0),
+            claimed: led.and_then(|led| led.claimed),
+        }
+    })
 }
 
-/// Whether this directory was the primary of the log's epoch `end`, as far as it kept that; true where that can't be read.
-pub(crate) fn was_primary(root: &dyn Disk, end: Epoch) -> bool {
-    match Level::load(root) {
-        Ok(level) => level.is_some_and(|level| end.0 <= level.last_epoch),
-        Err(_) => true,
-    }
+/// Whether this directory was the primary of the log's epoch `end`.
+pub(crate) fn was_primary(node: &NodeFile, end: Epoch) -> bool {
+    node.read(|document| document.led.as_ref().is_some_and(|led| end.0 <= led.last_epoch))
 }
 
-/// What is committed for certain of a log that ends in this epoch, where this directory was its primary and callers waited for standbys:
-/// everything before it. None: all that is durable here, or nothing is known.
-pub(crate) fn committed_as_primary(root: &dyn Disk, end: Epoch) -> Option<Lsn> {
-    let Ok(level) = Level::load(root) else {
-        return Some(Lsn(0));
-    };
-    let level = level.filter(|level| end.0 <= level.last_epoch)?;
-    let level = Safety::from_name(&level.safety).filter(|level| level.asks_standbys())?;
-    match expected::load(root) {
-        Ok(standbys) => committed_by(level, &standbys),
-        Err(_) => Some(Lsn(0)),
-    }
+/// Returns the LSN before which a log that ends in this epoch is committed for certain, if this directory was its primary and callers waited for standbys.
+/// None: all that is durable here, or nothing is known.
+pub(crate) fn committed_as_primary(node: &NodeFile, end: Epoch) -> Option<Lsn> {
+    let level = node.read(|document| {
+        let led = document.led.as_ref().filter(|led| end.0 <= led.last_epoch)?;
+        Safety::from_name(&led.safety).filter(|level| level.asks_standbys())
+    });
+    committed_by(level?, &expected::load(node))
 }
 
 /// False where this directory was the primary of all of these epochs, and each answer of its waited for every standby that may have been promoted since:
 /// then whoever was has all that was answered. Which one was is not known here; it may have been promoted by force.
-fn may_be_acknowledged(root: &dyn Disk, from: Lsn, (first, last): (Epoch, Epoch)) -> bool {
-    let of_all = |level: &Level| level.first_epoch <= first.0 && last.0 <= level.last_epoch;
-    let Some(known) = Level::load(root).ok().flatten().filter(of_all) else {
+fn may_be_acknowledged(node: &NodeFile, from: Lsn, (first, last): (Epoch, Epoch)) -> bool {
+    let of_all = |led: &Leadership| led.first_epoch <= first.0 && last.0 <= led.last_epoch;
+    let Some(known) = node.read(|document| document.led.clone()).filter(of_all) else {
         return true;
     };
-    let (Some(level), Ok(standbys)) = (Safety::from_name(&known.safety), expected::load(root)) else {
+    let Some(level) = Safety::from_name(&known.safety) else {
         return true;
     };
+    let standbys = expected::load(node);
     // 0: what it has is not known.
     let is_known = |standby: &Expected| (Lsn(1)..=from).contains(&standby.persisted);
     let may_be_a_forgotten_one = known.forgot_at.is_some_and(|lsn| from.0 <= lsn);
@@ -440,7 +428,7 @@ mod tests {
 
     #[test]
     fn what_was_cut_may_have_been_acknowledged_unless_standbys_were_waited_for() {
-        let disk = SimDisk::new();
+        let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
         let standby = |is_in_sync, from| Expected {
             name: "s1".into(),
             from: Lsn(0),
@@ -453,7 +441,7 @@ mod tests {
             ..standby(false, from)
         };
         let own = (Epoch(3), Epoch(3));
-        assert!(may_be_acknowledged(&disk, Lsn(5), own), "nothing is known");
+        assert!(may_be_acknowledged(&node, Lsn(5), own), "nothing is known");
         for (level, standbys, expected) in [
             (Safety::OneSafe, vec![standby(true, 5)], true),
             (Safety::TwoSafe, vec![], true),
@@ -469,10 +457,10 @@ mod tests {
             (Safety::VerySafe, vec![standby(true, 5), never_in_sync(2)], true),
             (Safety::Quorum, vec![standby(true, 5), never_in_sync(2)], true),
         ] {
-            keep_level(&disk, level, Epoch(3)).expect("kept");
-            expected::save(&disk, &standbys).expect("saved");
+            keep_level(&node, level, Epoch(3)).expect("kept");
+            expected::save(&node, &standbys).expect("saved");
             assert_eq!(
-                may_be_acknowledged(&disk, Lsn(5), own),
+                may_be_acknowledged(&node, Lsn(5), own),
                 expected,
                 "{level} {standbys:?}"
             );
@@ -481,8 +469,8 @@ mod tests {
 
     #[test]
     fn a_standby_that_was_forgotten_may_have_been_promoted() {
-        let disk = SimDisk::new();
-        keep_forgetting(&disk, Lsn(7)).expect("nothing is to be kept");
+        let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
+        keep_forgetting(&node, Lsn(7)).expect("nothing is to be kept");
         let standby = Expected {
             name: "s1".into(),
             from: Lsn(3),
@@ -490,19 +478,19 @@ mod tests {
             is_in_sync: true,
             is_counted: true,
         };
-        expected::save(&disk, &[standby]).expect("saved");
-        keep_level(&disk, Safety::TwoSafe, Epoch(3)).expect("kept");
-        let is_open = |from| may_be_acknowledged(&disk, Lsn(from), (Epoch(3), Epoch(3)));
+        expected::save(&node, &[standby]).expect("saved");
+        keep_level(&node, Safety::TwoSafe, Epoch(3)).expect("kept");
+        let is_open = |from| may_be_acknowledged(&node, Lsn(from), (Epoch(3), Epoch(3)));
         assert!(!is_open(5));
-        keep_forgetting(&disk, Lsn(7)).expect("kept");
-        keep_forgetting(&disk, Lsn(6)).expect("kept");
-        keep_level(&disk, Safety::TwoSafe, Epoch(4)).expect("kept");
+        keep_forgetting(&node, Lsn(7)).expect("kept");
+        keep_forgetting(&node, Lsn(6)).expect("kept");
+        keep_level(&node, Safety::TwoSafe, Epoch(4)).expect("kept");
         assert!(is_open(5) && is_open(7) && !is_open(8));
     }
 
     #[test]
     fn what_another_primary_may_have_answered_may_have_been_acknowledged() {
-        let disk = SimDisk::new();
+        let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
         let standby = Expected {
             name: "s1".into(),
             from: Lsn(5),
@@ -510,10 +498,10 @@ mod tests {
             is_in_sync: false,
             is_counted: true,
         };
-        expected::save(&disk, &[standby]).expect("saved");
+        expected::save(&node, &[standby]).expect("saved");
         let is_open = |level, epoch, first, last| {
-            keep_level(&disk, level, Epoch(epoch)).expect("kept");
-            may_be_acknowledged(&disk, Lsn(5), (Epoch(first), Epoch(last)))
+            keep_level(&node, level, Epoch(epoch)).expect("kept");
+            may_be_acknowledged(&node, Lsn(5), (Epoch(first), Epoch(last)))
         };
         assert!(!is_open(Safety::Quorum, 3, 3, 3));
         assert!(is_open(Safety::Quorum, 3, 2, 3), "it was another's before");
@@ -521,45 +509,30 @@ mod tests {
         assert!(!is_open(Safety::Quorum, 4, 3, 4), "it was opened again");
         assert!(is_open(Safety::Quorum, 6, 4, 6), "the fifth was another's");
         assert!(is_open(Safety::VerySafe, 7, 6, 7), "the sixth had another level");
-        assert!(is_open(Safety::VerySafe, 7, 6, 7) && reached(&disk, Epoch(3)).has(7));
-        end_level(&disk).expect("kept");
-        let over = reached(&disk, Epoch(3));
-        assert!(over.has(3) && !over.has(4) && unused_epoch(&disk) == Ok(Epoch(8)));
-        assert_eq!(claim(&disk, Epoch(9)), Ok(Epoch(9)));
-        let claimed = reached(&disk, Epoch(3));
+        assert!(is_open(Safety::VerySafe, 7, 6, 7) && reached(&node, Epoch(3)).has(7));
+        node.change(end_level).expect("kept");
+        let over = reached(&node, Epoch(3));
+        assert!(over.has(3) && !over.has(4) && unused_epoch(&node) == Epoch(8));
+        let asked = node.change(|document| claim(document, Epoch(9)));
+        assert_eq!(asked, Ok(Epoch(9)));
+        let claimed = reached(&node, Epoch(3));
         assert!(claimed.has(9) && !claimed.has(8) && !claimed.has(10));
-        end_level(&disk).expect("kept");
-        assert_eq!(reached(&disk, Epoch(3)), over);
+        node.change(end_level).expect("kept");
+        assert_eq!(reached(&node, Epoch(3)), over);
         assert!(is_open(Safety::VerySafe, 8, 7, 8), "its log went");
-        assert!(reached(&disk, Epoch(3)).has(8) && !is_open(Safety::VerySafe, 9, 8, 9));
+        assert!(reached(&node, Epoch(3)).has(8) && !is_open(Safety::VerySafe, 9, 8, 9));
     }
 
     #[test]
     fn what_asked_to_be_the_primary_was_none_yet() {
-        let disk = SimDisk::new();
-        assert_eq!(claim(&disk, Epoch(4)), Ok(Epoch(4)));
-        assert!(reached(&disk, Epoch(3)).has(4) && !reached(&disk, Epoch(3)).has(5));
-        assert!(!was_primary(&disk, Epoch(1)) && committed_as_primary(&disk, Epoch(1)).is_none());
-        assert!(may_be_acknowledged(&disk, Lsn(5), (Epoch(1), Epoch(4))));
-        keep_level(&disk, Safety::OneSafe, Epoch(5)).expect("kept");
-        assert!(reached(&disk, Epoch(3)).has(5) && unused_epoch(&disk) == Ok(Epoch(6)));
-        assert_eq!(claim(&disk, Epoch(2)), Ok(Epoch(6)), "the next one");
-    }
-
-    #[test]
-    fn a_level_that_can_not_be_read_is_no_ground_to_begin_or_to_show_anything() {
-        let disk = SimDisk::new();
-        assert_eq!(unused_epoch(&disk), Ok(Epoch(0)));
-        assert_eq!(committed_as_primary(&disk, Epoch(3)), None);
-        small_file::replace(&disk, LEVEL_NAME, b"{").expect("written");
-        let refused = unused_epoch(&disk).expect_err("not known").to_string();
-        assert!(
-            refused.contains(LEVEL_NAME) && refused.contains("remove it"),
-            "{refused}"
-        );
-        assert!(keep_level(&disk, Safety::Quorum, Epoch(3)).is_err() && keep_forgetting(&disk, Lsn(7)).is_err());
-        assert!(was_primary(&disk, Epoch(3)));
-        assert_eq!(committed_as_primary(&disk, Epoch(3)), Some(Lsn(0)));
-        assert!(may_be_acknowledged(&disk, Lsn(5), (Epoch(3), Epoch(3))));
+        let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
+        let ask = |at_least| node.change(|document| claim(document, Epoch(at_least)));
+        assert_eq!(ask(4), Ok(Epoch(4)));
+        assert!(reached(&node, Epoch(3)).has(4) && !reached(&node, Epoch(3)).has(5));
+        assert!(!was_primary(&node, Epoch(1)) && committed_as_primary(&node, Epoch(1)).is_none());
+        assert!(may_be_acknowledged(&node, Lsn(5), (Epoch(1), Epoch(4))));
+        keep_level(&node, Safety::OneSafe, Epoch(5)).expect("kept");
+        assert!(reached(&node, Epoch(3)).has(5) && unused_epoch(&node) == Epoch(6));
+        assert_eq!(ask(2), Ok(Epoch(6)), "the next one");
     }
 }

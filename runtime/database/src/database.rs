@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_channel::Sender;
 use reprise_backup::{ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, Tree};
-use reprise_base::{MemoryKind, MemoryLedger, Role};
+use reprise_base::{Lsn, MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{DiskError, Started};
 use reprise_log::{Drained, FrontStatus, Log, LogError, OpenReport};
@@ -26,17 +26,16 @@ use crate::{
     config::{CommitMode, DatabaseConfig, check},
     cutting::CutInfo,
     device::NvramInUse,
-    differing,
     environment::{Environment, Folders},
     error::OpenError,
     expected,
     memory::{judge_memory, keep_memory_ready},
+    node_file::{Health, NodeFile},
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
     report::{QuarantinedProcedure, ReadOnly, RecoveryReport},
     shipping::Replication,
     shown,
     standby::Standby,
-    stepping,
 };
 
 /// What is kept beside the engine.
@@ -50,6 +49,8 @@ pub(crate) struct Upkeep {
     pub is_read_only: AtomicBool,
     /// None without a log.
     pub folders: Option<Folders>,
+    /// The document of the directory. None without a log.
+    pub node: Option<Arc<NodeFile>>,
     /// Procedures that are kept from running, and of which the log has no record yet.
     pub quarantine: Mutex<Vec<QuarantinedProcedure>>,
     /// Memory that is made ready before calls are taken.
@@ -138,7 +139,7 @@ impl Database {
 
     pub(crate) fn open_as(config: DatabaseConfig, around: Environment, role: Role) -> Result<Self, OpenError> {
         let mut upkeep = Upkeep::begun();
-        check_opening(&config, &around, role)?;
+        upkeep.node = check_opening(&config, &around, role)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
         let opened = match config.log {
             LogPolicy::None => None,
@@ -291,10 +292,10 @@ impl Database {
     /// Where standbys are taken that was done before they were.
     fn open_reign(&self) -> Result<(), DiskError> {
         let is_served = self.upkeep.replication.get().is_some_and(|own| own.serving().is_some());
-        match self.root().filter(|_| !is_served) {
+        match self.root().zip(self.node()).filter(|_| !is_served) {
             None => Ok(()),
-            Some(root) => {
-                expected::open_reign(root)?;
+            Some((root, node)) => {
+                expected::open_reign(node)?;
                 // What was shown as a standby tells nothing from here on; where it stays, less is shown.
                 let _ = shown::forget(root);
                 Ok(())
@@ -321,7 +322,10 @@ impl Database {
                 Err(error) => return Err(self.fail(error)),
             }
         };
-        let differed = self.root().map_or(Ok(None), differing::load)?;
+        let differed = self.node().and_then(|node| match node.health() {
+            Health::TablesDiffer(what) => Some(what),
+            Health::Good | Health::MustBootstrap(_) => None,
+        });
         let reason = match (&divergence, &differed) {
             (None, None) => "the server was started to be read alone".to_owned(),
             (None, Some(what)) => {
@@ -475,12 +479,34 @@ impl Database {
     }
 }
 
-/// Checks the configuration, and what lies beside the log. Err: the directory is not to be opened in this role.
-fn check_opening(config: &DatabaseConfig, around: &Environment, role: Role) -> Result<(), OpenError> {
+/// Checks the configuration, and returns the document of the directory.
+///
+/// # Errors
+/// The document says that the directory is not to be opened in this role, or it can't be read.
+fn check_opening(
+    config: &DatabaseConfig,
+    around: &Environment,
+    role: Role,
+) -> Result<Option<Arc<NodeFile>>, OpenError> {
     check(config)?;
-    let root = around.folders.as_ref().map(|folders| &*folders.root);
-    stepping::judge_role(root, role)?;
-    differing::judge(root, role)
+    let Some(root) = around.folders.as_ref().map(|folders| folders.root.clone()) else {
+        return Ok(None);
+    };
+    if role == Role::ReadOnly {
+        return Ok(Some(NodeFile::open_to_read(root)));
+    }
+    let node = NodeFile::open(root)?;
+    let document = node.document();
+    match (document.health, document.handed_over) {
+        (Health::TablesDiffer(what), _) => Err(OpenError::Differs { what }),
+        (Health::MustBootstrap(why), _) if role == Role::Primary => Err(OpenError::MustBootstrap { why }),
+        (_, Some(handed_over)) if role == Role::Primary => Err(OpenError::SteppedDown {
+            successor: handed_over.successor,
+            url: handed_over.url,
+            lsn: Lsn(handed_over.lsn),
+        }),
+        _ => Ok(Some(node)),
+    }
 }
 
 impl Drop for Database {

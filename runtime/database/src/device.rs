@@ -61,7 +61,13 @@ impl RegionNote {
         small_file::replace(root, NOTE_NAME, &serde_json::to_vec(self).map_err(unfit)?)
     }
 
-    fn remove(root: &dyn Disk) -> Result<(), DiskError> {
+    /// Whether the note names this region.
+    pub fn is_of(&self, owner: &Owner) -> bool {
+        self.region_id == hex(&owner.region_id)
+    }
+
+    /// Forgets the region: its records are in the files, or are given up.
+    pub fn remove(root: &dyn Disk) -> Result<(), DiskError> {
         small_file::remove(root, NOTE_NAME)?;
         root.sync_dir()
     }

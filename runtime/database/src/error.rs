@@ -10,7 +10,7 @@ use reprise_nvram::{PmemError, RegionError};
 use reprise_recovery::RecoveryError;
 use reprise_router::DeployError;
 
-use crate::{memory::MemoryError, small_file::DIFFERS_NAME};
+use crate::{memory::MemoryError, node_file::NODE_NAME};
 
 /// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +47,21 @@ pub enum OpenError {
         lsn: Lsn,
     },
     #[error(
-        "the tables of this directory, a standby's, were not as its primary's: {what}. Give the standby an empty directory, or remove log and \
-         checkpoints from this one and begin anew. `reprise serve --read-only` shows what is here. To open it all the same, remove {} from it",
-        DIFFERS_NAME
+        "the tables of this directory, a standby's, were not as its primary's: {what}. `reprise serve --read-only` shows what is here. \
+         `reprise standby reset DIR` has the standby begin again from its primary; `reprise node health DIR --clear` opens the directory all the same"
     )]
     Differs { what: String },
+    #[error(
+        "this directory can only be a standby's that begins again: {why}. Start it with --standby-of, and it fetches its first files from the primary"
+    )]
+    MustBootstrap { why: String },
+    #[error(
+        "{} can't be read, so the part of this directory in its cluster is not known: {reason}. Nothing was changed. `reprise serve --read-only` shows \
+         what is here. `reprise standby reset DIR` has it begin again as a standby. If no other server has this database, \
+         `reprise node lead DIR --accept-loss` makes it the primary's",
+        NODE_NAME
+    )]
+    NodeUnknown { reason: String },
     #[error("the log begins at LSN {lsn} with a record of kind {kind}, not with its genesis")]
     NoGenesis { lsn: Lsn, kind: &'static str },
     #[error(

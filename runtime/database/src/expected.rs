@@ -1,101 +1,109 @@
-//! The standbys that a primary expects, beside its log: what they lack is held for them after a restart, too.
+//! The standbys that a primary expects: it holds what they lack for them after a restart, too.
 
 use std::sync::{Arc, Mutex};
 
-use reprise_base::{Lsn, check_node_name};
-use reprise_env::{Disk, DiskError};
+use reprise_base::Lsn;
+use reprise_env::DiskError;
 use reprise_router::OutOfSync;
 use reprise_ship::Expected;
 use serde::{Deserialize, Serialize};
 
-use crate::small_file;
+use crate::node_file::NodeFile;
 
-pub(crate) const EXPECTED_NAME: &str = "standbys.json";
-
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-struct Stored {
-    name: String,
-    /// From here on it needs the log.
+/// A standby, as the document of its primary has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Member {
+    pub name: String,
+    /// The standby needs the log from this LSN on.
     lsn: u64,
-    /// Its log was durable up to here.
+    /// The standby's log was durable up to this LSN; 0: that is not known.
     persisted: u64,
     in_sync: bool,
     counted: bool,
-    /// In sync when the reign that the list is of ended.
+    /// It was in sync when the epoch ended that the list is of.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     was_in_sync: bool,
 }
 
-/// The list, or why what is there is none. Nobody where there is no such file.
-fn read(root: &dyn Disk) -> Result<Result<Vec<Stored>, String>, DiskError> {
-    let Some(bytes) = small_file::read(root, EXPECTED_NAME)? else {
-        return Ok(Ok(Vec::new()));
+impl Member {
+    fn of(standby: &Expected) -> Self {
+        Self {
+            name: standby.name.to_string(),
+            lsn: standby.from.0,
+            persisted: standby.persisted.0,
+            in_sync: standby.is_in_sync,
+            counted: standby.is_counted,
+            was_in_sync: false,
+        }
+    }
+
+    fn told(&self) -> Expected {
+        Expected {
+            name: self.name.as_str().into(),
+            from: Lsn(self.lsn),
+            persisted: Lsn(self.persisted),
+            is_in_sync: self.in_sync,
+            is_counted: self.counted,
+        }
+    }
+
+    pub fn describe(&self) -> String {
+        let part = match (self.in_sync, self.counted) {
+            (true, _) => "in sync",
+            (false, true) => "out of sync, and it counts",
+            (false, false) => "out of sync",
+        };
+        match self.persisted {
+            0 => format!("{}: {part}", self.name),
+            lsn => format!("{}: {part}, had everything before LSN {lsn}", self.name),
+        }
+    }
+
+    /// The epoch ends in which it was in sync.
+    fn end(&mut self) {
+        self.was_in_sync |= self.in_sync;
+        (self.in_sync, self.persisted) = (false, 0);
+    }
+
+    fn is_ended(&self) -> bool {
+        !self.in_sync && self.persisted == 0
+    }
+}
+
+pub(crate) fn load(node: &NodeFile) -> Vec<Expected> {
+    node.read(|document| document.members.iter().map(Member::told).collect())
+}
+
+/// Returns the standbys that were out of sync with this server when it led last, and from which LSN on.
+pub(crate) fn laggards(node: &NodeFile) -> Vec<OutOfSync> {
+    let is_out = |member: &&Member| !member.in_sync && !member.was_in_sync;
+    let told = |member: &Member| OutOfSync {
+        from: Lsn(member.persisted),
+        name: member.name.clone(),
     };
-    let wrong = |error: String| format!("{EXPECTED_NAME} can't be read: {error}");
-    let standbys = serde_json::from_slice::<Vec<Stored>>(&bytes).map_err(|error| wrong(error.to_string()));
-    Ok(standbys.and_then(|standbys| {
-        let names = standbys.iter().try_for_each(|standby| check_node_name(&standby.name));
-        names.map_err(wrong).map(|()| standbys)
-    }))
+    node.read(|document| document.members.iter().filter(is_out).map(told).collect())
 }
 
-fn write(root: &dyn Disk, standbys: &[Stored]) -> Result<(), DiskError> {
-    let text = serde_json::to_vec(standbys).expect("names and numbers");
-    small_file::replace(root, EXPECTED_NAME, &text)
+pub(crate) fn save(node: &NodeFile, standbys: &[Expected]) -> Result<(), DiskError> {
+    node.change(|document| document.members = standbys.iter().map(Member::of).collect())
 }
 
-/// Nobody where there is no such file. Err: why it can't be read.
-pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Expected>, String> {
-    let read = read(root).map_err(|error| error.to_string())??;
-    let standbys = read.into_iter().map(|standby| Expected {
-        name: standby.name.into(),
-        from: Lsn(standby.lsn),
-        persisted: Lsn(standby.persisted),
-        is_in_sync: standby.in_sync,
-        is_counted: standby.counted,
-    });
-    Ok(standbys.collect())
-}
-
-/// Who was out of sync with this server when it was the primary last, and from which LSN on; nobody where the list can't be read.
-pub(crate) fn laggards(root: &dyn Disk) -> Vec<OutOfSync> {
-    // What can't be read is told when standbys are taken.
-    let standbys = read(root).unwrap_or(Ok(Vec::new())).unwrap_or_default().into_iter();
-    let out = standbys.filter(|standby| !standby.in_sync && !standby.was_in_sync);
-    out.map(|standby| OutOfSync {
-        from: Lsn(standby.persisted),
-        name: standby.name,
-    })
-    .collect()
-}
-
-pub(crate) fn save(root: &dyn Disk, standbys: &[Expected]) -> Result<(), DiskError> {
-    let expected = standbys.iter().map(|standby| Stored {
-        name: standby.name.to_string(),
-        lsn: standby.from.0,
-        persisted: standby.persisted.0,
-        in_sync: standby.is_in_sync,
-        counted: standby.is_counted,
-        was_in_sync: false,
-    });
-    write(root, &expected.collect::<Vec<_>>())
-}
-
-/// What was saved last, of a primary. Who may take over looks elsewhere first, where there is a lease.
+/// The list that a primary saved last. With a lease, those who may take over look into the store first.
 pub(crate) struct Keeping {
-    root: Arc<dyn Disk>,
+    node: Arc<NodeFile>,
     saved: Mutex<Vec<Expected>>,
 }
 
 impl Keeping {
     /// `saved`: as it was read.
-    pub fn new(root: Arc<dyn Disk>, saved: Vec<Expected>) -> Self {
+    pub fn new(node: Arc<NodeFile>, saved: Vec<Expected>) -> Self {
         let saved = Mutex::new(saved);
-        Self { root, saved }
+        Self { node, saved }
     }
 
-    /// `is_recorded`: those who may take over know it. Until then a standby that leaves has not left, and callers wait already for one that comes: a
-    /// start after this one is to know of both.
+    /// Saves the list. Until the store has it (`is_recorded`), a standby that leaves has not left, and callers wait already for one that comes: the next
+    /// start has to know of both.
     pub fn save(&self, standbys: &[Expected], is_recorded: bool) -> Result<(), DiskError> {
         let mut saved = self.saved.lock().expect("nothing panics under this lock");
         let mut next = standbys.to_vec();
@@ -108,78 +116,57 @@ impl Keeping {
                 return Ok(());
             }
         }
-        save(&*self.root, &next)?;
+        save(&self.node, &next)?;
         *saved = next;
         Ok(())
     }
 }
 
-/// Of a server that becomes the primary: they may have gone other ways since it was one. None is in sync, nothing is known of what they have, and the
-/// log is held for them as before. Those that its primary told to be out of sync are expected, too. Before anything is answered: the next start
-/// goes by this.
-pub(crate) fn begin_reign(root: &dyn Disk, laggards: &[OutOfSync]) -> Result<(), DiskError> {
-    change(root, |standbys| {
-        for standby in &mut *standbys {
-            standby.end();
-            standby.was_in_sync = false;
+/// Records, for a server that becomes the primary, that no standby is in sync with it and that nothing is known of what they have. They may have followed
+/// another primary. The log is held for them as before. The standbys that its primary told to be out of sync are expected, too. It comes before the
+/// first answer: the next start goes by it.
+pub(crate) fn begin_epoch(members: &mut Vec<Member>, laggards: &[OutOfSync]) {
+    for member in &mut *members {
+        member.end();
+        member.was_in_sync = false;
+    }
+    for laggard in laggards {
+        if members.iter().all(|member| member.name != laggard.name) {
+            members.push(Member {
+                name: laggard.name.clone(),
+                lsn: laggard.from.0,
+                persisted: 0,
+                in_sync: false,
+                counted: false,
+                was_in_sync: false,
+            });
         }
-        for laggard in laggards {
-            if standbys.iter().all(|standby| standby.name != laggard.name) {
-                standbys.push(Stored {
-                    name: laggard.name.clone(),
-                    lsn: laggard.from.0,
-                    persisted: 0,
-                    in_sync: false,
-                    counted: false,
-                    was_in_sync: false,
-                });
-            }
-        }
+    }
+}
+
+/// Records, for a server that takes the log of another primary, that its standbys may lack what that primary answered. None is in sync, and nothing is
+/// known of what they have. A standby that was in sync is no laggard of this server's.
+pub(crate) fn end_reign(node: &NodeFile) -> Result<(), DiskError> {
+    node.change(|document| end_members(&mut document.members))
+}
+
+pub(crate) fn end_members(members: &mut [Member]) {
+    members.iter_mut().for_each(Member::end);
+}
+
+/// Whether `end_reign` has something to do.
+pub(crate) fn may_have_led(node: &NodeFile) -> bool {
+    node.read(|document| !document.members.iter().all(Member::is_ended))
+}
+
+/// Records, for a server that opens as the primary, that no standby is in sync because of an earlier epoch; one that is not is a laggard.
+pub(crate) fn open_reign(node: &NodeFile) -> Result<(), DiskError> {
+    node.change(|document| {
+        document
+            .members
+            .iter_mut()
+            .for_each(|member| member.was_in_sync = false);
     })
-}
-
-/// Of a server that takes the log of another primary: they may lack what that one answered. None is in sync, and nothing is known of what they have of
-/// it; whoever was in sync is no laggard of this server's.
-pub(crate) fn end_reign(root: &dyn Disk) -> Result<(), DiskError> {
-    change(root, |standbys| standbys.iter_mut().for_each(Stored::end))
-}
-
-/// Whether `end_reign` may have something to do.
-pub(crate) fn may_have_led(root: &dyn Disk) -> bool {
-    let is_ended = |standby: &Stored| !standby.in_sync && standby.persisted == 0;
-    match read(root) {
-        Ok(Ok(standbys)) => !standbys.iter().all(is_ended),
-        Ok(Err(_)) => false, // garbage stays
-        Err(_) => true,
-    }
-}
-
-/// Of a server that is opened as the primary: nobody is in sync because of an earlier reign, and who is not is a laggard.
-pub(crate) fn open_reign(root: &dyn Disk) -> Result<(), DiskError> {
-    change(root, |standbys| {
-        standbys.iter_mut().for_each(|standby| standby.was_in_sync = false);
-    })
-}
-
-impl Stored {
-    /// The reign ends in which it was in sync.
-    fn end(&mut self) {
-        self.was_in_sync |= self.in_sync;
-        (self.in_sync, self.persisted) = (false, 0);
-    }
-}
-
-/// Writes the list where `change` makes another one of it. Garbage stays: it is told when standbys are taken.
-fn change(root: &dyn Disk, change: impl FnOnce(&mut Vec<Stored>)) -> Result<(), DiskError> {
-    let Ok(mut standbys) = read(root)? else {
-        return Ok(());
-    };
-    let before = standbys.clone();
-    change(&mut standbys);
-    match standbys == before {
-        true => Ok(()),
-        false => write(root, &standbys),
-    }
 }
 
 #[cfg(test)]
@@ -188,58 +175,47 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_list_reads_back_and_garbage_is_said() {
-        let disk = SimDisk::new();
-        assert_eq!(load(&disk), Ok(Vec::new()));
-        let standby = |name: &str, from, is_in_sync| Expected {
-            name: name.into(),
-            from: Lsn(from),
-            persisted: Lsn(from / 2),
-            is_in_sync,
-            is_counted: true,
+    fn node() -> Arc<NodeFile> {
+        NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one")
+    }
+
+    /// A word a standby; `+`: it is in sync. Then what it needs and has: the same LSN.
+    fn list(words: &str) -> Vec<Expected> {
+        let standby = |word: &str| {
+            let (name, lsn) = word.trim_start_matches('+').split_once('@').expect("NAME@LSN");
+            let lsn = Lsn(lsn.parse().expect("a number"));
+            Expected {
+                name: name.into(),
+                from: lsn,
+                persisted: lsn,
+                is_in_sync: word.starts_with('+'),
+                is_counted: true,
+            }
         };
-        begin_reign(&disk, &[]).expect("nobody is expected");
-        let standbys = [standby("s1", 7, false), standby("s2", u64::MAX, true)];
-        save(&disk, &standbys).expect("saved");
-        assert_eq!(load(&disk), Ok(standbys.to_vec()));
-        begin_reign(&disk, &[]).expect("saved");
-        let left = load(&disk).expect("read");
-        assert!(
-            left.iter()
-                .all(|standby| standby.persisted == Lsn(0) && !standby.is_in_sync)
-        );
-        assert_eq!(
-            left.iter().map(|standby| standby.from.0).collect::<Vec<_>>(),
-            [7, u64::MAX]
-        );
-        let stranger = r#"[{"name":"a/b","lsn":1,"persisted":1,"in_sync":false,"counted":false}]"#;
-        for (garbage, what) in [("[", "EOF"), (stranger, "letters, digits")] {
-            small_file::replace(&disk, EXPECTED_NAME, garbage.as_bytes()).expect("saved");
-            let error = load(&disk).expect_err("refused");
-            assert!(error.contains(what) && error.contains(EXPECTED_NAME), "{error}");
-        }
+        words.split_whitespace().map(standby).collect()
     }
 
     #[test]
-    fn who_was_in_sync_in_a_reign_that_ended_is_neither_in_sync_nor_a_laggard_until_the_next_one() {
-        let disk = SimDisk::new();
-        end_reign(&disk).expect("there is no list");
-        open_reign(&disk).expect("there is no list");
-        let list = br#"[{"name":"s1","lsn":9,"persisted":9,"in_sync":true,"counted":true},
-            {"name":"s2","lsn":7,"persisted":5,"in_sync":false,"counted":false}]"#;
-        small_file::replace(&disk, EXPECTED_NAME, list).expect("written");
+    fn standby_in_sync_in_an_epoch_that_ended_is_neither_in_sync_nor_a_laggard_until_the_next_one() {
+        let node = node();
+        end_reign(&node).expect("there is no list");
+        open_reign(&node).expect("there is no list");
+        save(&node, &list("+s1@9 s2@7")).expect("saved");
+        assert_eq!(load(&node), list("+s1@9 s2@7"));
         let out = || -> Vec<(String, u64)> {
-            let out = laggards(&disk).into_iter();
+            let out = laggards(&node).into_iter();
             out.map(|laggard| (laggard.name, laggard.from.0)).collect()
         };
-        assert_eq!(out(), [("s2".to_owned(), 5)]);
-        open_reign(&disk).expect("nothing is to be done");
-        assert!(load(&disk).expect("read")[0].is_in_sync, "its own reign goes on");
+        assert_eq!(out(), [("s2".to_owned(), 7)]);
+        open_reign(&node).expect("nothing is to be done");
+        assert!(
+            load(&node)[0].is_in_sync && may_have_led(&node),
+            "its own epoch goes on"
+        );
         for again in [false, true] {
-            end_reign(&disk).expect("saved");
+            end_reign(&node).expect("saved");
             assert_eq!(out(), [("s2".to_owned(), 0)], "{again}");
-            let left = load(&disk).expect("read");
+            let left = load(&node);
             let is_ended = |standby: &Expected| !standby.is_in_sync && standby.persisted == Lsn(0);
             assert!(left.iter().all(is_ended) && left[0].is_counted, "{left:?}");
             assert_eq!(
@@ -247,47 +223,37 @@ mod tests {
                 (Lsn(9), Lsn(7)),
                 "the log is held as before"
             );
+            assert!(!may_have_led(&node));
         }
         let both = [("s1".to_owned(), 0), ("s2".to_owned(), 0)];
-        let ended = small_file::read(&disk, EXPECTED_NAME).expect("read").expect("there");
-        open_reign(&disk).expect("saved");
+        let ended = node.document().members;
+        open_reign(&node).expect("saved");
         assert_eq!(out(), both);
-        // Also where it is promoted.
-        small_file::replace(&disk, EXPECTED_NAME, &ended).expect("written");
-        begin_reign(&disk, &[]).expect("saved");
-        assert_eq!(out(), both);
-        small_file::replace(&disk, EXPECTED_NAME, b"[").expect("written");
-        end_reign(&disk).expect("told when standbys are taken");
-        open_reign(&disk).expect("told when standbys are taken");
-        assert_eq!(
-            small_file::read(&disk, EXPECTED_NAME).expect("read").as_deref(),
-            Some(&b"["[..])
-        );
+        // A promotion does the same, and goes on to tell of a laggard.
+        node.change(|document| document.members = ended).expect("saved");
+        let laggard = OutOfSync {
+            name: "s3".into(),
+            from: Lsn(5),
+        };
+        node.change(|document| begin_epoch(&mut document.members, &[laggard]))
+            .expect("saved");
+        assert_eq!(out(), [both[0].clone(), both[1].clone(), ("s3".to_owned(), 0)]);
+        assert_eq!(load(&node)[2].from, Lsn(5));
     }
 
     #[test]
-    fn until_it_is_recorded_who_leaves_is_in_sync_and_so_is_who_comes() {
-        let disk = SimDisk::new();
-        let list = |words: &str| -> Vec<Expected> {
-            let standby = |word: &str| Expected {
-                name: word.trim_start_matches('+').into(),
-                from: Lsn(1),
-                persisted: Lsn(1),
-                is_in_sync: word.starts_with('+'),
-                is_counted: true,
-            };
-            words.split_whitespace().map(standby).collect()
-        };
-        let keeping = Keeping::new(Arc::new(disk.clone()), list("s1 s2"));
+    fn standby_that_leaves_or_comes_is_in_sync_until_the_store_has_that() {
+        let node = node();
+        let keeping = Keeping::new(node.clone(), list("s1@1 s2@1"));
         for (told, is_recorded, kept) in [
-            ("+s1 s2", false, "+s1 s2"),
-            ("+s1 +s2", true, "+s1 +s2"),
-            ("s1 +s2", false, "+s1 +s2"),
-            ("s1 +s2 +s3", false, "+s1 +s2 +s3"),
-            ("s1 +s2", true, "s1 +s2"),
+            ("+s1@1 s2@1", false, "+s1@1 s2@1"),
+            ("+s1@1 +s2@1", true, "+s1@1 +s2@1"),
+            ("s1@1 +s2@1", false, "+s1@1 +s2@1"),
+            ("s1@1 +s2@1 +s3@1", false, "+s1@1 +s2@1 +s3@1"),
+            ("s1@1 +s2@1", true, "s1@1 +s2@1"),
         ] {
             keeping.save(&list(told), is_recorded).expect("saved");
-            assert_eq!(load(&disk), Ok(list(kept)), "{told}");
+            assert_eq!(load(&node), list(kept), "{told}");
         }
     }
 }

@@ -335,7 +335,7 @@ impl Leasing {
 
     fn open_epoch(&self, seen: &Seen, replication: &Replication) -> Result<(), LeaseError> {
         let own = match self.lock().epoch {
-            0 => replication.own_epoch().map_err(LeaseError::Log)?,
+            0 => replication.own_epoch(),
             _ => replication.log.epoch(), // it was kept at an earlier try
         };
         may_begin(seen, &self.own.name, replication.reached())?;
@@ -354,8 +354,7 @@ impl Leasing {
         if let Err(error) = self.open_epoch(&seen, replication) {
             return Ok(Err(error));
         }
-        // What can't be read is told when standbys are taken; nobody is expected then.
-        let expected = expected::load(&*replication.root).unwrap_or_default();
+        let expected = expected::load(&replication.node);
         let in_sync = expected.iter().filter(|standby| standby.is_in_sync);
         let names = in_sync.map(|standby| standby.name.to_string()).collect();
         let is_taken = self.take(&seen, (replication.log.epoch().0, names))?;
@@ -371,7 +370,9 @@ impl Leasing {
         let replication = self.replication.upgrade().ok_or("the server stops")?;
         // The one in which it begins: nobody else is to take it.
         let free = (replication.log.epoch().0 + 1).max(free_epoch(seen, &self.own.name));
-        let kept = cutting::claim(&*replication.root, Epoch(free));
+        let kept = replication
+            .node
+            .change(|document| cutting::claim(document, Epoch(free)));
         let error = |error| format!("that this server asks for the lease can't be kept here: {error}");
         Ok(kept.map_err(error)?.0)
     }

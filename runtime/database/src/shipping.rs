@@ -30,9 +30,10 @@ use crate::{
     leasing::LeasingCell,
     linking::{self, FollowPrimary, Linked},
     naming::Comparer,
+    node_file::NodeFile,
     reachable::reachable,
     stepping::Stepped,
-    synced::{STANDING_NAME, Synced},
+    synced::Synced,
 };
 
 /// Sealed groups that are kept for standbys that are a little behind, in bytes.
@@ -67,8 +68,6 @@ pub enum ServeStandbysError {
     NoLog,
     #[error("standbys are served already")]
     Served,
-    #[error("{0}: who is waited for is not known. Where every standby may be taken for out of sync, remove that file")]
-    Expected(String),
     #[error("{0}")]
     Form(&'static str),
     #[error("this server follows a primary already, or is none's standby")]
@@ -94,6 +93,7 @@ pub(crate) struct Replication {
     checkpoints: Arc<dyn Disk>,
     /// Of the directory itself.
     pub(crate) root: Arc<dyn Disk>,
+    pub(crate) node: Arc<NodeFile>,
     /// Held while this primary gives its place away, or takes it again.
     pub(crate) stepping: Mutex<()>,
     /// Once it did.
@@ -155,7 +155,8 @@ impl Database {
     }
 
     pub(crate) fn replication(self: &Arc<Self>) -> Result<&Arc<Replication>, ServeStandbysError> {
-        let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
+        let (Some(log), Some(checkpointer), Some(folders), Some(node)) =
+            (&self.log, &self.checkpointer, &self.upkeep.folders, self.node())
         else {
             return Err(ServeStandbysError::NoLog);
         };
@@ -168,12 +169,13 @@ impl Database {
                 checkpointer: checkpointer.clone(),
                 checkpoints: folders.checkpoints.clone(),
                 root: folders.root.clone(),
+                node: node.clone(),
                 stepping: Mutex::default(),
                 stepped: Mutex::default(),
                 state: Mutex::default(),
                 linked: OnceLock::new(),
                 leasing: LeasingCell::default(),
-                synced: Arc::new(Synced::open(folders.root.clone(), log.received())),
+                synced: Arc::new(Synced::open(node.clone(), log.received())),
                 safety: self.safety(),
                 file_part_bytes: self.file_part_bytes,
             });
@@ -298,24 +300,16 @@ impl Replication {
         }
     }
 
-    /// The standbys that this server knew last; once it is promoted, none of them as in sync: they were when it was the primary last.
-    /// Err: it can't be read, where callers wait for standbys. A server that is promoted is in sync with nobody, and expects nobody then.
-    fn expected(&self, is_promoted: bool) -> Result<Vec<Expected>, ServeStandbysError> {
-        let mut expected = match expected::load(&*self.root) {
-            Err(error) if is_promoted || !self.safety.asks_standbys() => {
-                // They are told that their log is gone, if it is.
-                self.tell(format!("no standby is expected: {error}"));
-                Vec::new()
-            }
-            loaded => loaded.map_err(ServeStandbysError::Expected)?,
-        };
+    /// Returns the standbys that this server knew last. Once it is promoted, none of them is in sync: they were in sync when it led last.
+    fn expected(&self, is_promoted: bool) -> Vec<Expected> {
+        let mut expected = expected::load(&self.node);
         let durable = self.log.durable();
         for standby in &mut expected {
             // It may have got more than what is durable here, which others get in its place.
             standby.persisted = standby.persisted.min(durable);
             standby.is_in_sync &= !is_promoted;
         }
-        Ok(expected)
+        expected
     }
 
     fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
@@ -323,9 +317,9 @@ impl Replication {
         self.begin_serving(is_promoted, config.has_lease)?;
         let checkpoints = FirstCheckpoints::new(&self.checkpointer, &self.checkpoints);
         let shared = self.shared.clone();
-        let expected = self.expected(is_promoted)?;
+        let expected = self.expected(is_promoted);
         let (telling, leasing) = (self.shared.clone(), self.leasing.clone());
-        let keeping = Keeping::new(self.root.clone(), expected.clone());
+        let keeping = Keeping::new(self.node.clone(), expected.clone());
         let is_told = AtomicBool::new(false);
         let keep = move |standbys: &[Expected]| {
             let in_sync = standbys.iter().filter(|standby| standby.is_in_sync);
@@ -610,7 +604,7 @@ impl ReplicationService for Replication {
         if !serving.shipper.is_lost(name) {
             return Err(missing());
         }
-        let kept = cutting::keep_forgetting(&*self.root, self.log.filled());
+        let kept = cutting::keep_forgetting(&self.node, self.log.filled());
         kept.map_err(|error| ReplicationError::Unavailable(error.to_string().into()))?;
         serving.shipper.forget(name).then_some(()).ok_or_else(missing)
     }
@@ -665,13 +659,14 @@ impl ReplicationService for Replication {
 impl Replication {
     /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
     fn become_primary(&self, database: &Database, at_least: Epoch) -> Result<Promoted, ReplicationError> {
-        let unused = self.begin_reign(&self.synced.laggards())?;
-        let promoted = database.promote_in(self.granted_epoch().max(at_least).max(unused))?;
+        let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
+        let epoch = self.begin_promotion(&self.synced.laggards(), at_least)?;
+        let promoted = database.promote_in(epoch)?;
         if let Some(hiding) = database.hiding() {
             hiding.show_again(&self.router);
         }
         if let Err(error) = self.synced.forget() {
-            self.tell(format!("{STANDING_NAME} can't be removed: {error}"));
+            self.tell(format!("the primary's last sync status can't be removed: {error}"));
         }
         if let Some(linked) = self.linked.get() {
             linked.end();

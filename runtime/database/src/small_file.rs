@@ -2,8 +2,6 @@
 
 use reprise_env::{Disk, DiskError, DiskErrorKind};
 
-/// In the data directory of a standby whose tables were not its primary's: says what differed.
-pub const DIFFERS_NAME: &str = "differs.json";
 /// No such file is longer.
 const BYTES_MAX: u64 = 1 << 20;
 

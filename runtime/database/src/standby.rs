@@ -26,10 +26,10 @@ use crate::{
     environment::Environment,
     error::OpenError,
     following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
+    node_file::NodeFile,
     reading::Readers,
     report::RecoveryReport,
     shown::{self, Shown, ShownFile},
-    stepping,
 };
 
 /// Longest time for which a promotion waits for what was received to be durable, and longest look for the end of its replay.
@@ -340,7 +340,9 @@ impl Database {
     /// What this directory has shown, or may show as one that was a primary's: of that, callers may wait for standbys yet. None: all of it.
     fn shown_before(&self, root: &dyn Disk) -> Result<Option<Shown>, DiskError> {
         let end = self.received().map(|received| received.epoch);
-        let as_primary = end.and_then(|end| cutting::committed_as_primary(root, end));
+        let as_primary = end
+            .zip(self.node())
+            .and_then(|(end, node)| cutting::committed_as_primary(node, end));
         let hidden = as_primary.map(|limit| Shown {
             limit,
             hides_checkpoint: true,
@@ -354,6 +356,11 @@ impl Database {
 
     pub(crate) fn root(&self) -> Option<&dyn Disk> {
         self.upkeep.folders.as_ref().map(|folders| &*folders.root)
+    }
+
+    /// Returns the document of the directory. None without a log.
+    pub(crate) fn node(&self) -> Option<&Arc<NodeFile>> {
+        self.upkeep.node.as_ref()
     }
 
     /// A primary is followed: from now on, or from the end of the recovery on, no more is replayed than it says to be committed. What may be shown of
@@ -501,8 +508,7 @@ impl Database {
         standby.placing().is_closed = true;
         let replayed = match *ended {
             Some(end) => Ok(end),
-            // What may fail comes first: what is replayed is shown, and nobody but a primary may show it.
-            None => self.forget_stepping().and_then(|()| self.finish_replay(standby, log)),
+            None => self.finish_replay(standby, log),
         };
         let promoted = replayed.and_then(|lsn| {
             *ended = Some(lsn);
@@ -525,17 +531,6 @@ impl Database {
             }
         }
         promoted
-    }
-
-    /// Once it gave its place away; now it takes one.
-    fn forget_stepping(&self) -> Result<(), ReplicationError> {
-        let forgotten = self
-            .upkeep
-            .folders
-            .as_ref()
-            .map(|folders| stepping::forget(&*folders.root));
-        let forgotten = forgotten.unwrap_or(Ok(()));
-        forgotten.map_err(|error| unavailable(error.to_string().into()))
     }
 
     /// Waits until all that was received is durable and replayed; where it ends.

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use reprise_base::{Epoch, Lsn, Role};
-use reprise_env::{Disk, DiskError};
+use reprise_env::DiskError;
 use reprise_log::LogError;
 use reprise_router::{LossCause, LostRange, OutOfSync, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown};
 use reprise_ship::{StandbyState, StandbyStatus};
@@ -12,37 +12,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cutting::{self, Reached},
-    error::OpenError,
     expected,
     lease_rules::ByHand,
     leasing::Holder,
     linking::Linked,
     shipping::{Replication, Serving},
-    shown, small_file,
+    shown,
 };
 
-/// In the data directory of a server that stepped down, until it is the primary again.
-const NOTE_NAME: &str = "stepped-down.json";
 /// Longest time in which a successor has to get the last records. Its caller waits longer.
 const HAND_OVER_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for other standbys that are in sync, so that what waits for them is answered.
 const OTHERS_MAX: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(2);
 
-/// To whom the place was given.
+/// The place that this node gave away, as its document has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Note {
-    successor: String,
-    url: Option<String>,
-    epoch: u32,
-    lsn: u64,
+pub(crate) struct HandedOver {
+    pub successor: String,
+    pub url: Option<String>,
+    pub epoch: u32,
+    pub lsn: u64,
 }
 
 /// The note, and when it was made by the clock that counts suspended time.
 #[derive(Clone, Debug)]
 pub(crate) struct Stepped {
-    note: Note,
+    note: HandedOver,
     pub since_ns: u64,
     /// Standbys that were out of sync with this server by then.
     pub laggards: Vec<OutOfSync>,
@@ -55,41 +52,6 @@ impl Stepped {
             lsn: Lsn(self.note.lsn),
         }
     }
-}
-
-fn load(root: &dyn Disk) -> Result<Option<Note>, OpenError> {
-    let Some(bytes) = small_file::read(root, NOTE_NAME)? else {
-        return Ok(None);
-    };
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|error| OpenError::Config(format!("{NOTE_NAME} can't be read: {error}")))
-}
-
-/// Err: the directory is to be opened as a primary's, and is one of a primary that gave its place away, or one whose log was cut to nothing.
-pub(crate) fn judge_role(root: Option<&dyn Disk>, role: Role) -> Result<(), OpenError> {
-    if let Some(root) = root.filter(|_| role != Role::Standby)
-        && small_file::read(root, cutting::BEGINS_ANEW_NAME)?.is_some()
-    {
-        return Err(OpenError::Config(format!(
-            "what is left of the log here is of no use, as {} says: start it with --standby-of, and it begins anew",
-            cutting::BEGINS_ANEW_NAME
-        )));
-    }
-    match root.filter(|_| role != Role::Standby).map_or(Ok(None), load)? {
-        None => Ok(()),
-        Some(note) => Err(OpenError::SteppedDown {
-            successor: note.successor,
-            url: note.url,
-            lsn: Lsn(note.lsn),
-        }),
-    }
-}
-
-/// It becomes the primary again.
-pub(crate) fn forget(root: &dyn Disk) -> Result<(), DiskError> {
-    small_file::remove(root, NOTE_NAME)?;
-    root.sync_dir()
 }
 
 fn unavailable(reason: String) -> ReplicationError {
@@ -201,15 +163,14 @@ impl Replication {
 
     /// From here on the directory opens as no primary's.
     fn note(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<Stepped, ReplicationError> {
-        let note = Note {
+        let note = HandedOver {
             successor: name.to_owned(),
             url: url.map(str::to_owned),
             epoch: self.log.epoch().0,
             lsn: end.0,
         };
-        let text = serde_json::to_vec(&note).expect("names and numbers");
-        let written = small_file::replace(&*self.root, NOTE_NAME, &text);
-        written.map_err(|error| unavailable(format!("{NOTE_NAME} can't be written: {error}")))?;
+        let written = self.node.change(|document| document.handed_over = Some(note.clone()));
+        written.map_err(|error| unavailable(format!("that it gives its place away can't be saved: {error}")))?;
         let laggards = self.serving().map(|serving| serving.shipper.laggards(name));
         let laggards = laggards.unwrap_or_default().into_iter();
         Ok(Stepped {
@@ -330,16 +291,16 @@ impl Replication {
 
     /// Before anything is answered in this epoch.
     pub(crate) fn keep_level(&self, epoch: Epoch) -> Result<(), DiskError> {
-        cutting::keep_level(&*self.root, self.safety, epoch)
+        cutting::keep_level(&self.node, self.safety, epoch)
     }
 
     /// In which this server opens as the primary: none before it had it, whether or not it wrote any of what it shipped.
-    pub(crate) fn own_epoch(&self) -> Result<Epoch, LogError> {
-        Ok(self.log.epoch().max(cutting::unused_epoch(&*self.root)?))
+    pub(crate) fn own_epoch(&self) -> Epoch {
+        self.log.epoch().max(cutting::unused_epoch(&self.node))
     }
 
     pub(crate) fn reached(&self) -> Reached {
-        cutting::reached(&*self.root, self.log.written_epoch())
+        cutting::reached(&self.node, self.log.written_epoch())
     }
 
     /// Of who is the primary, in this epoch at least: kept before anything is shipped, and before a lease is asked for.
@@ -350,24 +311,27 @@ impl Replication {
 
     /// Before anything is shipped, and not before it is known that nobody else is the primary.
     pub(crate) fn open_reign(&self) -> Result<(), LogError> {
-        expected::open_reign(&*self.root)?;
+        expected::open_reign(&self.node)?;
         // What was shown as a standby tells nothing from here on; where it stays, less is shown.
         let _ = shown::forget(&*self.root);
         Ok(())
     }
 
-    /// Of who is to be promoted: nobody is in sync. In an epoch that is this one at least.
-    pub(crate) fn begin_reign(&self, laggards: &[OutOfSync]) -> Result<Epoch, ReplicationError> {
-        let begun = expected::begin_reign(&*self.root, laggards);
-        let unused = begun.and_then(|()| cutting::unused_epoch(&*self.root));
-        unused.map_err(|error| unavailable(format!("that no standby is in sync can't be kept here: {error}")))
+    /// Records that a standby begins to lead, in the returned epoch: no standby is in sync with it. Nothing else has changed if that fails.
+    pub(crate) fn begin_promotion(&self, laggards: &[OutOfSync], at_least: Epoch) -> Result<Epoch, ReplicationError> {
+        let begun = self.node.change(|document| {
+            expected::begin_epoch(&mut document.members, laggards);
+            document.handed_over = None;
+            cutting::begin_leading(document, at_least)
+        });
+        begun.map_err(|error| unavailable(format!("the beginning of a promotion can't be saved here: {error}")))
     }
 
     /// Of who takes standbys from now on. With a lease an opening begins once nobody else has that.
     pub(crate) fn begin_serving(&self, is_promoted: bool, has_lease: bool) -> Result<(), LogError> {
         let at_least = match (is_promoted, has_lease) {
             (true, _) => self.log.epoch(),
-            (false, false) => self.own_epoch()?,
+            (false, false) => self.own_epoch(),
             (false, true) => return Ok(()),
         };
         self.open_epoch(at_least)?;
@@ -376,7 +340,8 @@ impl Replication {
 
     /// A server that stepped down is the primary from here on, in an epoch that is this one at least.
     fn begin_again(&self, at_least: Epoch) -> Result<Epoch, ReplicationError> {
-        forget(&*self.root).map_err(|error| unavailable(format!("{NOTE_NAME} can't be removed: {error}")))?;
+        let forgotten = self.node.change(|document| document.handed_over = None);
+        forgotten.map_err(|error| unavailable(format!("that it takes its place again can't be saved: {error}")))?;
         let resumed = self.log.resume(Some(at_least));
         let epoch = resumed.map_err(|error| unavailable(error.to_string()))?;
         if let Err(error) = self.keep_level(epoch) {
@@ -425,34 +390,5 @@ impl Replication {
             }
             self.shared.threads.sleep(LOOK);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use reprise_env::SimDisk;
-
-    use super::*;
-
-    #[test]
-    fn a_note_keeps_its_directory_from_opening_as_a_primary() {
-        let disk = SimDisk::new();
-        judge_role(Some(&disk), Role::Primary).expect("there is no note");
-        let note = br#"{"successor":"b","url":"http://b:1","epoch":3,"lsn":77}"#;
-        small_file::replace(&disk, NOTE_NAME, note).expect("written");
-        let refused = judge_role(Some(&disk), Role::Primary)
-            .expect_err("stepped down")
-            .to_string();
-        for part in ["stepped down for b", "LSN 77", "--standby-of http://b:1"] {
-            assert!(refused.contains(part), "{refused}");
-        }
-        small_file::replace(&disk, NOTE_NAME, b"{").expect("written");
-        let garbage = judge_role(Some(&disk), Role::Primary)
-            .expect_err("not read")
-            .to_string();
-        assert!(garbage.contains(NOTE_NAME), "{garbage}");
-        forget(&disk).expect("removed");
-        forget(&disk).expect("it is gone");
-        judge_role(Some(&disk), Role::Primary).expect("it is gone");
     }
 }

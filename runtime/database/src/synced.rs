@@ -6,32 +6,33 @@ use std::sync::{
 };
 
 use reprise_base::{Epoch, Lsn, Safety, check_node_name};
-use reprise_env::{Disk, DiskError};
+use reprise_env::DiskError;
 use reprise_log::Position;
 use reprise_router::{LossCause, LostRange, OutOfSync};
 use reprise_ship::{BeatSeen, IN_SYNC_NS, StandingSeen};
 use serde::{Deserialize, Serialize};
 
-use crate::{cutting, expected, small_file};
+use crate::{
+    cutting, expected,
+    node_file::{Health, NodeDocument, NodeFile},
+};
 
-/// In the data directory of a standby, until it is the primary.
-pub const STANDING_NAME: &str = "standing.json";
 /// How often at most it is kept how far the primary is, in nanoseconds.
 const KEPT_EVERY_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Laggard {
+pub(crate) struct LaggingStandby {
     name: String,
     lsn: u64,
 }
 
-/// As it is kept.
+/// The primary's last word on the sync set, as the document of a standby has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+pub(crate) struct StoredStatus {
     /// Of the primary that told it.
-    epoch: u32,
+    pub epoch: u32,
     /// Level that the primary's writes waited for.
     safety: String,
     in_sync: bool,
@@ -39,12 +40,31 @@ struct Kept {
     lsn: u64,
     /// What was durable there, as far as it told.
     primary_lsn: u64,
-    laggards: Vec<Laggard>,
+    laggards: Vec<LaggingStandby>,
+}
+
+impl StoredStatus {
+    pub fn describe(&self) -> String {
+        let part = if self.in_sync { "in sync" } else { "out of sync" };
+        let (level, epoch) = (&self.safety, self.epoch);
+        format!("it was {part} with the primary of epoch {epoch} at {level}, by that primary's last word")
+    }
+
+    /// Checks the names in it, and the level's.
+    pub fn check(&self) -> Result<(), String> {
+        self.laggards
+            .iter()
+            .try_for_each(|laggard| check_node_name(&laggard.name))?;
+        match Safety::from_name(&self.safety) {
+            Some(_) => Ok(()),
+            None => Err(format!("{:?} is no safety level", self.safety)),
+        }
+    }
 }
 
 struct State {
     /// None: no primary told anything.
-    kept: Option<Kept>,
+    kept: Option<StoredStatus>,
     /// The newest status is on disk.
     is_kept: bool,
     /// When this process had sent what a primary of an epoch had heard last of it.
@@ -87,42 +107,31 @@ impl State {
 
 /// What the primary told, on the disk and in memory.
 pub(crate) struct Synced {
-    root: Arc<dyn Disk>,
+    node: Arc<NodeFile>,
     state: Mutex<State>,
     /// Somebody may be kept as in sync with this server itself.
     may_have_led: AtomicBool,
 }
 
-/// None: there is no such file, or one that can't be read, which is the same: a standby that was told nothing is out of sync.
-fn load(root: &dyn Disk) -> Option<Kept> {
-    let bytes = small_file::read(root, STANDING_NAME).ok().flatten()?;
-    let kept: Kept = serde_json::from_slice(&bytes).ok()?;
-    let are_names = kept
-        .laggards
-        .iter()
-        .all(|laggard| check_node_name(&laggard.name).is_ok());
-    let is_level = Safety::from_name(&kept.safety).is_some();
-    (are_names && is_level).then_some(kept)
+/// Before the first files of a standby get their place in this directory: nothing that an earlier log was told holds for the new one, and a standby
+/// that was in sync with this server may lack what is in it.
+pub fn forget_earlier_log(node: &NodeFile) -> Result<(), DiskError> {
+    node.change(|document| {
+        forget_log(document);
+        document.health = Health::Good;
+    })
 }
 
-/// What was told holds for this log no longer.
-pub(crate) fn forget(root: &dyn Disk) -> Result<(), DiskError> {
-    small_file::remove(root, STANDING_NAME)?;
-    root.sync_dir()
-}
-
-/// Before the first files of a standby get their place in this directory: what an earlier log of it was told is nothing to that one, and whoever was in
-/// sync with this server may lack what is in it.
-pub fn forget_earlier_log(root: &dyn Disk) -> Result<(), DiskError> {
-    forget(root)?;
-    cutting::end_level(root)?;
-    expected::end_reign(root)
+pub(crate) fn forget_log(document: &mut NodeDocument) {
+    document.status = None;
+    cutting::end_level(document);
+    expected::end_members(&mut document.members);
 }
 
 impl Synced {
     /// As it was kept for a log that is here by now: one that lost records since, or has some of a later epoch, is another one.
-    pub fn open(root: Arc<dyn Disk>, log: Option<Position>) -> Self {
-        let mut kept = load(&*root);
+    pub fn open(node: Arc<NodeFile>, log: Option<Position>) -> Self {
+        let mut kept = node.read(|document| document.status.clone());
         if let (Some(kept), Some(at)) = (&mut kept, log) {
             kept.in_sync &= at.lsn.0 >= kept.lsn && at.epoch.0 <= kept.epoch;
         }
@@ -130,12 +139,12 @@ impl Synced {
             kept,
             is_kept: true,
             heard: None,
-            own: expected::laggards(&*root),
+            own: expected::laggards(&node),
             kept_ns: 0,
         };
-        let may_have_led = AtomicBool::new(expected::may_have_led(&*root));
+        let may_have_led = AtomicBool::new(expected::may_have_led(&node));
         Self {
-            root,
+            node,
             state: Mutex::new(state),
             may_have_led,
         }
@@ -145,15 +154,14 @@ impl Synced {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    fn save(&self, kept: &Kept) -> Result<(), DiskError> {
-        let text = serde_json::to_vec(kept).expect("names and numbers");
-        small_file::replace(&*self.root, STANDING_NAME, &text)
+    fn save(&self, kept: &StoredStatus) -> Result<(), DiskError> {
+        self.node.change(|document| document.status = Some(kept.clone()))
     }
 
     /// The primary told it. Err: it can't be kept, and what was kept before holds.
     pub fn keep(&self, standing: &StandingSeen, persisted: Lsn) -> Result<(), DiskError> {
         let mut state = self.lock();
-        let kept = Kept {
+        let kept = StoredStatus {
             epoch: standing.epoch.0,
             safety: standing.safety.name().to_owned(),
             in_sync: standing.in_sync,
@@ -162,7 +170,7 @@ impl Synced {
             laggards: standing
                 .laggards
                 .iter()
-                .map(|(name, from)| Laggard {
+                .map(|(name, from)| LaggingStandby {
                     name: name.clone(),
                     lsn: from.0,
                 })
@@ -261,7 +269,7 @@ impl Synced {
     /// again, and not promoted. Err: that can't be kept, and nothing may be taken.
     pub fn end_reign(&self) -> Result<(), DiskError> {
         if self.may_have_led.load(Ordering::Relaxed) {
-            expected::end_reign(&*self.root)?;
+            expected::end_reign(&self.node)?;
             self.may_have_led.store(false, Ordering::Relaxed);
         }
         Ok(())
@@ -272,7 +280,7 @@ impl Synced {
         let mut state = self.lock();
         (state.kept, state.own) = (None, Vec::new());
         drop(state);
-        forget(&*self.root)
+        self.node.change(|document| document.status = None)
     }
 }
 

@@ -16,6 +16,7 @@ mod checkpoint;
 mod cli;
 mod config;
 mod descriptors;
+mod directory;
 mod divergence;
 mod doctor;
 mod escape;
@@ -80,6 +81,8 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Calls(command) => calls::run(&command, output),
         Command::Checkpoint(command) => checkpoint::run(&command, output),
         Command::Replication(command) => replication::run(&command, output),
+        Command::Node(command) => directory::run_node(&command, output),
+        Command::Standby(command) => directory::run_standby(&command, output),
         Command::Log(command) => remote::log(&command, output),
         Command::Backup(command) => backup::run(&command, output),
         Command::Restore(args) => restore::run(&args, output),

@@ -14,10 +14,10 @@ use reprise_backup::{Place, RealTree, Tree};
 use reprise_base::{Epoch, Lsn};
 use reprise_client::{Client, ClientError};
 use reprise_database::{
-    BEGINS_ANEW_NAME, ClosedDirectory, CutBack, CutError, CutInfo, DIFFERS_NAME, Database, FollowPrimary, Position,
-    ServeStandbys, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed, stored_partitions,
+    ClosedDirectory, CutBack, CutError, CutInfo, Database, FollowPrimary, NodeFile, Position, ServeStandbys,
+    TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed, stored_partitions,
 };
-use reprise_env::{Clock, DiskError, Net, RealClock, RealDisk, RealThreads};
+use reprise_env::{Clock, Net, RealClock, RealDisk, RealThreads};
 use reprise_log::database_id;
 use reprise_net_rdma::RdmaNet;
 use reprise_net_tls::{Identity, TlsNet};
@@ -26,18 +26,19 @@ use reprise_ship::{Bootstrapped, ForkAnswer, Known, Link, LinkConfig, LinkError,
 
 use crate::{
     config::replication::{ReplicationSettings, Transport},
+    directory::clear_useless,
     output::{Failure, Outcome, ProgressLine, bytes},
     remote, server_output,
 };
 
 /// Where the first files lie until all of them have their place.
-const ARRIVED: &str = "bootstrap";
+pub const ARRIVED: &str = "bootstrap";
 /// Where what a primary does not have is kept.
 pub const CUTS: &str = "cuts";
 /// How long a primary is asked where the histories part, while it can't say yet.
 const FORK_TRIES: Duration = Duration::from_secs(10);
 /// In this order: a directory with a log has everything.
-const FOLDERS: [&str; 2] = ["checkpoints", "log"];
+pub const FOLDERS: [&str; 2] = ["checkpoints", "log"];
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// A standby that follows waits so long for an answer before it looks whether it is to end.
 const ASK_TIME: Duration = Duration::from_secs(1);
@@ -234,15 +235,6 @@ impl Primary {
         if dir.join("log").exists() {
             return Ok(());
         }
-        // What differed is gone.
-        match fs::remove_file(dir.join(DIFFERS_NAME)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(anyhow::Error::from(error)
-                    .context(format!("remove {DIFFERS_NAME}"))
-                    .into());
-            }
-            _ => {}
-        }
         let begun = Instant::now();
         let progress = ProgressLine::new();
         let mut is_told = false;
@@ -380,13 +372,18 @@ impl Primary {
 }
 
 /// The folders of a directory that is not open.
-fn closed_directory(dir: &Path) -> Result<ClosedDirectory, DiskError> {
+fn closed_directory(dir: &Path) -> anyhow::Result<ClosedDirectory> {
     Ok(ClosedDirectory {
+        node: node_of(dir)?,
         root: Arc::new(RealDisk::create(dir)?),
         log: Arc::new(RealDisk::create(dir.join("log"))?),
         checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
         cuts: cuts_of(dir),
     })
+}
+
+fn node_of(dir: &Path) -> anyhow::Result<Arc<NodeFile>> {
+    Ok(NodeFile::open(Arc::new(RealDisk::create(dir)?))?)
 }
 
 /// Where what was cut is kept.
@@ -406,23 +403,6 @@ fn describe_cut(dir: &Path, cut: &CutInfo) -> String {
         cut.to,
         kept.display()
     )
-}
-
-/// Removes files that a cut left without use. Interrupted, it is done again.
-fn clear_useless(dir: &Path) -> io::Result<()> {
-    let mark = dir.join(BEGINS_ANEW_NAME);
-    if !mark.exists() {
-        return Ok(());
-    }
-    for folder in FOLDERS {
-        match fs::remove_dir_all(dir.join(folder)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    fs::File::open(dir)?.sync_all()?;
-    fs::remove_file(mark)?;
-    fs::File::open(dir)?.sync_all()
 }
 
 /// Takes standbys, where the settings say so: at once, or once this server is the primary. By its name, and its URL for clients.
@@ -504,7 +484,7 @@ fn settle(dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     if arrived.join("log").exists() {
-        forget_earlier_log(&RealDisk::create(dir)?)?;
+        forget_earlier_log(&*node_of(dir)?)?;
     }
     for name in [VIEW_NAME].into_iter().chain(FOLDERS) {
         let (from, to) = (arrived.join(name), dir.join(name));
@@ -604,11 +584,14 @@ mod tests {
     fn files_get_their_place_also_where_that_was_cut_off() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |path: &str| dir.path().join(path);
-        let own = br#"[{"name":"s1","lsn":7,"persisted":7,"in_sync":true,"counted":false}]"#;
-        fs::write(at("standbys.json"), own).expect("write");
-        fs::write(at("standing.json"), "{}").expect("write");
+        let own = r#"{"format":1,"version":7,"node":"01","starts":3,"health":"good","status":{"epoch":1,"safety":"2-safe","in_sync":true,
+            "lsn":7,"primary_lsn":7,"laggards":[]},"members":[{"name":"s1","lsn":7,"persisted":7,"in_sync":true,"counted":false}]}"#;
+        fs::write(at("node.json"), own).expect("write");
+        let document = || -> serde_json::Value {
+            serde_json::from_slice(&fs::read(at("node.json")).expect("there")).expect("a document")
+        };
         settle(dir.path()).expect("nothing to do");
-        assert!(at("standing.json").exists());
+        assert!(document()["status"].is_object());
         for made in ["bootstrap/checkpoints", "bootstrap/log"] {
             fs::create_dir_all(at(made)).expect("make");
         }
@@ -619,11 +602,9 @@ mod tests {
         assert!(at("checkpoints").exists() && at("log").exists() && !at("bootstrap").exists());
         assert!(at("view").exists(), "else what is not committed would be shown");
         // Of an earlier log.
-        assert!(!at("standing.json").exists());
-        let kept = fs::read_to_string(at("standbys.json")).expect("kept");
-        assert!(
-            kept.contains(r#""in_sync":false"#) && kept.contains(r#""was_in_sync":true"#),
-            "{kept}"
-        );
+        let kept = document();
+        assert!(kept.get("status").is_none() && kept["version"] == 8, "{kept}");
+        let member = &kept["members"][0];
+        assert!(member["in_sync"] == false && member["was_in_sync"] == true, "{kept}");
     }
 }

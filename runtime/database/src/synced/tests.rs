@@ -1,7 +1,22 @@
 use reprise_env::{SimDisk, sim::FaultPlan};
+use reprise_ship::Expected;
 use reprise_wire::History;
 
 use super::*;
+
+fn node(disk: &SimDisk) -> Arc<NodeFile> {
+    NodeFile::open(Arc::new(disk.clone())).expect("an empty one")
+}
+
+fn standby(name: &str, lsn: u64, is_in_sync: bool) -> Expected {
+    Expected {
+        name: name.into(),
+        from: Lsn(lsn),
+        persisted: Lsn(lsn),
+        is_in_sync,
+        is_counted: false,
+    }
+}
 
 fn at(epoch: u32, lsn: u64) -> Option<Position> {
     Some(Position {
@@ -36,8 +51,8 @@ const LATE_NS: u64 = HEARD_NS + IN_SYNC_NS + 1;
 
 #[test]
 fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
-    let disk = SimDisk::new();
-    let open = |log| Synced::open(Arc::new(disk.clone()), log);
+    let node = node(&SimDisk::new());
+    let open = |log| Synced::open(node.clone(), log);
     // After a restart of the standby; it hears its primary of before.
     let open_and_hear = |log| {
         let synced = open(log);
@@ -78,13 +93,11 @@ fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
     assert_eq!((lost.cause, lost.is_proven()), (LossCause::OutOfSync, true));
     first.forget().expect("removed");
     assert!(open(at(3, 60)).laggards().is_empty());
-    small_file::replace(&disk, STANDING_NAME, b"{}").expect("written");
-    assert_eq!(open(at(3, 60)).in_sync(HEARD_NS), None, "garbage tells nothing");
 }
 
 #[test]
 fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_sync() {
-    let synced = Synced::open(Arc::new(SimDisk::new()), at(2, 50));
+    let synced = Synced::open(node(&SimDisk::new()), at(2, 50));
     synced.keep(&standing(2, Safety::TwoSafe, true), Lsn(50)).expect("kept");
     assert_eq!(synced.in_sync(HEARD_NS), None, "nothing of it was heard");
     // What an earlier primary heard says nothing of this one.
@@ -105,7 +118,7 @@ fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_s
 
 #[test]
 fn loss_is_excluded_where_the_primary_waits_for_each_standby_in_sync() {
-    let synced = Synced::open(Arc::new(SimDisk::new()), at(2, 50));
+    let synced = Synced::open(node(&SimDisk::new()), at(2, 50));
     synced.note_primary(&beat(2, 50, HEARD_NS));
     let cause = |now_ns| synced.may_be_lost(Lsn(50), now_ns).map(|lost| lost.cause);
     for (level, at_once, later) in [
@@ -137,11 +150,9 @@ fn loss_is_excluded_where_the_primary_waits_for_each_standby_in_sync() {
 
 #[test]
 fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_more() {
-    let disk = SimDisk::new();
-    let list = br#"[{"name":"s1","lsn":9,"persisted":9,"in_sync":true,"counted":false},
-        {"name":"s2","lsn":7,"persisted":5,"in_sync":false,"counted":false}]"#;
-    small_file::replace(&disk, expected::EXPECTED_NAME, list).expect("written");
-    let synced = Synced::open(Arc::new(disk.clone()), at(1, 9));
+    let node = node(&SimDisk::new());
+    expected::save(&node, &[standby("s1", 9, true), standby("s2", 5, false)]).expect("saved");
+    let synced = Synced::open(node.clone(), at(1, 9));
     let told = |synced: &Synced| -> Vec<(String, u64)> {
         let laggards = synced.laggards().into_iter();
         laggards.map(|laggard| (laggard.name, laggard.from.0)).collect()
@@ -149,35 +160,30 @@ fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_mo
     assert_eq!(told(&synced), [("s2".to_owned(), 5)]);
     synced.keep(&standing(2, Safety::TwoSafe, true), Lsn(9)).expect("kept");
     assert_eq!(told(&synced), [("s2".to_owned(), 40)]);
-    // Whoever becomes the primary goes on to tell it.
-    expected::begin_reign(&disk, &synced.laggards()).expect("saved");
-    let list = expected::load(&disk).expect("read");
-    let found: Vec<_> = list
-        .iter()
-        .map(|standby| (&*standby.name, standby.from.0, standby.persisted.0))
-        .collect();
-    assert_eq!(found, [("s1", 9, 0), ("s2", 7, 0)]);
-    small_file::remove(&disk, expected::EXPECTED_NAME).expect("removed");
-    expected::begin_reign(&disk, &synced.laggards()).expect("saved");
-    let list = expected::load(&disk).expect("read");
-    assert_eq!(
-        (&*list[0].name, list[0].from, list[0].is_in_sync),
-        ("s2", Lsn(40), false)
-    );
+    // A node that becomes the primary goes on to tell it.
+    let begin = |node: &NodeFile| {
+        let begun = node.change(|document| expected::begin_epoch(&mut document.members, &synced.laggards()));
+        begun.expect("saved");
+    };
+    begin(&node);
+    let found = || -> Vec<(String, u64, u64)> {
+        let list = expected::load(&node).into_iter();
+        list.map(|standby| (standby.name.to_string(), standby.from.0, standby.persisted.0))
+            .collect()
+    };
+    assert_eq!(found(), [("s1".to_owned(), 9, 0), ("s2".to_owned(), 5, 0)]);
+    expected::save(&node, &[]).expect("saved");
+    begin(&node);
+    assert_eq!(found(), [("s2".to_owned(), 40, 0)]);
 }
 
 #[test]
 fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
     let disk = SimDisk::new();
-    let list = br#"[{"name":"s1","lsn":9,"persisted":9,"in_sync":true,"counted":false}]"#;
-    small_file::replace(&disk, expected::EXPECTED_NAME, list).expect("written");
-    let are_in_sync = || {
-        expected::load(&disk)
-            .expect("read")
-            .iter()
-            .any(|standby| standby.is_in_sync)
-    };
-    let synced = Synced::open(Arc::new(disk.clone()), at(1, 9));
+    let node = node(&disk);
+    expected::save(&node, &[standby("s1", 9, true)]).expect("saved");
+    let are_in_sync = || expected::load(&node).iter().any(|standby| standby.is_in_sync);
+    let synced = Synced::open(node.clone(), at(1, 9));
     synced.keep(&standing(2, Safety::TwoSafe, false), Lsn(9)).expect("kept");
     assert!(are_in_sync(), "nothing of it is here");
     let full = FaultPlan {
@@ -194,14 +200,14 @@ fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
     synced.end_reign().expect("it is kept already");
     // It has sent no status yet, and no status of its primary is left: s1 is no laggard because of that.
     disk.set_faults(FaultPlan::default());
-    forget_earlier_log(&disk).expect("removed");
-    assert!(Synced::open(Arc::new(disk), at(1, 9)).laggards().is_empty());
+    forget_earlier_log(&node).expect("removed");
+    assert!(Synced::open(node, at(1, 9)).laggards().is_empty());
 }
 
 #[test]
 fn one_that_can_t_keep_what_it_is_told_does_not_know_whether_it_is_in_sync() {
     let disk = SimDisk::new();
-    let synced = Synced::open(Arc::new(disk.clone()), at(1, 5));
+    let synced = Synced::open(node(&disk), at(1, 5));
     let told = |in_sync| standing(1, Safety::TwoSafe, in_sync);
     let heard = || {
         synced.note_primary(&beat(1, 5, HEARD_NS));

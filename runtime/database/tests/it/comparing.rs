@@ -16,7 +16,7 @@ use crate::following::{Cluster, bootstrap, service, serving, wait_in_sync, wait_
 use reprise_abi::{Field, RowLayout, TableSchema};
 use reprise_base::{Lsn, Role};
 use reprise_checkpoint::Checkpoints;
-use reprise_database::{DIFFERS_NAME, Database, DatabaseConfig, LogPolicy, OpenError, ServeStandbys};
+use reprise_database::{Database, DatabaseConfig, Health, LogPolicy, NodeFile, OpenError, ServeStandbys};
 use reprise_env::RealDisk;
 use reprise_host::describe;
 use reprise_router::{ComparedInfo, Phase, RowsRequest, StandbyInfo};
@@ -305,7 +305,10 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
         assert_ne!(harmed, theirs);
         assert_eq!(row_of(&alone, &schema, id + 1), row_of(&primary, &schema, id + 1));
         close(alone);
-        std::fs::remove_file(dir.join(DIFFERS_NAME)).expect("a note");
+        let root = Arc::new(RealDisk::open(dir.clone()).expect("its directory"));
+        let node = NodeFile::open(root).expect("read");
+        assert_eq!(node.health(), Health::TablesDiffer(what.to_string()));
+        node.set_health(Health::Good).expect("saved");
         let (copy, _) = open(&dir, 1);
         copy.close().expect("close");
         primary.close().expect("close");

@@ -9,7 +9,7 @@ use crate::following::{
     ACCEPTING, Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
 use reprise_base::{Lsn, Safety};
-use reprise_database::{CutBack, CutError, CutInfo, Database, OpenError, list_cuts};
+use reprise_database::{CutBack, CutError, CutInfo, Database, Health, OpenError, ServeStandbys, list_cuts};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
 use reprise_router::{Phase, ReplicationError, ReplyOutcome};
@@ -213,25 +213,23 @@ fn a_standby_that_parted_from_the_wrong_primary_shows_all_again_once_it_is_the_p
 }
 
 #[test]
-fn a_new_primary_whose_disk_does_not_let_it_take_standbys_takes_them_once_it_does() {
+fn new_primary_whose_port_is_taken_takes_standbys_once_it_is_free() {
     let parted = part(|_| {});
     let standby = parted.cluster.standby_of(&parted.new, "s2");
-    standby
-        .serve_standbys(parted.cluster.serving("http://s2:1"))
-        .expect("later");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let serving = ServeStandbys {
+        listen: taken.local_addr().expect("bound").to_string(),
+        ..parted.cluster.serving("http://s2:1")
+    };
+    standby.serve_standbys(serving).expect("later");
     wait_seen(&parted.new, &standby);
-    let blocked = parted.cluster.place("s2").join("safety.json.tmp");
-    std::fs::create_dir(&blocked).expect("made");
     service(&standby).promote(ACCEPTING).expect("promoted");
-    let refused = service(&standby)
-        .join("s3")
-        .expect_err("its level can't be kept")
-        .to_string();
+    let refused = service(&standby).join("s3").expect_err("it can't listen").to_string();
     assert!(
-        refused.contains("can't take standbys") && refused.contains("safety.json"),
+        refused.contains("can't take standbys") && refused.contains("listen"),
         "{refused}"
     );
-    std::fs::remove_dir(&blocked).expect("removed");
+    drop(taken);
     service(&standby).join("s3").expect("it is tried again");
 }
 
@@ -248,8 +246,11 @@ fn without_a_checkpoint_before_the_cut_nothing_of_use_is_left() {
         CutBack::Anew(cut) => cut,
         other => panic!("{other:?}"),
     };
-    let mark = parted.cluster.place("p").join(reprise_database::BEGINS_ANEW_NAME);
-    assert!(mark.exists() && Lsn(cut.from) >= parted.fork, "{cut:?}");
+    let health = parted.cluster.node("p").health();
+    assert!(
+        matches!(health, Health::MustBootstrap(_)) && Lsn(cut.from) >= parted.fork,
+        "{cut:?}, {health:?}"
+    );
     parted.check_kept(&cut);
     let refused = Database::open(config(&parted.cluster.place("p"), 2)).map(drop);
     let reason = refused.expect_err("it is nobody's primary").to_string();
@@ -277,8 +278,8 @@ fn what_waited_for_a_standby_is_not_marked_as_answered() {
     let old = open_at_quorum(&cluster);
     old.close().expect("close");
     // The level is kept beside the log, for whoever cuts it.
-    let kept = std::fs::read_to_string(cluster.place("p").join("safety.json")).expect("kept");
-    assert!(kept.contains("quorum"), "{kept}");
+    let kept = cluster.document("p");
+    assert_eq!(kept["led"]["safety"], "quorum", "{kept}");
 }
 
 /// A primary at quorum that was ended with a call that nobody else may have, and the end of what is known to be elsewhere. Its checkpoint may
@@ -300,10 +301,11 @@ fn end_with_one_that_waits(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
     cluster.no_primary();
     drop(old);
     // As if the standby had been lost before it had the last one.
-    let kept = cluster.place("p").join("standbys.json");
-    let known =
-        format!(r#"[{{"name":"s1","lsn":{acknowledged},"persisted":{acknowledged},"in_sync":true,"counted":true}}]"#);
-    std::fs::write(kept, known).expect("written");
+    let mut document = cluster.document("p");
+    document["members"] = serde_json::json!([{
+        "name": "s1", "lsn": acknowledged.0, "persisted": acknowledged.0, "in_sync": true, "counted": true
+    }]);
+    cluster.set_document("p", &document);
     acknowledged
 }
 
@@ -371,11 +373,9 @@ fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others()
     service(&again).promote(ACCEPTING).expect("promoted");
     assert!(again.router().view() > acknowledged);
     // Whoever was in sync with it when it was the primary before may have gone another way since: the next start goes by this.
-    let kept = std::fs::read_to_string(cluster.place("p").join("standbys.json")).expect("kept");
-    assert!(
-        kept.contains(r#""in_sync":false"#) && kept.contains(r#""persisted":0"#),
-        "{kept}"
-    );
+    let kept = cluster.document("p");
+    let member = &kept["members"][0];
+    assert!(member["in_sync"] == false && member["persisted"] == 0, "{kept}");
 }
 
 #[test]
@@ -474,11 +474,9 @@ fn a_standby_that_is_started_as_the_primary_at_quorum_takes_no_more_for_committe
 fn a_promotion_that_can_not_begin_leaves_a_standby_that_follows() {
     let (cluster, primary) = Cluster::with_bank(200);
     let standby = cluster.standby_of(&primary, "s1");
-    let blocked = cluster.place("s1").join("stepped-down.json");
+    let blocked = cluster.place("s1").join("node.json.tmp");
     std::fs::create_dir(&blocked).expect("made");
-    let failed = service(&standby)
-        .promote(ACCEPTING)
-        .expect_err("no note can be removed");
+    let failed = service(&standby).promote(ACCEPTING).expect_err("nothing can be saved");
     assert!(matches!(failed, ReplicationError::Unavailable(_)), "{failed:?}");
     // It goes on as before.
     transfer(&primary, 1);

@@ -4,11 +4,13 @@ use std::{path::PathBuf, process::Command, sync::Arc, thread, time::Duration};
 
 use crate::common::{close, config, fill_bank, i64s, submit};
 use crate::following::{
-    ACCEPTING, FORCED, Primary, bootstrap, follow_primary, nvram, service, serving, wait_in_sync, wait_until,
+    ACCEPTING, FORCED, Primary, bootstrap, document, follow_primary, nvram, service, serving, set_document,
+    wait_in_sync, wait_until,
 };
 use reprise_base::{Role, Safety};
 use reprise_database::{
-    Database, DatabaseConfig, LeaseConfig, LeaseError, OpenError, ServeStandbys, SimLeases, forget_earlier_log,
+    Database, DatabaseConfig, LeaseConfig, LeaseError, NodeFile, OpenError, ServeStandbys, SimLeases,
+    forget_earlier_log,
 };
 use reprise_env::{RealClock, RealDisk};
 use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome, StandbyState};
@@ -199,7 +201,7 @@ fn who_fails_to_take_over_leaves_the_place_to_whom_it_was() {
             .any(|standby| standby.name == "s2")
     });
     // A directory has the place of the file that is to be written.
-    let in_the_way = cluster.place("s1").join("standbys.json.tmp");
+    let in_the_way = cluster.place("s1").join("node.json.tmp");
     std::fs::create_dir(&in_the_way).expect("made");
     *cluster.primary.lock().expect("test") = None;
     close(old);
@@ -343,7 +345,9 @@ fn begins_with_the_lease_alone(on_nvram: bool) {
     wait_until("it has the lease", || state(&standby) == LeaseState::Held);
     assert_eq!(open_account(&standby, 1_000), ReplyOutcome::Committed);
     close(primary);
-    std::fs::remove_file(cluster.place("p").join("stepped-down.json")).expect("removed");
+    let mut document = document(&cluster.place("p"));
+    document.as_object_mut().expect("an object").remove("handed_over");
+    set_document(&cluster.place("p"), &document);
     // As a standby it showed no more yet.
     let view = cluster.place("p").join("view");
     std::fs::write(&view, [0; 16]).expect("written");
@@ -424,9 +428,8 @@ fn the_last_primary_does_not_begin_once_its_log_went() {
     let promoted = service(&standby).promote(FORCED).expect("nobody else was the primary");
     assert_eq!(promoted.may_be_lost, None);
     close(standby);
-    let root = RealDisk::open(cluster.place("p")).expect("its directory");
-    forget_earlier_log(&root).expect("kept");
-    drop(root);
+    let root = Arc::new(RealDisk::open(cluster.place("p")).expect("its directory"));
+    forget_earlier_log(&NodeFile::open(root).expect("read")).expect("saved");
     for _ in 0..2 {
         let older = cluster.try_start("p").err();
         assert!(

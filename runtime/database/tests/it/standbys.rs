@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{checkpointer, close, config, digest_now, files, fill, fill_bank, open, take, transfer};
 use crate::following::{
-    ACCEPTING, Cluster, FORCED, Primary, beside, bootstrap, follow_primary, link, service, serving, start_primary,
-    start_standby, wait_seen, wait_streaming, wait_until,
+    ACCEPTING, Cluster, FORCED, Primary, beside, bootstrap, document, follow_primary, link, service, serving,
+    start_primary, start_standby, wait_seen, wait_streaming, wait_until,
 };
 use reprise_backup::Place;
 use reprise_base::{Epoch, Role, Safety};
-use reprise_database::{Database, LogPolicy, ServeStandbys, ServeStandbysError};
+use reprise_database::{Database, LogPolicy, NODE_NAME, ServeStandbys, ServeStandbysError};
 use reprise_observe::Notice;
 use reprise_router::{LossCause, LostRange, Phase, ReplicationError, StandbyState};
 use reprise_ship::{Link, LinkError};
@@ -228,7 +228,13 @@ fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss
     );
     // One that was told nothing, like a copy of its files, is promoted by nobody who does not know what he does.
     close(one);
-    std::fs::remove_file(cluster.place("s1").join(reprise_database::STANDING_NAME)).expect("it was kept");
+    let mut document = cluster.document("s1");
+    document
+        .as_object_mut()
+        .expect("an object")
+        .remove("status")
+        .expect("it was saved");
+    cluster.set_document("s1", &document);
     let one = cluster.open_standby("s1");
     let refused = service(&one).promote(FORCED).expect_err("refused");
     let expected = LostRange {
@@ -333,7 +339,7 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
     let standby = start_standby(&place("s1"), &primary, "s1");
     wait_seen(&next, &standby);
     assert_eq!(digest_now(&standby), digest_now(&next));
-    let level = || std::fs::read(place("p").join("safety.json")).expect("it is kept");
+    let level = || document(&place("p"))["led"].clone();
     let kept = level();
     for name in ["s1", "nobody"] {
         let refused = service(&next).forget(name);
@@ -353,20 +359,15 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
     let error = service(&late).own().and_then(|own| own.error).expect("told");
     assert!(error.contains("is gone here"), "{error}");
     [standby, late, next].into_iter().for_each(close);
-    // Who is expected can't be read: it is said, and nobody is.
-    std::fs::write(place("p").join("standbys.json"), "garbage").expect("written");
-    let again = start_primary(&place("p"), "");
-    let told = again.router().notices().take().notices;
-    let is_said = told
-        .iter()
-        .any(|notice| matches!(notice, Notice::Standby { what, .. } if what.contains("standbys.json")));
-    assert!(is_said && service(&again).info().standbys.is_empty(), "{told:?}");
-    close(again);
-    // Where callers wait for standbys, it is not known for whom.
-    std::fs::write(place("p").join("standbys.json"), "garbage").expect("written");
-    let again = Database::open(config(&place("p"), 2)).expect("open");
-    again.set_safety(Safety::VerySafe).expect("set");
-    again.recover().expect("recover");
-    let refused = Arc::new(again).serve_standbys(serving("")).expect_err("refused");
-    assert!(refused.to_string().contains("remove that file"), "{refused}");
+    // Nothing is known of a directory whose document can't be read.
+    std::fs::write(place("p").join(NODE_NAME), "garbage").expect("written");
+    let refused = Database::open(config(&place("p"), 2))
+        .map(drop)
+        .expect_err("refused")
+        .to_string();
+    for part in [NODE_NAME, "--read-only", "reprise node lead"] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    let alone = Database::open_read_only(config(&place("p"), 2)).expect("open");
+    alone.recover_read_only().expect("read alone");
 }

@@ -199,9 +199,9 @@ fn keeps_its_place(on_nvram: &[&str]) {
     refusal("nobody answers");
     cluster.set_primary(&old);
     // It can't write down whom it gave its place to.
-    let in_the_way = cluster.place("p").join("stepped-down.json.tmp");
+    let in_the_way = cluster.place("p").join("node.json.tmp");
     std::fs::create_dir_all(in_the_way.join("x")).expect("made");
-    refusal("stepped-down.json can't be written");
+    refusal("gives its place away can't be saved");
     std::fs::remove_dir_all(&in_the_way).expect("removed");
     let unknown = service(&old).step_down("nobody", None);
     assert!(
@@ -257,8 +257,8 @@ fn takes_its_place_again(on_nvram: &[&str]) {
         (Epoch(3), stepped.lsn, Some(lost))
     );
     // Whoever starts it as a standby once knows under which level it answered in that epoch.
-    let level = std::fs::read_to_string(cluster.place("p").join("safety.json")).expect("kept");
-    assert!(level.contains(r#""last_epoch":3"#), "{level}");
+    let kept = cluster.document("p");
+    assert_eq!(kept["led"]["last_epoch"], 3, "{kept}");
     fill(&old, 5_000, 10);
     drop(new);
     let new = cluster.open_standby("s1");
@@ -319,8 +319,8 @@ fn a_promotion_that_the_disk_did_not_let_end_does_when_it_is_asked_for_again() {
     fill(&old, 0, 10);
     wait_seen(&old, &new);
     old.close().expect("close");
-    // What is there can't be removed as a file.
-    let note = cluster.place("s1").join("stepped-down.json");
+    // A directory has the place of the file that is to be written.
+    let note = cluster.place("s1").join("node.json.tmp");
     std::fs::create_dir(&note).expect("made");
     let refused = service(&new).promote(ACCEPTING).map(|promoted| promoted.lsn);
     assert!(matches!(refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");

@@ -9,6 +9,7 @@ use crate::{
     backup::BackupCommand,
     calls::CallsCommand,
     config::{self, ServeArgs},
+    directory::{NodeCommand, StandbyCommand},
     doctor::{self, DoctorArgs},
     inspect::{self, ShowArgs},
     plan::{ConsentArgs, PlanArgs},
@@ -106,6 +107,15 @@ pub enum Command {
         after_help = "Example:\n  reprise replication status\n  reprise replication promote --url http://127.0.0.1:8081"
     )]
     Replication(ReplicationCommand),
+    /// Look at the part of a data directory in its cluster, and change it while no server runs there
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise node show ./reprise-data\n  reprise node lead ./reprise-data --accept-loss"
+    )]
+    Node(NodeCommand),
+    /// Have a standby begin again from its primary
+    #[command(subcommand, after_help = "Example:\n  reprise standby reset ./standby-data")]
+    Standby(StandbyCommand),
     /// Make, check and restore backups
     #[command(
         subcommand,

@@ -211,7 +211,10 @@ fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_
         "{shown}"
     );
     ensure!(b.terminate()?.0.code() == Some(0), "it ends");
-    std::fs::remove_file(cluster.path("b/standing.json"))?;
+    let path = cluster.path("b/node.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    document.as_object_mut().and_then(|document| document.remove("status"));
+    std::fs::write(&path, document.to_string())?;
     let b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
     ensure!(
         replication(&b)?["standbys"][0]["in_sync"].is_null(),
@@ -340,7 +343,7 @@ fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -
     let mut b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
     wait_reached(&a, "2-safe", &[&b])?;
     // A directory has the place of the file that is to be written.
-    let in_the_way = cluster.path("a/standbys.json.tmp");
+    let in_the_way = cluster.path("a/node.json.tmp");
     let begun = Instant::now();
     // The file itself may lie there for a moment.
     while let Err(error) = std::fs::create_dir_all(in_the_way.join("x")) {

@@ -339,8 +339,11 @@ fn nobody_is_in_sync_with_a_former_primary_that_begins_anew() -> Result<()> {
     promote(&b)?;
     // It goes on with the other standby.
     wait_reached(&a, &[], ("2-safe", &[&c]))?;
-    let list = cluster.path("a/standbys.json");
-    let kept = || -> Result<Vec<Value>> { Ok(serde_json::from_str(&std::fs::read_to_string(&list)?)?) };
+    let document = cluster.path("a/node.json");
+    let kept = || -> Result<Vec<Value>> {
+        let document: Value = serde_json::from_str(&std::fs::read_to_string(&document)?)?;
+        Ok(document["members"].as_array().cloned().unwrap_or_default())
+    };
     let in_sync = |kept: &[Value]| kept.iter().filter(|standby| standby["in_sync"] == true).count();
     ensure!(in_sync(&kept()?) == 1, "{:?}", kept()?);
     c.kill()?;

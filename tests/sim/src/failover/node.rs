@@ -7,8 +7,8 @@ use std::{
 
 use reprise_base::Safety;
 use reprise_database::{
-    BEGINS_ANEW_NAME, CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig,
-    DeviceConfig, Environment, Folders, FollowPrimary, LeaseConfig, LogPolicy, Position, RedoConfig, Sampling,
+    CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
+    Environment, Folders, FollowPrimary, Health, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, Sampling,
     ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
@@ -313,6 +313,7 @@ impl Closed<'_> {
         };
         let directory = ClosedDirectory {
             root: Arc::new(self.disk.folder(ROOT)),
+            node: self.node()?,
             log,
             checkpoints: Arc::new(self.disk.folder(CHECKPOINTS)),
             cuts: Arc::new(SimTree::new(self.disk)),
@@ -330,12 +331,12 @@ impl Closed<'_> {
         for folder in [LOG, CHECKPOINTS] {
             clear(&self.disk.folder(folder)).map_err(|error| error.to_string())?;
         }
-        let root = self.disk.folder(ROOT);
-        if root.bytes(BEGINS_ANEW_NAME).is_some() {
-            root.remove(BEGINS_ANEW_NAME).map_err(|error| error.to_string())?;
-            root.sync_dir().map_err(|error| error.to_string())?;
-        }
-        Ok(())
+        let cleared = self.node()?.set_health(Health::Good);
+        cleared.map_err(|error| error.to_string())
+    }
+
+    fn node(&self) -> Result<Arc<NodeFile>, String> {
+        NodeFile::open(Arc::new(self.disk.folder(ROOT))).map_err(|error| error.to_string())
     }
 
     /// Gets the first files of the primary; the records that came beside them. The inner error: they did not come, and why.
@@ -370,7 +371,7 @@ impl Closed<'_> {
         };
         let come = tree.extract(ARRIVED).map_err(|error| error.to_string())?;
         let root = self.disk.folder(ROOT);
-        forget_earlier_log(&root).map_err(|error| error.to_string())?;
+        forget_earlier_log(&*self.node()?).map_err(|error| error.to_string())?;
         for folder in [LOG, CHECKPOINTS] {
             copy(&come.folder(folder), &self.disk.folder(folder)).map_err(|error| error.to_string())?;
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use reprise_base::Lsn;
-use reprise_database::{ClosedDirectory, CutBack, Position, cut_back};
+use reprise_database::{ClosedDirectory, CutBack, NodeFile, Position, cut_back};
 use reprise_env::{Disk, SimDisk, sim::CrashPolicy};
 use reprise_log::Outline;
 use reprise_ship::ForkAnswer;
@@ -16,8 +16,10 @@ use crate::{
 
 /// Cuts off what the log of the new primary does not have.
 fn cut(old: &SimDisk, new: &Outline, now_us: i64) -> Result<CutBack, String> {
+    let node = NodeFile::open(Arc::new(old.folder(ROOT))).map_err(|error| error.to_string())?;
     let directory = ClosedDirectory {
         root: Arc::new(old.folder(ROOT)),
+        node,
         log: Arc::new(old.folder(LOG)),
         checkpoints: Arc::new(old.folder(CHECKPOINTS)),
         cuts: Arc::new(SimTree::new(old)),

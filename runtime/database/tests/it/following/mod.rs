@@ -9,8 +9,8 @@ use std::{
 
 use reprise_backup::{Place, RealTree, Tree};
 use reprise_database::{
-    ClosedDirectory, CutBack, CutError, Database, DatabaseConfig, DeviceConfig, FlushPolicy, FollowPrimary,
-    NvramConfig, ServeStandbys, ShipForm, TicketError, cut_back, keep_committed,
+    ClosedDirectory, CutBack, CutError, Database, DatabaseConfig, DeviceConfig, FlushPolicy, FollowPrimary, NODE_NAME,
+    NodeFile, NvramConfig, ServeStandbys, ShipForm, TicketError, cut_back, keep_committed,
 };
 use reprise_env::{RealClock, RealDisk, RealNet, RealThreads};
 use reprise_router::{PromoteOptions, ReplicationService, StandbyState, SteppedDown};
@@ -245,12 +245,26 @@ impl Cluster {
         standby
     }
 
+    /// The document of a directory that is not open.
+    pub fn node(&self, name: &str) -> Arc<NodeFile> {
+        NodeFile::open(Arc::new(RealDisk::create(self.place(name)).expect("its directory"))).expect("read")
+    }
+
+    pub fn document(&self, name: &str) -> serde_json::Value {
+        document(&self.place(name))
+    }
+
+    pub fn set_document(&self, name: &str, document: &serde_json::Value) {
+        set_document(&self.place(name), document);
+    }
+
     /// Cuts off what the primary does not have, as a server does before it opens a directory as a standby's.
     pub fn cut_back(&self, name: &str) -> Result<CutBack, CutError> {
         let dir = self.place(name);
         let disk = |folder: &str| Arc::new(RealDisk::create(dir.join(folder)).expect("a folder"));
         let directory = ClosedDirectory {
             root: disk(""),
+            node: self.node(name),
             log: disk("log"),
             checkpoints: disk("checkpoints"),
             cuts: self.cuts(name),
@@ -274,4 +288,14 @@ impl Cluster {
     pub fn open_standby(&self, name: &str) -> Arc<Database> {
         start_standby_with(self.config(name, 3), &self.primary, name)
     }
+}
+
+/// The document in a data directory.
+pub fn document(dir: &Path) -> serde_json::Value {
+    let text = std::fs::read(dir.join(NODE_NAME)).expect("it is saved");
+    serde_json::from_slice(&text).expect("a document")
+}
+
+pub fn set_document(dir: &Path, document: &serde_json::Value) {
+    std::fs::write(dir.join(NODE_NAME), document.to_string()).expect("written");
 }

@@ -1,0 +1,321 @@
+//! The document of a node: its identity, its part in the cluster and what it knows of the others. Stored in one file and replaced whole.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use reprise_base::check_node_name;
+use reprise_env::{Disk, DiskError, DiskErrorKind, entropy};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cutting::{self, Leadership},
+    error::OpenError,
+    expected::Member,
+    small_file,
+    stepping::HandedOver,
+    synced::{StoredStatus, forget_log},
+};
+
+/// Name of the file in the data directory.
+pub const NODE_NAME: &str = "node.json";
+/// Number of the document's format. Others are refused.
+const FORMAT: u32 = 1;
+
+/// Fitness of a directory's rows and log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Health {
+    #[default]
+    Good,
+    /// The tables of this standby were not those of its primary. The text says where.
+    TablesDiffer(String),
+    /// A rewind left no log that can be used: the standby fetches its first files again. The text says why.
+    MustBootstrap(String),
+}
+
+/// The content of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeDocument {
+    format: u32,
+    /// Grows with each save.
+    version: u64,
+    /// Identity of the data directory in hexadecimal digits, drawn with the first save. A restored backup draws another one.
+    pub node: String,
+    /// Starts in which the node took part in replication.
+    pub starts: u64,
+    pub health: Health,
+    /// The epochs that this node led, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) led: Option<Leadership>,
+    /// The standbys of this node, as it knew them when it led last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) members: Vec<Member>,
+    /// The primary's last word on the sync set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<StoredStatus>,
+    /// This node gave its place away, and has not led since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) handed_over: Option<HandedOver>,
+}
+
+impl NodeDocument {
+    pub fn identity(&self) -> &str {
+        match self.node.is_empty() {
+            true => "none yet",
+            false => &self.node,
+        }
+    }
+
+    /// Describes the part of the node in its cluster.
+    pub fn part(&self) -> String {
+        match (&self.handed_over, &self.status, &self.led) {
+            (Some(handed_over), ..) => format!(
+                "it gave its place to {} in epoch {}, at LSN {}",
+                handed_over.successor, handed_over.epoch, handed_over.lsn
+            ),
+            (None, Some(status), _) => status.describe(),
+            (None, None, Some(led)) => led.describe(),
+            (None, None, None) => "it knows of no other server".to_owned(),
+        }
+    }
+
+    /// Describes the standbys that the node knows.
+    pub fn members(&self) -> impl Iterator<Item = String> {
+        self.members.iter().map(Member::describe)
+    }
+
+    /// Describes a start that names no primary.
+    pub fn as_primary(&self, has_log: bool) -> String {
+        match (&self.health, &self.handed_over) {
+            (Health::TablesDiffer(_), _) => "is refused: its tables were not its primary's".to_owned(),
+            (Health::MustBootstrap(_), _) => "is refused: it has no log that can be used".to_owned(),
+            (Health::Good, Some(handed_over)) => {
+                format!("is refused: it gave its place to {}", handed_over.successor)
+            }
+            (Health::Good, None) if !has_log => "makes a new database".to_owned(),
+            (Health::Good, None) if self.status.is_some() => {
+                "leads, although it was a standby last. With a lease, the lease decides".to_owned()
+            }
+            (Health::Good, None) => "leads, in a new epoch. With a lease, the lease decides".to_owned(),
+        }
+    }
+
+    /// Describes a start that names a primary.
+    pub fn as_standby(&self, has_log: bool) -> String {
+        match &self.health {
+            Health::TablesDiffer(_) => "is refused: its tables were not its primary's".to_owned(),
+            Health::MustBootstrap(_) => "removes the log and the checkpoints, and fetches the first files".to_owned(),
+            Health::Good if !has_log => "fetches the first files".to_owned(),
+            Health::Good => "cuts off what the primary does not have, keeps that aside, and follows".to_owned(),
+        }
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let document: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if document.format != FORMAT {
+            return Err(format!(
+                "it has format {}, and this program reads format {FORMAT}",
+                document.format
+            ));
+        }
+        document
+            .members
+            .iter()
+            .try_for_each(|member| check_node_name(&member.name))?;
+        if let Some(status) = &document.status {
+            status.check()?;
+        }
+        Ok(document)
+    }
+}
+
+/// The document of one data directory, in memory and on its disk.
+pub struct NodeFile {
+    root: Arc<dyn Disk>,
+    /// The newest document that is durable for certain.
+    durable: Mutex<NodeDocument>,
+    /// Held for a whole save. True: a save failed, so the file may hold a newer document than `durable`.
+    saving: Mutex<bool>,
+}
+
+impl NodeFile {
+    /// Reads the document of a directory; a directory without the file has an empty one.
+    ///
+    /// # Errors
+    /// The file can't be read, is damaged, or has another format. No part of the directory is known then.
+    pub fn open(root: Arc<dyn Disk>) -> Result<Arc<Self>, OpenError> {
+        let bytes = small_file::read(&*root, NODE_NAME)?;
+        let document = bytes.map_or(Ok(NodeDocument::default()), |bytes| NodeDocument::parse(&bytes));
+        let document = document.map_err(|reason| OpenError::NodeUnknown { reason })?;
+        Ok(Arc::new(Self::of(root, document)))
+    }
+
+    /// Does as `open` for a directory that is only read: a document that can't be read counts as an empty one.
+    pub fn open_to_read(root: Arc<dyn Disk>) -> Arc<Self> {
+        match Self::open(root.clone()) {
+            Ok(file) => file,
+            Err(_) => Arc::new(Self::of(root, NodeDocument::default())),
+        }
+    }
+
+    fn of(root: Arc<dyn Disk>, document: NodeDocument) -> Self {
+        Self {
+            root,
+            durable: Mutex::new(document),
+            saving: Mutex::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, NodeDocument> {
+        self.durable.lock().expect("held for a copy or a store")
+    }
+
+    /// Returns the newest durable document.
+    pub fn document(&self) -> NodeDocument {
+        self.lock().clone()
+    }
+
+    /// Returns what `read` finds in the newest durable document.
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&NodeDocument) -> R) -> R {
+        read(&self.lock())
+    }
+
+    /// Replaces the document with what `change` makes of it. It is durable at the end. Other readers go on with the old one meanwhile.
+    ///
+    /// # Errors
+    /// The file can't be written. The old document counts, and the file may hold either one.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut NodeDocument) -> R) -> Result<R, DiskError> {
+        let mut is_unsure = self.saving.lock().expect("nothing panics while it saves");
+        let before = self.document();
+        let mut next = before.clone();
+        let changed = change(&mut next);
+        if next == before && !*is_unsure {
+            return Ok(changed);
+        }
+        if next.node.is_empty() {
+            next.node = draw_identity()?;
+        }
+        (next.format, next.version) = (FORMAT, before.version + 1);
+        let text = serde_json::to_vec_pretty(&next).expect("names, texts and numbers");
+        *is_unsure = true;
+        small_file::replace(&*self.root, NODE_NAME, &text)?;
+        *is_unsure = false;
+        *self.lock() = next;
+        Ok(changed)
+    }
+
+    /// Returns an empty document for a directory whose own one can't be read. It is saved with the first change.
+    pub fn replace(root: Arc<dyn Disk>) -> Arc<Self> {
+        let file = Self::of(root, NodeDocument::default());
+        *file.saving.lock().expect("nobody has it yet") = true;
+        Arc::new(file)
+    }
+
+    /// Records that a start without a primary leads, in a new epoch, whatever another node may have answered.
+    pub fn make_primary(&self) -> Result<(), DiskError> {
+        self.change(|document| {
+            let heard = document.status.as_ref().map_or(0, |status| status.epoch);
+            // The successor's epoch, if it took over, was the next one.
+            let handed_over = document
+                .handed_over
+                .take()
+                .map_or(0, |handed_over| handed_over.epoch + 1);
+            cutting::give_up_led(document, heard.max(handed_over));
+            document.status = None;
+            document.health = Health::Good;
+        })
+    }
+
+    /// Records that the log and the checkpoints of this directory go. They go after that.
+    pub fn begin_again(&self, why: &str) -> Result<(), DiskError> {
+        self.change(|document| {
+            forget_log(document);
+            document.health = Health::MustBootstrap(why.to_owned());
+        })
+    }
+
+    /// Records whether the rows and the log of the directory can be used.
+    pub fn set_health(&self, health: Health) -> Result<(), DiskError> {
+        self.change(|document| document.health = health)
+    }
+
+    pub fn health(&self) -> Health {
+        self.read(|document| document.health.clone())
+    }
+}
+
+fn draw_identity() -> Result<String, DiskError> {
+    let drawn: [u8; 8] = entropy().map_err(|error| {
+        let message = format!("no identity can be drawn: {error}");
+        DiskError::new("write", NODE_NAME, DiskErrorKind::Io, &message)
+    })?;
+    Ok(format!("{:016x}", u64::from_le_bytes(drawn)))
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_env::{SimDisk, sim::FaultPlan};
+
+    use super::*;
+
+    fn open(disk: &SimDisk) -> Result<Arc<NodeFile>, OpenError> {
+        NodeFile::open(Arc::new(disk.clone()))
+    }
+
+    #[test]
+    fn document_reads_back_and_keeps_its_identity() {
+        let disk = SimDisk::new();
+        let file = open(&disk).expect("an empty one");
+        assert_eq!(file.document(), NodeDocument::default());
+        file.change(|_| ()).expect("nothing to save");
+        assert!(disk.bytes(NODE_NAME).is_none());
+        file.set_health(Health::TablesDiffer("t".into())).expect("saved");
+        let node = file.document().node;
+        assert_eq!(node.len(), 16);
+        let again = open(&disk).expect("read");
+        assert_eq!(again.document(), file.document());
+        again.set_health(Health::Good).expect("saved");
+        let document = open(&disk).expect("read").document();
+        assert_eq!((&document.node, document.version), (&node, 2));
+    }
+
+    #[test]
+    fn garbage_and_later_formats_are_refused_but_for_reading() {
+        let disk = SimDisk::new();
+        for (text, what) in [
+            ("{", "EOF"),
+            (
+                r#"{"format":2,"version":1,"node":"0","starts":0,"health":"good"}"#,
+                "format 2",
+            ),
+            (
+                r#"{"format":1,"version":1,"node":"0","starts":0,"health":"good","members":
+                [{"name":"a/b","lsn":1,"persisted":1,"in_sync":false,"counted":false}]}"#,
+                "letters, digits",
+            ),
+        ] {
+            small_file::replace(&disk, NODE_NAME, text.as_bytes()).expect("written");
+            let error = open(&disk).err().expect("refused").to_string();
+            assert!(error.contains(what) && error.contains(NODE_NAME), "{error}");
+            let file = NodeFile::open_to_read(Arc::new(disk.clone()));
+            assert_eq!(file.document(), NodeDocument::default());
+        }
+    }
+
+    #[test]
+    fn failed_save_leaves_the_old_document_and_the_next_one_is_written_for_certain() {
+        let disk = SimDisk::new();
+        let file = open(&disk).expect("an empty one");
+        file.set_health(Health::MustBootstrap("a".into())).expect("saved");
+        let before = file.document();
+        disk.set_faults(FaultPlan {
+            read_only: true,
+            ..FaultPlan::default()
+        });
+        file.set_health(Health::Good).expect_err("no room");
+        assert_eq!(file.document(), before);
+        disk.set_faults(FaultPlan::default());
+        file.set_health(before.health.clone()).expect("saved");
+        assert_eq!(open(&disk).expect("read").health(), before.health);
+    }
+}

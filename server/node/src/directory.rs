@@ -1,0 +1,270 @@
+//! `reprise node` and `reprise standby`: a data directory's part in its cluster, looked at and changed while no server runs on it.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::Context;
+use clap::Subcommand;
+use reprise_database::{Health, NodeFile, OpenError, RegionNote, VIEW_NAME};
+use reprise_env::{Disk, DiskLock, RealDisk};
+use reprise_nvram::{MapRegions, OpenMemory, PmemError, Region};
+use serde_json::json;
+
+use crate::{
+    cli::Output,
+    output::{Failure, Outcome, print_json, print_pairs, print_text},
+    standby::{ARRIVED, FOLDERS},
+};
+
+#[derive(Subcommand)]
+pub enum NodeCommand {
+    /// Show the part of a data directory in its cluster, and what a start on it would do
+    #[command(after_help = "Example:\n  reprise node show ./reprise-data")]
+    Show {
+        /// The data directory
+        dir: PathBuf,
+    },
+    /// Have the next start without --standby-of lead, though this directory is a standby's or gave its place away
+    #[command(after_help = "Example:\n  reprise node lead ./reprise-data --accept-loss")]
+    Lead {
+        /// The data directory
+        dir: PathBuf,
+        /// Accept that writes which this directory does not have are lost
+        #[arg(long)]
+        accept_loss: bool,
+    },
+    /// Show whether the tables of a data directory may be served, or say that they may
+    #[command(
+        after_help = "Examples:\n  reprise node health ./reprise-data\n  reprise node health ./reprise-data --clear"
+    )]
+    Health {
+        /// The data directory
+        dir: PathBuf,
+        /// Open the tables from now on, although they were not those of the primary
+        #[arg(long)]
+        clear: bool,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum StandbyCommand {
+    /// Remove the log, the checkpoints and the NVRAM records of a standby, so that it begins again from its primary
+    #[command(after_help = "Example:\n  reprise standby reset ./standby-data")]
+    Reset {
+        /// The data directory
+        dir: PathBuf,
+    },
+}
+
+pub fn run_node(command: &NodeCommand, output: Output) -> Outcome {
+    match command {
+        NodeCommand::Show { dir } => show(dir, output),
+        NodeCommand::Lead { dir, accept_loss } => lead(dir, *accept_loss, output),
+        NodeCommand::Health { dir, clear } => health(dir, *clear, output),
+    }
+}
+
+pub fn run_standby(StandbyCommand::Reset { dir }: &StandbyCommand, output: Output) -> Outcome {
+    reset(dir)?;
+    tell(output, &json!({ "reset": true }), || {
+        format!(
+            "{} holds no log any more: start it with --standby-of, and it fetches its first files",
+            dir.display()
+        )
+    })
+}
+
+fn tell(output: Output, value: &serde_json::Value, text: impl FnOnce() -> String) -> Outcome {
+    match output {
+        Output::Json => Ok(print_json(value)?),
+        Output::Text => Ok(print_text(&text())?),
+    }
+}
+
+fn root(dir: &Path) -> Result<Arc<dyn Disk>, Failure> {
+    Ok(Arc::new(
+        RealDisk::open(dir).with_context(|| format!("open {}", dir.display()))?,
+    ))
+}
+
+/// Keeps servers away from the directory. None: it holds no log.
+fn lock(dir: &Path) -> Result<Option<DiskLock>, Failure> {
+    let log = dir.join("log");
+    if !log.exists() {
+        return Ok(None);
+    }
+    let locked = RealDisk::open(&log).and_then(|log| log.lock());
+    Ok(Some(locked.with_context(|| {
+        format!("lock {}: does a server run on it?", log.display())
+    })?))
+}
+
+fn describe(health: &Health) -> String {
+    match health {
+        Health::Good => "good".to_owned(),
+        Health::TablesDiffer(what) => format!("its tables were not its primary's: {what}"),
+        Health::MustBootstrap(why) => format!("it must begin again: {why}"),
+    }
+}
+
+fn show(dir: &Path, output: Output) -> Outcome {
+    let root = root(dir)?;
+    let document = match NodeFile::open(root) {
+        Ok(node) => node.document(),
+        Err(OpenError::NodeUnknown { reason }) => {
+            return tell(output, &json!({ "unknown": reason }), || {
+                format!("the document of this directory can't be read: {reason}")
+            });
+        }
+        Err(error) => return Err(anyhow::Error::from(error).into()),
+    };
+    let has_log = dir.join("log").exists();
+    let (as_primary, as_standby) = (document.as_primary(has_log), document.as_standby(has_log));
+    if output == Output::Json {
+        let mut value = serde_json::to_value(&document).context("write the document as JSON")?;
+        value["as_primary"] = as_primary.into();
+        value["as_standby"] = as_standby.into();
+        return Ok(print_json(&value)?);
+    }
+    let mut pairs = vec![
+        ("identity", document.identity().to_owned()),
+        ("health", describe(&document.health)),
+        ("part", document.part()),
+    ];
+    pairs.extend(document.members().map(|member| ("standby", member)));
+    pairs.push(("a start without --standby-of", as_primary));
+    pairs.push(("a start with --standby-of", as_standby));
+    Ok(print_pairs(&pairs)?)
+}
+
+fn lead(dir: &Path, accepts_loss: bool, output: Output) -> Outcome {
+    let _lock = lock(dir)?.with_context(|| format!("{} holds no log to lead with", dir.display()))?;
+    let root = root(dir)?;
+    let node = match NodeFile::open(root.clone()) {
+        Err(OpenError::NodeUnknown { .. }) if accepts_loss => NodeFile::replace(root),
+        opened => opened.context("read the document of the directory")?,
+    };
+    if let Health::MustBootstrap(why) = node.health() {
+        return Err(anyhow::anyhow!("this directory has no log that can be used: {why}").into());
+    }
+    if !accepts_loss {
+        return Err(anyhow::anyhow!(
+            "{}. Another server may have answered writes that are not in this directory, and they would be lost: --accept-loss accepts that. \
+             Make sure that no other server of this database leads",
+            node.document().part()
+        )
+        .into());
+    }
+    node.make_primary().context("save the document")?;
+    tell(output, &json!({ "leads": true }), || {
+        "the next start without --standby-of leads, in a new epoch; start every other server of this database with --standby-of".to_owned()
+    })
+}
+
+fn health(dir: &Path, clear: bool, output: Output) -> Outcome {
+    let node = NodeFile::open(root(dir)?).context("read the document of the directory")?;
+    if clear {
+        let _lock = lock(dir)?;
+        if let Health::MustBootstrap(why) = node.health() {
+            return Err(anyhow::anyhow!("a standby that must begin again has no tables to open: {why}").into());
+        }
+        node.set_health(Health::Good).context("save the document")?;
+    }
+    let health = node.health();
+    tell(output, &json!({ "health": health }), || describe(&health))
+}
+
+/// Removes what a standby fetches anew. Interrupted, the same again or a start as a standby finishes it.
+fn reset(dir: &Path) -> Outcome {
+    let lock = lock(dir)?;
+    let root = root(dir)?;
+    let node = match NodeFile::open(root.clone()) {
+        Err(OpenError::NodeUnknown { .. }) => NodeFile::replace(root.clone()),
+        opened => opened.context("read the document of the directory")?,
+    };
+    node.begin_again("an operator reset it").context("save the document")?;
+    erase_region(&*root)?;
+    drop(lock);
+    clear_useless(dir).with_context(|| format!("clear {}", dir.display()))?;
+    Ok(())
+}
+
+/// Erases the records of the NVRAM region that the directory names, unless the region is another one by now.
+fn erase_region(root: &dyn Disk) -> Outcome {
+    let Some(note) = RegionNote::load(root).context("read which NVRAM region is in use")? else {
+        return Ok(());
+    };
+    let opened = MapRegions::default().open(&note.path, None);
+    match opened {
+        Ok(memory) => {
+            let region = Region::open(memory.clone()).ok().flatten();
+            if region.is_some_and(|region| note.is_of(region.owner())) {
+                Region::erase(&*memory);
+            }
+        }
+        Err(error @ PmemError::Used { .. }) => {
+            return Err(anyhow::Error::from(error)
+                .context(format!("erase the NVRAM region {}", note.path.display()))
+                .into());
+        }
+        // It is gone, and its records with it.
+        Err(_) => {}
+    }
+    RegionNote::remove(root).context("forget the NVRAM region")?;
+    Ok(())
+}
+
+/// Removes files that are of no use by the directory's document. Interrupted, it is done again.
+pub fn clear_useless(dir: &Path) -> anyhow::Result<()> {
+    let node = NodeFile::open(Arc::new(RealDisk::open(dir)?))?;
+    if !matches!(node.health(), Health::MustBootstrap(_)) {
+        return Ok(());
+    }
+    for folder in FOLDERS.into_iter().chain([ARRIVED]) {
+        match fs::remove_dir_all(dir.join(folder)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    match fs::remove_file(dir.join(VIEW_NAME)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    fs::File::open(dir)?.sync_all()?;
+    Ok(node.set_health(Health::Good)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reset_directory_holds_no_log_and_keeps_its_identity() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |path: &str| dir.path().join(path);
+        for made in ["log", "checkpoints", "bootstrap/log", "cuts"] {
+            fs::create_dir_all(at(made)).expect("make");
+        }
+        fs::write(at("view"), [0; 16]).expect("write");
+        let open = || NodeFile::open(Arc::new(RealDisk::open(dir.path()).expect("there"))).expect("read");
+        open().set_health(Health::TablesDiffer("t".into())).expect("saved");
+        let identity = open().document().identity().to_owned();
+        for _ in 0..2 {
+            reset(dir.path()).unwrap_or_else(|_| panic!("reset"));
+            for gone in ["log", "checkpoints", "bootstrap", "view"] {
+                assert!(!at(gone).exists(), "{gone}");
+            }
+            assert!(at("cuts").exists());
+            assert_eq!(
+                (open().health(), open().document().identity()),
+                (Health::Good, &*identity)
+            );
+        }
+        fs::write(at("node.json"), "{").expect("write");
+        reset(dir.path()).unwrap_or_else(|_| panic!("also where the document is damaged"));
+        assert_ne!(open().document().identity(), identity, "it is another node");
+    }
+}
