@@ -88,7 +88,7 @@ fn primary(dir: &Path) -> Arc<Database> {
 
 /// A standby `b` of the primary, which is not recovered and does not follow yet.
 fn standby(primary: &Database, dir: &Path) -> Arc<Database> {
-    let ticket = service(primary).join("b").expect("a ticket");
+    let ticket = service(primary).join(&"b".into()).expect("a ticket");
     let link = LinkConfig {
         net: Arc::new(RealNet),
         clock: Arc::new(RealClock::new()),
@@ -124,12 +124,13 @@ fn follow(primary: &Arc<Database>, standby: &Arc<Database>) {
         name: "b".into(),
         primary: Some("http://a:1".into()),
         ticket: Box::new(move || {
-            service(&of).join("b").map_err(|error| TicketError {
+            service(&of).join(&"b".into()).map_err(|error| TicketError {
                 reason: error.to_string().into(),
                 is_final: true,
             })
         }),
         step_down: Arc::new(|| Err("no primary steps down here".into())),
+        ask_peer: Arc::new(|_, _| Err("no standby is promoted here".into())),
     };
     standby.follow_primary(following).expect("it follows");
     let is_streaming = || {

@@ -123,7 +123,9 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result
 }
 
 fn link(primary: &Database, name: &str) -> Result<LinkConfig> {
-    let ticket = service(primary)?.join(name).map_err(|error| anyhow!("{error}"))?;
+    let ticket = service(primary)?
+        .join(&name.into())
+        .map_err(|error| anyhow!("{error}"))?;
     Ok(LinkConfig {
         net: Arc::new(RealNet),
         clock: Arc::new(RealClock::new()),
@@ -159,9 +161,12 @@ fn follow_primary(primary: &Arc<Database>, name: &str) -> FollowPrimary {
         ticket: Box::new(move || {
             let primary = primary.upgrade().ok_or_else(|| refused("the run is over"))?;
             let service = service(&primary).map_err(|error| refused(&error.to_string()))?;
-            service.join(&asked).map_err(|error| refused(&error.to_string()))
+            service
+                .join(&asked.as_str().into())
+                .map_err(|error| refused(&error.to_string()))
         }),
         step_down: Arc::new(|| Err("nobody is promoted in a run".into())),
+        ask_peer: Arc::new(|_, _| Err("nobody is promoted in a run".into())),
     }
 }
 

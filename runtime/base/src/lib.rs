@@ -8,6 +8,7 @@
 
 pub mod budget;
 pub mod ids;
+mod joiner;
 pub mod limits;
 pub mod memory;
 pub mod names;
@@ -17,6 +18,7 @@ pub mod watermark;
 
 pub use budget::{Budget, Grant};
 pub use ids::{Epoch, Lsn, PartitionId, Role, SiteId, TxnClock, TxnId};
+pub use joiner::{Joiner, NodeProcess};
 pub use memory::{MemoryKind, MemoryLedger};
 pub use names::{NODE_NAME_BYTES_MAX, check_node_name, hex};
 pub use placed::PlacedBytes;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Epoch, Lsn, Waiter};
+use reprise_base::{Lsn, Waiter};
 use reprise_env::{Clock, Net, Started, Step, Work};
 use reprise_log::{Group, Log, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_observe::{Notice, NoticeKind};
@@ -20,7 +20,13 @@ use reprise_ship::{
 };
 use reprise_wire::Refusal;
 
-use crate::{comparing::Comparison, database::Database, standby::Hiding, synced::Synced};
+use crate::{
+    comparing::Comparison,
+    database::Database,
+    promising::{AskPeer, Promises},
+    standby::Hiding,
+    synced::Synced,
+};
 
 /// Further behind than so many bytes of log, a standby catches up.
 const BEHIND_BYTES_MAX: u64 = 16 << 20;
@@ -56,6 +62,7 @@ pub struct FollowPrimary {
     pub primary: Option<Arc<str>>,
     pub ticket: AskTicket,
     pub step_down: AskStepDown,
+    pub ask_peer: AskPeer,
 }
 
 /// To whoever runs a standby that followed and has parted from its primary.
@@ -68,6 +75,8 @@ pub(crate) struct Linked {
     clock: Arc<dyn Clock>,
     step_down: AskStepDown,
     is_stopping: AtomicBool,
+    /// The server stops, and its primary is told.
+    is_leaving: AtomicBool,
     state: Mutex<State>,
     freshness: OwnFreshness,
     thread: Mutex<Option<Box<dyn Started>>>,
@@ -113,6 +122,7 @@ impl Linked {
     }
 
     pub fn stop(&self) {
+        self.is_leaving.store(true, Ordering::Release);
         self.end();
         if let Some(thread) = self.thread.lock().expect("held to take").take() {
             thread.join();
@@ -185,6 +195,7 @@ struct DatabaseTaker {
     router: Router,
     linked: Arc<Linked>,
     synced: Arc<Synced>,
+    promises: Arc<Promises>,
     comparison: Option<Arc<Comparison>>,
     hiding: Arc<Hiding>,
     on_the_way: Mutex<OnTheWay>,
@@ -244,7 +255,9 @@ impl Taker for DatabaseTaker {
         }
     }
 
-    fn judge_primary(&self, epoch: Epoch) -> Result<(), String> {
+    fn judge_primary(&self, primary: &WelcomeSeen) -> Result<(), String> {
+        let epoch = primary.epoch;
+        self.promises.check(epoch, &primary.primary)?;
         let database = self.database.upgrade();
         match database.and_then(|database| database.later_leased(epoch)) {
             None => Ok(()),
@@ -286,7 +299,7 @@ struct Following {
 pub(crate) fn follow(
     database: &Arc<Database>,
     (log, router): (&Arc<Log<Box<CallBatch>>>, &Router),
-    (shared, synced): (&Arc<Shared>, &Arc<Synced>),
+    (shared, (synced, promises)): (&Arc<Shared>, (&Arc<Synced>, &Arc<Promises>)),
     config: FollowPrimary,
 ) -> std::io::Result<Arc<Linked>> {
     let linked = Arc::new(Linked {
@@ -295,6 +308,7 @@ pub(crate) fn follow(
         clock: shared.clock.clone(),
         step_down: config.step_down.clone(),
         is_stopping: AtomicBool::new(false),
+        is_leaving: AtomicBool::new(false),
         state: Mutex::default(),
         freshness: OwnFreshness::new(shared.clock.boot_ns()),
         thread: Mutex::default(),
@@ -307,6 +321,7 @@ pub(crate) fn follow(
             router: router.clone(),
             linked: linked.clone(),
             synced: synced.clone(),
+            promises: promises.clone(),
             comparison: database.comparison(),
             hiding: database.hiding().unwrap_or_default(),
             on_the_way: Mutex::default(),
@@ -481,6 +496,12 @@ impl Work for Following {
 
     fn step(&mut self) -> Step {
         if self.linked().is_stopping.load(Ordering::Acquire) {
+            if let (Some(streaming), true) = (
+                &mut self.streaming,
+                self.taker.linked.is_leaving.load(Ordering::Acquire),
+            ) {
+                streaming.leave();
+            }
             return Step::Over;
         }
         if let Some(database) = self.taker.database.upgrade() {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use reprise_base::check_node_name;
+use reprise_base::{NodeProcess, check_node_name};
 use reprise_env::{Disk, DiskError, DiskErrorKind, entropy};
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,7 @@ use crate::{
     cutting::{self, Leadership},
     error::OpenError,
     expected::Member,
+    promising::Promise,
     small_file,
     stepping::HandedOver,
     synced::{StoredStatus, forget_log},
@@ -53,6 +54,9 @@ pub struct NodeDocument {
     /// The primary's last word on the sync set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<StoredStatus>,
+    /// The promise that this node gave last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) promise: Option<Promise>,
     /// This node gave its place away, and has not led since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) handed_over: Option<HandedOver>,
@@ -193,7 +197,7 @@ impl NodeFile {
             return Ok(changed);
         }
         if next.node.is_empty() {
-            next.node = draw_identity()?;
+            next.node = format!("{:016x}", draw()?);
         }
         (next.format, next.version) = (FORMAT, before.version + 1);
         let text = serde_json::to_vec_pretty(&next).expect("names, texts and numbers");
@@ -202,6 +206,23 @@ impl NodeFile {
         *is_unsure = false;
         *self.lock() = next;
         Ok(changed)
+    }
+
+    /// Begins a process that takes part in replication, and returns it. The document counts its start.
+    ///
+    /// # Errors
+    /// The document can't be saved, or no number can be drawn.
+    pub fn begin_process(&self) -> Result<NodeProcess, DiskError> {
+        let starts = self.change(|document| {
+            document.starts += 1;
+            document.starts
+        })?;
+        let node = self.read(|document| u64::from_str_radix(&document.node, 16).unwrap_or_default());
+        Ok(NodeProcess {
+            node,
+            starts,
+            nonce: draw()?,
+        })
     }
 
     /// Returns an empty document for a directory whose own one can't be read. It is saved with the first change.
@@ -244,12 +265,12 @@ impl NodeFile {
     }
 }
 
-fn draw_identity() -> Result<String, DiskError> {
+fn draw() -> Result<u64, DiskError> {
     let drawn: [u8; 8] = entropy().map_err(|error| {
-        let message = format!("no identity can be drawn: {error}");
+        let message = format!("no number can be drawn: {error}");
         DiskError::new("write", NODE_NAME, DiskErrorKind::Io, &message)
     })?;
-    Ok(format!("{:016x}", u64::from_le_bytes(drawn)))
+    Ok(u64::from_le_bytes(drawn))
 }
 
 #[cfg(test)]
@@ -277,6 +298,11 @@ mod tests {
         again.set_health(Health::Good).expect("saved");
         let document = open(&disk).expect("read").document();
         assert_eq!((&document.node, document.version), (&node, 2));
+        let (first, second) = (again.begin_process(), again.begin_process());
+        let (first, second) = (first.expect("saved"), second.expect("saved"));
+        assert_eq!(format!("{:016x}", first.node), node);
+        assert_eq!((first.node, first.starts, second.starts), (second.node, 1, 2));
+        assert_ne!(first.nonce, second.nonce);
     }
 
     #[test]

@@ -9,14 +9,15 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Epoch, Lsn, Role, Safety};
+use reprise_base::{Epoch, Joiner, Lsn, NodeProcess, Role, Safety};
 use reprise_env::{Disk, DiskError, Net, entropy};
 use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, LogPolicy, Shared, ShipForm};
 use reprise_router::{
-    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LossCause, LostRange, Phase, PromoteOptions, Promoted,
-    ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown, ViewAge,
+    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LossCause, LostRange, Phase, PromiseAnswer, PromiseRequest,
+    PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState,
+    SteppedDown, ViewAge,
 };
 use reprise_ship::{Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
 use reprise_upkeep::{Checkpointer, FirstCheckpoints};
@@ -31,6 +32,7 @@ use crate::{
     linking::{self, FollowPrimary, Linked},
     naming::Comparer,
     node_file::NodeFile,
+    promising::{AskPeer, Asked, Promises},
     reachable::reachable,
     stepping::Stepped,
     synced::Synced,
@@ -100,9 +102,14 @@ pub(crate) struct Replication {
     pub(crate) stepped: Mutex<Option<Stepped>>,
     state: Mutex<State>,
     linked: OnceLock<Arc<Linked>>,
+    /// Of this server, once it follows a primary.
+    pub(crate) name: OnceLock<String>,
+    /// The way to other standbys, once it follows a primary.
+    pub(crate) peers: OnceLock<AskPeer>,
+    pub(crate) promises: Arc<Promises>,
     pub(crate) leasing: LeasingCell,
     /// What a primary told this one as its standby.
-    synced: Arc<Synced>,
+    pub(crate) synced: Arc<Synced>,
     pub(crate) safety: Safety,
     /// See `Environment`.
     file_part_bytes: usize,
@@ -174,6 +181,9 @@ impl Database {
                 stepped: Mutex::default(),
                 state: Mutex::default(),
                 linked: OnceLock::new(),
+                name: OnceLock::new(),
+                peers: OnceLock::new(),
+                promises: Arc::new(Promises::open(node.clone())),
                 leasing: LeasingCell::default(),
                 synced: Arc::new(Synced::open(node.clone(), log.received())),
                 safety: self.safety(),
@@ -183,6 +193,12 @@ impl Database {
             self.router.set_replication(Arc::downgrade(&service));
             replication
         }))
+    }
+
+    /// Begins this process's part in replication, as [`NodeFile::begin_process`].
+    pub fn begin_process(self: &Arc<Self>) -> Result<NodeProcess, ServeStandbysError> {
+        let begun = self.replication()?.node.begin_process();
+        begun.map_err(ServeStandbysError::View)
     }
 
     /// Takes standbys from now on; a standby itself does once it is promoted. Once.
@@ -230,7 +246,12 @@ impl Database {
         }
         self.begin_following().map_err(ServeStandbysError::View)?;
         let log = (&replication.log, &self.router);
-        let linked = linking::follow(self, log, (&self.shared, &replication.synced), config);
+        let (_, _) = (
+            replication.name.set(config.name.clone()),
+            replication.peers.set(config.ask_peer.clone()),
+        );
+        let kept = (&replication.synced, &replication.promises);
+        let linked = linking::follow(self, log, (&self.shared, kept), config);
         let linked = linked.map_err(ServeStandbysError::Thread)?;
         assert!(replication.linked.set(linked).is_ok(), "looked at above");
         Ok(())
@@ -562,12 +583,12 @@ impl ReplicationService for Replication {
         Some(FreshnessHistory { points, last_minute })
     }
 
-    fn join(&self, name: &str) -> Result<JoinTicket, ReplicationError> {
+    fn join(&self, joiner: &Joiner) -> Result<JoinTicket, ReplicationError> {
         if self.router.role() == Role::Standby {
             return Err(ReplicationError::NotPrimary(self.router.primary_url()));
         }
         let serving = self.served()?;
-        let ticket = serving.shipper.join(name).map_err(|error| match error {
+        let ticket = serving.shipper.join(joiner).map_err(|error| match error {
             ShipError::Name(reason) => ReplicationError::Name(reason.into()),
             other => ReplicationError::Unavailable(other.to_string().into()),
         })?;
@@ -628,15 +649,30 @@ impl ReplicationService for Replication {
             given = Some(stepped.epoch);
         }
         let accepts_loss = options.accepts_loss;
+        let epoch = heard.max(self.promises.bound()).max(self.log.epoch()).next();
+        let epoch = epoch.max(cutting::unused_epoch(&self.node));
+        let mut asked = Asked::default();
         let lost = match leasing {
             Some(leasing) => {
                 let lost = self.synced.behind(self.received_end(), LossCause::NotRecorded);
                 leasing.take_by_hand(ByHand { given, accepts_loss }, lost)?
             }
+            None if options.is_forced && self.is_told_at_quorum() => {
+                let lost;
+                (asked, lost) = self.ask_at_quorum(epoch);
+                if let Some(lost) = lost.filter(|_| !accepts_loss) {
+                    self.withdraw(&asked, epoch);
+                    return Err(ReplicationError::OutOfSync(lost));
+                }
+                lost
+            }
             None if options.is_forced => self.judge_loss(accepts_loss)?,
             None => None,
         };
-        let promoted = self.become_primary(&database, heard.next());
+        let promoted = self.become_primary(&database, epoch);
+        if promoted.is_err() {
+            self.withdraw(&asked, epoch);
+        }
         if let (Err(error), Some(leasing)) = (&promoted, leasing) {
             leasing.give_up(&error.to_string());
         }
@@ -653,6 +689,10 @@ impl ReplicationService for Replication {
 
     fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError> {
         self.give_place(name, url)
+    }
+
+    fn promise(&self, asked: &PromiseRequest) -> Result<PromiseAnswer, ReplicationError> {
+        self.give_promise(asked)
     }
 }
 
@@ -696,6 +736,20 @@ impl Replication {
     /// In which epoch, at least, this server becomes the primary.
     pub(crate) fn granted_epoch(&self) -> Epoch {
         self.leasing.get().map_or(Epoch(0), |leasing| leasing.granted_epoch())
+    }
+
+    /// Whether the primary's writes waited for a quorum, as it told last.
+    fn is_told_at_quorum(&self) -> bool {
+        let status = self.synced.status();
+        status.is_some_and(|status| status.safety == Safety::Quorum.name())
+    }
+
+    pub(crate) fn own_url(&self) -> Option<Arc<str>> {
+        match &*self.lock() {
+            State::Waiting(config) | State::Failing(config) => config.url.clone(),
+            State::Serving(serving) => serving.url.clone(),
+            State::NotServed => None,
+        }
     }
 
     fn received_end(&self) -> Lsn {

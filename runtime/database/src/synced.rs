@@ -20,11 +20,17 @@ use crate::{
 /// How often at most it is kept how far the primary is, in nanoseconds.
 const KEPT_EVERY_NS: u64 = 1_000_000_000;
 
+/// Another standby of the same primary.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct LaggingStandby {
-    name: String,
-    lsn: u64,
+pub(crate) struct OtherStandby {
+    pub name: String,
+    /// URL at which other servers reach it; empty: it is not known.
+    pub url: String,
+    /// It has everything before this LSN.
+    pub lsn: u64,
+    pub in_sync: bool,
+    pub counted: bool,
 }
 
 /// The primary's last word on the sync set, as the document of a standby has it.
@@ -34,13 +40,17 @@ pub(crate) struct StoredStatus {
     /// Of the primary that told it.
     pub epoch: u32,
     /// Level that the primary's writes waited for.
-    safety: String,
-    in_sync: bool,
+    pub safety: String,
+    /// Grows within an epoch.
+    pub number: u64,
+    pub in_sync: bool,
+    /// This standby counts at `quorum` and `very-safe`.
+    pub counted: bool,
     /// What was durable here by then.
     lsn: u64,
     /// What was durable there, as far as it told.
     primary_lsn: u64,
-    laggards: Vec<LaggingStandby>,
+    pub others: Vec<OtherStandby>,
 }
 
 impl StoredStatus {
@@ -52,9 +62,7 @@ impl StoredStatus {
 
     /// Checks the names in it, and the level's.
     pub fn check(&self) -> Result<(), String> {
-        self.laggards
-            .iter()
-            .try_for_each(|laggard| check_node_name(&laggard.name))?;
+        self.others.iter().try_for_each(|other| check_node_name(&other.name))?;
         match Safety::from_name(&self.safety) {
             Some(_) => Ok(()),
             None => Err(format!("{:?} is no safety level", self.safety)),
@@ -164,15 +172,20 @@ impl Synced {
         let kept = StoredStatus {
             epoch: standing.epoch.0,
             safety: standing.safety.name().to_owned(),
+            number: standing.number,
             in_sync: standing.in_sync,
+            counted: standing.counted,
             lsn: persisted.0,
             primary_lsn: state.kept.as_ref().map_or(0, |kept| kept.primary_lsn),
-            laggards: standing
-                .laggards
+            others: standing
+                .members
                 .iter()
-                .map(|(name, from)| LaggingStandby {
-                    name: name.clone(),
-                    lsn: from.0,
+                .map(|member| OtherStandby {
+                    name: member.name.to_string(),
+                    url: member.url.to_string(),
+                    lsn: member.from.0,
+                    in_sync: member.is_in_sync,
+                    counted: member.is_counted,
                 })
                 .collect(),
         };
@@ -220,13 +233,17 @@ impl Synced {
         let Some(kept) = &state.kept else {
             return state.own.clone();
         };
-        let laggards = kept.laggards.iter();
-        laggards
-            .map(|laggard| OutOfSync {
-                name: laggard.name.clone(),
-                from: Lsn(laggard.lsn),
-            })
-            .collect()
+        let out = kept.others.iter().filter(|other| !other.in_sync);
+        out.map(|other| OutOfSync {
+            name: other.name.clone(),
+            from: Lsn(other.lsn),
+        })
+        .collect()
+    }
+
+    /// Returns the primary's last word.
+    pub fn status(&self) -> Option<StoredStatus> {
+        self.lock().kept.clone()
     }
 
     /// Of the last primary that told anything; 0: none did.

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use reprise_base::{Epoch, Lsn, Role, Safety};
+use reprise_base::{Epoch, Joiner, Lsn, Role, Safety};
 use reprise_log::Log;
 use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 
@@ -183,7 +183,7 @@ impl LostRange {
 
     /// The old primary is known to have had records that are not here.
     pub fn is_proven(&self) -> bool {
-        self.known_to.is_some_and(|known_to| known_to > self.from)
+        self.known_to.is_some_and(|known_to| known_to > self.from) || self.cause == LossCause::AnotherHasMore
     }
 }
 
@@ -198,7 +198,10 @@ pub enum LossCause {
     Unheard(Option<u64>),
     /// Level of the primary.
     PrimaryAlone(Safety),
+    /// Not enough of the standbys that count were reached.
     Quorum,
+    /// A standby that was reached has more.
+    AnotherHasMore,
     /// By what the store of the lease says.
     NotRecorded,
     SteppedDown,
@@ -219,7 +222,8 @@ impl fmt::Display for LossCause {
                 *us as f64 / 1e6
             ),
             Self::PrimaryAlone(level) => write!(f, "at {level} the primary alone answers"),
-            Self::Quorum => f.write_str("at quorum other standbys may have more"),
+            Self::Quorum => f.write_str("at quorum other standbys may have more, and too few of them can be asked"),
+            Self::AnotherHasMore => f.write_str("another standby has more"),
             Self::NotRecorded => f.write_str("the store of the lease does not name it as in sync"),
             Self::SteppedDown => f.write_str("the server for which it stepped down may have taken over"),
         }
@@ -284,6 +288,55 @@ pub struct SteppedDown {
     pub lsn: Lsn,
 }
 
+/// The question of a server that is to lead: follow no primary before this epoch any more, and tell how far you are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromiseRequest {
+    pub epoch: Epoch,
+    /// Name of the server that asks.
+    pub name: String,
+    /// URL of that server.
+    pub url: Option<Arc<str>>,
+    /// It does not lead in that epoch after all.
+    pub is_withdrawn: bool,
+}
+
+/// A standby of the set that a primary's writes wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerMember {
+    pub name: String,
+    pub url: String,
+    /// `quorum` and `very-safe` count on it.
+    pub is_counted: bool,
+}
+
+/// A primary's word on its standbys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    pub epoch: Epoch,
+    /// Grows within an epoch.
+    pub number: u64,
+    /// All standbys, the one that tells it included.
+    pub members: Vec<PeerMember>,
+}
+
+/// The answer: from now on the server follows no primary before the epoch that it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromiseAnswer {
+    pub name: String,
+    /// Epoch of the primary whose history the log has.
+    pub epoch: Epoch,
+    /// End of the log.
+    pub end: Lsn,
+    pub status: Option<PeerStatus>,
+}
+
+impl PromiseAnswer {
+    /// Whether a log that ends here may have records that the other one lacks, and that were answered.
+    pub fn is_further_than(&self, epoch: Epoch, end: Lsn) -> bool {
+        (self.epoch, self.end) > (epoch, end)
+    }
+}
+
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReplicationError {
     #[error("this server is the primary already, in epoch {0}")]
@@ -332,8 +385,8 @@ pub trait ReplicationService: Send + Sync {
     fn view_age(&self, view: Lsn) -> Option<ViewAge>;
     /// How fresh the standby of this name was: one of this primary's, or this standby itself. None: there is none of that name.
     fn freshness(&self, name: &str) -> Option<FreshnessHistory>;
-    /// Lets a standby of this name connect.
-    fn join(&self, name: &str) -> Result<JoinTicket, ReplicationError>;
+    /// Lets a standby connect.
+    fn join(&self, joiner: &Joiner) -> Result<JoinTicket, ReplicationError>;
     /// Whether writes of this level can be had now. Err: why not.
     fn judge_safety(&self, level: Safety) -> Result<(), Arc<str>>;
     /// Runs `told` once the records before `end`, which are durable here, have this level, or with the reason why that can't be waited for
@@ -347,6 +400,9 @@ pub trait ReplicationService: Send + Sync {
     /// Gives this primary's place to the standby of a name, whose URL for clients may be known: it writes nothing more, and its successor has
     /// everything. Asked for the same once more, it says the same. Err: it goes on as the primary.
     fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError>;
+
+    /// Promises an epoch to a server that is to lead, or takes that back.
+    fn promise(&self, asked: &PromiseRequest) -> Result<PromiseAnswer, ReplicationError>;
 }
 
 impl Router {

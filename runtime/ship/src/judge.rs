@@ -1,6 +1,6 @@
 //! Whether a standby may have the log, and if not, what it is told.
 
-use reprise_base::{Lsn, check_node_name};
+use reprise_base::{Joiner, Lsn, check_node_name};
 use reprise_log::{LogError, Position};
 use reprise_wire::{FORMAT_VERSION, Hello, Refusal, SHIP_PROTOCOL, Wants};
 
@@ -21,7 +21,7 @@ impl Verdict {
 }
 
 /// The greeting alone: who is it, and do we speak the same?
-pub(crate) fn judge_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) -> Result<(), Verdict> {
+pub(crate) fn judge_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) -> Result<Joiner, Verdict> {
     if hello.protocol != SHIP_PROTOCOL {
         let reason = format!(
             "this primary speaks protocol {SHIP_PROTOCOL}, the standby {}",
@@ -30,13 +30,12 @@ pub(crate) fn judge_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) 
         return Err(Verdict::new(Refusal::Version, reason));
     }
     check_node_name(hello.name).map_err(|reason| Verdict::new(Refusal::Name, reason))?;
-    match tickets.redeem(&hello.ticket, hello.name, now_ns) {
-        true => Ok(()),
-        false => Err(Verdict::new(
+    tickets.redeem(&hello.ticket, hello.name, now_ns).ok_or_else(|| {
+        Verdict::new(
             Refusal::Ticket,
             "the ticket is not one of this primary's for that name, or it is older than a minute, or used",
-        )),
-    }
+        )
+    })
 }
 
 /// What it holds beside what the log holds. None: it wants files. Else where it goes on.

@@ -34,7 +34,7 @@ pub use fork::{AskingFork, ForkAnswer};
 pub use freshness::{FreshnessPoint, FreshnessSummary, Lag};
 pub use link::{
     BeatSeen, ComparedOwn, Compares, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, StandingSeen,
-    Streaming, Taker, WelcomeSeen,
+    Streaming, Taker, ToldMember, WelcomeSeen,
 };
 pub use own_freshness::OwnFreshness;
 pub use receive::{Bootstrapped, Bootstrapping};

@@ -8,8 +8,8 @@ use reprise_base::{Epoch, Lsn, Safety, Waiter};
 use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
 use reprise_log::{Group, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_wire::{
-    Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Named, Outcome, Progress, Refusal, SHIP_PROTOCOL,
-    Standing, TableDigests, Wants, WireError,
+    Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Named, Outcome, Progress, Refusal, Refused,
+    SHIP_PROTOCOL, Standing, TableDigests, Wants, WireError,
 };
 
 use crate::connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait};
@@ -37,8 +37,8 @@ pub trait Taker: Send + Sync {
     fn note_heartbeat(&self, beat: &BeatSeen);
     /// The primary tells who is in sync. True once that is kept on the disk; false where it can't be.
     fn keep_standing(&self, standing: &StandingSeen) -> bool;
-    /// Whether a primary of this epoch may be told anything: it may answer what is acknowledged to it. Err: why not.
-    fn judge_primary(&self, _: Epoch) -> Result<(), String> {
+    /// Checks whether this primary may be told anything: it may answer what is acknowledged to it. Err: why not.
+    fn judge_primary(&self, _: &WelcomeSeen) -> Result<(), String> {
         Ok(())
     }
     /// Whether what `judge_primary` knows is of `since_ns` or later, by the taker's clock, or can't be. Asking has it look.
@@ -110,10 +110,26 @@ pub struct StandingSeen {
     pub epoch: Epoch,
     /// Level that the primary's writes wait for.
     pub safety: Safety,
+    /// Grows within an epoch, as long as the primary runs.
+    pub number: u64,
     /// Of this standby.
     pub in_sync: bool,
-    /// Standbys that may lack something, and what they have: everything before this.
-    pub laggards: Vec<(String, Lsn)>,
+    /// This standby counts at `quorum` and `very-safe`.
+    pub counted: bool,
+    /// The other standbys.
+    pub members: Vec<ToldMember>,
+}
+
+/// A standby, as its primary tells others of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldMember {
+    pub name: Arc<str>,
+    /// URL at which other servers reach it; empty: it is not known.
+    pub url: Arc<str>,
+    /// It has everything before this LSN.
+    pub from: Lsn,
+    pub is_in_sync: bool,
+    pub is_counted: bool,
 }
 
 /// What a connection to a primary needs.
@@ -360,6 +376,16 @@ impl Streaming {
         Ok(())
     }
 
+    /// Tells the primary that this standby leaves: the primary need not wait for it to come back.
+    pub fn leave(&mut self) {
+        let refused = Refused {
+            refusal: Refusal::Unavailable,
+            reason: "the standby stops",
+        };
+        // The primary may be gone.
+        let _ = send(&mut self.link.connection, &Frame::Refused(refused));
+    }
+
     /// Sleeps until there is something to do, about. For threads of their own.
     pub fn wait(&self) {
         wait(&self.link.connection.frames, &self.woken, HEARTBEAT);
@@ -423,12 +449,20 @@ impl Streaming {
         let Some(welcome) = &self.welcome else {
             return Err(LinkError::Turn("a standing"));
         };
-        let laggards = standing.laggards().map(|seen| (seen.name.to_owned(), seen.from));
+        let members = standing.members().map(|seen| ToldMember {
+            name: seen.name.into(),
+            url: seen.url.into(),
+            from: seen.from,
+            is_in_sync: seen.is_in_sync,
+            is_counted: seen.is_counted,
+        });
         let is_kept = self.taker.keep_standing(&StandingSeen {
             epoch: welcome.epoch,
             safety: welcome.safety,
+            number: standing.number,
             in_sync: standing.in_sync,
-            laggards: laggards.collect(),
+            counted: standing.counted,
+            members: members.collect(),
         });
         if is_kept {
             self.noted = standing.number;
@@ -479,7 +513,7 @@ impl Streaming {
             if is_first && now_ns < self.welcome_ns + KNOWN_WAIT_NS && !self.taker.knows_since(self.welcome_ns) {
                 return Ok(false);
             }
-            self.taker.judge_primary(welcome.epoch).map_err(LinkError::Superseded)?;
+            self.taker.judge_primary(welcome).map_err(LinkError::Superseded)?;
         }
         let progress = self.progress();
         send(&mut self.link.connection, &Frame::Progress(progress))?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reprise_env::Connection;
-use reprise_wire::{Frame, LaggardSeen, Progress, Standing};
+use reprise_wire::{Frame, MemberSeen, Progress, Standing};
 
 use crate::{connection::send, session::End, shipper::Inner};
 
@@ -52,12 +52,15 @@ impl Noting {
         if self.number != shipper.table.standing()
             && let Some(now) = shipper.table.told(name, number)
         {
-            let laggards = now
-                .laggards
-                .iter()
-                .map(|(name, from)| LaggardSeen { name, from: *from });
-            let packed = Standing::pack(laggards);
-            let standing = Standing::new(now.number, now.in_sync, &packed);
+            let members = now.members.iter().map(|member| MemberSeen {
+                name: &member.name,
+                url: &member.url,
+                from: member.from,
+                is_in_sync: member.is_in_sync,
+                is_counted: member.is_counted,
+            });
+            let packed = Standing::pack(members);
+            let standing = Standing::new(now.number, (now.in_sync, now.counted), &packed);
             send(connection, &Frame::Standing(standing))?;
             self.number = now.number;
             self.since_ns.get_or_insert(now_ns);

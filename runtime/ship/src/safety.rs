@@ -117,7 +117,7 @@ pub fn waits_for_each(level: Safety, standbys: &[Expected]) -> bool {
 }
 
 /// How many of the standbys that count have to have a write.
-fn needed_of(level: Safety, counted: usize) -> usize {
+pub(crate) fn needed_of(level: Safety, counted: usize) -> usize {
     match level {
         // More than half of the nodes, of which the primary is one.
         Safety::Quorum => counted.div_ceil(2).max(1),

@@ -38,6 +38,8 @@ pub(crate) enum End {
     NotNoted,
     Net(NetError),
     Wire(WireError),
+    /// The standby stops.
+    Left,
     /// A frame that is not of its turn.
     Turn,
     Log(LogError),
@@ -54,6 +56,7 @@ impl fmt::Display for End {
             Self::NotNoted => f.write_str("it did not keep in time who is out of sync"),
             Self::Net(error) => error.fmt(f),
             Self::Wire(error) => write!(f, "a frame of it is damaged: {error}"),
+            Self::Left => f.write_str("it stops"),
             Self::Turn => f.write_str("it sent a frame that was not of its turn"),
             Self::Log(error) => write!(f, "the primary's log: {error}"),
             Self::Disk(error) => error.fmt(f),
@@ -167,6 +170,9 @@ impl Session {
             return Err(End::Refused(verdict));
         }
         let is_heard = self.take_frames(now_ns)?;
+        if let (true, Some(name)) = (is_heard, &self.name) {
+            self.shipper.table.record_heard(name, self.number, now_ns);
+        }
         if matches!(self.stage, Stage::Greeting) && self.shipper.gives_way(self.number) {
             return Err(End::Silent);
         }
@@ -205,6 +211,7 @@ impl Session {
                 (Frame::Compared(compared), Stage::Log { .. }) => {
                     note_compared(&self.shipper, (&self.name, self.number), &compared)?;
                 }
+                (Frame::Refused(_), Stage::Log { .. }) => return Err(End::Left),
                 _ => return Err(End::Turn),
             }
         }
@@ -291,12 +298,13 @@ impl Session {
 
     fn greet(&mut self, hello: &Hello<'_>, now_ns: u64) -> Result<(), End> {
         let shipper = Arc::clone(&self.shipper);
-        judge_greeting(hello, &shipper.tickets, now_ns).map_err(End::Refused)?;
+        let joiner = judge_greeting(hello, &shipper.tickets, now_ns).map_err(End::Refused)?;
         shipper.note_greeted(self.number);
         if hello.wants == Wants::Fork {
             return self.tell_fork(hello);
         }
-        shipper.table.begin(hello.name, self.number).map_err(End::Refused)?;
+        let begun = shipper.table.begin(&joiner, self.number, now_ns);
+        begun.map_err(End::Refused)?;
         self.name = Some(hello.name.into());
         let position = judge_position(hello, &*shipper.log, shipper.partitions).map_err(End::Refused)?;
         match position {
@@ -453,7 +461,8 @@ impl Session {
         }
         let reason = end.to_string();
         if let Some(name) = &self.name {
-            self.shipper.table.end(name, self.number, &reason);
+            let has_left = matches!(end, End::Left);
+            self.shipper.table.end(name, self.number, (&reason, has_left));
         }
         if matches!(end, End::Told) {
             return true;

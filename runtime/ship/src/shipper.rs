@@ -11,7 +11,7 @@ use std::{
 };
 
 use crossbeam_channel::RecvTimeoutError;
-use reprise_base::{Lsn, Safety, Watermark, check_node_name};
+use reprise_base::{Joiner, Lsn, Safety, Watermark, check_node_name};
 use reprise_env::{Clock, Connection, FrameBuffer, Listener, Net, NetError, Started, Step, Threads, Work};
 use reprise_wire::FILE_CHUNK_BYTES_MAX;
 
@@ -101,6 +101,9 @@ pub enum ShipError {
     Thread(io::Error),
     #[error("{0}")]
     Name(String),
+    /// Another server has the name.
+    #[error("{0}")]
+    NameTaken(String),
     #[error("no ticket can be drawn: {0}")]
     Entropy(io::Error),
 }
@@ -237,12 +240,13 @@ impl Shipper {
         &self.address
     }
 
-    /// Lets a standby of this name connect with the ticket that it returns, once, within a minute.
-    pub fn join(&self, name: &str) -> Result<[u8; 16], ShipError> {
-        check_node_name(name).map_err(ShipError::Name)?;
+    /// Lets a standby connect with the ticket that it returns, once, within a minute.
+    pub fn join(&self, joiner: &Joiner) -> Result<[u8; 16], ShipError> {
+        check_node_name(&joiner.name).map_err(ShipError::Name)?;
+        let (inner, now_ns) = (&self.inner, self.inner.clock.monotonic_ns());
+        inner.table.check_name(joiner, now_ns).map_err(ShipError::NameTaken)?;
         let ticket = (self.entropy)().map_err(ShipError::Entropy)?;
-        let inner = &self.inner;
-        inner.tickets.issue(ticket, name, inner.clock.monotonic_ns());
+        inner.tickets.issue(ticket, joiner.clone(), now_ns);
         Ok(ticket)
     }
 
@@ -418,7 +422,7 @@ impl Accepting {
             is_kept = self.keep_if_changed(now_ns);
         }
         if is_leaving && is_kept {
-            inner.table.end_leaving(&self.kept);
+            inner.table.end_leaving(&self.kept, now_ns);
         }
     }
 

@@ -5,20 +5,29 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use reprise_base::{Lsn, Safety, Watermark, limits::STANDBYS_MAX};
+use reprise_base::{Joiner, Lsn, NodeProcess, Safety, Watermark, limits::STANDBYS_MAX};
 use reprise_log::Hold;
 use reprise_wire::{Progress, Refusal, STANDING_MAX};
 
 use crate::{
+    connection::SILENCE_MAX,
     freshness::{Freshness, FreshnessPoint, FreshnessSummary, Lag},
     judge::Verdict,
-    safety::{ACK_WAIT_NS, Commits, ENTER_LAG_NS, Member, RETURN_WAIT_NS, SafetyHook, Stand, SyncState, stand},
+    link::ToldMember,
+    safety::{
+        ACK_WAIT_NS, Commits, ENTER_LAG_NS, Member, RETURN_WAIT_NS, SafetyHook, Stand, SyncState, needed_of, stand,
+    },
     source::ShippedLog,
     views::Views,
 };
 
 // All of them fit into a frame.
 const _: () = assert!(STANDBYS_MAX <= STANDING_MAX);
+
+/// A standby keeps its name for so long after its last frame, before another server may have it.
+const NAME_HELD_NS: u64 = 10_000_000_000;
+/// A connection that was silent for so long gives way to a later process of the same standby.
+const SUPERSEDED_NS: u64 = 1_000_000_000;
 
 /// What a standby is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +109,12 @@ struct Standby {
     state: StandbyState,
     /// Whose word counts; 0: nobody's.
     connection: u64,
+    /// The process that has the name.
+    process: Option<NodeProcess>,
+    /// URL at which other servers reach it.
+    url: Option<Arc<str>>,
+    /// When its last frame came; 0: none came since this server started.
+    heard_ns: u64,
     shipped: Lsn,
     progress: Progress,
     /// Also while it is away.
@@ -129,6 +144,9 @@ impl Standby {
         Self {
             state: StandbyState::Joining,
             connection,
+            process: None,
+            url: None,
+            heard_ns: 0,
             shipped: Lsn(0),
             progress: Progress::default(),
             persisted: Lsn(0),
@@ -170,6 +188,28 @@ impl Standby {
         self.is_told_in() && self.noted >= self.told_in
     }
 
+    /// Returns why another process may not have its name now.
+    fn refuses(&self, process: NodeProcess, now_ns: u64) -> Option<String> {
+        let own = self.process.filter(|own| own.nonce != process.nonce)?;
+        let silent_ns = now_ns.saturating_sub(self.heard_ns);
+        let is_held = self.connection != 0 || silent_ns < NAME_HELD_NS;
+        match own.node == process.node {
+            // It was started again, as it seems.
+            true if process.starts > own.starts => (self.connection != 0 && silent_ns < SUPERSEDED_NS)
+                .then(|| "an earlier process of this standby is still connected".to_owned()),
+            true => is_held.then(|| {
+                "another server with a copy of this data directory is connected, or was a moment ago".to_owned()
+            }),
+            false => is_held.then(|| {
+                format!(
+                    "another server (identity {:016x}) has this name, and was heard less than {} s ago: give each server its own --name",
+                    own.node,
+                    NAME_HELD_NS / 1_000_000_000
+                )
+            }),
+        }
+    }
+
     /// It is not connected, and still expected.
     fn is_lost(&self) -> bool {
         self.connection == 0 && !self.is_forgotten
@@ -194,6 +234,24 @@ impl Standby {
         Some(Arc::clone(hold))
     }
 
+    /// Nothing is known of what it has. True: it was in sync, and leaves.
+    fn begin_again(&mut self) -> bool {
+        (self.persisted, self.lacks_from) = (Lsn(0), Lsn(0));
+        (self.shipped, self.progress) = (Lsn(0), Progress::default());
+        self.compared = None;
+        self.freshness.begin_anew();
+        match self.sync {
+            SyncState::In | SyncState::Leaving => {
+                self.leave();
+                true
+            }
+            SyncState::Entering(_) | SyncState::Out => {
+                self.sync = SyncState::Out;
+                false
+            }
+        }
+    }
+
     /// It may lack what is answered from here on.
     fn leave(&mut self) {
         (self.sync, self.lacks_from) = (SyncState::Leaving, self.persisted);
@@ -209,13 +267,14 @@ struct Wait {
     told: SafetyHook,
 }
 
-/// Whether a standby is in sync, and who else is not, as it is told.
+/// The set of standbys, as one of them is told it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub number: u64,
     pub in_sync: bool,
-    /// Who is out of sync, and what it has: everything before this.
-    pub laggards: Vec<(Arc<str>, Lsn)>,
+    pub counted: bool,
+    /// The others.
+    pub members: Vec<ToldMember>,
 }
 
 struct State {
@@ -245,8 +304,41 @@ impl State {
             .collect()
     }
 
+    fn others(&self, name: &str) -> Vec<ToldMember> {
+        let others = self.standbys.iter().filter(|(other, _)| ***other != *name);
+        others
+            .map(|(name, standby)| ToldMember {
+                name: name.clone(),
+                url: standby.url.clone().unwrap_or_default(),
+                from: standby.lacks_from,
+                is_in_sync: standby.is_told_in(),
+                is_counted: standby.is_counted,
+            })
+            .collect()
+    }
+
+    /// Whether enough standbys know of those that leave. At quorum a standby that was forgotten must not be asked for what others have any more.
+    fn is_leaving_confirmed(&self, level: Safety) -> bool {
+        let (left, counted) = (self.left, || {
+            self.standbys.values().filter(|standby| standby.is_counted)
+        });
+        if self
+            .standbys
+            .values()
+            .any(|standby| standby.is_told() && standby.noted < left)
+        {
+            return false;
+        }
+        let forgotten = counted().filter(|standby| standby.is_forgotten).count();
+        if level != Safety::Quorum || forgotten == 0 {
+            return true;
+        }
+        let (all, know) = (counted().count(), counted().filter(|standby| standby.is_told()).count());
+        know >= needed_of(level, all).min(all - forgotten)
+    }
+
     /// Some leave: who is reached keeps that before commits go on without them.
-    fn note_leaving(&mut self) {
+    fn record_leaving(&mut self) {
         self.standing += 1;
         self.left = self.standing;
     }
@@ -413,7 +505,7 @@ impl Table {
             is_leaving |= standby.sync == SyncState::Leaving;
         }
         if is_new {
-            state.note_leaving();
+            state.record_leaving();
         }
         if is_entering {
             self.set(&mut state);
@@ -442,7 +534,8 @@ impl Table {
         Some(Told {
             number: state.standing,
             in_sync: own.is_told_in(),
-            laggards: state.laggards(name),
+            counted: own.is_counted,
+            members: state.others(name),
         })
     }
 
@@ -465,14 +558,13 @@ impl Table {
     }
 
     /// Commits wait no longer for those that leave, as `kept` says, once each standby that is reached keeps that they do.
-    pub fn end_leaving(&self, kept: &[Expected]) {
+    pub fn end_leaving(&self, kept: &[Expected], now_ns: u64) {
         let mut state = self.lock();
-        let left = state.left;
-        if state
-            .standbys
-            .values()
-            .any(|standby| standby.is_told() && standby.noted < left)
-        {
+        // Until then it takes itself for in sync, if it does not know.
+        let is_awaited = |standby: &Standby| {
+            standby.sync == SyncState::Leaving && standby.connection == 0 && standby.awaited_until_ns > now_ns
+        };
+        if state.standbys.values().any(is_awaited) || !state.is_leaving_confirmed(self.level) {
             return;
         }
         // One may have begun to leave since that was kept.
@@ -543,22 +635,47 @@ impl Table {
         expected.collect()
     }
 
-    /// From here on `connection` speaks for the standby.
-    pub fn begin(&self, name: &str, connection: u64) -> Result<(), Verdict> {
+    /// Checks whether a standby may have its name. Err: another server has it.
+    pub fn check_name(&self, joiner: &Joiner, now_ns: u64) -> Result<(), String> {
+        let state = self.lock();
+        let known = state.standbys.get(&joiner.name).zip(joiner.process);
+        known
+            .and_then(|(standby, process)| standby.refuses(process, now_ns))
+            .map_or(Ok(()), Err)
+    }
+
+    /// Has `connection` speak for the standby from here on. Another server that takes a name which is free by now begins out of sync.
+    pub fn begin(&self, joiner: &Joiner, connection: u64, now_ns: u64) -> Result<(), Verdict> {
+        self.check_name(joiner, now_ns)
+            .map_err(|reason| Verdict::new(Refusal::Unavailable, reason))?;
+        let name = &joiner.name;
         let mut state = self.lock();
         let standbys = &mut state.standbys;
         if !standbys.contains_key(name) && standbys.len() >= STANDBYS_MAX {
             let reason = format!("this primary knows {STANDBYS_MAX} standbys already, and takes no more");
             return Err(Verdict::new(Refusal::Unavailable, reason));
         }
-        let is_new = !standbys.contains_key(name);
-        let standby = standbys.entry(name.into()).or_insert_with(|| Standby::new(connection));
+        let is_new = standbys.get(name).is_none_or(|known| known.url != joiner.url);
+        let standby = standbys.entry(name.clone()).or_insert_with(|| Standby::new(connection));
+        let is_other = standby
+            .process
+            .zip(joiner.process)
+            .is_some_and(|(a, b)| a.node != b.node);
         standby.connection = connection;
         standby.state = StandbyState::Joining;
         (standby.noted, standby.is_forgotten) = (0, false);
+        (standby.process, standby.url, standby.heard_ns) = (joiner.process, joiner.url.clone(), now_ns);
+        let has_left = is_other && standby.begin_again();
+        if has_left {
+            state.record_leaving();
+        }
         state.standing += u64::from(is_new);
         self.settle(state);
         Ok(())
+    }
+
+    pub fn record_heard(&self, name: &str, connection: u64, now_ns: u64) {
+        self.with(name, connection, |standby| standby.heard_ns = now_ns);
     }
 
     pub fn speaks(&self, name: &str, connection: u64) -> bool {
@@ -588,32 +705,17 @@ impl Table {
         });
         let mut state = self.lock();
         if has_left == Some(true) {
-            state.note_leaving();
+            state.record_leaving();
         }
         self.settle(state);
     }
 
     /// It begins anew: whatever it had is gone.
     pub fn begin_files(&self, name: &str, connection: u64) {
-        let has_left = self.with(name, connection, |standby| {
-            (standby.persisted, standby.lacks_from) = (Lsn(0), Lsn(0));
-            (standby.shipped, standby.progress) = (Lsn(0), Progress::default());
-            standby.compared = None;
-            standby.freshness.begin_anew();
-            match standby.sync {
-                SyncState::In | SyncState::Leaving => {
-                    standby.leave();
-                    true
-                }
-                SyncState::Entering(_) | SyncState::Out => {
-                    standby.sync = SyncState::Out;
-                    false
-                }
-            }
-        });
+        let has_left = self.with(name, connection, Standby::begin_again);
         let mut state = self.lock();
         if has_left == Some(true) {
-            state.note_leaving();
+            state.record_leaving();
         }
         self.settle(state);
     }
@@ -679,12 +781,15 @@ impl Table {
         self.lock().standbys.values().any(Standby::is_streaming)
     }
 
-    /// The connection is over.
-    pub fn end(&self, name: &str, connection: u64, error: &str) {
+    /// The connection is over. A standby that has not said that it leaves takes itself for in sync for a while.
+    pub fn end(&self, name: &str, connection: u64, (error, has_left): (&str, bool)) {
         self.with(name, connection, |standby| {
             standby.state = StandbyState::Lost;
             standby.connection = 0;
-            standby.awaited_until_ns = 0;
+            standby.awaited_until_ns = match has_left {
+                true => 0,
+                false => standby.heard_ns + SILENCE_MAX.as_nanos() as u64,
+            };
             if matches!(standby.sync, SyncState::Entering(_)) {
                 standby.sync = SyncState::Out;
             }
@@ -708,7 +813,7 @@ impl Table {
             SyncState::In => {
                 standby.leave();
                 standby.is_forgotten = true;
-                state.note_leaving();
+                state.record_leaving();
                 None
             }
             SyncState::Leaving => {

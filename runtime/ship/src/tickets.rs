@@ -1,9 +1,11 @@
 //! Tickets: who was let in over another way shows one, once, within a minute.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
+
+use reprise_base::Joiner;
 
 /// How long a ticket holds.
 const HOLDS: Duration = Duration::from_secs(60);
@@ -12,7 +14,7 @@ const TICKETS_MAX: usize = 64;
 
 struct Issued {
     ticket: [u8; 16],
-    name: Arc<str>,
+    joiner: Joiner,
     until_ns: u64,
 }
 
@@ -24,7 +26,7 @@ impl Tickets {
         self.0.lock().expect("held for a look")
     }
 
-    pub fn issue(&self, ticket: [u8; 16], name: &str, now_ns: u64) {
+    pub fn issue(&self, ticket: [u8; 16], joiner: Joiner, now_ns: u64) {
         let mut issued = self.lock();
         issued.retain(|issued| issued.until_ns > now_ns);
         if issued.len() >= TICKETS_MAX {
@@ -32,19 +34,18 @@ impl Tickets {
         }
         issued.push(Issued {
             ticket,
-            name: name.into(),
+            joiner,
             until_ns: now_ns + HOLDS.as_nanos() as u64,
         });
     }
 
-    /// True where the ticket was given out for this name; it is used up then, also where it comes too late or with another name.
-    pub fn redeem(&self, ticket: &[u8; 16], name: &str, now_ns: u64) -> bool {
+    /// Returns the standby to which the ticket was given, if it has this name. The ticket is used up then, also if it comes too late or with another
+    /// name.
+    pub fn redeem(&self, ticket: &[u8; 16], name: &str, now_ns: u64) -> Option<Joiner> {
         let mut issued = self.lock();
-        let Some(at) = issued.iter().position(|issued| is_same(&issued.ticket, ticket)) else {
-            return false;
-        };
+        let at = issued.iter().position(|issued| is_same(&issued.ticket, ticket))?;
         let found = issued.remove(at);
-        found.until_ns > now_ns && *found.name == *name
+        (found.until_ns > now_ns && *found.joiner.name == *name).then_some(found.joiner)
     }
 }
 
@@ -60,19 +61,20 @@ mod tests {
     #[test]
     fn a_ticket_holds_once_for_its_name_and_a_minute() {
         let tickets = Tickets::default();
+        let is_good = |ticket: &[u8; 16], name: &str, now_ns| tickets.redeem(ticket, name, now_ns).is_some();
         let minute = HOLDS.as_nanos() as u64;
         for byte in 0..4 {
-            tickets.issue([byte; 16], "s1", 0);
+            tickets.issue([byte; 16], "s1".into(), 0);
         }
-        assert!(tickets.redeem(&[0; 16], "s1", minute - 1));
-        assert!(!tickets.redeem(&[0; 16], "s1", 1));
-        assert!(!tickets.redeem(&[1; 16], "s2", 1) && !tickets.redeem(&[1; 16], "s1", 1));
-        assert!(!tickets.redeem(&[2; 16], "s1", minute));
-        assert!(!tickets.redeem(&[9; 16], "s1", 1));
+        assert!(is_good(&[0; 16], "s1", minute - 1));
+        assert!(!is_good(&[0; 16], "s1", 1));
+        assert!(!is_good(&[1; 16], "s2", 1) && !is_good(&[1; 16], "s1", 1));
+        assert!(!is_good(&[2; 16], "s1", minute));
+        assert!(!is_good(&[9; 16], "s1", 1));
         for number in 0..TICKETS_MAX as u8 {
-            tickets.issue([100 + number; 16], "s1", 2);
+            tickets.issue([100 + number; 16], "s1".into(), 2);
         }
-        assert!(!tickets.redeem(&[3; 16], "s1", 3), "the oldest gave way");
-        assert!(tickets.redeem(&[100; 16], "s1", 3));
+        assert!(!is_good(&[3; 16], "s1", 3), "the oldest gave way");
+        assert!(is_good(&[100; 16], "s1", 3));
     }
 }

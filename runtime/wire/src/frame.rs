@@ -10,10 +10,10 @@ mod standing;
 
 pub use comparison::{COMPARED_TABLES_MAX, Compared, ComparedTable, Named, Outcome, TableDigests};
 pub use epochs::{EpochSeen, Epochs};
-pub use standing::{LaggardSeen, STANDING_MAX, Standing};
+pub use standing::{MemberSeen, STANDING_MAX, Standing};
 
 /// Both sides speak the same one.
-pub const SHIP_PROTOCOL: u16 = 6;
+pub const SHIP_PROTOCOL: u16 = 7;
 /// Before the body of each frame: checksum and kind.
 pub const FRAME_HEADER_BYTES: usize = 8;
 /// Longest name of a standby, in bytes.

@@ -201,6 +201,24 @@ pub struct JoinRequest {
     /// Of the standby: 1 to 64 letters, digits, `-`, `_` or `.`; not `.` or `..`.
     #[schema(min_length = 1, max_length = 64, pattern = "^(?!\\.{1,2}$)[A-Za-z0-9._-]+$")]
     pub name: String,
+    /// The process that asks. Without it, the standby takes the place of any other one of its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<StandbyProcess>,
+    /// URL at which other servers reach the standby.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// A process on a standby's data directory. It tells two servers of one name apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StandbyProcess {
+    /// Identity of the data directory.
+    pub node: U64,
+    /// Starts on that directory; a later process has more.
+    pub starts: U64,
+    /// Drawn by the process.
+    pub nonce: U64,
 }
 
 /// What a standby needs to connect. It holds once, for a minute.
@@ -251,6 +269,59 @@ pub struct StepDownRequest {
     /// Where its clients reach it; the old primary sends writers there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+}
+
+/// The question of a server that is to lead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PromiseRequest {
+    /// The epoch in which the server is to lead.
+    pub epoch: u32,
+    /// Name of the server.
+    #[schema(min_length = 1, max_length = 64, pattern = "^(?!\\.{1,2}$)[A-Za-z0-9._-]+$")]
+    pub name: String,
+    /// URL of the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The server does not lead in that epoch after all; `false` unless given.
+    #[serde(default)]
+    pub withdrawn: bool,
+}
+
+/// The answer of a standby: it follows no primary before the epoch any more, unless it knows of a later one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Promise {
+    /// Name of the standby that answers.
+    pub name: String,
+    /// Epoch of the primary whose history its log has.
+    pub epoch: u32,
+    /// End of its log.
+    pub end_lsn: U64,
+    /// The last word of a primary on its standbys; null: it was told none.
+    #[serde(default)]
+    pub status: Option<PromiseStatus>,
+}
+
+/// A primary's word on its standbys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PromiseStatus {
+    /// Epoch of the primary.
+    pub epoch: u32,
+    /// Grows within an epoch.
+    pub number: U64,
+    /// All standbys of that primary.
+    pub members: Vec<PromiseMember>,
+}
+
+/// A standby, as another one knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PromiseMember {
+    /// Its name.
+    pub name: String,
+    /// URL at which other servers reach it; empty: it is not known.
+    pub url: String,
+    /// `quorum` and `very-safe` count on it.
+    pub counted: bool,
 }
 
 /// A primary that gave its place away.

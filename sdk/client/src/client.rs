@@ -8,8 +8,8 @@ use std::{
 use reprise_api::{
     Backup, BackupList, BatchCall, CallList, Checkpoint, CheckpointList, GroupsPage, JoinRequest, JoinTicket,
     KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModulePlanned, NDJSON_MEDIA_TYPE, ProcedureLog,
-    Promotion, Readiness, Replication, RowsPage, RunningCall, Status, StepDownRequest, SteppedDown, TableInfo, U64,
-    headers,
+    Promise, PromiseRequest, Promotion, Readiness, Replication, RowsPage, RunningCall, Status, StepDownRequest,
+    SteppedDown, TableInfo, U64, headers,
 };
 use reqwest::{
     StatusCode, Url,
@@ -331,6 +331,12 @@ impl Client {
         read_short(self.send(request.timeout(wait_max).json(&asked))?)
     }
 
+    /// Asks a standby to promise an epoch to a server that is to lead. Waits so long at most.
+    pub fn promise(&self, asked: &PromiseRequest, wait_max: Duration) -> Result<Promise, ClientError> {
+        let request = self.http.post(self.at(&["v1", "replication", "promise"]));
+        read_short(self.send(request.timeout(wait_max).json(asked))?)
+    }
+
     /// Forgets a standby that is lost and will not come back.
     pub fn forget_standby(&self, name: &str) -> Result<(), ClientError> {
         self.send(self.http.delete(self.at(&["v1", "replication", "standbys", name])))
@@ -338,10 +344,9 @@ impl Client {
     }
 
     /// Asks a primary to let a standby of this name connect.
-    pub fn join(&self, name: &str) -> Result<JoinTicket, ClientError> {
-        let asked = JoinRequest { name: name.to_owned() };
+    pub fn join(&self, asked: &JoinRequest) -> Result<JoinTicket, ClientError> {
         let request = self.http.post(self.at(&["v1", "replication", "join"]));
-        read_short(self.send(request.timeout(JOIN_WAIT_MAX).json(&asked))?)
+        read_short(self.send(request.timeout(JOIN_WAIT_MAX).json(asked))?)
     }
 
     /// Begins a backup on the server, or finds the one under way.
@@ -573,7 +578,11 @@ mod tests {
     fn an_endless_answer_is_refused_when_nodes_ask_each_other() {
         for head in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 409 Conflict\r\n\r\n"] {
             let (url, server) = endless_answer(head);
-            let refused = Client::new(&url, None).expect("client").join("s1");
+            let refused = Client::new(&url, None).expect("client").join(&JoinRequest {
+                name: "s1".into(),
+                process: None,
+                url: None,
+            });
             assert!(refused.is_err(), "{head}");
             drop(refused);
             let sent = server.join().expect("server");

@@ -41,6 +41,8 @@ pub enum ControlOp {
     Promote,
     /// Gives the primary's place to the standby of this name.
     StepDown(String),
+    /// Promises an epoch to the server of this name.
+    Promise(String),
 }
 
 impl ControlOp {
@@ -60,6 +62,7 @@ impl ControlOp {
             Self::ForgetStandby(name) => ("forget-standby", name),
             Self::Promote => ("promote", ""),
             Self::StepDown(name) => ("step-down", name),
+            Self::Promise(name) => ("promise", name),
         }
     }
 

@@ -114,6 +114,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(replication::forget_standby))
         .routes(routes!(replication::promote))
         .routes(routes!(replication::step_down))
+        .routes(routes!(replication::promise))
         .routes(routes!(replication::join))
         .routes(routes!(status::status))
         .routes(routes!(events::events))

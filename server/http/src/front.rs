@@ -185,13 +185,14 @@ fn passes_door(path: &str) -> bool {
 /// Returns how long the answers of a path of the API are at most: a page of stored data, unless something else bounds them. That is a number
 /// of standbys, of calls that run, or nothing that there are many of.
 fn answer_bytes_max(path: &str) -> u64 {
-    const SHORT: [&str; 6] = [
+    const SHORT: [&str; 7] = [
         "/v1/status",
         "/v1/calls",
         "/v1/replication",
         "/v1/replication/promote",
         "/v1/replication/step-down",
         "/v1/replication/join",
+        "/v1/replication/promise",
     ];
     const SHORT_UNDER: [&str; 2] = ["/v1/calls/", "/v1/replication/standbys/"];
     let is_short = SHORT.contains(&path) || SHORT_UNDER.iter().any(|folder| path.starts_with(folder));
@@ -335,6 +336,7 @@ mod tests {
                 "/v1/events",
                 "/v1/replication",
                 "/v1/replication/join",
+                "/v1/replication/promise",
                 "/v1/replication/promote",
                 "/v1/replication/standbys/{name}",
                 "/v1/replication/step-down",

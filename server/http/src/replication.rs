@@ -8,15 +8,16 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
 };
 use reprise_api::{
-    Comparison, Cut, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OutOfSync, Problem, ProblemKind, Promotion,
-    Replication, Standby, StandbyState, StepDownRequest, SteppedDown, U64, headers,
+    Comparison, Cut, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OutOfSync, Problem, ProblemKind, Promise,
+    PromiseMember, PromiseRequest, PromiseStatus, Promotion, Replication, Standby, StandbyState, StepDownRequest,
+    SteppedDown, U64, headers,
 };
-use reprise_base::{Lsn, check_node_name};
+use reprise_base::{Epoch, Joiner, Lsn, NodeProcess, check_node_name};
 use reprise_codec::{hex, rfc3339};
 use reprise_router::{
     ComparedInfo, CutRecords, LeaseInfo, LeaseState as RouterLease, LostRange as RouterLost,
-    OutOfSync as RouterOutOfSync, PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo,
-    StandbyState as RouterState, ViewAge,
+    OutOfSync as RouterOutOfSync, PromiseRequest as RouterPromiseRequest, PromoteOptions, ReplicationError,
+    ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState, ViewAge,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -151,6 +152,67 @@ pub async fn step_down(
     }))
 }
 
+/// Has this standby promise an epoch
+///
+/// Another standby asks before it leads. From the answer on this standby follows no primary before that epoch. A standby that knows of a later epoch
+/// tells so in its answer, and promises nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/replication/promise",
+    tag = "Replication",
+    request_body = PromiseRequest,
+    responses(
+        (status = 200, description = "How far this standby is", body = Promise),
+        (status = 409, description = "not-standby", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn promise(
+    State(state): State<AppState>,
+    principal: Principal,
+    request: Request,
+) -> Result<Json<Promise>, Refusal> {
+    let (head, body) = request.into_parts();
+    let bounds = Bounds {
+        what: "a question for a promise",
+        bytes_max: JOIN_BODY_BYTES_MAX,
+        wait_max: state.limits.body_wait,
+    };
+    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
+    let asked: PromiseRequest = serde_json::from_slice(&body.bytes)
+        .map_err(|error| Refusal::malformed(format!("the body is not a question for a promise: {error}")))?;
+    check_node_name(&asked.name).map_err(Refusal::malformed)?;
+    let question = RouterPromiseRequest {
+        epoch: Epoch(asked.epoch),
+        name: asked.name.clone(),
+        url: asked.url.map(Into::into),
+        is_withdrawn: asked.withdrawn,
+    };
+    let answer = state
+        .control(ControlOp::Promise(asked.name), principal, move |parts| {
+            let service = parts.router.replication().ok_or(ReplicationError::NotServed)?;
+            Ok(service.promise(&question)?)
+        })
+        .await?;
+    Ok(Json(Promise {
+        name: answer.name,
+        epoch: answer.epoch.0,
+        end_lsn: U64(answer.end.0),
+        status: answer.status.map(|status| PromiseStatus {
+            epoch: status.epoch.0,
+            number: U64(status.number),
+            members: status
+                .members
+                .into_iter()
+                .map(|member| PromiseMember {
+                    name: member.name,
+                    url: member.url,
+                    counted: member.is_counted,
+                })
+                .collect(),
+        }),
+    }))
+}
+
 /// Lets a standby connect
 ///
 /// Asked for by a server that was started with `--standby-of`. The ticket is shown on the connection to `ship_address`, over which the standby
@@ -181,11 +243,20 @@ pub async fn join(
     let asked: JoinRequest = serde_json::from_slice(&body.bytes)
         .map_err(|error| Refusal::malformed(format!("the body is not a request to join: {error}")))?;
     check_node_name(&asked.name).map_err(Refusal::malformed)?;
+    let joiner = Joiner {
+        name: asked.name.as_str().into(),
+        process: asked.process.map(|process| NodeProcess {
+            node: process.node.0,
+            starts: process.starts.0,
+            nonce: process.nonce.0,
+        }),
+        url: asked.url.map(Into::into),
+    };
     let host = host_of(&head.headers).to_owned();
     let ticket = state
-        .control(ControlOp::AdmitStandby(asked.name.clone()), principal, move |parts| {
+        .control(ControlOp::AdmitStandby(asked.name), principal, move |parts| {
             let service = parts.router.replication().ok_or(ReplicationError::NotServed)?;
-            Ok(service.join(&asked.name)?)
+            Ok(service.join(&joiner)?)
         })
         .await?;
     Ok(Json(JoinTicket {

@@ -66,8 +66,8 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let mut certificate = CertificateWatch::new(identity.clone());
     certificate.look();
     let net = standby::net_of(&config.replication, identity.as_ref())?;
-    let primary = Primary::of(&config.replication, &net, &name)?;
-    if let Some(primary) = &primary {
+    let mut primary = Primary::of(&config.replication, &net, &name)?;
+    if let Some(primary) = &mut primary {
         begin_as_standby(primary, &config)?;
     }
     let partitions = partitions(&config)?;
@@ -195,12 +195,13 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
 }
 
 /// Gets a new standby its first files, before anything is opened.
-fn begin_as_standby(primary: &Primary, config: &ServeConfig) -> Outcome {
+fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> Outcome {
     let dir = &config.place.data_dir.value;
     make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
     // What is compared with the primary lies in files. Of them all but where they are is as in any opening.
     let home = bring_home(&config.database(Some(dir.clone()), 1, 1));
     home.with_context(|| format!("bring the NVRAM of {} to its log's files", dir.display()))?;
+    primary.begin_process(dir)?;
     primary.cut_back(dir)?;
     primary.bootstrap(dir)
 }

@@ -9,9 +9,9 @@ use std::{
 };
 
 use anyhow::Context;
-use reprise_api::{JoinTicket, ProblemKind};
+use reprise_api::{JoinRequest, JoinTicket, ProblemKind, StandbyProcess, U64};
 use reprise_backup::{Place, RealTree, Tree};
-use reprise_base::{Epoch, Lsn};
+use reprise_base::{Epoch, Lsn, NodeProcess};
 use reprise_client::{Client, ClientError};
 use reprise_database::{
     ClosedDirectory, CutBack, CutError, CutInfo, Database, FollowPrimary, NodeFile, Position, ServeStandbys,
@@ -21,7 +21,7 @@ use reprise_env::{Clock, Net, RealClock, RealDisk, RealThreads};
 use reprise_log::database_id;
 use reprise_net_rdma::RdmaNet;
 use reprise_net_tls::{Identity, TlsNet};
-use reprise_router::{JoinTicket as Ticket, SteppedDown};
+use reprise_router::{JoinTicket as Ticket, PeerMember, PeerStatus, PromiseAnswer, PromiseRequest, SteppedDown};
 use reprise_ship::{Bootstrapped, ForkAnswer, Known, Link, LinkConfig, LinkError, LogBeside};
 
 use crate::{
@@ -122,6 +122,8 @@ pub struct Primary {
     leased: OnceLock<Weak<Database>>,
     /// Of this server's clients.
     own_url: Option<Arc<str>>,
+    /// This process, once it has a directory.
+    process: Option<NodeProcess>,
 }
 
 impl Primary {
@@ -142,7 +144,15 @@ impl Primary {
             successor: Mutex::default(),
             leased: OnceLock::new(),
             own_url: None,
+            process: None,
         }))
+    }
+
+    /// Names the process on the data directory from now on.
+    pub fn begin_process(&mut self, dir: &Path) -> Outcome {
+        let begun = node_of(dir).and_then(|node| Ok(node.begin_process()?));
+        self.process = Some(begun.context("begin as a standby")?);
+        Ok(())
     }
 
     /// With where this server's clients reach it.
@@ -162,7 +172,16 @@ impl Primary {
 
     /// A ticket, which holds for a minute.
     fn ticket(&self) -> Result<JoinTicket, ClientError> {
-        self.ask(|client| client.join(&self.name))
+        let asked = JoinRequest {
+            name: self.name.clone(),
+            process: self.process.map(|process| StandbyProcess {
+                node: U64(process.node),
+                starts: U64(process.starts),
+                nonce: U64(process.nonce),
+            }),
+            url: self.own_url.as_deref().map(str::to_owned),
+        };
+        self.ask(|client| client.join(&asked))
     }
 
     /// Asks the primary. A server that gave its place away tells who has it: then that one.
@@ -191,11 +210,48 @@ impl Primary {
         }
     }
 
+    /// Asks another standby for a promise.
+    fn ask_peer(&self, url: &str, asked: &PromiseRequest) -> Result<PromiseAnswer, Arc<str>> {
+        if !self.is_as_safe(url) {
+            return Err(format!("{url} is not asked: the token would go there in the clear").into());
+        }
+        let client = remote::client(url, self.token.as_deref(), self.ca_cert.as_deref());
+        let client = client.map_err(|_| format!("{url} is no URL of a server"))?;
+        let asked = reprise_api::PromiseRequest {
+            epoch: asked.epoch.0,
+            name: asked.name.clone(),
+            url: asked.url.as_deref().map(str::to_owned),
+            withdrawn: asked.is_withdrawn,
+        };
+        let told = client.promise(&asked, ASK_TIME).map_err(|error| error.to_string())?;
+        Ok(PromiseAnswer {
+            name: told.name,
+            epoch: Epoch(told.epoch),
+            end: Lsn(told.end_lsn.0),
+            status: told.status.map(|status| PeerStatus {
+                epoch: Epoch(status.epoch),
+                number: status.number.0,
+                members: status
+                    .members
+                    .into_iter()
+                    .map(|member| PeerMember {
+                        name: member.name,
+                        url: member.url,
+                        is_counted: member.counted,
+                    })
+                    .collect(),
+            }),
+        })
+    }
+
+    /// The token goes to a server, and never in the clear where it did not before.
+    fn is_as_safe(&self, url: &str) -> bool {
+        url.starts_with("https:") || !self.url.starts_with("https:")
+    }
+
     /// Keeps who is told to have taken the primary's place; who was told of last.
     fn note_successor(&self, told: Option<&str>) -> Option<String> {
-        // The token goes there, and never in the clear where it did not before.
-        let is_as_safe = |url: &str| url.starts_with("https:") || !self.url.starts_with("https:");
-        let told = told.filter(|url| *url != self.url && Some(*url) != self.own_url.as_deref() && is_as_safe(url));
+        let told = told.filter(|url| *url != self.url && Some(*url) != self.own_url.as_deref() && self.is_as_safe(url));
         let mut successor = self.successor.lock().expect("held for a copy");
         if let Some(url) = told {
             *successor = Some(url.to_owned());
@@ -210,6 +266,7 @@ impl Primary {
         let asked = Arc::new(self);
         // Only this one follows.
         let _ = asked.leased.set(Arc::downgrade(database));
+        let peers = asked.clone();
         let mut asker = TicketAsker {
             primary: asked.clone(),
             answer: None,
@@ -220,6 +277,7 @@ impl Primary {
             primary: Some(url.into()),
             ticket: Box::new(move || asker.ask()),
             step_down: Arc::new(move || asked.step_down()),
+            ask_peer: Arc::new(move |url, question| peers.ask_peer(url, question)),
         };
         database.follow_primary(follow).context("follow the primary")
     }
@@ -552,6 +610,7 @@ mod tests {
             successor: Mutex::default(),
             leased: OnceLock::new(),
             own_url: None,
+            process: None,
         };
         let Err(failure) = primary.bootstrap_within(dir.path(), Duration::ZERO) else {
             panic!("nobody answers");
@@ -584,8 +643,8 @@ mod tests {
     fn files_get_their_place_also_where_that_was_cut_off() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |path: &str| dir.path().join(path);
-        let own = r#"{"format":1,"version":7,"node":"01","starts":3,"health":"good","status":{"epoch":1,"safety":"2-safe","in_sync":true,
-            "lsn":7,"primary_lsn":7,"laggards":[]},"members":[{"name":"s1","lsn":7,"persisted":7,"in_sync":true,"counted":false}]}"#;
+        let own = r#"{"format":1,"version":7,"node":"01","starts":3,"health":"good","status":{"epoch":1,"safety":"2-safe","number":1,
+            "in_sync":true,"counted":true,"lsn":7,"primary_lsn":7,"others":[]},"members":[{"name":"s1","lsn":7,"persisted":7,"in_sync":true,"counted":false}]}"#;
         fs::write(at("node.json"), own).expect("write");
         let document = || -> serde_json::Value {
             serde_json::from_slice(&fs::read(at("node.json")).expect("there")).expect("a document")

@@ -11,7 +11,7 @@ use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
     CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, Compared,
     ComparedTable, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat,
-    Hello, History, KeyRef, KeyedRef, LaggardSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter,
+    Hello, History, KeyRef, KeyedRef, MemberSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter,
     PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, SHIP_PROTOCOL,
     Standing, TableDigests, TwoForms, Wants, Welcome, push_checkpoint_row,
 };
@@ -89,11 +89,13 @@ fn frames() -> Vec<Vec<u8>> {
         history: History(3),
         records: b"\x03ab\x03cd",
     };
-    let laggards = Standing::pack(
-        [("s2", 9), ("s3", 0)]
-            .into_iter()
-            .map(|(name, from)| LaggardSeen { name, from: Lsn(from) }),
-    );
+    let laggards = Standing::pack([("s2", 9), ("s3", 0)].into_iter().map(|(name, from)| MemberSeen {
+        name,
+        url: "http://s:1",
+        from: Lsn(from),
+        is_in_sync: from > 1,
+        is_counted: true,
+    }));
     let tables = TableDigests::pack(&[ComparedTable {
         partition: PartitionId(1),
         table: 2,
@@ -110,7 +112,7 @@ fn frames() -> Vec<Vec<u8>> {
         Frame::Group(group),
         Frame::Heartbeat(Heartbeat::default()),
         Frame::Progress(Progress::default()),
-        Frame::Standing(Standing::new(2, true, &laggards)),
+        Frame::Standing(Standing::new(2, (true, true), &laggards)),
         Frame::Named(Named { number: 1, lsn: Lsn(9) }),
         Frame::Digests(TableDigests::new(1, true, &tables)),
         Frame::Compared(Compared {

@@ -1,5 +1,5 @@
 use reprise_env::{SimDisk, sim::FaultPlan};
-use reprise_ship::Expected;
+use reprise_ship::{Expected, ToldMember};
 use reprise_wire::History;
 
 use super::*;
@@ -30,8 +30,16 @@ fn standing(epoch: u32, safety: Safety, in_sync: bool) -> StandingSeen {
     StandingSeen {
         epoch: Epoch(epoch),
         safety,
+        number: 1,
         in_sync,
-        laggards: vec![("s2".into(), Lsn(40))],
+        counted: in_sync,
+        members: vec![ToldMember {
+            name: "s2".into(),
+            url: "http://s2:1".into(),
+            from: Lsn(40),
+            is_in_sync: false,
+            is_counted: true,
+        }],
     }
 }
 

@@ -224,13 +224,16 @@ fn new_primary_whose_port_is_taken_takes_standbys_once_it_is_free() {
     standby.serve_standbys(serving).expect("later");
     wait_seen(&parted.new, &standby);
     service(&standby).promote(ACCEPTING).expect("promoted");
-    let refused = service(&standby).join("s3").expect_err("it can't listen").to_string();
+    let refused = service(&standby)
+        .join(&"s3".into())
+        .expect_err("it can't listen")
+        .to_string();
     assert!(
         refused.contains("can't take standbys") && refused.contains("listen"),
         "{refused}"
     );
     drop(taken);
-    service(&standby).join("s3").expect("it is tried again");
+    service(&standby).join(&"s3".into()).expect("it is tried again");
 }
 
 #[test]

@@ -36,7 +36,10 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
         (info.primary.as_deref(), info.acked, info.committed),
         (Some("http://p:1"), info.durable, info.durable)
     );
-    assert!(matches!(service(&database).join("a b"), Err(ReplicationError::Name(_))));
+    assert!(matches!(
+        service(&database).join(&"a b".into()),
+        Err(ReplicationError::Name(_))
+    ));
     assert!(
         matches!(service(&database).promote(FORCED), Err(ReplicationError::IsPrimary(epoch)) if epoch == info.epoch)
     );
@@ -146,7 +149,9 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
     // The primary is gone for good; what it acknowledged is on the standby, which takes others as its standbys.
     let [one, two] = standbys;
     one.serve_standbys(serving("http://s1:1")).expect("once it is promoted");
-    assert!(matches!(service(&one).join("s2"), Err(ReplicationError::NotPrimary(Some(url))) if &*url == "http://p:2"));
+    assert!(
+        matches!(service(&one).join(&"s2".into()), Err(ReplicationError::NotPrimary(Some(url))) if &*url == "http://p:2")
+    );
     let old = primary.lock().expect("test").take().expect("a primary");
     let digest = digest_now(&old);
     close(old);

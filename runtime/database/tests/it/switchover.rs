@@ -156,7 +156,7 @@ fn who_comes_to_a_standby_that_takes_over_is_told_to_ask_again_and_never_that_it
         let asking = scope.spawn(|| {
             loop {
                 asks.store(true, Ordering::Relaxed);
-                match service(&new).join("s2") {
+                match service(&new).join(&"s2".into()) {
                     Ok(_) => break,
                     Err(ReplicationError::NotPrimary(_) | ReplicationError::Unavailable(_)) => {}
                     Err(other) => panic!("a standby takes it for the last word: {other}"),

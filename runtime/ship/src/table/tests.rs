@@ -74,7 +74,7 @@ impl Around {
     }
 
     fn begin(&self, name: &str, connection: u64) {
-        self.table.begin(name, connection).expect("taken");
+        self.table.begin(&name.into(), connection, 1).expect("taken");
         self.table.begin_log(name, connection, Lsn(0));
         self.table.set_state(name, connection, StandbyState::Streaming);
     }
@@ -143,7 +143,7 @@ fn a_standby_is_told_that_it_is_in_sync_once_that_is_kept() {
     assert!(!around.is_told_in("s1", 1));
     around.persist("s1", 1, 3);
     around.persist("s2", 2, 7);
-    around.table.end_leaving(&[]);
+    around.table.end_leaving(&[], u64::MAX);
     around.table.set_state("s1", 1, StandbyState::Streaming);
     around.persist("s1", 1, 7);
     around.tick(7, 7);
@@ -177,6 +177,84 @@ fn nothing_is_answered_that_one_lacks_which_comes_to_be_very_safe() {
     around.tick(100, 120);
     around.persist("d", 2, 150);
     assert_eq!(around.table.limit(), Some(Lsn(100)));
-    around.table.end("e", 3, "gone");
+    around.table.end("e", 3, ("gone", true));
     assert_eq!(around.table.limit(), Some(Lsn(150)));
+}
+
+#[test]
+fn name_is_one_servers_until_it_was_silent_for_a_while() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let around = Around::new(Safety::TwoSafe);
+    let table = &around.table;
+    let joiner = |node, starts, nonce| Joiner {
+        process: Some(NodeProcess { node, starts, nonce }),
+        ..Joiner::from("s1")
+    };
+    let own = joiner(7, 2, 70);
+    table.begin(&own, 1, SECOND_NS).expect("nobody has it");
+    let at = |seconds| seconds * SECOND_NS;
+    // The same process comes back, and a later one once the connection was silent.
+    table.begin(&own, 2, at(1)).expect("its own");
+    let later = joiner(7, 3, 71);
+    assert!(table.check_name(&later, at(1)).is_err() && table.check_name(&later, at(2)).is_ok());
+    for other in [joiner(8, 9, 72), joiner(7, 2, 73), joiner(7, 1, 74)] {
+        assert!(table.check_name(&other, at(60)).is_err(), "it is connected");
+    }
+    table.end("s1", 2, ("gone", true));
+    table.check_name(&later, at(1)).expect("its connection is over");
+    for other in [joiner(8, 9, 72), joiner(7, 2, 73)] {
+        let refused = table.begin(&other, 3, at(10)).expect_err("it was heard lately");
+        assert_eq!(refused.refusal, Refusal::Unavailable);
+        table.check_name(&other, at(11)).expect("it is free");
+    }
+    // A standby that does not say who it is takes the name, as one of an older program would.
+    table.check_name(&"s1".into(), at(1)).expect("taken");
+}
+
+#[test]
+fn primary_goes_on_without_a_standby_once_that_one_knows_that_it_may() {
+    const SILENCE_NS: u64 = SILENCE_MAX.as_nanos() as u64;
+    let mut around = Around::new(Safety::TwoSafe);
+    for has_left in [false, true] {
+        around.begin("s1", 1);
+        around.persist("s1", 1, 7);
+        around.tick(7, 7);
+        around.keep();
+        assert_eq!(around.table.limit(), Some(Lsn(7)));
+        around.table.record_heard("s1", 1, around.now_ns);
+        let heard_ns = around.now_ns;
+        around.table.end("s1", 1, ("its connection was reset", has_left));
+        let is_leaving = |now_ns| around.table.tick(now_ns, &Answered(Lsn(7)));
+        // A connection that is reset says nothing to the standby of what comes.
+        assert_eq!(is_leaving(heard_ns + SILENCE_NS - 1), has_left);
+        assert!(is_leaving(heard_ns + SILENCE_NS));
+        around.table.end_leaving(&[], heard_ns + SILENCE_NS);
+        assert_eq!(around.table.limit(), None, "it goes on alone");
+        around.now_ns = heard_ns + SILENCE_NS;
+    }
+}
+
+#[test]
+fn quorum_forgets_a_standby_once_enough_of_the_others_know() {
+    let mut around = Around::new(Safety::Quorum);
+    for (name, connection) in [("s1", 1), ("s2", 2), ("s3", 3)] {
+        around.begin(name, connection);
+        around.persist(name, connection, 7);
+    }
+    around.tick(7, 7);
+    around.keep();
+    // Two of three have what is answered: with two away, no set without the third one is safe.
+    around.table.end("s2", 2, ("gone", true));
+    around.table.end("s3", 3, ("gone", true));
+    around.tick(7, 7);
+    assert!(around.table.forget("s3"));
+    let forgets = |around: &Around| {
+        around.persist("s1", 1, 7);
+        around.table.end_leaving(&[], u64::MAX);
+        around.table.expected().iter().all(|standby| &*standby.name != "s3")
+    };
+    assert!(!forgets(&around));
+    around.begin("s2", 4);
+    around.persist("s2", 4, 7);
+    assert!(forgets(&around));
 }

@@ -125,8 +125,8 @@ fn a_standby_that_may_be_kept_as_in_sync_is_let_go_once_it_is_kept_that_it_left(
 fn told_last(taker: &LogTaker) -> Option<(bool, Vec<String>)> {
     let standings = taker.standings.lock().expect("test");
     let last = standings.last()?;
-    let names = last.laggards.iter().map(|(name, _)| name.clone());
-    Some((last.in_sync, names.collect()))
+    let out = last.members.iter().filter(|member| !member.is_in_sync);
+    Some((last.in_sync, out.map(|member| member.name.to_string()).collect()))
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
         .lock()
         .expect("test")
         .last()
-        .map(|told| told.laggards[0].1);
+        .map(|told| told.members[0].from);
     assert_eq!(lacks, Some(end));
     // It is back, and told that it lacks something until it does not.
     let returning = LogTaker::new(&logs[0]);
@@ -391,7 +391,7 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
         assert_eq!(refusal, expected, "{reason}");
         assert!(reason.contains(&text), "{reason}");
     }
-    assert!(primary.shipper.join("").is_err() && primary.shipper.join("a b").is_err());
+    assert!(primary.shipper.join(&"".into()).is_err() && primary.shipper.join(&"a b".into()).is_err());
     // Somebody who says nothing, and somebody who sends noise.
     let link = primary.link(&around, "s3");
     let silent = connect(&link);

@@ -1,26 +1,35 @@
-//! Who is in sync, as a primary tells its standbys.
+//! The set of standbys, as a primary tells it to each of them.
 
 use reprise_base::Lsn;
 
-use super::{FRAME_HEADER_BYTES, Kind, Out, STANDBY_NAME_BYTES_MAX, check_head, text, u16_at};
+use super::{FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, Kind, Out, STANDBY_NAME_BYTES_MAX, check_head, text, u16_at};
 use crate::{WireError, check, corrupt, u32_at, u64_at};
 
 /// Standbys in one frame at most.
 pub const STANDING_MAX: usize = 16;
 
 const STANDING_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
-/// Of each standby, before its name.
-const STANDING_ENTRY_BYTES: usize = 9;
+/// Of each standby, before its name and its URL.
+const STANDING_ENTRY_BYTES: usize = 12;
+/// Bits of a standby's flags: it is in sync; it counts.
+const IN_SYNC: u8 = 1;
+const COUNTED: u8 = 2;
 
-/// A standby that lacks what was answered, perhaps.
+/// A standby, as its primary tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaggardSeen<'a> {
+pub struct MemberSeen<'a> {
     pub name: &'a str,
+    /// URL at which other servers reach it; empty: the primary does not know it.
+    pub url: &'a str,
     /// It has everything before it, and may lack what lies behind.
     pub from: Lsn,
+    pub is_in_sync: bool,
+    /// It was in sync once: `quorum` and `very-safe` count on it.
+    pub is_counted: bool,
 }
 
-/// Sent by the primary first, and whenever another standby is in sync, or one is no longer: the standby keeps it, and says so (`noted`).
+/// The set of standbys. The primary sends it first, and whenever another standby is in sync, or one is no longer. The standby saves it, and says so
+/// (`noted`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing<'a> {
     /// Later ones have larger numbers, as long as the primary runs.
@@ -28,60 +37,68 @@ pub struct Standing<'a> {
     /// The standby to which it is sent has everything that was answered under the primary's level; at quorum it is one of those that are asked, and
     /// others may have more.
     pub in_sync: bool,
+    /// The standby to which it is sent counts.
+    pub counted: bool,
     entries: &'a [u8],
 }
 
 impl<'a> Standing<'a> {
-    /// The standbys that are out of sync, as they are put into a frame: at most 16.
-    pub fn pack<'b>(laggards: impl Iterator<Item = LaggardSeen<'b>>) -> Vec<u8> {
+    /// Packs the other standbys for a frame: at most 16.
+    pub fn pack<'b>(members: impl Iterator<Item = MemberSeen<'b>>) -> Vec<u8> {
         let mut packed = Vec::new();
-        for laggard in laggards.take(STANDING_MAX) {
-            assert!(laggard.name.len() <= STANDBY_NAME_BYTES_MAX, "a standby's name");
-            packed.extend_from_slice(&laggard.from.0.to_le_bytes());
-            packed.push(laggard.name.len() as u8);
-            packed.extend_from_slice(laggard.name.as_bytes());
+        for member in members.take(STANDING_MAX) {
+            assert!(member.name.len() <= STANDBY_NAME_BYTES_MAX, "a standby's name");
+            let url = &member.url[..member.url.floor_char_boundary(FRAME_TEXT_BYTES_MAX)];
+            let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+            packed.extend_from_slice(&member.from.0.to_le_bytes());
+            packed.push(flag(member.is_in_sync, IN_SYNC) | flag(member.is_counted, COUNTED));
+            packed.push(member.name.len() as u8);
+            packed.extend_from_slice(&(url.len() as u16).to_le_bytes());
+            packed.extend_from_slice(member.name.as_bytes());
+            packed.extend_from_slice(url.as_bytes());
         }
         packed
     }
 
     /// `entries` were packed.
-    pub fn new(number: u64, in_sync: bool, entries: &'a [u8]) -> Self {
+    pub fn new(number: u64, (in_sync, counted): (bool, bool), entries: &'a [u8]) -> Self {
         Self {
             number,
             in_sync,
+            counted,
             entries,
         }
     }
 
-    /// Those that are out of sync, in the order of the primary.
-    pub fn laggards(&self) -> impl Iterator<Item = LaggardSeen<'a>> + use<'a> {
+    /// Returns the other standbys, in the order of the primary.
+    pub fn members(&self) -> impl Iterator<Item = MemberSeen<'a>> + use<'a> {
         let mut rest = self.entries;
         std::iter::from_fn(move || {
-            let (laggard, behind) = laggard_at(rest).ok()??;
+            let (member, behind) = member_at(rest).ok()??;
             rest = behind;
-            Some(laggard)
+            Some(member)
         })
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Out::new(Kind::Standing);
-        out.u64(self.number).u16(u16::from(self.in_sync));
-        out.u16(self.laggards().count() as u16).u32(0);
+        let flags = u16::from(self.in_sync) | u16::from(self.counted) << 1;
+        out.u64(self.number).u16(flags);
+        out.u16(self.members().count() as u16).u32(0);
         out.put(self.entries);
         out.seal(&[])
     }
 
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         check_head("length of a standing", STANDING_HEAD_BYTES, bytes)?;
-        let in_sync = match u16_at(bytes, 16) {
-            0 => false,
-            1 => true,
-            other => return Err(corrupt("whether a standby is in sync", "0 or 1", other)),
-        };
+        let flags = u16_at(bytes, 16);
+        if flags > u16::from(IN_SYNC | COUNTED) {
+            return Err(corrupt("flags of a standing", "0 to 3", flags));
+        }
         check("bytes before a standing's standbys", 0, u32_at(bytes, 20))?;
         let entries = &bytes[STANDING_HEAD_BYTES..];
         let (mut rest, mut count) = (entries, 0_u16);
-        while let Some((_, behind)) = laggard_at(rest)? {
+        while let Some((_, behind)) = member_at(rest)? {
             (rest, count) = (behind, count + 1);
             if usize::from(count) > STANDING_MAX {
                 break;
@@ -97,25 +114,42 @@ impl<'a> Standing<'a> {
         }
         Ok(Self {
             number: u64_at(bytes, 8),
-            in_sync,
+            in_sync: flags & u16::from(IN_SYNC) != 0,
+            counted: flags & u16::from(COUNTED) != 0,
             entries,
         })
     }
 }
 
-/// The first of them, and what follows. None: there is nothing more.
-fn laggard_at(entries: &[u8]) -> Result<Option<(LaggardSeen<'_>, &[u8])>, WireError> {
+/// Returns the first of them, and what follows. None: there is nothing more.
+fn member_at(entries: &[u8]) -> Result<Option<(MemberSeen<'_>, &[u8])>, WireError> {
+    const WHAT: &str = "length of a standing's standby";
     if entries.is_empty() {
         return Ok(None);
     }
-    check_head("length of a standing's standby", STANDING_ENTRY_BYTES, entries)?;
-    let length = usize::from(entries[STANDING_ENTRY_BYTES - 1]);
-    if !(1..=STANDBY_NAME_BYTES_MAX).contains(&length) {
-        let expected = format!("1 to {STANDBY_NAME_BYTES_MAX}");
-        return Err(corrupt("length of a name", expected, length));
+    check_head(WHAT, STANDING_ENTRY_BYTES, entries)?;
+    let (flags, name_bytes) = (entries[8], usize::from(entries[9]));
+    let url_bytes = usize::from(u16_at(entries, 10));
+    if flags > IN_SYNC | COUNTED {
+        return Err(corrupt("flags of a standing's standby", "0 to 3", flags));
     }
-    check_head("length of a standing's standby", STANDING_ENTRY_BYTES + length, entries)?;
-    let (name, rest) = entries[STANDING_ENTRY_BYTES..].split_at(length);
-    let (name, from) = (text(name)?, Lsn(u64_at(entries, 0)));
-    Ok(Some((LaggardSeen { name, from }, rest)))
+    if !(1..=STANDBY_NAME_BYTES_MAX).contains(&name_bytes) {
+        let expected = format!("1 to {STANDBY_NAME_BYTES_MAX}");
+        return Err(corrupt("length of a name", expected, name_bytes));
+    }
+    if url_bytes > FRAME_TEXT_BYTES_MAX {
+        let expected = format!("at most {FRAME_TEXT_BYTES_MAX}");
+        return Err(corrupt("length of a URL", expected, url_bytes));
+    }
+    check_head(WHAT, STANDING_ENTRY_BYTES + name_bytes + url_bytes, entries)?;
+    let (name, rest) = entries[STANDING_ENTRY_BYTES..].split_at(name_bytes);
+    let (url, rest) = rest.split_at(url_bytes);
+    let member = MemberSeen {
+        name: text(name)?,
+        url: text(url)?,
+        from: Lsn(u64_at(entries, 0)),
+        is_in_sync: flags & IN_SYNC != 0,
+        is_counted: flags & COUNTED != 0,
+    };
+    Ok(Some((member, rest)))
 }

@@ -243,7 +243,7 @@ fn golden_streams() {
     );
     let packed = packed_laggards(&[("s2", 9), ("s3", 0x1122)]);
     check_golden(
-        Frame::Standing(Standing::new(6, true, &packed)),
+        Frame::Standing(Standing::new(6, (true, false), &packed)),
         expect![[r#"
         e0 8b 11 ee 0a 00 00 00 06 00 00 00 00 00 00 00
         01 00 02 00 00 00 00 00 09 00 00 00 00 00 00 00
@@ -306,15 +306,17 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(epochs, 24, 3), "a list of epochs");
     refused(with(Frame::Progress(progress()), 60, 1), "behind a progress's epoch");
     let packed = packed_laggards(&[("s2", 9)]);
-    let standing = Frame::Standing(Standing::new(6, true, &packed));
-    refused(with(standing, 16, 2), "whether a standby is in sync");
+    let standing = Frame::Standing(Standing::new(6, (true, false), &packed));
+    refused(with(standing, 16, 4), "flags of a standing");
     refused(with(standing, 18, 2), "number of a standing's standbys");
     refused(with(standing, 20, 1), "bytes before a standing's standbys");
-    refused(with(standing, 32, 0), "length of a name");
-    refused(with(standing, 32, 3), "length of a standing's standby");
+    refused(with(standing, 32, 4), "flags of a standing's standby");
+    refused(with(standing, 33, 0), "length of a name");
+    refused(with(standing, 33, 3), "length of a standing's standby");
+    refused(with(standing, 35, 3), "length of a URL");
     let many = packed_laggards(&[("s2", 9); 17]).repeat(2);
     refused(
-        with(Frame::Standing(Standing::new(6, true, &many)), 18, 17),
+        with(Frame::Standing(Standing::new(6, (true, false), &many)), 18, 17),
         "at most 16",
     );
     let chunk = FileChunk {
@@ -329,21 +331,24 @@ fn what_no_encoder_writes_is_refused() {
 }
 
 fn packed_laggards(laggards: &[(&str, u64)]) -> Vec<u8> {
-    Standing::pack(
-        laggards
-            .iter()
-            .map(|(name, from)| LaggardSeen { name, from: Lsn(*from) }),
-    )
+    Standing::pack(laggards.iter().map(|(name, from)| MemberSeen {
+        name,
+        url: "",
+        from: Lsn(*from),
+        is_in_sync: from % 2 == 1,
+        is_counted: from % 3 == 1,
+    }))
 }
 
 #[test]
-fn laggards_come_back_in_their_order() {
+fn members_come_back_in_their_order() {
     let packed = packed_laggards(&[("s2", 9), ("s1", 0)]);
-    let bytes = Frame::Standing(Standing::new(1, false, &packed)).encode();
+    let bytes = Frame::Standing(Standing::new(1, (false, true), &packed)).encode();
     let Ok(Frame::Standing(read)) = Frame::decode(&bytes) else {
         panic!("it is a standing");
     };
-    let laggards: Vec<_> = read.laggards().map(|seen| (seen.name, seen.from)).collect();
+    let laggards: Vec<_> = read.members().map(|seen| (seen.name, seen.from)).collect();
+    assert!(!read.in_sync && read.counted);
     assert_eq!(laggards, [("s2", Lsn(9)), ("s1", Lsn(0))]);
 }
 
@@ -438,7 +443,11 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             committed: Lsn(n[3]),
             behind_bytes: n[4],
         }),
-        Frame::Standing(Standing::new(n[0], n[1].is_multiple_of(2), &parts.laggards)),
+        Frame::Standing(Standing::new(
+            n[0],
+            (n[1].is_multiple_of(2), n[1].is_multiple_of(3)),
+            &parts.laggards,
+        )),
         Frame::Progress(Progress {
             sent_ns: n[6],
             received: Lsn(n[3]),

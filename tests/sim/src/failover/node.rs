@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::Safety;
+use reprise_base::{Joiner, NodeProcess, Safety};
 use reprise_database::{
     CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
     Environment, Folders, FollowPrimary, Health, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, Sampling,
@@ -187,6 +187,7 @@ struct Asking {
     successor: Mutex<Option<usize>>,
     /// Once it is there.
     database: OnceLock<Weak<Database>>,
+    process: NodeProcess,
 }
 
 impl Asking {
@@ -215,8 +216,12 @@ impl Asking {
     }
 
     fn ticket(&self) -> Result<JoinTicket, Refused> {
-        let name = NAMES[self.life.node];
-        self.ask(&|service| service.join(name))
+        let joiner = Joiner {
+            process: Some(self.process),
+            url: Some(url_of(NAMES[self.life.node]).into()),
+            ..Joiner::from(NAMES[self.life.node])
+        };
+        self.ask(&|service| service.join(&joiner))
     }
 }
 
@@ -228,9 +233,10 @@ pub fn follow((around, life): (&Arc<Around>, &Arc<Life>), database: &Arc<Databas
         of,
         successor: Mutex::default(),
         database: OnceLock::new(),
+        process: database.begin_process().map_err(|error| error.to_string())?,
     });
     let _ = asking.database.set(Arc::downgrade(database));
-    let (tickets, own) = (asking.clone(), NAMES[life.node]);
+    let (tickets, peers, own) = (asking.clone(), asking.clone(), NAMES[life.node]);
     let config = FollowPrimary {
         net: Arc::new(around.net.host(own)),
         name: own.into(),
@@ -243,6 +249,13 @@ pub fn follow((around, life): (&Arc<Around>, &Arc<Life>), database: &Arc<Databas
         }),
         step_down: Arc::new(move || {
             let told = asking.ask(&|service| service.step_down(own, Some(url_of(own).into())));
+            told.map_err(|refused| refused.text().into())
+        }),
+        ask_peer: Arc::new(move |url, question| {
+            let node = node_of(url).ok_or("no node of the cluster")?;
+            let told = peers
+                .around
+                .ask((peers.life.node, node), |service| service.promise(question));
             told.map_err(|refused| refused.text().into())
         }),
     };
@@ -261,7 +274,12 @@ pub struct Closed<'a> {
 impl Closed<'_> {
     fn link(&self) -> Result<LinkConfig, String> {
         let name = NAMES[self.node];
-        let ticket = self.around.ask((self.node, self.of), |service| service.join(name));
+        let process = self.node()?.begin_process().map_err(|error| error.to_string())?;
+        let joiner = Joiner {
+            process: Some(process),
+            ..Joiner::from(name)
+        };
+        let ticket = self.around.ask((self.node, self.of), |service| service.join(&joiner));
         let ticket = ticket.map_err(|refused| refused.text())?;
         Ok(LinkConfig {
             net: Arc::new(self.around.net.host(name)),

@@ -50,7 +50,7 @@ pub fn service(database: &Database) -> Arc<dyn ReplicationService> {
 }
 
 pub fn link(database: &Database, name: &str) -> LinkConfig {
-    let ticket = service(database).join(name).expect("a ticket");
+    let ticket = service(database).join(&name.into()).expect("a ticket");
     LinkConfig {
         net: Arc::new(RealNet),
         clock: Arc::new(RealClock::new()),
@@ -95,10 +95,11 @@ pub fn follow_primary(primary: &Primary, name: &str) -> FollowPrimary {
             let primary = primary.lock().expect("test").clone();
             let primary = primary.ok_or_else(|| refused("there is none now".into()))?;
             service(&primary)
-                .join(&asked)
+                .join(&asked.as_str().into())
                 .map_err(|error| refused(error.to_string()))
         }),
         step_down: Arc::new(move || ask_step_down(&giving, &asks)),
+        ask_peer: Arc::new(|_, _| Err("it is alone".into())),
     }
 }
 

@@ -11,13 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_base::{Epoch, Lsn, PartitionId, Role, Safety, TxnId, Waiter};
+use reprise_base::{Lsn, PartitionId, Role, Safety, TxnId, Waiter};
 use reprise_env::{Clock, Disk, Net, RealClock, RealNet, RealThreads, SimDisk, Threads};
 use reprise_log::{Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, Receiver};
 use reprise_ship::{
     BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Expected, Link, LinkConfig, LinkError, PersistedHook,
     ShipEvent, ShippedLog, Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen, Streaming,
-    Taker,
+    Taker, WelcomeSeen,
 };
 use reprise_wire::{
     Change, ChangesRef, CommandRef, DeployRef, FILE_CHUNK_BYTES_MAX, PartitionSet, RecordBatch, RecordRef, TwoForms,
@@ -270,7 +270,7 @@ impl Primary {
     }
 
     pub fn link(&self, around: &Around, name: &str) -> LinkConfig {
-        let ticket = self.shipper.join(name).expect("a good name");
+        let ticket = self.shipper.join(&name.into()).expect("a good name");
         LinkConfig {
             net: around.net.clone(),
             clock: around.clock.clone(),
@@ -356,7 +356,7 @@ impl Taker for LogTaker {
         !self.is_forgetful.load(Ordering::Relaxed)
     }
 
-    fn judge_primary(&self, _: Epoch) -> Result<(), String> {
+    fn judge_primary(&self, _: &WelcomeSeen) -> Result<(), String> {
         match self.sees_later.load(Ordering::Relaxed) {
             true => Err("another one followed".into()),
             false => Ok(()),

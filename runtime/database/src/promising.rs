@@ -1,0 +1,333 @@
+//! Promises: a standby that is to lead asks the other standbys to follow no earlier primary any more, and to tell how far they are. Without the
+//! promise, the old primary could go on to answer with their help.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use reprise_base::{Epoch, Lsn, Role, Safety};
+use reprise_env::DiskError;
+use reprise_failover::{NodeId, NodeSet, is_read_quorum};
+use reprise_router::{LossCause, LostRange, PeerMember, PeerStatus, PromiseAnswer, PromiseRequest, ReplicationError};
+use serde::{Deserialize, Serialize};
+
+use crate::{node_file::NodeFile, shipping::Replication};
+
+/// Asks the server at a URL. May block, for about a second. Err: it can't be reached, or why it does not promise.
+pub type AskPeer = Arc<dyn Fn(&str, &PromiseRequest) -> Result<PromiseAnswer, Arc<str>> + Send + Sync>;
+
+/// A promise, as the document of the server has it that gave it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Promise {
+    /// The server follows no primary before this epoch.
+    epoch: u32,
+    /// In this epoch it follows this server alone.
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+}
+
+/// The promise that a server gave last.
+pub(crate) struct Promises {
+    node: Arc<NodeFile>,
+    /// It restricts from the moment when it is asked for, also if it can't be saved. Behind it: the one before.
+    newest: Mutex<(Option<Promise>, Option<Promise>)>,
+}
+
+impl Promises {
+    pub fn open(node: Arc<NodeFile>) -> Self {
+        let newest = Mutex::new((node.read(|document| document.promise.clone()), None));
+        Self { node, newest }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Option<Promise>, Option<Promise>)> {
+        self.newest.lock().expect("nothing panics under this lock")
+    }
+
+    /// Returns the epoch before which no primary is followed.
+    pub fn bound(&self) -> Epoch {
+        Epoch(self.lock().0.as_ref().map_or(0, |promise| promise.epoch))
+    }
+
+    /// Checks whether the primary of an epoch, at this URL, may be followed.
+    pub fn check(&self, epoch: Epoch, url: &str) -> Result<(), String> {
+        let newest = self.lock();
+        let Some(promise) = &newest.0 else { return Ok(()) };
+        let is_it = promise
+            .url
+            .as_deref()
+            .is_none_or(|promised| url.is_empty() || promised == url);
+        match epoch.0 > promise.epoch || (epoch.0 == promise.epoch && is_it) {
+            true => Ok(()),
+            false => Err(format!(
+                "that primary is of epoch {epoch}, and this standby promised epoch {} to {}: it follows no earlier primary any more",
+                promise.epoch, promise.name
+            )),
+        }
+    }
+
+    fn give(&self, promise: Promise) -> Result<(), ReplicationError> {
+        let mut newest = self.lock();
+        if let Some(known) = &newest.0
+            && (known.epoch, &known.name) != (promise.epoch, &promise.name)
+        {
+            if known.epoch >= promise.epoch {
+                let reason = format!("this server promised epoch {} to {} before", known.epoch, known.name);
+                return Err(ReplicationError::Unavailable(reason.into()));
+            }
+            newest.1 = newest.0.clone();
+        }
+        newest.0 = Some(promise);
+        let saved = self.save(newest.0.as_ref());
+        saved.map_err(|error| ReplicationError::Unavailable(format!("a promise can't be saved: {error}").into()))
+    }
+
+    /// The server that got the promise does not lead in its epoch.
+    fn withdraw(&self, epoch: Epoch, name: &str) -> Result<(), ReplicationError> {
+        let mut newest = self.lock();
+        if newest
+            .0
+            .as_ref()
+            .is_some_and(|known| known.epoch == epoch.0 && known.name == name)
+        {
+            newest.0 = newest.1.take();
+            let saved = self.save(newest.0.as_ref());
+            return saved.map_err(|error| ReplicationError::Unavailable(error.to_string().into()));
+        }
+        Ok(())
+    }
+
+    fn save(&self, promise: Option<&Promise>) -> Result<(), DiskError> {
+        self.node.change(|document| document.promise = promise.cloned())
+    }
+}
+
+/// The answers to a promotion, and who gave a promise.
+#[derive(Default)]
+pub(crate) struct Asked {
+    pub answers: Vec<PromiseAnswer>,
+    /// URLs of the servers that were asked and may have promised.
+    urls: Vec<String>,
+}
+
+fn newest<'a>(own: &'a PromiseAnswer, answers: &'a [PromiseAnswer]) -> Option<&'a PeerStatus> {
+    let all = [own].into_iter().chain(answers);
+    all.filter_map(|answer| answer.status.as_ref())
+        .max_by_key(|status| (status.epoch, status.number))
+}
+
+/// Returns why something may be lost that was answered at `quorum`, if a server with the answer `own` leads by these answers.
+fn lost_at_quorum(own: &PromiseAnswer, answers: &[PromiseAnswer]) -> Option<LossCause> {
+    if answers.iter().any(|answer| answer.is_further_than(own.epoch, own.end)) {
+        return Some(LossCause::AnotherHasMore);
+    }
+    let Some(status) = newest(own, answers) else {
+        return Some(LossCause::NeverTold);
+    };
+    let counted: Vec<_> = status.members.iter().filter(|member| member.is_counted).collect();
+    let set: NodeSet = (1..=counted.len() as u64).map(NodeId).collect();
+    let has_answered = |node: NodeId| {
+        let name = node.0.checked_sub(1).map(|at| &counted[at as usize].name);
+        let mut names = [own].into_iter().chain(answers).map(|answer| &answer.name);
+        name.is_some_and(|name| names.any(|answered| answered == name))
+    };
+    (!is_read_quorum(Safety::Quorum, &set, NodeId(0), &has_answered)).then_some(LossCause::Quorum)
+}
+
+impl Replication {
+    /// Tells how far this server is, as its answer.
+    fn answer(&self) -> PromiseAnswer {
+        let (name, status) = (self.name.get().cloned().unwrap_or_default(), self.synced.status());
+        let (epoch, end) = match self.log.received() {
+            Some(received) => (received.epoch, received.lsn),
+            None => (self.log.written_epoch(), self.log.filled()),
+        };
+        let told = status.map(|status| {
+            let others = status.others.iter().map(|other| PeerMember {
+                name: other.name.clone(),
+                url: other.url.clone(),
+                is_counted: other.counted,
+            });
+            let own = PeerMember {
+                name: name.clone(),
+                url: String::new(),
+                is_counted: status.counted,
+            };
+            PeerStatus {
+                epoch: Epoch(status.epoch),
+                number: status.number,
+                members: others.chain([own]).collect(),
+            }
+        });
+        PromiseAnswer {
+            name,
+            epoch: epoch.max(told.as_ref().map_or(Epoch(0), |status| status.epoch)),
+            end,
+            status: told,
+        }
+    }
+
+    /// Answers a server that is to lead. A server that knows of a later epoch tells so, and promises nothing.
+    pub(crate) fn give_promise(&self, asked: &PromiseRequest) -> Result<PromiseAnswer, ReplicationError> {
+        if self.router.role() != Role::Standby {
+            return Err(ReplicationError::IsPrimary(self.log.epoch()));
+        }
+        if asked.is_withdrawn {
+            self.promises.withdraw(asked.epoch, &asked.name)?;
+            return Ok(self.answer());
+        }
+        if self.answer().epoch < asked.epoch {
+            self.promises.give(Promise {
+                epoch: asked.epoch.0,
+                name: asked.name.clone(),
+                url: asked.url.as_deref().map(str::to_owned),
+            })?;
+        }
+        // Nothing beyond this is acknowledged to an earlier primary.
+        Ok(self.answer())
+    }
+
+    fn request(&self, epoch: Epoch, is_withdrawn: bool) -> PromiseRequest {
+        PromiseRequest {
+            epoch,
+            name: self.name.get().cloned().unwrap_or_default(),
+            url: self.own_url(),
+            is_withdrawn,
+        }
+    }
+
+    /// Asks all standbys that this one and the others know, as far as they can be reached.
+    fn ask_others(&self, epoch: Epoch) -> Asked {
+        let mut asked = Asked::default();
+        let Some(ask) = self.peers.get() else { return asked };
+        let own = self.answer();
+        loop {
+            let status = newest(&own, &asked.answers).or(own.status.as_ref());
+            let members = status.into_iter().flat_map(|status| &status.members);
+            let is_new = |member: &&PeerMember| {
+                !member.url.is_empty() && member.name != own.name && !asked.urls.contains(&member.url)
+            };
+            let Some(url) = members.filter(is_new).map(|member| member.url.clone()).next() else {
+                return asked;
+            };
+            let answer = ask(&url, &self.request(epoch, false));
+            asked.urls.push(url);
+            asked.answers.extend(answer);
+        }
+    }
+
+    /// Asks the other standbys for a promise of this epoch, and judges by their answers what may be lost of what was answered at `quorum`.
+    pub(crate) fn ask_at_quorum(&self, epoch: Epoch) -> (Asked, Option<LostRange>) {
+        let asked = self.ask_others(epoch);
+        let own = self.answer();
+        let cause = lost_at_quorum(&own, &asked.answers);
+        let most: Lsn = asked.answers.iter().map(|answer| answer.end).max().unwrap_or_default();
+        let lost = cause.map(|cause| {
+            let lost = self.synced.behind(own.end, cause);
+            LostRange {
+                known_to: lost.known_to.max(Some(most.max(own.end))),
+                ..lost
+            }
+        });
+        (asked, lost)
+    }
+
+    /// This server does not lead in the epoch that it asked for. A server that does not hear of it follows the next primary all the same.
+    pub(crate) fn withdraw(&self, asked: &Asked, epoch: Epoch) {
+        let Some(ask) = self.peers.get() else { return };
+        for url in &asked.urls {
+            let _ = ask(url, &self.request(epoch, true));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_env::SimDisk;
+
+    use super::*;
+
+    /// `NAME EPOCH END`, then the standbys that count by the newest word that it knows.
+    fn answer(text: &str) -> PromiseAnswer {
+        let mut words = text.split_whitespace();
+        let name = words.next().expect("a name").to_owned();
+        let mut number = || {
+            words
+                .next()
+                .and_then(|word| word.parse::<u64>().ok())
+                .expect("a number")
+        };
+        let (epoch, end) = (Epoch(number() as u32), Lsn(number()));
+        let members: Vec<_> = words
+            .map(|name| PeerMember {
+                name: name.to_owned(),
+                url: format!("http://{name}:1"),
+                is_counted: true,
+            })
+            .collect();
+        let status = (!members.is_empty()).then_some(PeerStatus {
+            epoch,
+            number: end.0,
+            members,
+        });
+        PromiseAnswer {
+            name,
+            epoch,
+            end,
+            status,
+        }
+    }
+
+    #[test]
+    fn quorum_loses_nothing_by_the_furthest_of_enough_standbys() {
+        for (own, others, expected) in [
+            // Any of two has what is answered: both have to be asked.
+            ("b 1 7 b c", &["c 1 7 b c"][..], None),
+            ("b 1 7 b c", &["c 1 6 b c"], None),
+            ("b 1 7 b c", &["c 1 8 b c"], Some(LossCause::AnotherHasMore)),
+            ("b 1 9 b c", &["c 2 8 b c"], Some(LossCause::AnotherHasMore)),
+            ("b 1 7 b c", &[], Some(LossCause::Quorum)),
+            ("b 1 7", &[], Some(LossCause::NeverTold)),
+            ("b 1 7 b", &[], None),
+            // Two of three have it: two are enough.
+            ("b 1 7 b c d", &["c 1 7 b c d"], None),
+            ("b 1 7 b c d", &[], Some(LossCause::Quorum)),
+            // One that counts no more is no part of a quorum, by the newest word.
+            ("b 1 7 b c", &["x 1 3 b c"], Some(LossCause::Quorum)),
+            ("b 1 9 b c", &["c 1 7 b c d e"], None),
+            ("b 1 7 b c", &["c 1 7 b c", "d 1 6 c"], None),
+        ] {
+            let others: Vec<_> = others.iter().map(|text| answer(text)).collect();
+            assert_eq!(lost_at_quorum(&answer(own), &others), expected, "{own}, {others:?}");
+        }
+    }
+
+    #[test]
+    fn promise_holds_after_a_restart_and_is_given_once() {
+        let disk = SimDisk::new();
+        let open = || Promises::open(NodeFile::open(Arc::new(disk.clone())).expect("read"));
+        let promise = |epoch, name: &str| Promise {
+            epoch,
+            name: name.to_owned(),
+            url: Some(format!("http://{name}:1")),
+        };
+        let promises = open();
+        promises.check(Epoch(1), "http://a:1").expect("nothing is promised");
+        promises.give(promise(3, "b")).expect("saved");
+        promises.give(promise(3, "b")).expect("the same again");
+        promises.give(promise(3, "c")).expect_err("it is b's");
+        promises.give(promise(2, "c")).expect_err("it is earlier");
+        for promises in [promises, open()] {
+            assert_eq!(promises.bound(), Epoch(3));
+            promises.check(Epoch(2), "http://a:1").expect_err("it is earlier");
+            promises.check(Epoch(3), "http://a:1").expect_err("it is b's");
+            promises.check(Epoch(3), "http://b:1").expect("b");
+            promises.check(Epoch(4), "http://a:1").expect("it is later");
+        }
+        let promises = open();
+        promises.give(promise(5, "c")).expect("it is later");
+        promises.withdraw(Epoch(5), "b").expect("it has none");
+        assert_eq!(promises.bound(), Epoch(5));
+        promises.withdraw(Epoch(5), "c").expect("saved");
+        assert_eq!((promises.bound(), open().bound()), (Epoch(3), Epoch(3)));
+    }
+}
