@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use reprise_base::Lsn;
 use reprise_env::DiskError;
-use reprise_router::OutOfSync;
+use reprise_router::{OutOfSync, PeerMember};
 use reprise_ship::Expected;
 use serde::{Deserialize, Serialize};
 
@@ -138,6 +138,26 @@ pub(crate) fn begin_epoch(members: &mut Vec<Member>, laggards: &[OutOfSync]) {
                 persisted: 0,
                 in_sync: false,
                 counted: false,
+                was_in_sync: false,
+            });
+        }
+    }
+}
+
+/// Has these standbys count, and no others.
+pub(crate) fn count_on(members: &mut Vec<Member>, set: &[PeerMember]) {
+    let is_in = |name: &str| set.iter().any(|member| member.name == name);
+    members
+        .iter_mut()
+        .for_each(|member| member.counted = is_in(&member.name));
+    for counted in set {
+        if members.iter().all(|member| member.name != counted.name) {
+            members.push(Member {
+                name: counted.name.clone(),
+                lsn: counted.from.0,
+                persisted: 0,
+                in_sync: false,
+                counted: true,
                 was_in_sync: false,
             });
         }

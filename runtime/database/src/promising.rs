@@ -123,14 +123,22 @@ fn lost_at_quorum(own: &PromiseAnswer, answers: &[PromiseAnswer]) -> Option<Loss
     let Some(status) = newest(own, answers) else {
         return Some(LossCause::NeverTold);
     };
-    let counted: Vec<_> = status.members.iter().filter(|member| member.is_counted).collect();
-    let set: NodeSet = (1..=counted.len() as u64).map(NodeId).collect();
+    let set = |is: fn(&PeerMember) -> bool| -> NodeSet {
+        let members = (1..).zip(&status.members);
+        members
+            .filter(|(_, member)| is(member))
+            .map(|(number, _)| NodeId(number))
+            .collect()
+    };
     let has_answered = |node: NodeId| {
-        let name = node.0.checked_sub(1).map(|at| &counted[at as usize].name);
+        let name = node.0.checked_sub(1).map(|at| &status.members[at as usize].name);
         let mut names = [own].into_iter().chain(answers).map(|answer| &answer.name);
         name.is_some_and(|name| names.any(|answered| answered == name))
     };
-    (!is_read_quorum(Safety::Quorum, &set, NodeId(0), &has_answered)).then_some(LossCause::Quorum)
+    // While a change is under way, both sets count.
+    let sets = [set(|member| member.is_counted), set(|member| member.is_counted_next)];
+    let suffices = |set: &NodeSet| is_read_quorum(Safety::Quorum, set, NodeId(0), &has_answered);
+    (!sets.iter().all(suffices)).then_some(LossCause::Quorum)
 }
 
 impl Replication {
@@ -145,12 +153,16 @@ impl Replication {
             let others = status.others.iter().map(|other| PeerMember {
                 name: other.name.clone(),
                 url: other.url.clone(),
+                from: Lsn(other.lsn),
                 is_counted: other.counted,
+                is_counted_next: other.counted_next,
             });
             let own = PeerMember {
                 name: name.clone(),
                 url: String::new(),
+                from: Lsn(0),
                 is_counted: status.counted,
+                is_counted_next: status.counted_next,
             };
             PeerStatus {
                 epoch: Epoch(status.epoch),
@@ -231,6 +243,14 @@ impl Replication {
         (asked, lost)
     }
 
+    /// Returns the standbys that count once this server leads: those that counted, by the newest word of a primary. None: the level counts on none.
+    pub(crate) fn first_set(&self, asked: &Asked) -> Option<Vec<PeerMember>> {
+        let own = self.answer();
+        let status = newest(&own, &asked.answers).filter(|_| self.is_told_at_quorum())?;
+        let is_in = |member: &&PeerMember| member.is_counted_next && member.name != own.name;
+        Some(status.members.iter().filter(is_in).cloned().collect())
+    }
+
     /// This server does not lead in the epoch that it asked for. A server that does not hear of it follows the next primary all the same.
     pub(crate) fn withdraw(&self, asked: &Asked, epoch: Epoch) {
         let Some(ask) = self.peers.get() else { return };
@@ -261,7 +281,9 @@ mod tests {
             .map(|name| PeerMember {
                 name: name.to_owned(),
                 url: format!("http://{name}:1"),
+                from: Lsn(0),
                 is_counted: true,
+                is_counted_next: true,
             })
             .collect();
         let status = (!members.is_empty()).then_some(PeerStatus {

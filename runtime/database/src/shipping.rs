@@ -15,9 +15,9 @@ use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, LogPolicy, Shared, ShipForm};
 use reprise_router::{
-    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LossCause, LostRange, Phase, PromiseAnswer, PromiseRequest,
-    PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState,
-    SteppedDown, ViewAge,
+    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LossCause, LostRange, PeerMember, Phase, PromiseAnswer,
+    PromiseRequest, PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router,
+    StandbyInfo, StandbyState, SteppedDown, ViewAge,
 };
 use reprise_ship::{Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
 use reprise_upkeep::{Checkpointer, FirstCheckpoints};
@@ -669,7 +669,7 @@ impl ReplicationService for Replication {
             None if options.is_forced => self.judge_loss(accepts_loss)?,
             None => None,
         };
-        let promoted = self.become_primary(&database, epoch);
+        let promoted = self.become_primary(&database, (epoch, self.first_set(&asked)));
         if promoted.is_err() {
             self.withdraw(&asked, epoch);
         }
@@ -698,9 +698,13 @@ impl ReplicationService for Replication {
 
 impl Replication {
     /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
-    fn become_primary(&self, database: &Database, at_least: Epoch) -> Result<Promoted, ReplicationError> {
+    fn become_primary(
+        &self,
+        database: &Database,
+        (at_least, set): (Epoch, Option<Vec<PeerMember>>),
+    ) -> Result<Promoted, ReplicationError> {
         let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
-        let epoch = self.begin_promotion(&self.synced.laggards(), at_least)?;
+        let epoch = self.begin_promotion((&self.synced.laggards(), set.as_deref()), at_least)?;
         let promoted = database.promote_in(epoch)?;
         if let Some(hiding) = database.hiding() {
             hiding.show_again(&self.router);
@@ -730,7 +734,7 @@ impl Replication {
         self.judge_takeover()?;
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
-        self.become_primary(&database, self.synced.epoch().next())
+        self.become_primary(&database, (self.synced.epoch().next(), None))
     }
 
     /// In which epoch, at least, this server becomes the primary.
@@ -739,7 +743,7 @@ impl Replication {
     }
 
     /// Whether the primary's writes waited for a quorum, as it told last.
-    fn is_told_at_quorum(&self) -> bool {
+    pub(crate) fn is_told_at_quorum(&self) -> bool {
         let status = self.synced.status();
         status.is_some_and(|status| status.safety == Safety::Quorum.name())
     }

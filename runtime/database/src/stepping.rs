@@ -6,7 +6,9 @@ use std::{sync::Arc, time::Duration};
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::DiskError;
 use reprise_log::LogError;
-use reprise_router::{LossCause, LostRange, OutOfSync, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown};
+use reprise_router::{
+    LossCause, LostRange, OutOfSync, PeerMember, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown,
+};
 use reprise_ship::{StandbyState, StandbyStatus};
 use serde::{Deserialize, Serialize};
 
@@ -318,9 +320,16 @@ impl Replication {
     }
 
     /// Records that a standby begins to lead, in the returned epoch: no standby is in sync with it. Nothing else has changed if that fails.
-    pub(crate) fn begin_promotion(&self, laggards: &[OutOfSync], at_least: Epoch) -> Result<Epoch, ReplicationError> {
+    pub(crate) fn begin_promotion(
+        &self,
+        (laggards, set): (&[OutOfSync], Option<&[PeerMember]>),
+        at_least: Epoch,
+    ) -> Result<Epoch, ReplicationError> {
         let begun = self.node.change(|document| {
             expected::begin_epoch(&mut document.members, laggards);
+            if let Some(set) = set {
+                expected::count_on(&mut document.members, set);
+            }
             document.handed_over = None;
             cutting::begin_leading(document, at_least)
         });

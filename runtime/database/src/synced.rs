@@ -30,7 +30,10 @@ pub(crate) struct OtherStandby {
     /// It has everything before this LSN.
     pub lsn: u64,
     pub in_sync: bool,
+    /// It is in the set that `quorum` counts on.
     pub counted: bool,
+    /// It is in the set to which a change is under way.
+    pub counted_next: bool,
 }
 
 /// The primary's last word on the sync set, as the document of a standby has it.
@@ -44,8 +47,10 @@ pub(crate) struct StoredStatus {
     /// Grows within an epoch.
     pub number: u64,
     pub in_sync: bool,
-    /// This standby counts at `quorum` and `very-safe`.
+    /// This standby is in the set that `quorum` counts on.
     pub counted: bool,
+    /// This standby is in the set to which a change is under way.
+    pub counted_next: bool,
     /// What was durable here by then.
     lsn: u64,
     /// What was durable there, as far as it told.
@@ -174,7 +179,8 @@ impl Synced {
             safety: standing.safety.name().to_owned(),
             number: standing.number,
             in_sync: standing.in_sync,
-            counted: standing.counted,
+            counted: standing.set.is_in,
+            counted_next: standing.set.is_in_next,
             lsn: persisted.0,
             primary_lsn: state.kept.as_ref().map_or(0, |kept| kept.primary_lsn),
             others: standing
@@ -185,7 +191,8 @@ impl Synced {
                     url: member.url.to_string(),
                     lsn: member.from.0,
                     in_sync: member.is_in_sync,
-                    counted: member.is_counted,
+                    counted: member.set.is_in,
+                    counted_next: member.set.is_in_next,
                 })
                 .collect(),
         };

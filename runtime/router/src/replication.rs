@@ -305,8 +305,12 @@ pub struct PromiseRequest {
 pub struct PeerMember {
     pub name: String,
     pub url: String,
-    /// `quorum` and `very-safe` count on it.
+    /// End of what it has for certain.
+    pub from: Lsn,
+    /// It is in the set that `quorum` counts on.
     pub is_counted: bool,
+    /// It is in the set to which a change is under way.
+    pub is_counted_next: bool,
 }
 
 /// A primary's word on its standbys.

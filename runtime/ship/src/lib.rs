@@ -14,8 +14,10 @@ mod fork;
 mod freshness;
 mod judge;
 mod link;
+mod member;
 mod noting;
 mod own_freshness;
+mod quorum;
 mod receive;
 mod ring;
 mod safety;
@@ -36,9 +38,9 @@ pub use link::{
     BeatSeen, ComparedOwn, Compares, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, StandingSeen,
     Streaming, Taker, ToldMember, WelcomeSeen,
 };
+pub use member::{ComparedStatus, Expected, StandbyState, StandbyStatus};
 pub use own_freshness::OwnFreshness;
 pub use receive::{Bootstrapped, Bootstrapping};
 pub use safety::{Commits, IN_SYNC_NS, SafetyHook, Stand, committed_by, waits_for_each};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
-pub use table::{ComparedStatus, Expected, StandbyState, StandbyStatus};

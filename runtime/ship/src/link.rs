@@ -9,7 +9,7 @@ use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
 use reprise_log::{Group, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_wire::{
     Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Named, Outcome, Progress, Refusal, Refused,
-    SHIP_PROTOCOL, Standing, TableDigests, Wants, WireError,
+    SHIP_PROTOCOL, SetPart, Standing, TableDigests, Wants, WireError,
 };
 
 use crate::connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait};
@@ -114,8 +114,8 @@ pub struct StandingSeen {
     pub number: u64,
     /// Of this standby.
     pub in_sync: bool,
-    /// This standby counts at `quorum` and `very-safe`.
-    pub counted: bool,
+    /// The part of this standby in the set that `quorum` counts on.
+    pub set: SetPart,
     /// The other standbys.
     pub members: Vec<ToldMember>,
 }
@@ -129,7 +129,7 @@ pub struct ToldMember {
     /// It has everything before this LSN.
     pub from: Lsn,
     pub is_in_sync: bool,
-    pub is_counted: bool,
+    pub set: SetPart,
 }
 
 /// What a connection to a primary needs.
@@ -454,14 +454,14 @@ impl Streaming {
             url: seen.url.into(),
             from: seen.from,
             is_in_sync: seen.is_in_sync,
-            is_counted: seen.is_counted,
+            set: seen.set,
         });
         let is_kept = self.taker.keep_standing(&StandingSeen {
             epoch: welcome.epoch,
             safety: welcome.safety,
             number: standing.number,
             in_sync: standing.in_sync,
-            counted: standing.counted,
+            set: standing.set,
             members: members.collect(),
         });
         if is_kept {

@@ -57,10 +57,10 @@ impl Noting {
                 url: &member.url,
                 from: member.from,
                 is_in_sync: member.is_in_sync,
-                is_counted: member.is_counted,
+                set: member.set,
             });
             let packed = Standing::pack(members);
-            let standing = Standing::new(now.number, (now.in_sync, now.counted), &packed);
+            let standing = Standing::new(now.number, (now.in_sync, now.set), &packed);
             send(connection, &Frame::Standing(standing))?;
             self.number = now.number;
             self.since_ns.get_or_insert(now_ns);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reprise_base::{Lsn, Safety, limits::STANDBYS_MAX};
 
-use crate::{connection::SILENCE_MAX, table::Expected};
+use crate::{connection::SILENCE_MAX, member::Expected};
 
 // The standby's time is over first.
 const _: () = assert!(IN_SYNC_NS + IN_SYNC_NS / 5 <= SILENCE_MAX.as_nanos() as u64);
@@ -117,7 +117,7 @@ pub fn waits_for_each(level: Safety, standbys: &[Expected]) -> bool {
 }
 
 /// How many of the standbys that count have to have a write.
-pub(crate) fn needed_of(level: Safety, counted: usize) -> usize {
+fn needed_of(level: Safety, counted: usize) -> usize {
     match level {
         // More than half of the nodes, of which the primary is one.
         Safety::Quorum => counted.div_ceil(2).max(1),

@@ -16,10 +16,10 @@ use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
     files::{Sending, Sent},
     judge::{Verdict, gone, judge_greeting, judge_position, may_be_cut},
+    member::{ComparedStatus, StandbyState},
     noting::Noting,
     shipper::{Inner, ShipEvent},
     stream::Stream,
-    table::{ComparedStatus, StandbyState},
 };
 
 /// Files are written and synced at the other end: it may be silent for longer.

@@ -19,11 +19,12 @@ use crate::{
     comparing::Comparisons,
     connection::SHIP_LIMITS,
     freshness::{FreshnessPoint, FreshnessSummary},
+    member::{Expected, StandbyStatus, are_alike},
     ring::{Following, Ring},
     safety::{Commits, SafetyHook},
     session::Session,
     source::{CheckpointSource, ShippedLog},
-    table::{Expected, StandbyStatus, Table, are_alike},
+    table::Table,
     tickets::Tickets,
     views::SAMPLE_NS,
 };

@@ -5,259 +5,23 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use reprise_base::{Joiner, Lsn, NodeProcess, Safety, Watermark, limits::STANDBYS_MAX};
+use reprise_base::{Joiner, Lsn, Safety, Watermark, limits::STANDBYS_MAX};
 use reprise_log::Hold;
-use reprise_wire::{Progress, Refusal, STANDING_MAX};
+use reprise_wire::{Progress, Refusal, STANDING_MAX, SetPart};
 
 use crate::{
     connection::SILENCE_MAX,
-    freshness::{Freshness, FreshnessPoint, FreshnessSummary, Lag},
+    freshness::{FreshnessPoint, FreshnessSummary},
     judge::Verdict,
     link::ToldMember,
-    safety::{
-        ACK_WAIT_NS, Commits, ENTER_LAG_NS, Member, RETURN_WAIT_NS, SafetyHook, Stand, SyncState, needed_of, stand,
-    },
+    member::{ComparedStatus, Expected, Standby, StandbyState, StandbyStatus},
+    safety::{ACK_WAIT_NS, Commits, ENTER_LAG_NS, Member, RETURN_WAIT_NS, SafetyHook, Stand, SyncState, stand},
     source::ShippedLog,
     views::Views,
 };
 
 // All of them fit into a frame.
 const _: () = assert!(STANDBYS_MAX <= STANDING_MAX);
-
-/// A standby keeps its name for so long after its last frame, before another server may have it.
-const NAME_HELD_NS: u64 = 10_000_000_000;
-/// A connection that was silent for so long gives way to a later process of the same standby.
-const SUPERSEDED_NS: u64 = 1_000_000_000;
-
-/// What a standby is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StandbyState {
-    /// It gets a checkpoint.
-    Joining,
-    /// It gets log that was written before.
-    CatchingUp,
-    /// It gets each group as it is sealed.
-    Streaming,
-    /// There is no connection.
-    Lost,
-}
-
-/// A standby, as its primary sees it.
-#[derive(Clone, Debug)]
-pub struct StandbyStatus {
-    pub name: Arc<str>,
-    pub state: StandbyState,
-    /// Everything before it was sent.
-    pub shipped: Lsn,
-    /// As the standby told last: none is more than `shipped`.
-    pub persisted: Lsn,
-    pub replayed: Lsn,
-    pub view: Lsn,
-    /// It has everything that was answered under a level that waits for standbys, and knows that: it may be promoted.
-    pub is_in_sync: bool,
-    /// From 0 to 1; None: not measured.
-    pub freshness: Option<f64>,
-    /// Age of the oldest record of the primary that readers there do not see; 0: they see all.
-    pub lag: Lag,
-    pub lag_bytes: u64,
-    pub lag_records: u64,
-    /// The log is kept for it from here on. None: it is not, or not any more.
-    pub held_from: Option<Lsn>,
-    /// Of its tables with this server's, as it told last.
-    pub compared: Option<ComparedStatus>,
-    /// Why the last connection ended, or what is wrong.
-    pub error: Option<Arc<str>>,
-}
-
-/// A comparison of all tables at one LSN.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ComparedStatus {
-    /// Everything before it was compared.
-    pub lsn: Lsn,
-    /// When that was told, in microseconds since 1970.
-    pub at_us: i64,
-    /// What differs; none: all tables are equal.
-    pub difference: Option<Arc<str>>,
-}
-
-/// A standby that a primary knows of an earlier run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
-    pub name: Arc<str>,
-    /// From where on it needs the log.
-    pub from: Lsn,
-    /// Of this server's log it has everything before this; 0: that is not known.
-    pub persisted: Lsn,
-    pub is_in_sync: bool,
-    /// It was in sync once: quorum and very-safe count on it.
-    pub is_counted: bool,
-}
-
-impl Expected {
-    /// Whether the other one says the same of who is in sync.
-    fn is_alike(&self, other: &Self) -> bool {
-        (&self.name, self.is_in_sync, self.is_counted) == (&other.name, other.is_in_sync, other.is_counted)
-    }
-}
-
-/// Whether two lists say the same of who is in sync.
-pub(crate) fn are_alike(a: &[Expected], b: &[Expected]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_alike(b))
-}
-
-struct Standby {
-    state: StandbyState,
-    /// Whose word counts; 0: nobody's.
-    connection: u64,
-    /// The process that has the name.
-    process: Option<NodeProcess>,
-    /// URL at which other servers reach it.
-    url: Option<Arc<str>>,
-    /// When its last frame came; 0: none came since this server started.
-    heard_ns: u64,
-    shipped: Lsn,
-    progress: Progress,
-    /// Also while it is away.
-    persisted: Lsn,
-    sync: SyncState,
-    /// That it is in sync is kept: before that it is not told so.
-    is_kept_in: bool,
-    /// Number of the first standing that tells it so.
-    told_in: u64,
-    /// While it is out of sync: it has everything before this, and may lack what was answered behind it.
-    lacks_from: Lsn,
-    /// Number of the newest standing that it keeps, as far as it said so on this connection.
-    noted: u64,
-    /// It goes as soon as it is kept that it left.
-    is_forgotten: bool,
-    is_counted: bool,
-    /// In sync and away: until then it is waited for.
-    awaited_until_ns: u64,
-    hold: Option<(Arc<Hold>, Lsn)>,
-    freshness: Freshness,
-    compared: Option<ComparedStatus>,
-    error: Option<Arc<str>>,
-}
-
-impl Standby {
-    fn new(connection: u64) -> Self {
-        Self {
-            state: StandbyState::Joining,
-            connection,
-            process: None,
-            url: None,
-            heard_ns: 0,
-            shipped: Lsn(0),
-            progress: Progress::default(),
-            persisted: Lsn(0),
-            sync: SyncState::Out,
-            is_kept_in: false,
-            told_in: 0,
-            lacks_from: Lsn(0),
-            noted: 0,
-            is_forgotten: false,
-            is_counted: false,
-            awaited_until_ns: 0,
-            hold: None,
-            freshness: Freshness::default(),
-            compared: None,
-            error: None,
-        }
-    }
-
-    fn member(&self) -> Member {
-        Member {
-            persisted: self.persisted,
-            sync: self.sync,
-            is_connected: self.connection != 0,
-            is_counted: self.is_counted,
-        }
-    }
-
-    fn is_streaming(&self) -> bool {
-        self.connection != 0 && self.state == StandbyState::Streaming
-    }
-
-    /// It is in sync, and that is kept.
-    fn is_told_in(&self) -> bool {
-        self.sync == SyncState::In && self.is_kept_in
-    }
-
-    /// It knows, too, that it is.
-    fn knows_in(&self) -> bool {
-        self.is_told_in() && self.noted >= self.told_in
-    }
-
-    /// Returns why another process may not have its name now.
-    fn refuses(&self, process: NodeProcess, now_ns: u64) -> Option<String> {
-        let own = self.process.filter(|own| own.nonce != process.nonce)?;
-        let silent_ns = now_ns.saturating_sub(self.heard_ns);
-        let is_held = self.connection != 0 || silent_ns < NAME_HELD_NS;
-        match own.node == process.node {
-            // It was started again, as it seems.
-            true if process.starts > own.starts => (self.connection != 0 && silent_ns < SUPERSEDED_NS)
-                .then(|| "an earlier process of this standby is still connected".to_owned()),
-            true => is_held.then(|| {
-                "another server with a copy of this data directory is connected, or was a moment ago".to_owned()
-            }),
-            false => is_held.then(|| {
-                format!(
-                    "another server (identity {:016x}) has this name, and was heard less than {} s ago: give each server its own --name",
-                    own.node,
-                    NAME_HELD_NS / 1_000_000_000
-                )
-            }),
-        }
-    }
-
-    /// It is not connected, and still expected.
-    fn is_lost(&self) -> bool {
-        self.connection == 0 && !self.is_forgotten
-    }
-
-    /// It gets log, and so it is told who is out of sync.
-    fn is_told(&self) -> bool {
-        self.connection != 0 && matches!(self.state, StandbyState::CatchingUp | StandbyState::Streaming)
-    }
-
-    /// Perhaps it has what was answered before commits waited for it.
-    fn enter_if_there(&mut self) {
-        if matches!(self.sync, SyncState::Entering(end) if self.persisted >= end) {
-            (self.sync, self.is_counted) = (SyncState::In, true);
-        }
-    }
-
-    /// The log before it needs not be held; by which hold it was.
-    fn let_go_before(&mut self, lsn: Lsn) -> Option<Arc<Hold>> {
-        let (hold, from) = self.hold.as_mut().filter(|(_, from)| *from < lsn)?;
-        *from = lsn;
-        Some(Arc::clone(hold))
-    }
-
-    /// Nothing is known of what it has. True: it was in sync, and leaves.
-    fn begin_again(&mut self) -> bool {
-        (self.persisted, self.lacks_from) = (Lsn(0), Lsn(0));
-        (self.shipped, self.progress) = (Lsn(0), Progress::default());
-        self.compared = None;
-        self.freshness.begin_anew();
-        match self.sync {
-            SyncState::In | SyncState::Leaving => {
-                self.leave();
-                true
-            }
-            SyncState::Entering(_) | SyncState::Out => {
-                self.sync = SyncState::Out;
-                false
-            }
-        }
-    }
-
-    /// It may lack what is answered from here on.
-    fn leave(&mut self) {
-        (self.sync, self.lacks_from) = (SyncState::Leaving, self.persisted);
-        self.is_kept_in = false;
-    }
-}
 
 /// Somebody who asked for more than the server's level.
 struct Wait {
@@ -272,17 +36,17 @@ struct Wait {
 pub(crate) struct Told {
     pub number: u64,
     pub in_sync: bool,
-    pub counted: bool,
+    pub set: SetPart,
     /// The others.
     pub members: Vec<ToldMember>,
 }
 
-struct State {
-    standbys: BTreeMap<Arc<str>, Standby>,
+pub(crate) struct State {
+    pub standbys: BTreeMap<Arc<str>, Standby>,
     /// Of what standbys are told of who is in sync: it grows with each change.
-    standing: u64,
+    pub standing: u64,
     /// The first one that says of all that leave now that they are out of sync.
-    left: u64,
+    pub left: u64,
     waits: Vec<Wait>,
     /// How far this server was.
     views: Views,
@@ -291,7 +55,7 @@ struct State {
 }
 
 impl State {
-    fn members(&self) -> Vec<Member> {
+    pub fn members(&self) -> Vec<Member> {
         self.standbys.values().map(Standby::member).collect()
     }
 
@@ -312,29 +76,9 @@ impl State {
                 url: standby.url.clone().unwrap_or_default(),
                 from: standby.lacks_from,
                 is_in_sync: standby.is_told_in(),
-                is_counted: standby.is_counted,
+                set: standby.part(),
             })
             .collect()
-    }
-
-    /// Whether enough standbys know of those that leave. At quorum a standby that was forgotten must not be asked for what others have any more.
-    fn is_leaving_confirmed(&self, level: Safety) -> bool {
-        let (left, counted) = (self.left, || {
-            self.standbys.values().filter(|standby| standby.is_counted)
-        });
-        if self
-            .standbys
-            .values()
-            .any(|standby| standby.is_told() && standby.noted < left)
-        {
-            return false;
-        }
-        let forgotten = counted().filter(|standby| standby.is_forgotten).count();
-        if level != Safety::Quorum || forgotten == 0 {
-            return true;
-        }
-        let (all, know) = (counted().count(), counted().filter(|standby| standby.is_told()).count());
-        know >= needed_of(level, all).min(all - forgotten)
     }
 
     /// Some leave: who is reached keeps that before commits go on without them.
@@ -380,7 +124,7 @@ impl Table {
         if !self.level.asks_standbys() {
             return None;
         }
-        let now = stand(self.level, true, &state.members());
+        let now = state.stand_of(self.level);
         self.commits.set(&now);
         let before = std::mem::replace(&mut state.stand, now);
         let is_alone = before.limit.is_some() && state.stand.limit.is_none();
@@ -495,7 +239,7 @@ impl Table {
                     standby.sync = SyncState::Entering(Lsn(u64::MAX));
                     is_entering = true;
                 }
-                SyncState::Entering(_) if is_behind => standby.sync = SyncState::Out,
+                SyncState::Entering(_) if is_behind => standby.stay_out(),
                 SyncState::In if is_away || is_behind => {
                     standby.leave();
                     is_new = true;
@@ -514,10 +258,11 @@ impl Table {
             for standby in state.standbys.values_mut() {
                 if standby.sync == SyncState::Entering(Lsn(u64::MAX)) {
                     standby.sync = SyncState::Entering(answered);
-                    standby.enter_if_there();
+                    standby.enter_if_there(self.level);
                 }
             }
         }
+        state.advance_joining(self.level);
         self.settle(state);
         is_leaving
     }
@@ -534,7 +279,7 @@ impl Table {
         Some(Told {
             number: state.standing,
             in_sync: own.is_told_in(),
-            counted: own.is_counted,
+            set: own.part(),
             members: state.others(name),
         })
     }
@@ -547,6 +292,7 @@ impl Table {
     /// This was kept for certain. Whoever is in sync by it is told so from now on: after a start of the primary it is still waited for, or called out.
     pub fn note_kept(&self, kept: &[Expected]) {
         let mut state = self.lock();
+        state.record_counted(kept);
         let (mut is_new, next) = (false, state.standing + 1);
         for kept in kept.iter().filter(|kept| kept.is_in_sync) {
             let standby = state.standbys.get_mut(&kept.name);
@@ -626,10 +372,10 @@ impl Table {
             let held = standby.hold.as_ref().map(|(_, from)| *from);
             Some(Expected {
                 name: Arc::clone(name),
-                from: held.or(standby.is_counted.then_some(standby.persisted))?,
+                from: held.or((standby.is_counted || standby.is_confirmed).then_some(standby.persisted))?,
                 persisted: standby.persisted,
                 is_in_sync: standby.sync == SyncState::In,
-                is_counted: standby.is_counted,
+                is_counted: standby.is_counted || standby.is_confirmed,
             })
         });
         expected.collect()
@@ -743,7 +489,7 @@ impl Table {
         let is_more = persisted > standby.persisted;
         standby.persisted = standby.persisted.max(persisted);
         standby.noted = standby.noted.max(progress.noted);
-        standby.enter_if_there();
+        standby.enter_if_there(self.level);
         let hold = standby.let_go_before(persisted);
         let mut all = [Lsn(0); STANDBYS_MAX];
         for (at, standby) in state.standbys.values().enumerate() {
@@ -791,7 +537,7 @@ impl Table {
                 false => standby.heard_ns + SILENCE_MAX.as_nanos() as u64,
             };
             if matches!(standby.sync, SyncState::Entering(_)) {
-                standby.sync = SyncState::Out;
+                standby.stay_out();
             }
             standby.error = Some(error.into());
         });
@@ -809,7 +555,18 @@ impl Table {
         let Some(standby) = state.standbys.get_mut(name).filter(|standby| standby.is_lost()) else {
             return false;
         };
+        if standby.is_confirmed {
+            return false; // it counts in a moment
+        }
+        let is_counted = standby.is_counted && self.level == Safety::Quorum;
         let gone = match standby.sync {
+            // A standby that counts is away: the others know first that it counts no more.
+            SyncState::Entering(_) | SyncState::Out if is_counted => {
+                standby.leave();
+                standby.is_forgotten = true;
+                state.record_leaving();
+                None
+            }
             SyncState::In => {
                 standby.leave();
                 standby.is_forgotten = true;

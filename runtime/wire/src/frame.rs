@@ -10,7 +10,7 @@ mod standing;
 
 pub use comparison::{COMPARED_TABLES_MAX, Compared, ComparedTable, Named, Outcome, TableDigests};
 pub use epochs::{EpochSeen, Epochs};
-pub use standing::{MemberSeen, STANDING_MAX, Standing};
+pub use standing::{MemberSeen, STANDING_MAX, SetPart, Standing};
 
 /// Both sides speak the same one.
 pub const SHIP_PROTOCOL: u16 = 7;

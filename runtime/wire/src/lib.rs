@@ -40,7 +40,7 @@ pub use frame::{
     COMPARED_TABLES_MAX, Compared, ComparedTable, EpochSeen, Epochs, FILE_CHUNK_BYTES_MAX, FILE_PATH_BYTES_MAX,
     FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FileChunk, FilesEnd, Frame, GROUP_HEAD_BYTES,
     GroupFrame, Heartbeat, Hello, MemberSeen, Named, Outcome, Progress, Refusal, Refused, SHIP_PROTOCOL,
-    STANDBY_FRAME_BYTES_MAX, STANDBY_NAME_BYTES_MAX, STANDING_MAX, Standing, TableDigests, Wants, Welcome,
+    STANDBY_FRAME_BYTES_MAX, STANDBY_NAME_BYTES_MAX, STANDING_MAX, SetPart, Standing, TableDigests, Wants, Welcome,
 };
 pub use part::{ChangesRun, PartRef};
 pub use partitions::{PartitionList, PartitionSet};

@@ -320,8 +320,12 @@ pub struct PromiseMember {
     pub name: String,
     /// URL at which other servers reach it; empty: it is not known.
     pub url: String,
-    /// `quorum` and `very-safe` count on it.
+    /// It has everything before this LSN.
+    pub from_lsn: U64,
+    /// It is in the set that `quorum` counts on.
     pub counted: bool,
+    /// It is in the set to which a change is under way.
+    pub counted_next: bool,
 }
 
 /// A primary that gave its place away.

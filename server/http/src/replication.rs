@@ -206,7 +206,9 @@ pub async fn promise(
                 .map(|member| PromiseMember {
                     name: member.name,
                     url: member.url,
+                    from_lsn: U64(member.from.0),
                     counted: member.is_counted,
+                    counted_next: member.is_counted_next,
                 })
                 .collect(),
         }),

@@ -237,7 +237,9 @@ impl Primary {
                     .map(|member| PeerMember {
                         name: member.name,
                         url: member.url,
+                        from: Lsn(member.from_lsn.0),
                         is_counted: member.counted,
+                        is_counted_next: member.counted_next,
                     })
                     .collect(),
             }),
@@ -644,7 +646,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |path: &str| dir.path().join(path);
         let own = r#"{"format":1,"version":7,"node":"01","starts":3,"health":"good","status":{"epoch":1,"safety":"2-safe","number":1,
-            "in_sync":true,"counted":true,"lsn":7,"primary_lsn":7,"others":[]},"members":[{"name":"s1","lsn":7,"persisted":7,"in_sync":true,"counted":false}]}"#;
+            "in_sync":true,"counted":true,"counted_next":true,"lsn":7,"primary_lsn":7,"others":[]},"members":[{"name":"s1","lsn":7,"persisted":7,"in_sync":true,"counted":false}]}"#;
         fs::write(at("node.json"), own).expect("write");
         let document = || -> serde_json::Value {
             serde_json::from_slice(&fs::read(at("node.json")).expect("there")).expect("a document")

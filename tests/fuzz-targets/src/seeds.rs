@@ -12,7 +12,7 @@ use reprise_wire::{
     CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, Compared,
     ComparedTable, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat,
     Hello, History, KeyRef, KeyedRef, MemberSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter,
-    PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, SHIP_PROTOCOL,
+    PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, SHIP_PROTOCOL, SetPart,
     Standing, TableDigests, TwoForms, Wants, Welcome, push_checkpoint_row,
 };
 
@@ -94,7 +94,10 @@ fn frames() -> Vec<Vec<u8>> {
         url: "http://s:1",
         from: Lsn(from),
         is_in_sync: from > 1,
-        is_counted: true,
+        set: SetPart {
+            is_in: true,
+            is_in_next: from > 1,
+        },
     }));
     let tables = TableDigests::pack(&[ComparedTable {
         partition: PartitionId(1),
@@ -112,7 +115,7 @@ fn frames() -> Vec<Vec<u8>> {
         Frame::Group(group),
         Frame::Heartbeat(Heartbeat::default()),
         Frame::Progress(Progress::default()),
-        Frame::Standing(Standing::new(2, (true, true), &laggards)),
+        Frame::Standing(Standing::new(2, (true, SetPart::default()), &laggards)),
         Frame::Named(Named { number: 1, lsn: Lsn(9) }),
         Frame::Digests(TableDigests::new(1, true, &tables)),
         Frame::Compared(Compared {

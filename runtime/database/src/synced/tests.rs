@@ -1,6 +1,6 @@
 use reprise_env::{SimDisk, sim::FaultPlan};
 use reprise_ship::{Expected, ToldMember};
-use reprise_wire::History;
+use reprise_wire::{History, SetPart};
 
 use super::*;
 
@@ -32,13 +32,13 @@ fn standing(epoch: u32, safety: Safety, in_sync: bool) -> StandingSeen {
         safety,
         number: 1,
         in_sync,
-        counted: in_sync,
+        set: SetPart::default(),
         members: vec![ToldMember {
             name: "s2".into(),
             url: "http://s2:1".into(),
             from: Lsn(40),
             is_in_sync: false,
-            is_counted: true,
+            set: SetPart::default(),
         }],
     }
 }

@@ -2,6 +2,8 @@ use reprise_base::Epoch;
 use reprise_log::{EpochStart, Following, GroupSink, LogError, LogReader};
 use reprise_wire::History;
 
+use reprise_base::NodeProcess;
+
 use super::*;
 
 /// What was answered; nobody asks for more.
@@ -241,8 +243,23 @@ fn quorum_forgets_a_standby_once_enough_of_the_others_know() {
         around.begin(name, connection);
         around.persist(name, connection, 7);
     }
-    around.tick(7, 7);
-    around.keep();
+    let counted = |around: &Around| {
+        let standbys = around.table.expected().into_iter();
+        standbys.filter(|standby| standby.is_counted).count()
+    };
+    // One after the other joins the set, and enough of the others know of each before it counts.
+    for round in 0..3 {
+        around.tick(7, 7);
+        around.tick(7, 7);
+        assert_eq!(counted(&around), round, "none knows of it yet");
+        for (name, connection) in [("s1", 1), ("s2", 2), ("s3", 3)] {
+            around.persist(name, connection, 7);
+        }
+        around.tick(7, 7);
+        assert_eq!(counted(&around), round + 1);
+        around.keep();
+    }
+    assert_eq!(around.table.limit(), Some(Lsn(7)));
     // Two of three have what is answered: with two away, no set without the third one is safe.
     around.table.end("s2", 2, ("gone", true));
     around.table.end("s3", 3, ("gone", true));

@@ -11,9 +11,32 @@ pub const STANDING_MAX: usize = 16;
 const STANDING_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
 /// Of each standby, before its name and its URL.
 const STANDING_ENTRY_BYTES: usize = 12;
-/// Bits of a standby's flags: it is in sync; it counts.
+/// Bits of a standby's flags: it is in sync; it is in the set, and in the next one.
 const IN_SYNC: u8 = 1;
-const COUNTED: u8 = 2;
+const IN_SET: u8 = 2;
+const IN_NEXT: u8 = 4;
+const FLAGS: u8 = IN_SYNC | IN_SET | IN_NEXT;
+
+/// The part of a standby in the set that `quorum` and `very-safe` count on, and in the set to which a change is under way. Both count until then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetPart {
+    pub is_in: bool,
+    pub is_in_next: bool,
+}
+
+fn flags_of(is_in_sync: bool, set: SetPart) -> u8 {
+    let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+    flag(is_in_sync, IN_SYNC) | flag(set.is_in, IN_SET) | flag(set.is_in_next, IN_NEXT)
+}
+
+fn read_flags(flags: u8) -> (bool, SetPart) {
+    let has = |bit| flags & bit != 0;
+    let set = SetPart {
+        is_in: has(IN_SET),
+        is_in_next: has(IN_NEXT),
+    };
+    (has(IN_SYNC), set)
+}
 
 /// A standby, as its primary tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +47,7 @@ pub struct MemberSeen<'a> {
     /// It has everything before it, and may lack what lies behind.
     pub from: Lsn,
     pub is_in_sync: bool,
-    /// It was in sync once: `quorum` and `very-safe` count on it.
-    pub is_counted: bool,
+    pub set: SetPart,
 }
 
 /// The set of standbys. The primary sends it first, and whenever another standby is in sync, or one is no longer. The standby saves it, and says so
@@ -37,8 +59,8 @@ pub struct Standing<'a> {
     /// The standby to which it is sent has everything that was answered under the primary's level; at quorum it is one of those that are asked, and
     /// others may have more.
     pub in_sync: bool,
-    /// The standby to which it is sent counts.
-    pub counted: bool,
+    /// The part of the standby to which it is sent.
+    pub set: SetPart,
     entries: &'a [u8],
 }
 
@@ -49,9 +71,8 @@ impl<'a> Standing<'a> {
         for member in members.take(STANDING_MAX) {
             assert!(member.name.len() <= STANDBY_NAME_BYTES_MAX, "a standby's name");
             let url = &member.url[..member.url.floor_char_boundary(FRAME_TEXT_BYTES_MAX)];
-            let flag = |is: bool, bit: u8| if is { bit } else { 0 };
             packed.extend_from_slice(&member.from.0.to_le_bytes());
-            packed.push(flag(member.is_in_sync, IN_SYNC) | flag(member.is_counted, COUNTED));
+            packed.push(flags_of(member.is_in_sync, member.set));
             packed.push(member.name.len() as u8);
             packed.extend_from_slice(&(url.len() as u16).to_le_bytes());
             packed.extend_from_slice(member.name.as_bytes());
@@ -61,11 +82,11 @@ impl<'a> Standing<'a> {
     }
 
     /// `entries` were packed.
-    pub fn new(number: u64, (in_sync, counted): (bool, bool), entries: &'a [u8]) -> Self {
+    pub fn new(number: u64, (in_sync, set): (bool, SetPart), entries: &'a [u8]) -> Self {
         Self {
             number,
             in_sync,
-            counted,
+            set,
             entries,
         }
     }
@@ -82,8 +103,7 @@ impl<'a> Standing<'a> {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Out::new(Kind::Standing);
-        let flags = u16::from(self.in_sync) | u16::from(self.counted) << 1;
-        out.u64(self.number).u16(flags);
+        out.u64(self.number).u16(flags_of(self.in_sync, self.set).into());
         out.u16(self.members().count() as u16).u32(0);
         out.put(self.entries);
         out.seal(&[])
@@ -92,9 +112,10 @@ impl<'a> Standing<'a> {
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         check_head("length of a standing", STANDING_HEAD_BYTES, bytes)?;
         let flags = u16_at(bytes, 16);
-        if flags > u16::from(IN_SYNC | COUNTED) {
-            return Err(corrupt("flags of a standing", "0 to 3", flags));
+        if flags > u16::from(FLAGS) {
+            return Err(corrupt("flags of a standing", "0 to 7", flags));
         }
+        let (in_sync, set) = read_flags(flags as u8);
         check("bytes before a standing's standbys", 0, u32_at(bytes, 20))?;
         let entries = &bytes[STANDING_HEAD_BYTES..];
         let (mut rest, mut count) = (entries, 0_u16);
@@ -114,8 +135,8 @@ impl<'a> Standing<'a> {
         }
         Ok(Self {
             number: u64_at(bytes, 8),
-            in_sync: flags & u16::from(IN_SYNC) != 0,
-            counted: flags & u16::from(COUNTED) != 0,
+            in_sync,
+            set,
             entries,
         })
     }
@@ -130,9 +151,10 @@ fn member_at(entries: &[u8]) -> Result<Option<(MemberSeen<'_>, &[u8])>, WireErro
     check_head(WHAT, STANDING_ENTRY_BYTES, entries)?;
     let (flags, name_bytes) = (entries[8], usize::from(entries[9]));
     let url_bytes = usize::from(u16_at(entries, 10));
-    if flags > IN_SYNC | COUNTED {
-        return Err(corrupt("flags of a standing's standby", "0 to 3", flags));
+    if flags > FLAGS {
+        return Err(corrupt("flags of a standing's standby", "0 to 7", flags));
     }
+    let (is_in_sync, set) = read_flags(flags);
     if !(1..=STANDBY_NAME_BYTES_MAX).contains(&name_bytes) {
         let expected = format!("1 to {STANDBY_NAME_BYTES_MAX}");
         return Err(corrupt("length of a name", expected, name_bytes));
@@ -148,8 +170,8 @@ fn member_at(entries: &[u8]) -> Result<Option<(MemberSeen<'_>, &[u8])>, WireErro
         name: text(name)?,
         url: text(url)?,
         from: Lsn(u64_at(entries, 0)),
-        is_in_sync: flags & IN_SYNC != 0,
-        is_counted: flags & COUNTED != 0,
+        is_in_sync,
+        set,
     };
     Ok(Some((member, rest)))
 }

@@ -19,6 +19,11 @@ fn check_golden(frame: Frame<'_>, golden: Expect) {
     assert_eq!(Frame::decode(&bytes), Ok(frame));
 }
 
+const IN: SetPart = SetPart {
+    is_in: true,
+    is_in_next: true,
+};
+
 fn hello(name: &str) -> Hello<'_> {
     Hello {
         protocol: SHIP_PROTOCOL,
@@ -60,7 +65,7 @@ fn golden_greetings() {
     check_golden(
         Frame::Hello(hello("s1")),
         expect![[r#"
-            bd 9e 87 40 01 00 00 00 06 00 00 00 07 00 00 00
+            1b 95 77 4c 01 00 00 00 07 00 00 00 07 00 00 00
             30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
             ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
             03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00
@@ -243,11 +248,12 @@ fn golden_streams() {
     );
     let packed = packed_laggards(&[("s2", 9), ("s3", 0x1122)]);
     check_golden(
-        Frame::Standing(Standing::new(6, (true, false), &packed)),
+        Frame::Standing(Standing::new(6, (true, IN), &packed)),
         expect![[r#"
-        e0 8b 11 ee 0a 00 00 00 06 00 00 00 00 00 00 00
-        01 00 02 00 00 00 00 00 09 00 00 00 00 00 00 00
-        02 73 32 22 11 00 00 00 00 00 00 02 73 33"#]],
+            b5 2c f3 75 0a 00 00 00 06 00 00 00 00 00 00 00
+            07 00 02 00 00 00 00 00 09 00 00 00 00 00 00 00
+            01 02 00 00 73 32 22 11 00 00 00 00 00 00 04 02
+            00 00 73 33"#]],
     );
     check_golden(
         Frame::Progress(progress()),
@@ -306,17 +312,17 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(epochs, 24, 3), "a list of epochs");
     refused(with(Frame::Progress(progress()), 60, 1), "behind a progress's epoch");
     let packed = packed_laggards(&[("s2", 9)]);
-    let standing = Frame::Standing(Standing::new(6, (true, false), &packed));
-    refused(with(standing, 16, 4), "flags of a standing");
+    let standing = Frame::Standing(Standing::new(6, (true, IN), &packed));
+    refused(with(standing, 16, 8), "flags of a standing");
     refused(with(standing, 18, 2), "number of a standing's standbys");
     refused(with(standing, 20, 1), "bytes before a standing's standbys");
-    refused(with(standing, 32, 4), "flags of a standing's standby");
+    refused(with(standing, 32, 8), "flags of a standing's standby");
     refused(with(standing, 33, 0), "length of a name");
     refused(with(standing, 33, 3), "length of a standing's standby");
     refused(with(standing, 35, 3), "length of a URL");
     let many = packed_laggards(&[("s2", 9); 17]).repeat(2);
     refused(
-        with(Frame::Standing(Standing::new(6, (true, false), &many)), 18, 17),
+        with(Frame::Standing(Standing::new(6, (true, IN), &many)), 18, 17),
         "at most 16",
     );
     let chunk = FileChunk {
@@ -336,19 +342,22 @@ fn packed_laggards(laggards: &[(&str, u64)]) -> Vec<u8> {
         url: "",
         from: Lsn(*from),
         is_in_sync: from % 2 == 1,
-        is_counted: from % 3 == 1,
+        set: SetPart {
+            is_in: from % 3 == 1,
+            is_in_next: from % 5 == 1,
+        },
     }))
 }
 
 #[test]
 fn members_come_back_in_their_order() {
     let packed = packed_laggards(&[("s2", 9), ("s1", 0)]);
-    let bytes = Frame::Standing(Standing::new(1, (false, true), &packed)).encode();
+    let bytes = Frame::Standing(Standing::new(1, (false, IN), &packed)).encode();
     let Ok(Frame::Standing(read)) = Frame::decode(&bytes) else {
         panic!("it is a standing");
     };
     let laggards: Vec<_> = read.members().map(|seen| (seen.name, seen.from)).collect();
-    assert!(!read.in_sync && read.counted);
+    assert!(!read.in_sync && read.set == IN);
     assert_eq!(laggards, [("s2", Lsn(9)), ("s1", Lsn(0))]);
 }
 
@@ -443,11 +452,7 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             committed: Lsn(n[3]),
             behind_bytes: n[4],
         }),
-        Frame::Standing(Standing::new(
-            n[0],
-            (n[1].is_multiple_of(2), n[1].is_multiple_of(3)),
-            &parts.laggards,
-        )),
+        Frame::Standing(Standing::new(n[0], (n[1].is_multiple_of(2), IN), &parts.laggards)),
         Frame::Progress(Progress {
             sent_ns: n[6],
             received: Lsn(n[3]),

@@ -143,3 +143,44 @@ fn standby_of_a_1_safe_primary_is_promoted_if_the_loss_is_accepted() -> Result<(
     ensure!(lsn(&lost["known_to_lsn"]) >= lsn(&lost["from_lsn"]), "{promoted}");
     Ok(())
 }
+
+/// At quorum a standby asks the others: where enough of them answer and none has more, nothing is lost, and no operator has to accept anything.
+#[test]
+fn quorum_standby_that_others_answer_is_promoted_by_force_without_a_loss() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "quorum"];
+    let mut a = cluster.primary("a", &level)?;
+    a.deploy("bank")?;
+    let b = cluster.standby("b", &a, &level)?;
+    let mut c = cluster.standby("c", &a, &level)?;
+    wait_reached(&a, &[], ("quorum", &[&b, &c]))?;
+    let load = Openings::start(&a.address, &[]);
+    load.wait(100)?;
+    a.kill()?;
+    let answered = load.end();
+    // Either of both may have an answer alone: b is not enough.
+    c.process().signal(libc::SIGSTOP)?;
+    let (status, refused) = promote(&b, false)?;
+    let detail = refused["detail"].as_str().unwrap_or_default();
+    ensure!(
+        status == 409 && detail.contains("too few of them can be asked"),
+        "{refused}"
+    );
+    c.process().signal(libc::SIGCONT)?;
+    let end = |server: &Server| -> Result<u64> { Ok(lsn(&replication(server, &[])?["durable_lsn"])) };
+    let (first, second) = if end(&b)? >= end(&c)? { (&b, &c) } else { (&c, &b) };
+    if end(first)? > end(second)? {
+        let (status, refused) = promote(second, false)?;
+        let detail = refused["detail"].as_str().unwrap_or_default();
+        ensure!(
+            status == 409 && detail.contains("another standby has more"),
+            "{refused}"
+        );
+        ensure!(refused["may_be_lost"]["proven"] == true, "{refused}");
+    }
+    let (status, promoted) = promote(first, false)?;
+    ensure!(status == 200 && promoted["may_be_lost"].is_null(), "{promoted}");
+    ensure!(missing(first, &answered)? == 0, "silent loss");
+    c.kill()?;
+    Ok(())
+}

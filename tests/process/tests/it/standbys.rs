@@ -452,6 +452,40 @@ fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
     Ok(())
 }
 
+/// Two machines of one host name: the second one is told apart, and pushes nothing out.
+#[test]
+fn second_server_of_a_name_is_turned_away_while_the_first_one_is_there() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "2-safe"];
+    let primary = cluster.primary("a", &level)?;
+    primary.deploy("bank")?;
+    let mut first = cluster.standby("b", &primary, &level)?;
+    wait_reached(&primary, &[], ("2-safe", &[&first]))?;
+    let url = format!("http://{}", primary.address);
+    let other = ["--name", "b", "--standby-of", &*url];
+    let second = Launch::new(&cluster.path("b2")).args(&other);
+    let mut refused = Spawned::start(&second)?;
+    let until = Instant::now() + PATIENCE;
+    while !refused.errors().contains("has this name") {
+        ensure!(Instant::now() < until && refused.is_running(), "{}", refused.errors());
+        thread::sleep(Duration::from_millis(20));
+    }
+    open_accounts(&primary, 0, 20)?;
+    let told = replication(&primary)?;
+    let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
+    ensure!(standbys.len() == 1 && standbys[0]["in_sync"] == true, "{told}");
+    refused.kill()?;
+    // The first one comes back as before. A server that takes its place does so once the name is free.
+    first.kill()?;
+    let mut first = cluster.standby("b", &primary, &level)?;
+    wait_reached(&primary, &[], ("2-safe", &[&first]))?;
+    first.kill()?;
+    std::fs::remove_dir_all(cluster.path("b"))?;
+    let anew = cluster.standby("b", &primary, &level)?;
+    wait_caught_up(&primary, &anew)?;
+    Ok(())
+}
+
 /// It finds out once it has opened its own: then it serves nothing, and says why.
 fn refused_later(launch: &Launch, part: &str) -> Result<()> {
     let server = Spawned::start(launch)?.listen()?;

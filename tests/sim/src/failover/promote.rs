@@ -109,6 +109,9 @@ impl Run {
         if self.settings.is_blind && self.below(4) == 0 {
             return self.force_blindly();
         }
+        if self.settings.safety == Safety::Quorum && self.below(2) == 0 {
+            return self.force_by_promises();
+        }
         match self.primary.filter(|primary| self.is_primary(*primary)) {
             Some(old) if self.is_counted() && self.below(2) == 0 => self.isolate(old),
             old => {
@@ -174,10 +177,24 @@ impl Run {
         // One that does not know names what may be lost.
         let is_sure = self.settings.safety != Safety::TwoSafe || best.in_sync == Some(true);
         let how = is_sure.then_some(How::Forced);
-        self.force_one(node, self.looked(node), how).map(drop)
+        self.force_looked(node, how).map(drop)
     }
 
-    /// By whoever looked at all of them. At quorum no standby knows whether others have more, at 2-safe one that was not heard lately whether its
+    /// At quorum a standby asks the others itself, and an operator who has looked at all of them accepts what it can't exclude.
+    fn force_looked(&mut self, node: usize, how: Option<How>) -> Result<bool, String> {
+        if self.settings.safety != Safety::Quorum {
+            return self.force_one(node, self.looked(node), how);
+        }
+        let promoted = self.promote(node, FORCED);
+        match promoted {
+            Err(ReplicationError::OutOfSync(lost)) if lost.cause != LossCause::NeverTold => {
+                self.force_one(node, ACCEPTING, how)
+            }
+            promoted => self.count_forced(node, promoted, how),
+        }
+    }
+
+    /// By whoever looked at all of them. At 2-safe one that was not heard lately whether its
     /// primary went on without it, and at 1-safe none; one that stepped down does not know whether somebody took over and wrote.
     fn looked(&self, node: usize) -> PromoteOptions {
         let process = self.nodes[node].process.as_ref();
@@ -185,18 +202,11 @@ impl Run {
         let in_sync = own.as_ref().and_then(|own| own.in_sync);
         let gave_place = own.is_some_and(|own| own.error.as_deref() == Some("it stepped down"));
         let is_accepted = match self.settings.safety {
-            Safety::Quorum => in_sync != Some(false) && self.has_followed(node),
             Safety::VerySafe => gave_place,
             Safety::TwoSafe => in_sync.is_none(),
             _ => true,
         };
         if is_accepted { ACCEPTING } else { FORCED }
-    }
-
-    /// A primary told it once how it stands: its refusal at quorum gives another reason.
-    fn has_followed(&self, node: usize) -> bool {
-        let refused = self.promote(node, FORCED).err();
-        matches!(refused, Some(ReplicationError::OutOfSync(lost)) if lost.cause != LossCause::NeverTold)
     }
 
     /// Where whoever has most has all that was answered.
@@ -207,6 +217,15 @@ impl Run {
     /// True where it was promoted.
     fn force_one(&mut self, node: usize, options: PromoteOptions, how: Option<How>) -> Result<bool, String> {
         let promoted = self.promote(node, options);
+        self.count_forced(node, promoted, how)
+    }
+
+    fn count_forced(
+        &mut self,
+        node: usize,
+        promoted: Result<Promoted, ReplicationError>,
+        how: Option<How>,
+    ) -> Result<bool, String> {
         self.note(|| format!("{} is forced: {promoted:?}", NAMES[node]));
         let Ok(promoted) = promoted else { return Ok(false) };
         if !self.is_up(node) {
@@ -251,10 +270,17 @@ impl Run {
         self.around.net.break_between(NAMES[old], NAMES[new]);
         let candidates = self.candidates();
         let own = candidates.iter().find(|candidate| candidate.node == new);
-        if own.is_some_and(|own| own.at >= third_at) && self.force_one(new, self.looked(new), Some(How::Forced))? {
+        if own.is_some_and(|own| own.at >= third_at) && self.force_looked(new, Some(How::Forced))? {
             self.stats.isolated += 1;
         }
         Ok(())
+    }
+
+    /// Any standby: the others tell it whether it has all that was answered. The old primary is stopped.
+    fn force_by_promises(&mut self) -> Result<(), String> {
+        self.end_primaries(self.primary)?;
+        let Some(node) = self.some_standby() else { return Ok(()) };
+        self.force_one(node, FORCED, Some(How::Forced)).map(drop)
     }
 
     /// Any standby, whatever the others have. The old primary is stopped.

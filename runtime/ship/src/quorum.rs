@@ -1,0 +1,126 @@
+//! Changes of the set that `quorum` counts on: a standby joins it, or is forgotten. While a change is under way, both sets count. It is complete once
+//! so many standbys know of it that no promotion can miss the new set (`docs/failover.md`).
+
+use reprise_base::Safety;
+use reprise_wire::SetPart;
+
+use crate::{
+    member::{Expected, Standby},
+    safety::{Member, Stand, SyncState, stand},
+    table::State,
+};
+
+impl Standby {
+    /// Returns its part in the set, and in the one to which a change is under way.
+    pub fn part(&self) -> SetPart {
+        SetPart {
+            is_in: self.is_counted,
+            is_in_next: (self.is_counted && !self.is_forgotten) || self.joins.is_some(),
+        }
+    }
+
+    fn has_noted(&self, number: u64) -> bool {
+        self.connection != 0 && self.noted >= number
+    }
+}
+
+impl State {
+    fn parts(&self) -> impl Iterator<Item = (&Standby, SetPart)> {
+        self.standbys.values().map(|standby| (standby, standby.part()))
+    }
+
+    fn is_changing(&self) -> bool {
+        self.parts().any(|(_, part)| part.is_in != part.is_in_next)
+    }
+
+    /// Whether enough standbys know of the change that the standing of this number told first.
+    fn is_confirmed(&self, number: u64) -> bool {
+        let count = |is: &dyn Fn(SetPart) -> bool| {
+            let some = self.parts().filter(|(_, part)| is(*part));
+            some.fold((0_usize, 0_usize), |(all, know), (standby, _)| {
+                (all + 1, know + usize::from(standby.has_noted(number)))
+            })
+        };
+        let (old, _) = count(&|part| part.is_in);
+        let (stay, stay_know) = count(&|part| part.is_in && part.is_in_next);
+        let (new, new_know) = count(&|part| part.is_in_next);
+        stay_know >= old.div_ceil(2).min(stay) && new_know >= new.div_ceil(2)
+    }
+
+    /// Whether enough standbys know of those that leave.
+    pub fn is_leaving_confirmed(&self, level: Safety) -> bool {
+        let mut all = self.standbys.values();
+        let do_all_know = all.all(|standby| !standby.is_told() || standby.noted >= self.left);
+        let is_forgotten = |(standby, part): (&Standby, SetPart)| part.is_in && standby.is_forgotten;
+        let is_smaller = level == Safety::Quorum && self.parts().any(is_forgotten);
+        do_all_know && (!is_smaller || self.is_confirmed(self.left))
+    }
+
+    /// Has one standby join the set that has everything; it counts once enough of the others know, and that is saved.
+    pub fn advance_joining(&mut self, level: Safety) {
+        if level != Safety::Quorum {
+            return;
+        }
+        if !self.is_changing() {
+            let next = self.standing + 1;
+            let comes = self
+                .standbys
+                .values_mut()
+                .find(|standby| standby.is_there() && !standby.is_counted);
+            if let Some(standby) = comes {
+                standby.joins = Some(next);
+                self.standing = next;
+            }
+        }
+        let joins = self.standbys.values().find_map(|standby| standby.joins);
+        if joins.is_some_and(|number| self.is_confirmed(number)) {
+            for standby in self.standbys.values_mut() {
+                standby.is_confirmed |= standby.joins.is_some();
+            }
+        }
+    }
+
+    /// A standby counts from now on that is saved as one that does.
+    pub fn record_counted(&mut self, kept: &[Expected]) {
+        for kept in kept.iter().filter(|kept| kept.is_counted) {
+            let Some(standby) = self.standbys.get_mut(&kept.name).filter(|standby| standby.is_confirmed) else {
+                continue;
+            };
+            (standby.is_counted, standby.is_confirmed, standby.joins) = (true, false, None);
+            if standby.is_there() {
+                standby.sync = SyncState::In;
+            }
+            self.standing += 1;
+        }
+    }
+
+    /// Returns what writes of the server's level have now.
+    pub fn stand_of(&self, level: Safety) -> Stand {
+        let now = stand(level, true, &self.members());
+        if level != Safety::Quorum || !self.is_changing() {
+            return now;
+        }
+        let next: Vec<_> = self.parts().map(|(standby, part)| next_member(standby, part)).collect();
+        let next = stand(level, true, &next);
+        Stand {
+            limit: now.limit.min(next.limit),
+            refusal: now.refusal.or(next.refusal),
+            reached: match now.reached {
+                Safety::Quorum => next.reached,
+                reached => reached,
+            },
+        }
+    }
+}
+
+fn next_member(standby: &Standby, part: SetPart) -> Member {
+    let member = standby.member();
+    Member {
+        is_counted: part.is_in_next,
+        sync: match standby.joins {
+            Some(_) => SyncState::In,
+            None => member.sync,
+        },
+        ..member
+    }
+}
