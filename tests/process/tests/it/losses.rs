@@ -150,10 +150,10 @@ fn quorum_standby_that_others_answer_is_promoted_by_force_without_a_loss() -> Re
     let cluster = Cluster::new()?;
     let level = ["--safety", "quorum"];
     let mut a = cluster.primary("a", &level)?;
-    a.deploy("bank")?;
     let b = cluster.standby("b", &a, &level)?;
     let mut c = cluster.standby("c", &a, &level)?;
     wait_reached(&a, &[], ("quorum", &[&b, &c]))?;
+    a.deploy_until_known("bank")?;
     let load = Openings::start(&a.address, &[]);
     load.wait(100)?;
     a.kill()?;
