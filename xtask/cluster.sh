@@ -19,7 +19,7 @@ start() {
     name=$1
     shift
     mkdir -p "$data"
-    "$reprise" serve --name "$name" --data-dir "$data/$name" "$@" >"$data/$name.log" 2>&1 &
+    "$reprise" serve --name "$name" --data-dir "$data/$name" --safety quorum "$@" >"$data/$name.log" 2>&1 &
     server=$!
     servers="$servers $server"
 }
@@ -52,15 +52,17 @@ is_free "$port" "$second" "$third" "$ship" $((ship + 1)) $((ship + 2))
 data=${DATA_DIR:-$(mktemp -d)}
 start a --listen 127.0.0.1:"$port" --ship-listen 127.0.0.1:"$ship" --advertise "$primary"
 answers "$primary"
-for module in voter bank tpcc tickets; do
-    "$reprise" module deploy "target/procedures/$module.wasm" --name "$module" --url "$primary" >/dev/null
-done
 start b --listen 127.0.0.1:"$second" --standby-of "$primary" \
     --ship-listen 127.0.0.1:$((ship + 1)) --advertise "http://127.0.0.1:$second"
 answers "http://127.0.0.1:$second"
 start c --listen 127.0.0.1:"$third" --standby-of "$primary" \
     --ship-listen 127.0.0.1:$((ship + 2)) --advertise "http://127.0.0.1:$third"
 answers "http://127.0.0.1:$third"
+# A write is answered once one of both standbys has it, too.
+until [ "$("$reprise" replication status --url "$primary" | grep -c 'in sync')" -ge 2 ]; do sleep 0.2; done
+for module in voter bank tpcc tickets; do
+    "$reprise" module deploy "target/procedures/$module.wasm" --name "$module" --url "$primary" >/dev/null
+done
 
 cat <<EOT
 
@@ -71,15 +73,15 @@ Try in another terminal:
   curl -i http://127.0.0.1:$second/v1/call/bank/balance --json '{"account": 1}'    # a standby answers, and says how old it is
   curl http://127.0.0.1:$second/v1/call/bank/open --json '{"account": 2, "balance": 0}'    # and refuses what writes
   $reprise replication status --url $primary
-Kill the primary, and make a standby take over:
+Kill the primary, and make a standby take over. It asks the other one, so that nothing is lost; if that one has more, promote that one:
   kill -9 $(echo "$servers" | awk '{ print $1 }')
-  $reprise replication promote --force --accept-loss --url http://127.0.0.1:$second    # without a safety level the last writes may be lost
+  $reprise replication promote --force --url http://127.0.0.1:$second
+The other standby follows the new primary by itself:
+  $reprise replication status --url http://127.0.0.1:$second
   curl http://127.0.0.1:$second/v1/call/bank/open --json '{"account": 3, "balance": 5}'
-The other standby does not follow the new primary by itself. Start it again, with --standby-of that one:
-  kill $server; while kill -0 $server 2>/dev/null; do sleep 0.2; done
-  $reprise serve --name c --data-dir $data/c --listen 127.0.0.1:$third --standby-of http://127.0.0.1:$second \\
-    --ship-listen 127.0.0.1:$((ship + 2)) --advertise http://127.0.0.1:$third
-Start the old primary in the same way, as a standby (--name a, --data-dir $data/a, --listen 127.0.0.1:$port, --ship-listen 127.0.0.1:$ship).
+Start the old primary again, as a standby:
+  $reprise serve --name a --data-dir $data/a --listen 127.0.0.1:$port --safety quorum --standby-of http://127.0.0.1:$second \\
+    --ship-listen 127.0.0.1:$ship --advertise $primary
 
 The consoles are at $primary/console/#/replication and http://127.0.0.1:$second/console/#/replication.
 EOT

@@ -155,6 +155,10 @@ impl Database {
             }
             None => (new_genesis(&config, &around)?, None, None, None),
         };
+        if let (Some(node), Some(nvram)) = (&upkeep.node, &upkeep.nvram) {
+            let region_id = nvram.region_id()?;
+            node.change(|document| document.region = region_id)?;
+        }
         let settings_hash = around.compiler.settings_hash();
         keep_code(&around, &genesis);
         let registry = Arc::new(Registry::new());

@@ -127,6 +127,13 @@ pub(crate) struct NvramInUse {
     is_over: AtomicBool,
 }
 
+impl NvramInUse {
+    /// Returns the id of the region.
+    pub fn region_id(&self) -> Result<Option<String>, DiskError> {
+        Ok(RegionNote::load(&*self.root)?.map(|note| note.region_id))
+    }
+}
+
 impl<'a> Device<'a> {
     /// Maps the regions, and judges them; changes nothing.
     pub fn begin(

@@ -257,7 +257,12 @@ impl Taker for DatabaseTaker {
 
     fn judge_primary(&self, primary: &WelcomeSeen) -> Result<(), String> {
         let epoch = primary.epoch;
-        self.promises.check(epoch, &primary.primary)?;
+        if self.promises.check(epoch, &primary.primary).is_err() {
+            if let Some(database) = self.database.upgrade() {
+                database.end_void_promise();
+            }
+            self.promises.check(epoch, &primary.primary)?;
+        }
         let database = self.database.upgrade();
         match database.and_then(|database| database.later_leased(epoch)) {
             None => Ok(()),

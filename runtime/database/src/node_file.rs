@@ -10,7 +10,7 @@ use crate::{
     cutting::{self, Leadership},
     error::OpenError,
     expected::Member,
-    promising::Promise,
+    promising::StoredPromise,
     small_file,
     stepping::HandedOver,
     synced::{StoredStatus, forget_log},
@@ -45,6 +45,9 @@ pub struct NodeDocument {
     /// Starts in which the node took part in replication.
     pub starts: u64,
     pub health: Health,
+    /// Id of the NVRAM region that the directory used last, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) region: Option<String>,
     /// The epochs that this node led, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) led: Option<Leadership>,
@@ -56,7 +59,7 @@ pub struct NodeDocument {
     pub(crate) status: Option<StoredStatus>,
     /// The promise that this node gave last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) promise: Option<Promise>,
+    pub(crate) promise: Option<StoredPromise>,
     /// This node gave its place away, and has not led since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) handed_over: Option<HandedOver>,
@@ -72,7 +75,8 @@ impl NodeDocument {
 
     /// Describes the part of the node in its cluster.
     pub fn part(&self) -> String {
-        match (&self.handed_over, &self.status, &self.led) {
+        let promise = self.promise.as_ref().map(|promise| format!("; {}", promise.describe()));
+        let part = match (&self.handed_over, &self.status, &self.led) {
             (Some(handed_over), ..) => format!(
                 "it gave its place to {} in epoch {}, at LSN {}",
                 handed_over.successor, handed_over.epoch, handed_over.lsn
@@ -80,7 +84,8 @@ impl NodeDocument {
             (None, Some(status), _) => status.describe(),
             (None, None, Some(led)) => led.describe(),
             (None, None, None) => "it knows of no other server".to_owned(),
-        }
+        };
+        part + &promise.unwrap_or_default()
     }
 
     /// Describes the standbys that the node knows.

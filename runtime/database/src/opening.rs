@@ -1,6 +1,7 @@
 //! The parts of an opening: the log with its genesis, the engine threads and what they share.
 
 use std::{
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize},
@@ -10,10 +11,11 @@ use std::{
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
-use reprise_base::{Lsn, MemoryLedger, Role, SiteId};
+use reprise_base::{Lsn, MemoryLedger, Role, SiteId, hex};
 use reprise_checkpoint::Checkpoints;
-use reprise_env::Started;
+use reprise_env::{RealDisk, Started};
 use reprise_log::{Drained, Log, LogConfig, LogError, OpenReport, database_id};
+use reprise_nvram::{MapRegions, OpenMemory, Region};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
     AsyncSink, CallBatch, CommitGate, Coordinator, KeyClock, Logging, NoLog, NvramSink, Shared, Sink, SiteMessage,
@@ -22,10 +24,11 @@ use reprise_partition::{
 use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
 use crate::{
-    config::{CommitMode, DatabaseConfig, DeviceConfig},
+    config::{CommitMode, DatabaseConfig, DeviceConfig, NvramConfig},
     device::{Device, NOTE_NAME, NvramInUse},
     environment::{Environment, Folders, SiteWork},
     error::OpenError,
+    node_file::NodeFile,
 };
 
 pub(crate) struct OpenedLog {
@@ -135,17 +138,41 @@ pub fn bring_home(config: &DatabaseConfig) -> Result<Option<Drained>, OpenError>
     let (is_named, has_log) = (dir.join(NOTE_NAME).exists(), dir.join("log").exists());
     // Before any folder is made in it.
     if !is_named && (!has_log || config.device == DeviceConfig::File) {
+        if let (DeviceConfig::Nvram(nvram), false) = (&config.device, has_log) {
+            erase_own_region(dir, nvram)?;
+        }
         return Ok(None);
     }
     if !has_log {
         return Err(OpenError::Config(format!(
-            "{} says that an NVRAM region may hold records of a log which is not there. Bring the log back; whoever begins anew without both \
-             removes that file, too",
-            dir.join(NOTE_NAME).display()
+            "{} says that an NVRAM region may hold records of a log which is not there. Bring the log back; `reprise standby reset {}` gives both \
+             up, and the standby begins again",
+            dir.join(NOTE_NAME).display(),
+            dir.display()
         )));
     }
     let drained = bring_home_in(config, &Environment::real(config)?)?;
     Ok(is_named.then_some(drained))
+}
+
+/// Erases the region that this directory used last: its log was taken away, so the records of the region are of no use.
+fn erase_own_region(dir: &Path, nvram: &NvramConfig) -> Result<(), OpenError> {
+    if !dir.exists() {
+        return Ok(());
+    }
+    let node = NodeFile::open(Arc::new(RealDisk::open(dir)?))?;
+    let Some(region_id) = node.document().region else {
+        return Ok(());
+    };
+    // A region that can't be opened is told of later.
+    let Ok(memory) = MapRegions::default().open(&nvram.path, None) else {
+        return Ok(());
+    };
+    let region = Region::open(memory.clone()).ok().flatten();
+    if region.is_some_and(|region| hex(&region.owner().region_id) == region_id) {
+        Region::erase(&*memory);
+    }
+    Ok(())
 }
 
 /// As [`bring_home`], of a directory in these surroundings.

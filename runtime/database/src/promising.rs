@@ -1,57 +1,81 @@
 //! Promises: a standby that is to lead asks the other standbys to follow no earlier primary any more, and to tell how far they are. Without the
 //! promise, the old primary could go on to answer with their help.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, atomic::Ordering};
 
 use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_env::DiskError;
 use reprise_failover::{NodeId, NodeSet, is_read_quorum};
-use reprise_router::{LossCause, LostRange, PeerMember, PeerStatus, PromiseAnswer, PromiseRequest, ReplicationError};
+use reprise_router::{LossCause, LostRange, PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, ReplicationError};
 use serde::{Deserialize, Serialize};
 
 use crate::{node_file::NodeFile, shipping::Replication};
 
 /// Asks the server at a URL. May block, for about a second. Err: it can't be reached, or why it does not promise.
-pub type AskPeer = Arc<dyn Fn(&str, &PromiseRequest) -> Result<PromiseAnswer, Arc<str>> + Send + Sync>;
+pub type AskPeer = Arc<dyn Fn(&str, &PromiseQuestion) -> Result<PromiseAnswer, Arc<str>> + Send + Sync>;
 
 /// A promise, as the document of the server has it that gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Promise {
+pub(crate) struct StoredPromise {
     /// The server follows no primary before this epoch.
     epoch: u32,
     /// In this epoch it follows this server alone.
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     url: Option<String>,
+    /// The promise that this one replaced. It holds again if this one is taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    before: Option<Box<StoredPromise>>,
+}
+
+impl StoredPromise {
+    pub fn describe(&self) -> String {
+        format!("it promised epoch {} to {}", self.epoch, self.name)
+    }
 }
 
 /// The promise that a server gave last.
 pub(crate) struct Promises {
     node: Arc<NodeFile>,
-    /// It restricts from the moment when it is asked for, also if it can't be saved. Behind it: the one before.
-    newest: Mutex<(Option<Promise>, Option<Promise>)>,
+    /// It restricts from the moment when it is asked for, also if it can't be saved.
+    newest: Mutex<Option<StoredPromise>>,
 }
 
 impl Promises {
     pub fn open(node: Arc<NodeFile>) -> Self {
-        let newest = Mutex::new((node.read(|document| document.promise.clone()), None));
+        let newest = Mutex::new(node.read(|document| document.promise.clone()));
         Self { node, newest }
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Option<Promise>, Option<Promise>)> {
+    fn lock(&self) -> MutexGuard<'_, Option<StoredPromise>> {
         self.newest.lock().expect("nothing panics under this lock")
     }
 
     /// Returns the epoch before which no primary is followed.
     pub fn bound(&self) -> Epoch {
-        Epoch(self.lock().0.as_ref().map_or(0, |promise| promise.epoch))
+        Epoch(self.lock().as_ref().map_or(0, |promise| promise.epoch))
+    }
+
+    fn newest(&self) -> Option<StoredPromise> {
+        self.lock().clone()
+    }
+
+    /// Returns the URL of the server that was promised an epoch behind `followed`: it may lead by now.
+    pub fn promised_primary(&self, followed: Epoch) -> Option<String> {
+        let newest = self.lock();
+        newest
+            .0
+            .as_ref()
+            .filter(|promise| promise.epoch > followed.0)?
+            .url
+            .clone()
     }
 
     /// Checks whether the primary of an epoch, at this URL, may be followed.
     pub fn check(&self, epoch: Epoch, url: &str) -> Result<(), String> {
         let newest = self.lock();
-        let Some(promise) = &newest.0 else { return Ok(()) };
+        let Some(promise) = &*newest else { return Ok(()) };
         let is_it = promise
             .url
             .as_deref()
@@ -65,32 +89,34 @@ impl Promises {
         }
     }
 
-    fn give(&self, promise: Promise) -> Result<(), ReplicationError> {
+    fn give(&self, promise: StoredPromise) -> Result<(), ReplicationError> {
         let mut newest = self.lock();
-        if let Some(known) = &newest.0
-            && (known.epoch, &known.name) != (promise.epoch, &promise.name)
-        {
-            if known.epoch >= promise.epoch {
+        let mut before = None;
+        if let Some(known) = &*newest {
+            let is_same = (known.epoch, &known.name) == (promise.epoch, &promise.name);
+            if known.epoch >= promise.epoch && !is_same {
                 let reason = format!("this server promised epoch {} to {} before", known.epoch, known.name);
                 return Err(ReplicationError::Unavailable(reason.into()));
             }
-            newest.1 = newest.0.clone();
+            before = match is_same {
+                true => known.before.clone(),
+                false => Some(Box::new(StoredPromise {
+                    before: None,
+                    ..known.clone()
+                })),
+            };
         }
-        newest.0 = Some(promise);
-        let saved = self.save(newest.0.as_ref());
+        *newest = Some(StoredPromise { before, ..promise });
+        let saved = self.save(newest.as_ref());
         saved.map_err(|error| ReplicationError::Unavailable(format!("a promise can't be saved: {error}").into()))
     }
 
     /// The server that got the promise does not lead in its epoch.
     fn withdraw(&self, epoch: Epoch, name: &str) -> Result<(), ReplicationError> {
         let mut newest = self.lock();
-        if newest
-            .0
-            .as_ref()
-            .is_some_and(|known| known.epoch == epoch.0 && known.name == name)
-        {
-            newest.0 = newest.1.take();
-            let saved = self.save(newest.0.as_ref());
+        if let Some(known) = newest.take_if(|known| known.epoch == epoch.0 && known.name == name) {
+            *newest = known.before.map(|before| *before);
+            let saved = self.save(newest.as_ref());
             return saved.map_err(|error| ReplicationError::Unavailable(error.to_string().into()));
         }
         Ok(())
@@ -179,27 +205,32 @@ impl Replication {
     }
 
     /// Answers a server that is to lead. A server that knows of a later epoch tells so, and promises nothing.
-    pub(crate) fn give_promise(&self, asked: &PromiseRequest) -> Result<PromiseAnswer, ReplicationError> {
+    pub(crate) fn give_promise(&self, asked: &PromiseQuestion) -> Result<PromiseAnswer, ReplicationError> {
         if self.router.role() != Role::Standby {
             return Err(ReplicationError::IsPrimary(self.log.epoch()));
+        }
+        if self.claimed.load(Ordering::Acquire) == asked.epoch.0 {
+            let reason = format!("this server is about to lead in epoch {}", asked.epoch);
+            return Err(ReplicationError::Unavailable(reason.into()));
         }
         if asked.is_withdrawn {
             self.promises.withdraw(asked.epoch, &asked.name)?;
             return Ok(self.answer());
         }
         if self.answer().epoch < asked.epoch {
-            self.promises.give(Promise {
+            self.promises.give(StoredPromise {
                 epoch: asked.epoch.0,
                 name: asked.name.clone(),
                 url: asked.url.as_deref().map(str::to_owned),
+                before: None,
             })?;
         }
         // Nothing beyond this is acknowledged to an earlier primary.
         Ok(self.answer())
     }
 
-    fn request(&self, epoch: Epoch, is_withdrawn: bool) -> PromiseRequest {
-        PromiseRequest {
+    fn request(&self, epoch: Epoch, is_withdrawn: bool) -> PromiseQuestion {
+        PromiseQuestion {
             epoch,
             name: self.name.get().cloned().unwrap_or_default(),
             url: self.own_url(),
@@ -229,6 +260,7 @@ impl Replication {
 
     /// Asks the other standbys for a promise of this epoch, and judges by their answers what may be lost of what was answered at `quorum`.
     pub(crate) fn ask_at_quorum(&self, epoch: Epoch) -> (Asked, Option<LostRange>) {
+        self.claimed.store(epoch.0, Ordering::Release);
         let asked = self.ask_others(epoch);
         let own = self.answer();
         let cause = lost_at_quorum(&own, &asked.answers);
@@ -251,8 +283,21 @@ impl Replication {
         Some(status.members.iter().filter(is_in).cloned().collect())
     }
 
+    /// Takes a promise back whose server does not lead after all, and did not get to say so. That server is asked.
+    pub(crate) fn end_void_promise(&self) {
+        let (Some(promise), Some(ask)) = (self.promises.newest(), self.peers.get()) else {
+            return;
+        };
+        let question = self.request(Epoch(promise.epoch), true);
+        if promise.url.is_some_and(|url| ask(&url, &question).is_ok()) {
+            // Where that can't be saved, it is tried again.
+            let _ = self.promises.withdraw(Epoch(promise.epoch), &promise.name);
+        }
+    }
+
     /// This server does not lead in the epoch that it asked for. A server that does not hear of it follows the next primary all the same.
     pub(crate) fn withdraw(&self, asked: &Asked, epoch: Epoch) {
+        self.claimed.store(0, Ordering::Release);
         let Some(ask) = self.peers.get() else { return };
         for url in &asked.urls {
             let _ = ask(url, &self.request(epoch, true));
@@ -327,10 +372,11 @@ mod tests {
     fn promise_holds_after_a_restart_and_is_given_once() {
         let disk = SimDisk::new();
         let open = || Promises::open(NodeFile::open(Arc::new(disk.clone())).expect("read"));
-        let promise = |epoch, name: &str| Promise {
+        let promise = |epoch, name: &str| StoredPromise {
             epoch,
             name: name.to_owned(),
             url: Some(format!("http://{name}:1")),
+            before: None,
         };
         let promises = open();
         promises.check(Epoch(1), "http://a:1").expect("nothing is promised");
@@ -349,7 +395,11 @@ mod tests {
         promises.give(promise(5, "c")).expect("it is later");
         promises.withdraw(Epoch(5), "b").expect("it has none");
         assert_eq!(promises.bound(), Epoch(5));
-        promises.withdraw(Epoch(5), "c").expect("saved");
-        assert_eq!((promises.bound(), open().bound()), (Epoch(3), Epoch(3)));
+        // Also behind a restart the promise before it holds again.
+        open().withdraw(Epoch(5), "c").expect("saved");
+        let promises = open();
+        assert_eq!(promises.bound(), Epoch(3));
+        promises.withdraw(Epoch(3), "b").expect("saved");
+        assert_eq!(open().bound(), Epoch(0));
     }
 }

@@ -4,7 +4,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -16,7 +16,7 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, LogPolicy, Shared, ShipForm};
 use reprise_router::{
     ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LossCause, LostRange, PeerMember, Phase, PromiseAnswer,
-    PromiseRequest, PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router,
+    PromiseQuestion, PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router,
     StandbyInfo, StandbyState, SteppedDown, ViewAge,
 };
 use reprise_ship::{Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
@@ -107,6 +107,8 @@ pub(crate) struct Replication {
     /// The way to other standbys, once it follows a primary.
     pub(crate) peers: OnceLock<AskPeer>,
     pub(crate) promises: Arc<Promises>,
+    /// Epoch for which this server has asked the others, until it leads or does not; 0: none.
+    pub(crate) claimed: AtomicU32,
     pub(crate) leasing: LeasingCell,
     /// What a primary told this one as its standby.
     pub(crate) synced: Arc<Synced>,
@@ -142,6 +144,19 @@ impl Database {
     /// Where clients reach the primary, as the lease tells it; none where nobody has it, this server has, or there is no lease.
     pub fn leased_primary(&self) -> Option<String> {
         self.upkeep.replication.get()?.leasing.get()?.primary_url()
+    }
+
+    /// Asks whether the server leads, or is to, that this standby gave a promise.
+    pub(crate) fn end_void_promise(&self) {
+        if let Some(replication) = self.upkeep.replication.get() {
+            replication.end_void_promise();
+        }
+    }
+
+    /// Returns the URL of a server to which this standby gave a promise, and which may lead by now.
+    pub fn promised_primary(&self) -> Option<String> {
+        let replication = self.upkeep.replication.get()?;
+        replication.promises.promised_primary(replication.synced.epoch())
     }
 
     /// Who was the primary after this epoch, as the lease tells, and in which one at least.
@@ -184,6 +199,7 @@ impl Database {
                 name: OnceLock::new(),
                 peers: OnceLock::new(),
                 promises: Arc::new(Promises::open(node.clone())),
+                claimed: AtomicU32::new(0),
                 leasing: LeasingCell::default(),
                 synced: Arc::new(Synced::open(node.clone(), log.received())),
                 safety: self.safety(),
@@ -670,8 +686,9 @@ impl ReplicationService for Replication {
             None => None,
         };
         let promoted = self.become_primary(&database, (epoch, self.first_set(&asked)));
-        if promoted.is_err() {
-            self.withdraw(&asked, epoch);
+        match &promoted {
+            Ok(_) => self.claimed.store(0, Ordering::Release),
+            Err(_) => self.withdraw(&asked, epoch),
         }
         if let (Err(error), Some(leasing)) = (&promoted, leasing) {
             leasing.give_up(&error.to_string());
@@ -691,7 +708,7 @@ impl ReplicationService for Replication {
         self.give_place(name, url)
     }
 
-    fn promise(&self, asked: &PromiseRequest) -> Result<PromiseAnswer, ReplicationError> {
+    fn promise(&self, asked: &PromiseQuestion) -> Result<PromiseAnswer, ReplicationError> {
         self.give_promise(asked)
     }
 }

@@ -4,11 +4,10 @@
 //! Does not: read or write a file, lock, wait, look at a clock, know the wire or the lease's store.
 //! Invariants: no epoch has two writers; a bound epoch never falls; nothing is acknowledged at the cluster's level that a later primary
 //! lacks, unless the promotion named it.
-//! Called by: `tests/model`; the driver comes next.
+//! Called by: `database` (the quorum of a promotion), `tests/model`.
 //!
-//! The crate is pure. It has no I/O, lock, clock or thread. A driver owns a [`Node`], saves its [`Document`], carries out its
-//! carries out what its questions answer and feeds what happens back as [`NodeEvent`]s. `tests/model` enumerates what three nodes can do to each other with the same
-//! type.
+//! The crate is pure. It has no I/O, lock, clock or thread. A driver owns a [`Node`], saves its [`Document`], carries out what its questions
+//! answer, and feeds what happens back as [`NodeEvent`]s. `tests/model` enumerates what three nodes can do to each other with the same type.
 //!
 //! Two rules hold everywhere:
 //! - What restricts holds at once. What grants holds once the document that says so is durable. [`Node`] keeps both, the newest

@@ -37,8 +37,8 @@ pub use numbered::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use replication::{
     ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LeaseInfo, LeaseState, LossCause, LostRange, OutOfSync,
-    PeerMember, PeerStatus, PromiseAnswer, PromiseRequest, PromoteOptions, Promoted, ReplicationError, ReplicationInfo,
-    ReplicationService, StandbyInfo, StandbyState, SteppedDown, ViewAge,
+    PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, PromoteOptions, Promoted, ReplicationError,
+    ReplicationInfo, ReplicationService, StandbyInfo, StandbyState, SteppedDown, ViewAge,
 };
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 pub use scoped_key::ScopedKey;

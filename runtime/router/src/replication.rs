@@ -290,7 +290,7 @@ pub struct SteppedDown {
 
 /// The question of a server that is to lead: follow no primary before this epoch any more, and tell how far you are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PromiseRequest {
+pub struct PromiseQuestion {
     pub epoch: Epoch,
     /// Name of the server that asks.
     pub name: String,
@@ -406,7 +406,7 @@ pub trait ReplicationService: Send + Sync {
     fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError>;
 
     /// Promises an epoch to a server that is to lead, or takes that back.
-    fn promise(&self, asked: &PromiseRequest) -> Result<PromiseAnswer, ReplicationError>;
+    fn promise(&self, asked: &PromiseQuestion) -> Result<PromiseAnswer, ReplicationError>;
 }
 
 impl Router {

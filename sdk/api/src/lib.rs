@@ -32,9 +32,9 @@ pub use modules::{
 pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
 pub use replication::{
-    Comparison, Cut, FreshnessHistory, FreshnessStep, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OutOfSync,
-    Promise, PromiseMember, PromiseRequest, PromiseStatus, Promotion, Replication, Standby, StandbyFreshness,
-    StandbyProcess, StandbyState, StepDownRequest, SteppedDown,
+    Comparison, Cut, EpochPromise, FreshnessHistory, FreshnessStep, JoinRequest, JoinTicket, Lease, LeaseState,
+    LostRange, OutOfSync, PromiseMember, PromiseRequest, PromiseStatus, Promotion, Replication, Standby,
+    StandbyFreshness, StandbyProcess, StandbyState, StepDownRequest, SteppedDown,
 };
 pub use running::{CallList, CallPhase, RunningCall};
 pub use status::{

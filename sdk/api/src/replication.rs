@@ -290,7 +290,7 @@ pub struct PromiseRequest {
 
 /// The answer of a standby: it follows no primary before the epoch any more, unless it knows of a later one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Promise {
+pub struct EpochPromise {
     /// Name of the standby that answers.
     pub name: String,
     /// Epoch of the primary whose history its log has.

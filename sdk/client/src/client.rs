@@ -6,9 +6,9 @@ use std::{
 };
 
 use reprise_api::{
-    Backup, BackupList, BatchCall, CallList, Checkpoint, CheckpointList, GroupsPage, JoinRequest, JoinTicket,
-    KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModulePlanned, NDJSON_MEDIA_TYPE, ProcedureLog,
-    Promise, PromiseRequest, Promotion, Readiness, Replication, RowsPage, RunningCall, Status, StepDownRequest,
+    Backup, BackupList, BatchCall, CallList, Checkpoint, CheckpointList, EpochPromise, GroupsPage, JoinRequest,
+    JoinTicket, KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModulePlanned, NDJSON_MEDIA_TYPE,
+    ProcedureLog, PromiseRequest, Promotion, Readiness, Replication, RowsPage, RunningCall, Status, StepDownRequest,
     SteppedDown, TableInfo, U64, headers,
 };
 use reqwest::{
@@ -332,7 +332,7 @@ impl Client {
     }
 
     /// Asks a standby to promise an epoch to a server that is to lead. Waits so long at most.
-    pub fn promise(&self, asked: &PromiseRequest, wait_max: Duration) -> Result<Promise, ClientError> {
+    pub fn promise(&self, asked: &PromiseRequest, wait_max: Duration) -> Result<EpochPromise, ClientError> {
         let request = self.http.post(self.at(&["v1", "replication", "promise"]));
         read_short(self.send(request.timeout(wait_max).json(asked))?)
     }

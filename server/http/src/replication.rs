@@ -8,16 +8,16 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
 };
 use reprise_api::{
-    Comparison, Cut, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OutOfSync, Problem, ProblemKind, Promise,
-    PromiseMember, PromiseRequest, PromiseStatus, Promotion, Replication, Standby, StandbyState, StepDownRequest,
-    SteppedDown, U64, headers,
+    Comparison, Cut, EpochPromise, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OutOfSync, Problem,
+    ProblemKind, PromiseMember, PromiseRequest, PromiseStatus, Promotion, Replication, Standby, StandbyState,
+    StepDownRequest, SteppedDown, U64, headers,
 };
 use reprise_base::{Epoch, Joiner, Lsn, NodeProcess, check_node_name};
 use reprise_codec::{hex, rfc3339};
 use reprise_router::{
     ComparedInfo, CutRecords, LeaseInfo, LeaseState as RouterLease, LostRange as RouterLost,
-    OutOfSync as RouterOutOfSync, PromiseRequest as RouterPromiseRequest, PromoteOptions, ReplicationError,
-    ReplicationInfo, Router, StandbyInfo, StandbyState as RouterState, ViewAge,
+    OutOfSync as RouterOutOfSync, PromiseQuestion, PromoteOptions, ReplicationError, ReplicationInfo, Router,
+    StandbyInfo, StandbyState as RouterState, ViewAge,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -72,8 +72,8 @@ pub struct PromoteParams {
 /// The old primary is asked to step down first: it writes nothing more, and this standby gets its last records. What is here is replayed;
 /// then it takes writes, in a new epoch, and nothing of an older one any more. Where the old primary can't be reached it is refused, unless
 /// `force` is given. By force it is refused where this standby can't exclude a loss, unless `accept_loss` is given, too: it is out of sync, or does
-/// not know whether it is (`in_sync` is null); at 1-safe the primary alone answers; at quorum other standbys may have more. With a lease its
-/// store tells. A server that stepped down takes its place again in the same way: without a lease nothing tells whether its successor took over.
+/// not know whether it is (`in_sync` is null), or at 1-safe the primary alone answers. At quorum it asks the other standbys, and is refused if too few
+/// of them answer, or one has more. With a lease its store tells. A server that stepped down takes its place again in the same way: without a lease nothing tells whether its successor took over.
 #[utoipa::path(
     post,
     path = "/v1/replication/promote",
@@ -162,7 +162,7 @@ pub async fn step_down(
     tag = "Replication",
     request_body = PromiseRequest,
     responses(
-        (status = 200, description = "How far this standby is", body = Promise),
+        (status = 200, description = "How far this standby is", body = EpochPromise),
         (status = 409, description = "not-standby", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -170,7 +170,7 @@ pub async fn promise(
     State(state): State<AppState>,
     principal: Principal,
     request: Request,
-) -> Result<Json<Promise>, Refusal> {
+) -> Result<Json<EpochPromise>, Refusal> {
     let (head, body) = request.into_parts();
     let bounds = Bounds {
         what: "a question for a promise",
@@ -181,7 +181,7 @@ pub async fn promise(
     let asked: PromiseRequest = serde_json::from_slice(&body.bytes)
         .map_err(|error| Refusal::malformed(format!("the body is not a question for a promise: {error}")))?;
     check_node_name(&asked.name).map_err(Refusal::malformed)?;
-    let question = RouterPromiseRequest {
+    let question = PromiseQuestion {
         epoch: Epoch(asked.epoch),
         name: asked.name.clone(),
         url: asked.url.map(Into::into),
@@ -193,7 +193,7 @@ pub async fn promise(
             Ok(service.promise(&question)?)
         })
         .await?;
-    Ok(Json(Promise {
+    Ok(Json(EpochPromise {
         name: answer.name,
         epoch: answer.epoch.0,
         end_lsn: U64(answer.end.0),

@@ -21,7 +21,7 @@ use reprise_env::{Clock, Net, RealClock, RealDisk, RealThreads};
 use reprise_log::database_id;
 use reprise_net_rdma::RdmaNet;
 use reprise_net_tls::{Identity, TlsNet};
-use reprise_router::{JoinTicket as Ticket, PeerMember, PeerStatus, PromiseAnswer, PromiseRequest, SteppedDown};
+use reprise_router::{JoinTicket as Ticket, PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, SteppedDown};
 use reprise_ship::{Bootstrapped, ForkAnswer, Known, Link, LinkConfig, LinkError, LogBeside};
 
 use crate::{
@@ -118,8 +118,8 @@ pub struct Primary {
     ca_cert: Option<PathBuf>,
     /// Told by the primary when it gave its place away, or by the lease.
     successor: Mutex<Option<String>>,
-    /// Where the lease says that the primary is.
-    leased: OnceLock<Weak<Database>>,
+    /// The database that follows: it knows to whom it gave a promise, and where the primary is by the lease.
+    database: OnceLock<Weak<Database>>,
     /// Of this server's clients.
     own_url: Option<Arc<str>>,
     /// This process, once it has a directory.
@@ -142,7 +142,7 @@ impl Primary {
             token: token.map(|secret| secret.0.clone()),
             ca_cert: ca_cert.map(PathBuf::from),
             successor: Mutex::default(),
-            leased: OnceLock::new(),
+            database: OnceLock::new(),
             own_url: None,
             process: None,
         }))
@@ -186,8 +186,15 @@ impl Primary {
 
     /// Asks the primary. A server that gave its place away tells who has it: then that one.
     fn ask<T>(&self, question: impl Fn(&Client) -> Result<T, ClientError>) -> Result<T, ClientError> {
-        let leased = self.leased.get().and_then(Weak::upgrade);
-        if let Some(url) = leased.and_then(|database| database.leased_primary())
+        let database = self.database.get().and_then(Weak::upgrade);
+        let promised = database.as_ref().and_then(|database| database.promised_primary());
+        if let Some(url) = promised.filter(|url| self.is_as_safe(url))
+            && let Ok(client) = remote::client(&url, self.token.as_deref(), self.ca_cert.as_deref())
+            && let Ok(told) = question(&client)
+        {
+            return Ok(told);
+        }
+        if let Some(url) = database.and_then(|database| database.leased_primary())
             && let Some(successor) = self.note_successor(Some(&url))
         {
             let client = remote::client(&successor, self.token.as_deref(), self.ca_cert.as_deref());
@@ -211,7 +218,7 @@ impl Primary {
     }
 
     /// Asks another standby for a promise.
-    fn ask_peer(&self, url: &str, asked: &PromiseRequest) -> Result<PromiseAnswer, Arc<str>> {
+    fn ask_peer(&self, url: &str, asked: &PromiseQuestion) -> Result<PromiseAnswer, Arc<str>> {
         if !self.is_as_safe(url) {
             return Err(format!("{url} is not asked: the token would go there in the clear").into());
         }
@@ -267,7 +274,7 @@ impl Primary {
         let net = self.net.clone();
         let asked = Arc::new(self);
         // Only this one follows.
-        let _ = asked.leased.set(Arc::downgrade(database));
+        let _ = asked.database.set(Arc::downgrade(database));
         let peers = asked.clone();
         let mut asker = TicketAsker {
             primary: asked.clone(),
@@ -610,7 +617,7 @@ mod tests {
             token: None,
             ca_cert: None,
             successor: Mutex::default(),
-            leased: OnceLock::new(),
+            database: OnceLock::new(),
             own_url: None,
             process: None,
         };

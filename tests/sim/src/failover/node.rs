@@ -198,6 +198,12 @@ impl Asking {
         }
         let ask = |node: usize| self.around.ask((own, node), question);
         let database = self.database.get().and_then(Weak::upgrade);
+        let promised = database.as_ref().and_then(|database| database.promised_primary());
+        if let Some(node) = promised.and_then(|url| node_of(&url)).filter(|node| *node != own)
+            && let Ok(told) = ask(node)
+        {
+            return Ok(told);
+        }
         let leased = database.and_then(|database| database.leased_primary());
         if let Some(node) = leased.and_then(|url| node_of(&url)).filter(|node| *node != own) {
             return ask(node);
