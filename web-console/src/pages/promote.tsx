@@ -21,7 +21,7 @@ export function Promote({ node, onClose, onPromoted }: PromoteProps) {
   const own = node.standbys[0];
   const [force, setForce] = useState(false);
   const [acceptLoss, setAcceptLoss] = useState(false);
-  // The server says why: at quorum others may have more, and at 1-safe the primary alone answers.
+  // The server says why: at quorum another standby has more, or too few can be asked; at 1-safe the primary alone answers.
   const isRefused = promoting.error instanceof ProblemError && promoting.error.slug === 'out-of-sync';
   return (
     <div className="dialog-body">
