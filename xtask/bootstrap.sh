@@ -131,6 +131,11 @@ if stage process hardware && is_debian && ! has etcd; then
     need "etcd" etcd-server
 fi
 
+# Instructions of calls are counted by callgrind.
+if stage unit && is_debian && ! has valgrind; then
+    need "valgrind" valgrind
+fi
+
 # Prometheus's own tool reads the metrics.
 if stage process && is_debian && ! has promtool; then
     need "promtool" prometheus

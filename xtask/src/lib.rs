@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bolt;
+pub mod cost;
 pub mod coverage;
 pub mod fuzz;
 pub mod lines;

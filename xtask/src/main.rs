@@ -10,7 +10,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 use reprise_build::Choice;
 use xtask::{
-    coverage, fuzz, lines, package, quick, root,
+    cost, coverage, fuzz, lines, package, quick, root,
     stages::{self, Stage},
     tasks, tidy, words,
 };
@@ -51,6 +51,13 @@ enum Task {
     Quick {
         /// By package (reprise-log), folder (runtime/log) or short name (log)
         crates: Vec<String>,
+    },
+    /// Count the instructions of calls under callgrind and compare them with benches/cost/instructions.txt
+    #[command(after_help = "Example:\n  cargo xtask cost")]
+    Cost {
+        /// Write the counts to the list
+        #[arg(long)]
+        bless: bool,
     },
     /// Count code, tests and comments of each crate
     #[command(after_help = "Example:\n  cargo xtask lines")]
@@ -205,6 +212,7 @@ fn main() -> ExitCode {
         Task::Check => tasks::check(&root()),
         Task::Test { stages } => stages::test(&root(), &stages),
         Task::Quick { crates } => quick::quick(&root(), &crates),
+        Task::Cost { bless } => cost::cost(&root(), bless),
         Task::Lines => lines::print(&root()),
         Task::Words => words::print(&root()),
         Task::Tidy { bless } => tidy::run(&root(), bless),

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use crate::{
+    cost,
     programs::{Program, Step, build},
     tasks::{cargo, console, run, skipped, wasm},
     workspace::{Package, packages},
@@ -56,7 +57,10 @@ impl Stage {
             .map(|program| Step::run(program.name(), || program.run(root)))
             .collect();
         match self {
-            Self::Unit => steps.push(Step::run("examples in the docs", || examples(root, packages))),
+            Self::Unit => {
+                steps.push(Step::run("examples in the docs", || examples(root, packages)));
+                steps.push(Step::run("instructions of calls", || cost::count(root, false)));
+            }
             Self::Console => steps.push(Step::run("npm test", || {
                 let mut npm = Command::new("npm");
                 npm.env("REPRISE_BIN", root.join("target/quick/reprise"));
@@ -114,7 +118,7 @@ pub fn test(root: &Path, stages: &[Stage]) -> Result<()> {
 
 /// Cargo without the state for a next build, which takes more room than all that is built. In CI, clippy compiles the tree: a run of its own would
 /// check all dependencies a second time.
-fn whole(root: &Path) -> Command {
+pub(crate) fn whole(root: &Path) -> Command {
     let mut command = cargo(root);
     command.env("CARGO_INCREMENTAL", "0");
     if is_ci() {
@@ -126,7 +130,7 @@ fn whole(root: &Path) -> Command {
 }
 
 /// Whether this is a run of CI, in which nothing may be skipped.
-fn is_ci() -> bool {
+pub(crate) fn is_ci() -> bool {
     env::var_os("CI").is_some_and(|value| value == "true")
 }
 
@@ -137,6 +141,9 @@ fn selection(root: &Path, stages: &[Stage], packages: &[Package]) -> Command {
     command.args(["build", "--profile", "quick", "--tests"]);
     if *stages != [Stage::Sim] {
         command.args(["--bin", "reprise", "--bin", "reprise-bench"]);
+    }
+    if stages.contains(&Stage::Unit) {
+        command.args(["--bin", "reprise-bench-cost"]);
     }
     let [stage] = stages else {
         command.arg("--workspace");

@@ -2,10 +2,12 @@
 //! Owns: a partition's store, filled by the procedures themselves, and a stretch of calls of one kind over it.
 //! Does not: report throughput of the database (`reprise-bench`), or judge.
 //! Invariants: inputs follow from the count alone, so two builds do the same work.
-//! Called by: people, for instruction counts:
+//! Called by: `cargo xtask cost`, and people, for instruction counts:
 //!   `valgrind --tool=callgrind --toggle-collect='*measured*' target/release/reprise-bench-cost new_order 2000`
 
+mod counting;
 mod inputs;
+mod over_http;
 
 use std::{sync::Arc, time::Instant};
 
@@ -31,7 +33,8 @@ record=FORM: each transaction's record is written: its command, or apart, both f
 repeat=N: the same N calls again and again: without most waits for memory and for wrongly guessed branches (N = 1: without all)
 ahead: what procedures declare is brought near while the calls before run, as in a batch
 narrow: orders take a hundredth of the items: without most waits for memory
-kinds: tpcc_mix new_order payment delivery order_status stock_level vote account_update get_subscriber_data update_location";
+kinds: tpcc_mix new_order payment delivery order_status stock_level vote account_update get_subscriber_data update_location
+    http_vote: the server's part of a call over HTTP, without the engine's; nothing but COUNT may follow";
 
 fn main() -> Result<()> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
@@ -49,11 +52,14 @@ fn main() -> Result<()> {
     let images = args.pop_if(|last| last == "changes").map(|_| AfterImage::Changed);
     let mut args = args.into_iter();
     let name = args.next().context(USAGE)?;
+    let count = args.next().map_or(Ok(2_000), |text| text.parse())?;
+    if name == over_http::KIND {
+        return over_http::run(count);
+    }
     let Some(shares) = shares(&name) else {
         bail!("no kind {name:?}\n{USAGE}");
     };
     let kind = shares[0].1;
-    let count = args.next().map_or(Ok(2_000), |text| text.parse())?;
     let wasm = args.next().map(std::fs::read).transpose()?;
     let mut benches = match (&wasm, args.next().as_deref()) {
         (None, _) => vec![("native", Bench::open(kind, Code::Native)?)],
@@ -82,8 +88,9 @@ fn main() -> Result<()> {
         bench.frame.set_capture(images);
         bench.looks_ahead = looks_ahead;
         bench.record = record;
-        measured_apart(bench, first);
+        warmed(bench, first);
     }
+    counting::begin();
     // Pieces short enough that other work of the machine meets few of them; in turn, so that it meets all alike.
     for calls in rest.chunks(200) {
         for ((_, bench), times) in benches.iter_mut().zip(&mut times) {
@@ -202,7 +209,7 @@ fn measured(bench: &mut Bench, calls: &[Call]) -> usize {
 }
 
 #[inline(never)]
-fn measured_apart(bench: &mut Bench, calls: &[Call]) -> usize {
+fn warmed(bench: &mut Bench, calls: &[Call]) -> usize {
     std::hint::black_box(0);
     run(bench, calls)
 }

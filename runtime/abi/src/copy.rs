@@ -23,13 +23,16 @@ pub fn copy_short(from: &[u8], to: &mut [u8]) {
 /// Copies at most `2 * N` and at least `N` bytes: the first `N` and the last `N`, which may overlap.
 #[inline(always)]
 fn copy_ends<const N: usize>(from: &[u8], to: &mut [u8]) {
-    let last = from.len() - N;
-    let (first_bytes, last_bytes): ([u8; N], [u8; N]) = (
-        from[..N].try_into().expect("N bytes"),
-        from[last..].try_into().expect("N bytes"),
-    );
-    to[..N].copy_from_slice(&first_bytes);
-    to[last..].copy_from_slice(&last_bytes);
+    let (first, last) = (from.first_chunk::<N>(), from.last_chunk::<N>());
+    let (first, last) = (*first.expect("N bytes"), *last.expect("N bytes"));
+    *to.first_chunk_mut().expect("N bytes") = first;
+    *to.last_chunk_mut().expect("N bytes") = last;
+}
+
+/// Copies the first `N` bytes: the compiler makes no call of it.
+#[inline(always)]
+pub fn copy_first<const N: usize>(from: &[u8], to: &mut [u8]) {
+    *to.first_chunk_mut().expect("N bytes") = *from.first_chunk::<N>().expect("N bytes");
 }
 
 #[cfg(test)]

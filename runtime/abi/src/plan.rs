@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::{
     columns::{ColumnSet, ColumnsMalformed},
-    copy::copy_short,
+    copy::{copy_first, copy_short},
     row::RowLayout,
     types::ScalarType,
 };
@@ -38,9 +38,9 @@ fn copy_span(source: &[u8], from: u32, target: &mut [u8], to: u32, bytes: u32) {
     let (from, to, bytes) = (from as usize, to as usize, bytes as usize);
     let (source, target) = (&source[from..from + bytes], &mut target[to..to + bytes]);
     match bytes {
-        8 => target[..8].copy_from_slice(&source[..8]),
-        4 => target[..4].copy_from_slice(&source[..4]),
-        2 => target[..2].copy_from_slice(&source[..2]),
+        8 => copy_first::<8>(source, target),
+        4 => copy_first::<4>(source, target),
+        2 => copy_first::<2>(source, target),
         1 => target[0] = source[0],
         _ => copy_short(source, target),
     }
@@ -333,7 +333,7 @@ impl ColumnPlan {
         let moved = (filled as u32).wrapping_sub(start);
         for (from, to) in &self.ends[texts.first_end..texts.first_end + texts.end_count] {
             let end = read_u32(row, *from).wrapping_add(moved);
-            slots[*to as usize..*to as usize + 4].copy_from_slice(&end.to_le_bytes());
+            write_u32(slots, *to, end);
         }
         let from = &row[(self.data_offset + start) as usize..(self.data_offset + end) as usize];
         let to = filled + from.len();
@@ -639,7 +639,7 @@ fn bit(bitmap: &[u8], at: u16) -> u8 {
 
 #[inline(always)]
 fn write_u32(bytes: &mut [u8], at: u32, value: u32) {
-    bytes[at as usize..at as usize + 4].copy_from_slice(&value.to_le_bytes());
+    copy_first::<4>(&value.to_le_bytes(), &mut bytes[at as usize..]);
 }
 
 #[inline(always)]

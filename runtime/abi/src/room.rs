@@ -2,6 +2,7 @@
 
 use crate::{
     calls::{HANDLE_NONE, RowHandle},
+    copy::copy_first,
     plan::ColumnPlan,
 };
 
@@ -86,8 +87,8 @@ impl<'a> OutBuffer<'a> {
         };
         for ((room, row), handle) in room.chunks_exact_mut(stride).zip(rows).zip(first..) {
             let (header, value) = room.split_at_mut(HEADER_BYTES);
-            header.copy_from_slice(&(u64::from(handle) | (N as u64) << 32).to_le_bytes());
-            value.copy_from_slice(&row[from..from + N]);
+            copy_first::<8>(&(u64::from(handle) | (N as u64) << 32).to_le_bytes(), header);
+            copy_first::<N>(&row[from..], value);
         }
         self.filled += rows.len() * stride;
     }
@@ -119,7 +120,7 @@ impl<'a> OutBuffer<'a> {
             return false;
         };
         let (header, values) = room.split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&(u64::from(handle) | (bytes as u64) << 32).to_le_bytes());
+        copy_first::<8>(&(u64::from(handle) | (bytes as u64) << 32).to_le_bytes(), header);
         self.plan.read(row, values);
         true
     }
@@ -170,7 +171,7 @@ impl<'a> FixedSlots<'a> {
             _ => self.plan.read_within(row, room),
         };
         self.misfits += usize::from(bytes > room.len());
-        header.copy_from_slice(&(u64::from(handle) | (bytes as u64) << 32).to_le_bytes());
+        copy_first::<8>(&(u64::from(handle) | (bytes as u64) << 32).to_le_bytes(), header);
     }
 }
 

@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use reprise_abi::{copy::copy_short, row::ROW_BYTES_MAX};
+use reprise_abi::{
+    copy::{copy_first, copy_short},
+    row::ROW_BYTES_MAX,
+};
 use reprise_base::Budget;
 use reprise_pages::{HUGE_BYTES, prefetch_line};
 
@@ -34,6 +37,7 @@ const _: () = assert!(ROW_BYTES_MAX + 8 < 1 << 22);
 const _: () = assert!(slot_of(ROW_BYTES_MAX + 8).1 <= CHUNK_GRANULES);
 
 impl Location {
+    #[inline]
     fn new(len: usize, granule: u64) -> Self {
         Self((len as u64) << LEN_SHIFT | granule)
     }
@@ -145,13 +149,9 @@ impl Arena {
         let (class, granules) = slot_of(len);
         let location = Location::new(len, self.take(class, granules));
         let bytes = self.get_mut(location);
-        if trailer.is_empty() {
-            copy_short(row, bytes);
-        } else {
-            let (row_bytes, rest) = bytes.split_at_mut(row.len());
-            copy_short(row, row_bytes);
-            rest.copy_from_slice(trailer);
-        }
+        let (row_bytes, rest) = bytes.split_at_mut(row.len());
+        copy_short(row, row_bytes);
+        copy_short(trailer, rest);
         location
     }
 
@@ -175,7 +175,7 @@ impl Arena {
             }
             let (to, behind) = chunk[used * GRANULE_BYTES..][..len].split_at_mut(row.len());
             copy_short(row, to);
-            behind.copy_from_slice(&number);
+            copy_first::<8>(&number, behind);
             *place = Location::new(len, (base + used) as u64);
             used += granules;
         }

@@ -115,6 +115,7 @@ impl Dense {
         self.free.try_grow(&mut self.pages, Pages::fill_with_zeros)
     }
 
+    #[inline]
     pub fn len(&self) -> usize {
         self.len + self.thin.len()
     }

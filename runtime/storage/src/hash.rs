@@ -198,6 +198,7 @@ impl HashIndex {
         self.has_memory(1) || self.segments.try_grow() || self.segment(tag).iter().any(|line| !is_full(line))
     }
 
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -356,6 +356,7 @@ impl Index {
     }
 
     /// True where `touch_tag_of` and `insert_stored` may be called.
+    #[inline]
     pub fn has_tags(&self) -> bool {
         matches!(self.body, Body::HashInts(_))
     }

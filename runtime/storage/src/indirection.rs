@@ -71,6 +71,7 @@ impl Default for Indirection {
 }
 
 impl Indirection {
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.free == NO_RID && self.places.len() >= RIDS_MAX
     }

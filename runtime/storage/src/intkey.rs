@@ -198,11 +198,16 @@ impl KeyLoad {
         (load.count > 0).then_some(load)
     }
 
+    /// Where a column begins, as the plan says: knowing it, the compiler would make one load of two neighbours.
+    #[inline(always)]
+    fn begin_of(&self, part: usize) -> usize {
+        self.parts[part].at as usize
+    }
+
     /// The key's bytes as the first ones of a number's, the most significant first. `key` is as long as all columns.
     #[inline(always)]
     pub fn load(&self, key: &[u8]) -> u128 {
-        // Where the second begins is read from the plan: knowing it, the compiler would make one load of two neighbours.
-        let [_, second, third, fourth, ..] = self.parts.map(|part| part.at as usize);
+        let (second, third, fourth) = (self.begin_of(1), self.begin_of(2), self.begin_of(3));
         match (self.shape, key.len()) {
             (Shape::Four, 4) => (four(key, 0) as u128) << 96,
             (Shape::Eight, 8) => (eight(key) as u128) << 64,
@@ -224,7 +229,7 @@ impl KeyLoad {
     /// As `load`, of a key of 8 bytes at most: their number.
     #[inline(always)]
     pub fn load_short(&self, key: &[u8]) -> u64 {
-        let [_, second, third, ..] = self.parts.map(|part| part.at as usize);
+        let (second, third) = (self.begin_of(1), self.begin_of(2));
         match (self.shape, key.len()) {
             (Shape::Four, 4) => four(key, 0),
             (Shape::Eight, 8) => eight(key),
@@ -238,7 +243,7 @@ impl KeyLoad {
     /// As `load_short` of each of as many keys as there is room for, of at most 8 bytes.
     #[inline(always)]
     pub fn load_short_each(&self, keys: &EqualKeys<'_>, numbers: &mut [u64]) {
-        let [_, second, third, ..] = self.parts.map(|part| part.at as usize);
+        let (second, third) = (self.begin_of(1), self.begin_of(2));
         match (self.shape, keys.each()) {
             (Shape::Four, 4) => load_each::<4>(keys, numbers, |key| four(key, 0)),
             (Shape::Eight, 8) => load_each::<8>(keys, numbers, |key| eight(key)),

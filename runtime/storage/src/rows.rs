@@ -134,6 +134,7 @@ impl Rows {
         self.arena.has_room(stored_bytes) || self.arena.make_room(stored_bytes)
     }
 
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.places.is_full()
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use reprise_abi::{
     ColumnSet, IndexKind, Plans, RowError, RowLayout, ScalarType, TableSchema,
+    copy::copy_first,
     row::{ColumnSlot, ROW_BYTES_MAX},
 };
 use reprise_base::{Budget, MemoryKind, MemoryLedger};
@@ -128,6 +129,7 @@ fn too_long(bytes: usize) -> WriteError {
 }
 
 /// True where rows are named by their number, for they have no primary key.
+#[inline]
 pub(crate) fn has_number(schema: &TableSchema) -> bool {
     schema.primary_key.is_empty()
 }
@@ -194,10 +196,12 @@ impl Table {
         }
     }
 
+    #[inline]
     pub fn next_number(&self) -> u64 {
         self.next_number
     }
 
+    #[inline]
     pub fn has_number(&self) -> bool {
         has_number(&self.schema)
     }
@@ -696,9 +700,9 @@ fn write_integer(row: &mut [u8], offset: u32, width: usize, value: u64) {
     let at = offset as usize;
     let bytes = value.to_le_bytes();
     match width {
-        8 => row[at..at + 8].copy_from_slice(&bytes),
-        4 => row[at..at + 4].copy_from_slice(&bytes[..4]),
-        2 => row[at..at + 2].copy_from_slice(&bytes[..2]),
+        8 => copy_first::<8>(&bytes, &mut row[at..]),
+        4 => copy_first::<4>(&bytes, &mut row[at..]),
+        2 => copy_first::<2>(&bytes, &mut row[at..]),
         _ => row[at] = bytes[0],
     }
 }

@@ -32,8 +32,10 @@ impl ChangedRows {
     pub fn clear(&mut self) {
         if self.changes > 0 {
             self.rows.clear();
-            self.read.clear();
             self.changes = 0;
+            if !self.read.is_empty() {
+                self.read.clear();
+            }
         }
     }
 

@@ -12,9 +12,9 @@ use crate::{
 /// See the module's header.
 #[derive(Default)]
 pub struct Executors {
-    all: BTreeMap<ModuleId, Idle>,
     /// The one that was asked for last.
-    last: Option<ModuleId>,
+    last: Option<(ModuleId, Idle)>,
+    others: BTreeMap<ModuleId, Idle>,
     /// Counts how often another one was asked for.
     turn: u64,
     memory: Option<Arc<MemoryLedger>>,
@@ -37,18 +37,18 @@ impl Executors {
 
     /// The executor of `module`. Err: there is no code to run.
     pub fn get(&mut self, module: &Arc<Module>) -> Result<&mut dyn Executor, Failure> {
-        if self.last != Some(module.id) {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != module.id) {
             self.turn_to(module)?;
         }
-        let found = self.all.get_mut(&module.id).expect("it was turned to");
-        Ok(&mut *found.executor)
+        let (_, last) = self.last.as_mut().expect("it was turned to");
+        Ok(&mut *last.executor)
     }
 
     #[cold]
     fn turn_to(&mut self, module: &Arc<Module>) -> Result<(), Failure> {
-        self.last = None;
+        self.others.extend(self.last.take());
         self.turn += 1;
-        let mut idle = match self.all.remove(&module.id) {
+        let mut idle = match self.others.remove(&module.id) {
             Some(known) => known,
             None => Idle {
                 executor: self.instantiate(module)?,
@@ -57,8 +57,7 @@ impl Executors {
         };
         idle.used = self.turn;
         self.make_room(idle.executor.wanted_bytes());
-        self.all.insert(module.id, idle);
-        self.last = Some(module.id);
+        self.last = Some((module.id, idle));
         Ok(())
     }
 
@@ -82,17 +81,17 @@ impl Executors {
             let kept = memory.kept_guests();
             wanted > 0 && wanted <= kept.limit() && !kept.has_room(wanted)
         };
-        while self.all.len() >= INSTANCES_MAX || self.memory.as_ref().is_some_and(lacks_room) {
-            let oldest = self.all.iter().min_by_key(|(_, idle)| idle.used).map(|(id, _)| *id);
+        while self.others.len() >= INSTANCES_MAX || self.memory.as_ref().is_some_and(lacks_room) {
+            let oldest = self.others.iter().min_by_key(|(_, idle)| idle.used).map(|(id, _)| *id);
             let Some(oldest) = oldest else { return };
-            self.all.remove(&oldest);
+            self.others.remove(&oldest);
         }
     }
 
     /// Lets go of those whose version is not to be kept.
     pub fn retain(&mut self, keep: impl Fn(ModuleId) -> bool) {
-        self.all.retain(|id, _| keep(*id));
-        self.last = self.last.filter(|last| self.all.contains_key(last));
+        self.others.retain(|id, _| keep(*id));
+        self.last.take_if(|(id, _)| !keep(*id));
     }
 }
 
@@ -179,6 +178,7 @@ mod tests {
             description: Arc::default(),
             tables: Vec::new(),
             prefetch: Vec::new(),
+            results: Vec::new(),
             meters: ModuleMeters::new(0),
             code: code.clone(),
         };

@@ -76,6 +76,7 @@ mod tests {
                 description: Arc::default(),
                 tables: Vec::new(),
                 prefetch: Vec::new(),
+                results: Vec::new(),
                 meters: ModuleMeters::new(0),
                 code: Arc::new(NoCode),
             });

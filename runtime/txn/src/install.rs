@@ -21,6 +21,7 @@ use crate::{
     module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
     past::TablePast,
     prefetch::{self, PrefetchRow},
+    shape,
 };
 
 pub use consent::{Consent, ConsentKind, Destroyed};
@@ -178,6 +179,7 @@ pub fn apply(
         wasm_bytes: candidate.wasm_bytes,
         installed_by,
         prefetch: prefetch::rows_of(&candidate.schema, &plan.bindings),
+        results: shape::results_of(&candidate.schema),
         meters: ModuleMeters::new(candidate.schema.procedures.len()),
         schema: candidate.schema,
         description,
@@ -294,6 +296,7 @@ impl Module {
     fn with(&self, schema: ModuleSchema, tables: Vec<TableBinding>, prefetch: Vec<Vec<PrefetchRow>>) -> Self {
         Self {
             prefetch,
+            results: shape::results_of(&schema),
             meters: ModuleMeters::new(schema.procedures.len()),
             tables,
             schema,
@@ -368,6 +371,7 @@ pub fn restore(
         let module = Arc::new(Module {
             id: ModuleId(number as u32),
             prefetch: vec![Vec::new(); found.schema.procedures.len()],
+            results: shape::results_of(&found.schema),
             meters: ModuleMeters::new(found.schema.procedures.len()),
             tables: Vec::new(),
             name: found.name,

@@ -28,6 +28,7 @@ mod rowmap;
 mod run;
 mod scan;
 mod scratch;
+mod shape;
 mod single;
 mod view;
 mod wasm;

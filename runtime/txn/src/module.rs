@@ -16,6 +16,7 @@ use crate::{
     keyplace::KeyPlace,
     past::TablePast,
     prefetch::PrefetchRow,
+    shape::Shape,
 };
 
 /// One version of one module; numbered in the order of deployment, never reused.
@@ -82,6 +83,8 @@ pub struct Module {
     pub tables: Vec<TableBinding>,
     /// By procedure: rows to prefetch before it runs.
     pub prefetch: Vec<Vec<PrefetchRow>>,
+    /// By procedure: what the bytes of its result are checked against.
+    pub(crate) results: Vec<Shape>,
     /// Where the router counts its calls.
     pub meters: ModuleMeters,
     /// What instances are made of.

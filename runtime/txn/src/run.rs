@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_abi::{Ended, Type, value::ValueReader};
+use reprise_abi::Ended;
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, Fault, FaultKind};
 use reprise_storage::{Store, WriteSummary, result_digest};
@@ -57,37 +57,13 @@ impl TxnInput<'_> {
     /// what was committed stays so.
     #[inline(always)]
     fn judge_result(&self, kind: Result<CallEnd, Box<Fault>>, frame: &TxnScratch) -> Result<CallEnd, Box<Fault>> {
-        let procedure = self.module.schema.procedures.get(self.procedure);
-        match (&kind, procedure) {
-            (Ok(CallEnd::Returned), Some(procedure))
-                if !is_of(&procedure.returns, frame.result()) && !frame.is_replay() =>
-            {
+        match (&kind, self.module.results.get(self.procedure)) {
+            (Ok(CallEnd::Returned), Some(shape)) if !frame.is_replay() && !shape.holds(frame.result()) => {
                 Err(wrong_result(frame.result().len()))
             }
             _ => kind,
         }
     }
-}
-
-/// True where the bytes are one value of the type, and no more. The commonest of short calls are told without a reader.
-#[inline(always)]
-fn is_of(mut ty: &Type, bytes: &[u8]) -> bool {
-    while let Type::Struct(of) = ty
-        && let [only] = &of.fields[..]
-    {
-        ty = &only.ty;
-    }
-    match (ty, bytes) {
-        (Type::Unit, bytes) => bytes.is_empty(),
-        (Type::Enum(variants), [variant @ ..=0x7f]) => usize::from(*variant) < variants.len(),
-        (ty, bytes) => holds_one(ty, bytes),
-    }
-}
-
-#[inline(never)]
-fn holds_one(ty: &Type, bytes: &[u8]) -> bool {
-    let mut reader = ValueReader::new(bytes);
-    reader.skip(ty).is_ok() && reader.finish().is_ok()
 }
 
 #[cold]

@@ -107,6 +107,17 @@ impl<F> Submission<F> {
         }
     }
 
+    /// Makes it as new, with memory for one call.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+        self.slots.shrink_to(1);
+        self.targets.clear();
+        self.targets.shrink_to(1);
+        self.rounds.clear();
+        (self.deadlines, self.safety) = (Deadlines::default(), None);
+        (self.is_answered, self.refused_bytes) = (false, 0);
+    }
+
     pub fn slots(&self) -> &[Slot<F>] {
         &self.slots
     }

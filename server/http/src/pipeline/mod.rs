@@ -34,7 +34,6 @@ use tokio::{
 };
 
 use crate::{
-    auth::Auth,
     calls::{Call, PATH_PREFIX, is_in_view},
     limits::{
         BYTES_COUNTED, COUNTED_STEP_BYTES, PIPELINE_ANSWER_BYTES, PIPELINE_BYTES_IN_FLIGHT_MAX,
@@ -48,7 +47,7 @@ use crate::{
     trace::CallTrace,
 };
 use answer::Answers;
-use request::{Head, Seen, recognise};
+use request::{Head, Known, Seen, recognise};
 use run::{Progress, Run};
 
 const READ_BYTES: usize = 32 << 10;
@@ -118,6 +117,8 @@ struct Pipeline {
     input: Vec<u8>,
     /// In the order of their requests.
     runs: VecDeque<Run>,
+    /// The last run that was answered, for its memory.
+    spare: Option<Run>,
     /// Keeps their calls in order in the engine.
     order: Stream,
     /// Weight of the calls in `runs`, and bytes of their requests.
@@ -141,16 +142,6 @@ struct Pipeline {
     is_drain_watched: bool,
 }
 
-/// A head that came before. Clients repeat theirs byte by byte, and what they ask for stays the same while the modules do.
-struct Known {
-    head: Box<[u8]>,
-    body_bytes: usize,
-    generation: u64,
-    /// By which it was let in.
-    auth: Arc<Auth>,
-    call: Call,
-}
-
 /// How far a write or a read got.
 enum Moved {
     On,
@@ -171,6 +162,7 @@ impl Pipeline {
             intake: Intake::Open,
             input: Vec::new(),
             runs: VecDeque::new(),
+            spare: None,
             in_flight: 0,
             in_flight_bytes: 0,
             grant: None,
@@ -283,7 +275,7 @@ impl Pipeline {
         if !is_read || self.input.is_empty() || !self.has_room_beside(0, 0) {
             return false;
         }
-        let mut run = Run::in_order(self.order);
+        let mut run = self.spare.take().unwrap_or_else(|| Run::in_order(self.order));
         let deployed = self.state.router.deployed();
         let input = std::mem::take(&mut self.input);
         while run.bytes() < input.len() && self.has_room_beside(run.weight, run.held_bytes()) {
@@ -296,14 +288,15 @@ impl Pipeline {
                 }
             }
         }
-        run.text = input;
-        self.input = run.text.split_off(run.bytes());
         if run.is_empty() {
+            (self.input, self.spare) = (input, Some(run));
             if self.input.len() as u64 > BYTES_COUNTED {
                 self.count_requests();
             }
             return self.intake == Intake::Other;
         }
+        run.text = input;
+        self.input = run.text.split_off(run.bytes());
         // With others on their way a coalescer might leave after what is submitted behind it.
         run.submit(&self.state, &deployed, self.runs.is_empty());
         run.counted_bytes = run.held_bytes();
@@ -404,11 +397,23 @@ impl Pipeline {
             }
             self.in_flight -= weight;
             self.in_flight_bytes -= bytes;
-            self.runs.pop_front();
+            if let Some(run) = self.runs.pop_front() {
+                self.keep(run);
+            }
             self.count_requests();
             left -= 1;
         }
         false
+    }
+
+    /// Keeps the memory of a run that was answered.
+    fn keep(&mut self, mut run: Run) {
+        let mut text = run.clear();
+        if self.input.is_empty() && text.capacity() <= KEPT_BYTES_MAX / 8 {
+            text.clear();
+            self.input = text;
+        }
+        self.spare = Some(run);
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>) -> io::Result<Moved> {

@@ -2,9 +2,15 @@
 //! Whatever is unusual, doubtful or wrong is not judged here but left to hyper: two readers of one grammar must not differ,
 //! so this one knows a small part of it.
 
+use std::sync::Arc;
+
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use crate::limits::{PIPELINE_HEADERS_MAX, PIPELINE_REQUEST_BYTES_MAX};
+use crate::{
+    auth::Auth,
+    calls::Call,
+    limits::{PIPELINE_HEADERS_MAX, PIPELINE_REQUEST_BYTES_MAX},
+};
 
 /// What the first bytes of a connection's input are.
 #[derive(Debug)]
@@ -23,6 +29,16 @@ pub struct Head<'b> {
     pub headers: HeaderMap,
     pub bytes: usize,
     pub body_bytes: usize,
+}
+
+/// A head that came before. Clients repeat theirs byte by byte, and what they ask for stays the same while the modules do.
+pub struct Known {
+    pub head: Box<[u8]>,
+    pub body_bytes: usize,
+    pub generation: u64,
+    /// By which it was let in.
+    pub auth: Arc<Auth>,
+    pub call: Call,
 }
 
 /// How every such request begins.

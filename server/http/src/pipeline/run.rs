@@ -78,6 +78,14 @@ impl Run {
         }
     }
 
+    /// Makes it as new, for the calls that come next, and returns the memory of its requests.
+    pub fn clear(&mut self) -> Vec<u8> {
+        self.calls.clear();
+        (self.bytes, self.counted_bytes, self.weight, self.done) = (0, 0, 0, 0);
+        (self.is_coalesced, self.room) = (false, None);
+        std::mem::take(&mut self.text)
+    }
+
     pub fn bytes(&self) -> usize {
         self.bytes
     }
