@@ -92,7 +92,9 @@ fn holds_one(ty: &Type, bytes: &[u8]) -> bool {
 
 #[cold]
 fn wrong_result(bytes: usize) -> Box<Fault> {
-    Fault::guest(format!("the result, {bytes} bytes, is no value of the declared type"))
+    Fault::guest(format!(
+        "the result, {bytes} bytes, is not a value of the declared type"
+    ))
 }
 
 /// A committed transaction. Its result is in the frame.
