@@ -688,7 +688,7 @@ export type JoinTicket = {
      */
     certificate?: string | null;
     /**
-     * Value in hexadecimal digits.
+     * In hexadecimal digits.
      */
     database_id: string;
     /**
@@ -2098,7 +2098,7 @@ export type Standby = {
      */
     shipped_lsn: U64;
     /**
-     * Current state.
+     * What it is at.
      */
     state: StandbyState;
     /**
