@@ -107,9 +107,12 @@ fn limits() -> Vec<(&'static str, &'static str, String)> {
 fn text() -> Result<String, std::fmt::Error> {
     let plain = |text: &str| text.replace("<code>", "`").replace("</code>", "`").replace('|', "\\|");
     let mut out = String::from(
-        "# Limits, errors, metrics\n\nThe program writes this page: `BLESS=1 cargo test --release --workspace --lib the_reference`. A \
-         test fails if the page is out of date.\n\n## Limits\n\nIf a transaction exceeds one of the first limits, the server rolls it \
-         back and answers `limit-exceeded`.\n\n\
+        "# Limits, errors, metrics\n\n\
+         The program writes this page: `BLESS=1 cargo test --release --workspace --lib the_reference`.\n\
+         A test fails if the page is out of date.\n\n\
+         ## Limits\n\n\
+         If a transaction exceeds one of the first limits, the server rolls it back and answers\n\
+         `limit-exceeded`.\n\n\
          | of | what | at most |\n| --- | --- | --- |\n",
     );
     for (of, what, most) in limits() {
@@ -120,8 +123,12 @@ fn text() -> Result<String, std::fmt::Error> {
     for (slug, status, means, repeat) in problems::described() {
         writeln!(out, "| `{slug}` | {status} | {} | {} |", plain(means), plain(repeat))?;
     }
-    out.push_str("\n## Metrics\n\n`GET /metrics` serves these for Prometheus. Counters and histograms begin at zero with the server, so \
-     use their differences.\n\n| name | kind | is |\n| --- | --- | --- |\n");
+    out.push_str(
+        "\n## Metrics\n\n\
+         `GET /metrics` serves these for Prometheus. Counters and histograms begin at zero with the\n\
+         server, so use their differences.\n\n\
+         | name | kind | is |\n| --- | --- | --- |\n",
+    );
     for (name, kind, what) in metrics::described() {
         writeln!(out, "| `{name}` | {kind} | {} |", plain(what))?;
     }
